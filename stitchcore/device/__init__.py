@@ -1,0 +1,1 @@
+"""Device records and occupancy: the bottom layer, one record per device."""

@@ -1,0 +1,39 @@
+"""One record per device: what schedules and the cost model may know about it.
+
+Seconds, bytes and counts. CPU records describe an instruction-set level, not a chip: coefficients
+are first estimates, replaced by calibration. GPU figures are the vendors' data sheets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Device:
+    """A target of compilation. `target` is the key used in queues, artifacts and on the CLI."""
+
+    target: str
+    kind: str  # "cpu" | "gpu"
+    units: int  # cores a schedule may count on, or streaming multiprocessors
+    vector_bytes: int  # widest useful vector load
+    lanes: int  # 1 on a CPU; threads of a block on a GPU
+    group_bytes: int  # L1 data cache of a core, or shared memory a block may use
+    cache_bytes: int  # last-level cache share
+    bytes_per_second: float  # off-chip bandwidth of all units
+    flops_per_second: float  # simple float32 operations of all units
+    launch_seconds: float  # one more operation in the framework's executor, or one kernel launch
+    phase_seconds: float  # one more phase inside a kernel
+
+
+DEVICES: dict[str, Device] = {
+    device.target: device
+    for device in (
+        Device("cpu-x86-64-v2", "cpu", 2, 16, 1, 32768, 2**20, 1.2e10, 1.6e10, 3e-6, 4e-6),
+        Device("cpu-x86-64-v3", "cpu", 2, 32, 1, 32768, 2**20, 1.5e10, 4.8e10, 3e-6, 4e-6),
+        Device("cpu-x86-64-v4", "cpu", 2, 64, 1, 32768, 2**20, 1.8e10, 8.0e10, 3e-6, 4e-6),
+        Device("sm_70", "gpu", 80, 16, 256, 98304, 6 * 2**20, 9.0e11, 1.4e13, 4e-6, 2.6e-6),
+        Device("sm_80", "gpu", 108, 16, 256, 166912, 40 * 2**20, 1.55e12, 1.9e13, 4e-6, 2e-6),
+        Device("sm_90", "gpu", 132, 16, 256, 232448, 50 * 2**20, 3.35e12, 6.0e13, 4e-6, 2e-6),
+    )
+}

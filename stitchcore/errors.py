@@ -1,0 +1,84 @@
+"""Refusals: the closed list of reasons why something was left as it was, and the error that carries one.
+
+A refusal is a value, not a fallback: each is reported and counted (architecture.md section 1.6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Reason(Enum):
+    """Closed list. The value is what reports, metrics and the job's one-line message show."""
+
+    # the graph, before regions are cut
+    NOT_ALLOWED_OPERATION = "not_allowed_operation"
+    STATEFUL_RANDOM = "stateful_random"
+    DATA_DEPENDENT_ERROR = "data_dependent_error"
+    REF_VARIABLE = "ref_variable"
+    SPARSE_VARIABLE = "sparse_variable"
+    UNORDERED_VARIABLE = "unordered_variable"
+    INPUT_PIPELINE = "input_pipeline"
+    EVALUATION = "evaluation"
+    KERNEL_RANDOM_STATE = "kernel_random_state"
+    DEVICE_BOUNDARY = "device_boundary"
+    COLLECTIVE = "collective"
+    REGION_TOO_SMALL = "region_too_small"
+    # lowering and import
+    UNKNOWN_RANK = "unknown_rank"
+    LOWERING_FAILED = "lowering_failed"
+    ELIDED_CONSTANT = "elided_constant"
+    PARSE_ERROR = "parse_error"
+    DOES_NOT_UNIFY = "does_not_unify"
+    UNKNOWN_OPCODE = "unknown_opcode"
+    UNSUPPORTED_TYPE = "unsupported_type"
+    UNSUPPORTED_LAYOUT = "unsupported_layout"
+    # planning and scheduling
+    LIBRARY_CALL = "library_call"
+    CONTROL_FLOW = "control_flow"
+    UNSUPPORTED_OPCODE = "unsupported_opcode"
+    CYCLE = "cycle"
+    NOT_PROFITABLE = "not_profitable"
+    TOO_MANY_BUFFERS = "too_many_buffers"
+    MEMORY = "memory"
+    STEP_LIMIT = "step_limit"
+    # building, proving, measuring
+    NO_COMPILER = "no_compiler"
+    COMPILE_FAILED = "compile_failed"
+    WRONG_RESULT = "wrong_result"
+    SLOWER = "slower"
+    # the job side
+    NO_ARTIFACT = "no_artifact"
+    DEADLINE = "deadline"
+    WORKER_FAILED = "worker_failed"
+    STORE_UNREADABLE = "store_unreadable"
+    BAD_SIGNATURE = "bad_signature"
+    BAD_ARTIFACT = "bad_artifact"
+    WRONG_TARGET = "wrong_target"
+    GUARD_FAILED = "guard_failed"
+    CRASHED_BEFORE = "crashed_before"
+    XLA_NOT_LIFTED = "xla_not_lifted"
+    NO_TENSORFLOW = "no_tensorflow"
+    UNSUPPORTED_VERSION = "unsupported_version"
+    HOOK_ERROR = "hook_error"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One thing left as it was: what it is, why, and the detail a reader needs to act."""
+
+    subject: str
+    reason: Reason
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.reason.value}" + (f" ({self.detail})" if self.detail else "")
+
+
+class Refused(Exception):
+    """Raised inside a stage when its whole input must be refused; carries the Refusal."""
+
+    def __init__(self, subject: str, reason: Reason, detail: str = "") -> None:
+        self.refusal = Refusal(subject, reason, detail)
+        super().__init__(str(self.refusal))

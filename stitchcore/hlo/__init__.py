@@ -1,0 +1,1 @@
+"""HLO modules as frozen, interned values: parse, print, simplify, unify, evaluate."""

@@ -1,0 +1,1 @@
+"""The loop IR: what a kernel does, without saying on which machine."""

@@ -1,0 +1,173 @@
+"""Integer index expressions over loop variables and symbols: small, frozen, simplified when built.
+
+`Index = int | Node`. Build with the functions below (or the operators), never the classes: they
+fold constants, flatten sums, and use ranges where given. Values are int64 on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stitchcore.hlo.dim import Dim
+
+
+class _Operators:
+    __slots__ = ()
+
+    def __add__(self, other: Index) -> Index:
+        return add(self, other)  # type: ignore[arg-type]
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Index) -> Index:
+        return add(self, multiply(other, -1))  # type: ignore[arg-type]
+
+    def __mul__(self, other: Index) -> Index:
+        return multiply(self, other)  # type: ignore[arg-type]
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Index) -> Index:
+        return floor_divide(self, other)  # type: ignore[arg-type]
+
+    def __mod__(self, other: Index) -> Index:
+        return modulo(self, other)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Variable(_Operators):
+    """A loop variable, or a symbol of the kernel."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Binary(_Operators):
+    """`operator` is one of + * // % min max. Operands of // and % are never negative."""
+
+    operator: str
+    left: Index
+    right: Index
+
+
+Node = Variable | Binary
+Index = int | Node
+
+
+def add(left: Index, right: Index) -> Index:
+    if isinstance(left, int) and isinstance(right, int):
+        return left + right
+    if left == 0:
+        return right
+    if right == 0:
+        return left
+    if isinstance(left, int):
+        left, right = right, left
+    if isinstance(right, int) and isinstance(left, Binary) and left.operator == "+":
+        if isinstance(left.right, int):
+            return add(left.left, left.right + right)
+    return Binary("+", left, right)
+
+
+def multiply(left: Index, right: Index) -> Index:
+    if isinstance(left, int) and isinstance(right, int):
+        return left * right
+    if isinstance(left, int):
+        left, right = right, left
+    if right == 0:
+        return 0
+    if right == 1:
+        return left
+    if isinstance(right, int) and isinstance(left, Binary) and left.operator == "*":
+        if isinstance(left.right, int):
+            return multiply(left.left, left.right * right)
+    return Binary("*", left, right)
+
+
+def floor_divide(left: Index, right: Index) -> Index:
+    if isinstance(left, int) and isinstance(right, int):
+        return left // right
+    return left if right == 1 else Binary("//", left, right)
+
+
+def modulo(left: Index, right: Index) -> Index:
+    if isinstance(left, int) and isinstance(right, int):
+        return left % right
+    return 0 if right == 1 else Binary("%", left, right)
+
+
+def minimum(left: Index, right: Index) -> Index:
+    if isinstance(left, int) and isinstance(right, int):
+        return min(left, right)
+    return left if left == right else Binary("min", left, right)
+
+
+def maximum(left: Index, right: Index) -> Index:
+    if isinstance(left, int) and isinstance(right, int):
+        return max(left, right)
+    return left if left == right else Binary("max", left, right)
+
+
+def ceil_divide(left: Index, right: Index) -> Index:
+    """Smallest integer not below left / right, for right > 0."""
+    if isinstance(left, int) and isinstance(right, int):
+        return -(-left // right)
+    return floor_divide(add(left, add(right, -1)), right)
+
+
+def from_dim(dim: Dim) -> Index:
+    """A dimension as an index expression; symbols become variables of the same name."""
+    if isinstance(dim, int):
+        return dim
+    total: Index = 0
+    for monomial, coefficient in dim.terms:
+        product: Index = 1
+        for name, power in monomial:
+            for _ in range(power):
+                product = multiply(product, Variable(name))
+        total = add(total, multiply(product, coefficient))
+    return total
+
+
+def evaluate(index: Index, bindings: Mapping[str, int]) -> int:
+    """Value of `index`. Raises KeyError for an unbound variable."""
+    if isinstance(index, int):
+        return index
+    if isinstance(index, Variable):
+        return int(bindings[index.name])
+    left, right = evaluate(index.left, bindings), evaluate(index.right, bindings)
+    match index.operator:
+        case "+":
+            return left + right
+        case "*":
+            return left * right
+        case "//":
+            return left // right
+        case "%":
+            return left % right
+        case "min":
+            return min(left, right)
+    return max(left, right)
+
+
+def postfix(index: Index, symbols: tuple[str, ...]) -> tuple[int, ...]:
+    """`index` over symbols as the flat integer program of launch tables (docs/contracts.md).
+
+    [length, (code, value)...]: code 0 pushes value, 1 pushes symbol number value, 2..7 apply
+    + * // % min max to the two topmost entries.
+    """
+    program: list[int] = []
+
+    def walk(node: Index) -> None:
+        if isinstance(node, int):
+            program.extend((0, node))
+        elif isinstance(node, Variable):
+            program.extend((1, symbols.index(node.name)))
+        else:
+            walk(node.left)
+            walk(node.right)
+            program.extend((2 + ("+", "*", "//", "%", "min", "max").index(node.operator), 0))
+
+    walk(index)
+    return (len(program), *program)

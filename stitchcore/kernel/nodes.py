@@ -1,0 +1,250 @@
+"""The loop IR. One Kernel object renders to C, to CUDA, and runs in a numpy interpreter.
+
+A kernel is a sequence of phases (a device-wide boundary between them). A phase is a set of
+sections (independent of each other). A section is a parallel loop over tasks; its body is serial
+code with lane loops. There are no thread indices: a lane loop's iterations are dealt to the lanes
+of a group (a CPU core has one lane and vectorises the loop; a CUDA block has one lane a thread),
+and `Combine` makes a per-lane partial known to every lane. Barriers are derived (schedule/barrier).
+
+Statements outside a lane loop are uniform: every lane computes the same scalars, and a Store there
+is done by one lane. Everything is frozen; buffers and scalars are compared by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import Enum
+
+from stitchcore.kernel.index import Index
+
+
+class Scope(Enum):
+    """Where a value lives: AStitch's local, regional (warp, block) and global schemes."""
+
+    LANE = "lane"  # register of one lane
+    WARP = "warp"  # registers of a warp, read by shuffles
+    GROUP = "group"  # shared memory of a block; a task-private buffer on a CPU
+    DEVICE = "device"  # global memory, visible after a phase boundary
+
+
+class Role(Enum):
+    """What a buffer is to the kernel's caller."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    SCRATCH = "scratch"  # DEVICE scope, carved from the kernel's scratch block
+    LOCAL = "local"  # GROUP scope, lives for one task
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A dense row-major array. `dims` may hold symbols (DEVICE) but a LOCAL buffer is static."""
+
+    name: str
+    dtype: str
+    dims: tuple[Index, ...]
+    scope: Scope
+    role: Role
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A named LANE value: assigned once by Let, or updated by Accumulate."""
+
+    name: str
+    dtype: str
+
+
+# ---- expressions -------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Literal:
+    """A constant of `dtype`; `value` is a Python bool, int or float (inf and nan allowed)."""
+
+    value: bool | int | float
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Load:
+    """`buffer[indices]`, one index per dimension."""
+
+    buffer: Buffer
+    indices: tuple[Index, ...]
+
+    @property
+    def dtype(self) -> str:
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True)
+class Apply:
+    """An elementwise opcode of hlo/opcodes.py; the result is rounded to `dtype` (bf16, f16 too).
+
+    `attributes` are the instruction's (compare's direction, ...). `select` evaluates both sides.
+    """
+
+    opcode: str
+    operands: tuple[Expression, ...]
+    dtype: str
+    attributes: tuple[tuple[str, Hashable], ...] = ()
+
+
+@dataclass(frozen=True)
+class FromIndex:
+    """An integer index as a value of `dtype` (iota, a symbol's value)."""
+
+    index: Index
+    dtype: str
+
+
+@dataclass(frozen=True)
+class InRange:
+    """pred: low <= index < high. Guards pads and concatenations inlined into their users."""
+
+    index: Index
+    low: Index
+    high: Index
+
+    @property
+    def dtype(self) -> str:
+        return "pred"
+
+
+Expression = Scalar | Literal | Load | Apply | FromIndex | InRange
+
+
+# ---- statements --------------------------------------------------------------------------------
+class LoopKind(Enum):
+    SERIAL = "serial"  # every lane runs every iteration, in order
+    LANES = "lanes"  # iterations are dealt to lanes; independent but for Accumulate
+
+
+@dataclass(frozen=True)
+class Let:
+    """Define a scalar for the rest of the enclosing body."""
+
+    scalar: Scalar
+    value: Expression
+
+
+@dataclass(frozen=True)
+class Store:
+    buffer: Buffer
+    indices: tuple[Index, ...]
+    value: Expression
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """Define a scalar that starts at the identity of `reducer` (an opcode with an identity)."""
+
+    scalar: Scalar
+    reducer: str
+
+
+@dataclass(frozen=True)
+class Accumulate:
+    """scalar = reducer(scalar, value), in the dtype of the scalar."""
+
+    scalar: Scalar
+    reducer: str
+    value: Expression
+
+
+@dataclass(frozen=True)
+class Combine:
+    """After lane loops that accumulated into it: every lane now holds the reduction over lanes."""
+
+    scalar: Scalar
+    reducer: str
+    scope: Scope  # WARP or GROUP
+
+
+@dataclass(frozen=True)
+class Loop:
+    """for variable in [begin, end). Variables are unique within a kernel."""
+
+    variable: str
+    begin: Index
+    end: Index
+    kind: LoopKind
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Allocate:
+    """A LOCAL buffer for the rest of the task."""
+
+    buffer: Buffer
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """Orders GROUP (or WARP) memory of one group. Empty on a one-lane machine."""
+
+    scope: Scope
+
+
+@dataclass(frozen=True)
+class If:
+    """Uniform or per-lane condition over indices; no Combine or Barrier may stand inside."""
+
+    condition: Expression
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Check:
+    """If `condition` (pred) is false anywhere, the kernel's caller raises `Kernel.errors[error]`."""
+
+    condition: Expression
+    error: int
+
+
+Statement = (
+    Let | Store | Accumulator | Accumulate | Combine | Loop | Allocate | Barrier | If | Check
+)
+
+
+# ---- structure ---------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Section:
+    """for variable in [0, tasks), in parallel and in any order: body."""
+
+    variable: str
+    tasks: Index
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Sections that do not depend on each other. All end before the next phase begins."""
+
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel.
+
+    `symbols` are int64 runtime arguments, named in index expressions. `buffers` are the inputs,
+    then the outputs, then the scratch buffers (which may share memory: `scratch_offsets` gives the
+    byte offset of each in the scratch block, `scratch_bytes` the block's size). `forwards` are
+    (input position, output position) pairs whose memory may be the same: every element of that
+    input is read, if at all, only by the lane that later writes the same element of the output.
+    `errors` are the messages that Check refers to. `provenance` names framework operations.
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+    buffers: tuple[Buffer, ...]
+    phases: tuple[Phase, ...]
+    scratch_offsets: tuple[Index, ...] = ()
+    scratch_bytes: Index = 0
+    forwards: tuple[tuple[int, int], ...] = ()
+    errors: tuple[str, ...] = ()
+    provenance: tuple[str, ...] = ()
+
+    def with_role(self, role: Role) -> tuple[Buffer, ...]:
+        return tuple(b for b in self.buffers if b.role is role)

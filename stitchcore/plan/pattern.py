@@ -1,0 +1,73 @@
+"""Patterns, plans, estimates, and the protocol every planner follows (architecture.md section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from stitchcore.device.records import Device
+from stitchcore.errors import Refusal
+from stitchcore.hlo.instruction import Instruction
+from stitchcore.hlo.module import Module
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A convex set of instructions to become one kernel.
+
+    `instructions` are in topological order and hold neither parameters nor inputs (constants and
+    iotas that only the pattern needs are inside). `inputs` are the values read from outside and
+    `outputs` the values others need, both in a fixed order: they are the kernel's buffers.
+    """
+
+    instructions: tuple[Instruction, ...]
+    inputs: tuple[Instruction, ...]
+    outputs: tuple[Instruction, ...]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a kernel costs. `bytes` is off-chip traffic; `seconds` includes the launches."""
+
+    bytes: int
+    flops: int
+    launches: int
+    registers: int
+    shared_bytes: int
+    occupancy: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Disjoint patterns whose quotient graph is acyclic.
+
+    `opaque` are the instructions outside every pattern that do work (library calls, refused ones),
+    each with its reason in `refusals` (Refusal.subject is the instruction's name in the printed
+    module). `unfused` and `planned` estimate the memory-intensive part, each instruction its own
+    kernel against this plan.
+    """
+
+    module: Module
+    patterns: tuple[Pattern, ...]
+    opaque: tuple[Instruction, ...]
+    refusals: tuple[Refusal, ...]
+    unfused: Estimate
+    planned: Estimate
+    planner: str
+
+
+CostFunction = Callable[[Pattern, Device], Estimate]
+"""Pure and memoised."""
+
+Feasibility = Callable[[Pattern, Device], Refusal | None]
+"""None when the pattern can be scheduled (schedule/), else why not. Handed in: plan < schedule."""
+
+
+class Planner(Protocol):
+    """A planner is a pure function; explore, exact and exhaustive are three of them."""
+
+    def __call__(
+        self, module: Module, device: Device, cost: CostFunction, feasible: Feasibility
+    ) -> Plan: ...
