@@ -1,0 +1,1 @@
+"""Artifacts: what a worker publishes and a job loads. Immutable, content-addressed, signed."""

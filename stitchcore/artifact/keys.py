@@ -1,0 +1,31 @@
+"""Content keys of artifacts and kernels: what they are functions of, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+
+def content_key(kind: str, parts: Iterable[bytes | str]) -> str:
+    """Hexadecimal sha256 over length-prefixed parts, so that no two part lists collide."""
+    digest = hashlib.sha256(kind.encode())
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def artifact_key(
+    digest: str, signature: str, target: str, tf: str, abi: int, compiler: str, options: str
+) -> str:
+    """Key of an artifact: graph digest, input signature, target, TF minor, ABI, compiler, options.
+
+    `signature` is the text of the input shapes and types, `tf` is "2.21" (the minor version).
+    """
+    return content_key("artifact", (digest, signature, target, tf, str(abi), compiler, options))
+
+
+def kernel_key(region: str, target: str, compiler: str, options: str) -> str:
+    """Key of a region's compiled kernels: canonical region text, target, compiler, options."""
+    return content_key("kernel", (region, target, compiler, options))

@@ -1,0 +1,108 @@
+"""The manifest: everything a job must know of an artifact, as one JSON document.
+
+Decoding is strict (msgspec checks every type and required field); fields a newer worker added are
+ignored, so a client one minor version older still reads it (docs/contracts.md section 5).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+FORMAT = 1
+KERNEL_ABI = 1
+
+PATCH_OPERATIONS = frozenset(
+    {
+        "StitchedFusion",
+        "Const",
+        "Identity",
+        "NoOp",
+        "AssignVariableOp",
+        "ReadVariableOp",
+        "Reshape",
+        "Cast",
+    }
+)
+"""The only operations a patch may add to a job's graph."""
+
+
+class LibraryEntry(msgspec.Struct, frozen=True):
+    """A shared object of the artifact; `sha256` is hexadecimal."""
+
+    file: str
+    sha256: str
+
+
+class KernelEntry(msgspec.Struct, frozen=True):
+    """A kernel: `library` indexes Manifest.libraries; estimates are of one call, in nanoseconds."""
+
+    key: str
+    library: int
+    symbol: str
+    name: str
+    bytes_saved: int = 0
+    estimate_ns: int = 0
+
+
+class AddedNode(msgspec.Struct, frozen=True):
+    """A node to add: `attr` is base64 of a serialized NodeDef that holds only attributes."""
+
+    name: str
+    op: str
+    attr: str
+    device_of: int
+    inputs: tuple[str, ...]
+
+
+class Patch(msgspec.Struct, frozen=True):
+    """The change of the graph, over canonical node ids (inject/digest.py)."""
+
+    remove: tuple[int, ...] = ()
+    add: tuple[AddedNode, ...] = ()
+    rewire: tuple[tuple[str, str], ...] = ()
+    controls: tuple[tuple[str, str], ...] = ()
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """What the worker measured or estimated; the job's own timing overrules it."""
+
+    kernels_before: int = 0
+    kernels_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    bytes_saveable: int = 0
+    seconds_before: float = 0.0
+    seconds_after: float = 0.0
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One artifact. `key` is the artifact key, `digest` the graph's."""
+
+    key: str
+    digest: str
+    target: str
+    tf: str
+    compiler: str
+    libraries: tuple[LibraryEntry, ...]
+    kernels: tuple[KernelEntry, ...]
+    patch: Patch
+    expect: Expectation = Expectation()
+    refusals: dict[str, int] = {}
+    format: int = FORMAT
+    abi: int = KERNEL_ABI
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Canonical JSON: sorted keys, so that equal manifests are equal bytes."""
+    return msgspec.json.encode(manifest, order="sorted")
+
+
+def decode(data: bytes) -> Manifest:
+    """Raises msgspec.ValidationError for anything that is not a manifest of this format."""
+    manifest = msgspec.json.decode(data, type=Manifest)
+    if manifest.format != FORMAT:
+        raise msgspec.ValidationError(f"manifest format {manifest.format}, this is {FORMAT}")
+    bad = {node.op for node in manifest.patch.add} - PATCH_OPERATIONS
+    if bad:
+        raise msgspec.ValidationError(f"patch adds operations that are not allowed: {sorted(bad)}")
+    return manifest
