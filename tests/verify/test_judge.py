@@ -1,0 +1,79 @@
+"""The judge accepts what float64 allows and nothing else."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from stitchcore.verify.judge import judge
+
+RANDOM = np.random.default_rng(0)
+REFERENCE = RANDOM.standard_normal(1000)
+OURS = REFERENCE.astype(np.float32)
+
+
+def test_rounding_passes_and_a_wrong_element_fails() -> None:
+    assert judge(OURS, REFERENCE, tolerance=1e-7).passed
+    wrong = OURS.copy()
+    wrong[7] += 1e-3
+    verdict = judge(wrong, REFERENCE, tolerance=1e-7)
+    assert not verdict.passed
+    assert verdict.failures == 1
+    assert "(7,)" in str(verdict)
+
+
+def test_twice_the_frameworks_error_is_the_allowance() -> None:
+    theirs = (REFERENCE + 1e-4).astype(np.float32)
+    assert judge((REFERENCE - 1.9e-4).astype(np.float32), REFERENCE, theirs, 1e-7).passed
+    assert not judge((REFERENCE - 2.2e-4).astype(np.float32), REFERENCE, theirs, 1e-7).passed
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_special_values_must_agree(value: float) -> None:
+    reference = REFERENCE.copy()
+    reference[3] = value
+    good = reference.astype(np.float32)
+    assert judge(good, reference, tolerance=1e-7).passed
+    assert not judge(OURS, reference, tolerance=1e-7).passed
+    extra = OURS.copy()
+    extra[4] = value
+    assert not judge(extra, REFERENCE, tolerance=1e-7).passed
+
+
+def test_what_overflows_the_storage_type_is_infinite_there() -> None:
+    reference = np.array([1e5, 1.0, 2.0])
+    assert judge(np.array([np.inf, 1, 2], np.float16), reference, tolerance=1e-3).passed
+
+
+def test_bfloat16_is_a_float() -> None:
+    verdict = judge(REFERENCE.astype(ml_dtypes.bfloat16), REFERENCE, tolerance=2**-8)
+    assert verdict.passed
+    assert not judge(REFERENCE.astype(ml_dtypes.bfloat16), REFERENCE, tolerance=1e-6).passed
+
+
+def test_integers_are_exact() -> None:
+    reference = np.arange(10)
+    assert judge(reference.astype(np.int32), reference).passed
+    assert not judge(reference.astype(np.int32) + 1, reference).passed
+
+
+def test_decisions_are_counted_apart_and_bounded() -> None:
+    decided = np.zeros(1000, np.bool_)
+    decided[7] = True
+    wrong = OURS.copy()
+    wrong[7] += 1
+    verdict = judge(wrong, REFERENCE, tolerance=1e-7, decided=decided)
+    assert (verdict.failures, verdict.decisions) == (0, 1)
+    assert not verdict.passed  # 1 of 1000 is more than the share that may differ
+
+
+def test_constant_data_shows_nothing() -> None:
+    assert not judge(np.ones(10, np.float32), np.ones(10)).informative
+    assert not judge(np.full(10, np.nan, np.float32), np.full(10, np.nan)).informative
+    assert judge(OURS, REFERENCE, tolerance=1e-7).informative
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(ValueError, match="shapes differ"):
+        judge(OURS, REFERENCE[:5])
