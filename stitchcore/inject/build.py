@@ -1,0 +1,145 @@
+"""Builds the native plug-in and the shims of TensorFlow versions with gcc.
+
+The plug-in uses TensorFlow's C API only: built once against the oldest supported headers, it loads
+in 2.15 to 2.21. A shim is compiled against one version's C++ headers and serves that version.
+Headers and libraries come from installed wheels:
+
+    python -m stitchcore.inject.build --tensorflow DIR [--tensorflow DIR ...]
+
+where DIR is an installed `tensorflow` package; without it, the one of this Python. Results go to
+`stitchcore/inject/lib/<arch>/`. A file that is newer than every source is left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import List, Optional, Sequence, Tuple
+
+HERE = Path(__file__).resolve().parent
+NATIVE = HERE / "native"
+PLUGIN_SOURCES = (
+    "grappler.cc", "kernels.cc", "launch.cc", "op.cc", "pool.cc",
+    "register.cc", "signature.cc", "threads.cc", "timer.cc",
+)  # fmt: skip
+FLAGS = (
+    "-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden",
+    "-D_GLIBCXX_USE_CXX11_ABI=1", "-DEIGEN_MAX_ALIGN_BYTES=64",
+)  # fmt: skip
+
+
+class BuildError(Exception):
+    """The build cannot go on; the message says what to install."""
+
+
+def library_folder() -> Path:
+    """Where built files lie, for the machine's architecture."""
+    return HERE / "lib" / platform.machine()
+
+
+def tensorflow_of_this_python() -> Optional[Path]:
+    """The installed `tensorflow` package, found without importing it."""
+    spec = importlib.util.find_spec("tensorflow")
+    return Path(spec.origin).parent if spec is not None and spec.origin else None
+
+
+def version_of(tensorflow: Path) -> Tuple[int, int]:
+    """(major, minor) of an installed wheel, from its metadata folder (headers of 2.21 lack it)."""
+    for metadata in sorted(tensorflow.parent.glob("tensorflow*.dist-info")):
+        found = re.match(r"tensorflow(?:_cpu|_intel|_rocm)?-(\d+)\.(\d+)", metadata.name)
+        if found and (tensorflow / "include" / "tensorflow").is_dir():
+            return int(found.group(1)), int(found.group(2))
+    raise BuildError(f"{tensorflow}: not an installed TensorFlow wheel with headers")
+
+
+def shim_name(version: Tuple[int, int]) -> str:
+    return f"shim_tf{version[0]}{version[1]}.so"
+
+
+def compiler() -> str:
+    found = shutil.which(os.environ.get("CXX", "g++"))
+    if found is None:
+        raise BuildError("no C++ compiler: apt-get install g++")
+    return found
+
+
+def sodium() -> List[str]:
+    """Link arguments for a static libsodium."""
+    for folder in ("/usr/lib/" + platform.machine() + "-linux-gnu", "/usr/lib64", "/usr/lib"):
+        archive = Path(folder) / "libsodium.a"
+        if archive.exists() and Path("/usr/include/sodium.h").exists():
+            return [str(archive)]
+    raise BuildError("no static libsodium: apt-get install libsodium-dev")
+
+
+def is_fresh(target: Path) -> bool:
+    if not target.exists():
+        return False
+    built = target.stat().st_mtime
+    sources = [*NATIVE.glob("*.cc"), *NATIVE.glob("*.h"), Path(__file__)]
+    return all(source.stat().st_mtime < built for source in sources)
+
+
+def compile_shared(
+    sources: Sequence[str], target: Path, tensorflow: Path, extra: Sequence[str]
+) -> None:
+    """Compiles `sources` into `target` (written whole or not at all)."""
+    temporary = target.with_name(target.name + f".{os.getpid()}")
+    command = [
+        compiler(), *FLAGS, "-isystem", str(tensorflow / "include"),
+        *(str(NATIVE / source) for source in sources), "-o", str(temporary),
+        f"-L{tensorflow}", "-l:libtensorflow_framework.so.2",
+        "-Wl,-z,defs", "-Wl,--exclude-libs,ALL", "-Wl,--as-needed", *extra, "-ldl", "-lpthread",
+    ]  # fmt: skip
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        raise BuildError(f"{target.name} does not compile:\n{result.stderr[-4000:]}")
+    os.replace(temporary, target)
+
+
+def build(tensorflows: Sequence[Path], folder: Optional[Path] = None) -> List[Path]:
+    """Builds the plug-in against the oldest of `tensorflows`, and a shim for each.
+
+    Returns the files. Raises BuildError with what to install.
+    """
+    folder = library_folder() if folder is None else folder
+    folder.mkdir(parents=True, exist_ok=True)
+    by_version = sorted((version_of(path), path) for path in tensorflows)
+    if not by_version:
+        raise BuildError("no TensorFlow found: pip install tensorflow-cpu")
+    targets = [folder / "stitch_plugin.so"]
+    if not is_fresh(targets[0]):
+        static = ["-static-libstdc++", "-static-libgcc", *sodium()]
+        compile_shared(PLUGIN_SOURCES, targets[0], by_version[0][1], static)
+    for version, path in by_version:
+        targets.append(folder / shim_name(version))
+        if not is_fresh(targets[-1]):
+            compile_shared(["shim.cc"], targets[-1], path, [])
+    return targets
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m stitchcore.inject.build")
+    parser.add_argument("--tensorflow", type=Path, action="append", default=[])
+    parser.add_argument("--output", type=Path, default=None)
+    options = parser.parse_args(arguments)
+    found = tensorflow_of_this_python()
+    tensorflows = options.tensorflow or ([found] if found is not None else [])
+    try:
+        for target in build(tensorflows, options.output):
+            print(target)
+    except BuildError as error:
+        print(f"stitch: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+// What the Python side calls through ctypes (plugin.py). Plain C types only.
+#ifndef STITCH_EXPORTS_H_
+#define STITCH_EXPORTS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#define STITCH_EXPORT extern "C" __attribute__((visibility("default")))
+
+// kernels.cc: a library from verified bytes, and one kernel of it; 0/nullptr on failure.
+STITCH_EXPORT void* stitch_load_library(const char* data, size_t size, char* error,
+                                        size_t error_size);
+STITCH_EXPORT int stitch_register_kernel(const char* key, void* library, const char* symbol);
+
+// signature.cc: 1 when `signature` (64 bytes) is `public_key`'s (32 bytes) over `message`.
+STITCH_EXPORT int stitch_verify_signature(const unsigned char* signature,
+                                          const unsigned char* message, size_t size,
+                                          const unsigned char* public_key);
+
+// threads.cc: the shim of this TensorFlow version; 1 when it loads and its version fits.
+STITCH_EXPORT int stitch_load_shim(const char* path, char* error, size_t error_size);
+
+// grappler.cc: called for each graph; returns 1 and a stitch_allocate'd buffer, or 0 (unchanged).
+typedef int (*StitchGraphCallback)(const char* graph, size_t size, const void* item,
+                                   char** replaced, size_t* replaced_size);
+STITCH_EXPORT void stitch_set_callback(StitchGraphCallback callback);
+STITCH_EXPORT void* stitch_allocate(size_t size);
+STITCH_EXPORT void stitch_free(void* buffer);
+// Names to preserve, newline after each; to be freed.
+STITCH_EXPORT char* stitch_preserved(const void* item);
+// Static shapes of the outputs of `names` (newline after each): for each output
+// [u32 node][u32 output][u32 length][OpInfo.TensorProperties]; to be freed.
+STITCH_EXPORT char* stitch_shapes(const void* item, const char* names, size_t* size);
+
+// timer.cc: see there.
+struct StitchInterval {
+  int64_t nanoseconds;
+  int32_t arm, position;  // position within the block: 0 is the first step after a switch
+  int64_t block;
+};
+STITCH_EXPORT int stitch_new_step();
+STITCH_EXPORT const int32_t* stitch_step_arm(int step);
+STITCH_EXPORT void stitch_schedule_step(int step, int arm, int64_t original, int64_t stitched);
+STITCH_EXPORT int64_t stitch_read_step(int step, int64_t* cursor, StitchInterval* out,
+                                       int64_t capacity);
+STITCH_EXPORT int64_t stitch_passes(int step, int arm);
+
+// pool.cc: fresh, reused, released, idle bytes, used bytes; op.cc: forwarded outputs, in-place
+// variable updates.
+STITCH_EXPORT void stitch_counters(int64_t out[7]);
+
+#endif  // STITCH_EXPORTS_H_

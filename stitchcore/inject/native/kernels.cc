@@ -1,0 +1,70 @@
+#include "kernels.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+
+#include "exports.h"
+
+namespace stitch {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::string, Kernel> kernels;
+};
+
+Registry& Instance() {
+  static Registry* registry = new Registry;
+  return *registry;
+}
+
+bool WriteAll(int file, const char* data, size_t size) {
+  while (size > 0) {
+    ssize_t written = write(file, data, size);
+    if (written <= 0) return false;
+    data += written;
+    size -= written;
+  }
+  return true;
+}
+
+}  // namespace
+
+Kernel FindKernel(const std::string& key) {
+  Registry& registry = Instance();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  auto found = registry.kernels.find(key);
+  return found == registry.kernels.end() ? nullptr : found->second;
+}
+
+}  // namespace stitch
+
+void* stitch_load_library(const char* data, size_t size, char* error, size_t error_size) {
+  int file = memfd_create("stitched", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file < 0) return snprintf(error, error_size, "memfd_create failed"), nullptr;
+  bool whole = stitch::WriteAll(file, data, size) &&
+               fcntl(file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK) == 0;
+  void* library = nullptr;
+  if (whole) {
+    std::string path = "/proc/self/fd/" + std::to_string(file);
+    library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  if (library == nullptr) snprintf(error, error_size, "%s", whole ? dlerror() : "write failed");
+  close(file);
+  return library;
+}
+
+int stitch_register_kernel(const char* key, void* library, const char* symbol) {
+  void* found = dlsym(library, symbol);
+  if (found == nullptr) return 0;
+  auto& registry = stitch::Instance();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  registry.kernels[key] = reinterpret_cast<stitch::Kernel>(found);
+  return 1;
+}

@@ -1,0 +1,485 @@
+// The StitchedFusion kernel, through TensorFlow's C API: one call runs one stitched kernel.
+// StitchedUpdate is the same op registered as stateful, for kernels that write variables: nobody
+// may prune or merge it. StitchTimer marks a pass of a training step (timer.cc).
+#include "op.h"
+
+#include <string.h>
+
+#include <array>
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "exports.h"
+#include "kernels.h"
+#include "launch.h"
+#include "pool.h"
+#include "shim.h"
+#include "tensorflow/c/kernels.h"
+#include "tensorflow/c/tf_tensor.h"
+#include "threads.h"
+#include "timer.h"
+
+namespace stitch {
+namespace {
+
+std::atomic<int64_t> forwarded_outputs{0}, in_place_updates{0};
+
+// Room for `N` values without allocation, more when needed.
+template <typename T, size_t N>
+class Small {
+ public:
+  explicit Small(size_t size) : size_(size) {
+    if (size > N) heap_.resize(size);
+    data_ = size > N ? heap_.data() : fixed_.data();
+    for (size_t i = 0; i < size; i++) data_[i] = T{};
+  }
+  Small(const Small&) = delete;
+  T& operator[](size_t i) { return data_[i]; }
+  T* data() { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  size_t size_;
+  std::array<T, N> fixed_;
+  std::vector<T> heap_;
+  T* data_;
+};
+
+struct Output {
+  TF_DataType type;
+  size_t element_bytes;
+  std::vector<int> forward;  // op inputs whose memory it may take
+  bool pooled;
+};
+
+// How a kernel uses one variable.
+struct VariableUse {
+  int op_input, operand, result;  // operand or result is -1 when unused
+  bool in_place;
+};
+
+struct Fusion {
+  Kernel kernel;
+  Table table;
+  std::vector<TF_DataType> input_types;
+  std::vector<Output> outputs;            // by op output
+  std::vector<VariableUse> variables;
+  std::vector<bool> needed;               // op inputs that are tensors the kernel or a guard reads
+  std::vector<std::string> errors;
+  int64_t work;
+};
+
+struct Status {
+  TF_Status* status = TF_NewStatus();
+  ~Status() { TF_DeleteStatus(status); }
+  bool ok() const { return TF_GetCode(status) == TF_OK; }
+};
+
+std::vector<int64_t> Integers(TF_OpKernelConstruction* context, const char* name) {
+  Status status;
+  int32_t count = 0, bytes = 0;
+  TF_OpKernelConstruction_GetAttrSize(context, name, &count, &bytes, status.status);
+  std::vector<int64_t> values(count > 0 ? count : 0);
+  if (count > 0) {
+    TF_OpKernelConstruction_GetAttrInt64List(context, name, values.data(), count, status.status);
+  }
+  return values;
+}
+
+std::vector<TF_DataType> Types(TF_OpKernelConstruction* context, const char* name) {
+  Status status;
+  int32_t count = 0, bytes = 0;
+  TF_OpKernelConstruction_GetAttrSize(context, name, &count, &bytes, status.status);
+  std::vector<TF_DataType> values(count > 0 ? count : 0);
+  if (count > 0) {
+    TF_OpKernelConstruction_GetAttrTypeList(context, name, values.data(), count, status.status);
+  }
+  return values;
+}
+
+std::string Text(TF_OpKernelConstruction* context, const char* name) {
+  Status status;
+  int32_t count = 0, bytes = 0;
+  TF_OpKernelConstruction_GetAttrSize(context, name, &count, &bytes, status.status);
+  std::string value(bytes > 0 ? bytes : 0, '\0');
+  if (bytes > 0) {
+    TF_OpKernelConstruction_GetAttrString(context, name, &value[0], bytes, status.status);
+  }
+  return value;
+}
+
+std::vector<std::string> Texts(TF_OpKernelConstruction* context, const char* name) {
+  Status status;
+  int32_t count = 0, bytes = 0;
+  TF_OpKernelConstruction_GetAttrSize(context, name, &count, &bytes, status.status);
+  if (count <= 0) return {};
+  std::vector<char*> starts(count);
+  std::vector<size_t> lengths(count);
+  std::vector<char> storage(bytes + 1);
+  TF_OpKernelConstruction_GetAttrStringList(context, name, starts.data(), lengths.data(), count,
+                                            storage.data(), bytes, status.status);
+  std::vector<std::string> values;
+  for (int i = 0; i < count; i++) values.emplace_back(starts[i], lengths[i]);
+  return values;
+}
+
+bool Aliased(const Table& table, int operand, int result) {
+  for (const Alias& alias : table.aliases) {
+    if (alias.operand == operand && alias.result == result) return true;
+  }
+  return false;
+}
+
+VariableUse* UseOf(Fusion* fusion, int op_input) {
+  for (VariableUse& use : fusion->variables) {
+    if (use.op_input == op_input) return &use;
+  }
+  fusion->variables.push_back({op_input, -1, -1, true});
+  return &fusion->variables.back();
+}
+
+// Derives from the table what each call needs; returns why the node is impossible, or "".
+std::string Prepare(Fusion* fusion, const std::vector<int64_t>& pooled) {
+  const Table& table = fusion->table;
+  auto is_resource = [&](int i) { return fusion->input_types[i] == TF_RESOURCE; };
+  for (size_t i = 0; i < table.operands.size(); i++) {
+    const Operand& operand = table.operands[i];
+    if (is_resource(operand.position) != (operand.kind == Kind::kVariable)) return "operand kind";
+    if (operand.kind == Kind::kTensor) {
+      fusion->needed[operand.position] = true;
+      continue;
+    }
+    VariableUse* use = UseOf(fusion, operand.position);
+    if (use->operand >= 0) return "variable read twice";
+    use->operand = i;
+  }
+  for (size_t i = 0; i < table.results.size(); i++) {
+    const Result& result = table.results[i];
+    if (result.kind == Kind::kTensor) {
+      Output& output = fusion->outputs[result.position];
+      for (size_t k = 0; k < table.operands.size(); k++) {
+        const Operand& operand = table.operands[k];
+        if (operand.kind == Kind::kTensor && Aliased(table, k, i)) {
+          output.forward.push_back(operand.position);
+        }
+      }
+      continue;
+    }
+    if (!is_resource(result.position)) return "result kind";
+    VariableUse* use = UseOf(fusion, result.position);
+    if (use->result >= 0) return "variable written twice";
+    use->result = i;
+  }
+  for (VariableUse& use : fusion->variables) {
+    use.in_place = use.operand < 0 || use.result < 0 || Aliased(table, use.operand, use.result);
+  }
+  for (const Guard& guard : table.guards) {
+    if (!is_resource(guard.input)) fusion->needed[guard.input] = true;
+  }
+  for (const Symbol& symbol : table.symbols) {
+    if (is_resource(symbol.input)) return "symbol of a variable";
+  }
+  for (int64_t output : pooled) {
+    if (output < 0 || output >= static_cast<int64_t>(fusion->outputs.size())) return "pool";
+    fusion->outputs[output].pooled = true;
+  }
+  if (!fusion->variables.empty() && Shim() == nullptr) return "variables need the shim";
+  return "";
+}
+
+void* CreateFusion(TF_OpKernelConstruction* context) {
+  auto* fusion = new Fusion;
+  Status status;
+  fusion->input_types = Types(context, "Tin");
+  for (TF_DataType type : Types(context, "Tout")) {
+    fusion->outputs.push_back({type, TF_DataTypeSize(type), {}, false});
+  }
+  fusion->needed.resize(fusion->input_types.size());
+  fusion->errors = Texts(context, "errors");
+  TF_OpKernelConstruction_GetAttrInt64(context, "work", &fusion->work, status.status);
+  std::string key = Text(context, "kernel"), error;
+  fusion->kernel = FindKernel(key);
+  std::vector<int64_t> words = Integers(context, "table");
+  if (fusion->kernel == nullptr) {
+    error = "kernel " + key + " is not loaded";
+  } else if (Decode(words.data(), words.size(), fusion->input_types.size(), fusion->outputs.size(),
+                    &fusion->table, &error)) {
+    error = Prepare(fusion, Integers(context, "pool"));
+  }
+  if (!error.empty()) {
+    TF_SetStatus(status.status, TF_INTERNAL, ("stitch: " + error).c_str());
+    TF_OpKernelConstruction_Failure(context, status.status);
+  }
+  return fusion;
+}
+
+void DeleteFusion(void* kernel) { delete static_cast<Fusion*>(kernel); }
+
+void ReleasePooled(void* data, size_t size, void*) { PoolRelease(data, size); }
+
+// One execution. Everything it holds is let go by the destructor, whatever happened.
+class Call {
+ public:
+  Call(Fusion* fusion, TF_OpKernelContext* context)
+      : fusion_(*fusion),
+        table_(fusion->table),
+        context_(context),
+        symbols_(table_.symbols.size()),
+        dims_(table_.results.size() * kMaxRank),
+        inputs_(fusion->input_types.size()),
+        outputs_(fusion->outputs.size()),
+        variables_(fusion->variables.size()),
+        buffers_(table_.operands.size() + table_.results.size()) {}
+
+  ~Call() {
+    if (session_ != nullptr) Shim()->close_variables(session_, succeeded_);
+    if (scratch_ != nullptr) PoolRelease(scratch_, scratch_bytes_);
+    for (size_t i = 0; i < inputs_.size(); i++) {
+      if (inputs_[i] != nullptr) TF_DeleteTensor(inputs_[i]);
+    }
+    for (size_t i = 0; i < outputs_.size(); i++) {
+      if (outputs_[i] != nullptr) TF_DeleteTensor(outputs_[i]);
+    }
+  }
+
+  void Run() {
+    // Outputs come before inputs: an input that we hold cannot be forwarded.
+    bool ready = BindSymbols() && ShapeResults() && MakeOutputs() && TakeInputs() &&
+                 OpenVariables() && CheckGuards() && RunPhases() && SetPooled();
+    succeeded_ = ready;
+  }
+
+ private:
+  bool Fail(const std::string& message) {
+    TF_SetStatus(status_.status, TF_INTERNAL, ("stitch: " + message).c_str());
+    TF_OpKernelContext_Failure(context_, status_.status);
+    return false;
+  }
+  bool Check() {
+    if (status_.ok()) return true;
+    TF_OpKernelContext_Failure(context_, status_.status);
+    return false;
+  }
+  int64_t* Dims(size_t result) { return dims_.data() + result * kMaxRank; }
+
+  bool BindSymbols() {
+    for (size_t i = 0; i < table_.symbols.size(); i++) {
+      const Symbol& symbol = table_.symbols[i];
+      TF_Tensor* tensor = nullptr;
+      TF_GetInput(context_, symbol.input, &tensor, status_.status);
+      if (!Check()) return false;
+      bool has_axis = symbol.axis < TF_NumDims(tensor);
+      int64_t extent = has_axis ? TF_Dim(tensor, symbol.axis) - symbol.offset : -1;
+      TF_DeleteTensor(tensor);
+      if (!has_axis || extent < 0 || extent % symbol.scale != 0) {
+        return Fail("input " + std::to_string(symbol.input) + " does not fit its symbol");
+      }
+      symbols_[i] = extent / symbol.scale;
+    }
+    return true;
+  }
+
+  bool ShapeResults() {
+    for (size_t i = 0; i < table_.results.size(); i++) {
+      const std::vector<Program>& shape = table_.results[i].shape;
+      for (size_t axis = 0; axis < shape.size(); axis++) {
+        int64_t* extent = Dims(i) + axis;
+        if (!Evaluate(shape[axis], symbols_.data(), extent) || *extent < 0) {
+          return Fail("shape of result " + std::to_string(i));
+        }
+      }
+    }
+    return true;
+  }
+
+  bool MakeOutputs() {
+    size_t first = table_.operands.size();
+    for (size_t i = 0; i < table_.results.size(); i++) {
+      const Result& result = table_.results[i];
+      if (result.kind != Kind::kTensor) continue;
+      const Output& output = fusion_.outputs[result.position];
+      int rank = static_cast<int>(result.shape.size());
+      size_t bytes = output.element_bytes;
+      for (int axis = 0; axis < rank; axis++) {
+        if (__builtin_mul_overflow(bytes, static_cast<size_t>(Dims(i)[axis]), &bytes)) {
+          return Fail("output too large");
+        }
+      }
+      TF_Tensor*& tensor = outputs_[result.position];
+      if (!output.forward.empty()) {
+        int taken = -1;
+        tensor = TF_ForwardInputOrAllocateOutput(
+            context_, output.forward.data(), static_cast<int>(output.forward.size()),
+            result.position, Dims(i), rank, &taken, status_.status);
+        if (taken >= 0) forwarded_outputs.fetch_add(1, std::memory_order_relaxed);
+      } else if (output.pooled && bytes >= kPooledBytes) {
+        void* buffer = PoolAllocate(bytes);
+        if (buffer == nullptr) return Fail("out of memory");
+        tensor = TF_NewTensor(output.type, Dims(i), rank, buffer, bytes, ReleasePooled, nullptr);
+        pooled_ |= true;
+      } else {
+        tensor = TF_AllocateOutput(context_, result.position, output.type, Dims(i), rank, bytes,
+                                   status_.status);
+      }
+      if (!Check()) return false;
+      buffers_[first + i] = TF_TensorData(tensor);
+    }
+    return true;
+  }
+
+  bool TakeInputs() {
+    for (size_t i = 0; i < inputs_.size(); i++) {
+      if (!fusion_.needed[i]) continue;
+      TF_GetInput(context_, static_cast<int>(i), &inputs_[i], status_.status);
+      if (!Check()) return false;
+    }
+    for (size_t i = 0; i < table_.operands.size(); i++) {
+      const Operand& operand = table_.operands[i];
+      if (operand.kind == Kind::kTensor) buffers_[i] = TF_TensorData(inputs_[operand.position]);
+    }
+    return true;
+  }
+
+  bool OpenVariables() {
+    if (fusion_.variables.empty()) return true;
+    for (size_t i = 0; i < variables_.size(); i++) {
+      const VariableUse& use = fusion_.variables[i];
+      StitchVariable& variable = variables_[i];
+      variable.op_input = use.op_input;
+      variable.reads = use.operand >= 0;
+      variable.writes = use.result >= 0;
+      variable.in_place = use.in_place;
+      if (!variable.writes) continue;
+      variable.rank = static_cast<int>(table_.results[use.result].shape.size());
+      memcpy(variable.dims, Dims(use.result), sizeof(int64_t) * variable.rank);
+    }
+    char error[256];
+    session_ = Shim()->open_variables(context_, variables_.data(),
+                                      static_cast<int>(variables_.size()), error, sizeof error);
+    if (session_ == nullptr) return Fail(error);
+    for (size_t i = 0; i < variables_.size(); i++) {
+      const VariableUse& use = fusion_.variables[i];
+      void* value = const_cast<void*>(variables_[i].value);
+      if (use.operand >= 0) buffers_[use.operand] = value;
+      if (use.result < 0) continue;
+      buffers_[table_.operands.size() + use.result] = variables_[i].new_value;
+      if (value == variables_[i].new_value) {
+        in_place_updates.fetch_add(1, std::memory_order_relaxed);
+      }
+    }
+    return true;
+  }
+
+  // The shape an op input really has; variables are described by their session.
+  const int64_t* ShapeOf(int op_input, int* rank, int64_t* storage) {
+    for (size_t i = 0; i < variables_.size(); i++) {
+      if (variables_[i].op_input != op_input) continue;
+      *rank = variables_[i].value_rank;
+      return variables_[i].value_dims;
+    }
+    TF_Tensor* tensor = inputs_[op_input];
+    *rank = tensor == nullptr ? -1 : TF_NumDims(tensor);
+    if (*rank > kMaxRank) *rank = -1;
+    for (int axis = 0; axis < *rank; axis++) storage[axis] = TF_Dim(tensor, axis);
+    return storage;
+  }
+
+  bool CheckGuards() {
+    for (const Guard& guard : table_.guards) {
+      int rank = 0;
+      int64_t storage[kMaxRank];
+      const int64_t* dims = ShapeOf(guard.input, &rank, storage);
+      bool fits = rank == static_cast<int>(guard.shape.size());
+      for (int axis = 0; fits && axis < rank; axis++) {
+        int64_t expected = 0;
+        fits = Evaluate(guard.shape[axis], symbols_.data(), &expected) && dims[axis] == expected;
+      }
+      if (!fits) return Fail("input " + std::to_string(guard.input) + " has another shape");
+    }
+    return true;
+  }
+
+  bool RunPhases() {
+    int64_t bytes = 0;
+    if (!Evaluate(table_.scratch, symbols_.data(), &bytes) || bytes < 0) return Fail("scratch");
+    if (bytes > 0) {
+      scratch_ = PoolAllocate(scratch_bytes_ = bytes);
+      if (scratch_ == nullptr) return Fail("out of memory");
+    }
+    Launch launch{fusion_.kernel, buffers_.data(), symbols_.data(), static_cast<char*>(scratch_),
+                  fusion_.work};
+    for (size_t phase = 0; phase < table_.tasks.size(); phase++) {
+      int64_t tasks = 0;
+      if (!Evaluate(table_.tasks[phase], symbols_.data(), &tasks)) return Fail("tasks");
+      int64_t failed = RunPhase(context_, launch, phase, tasks);
+      if (failed == 0) continue;
+      bool named = failed > 0 && failed <= static_cast<int64_t>(fusion_.errors.size());
+      return Fail(named ? fusion_.errors[failed - 1] : "kernel failed");
+    }
+    return true;
+  }
+
+  bool SetPooled() {
+    if (!pooled_) return true;
+    for (const Result& result : table_.results) {
+      if (result.kind != Kind::kTensor || !fusion_.outputs[result.position].pooled) continue;
+      // Tensors that TensorFlow allocated are set already; setting them again is harmless.
+      TF_SetOutput(context_, result.position, outputs_[result.position], status_.status);
+      if (!Check()) return false;
+    }
+    return true;
+  }
+
+  Fusion& fusion_;
+  const Table& table_;
+  TF_OpKernelContext* context_;
+  Status status_;
+  Small<int64_t, 8> symbols_;
+  Small<int64_t, 8 * kMaxRank> dims_;
+  Small<TF_Tensor*, 32> inputs_, outputs_;
+  Small<StitchVariable, 4> variables_;
+  Small<void*, 48> buffers_;
+  void* session_ = nullptr;
+  void* scratch_ = nullptr;
+  size_t scratch_bytes_ = 0;
+  bool pooled_ = false, succeeded_ = false;
+};
+
+void ComputeFusion(void* kernel, TF_OpKernelContext* context) {
+  Call(static_cast<Fusion*>(kernel), context).Run();
+}
+
+struct Timer {
+  int64_t step = -1, arm = 0;
+};
+
+void* CreateTimer(TF_OpKernelConstruction* context) {
+  auto* timer = new Timer;
+  Status status;
+  TF_OpKernelConstruction_GetAttrInt64(context, "step", &timer->step, status.status);
+  TF_OpKernelConstruction_GetAttrInt64(context, "arm", &timer->arm, status.status);
+  return timer;
+}
+
+void DeleteTimer(void* timer) { delete static_cast<Timer*>(timer); }
+
+void ComputeTimer(void* timer, TF_OpKernelContext*) {
+  auto* self = static_cast<Timer*>(timer);
+  PassStep(static_cast<int>(self->step), static_cast<int>(self->arm));
+}
+
+}  // namespace
+
+Functions FusionFunctions() { return {CreateFusion, ComputeFusion, DeleteFusion}; }
+Functions TimerFunctions() { return {CreateTimer, ComputeTimer, DeleteTimer}; }
+
+}  // namespace stitch
+
+void stitch_counters(int64_t out[7]) {
+  stitch::PoolStatistics pool = stitch::PoolState();
+  int64_t values[7] = {pool.fresh,      pool.reused,     pool.released,
+                       pool.idle_bytes, pool.used_bytes, stitch::forwarded_outputs.load(),
+                       stitch::in_place_updates.load()};
+  memcpy(out, values, sizeof values);
+}

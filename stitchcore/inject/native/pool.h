@@ -1,0 +1,25 @@
+// Buffers for large outputs and for scratch, recycled by size class, so that a step after the
+// first faults no page in (rulings 16). Bounded; gives back what it has not used for a while.
+#ifndef STITCH_POOL_H_
+#define STITCH_POOL_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace stitch {
+
+// Outputs smaller than this are better left to TensorFlow's allocator.
+constexpr size_t kPooledBytes = size_t{1} << 20;
+
+struct PoolStatistics {
+  int64_t fresh, reused, released, idle_bytes, used_bytes;
+};
+
+// At least `bytes`, aligned to 64 bytes (2 MiB and huge pages when large); nullptr when memory is out.
+void* PoolAllocate(size_t bytes);
+void PoolRelease(void* buffer, size_t bytes);  // `bytes` as given to PoolAllocate
+PoolStatistics PoolState();
+
+}  // namespace stitch
+
+#endif  // STITCH_POOL_H_

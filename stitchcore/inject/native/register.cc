@@ -1,0 +1,69 @@
+// TF_InitKernel: the ops and kernels of the plug-in.
+#include <stdio.h>
+
+#include <initializer_list>
+
+#include "exports.h"
+#include "op.h"
+#include "tensorflow/c/kernels.h"
+#include "tensorflow/c/ops.h"
+
+namespace {
+
+// The C API's shape functions cannot read list attributes; `_output_shapes` on the node tells
+// later passes what they need.
+void UnknownShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeInferenceContextSetUnknownShape(context, status);
+}
+
+void NoShapes(TF_ShapeInferenceContext*, TF_Status* status) { TF_SetStatus(status, TF_OK, ""); }
+
+void Complain(const char* what, TF_Status* status) {
+  if (TF_GetCode(status) != TF_OK) {
+    fprintf(stderr, "[stitch] %s: %s\n", what, TF_Message(status));
+  }
+}
+
+void RegisterKernel(const char* op, const stitch::Functions& functions, TF_Status* status) {
+  TF_KernelBuilder* builder = TF_NewKernelBuilder(op, "CPU", functions.create, functions.compute,
+                                                  functions.destroy);
+  TF_RegisterKernelBuilder(op, builder, status);
+  Complain(op, status);
+}
+
+void RegisterFusion(const char* name, bool stateful, TF_Status* status) {
+  TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
+  TF_OpDefinitionBuilderAddInput(op, "arguments: Tin");
+  TF_OpDefinitionBuilderAddOutput(op, "results: Tout");
+  for (const char* attribute :
+       {"Tin: list(type) >= 0", "Tout: list(type) >= 0", "kernel: string", "table: list(int)",
+        "errors: list(string) = []", "work: int = 0", "pool: list(int) = []"}) {
+    TF_OpDefinitionBuilderAddAttr(op, attribute);
+  }
+  TF_OpDefinitionBuilderSetIsStateful(op, stateful);
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(op, UnknownShapes);
+  TF_RegisterOpDefinition(op, status);
+  Complain(name, status);
+  RegisterKernel(name, stitch::FusionFunctions(), status);
+}
+
+void RegisterTimer(TF_Status* status) {
+  TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder("StitchTimer");
+  TF_OpDefinitionBuilderAddAttr(op, "step: int");
+  TF_OpDefinitionBuilderAddAttr(op, "arm: int");
+  TF_OpDefinitionBuilderSetIsStateful(op, true);
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(op, NoShapes);
+  TF_RegisterOpDefinition(op, status);
+  Complain("StitchTimer", status);
+  RegisterKernel("StitchTimer", stitch::TimerFunctions(), status);
+}
+
+}  // namespace
+
+STITCH_EXPORT void TF_InitKernel() {
+  TF_Status* status = TF_NewStatus();
+  RegisterFusion("StitchedFusion", false, status);
+  RegisterFusion("StitchedUpdate", true, status);
+  RegisterTimer(status);
+  TF_DeleteStatus(status);
+}

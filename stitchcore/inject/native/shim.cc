@@ -1,0 +1,138 @@
+// Compiled once per TensorFlow minor version against the headers of its wheel.
+#include "shim.h"
+
+#include <stdio.h>
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/lib/core/threadpool.h"
+
+namespace {
+
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::Var;
+
+struct Write {
+  Var* variable;
+  Tensor fresh;  // empty when the update is in place
+};
+
+struct Session {
+  std::vector<tensorflow::core::RefCountPtr<Var>> variables;
+  std::vector<Tensor> pinned;  // a reference keeps a read value from being updated in place
+  std::deque<tensorflow::mutex_lock> locks;
+  std::vector<Write> writes;
+};
+
+OpKernelContext* Context(void* context) { return reinterpret_cast<OpKernelContext*>(context); }
+
+int Threads(void* context) {
+  auto* workers = Context(context)->device()->tensorflow_cpu_worker_threads();
+  return workers == nullptr ? 1 : workers->num_threads;
+}
+
+void Schedule(void* context, void (*function)(void*), void* argument) {
+  Context(context)->device()->tensorflow_cpu_worker_threads()->workers->Schedule(
+      [function, argument] { function(argument); });
+}
+
+void DescribeValue(const Tensor& tensor, StitchVariable* variable) {
+  variable->value = tensor.tensor_data().data();
+  variable->value_rank = tensor.dims();
+  for (int axis = 0; axis < tensor.dims() && axis < kShimRank; axis++) {
+    variable->value_dims[axis] = tensor.dim_size(axis);
+  }
+}
+
+// TensorFlow updates a variable in place only when nobody else holds its buffer
+// (PrepareToUpdateVariable); otherwise the variable takes a new one. So do we.
+const char* PrepareWrite(OpKernelContext* context, Var* variable, StitchVariable* request,
+                         Session* session) {
+  Tensor* tensor = variable->tensor();
+  tensorflow::TensorShape shape;
+  for (int axis = 0; axis < request->rank; axis++) shape.AddDim(request->dims[axis]);
+  bool same = tensor->IsInitialized() && tensor->shape() == shape;
+  if (!same && variable->is_initialized) return "variable has another shape";
+  Write write{variable, Tensor()};
+  if (same && request->in_place && tensor->RefCountIsOne() && !variable->copy_on_read_mode.load()) {
+    request->new_value = const_cast<char*>(tensor->tensor_data().data());
+  } else {
+    if (!context->allocate_temp(tensor->dtype(), shape, &write.fresh).ok()) return "out of memory";
+    request->new_value = const_cast<char*>(write.fresh.tensor_data().data());
+  }
+  session->writes.push_back(std::move(write));
+  return nullptr;
+}
+
+const char* Open(OpKernelContext* context, StitchVariable* requests, int count, Session* session) {
+  std::vector<Var*> written;
+  for (int i = 0; i < count; i++) {
+    tensorflow::core::RefCountPtr<Var> variable;
+    if (!LookupResource(context, HandleFromInput(context, requests[i].op_input), &variable).ok()) {
+      return "variable does not exist";
+    }
+    if (requests[i].writes) written.push_back(variable.get());
+    session->variables.push_back(std::move(variable));
+  }
+  std::sort(written.begin(), written.end(),
+            [](Var* left, Var* right) { return left->mu() < right->mu(); });
+  if (std::adjacent_find(written.begin(), written.end()) != written.end()) {
+    return "variable written twice";
+  }
+  for (int i = 0; i < count; i++) {
+    Var* variable = session->variables[i].get();
+    bool locked = std::find(written.begin(), written.end(), variable) != written.end();
+    if (locked && !requests[i].writes) return "variable read and written apart";
+    if (locked || !requests[i].reads) continue;
+    tensorflow::tf_shared_lock lock(*variable->mu());
+    if (!variable->is_initialized) return "variable is not initialized";
+    session->pinned.push_back(*variable->tensor());
+    DescribeValue(session->pinned.back(), &requests[i]);
+  }
+  for (Var* variable : written) session->locks.emplace_back(*variable->mu());
+  for (int i = 0; i < count; i++) {
+    if (!requests[i].writes) continue;
+    Var* variable = session->variables[i].get();
+    if (requests[i].reads && !variable->is_initialized) return "variable is not initialized";
+    DescribeValue(*variable->tensor(), &requests[i]);
+    const char* error = PrepareWrite(context, variable, &requests[i], session);
+    if (error != nullptr) return error;
+  }
+  return nullptr;
+}
+
+void* OpenVariables(void* context, StitchVariable* requests, int count, char* error,
+                    size_t error_size) {
+  auto* session = new Session;
+  const char* failure = Open(Context(context), requests, count, session);
+  if (failure == nullptr) return session;
+  snprintf(error, error_size, "%s", failure);
+  delete session;
+  return nullptr;
+}
+
+void CloseVariables(void* opaque, bool commit) {
+  auto* session = static_cast<Session*>(opaque);
+  for (Write& write : session->writes) {
+    if (!commit) break;
+    if (write.fresh.IsInitialized()) *write.variable->tensor() = std::move(write.fresh);
+    write.variable->is_initialized = true;
+  }
+  session->locks.clear();
+  delete session;
+}
+
+const StitchShim kShim = {1, Threads, Schedule, OpenVariables, CloseVariables};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const StitchShim* stitch_shim() {
+  return &kShim;
+}

@@ -1,0 +1,43 @@
+// What the plug-in needs of TensorFlow's C++ side: its intra-op threads and its variables. Each
+// TensorFlow version has a shim compiled against its headers; the plug-in itself is C API only.
+#ifndef STITCH_SHIM_H_
+#define STITCH_SHIM_H_
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+constexpr int kShimRank = 16;
+
+// One variable a kernel reads, writes, or both. Dimensions are those of its dense row-major value.
+struct StitchVariable {
+  // set by the caller
+  int32_t op_input;  // a resource handle
+  bool reads, writes;
+  bool in_place;   // the kernel allows its old and new value to share memory (or never reads it)
+  int32_t rank;    // of the new value, when `writes`; its type is the variable's
+  int64_t dims[kShimRank];
+  // set by StitchOpenVariables
+  const void* value;  // current value, when `reads`
+  int32_t value_rank;
+  int64_t value_dims[kShimRank];
+  void* new_value;  // where to write, when `writes`
+};
+
+struct StitchShim {
+  int64_t version;  // 1
+  // Number of threads of the intra-op pool, and a closure to run on one of them.
+  int (*threads)(void* context);
+  void (*schedule)(void* context, void (*function)(void*), void* argument);
+  // Locks the written variables in address order and pins the read ones, until Close. Returns
+  // nullptr and fills `error` on failure. Close publishes the new values when `commit`.
+  void* (*open_variables)(void* context, StitchVariable* variables, int count, char* error,
+                          size_t error_size);
+  void (*close_variables)(void* session, bool commit);
+};
+
+typedef const StitchShim* (*StitchShimEntry)();  // exported as "stitch_shim"
+}
+
+#endif  // STITCH_SHIM_H_

@@ -1,0 +1,127 @@
+// Step timers. A StitchTimer node sits in each instantiation ("arm": 0 original, 1 stitched) of a
+// training step. A step is the interval between two passes; it belongs to the arm of the first.
+// The schedule of arms is kept here too, so that no Python runs in a step: the caller of the next
+// step reads stitch_step_arm.
+#include "timer.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "exports.h"
+
+namespace stitch {
+namespace {
+
+constexpr int64_t kKept = 1 << 16;  // intervals kept for the reader
+
+struct Step {
+  std::mutex mutex;
+  int32_t arm = 0;          // what the next call should run; read without the lock
+  int64_t lengths[2] = {INT64_MAX, 0};  // steps in a block of each arm
+  int64_t taken = 0;        // steps of the present block
+  int last_arm = -1;
+  int64_t last_time = 0, block = 0;
+  int32_t position = 0;
+  int64_t passes[2] = {0, 0};
+  int64_t written = 0;
+  std::vector<StitchInterval> ring;
+};
+
+// Steps are few and live as long as the process.
+struct Steps {
+  std::mutex mutex;
+  std::deque<Step> all;
+};
+
+Steps& Instance() {
+  static Steps* steps = new Steps;
+  return *steps;
+}
+
+Step* Find(int number) {
+  Steps& steps = Instance();
+  std::lock_guard<std::mutex> lock(steps.mutex);
+  bool known = number >= 0 && number < static_cast<int>(steps.all.size());
+  return known ? &steps.all[number] : nullptr;
+}
+
+int64_t Now() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
+}
+
+void Record(Step* step, int64_t now) {
+  if (step->ring.empty()) step->ring.resize(kKept);
+  step->ring[step->written++ % kKept] = {now - step->last_time, step->last_arm, step->position,
+                                         step->block};
+}
+
+void Advance(Step* step, int arm) {
+  if (arm != step->arm) return;  // a call that was under way when the schedule changed
+  if (++step->taken < step->lengths[arm] || step->lengths[1 - arm] == 0) return;
+  step->taken = 0;
+  __atomic_store_n(&step->arm, 1 - arm, __ATOMIC_RELAXED);
+}
+
+}  // namespace
+
+void PassStep(int number, int arm) {
+  Step* step = Find(number);
+  if (step == nullptr || arm < 0 || arm > 1) return;
+  int64_t now = Now();
+  std::lock_guard<std::mutex> lock(step->mutex);
+  if (step->last_arm >= 0) Record(step, now);
+  if (arm == step->last_arm) {
+    step->position++;
+  } else {
+    step->position = 0;
+    step->block++;
+  }
+  step->last_arm = arm;
+  step->last_time = now;
+  step->passes[arm]++;
+  Advance(step, arm);
+}
+
+}  // namespace stitch
+
+int stitch_new_step() {
+  stitch::Steps& steps = stitch::Instance();
+  std::lock_guard<std::mutex> lock(steps.mutex);
+  steps.all.emplace_back();
+  return static_cast<int>(steps.all.size()) - 1;
+}
+
+const int32_t* stitch_step_arm(int step) { return &stitch::Find(step)->arm; }
+
+// Starts with a block of `arm`; then blocks of `original` and `stitched` steps in turn. A length
+// of 0 for the other arm keeps `arm` for good.
+void stitch_schedule_step(int number, int arm, int64_t original, int64_t stitched) {
+  stitch::Step* step = stitch::Find(number);
+  std::lock_guard<std::mutex> lock(step->mutex);
+  step->lengths[0] = original;
+  step->lengths[1] = stitched;
+  step->taken = 0;
+  __atomic_store_n(&step->arm, arm, __ATOMIC_RELAXED);
+}
+
+// Copies the intervals from `*cursor` on, moves it, returns how many. Those overwritten are skipped.
+int64_t stitch_read_step(int number, int64_t* cursor, StitchInterval* out, int64_t capacity) {
+  stitch::Step* step = stitch::Find(number);
+  std::lock_guard<std::mutex> lock(step->mutex);
+  *cursor = std::max(*cursor, step->written - stitch::kKept);
+  int64_t count = std::min(capacity, step->written - *cursor);
+  for (int64_t i = 0; i < count; i++) out[i] = step->ring[(*cursor)++ % stitch::kKept];
+  return count;
+}
+
+int64_t stitch_passes(int number, int arm) {
+  stitch::Step* step = stitch::Find(number);
+  std::lock_guard<std::mutex> lock(step->mutex);
+  return step->passes[arm];
+}
