@@ -6,8 +6,11 @@ static from symbolic. Polynomials are immutable, hashable, and compare by value.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+_TERM = re.compile(r"[+-]?[^+-]+")
 
 Monomial = tuple[tuple[str, int], ...]
 """Sorted (symbol, power) pairs; the empty tuple is the constant monomial."""
@@ -101,12 +104,32 @@ def exact_divide(dim: Dim, divisor: Dim) -> Dim | None:
             powers[name] = powers.get(name, 0) - power
         if coefficient % lead or any(p < 0 for p in powers.values()):
             return None
-        factor = _make(
-            {tuple(sorted((n, p) for n, p in powers.items() if p)): coefficient // lead}
-        )
+        factor = _make({tuple(sorted((n, p) for n, p in powers.items() if p)): coefficient // lead})
         quotient = factor + quotient
         remainder = remainder - factor * divisor
     return None
+
+
+def parse(text: str) -> Dim:
+    """The dimension that `str` wrote as `text`. Raises ValueError when it is not one."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    total: Dim = 0
+    for term in _TERM.findall(text):
+        product: Dim = -1 if term.startswith("-") else 1
+        for factor in term.lstrip("+-").split("*"):
+            name, _, power = factor.partition("^")
+            if name.isdigit():
+                product = product * int(name)
+            elif name.isidentifier():
+                for _ in range(int(power or 1)):
+                    product = product * symbol(name)
+            else:
+                raise ValueError(f"not a dimension: {text!r}")
+        total = total + product
+    return total
 
 
 def _order(monomial: Monomial) -> tuple[int, Monomial]:

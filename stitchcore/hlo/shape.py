@@ -50,11 +50,14 @@ class Shape:
     """An array (`elements` is None) or a tuple (`dtype` is "tuple", `elements` its members).
 
     `dtype` may also name a type outside DTYPES ("token", "c64"): such values stay outside kernels.
+    `bounded` lists the dimensions whose extent is only an upper bound (`f32[<=16]`): a value of
+    such a shape stays outside kernels too.
     """
 
     dtype: str
     dims: tuple[Dim, ...] = ()
     elements: tuple[Shape, ...] | None = None
+    bounded: tuple[int, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -81,4 +84,5 @@ class Shape:
     def __str__(self) -> str:
         if self.elements is not None:
             return "(" + ", ".join(map(str, self.elements)) + ")"
-        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
+        dims = [("<=" if i in self.bounded else "") + str(d) for i, d in enumerate(self.dims)]
+        return f"{self.dtype}[{','.join(dims)}]"
