@@ -1,0 +1,250 @@
+"""Kernels as C: one exported function each, one internal function per section, one lane per task.
+
+The kernel ABI is docs/contracts.md section 2. A lane loop becomes a plain loop under
+`#pragma omp simd`; a section is a function of its own because gcc keeps `restrict` best on
+parameters. Combine and Barrier are empty: a core has one lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stitchcore.emit.render import (
+    MEMORY_TYPES,
+    Renderer,
+    buffers_of,
+    expressions,
+    index_text,
+    outer_accumulators,
+    provenance_comment,
+    register_type,
+    size_of,
+    statements,
+)
+from stitchcore.hlo import opcodes
+from stitchcore.kernel import index
+from stitchcore.kernel.nodes import (
+    Accumulate,
+    Apply,
+    Barrier,
+    Buffer,
+    Check,
+    Combine,
+    Kernel,
+    Loop,
+    LoopKind,
+    Role,
+    Scalar,
+    Section,
+)
+
+SUM_BLOCK = 1024
+"""Iterations a rounding reduction adds in one run; the runs' results are added in double."""
+
+
+def render(kernels: Sequence[Kernel]) -> str:
+    """One translation unit. Kernel names must differ. Raises KeyError for an unknown opcode."""
+    renderer = _C()
+    for kernel in kernels:
+        renderer.kernel(kernel)
+    reductions = sorted({pair for kernel in kernels for pair in _reductions(kernel)})
+    head = ['#include "stitch_cpu.h"', ""]
+    head += [_declare_reduction(reducer, dtype) for reducer, dtype in reductions]
+    return "\n".join(head + renderer.lines) + "\n"
+
+
+def _reductions(kernel: Kernel) -> set[tuple[str, str]]:
+    found = set()
+    for phase in kernel.phases:
+        for section in phase.sections:
+            for loop in statements(section.body):
+                if isinstance(loop, Loop) and loop.kind is LoopKind.LANES:
+                    found |= {(a.reducer, a.scalar.dtype) for a in outer_accumulators(loop)}
+    return found
+
+
+def _reduction_name(reducer: str, dtype: str) -> str:
+    return f"st_reduce_{reducer.replace('-', '_')}_{dtype}"
+
+
+def _declare_reduction(reducer: str, dtype: str) -> str:
+    out, other = Scalar("omp_out", dtype), Scalar("omp_in", dtype)
+    renderer = _C()
+    combined = renderer.apply(Apply(reducer, (out, other), dtype))
+    name, kind = _reduction_name(reducer, dtype), register_type(dtype)
+    start = renderer.identity(reducer, dtype)
+    return (
+        f"#pragma omp declare reduction({name} : {kind} : omp_out = {combined})"
+        f" initializer(omp_priv = {start})"
+    )
+
+
+class _C(Renderer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel_name = ""
+
+    # ---- functions -----------------------------------------------------------------------------
+    def kernel(self, kernel: Kernel) -> None:
+        self.kernel_name = kernel.name
+        self.emit("")
+        self.emit(provenance_comment(kernel))
+        for p, phase in enumerate(kernel.phases):
+            for s, section in enumerate(phase.sections):
+                self.section(kernel, section, f"{kernel.name}_{p}_{s}")
+        self.entry(kernel)
+
+    def section(self, kernel: Kernel, section: Section, name: str) -> None:
+        used, stored = _used(kernel, section)
+        arguments = [_parameter(kernel, b, b in stored) for b in used]
+        arguments += [f"long {symbol}" for symbol in kernel.symbols]
+        arguments += ["long task_begin", "long task_end"]
+        checks = _errors(section)
+        self.open(f"ST_SECTION int64_t {name}({', '.join(arguments)})")
+        for symbol in kernel.symbols:
+            self.emit(f"(void){symbol};")
+        for error in checks:
+            self.emit(f"bool failed_{error} = false;")
+        self.open(self.loop_head(section.variable, "task_begin", "task_end"))
+        self.body(section.body)
+        self.close()
+        result = "0"
+        for error in reversed(checks):
+            result = f"failed_{error} ? {error + 1} : {result}"
+        self.emit(f"return {result};")
+        self.close()
+
+    def entry(self, kernel: Kernel) -> None:
+        self.open(
+            f"ST_EXPORT int64_t {kernel.name}(void *const *buffers, const int64_t *symbols,"
+            " char *scratch, int64_t phase, int64_t task_begin, int64_t task_end)"
+        )
+        self.emit("(void)buffers; (void)symbols; (void)scratch;")
+        for position, symbol in enumerate(kernel.symbols):
+            self.emit(f"const long {symbol} = symbols[{position}];")
+            self.emit(f"(void){symbol};")
+        self.emit("const unsigned saved = st_enter();")
+        self.emit("int64_t failed = 0;")
+        for p, phase in enumerate(kernel.phases):
+            self.open(f"if (phase == {p})")
+            self.emit("long first = 0;")
+            for s, section in enumerate(phase.sections):
+                self.call(kernel, section, f"{kernel.name}_{p}_{s}")
+            self.emit("(void)first;")
+            self.close()
+        self.emit("st_leave(saved);")
+        self.emit("return failed;")
+        self.close()
+
+    def call(self, kernel: Kernel, section: Section, name: str) -> None:
+        used, _ = _used(kernel, section)
+        arguments = [_argument(kernel, buffer) for buffer in used] + list(kernel.symbols)
+        self.open("")
+        self.emit(f"const long tasks = {index_text(section.tasks)};")
+        self.emit("const long begin = st_max(task_begin - first, 0);")
+        self.emit("const long end = st_min(task_end - first, tasks);")
+        call = f"{name}({', '.join([*arguments, 'begin', 'end'])})"
+        self.emit(f"if (begin < end) failed = st_first(failed, {call});")
+        self.emit("first += tasks;")
+        self.close()
+
+    # ---- statements ----------------------------------------------------------------------------
+    def lane_loop(self, loop: Loop) -> None:
+        sums = outer_accumulators(loop)
+        rounding = [a for a in sums if opcodes.record(a.reducer).ulp > 0]
+        extent = index.add(loop.end, index.multiply(loop.begin, -1))
+        if rounding and not (isinstance(extent, int) and extent <= SUM_BLOCK):
+            self.blocked(loop, sums)
+        else:
+            self.vector_loop(loop, sums, index_text(loop.begin), index_text(loop.end))
+
+    def blocked(self, loop: Loop, sums: Sequence[Accumulate]) -> None:
+        """Runs of SUM_BLOCK iterations; float32 results of runs are reduced in double."""
+        block, last = f"{loop.variable}_block", f"{loop.variable}_last"
+        self.open("")
+        for update in sums:
+            wide = _wide(update.scalar)
+            self.emit(f"{self.define(wide)} = {self.scalar(update.scalar)};")
+        head = self.loop_head(block, index_text(loop.begin), index_text(loop.end), str(SUM_BLOCK))
+        self.open(head)
+        self.emit(f"const long {last} = st_min({block} + {SUM_BLOCK}, {index_text(loop.end)});")
+        outer = dict(self.names)
+        for update in sums:
+            part = Scalar(f"{update.scalar.name}_part", update.scalar.dtype)
+            self.emit(f"{self.define(part)} = {self.identity(update.reducer, part.dtype)};")
+            self.names[update.scalar] = part.name
+        self.vector_loop(loop, sums, block, last)
+        for update in sums:
+            wide = _wide(update.scalar)
+            part = Scalar(self.names[update.scalar], wide.dtype)
+            self.emit(f"{wide.name} = {self.apply(Apply(update.reducer, (wide, part), wide.dtype))};")
+        self.names = outer
+        self.close()
+        for update in sums:
+            wide = _wide(update.scalar)
+            kind = register_type(update.scalar.dtype)
+            self.emit(f"{self.scalar(update.scalar)} = ({kind}){wide.name};")
+        self.close()
+
+    def vector_loop(
+        self, loop: Loop, sums: Sequence[Accumulate], begin: str, end: str
+    ) -> None:
+        clauses = [
+            f" reduction({_reduction_name(a.reducer, a.scalar.dtype)} : {self.scalar(a.scalar)})"
+            for a in sums
+        ]
+        failures = sorted({s.error for s in statements(loop.body) if isinstance(s, Check)})
+        clauses += [f" reduction(|| : failed_{error})" for error in failures]
+        self.emit(f"#pragma omp simd{''.join(clauses)}")
+        marker = f" /* lanes {self.kernel_name}.{loop.variable} */"
+        self.emit(self.loop_head(loop.variable, begin, end) + " {" + marker)
+        self.depth += 1
+        self.in_lanes = True
+        self.body(loop.body)
+        self.in_lanes = False
+        self.close()
+
+    def combine(self, statement: Combine) -> None:
+        """One lane: its partial is the total."""
+
+    def barrier(self, statement: Barrier) -> None:
+        """One lane: nothing to order."""
+
+    def allocate(self, buffer: Buffer) -> None:
+        kind = MEMORY_TYPES[buffer.dtype]
+        self.emit(f"{kind} {buffer.name}[{index_text(size_of(buffer))}] ST_ALIGNED;")
+
+    def check(self, statement: Check) -> None:
+        condition = self.expression(statement.condition)
+        self.emit(f"failed_{statement.error} = failed_{statement.error} || !({condition});")
+
+
+def _wide(scalar: Scalar) -> Scalar:
+    return Scalar(f"{scalar.name}_wide", "f64" if scalar.dtype == "f32" else scalar.dtype)
+
+
+def _used(kernel: Kernel, section: Section) -> tuple[list[Buffer], frozenset[Buffer]]:
+    read, stored = buffers_of(section)
+    return [b for b in kernel.buffers if b in read or b in stored], stored
+
+
+def _errors(section: Section) -> list[int]:
+    return sorted({s.error for s in statements(section.body) if isinstance(s, Check)})
+
+
+def _parameter(kernel: Kernel, buffer: Buffer, stored: bool) -> str:
+    """A pointer parameter; not `restrict` where a forwarded pair may share its memory."""
+    inputs, outputs = kernel.with_role(Role.INPUT), kernel.with_role(Role.OUTPUT)
+    shared = {inputs[i] for i, _ in kernel.forwards} | {outputs[o] for _, o in kernel.forwards}
+    restrict = "" if buffer in shared else "restrict "
+    return f"{'' if stored else 'const '}{MEMORY_TYPES[buffer.dtype]} *{restrict}{buffer.name}"
+
+
+def _argument(kernel: Kernel, buffer: Buffer) -> str:
+    kind = MEMORY_TYPES[buffer.dtype]
+    scratch = kernel.with_role(Role.SCRATCH)
+    if buffer.role is Role.SCRATCH:
+        offset = kernel.scratch_offsets[scratch.index(buffer)]
+        return f"({kind} *)(scratch + {index_text(offset, 2)})"
+    outside = kernel.with_role(Role.INPUT) + kernel.with_role(Role.OUTPUT)
+    return f"({kind} *)buffers[{outside.index(buffer)}]"

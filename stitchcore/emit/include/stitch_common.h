@@ -1,0 +1,283 @@
+/* Scalar rules that C and CUDA share: what HLO defines for integers, storage types and conversions.
+ *
+ * ST_INLINE is set by the including header (stitch_cpu.h, stitch_cuda.h). Every function is branch-free
+ * or if-convertible, so that a loop over it vectorises. Values of f16 and bf16 live in registers as
+ * float, already rounded; only loads and stores see their 16-bit patterns. pred is bool.
+ * Suffixes are HLO's type names: st_NAME_TYPE, and st_convert_FROM_TO. */
+#ifndef STITCH_COMMON_H
+#define STITCH_COMMON_H
+
+/* ---- bit patterns ------------------------------------------------------------------------------ */
+ST_INLINE uint32_t st_bits_f32(float x) { uint32_t u; ST_COPY(&u, &x, 4); return u; }
+ST_INLINE float st_from_bits_f32(uint32_t u) { float x; ST_COPY(&x, &u, 4); return x; }
+ST_INLINE uint64_t st_bits_f64(double x) { uint64_t u; ST_COPY(&u, &x, 8); return u; }
+ST_INLINE double st_from_bits_f64(uint64_t u) { double x; ST_COPY(&x, &u, 8); return x; }
+
+/* bfloat16: the upper half of a float; round to nearest even, NaN stays a quiet NaN. */
+ST_INLINE float st_load_bf16(uint16_t h) { return st_from_bits_f32((uint32_t)h << 16); }
+ST_INLINE uint32_t st_round_bits_bf16(float x) {
+  uint32_t u = st_bits_f32(x);
+  uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u);
+  return (u & 0x7fffffffu) > 0x7f800000u ? (u | 0x00400000u) : rounded;
+}
+ST_INLINE uint16_t st_store_bf16(float x) { return (uint16_t)(st_round_bits_bf16(x) >> 16); }
+ST_INLINE float st_round_bf16(float x) { return st_from_bits_f32(st_round_bits_bf16(x) & 0xffff0000u); }
+
+/* IEEE half, by integer and normal float arithmetic only: exact under flush-to-zero. */
+ST_INLINE float st_load_f16(uint16_t h) {
+  uint32_t magnitude = ((uint32_t)h & 0x7fffu) << 13;
+  uint32_t exponent = magnitude & 0x0f800000u;
+  uint32_t normal = magnitude + 0x38000000u;
+  uint32_t special = magnitude + 0x70000000u;
+  uint32_t tiny = st_bits_f32(st_from_bits_f32(magnitude + 0x38800000u) - 6.103515625e-05f);
+  uint32_t u = exponent == 0x0f800000u ? special : normal;
+  u = exponent == 0u ? tiny : u;
+  return st_from_bits_f32(u | ((uint32_t)h & 0x8000u) << 16);
+}
+ST_INLINE uint16_t st_store_f16(float x) {
+  uint32_t u = st_bits_f32(x);
+  uint32_t sign = u & 0x80000000u;
+  uint32_t a = u ^ sign;
+  uint32_t special = a > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  /* below 2^-14: adding 0.5 aligns the half's last bit with the float's, and rounds to even */
+  uint32_t tiny = st_bits_f32(st_from_bits_f32(a < 0x38800000u ? a : 0u) + 0.5f) - 0x3f000000u;
+  uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
+  uint32_t h = a < 0x38800000u ? tiny : normal;
+  h = a >= 0x477ff000u ? special : h; /* 65520 and above, inf, NaN */
+  return (uint16_t)(h | (sign >> 16));
+}
+ST_INLINE float st_round_f16(float x) { return st_load_f16(st_store_f16(x)); }
+
+/* ---- integers: two's complement, HLO's rules for zero divisors and wide shifts ------------------ */
+#define ST_INTEGER_COMMON(t, T, U, BITS)                                                              \
+  ST_INLINE T st_add_##t(T a, T b) { return (T)((U)a + (U)b); }                                       \
+  ST_INLINE T st_subtract_##t(T a, T b) { return (T)((U)a - (U)b); }                                  \
+  ST_INLINE T st_multiply_##t(T a, T b) { return (T)((uint64_t)a * (uint64_t)b); }                    \
+  ST_INLINE T st_negate_##t(T a) { return (T)((U)0 - (U)a); }                                         \
+  ST_INLINE T st_maximum_##t(T a, T b) { return a > b ? a : b; }                                      \
+  ST_INLINE T st_minimum_##t(T a, T b) { return a < b ? a : b; }                                      \
+  ST_INLINE T st_and_##t(T a, T b) { return (T)(a & b); }                                             \
+  ST_INLINE T st_or_##t(T a, T b) { return (T)(a | b); }                                              \
+  ST_INLINE T st_xor_##t(T a, T b) { return (T)(a ^ b); }                                             \
+  ST_INLINE T st_not_##t(T a) { return (T)~a; }                                                       \
+  ST_INLINE T st_select_##t(bool c, T a, T b) { return c ? a : b; }                                   \
+  ST_INLINE T st_clamp_##t(T low, T x, T high) {                                                      \
+    return st_minimum_##t(st_maximum_##t(low, x), high);                                              \
+  }                                                                                                   \
+  ST_INLINE T st_shift_left_##t(T a, T n) {                                                           \
+    return (U)n >= BITS ? (T)0 : (T)((U)a << ((U)n & (BITS - 1)));                                    \
+  }                                                                                                   \
+  ST_INLINE T st_shift_right_logical_##t(T a, T n) {                                                  \
+    return (U)n >= BITS ? (T)0 : (T)((U)a >> ((U)n & (BITS - 1)));                                    \
+  }                                                                                                   \
+  ST_INLINE T st_popcnt_##t(T a) { return (T)st_count_bits((uint64_t)(U)a); }                         \
+  ST_INLINE T st_count_leading_zeros_##t(T a) { return (T)(st_leading_zeros((uint64_t)(U)a) - (64 - BITS)); }         \
+  ST_INLINE T st_power_##t(T base, T exponent) {                                                      \
+    uint64_t result = 1, square = (uint64_t)base;                                                     \
+    for (int bit = 0; bit < BITS; bit++) {                                                            \
+      result = ((uint64_t)exponent >> bit) & 1u ? result * square : result;                           \
+      square *= square;                                                                               \
+    }                                                                                                 \
+    return st_finish_power_##t((T)result, base, exponent);                                            \
+  }
+
+/* x / 0 is all ones, x % 0 is x; the smallest value over -1 is itself with remainder 0. */
+#define ST_INTEGER_SIGNED(t, T, U, BITS, LOWEST)                                                      \
+  ST_INLINE T st_finish_power_##t(T result, T base, T exponent) {                                     \
+    T inverse = base == 1 ? (T)1 : base == -1 ? ((exponent & 1) ? (T)-1 : (T)1) : (T)0;               \
+    return exponent < 0 ? inverse : result;                                                           \
+  }                                                                                                   \
+  ST_INLINE T st_divide_##t(T a, T b) {                                                               \
+    bool overflow = (a == LOWEST) & (b == -1);                                                        \
+    T divisor = (b == 0) | overflow ? (T)1 : b;                                                       \
+    return b == 0 ? (T)-1 : (T)(a / divisor);                                                         \
+  }                                                                                                   \
+  ST_INLINE T st_remainder_##t(T a, T b) {                                                            \
+    bool overflow = (a == LOWEST) & (b == -1);                                                        \
+    T divisor = (b == 0) | overflow ? (T)1 : b;                                                       \
+    return b == 0 ? a : (T)(a % divisor);                                                             \
+  }                                                                                                   \
+  ST_INLINE T st_shift_right_arithmetic_##t(T a, T n) {                                               \
+    return (T)(a >> ((U)n >= BITS ? BITS - 1 : (int)((U)n & (BITS - 1))));                            \
+  }                                                                                                   \
+  ST_INLINE T st_abs_##t(T a) { return a < 0 ? (T)((U)0 - (U)a) : a; }                                \
+  ST_INLINE T st_sign_##t(T a) { return (T)((a > 0) - (a < 0)); }                                     \
+  ST_INTEGER_COMMON(t, T, U, BITS)
+
+#define ST_INTEGER_UNSIGNED(t, T, BITS)                                                               \
+  ST_INLINE T st_finish_power_##t(T result, T base, T exponent) {                                     \
+    (void)base; (void)exponent;                                                                       \
+    return result;                                                                                    \
+  }                                                                                                   \
+  ST_INLINE T st_divide_##t(T a, T b) { return b == 0 ? (T)~(T)0 : (T)(a / (b == 0 ? (T)1 : b)); }    \
+  ST_INLINE T st_remainder_##t(T a, T b) { return b == 0 ? a : (T)(a % (b == 0 ? (T)1 : b)); }        \
+  ST_INLINE T st_shift_right_arithmetic_##t(T a, T n) {                                               \
+    T fill = a >> (BITS - 1) ? (T)~(T)0 : (T)0;                                                       \
+    T shift = (T)(n & (BITS - 1));                                                                    \
+    T high = shift == 0 ? (T)0 : (T)(fill << (BITS - shift));                                         \
+    return n >= BITS ? fill : (T)((a >> shift) | high);                                               \
+  }                                                                                                   \
+  ST_INLINE T st_abs_##t(T a) { return a; }                                                           \
+  ST_INLINE T st_sign_##t(T a) { return (T)(a != 0); }                                                \
+  ST_INTEGER_COMMON(t, T, T, BITS)
+
+ST_INLINE int st_count_bits(uint64_t a) {
+  a = a - ((a >> 1) & 0x5555555555555555u);
+  a = (a & 0x3333333333333333u) + ((a >> 2) & 0x3333333333333333u);
+  a = (a + (a >> 4)) & 0x0f0f0f0f0f0f0f0fu;
+  return (int)((a * 0x0101010101010101u) >> 56);
+}
+ST_INLINE int st_leading_zeros(uint64_t a) {
+  a |= a >> 1; a |= a >> 2; a |= a >> 4; a |= a >> 8; a |= a >> 16; a |= a >> 32;
+  return 64 - st_count_bits(a);
+}
+
+ST_INTEGER_SIGNED(s8, int8_t, uint8_t, 8, INT8_MIN)
+ST_INTEGER_SIGNED(s16, int16_t, uint16_t, 16, INT16_MIN)
+ST_INTEGER_SIGNED(s32, int32_t, uint32_t, 32, INT32_MIN)
+ST_INTEGER_SIGNED(s64, int64_t, uint64_t, 64, INT64_MIN)
+ST_INTEGER_UNSIGNED(u8, uint8_t, 8)
+ST_INTEGER_UNSIGNED(u16, uint16_t, 16)
+ST_INTEGER_UNSIGNED(u32, uint32_t, 32)
+ST_INTEGER_UNSIGNED(u64, uint64_t, 64)
+
+/* ---- pred: addition and maximum are "or", multiplication and minimum are "and" ------------------ */
+ST_INLINE bool st_and_pred(bool a, bool b) { return a & b; }
+ST_INLINE bool st_or_pred(bool a, bool b) { return a | b; }
+ST_INLINE bool st_xor_pred(bool a, bool b) { return a ^ b; }
+ST_INLINE bool st_not_pred(bool a) { return !a; }
+ST_INLINE bool st_add_pred(bool a, bool b) { return a | b; }
+ST_INLINE bool st_multiply_pred(bool a, bool b) { return a & b; }
+ST_INLINE bool st_maximum_pred(bool a, bool b) { return a | b; }
+ST_INLINE bool st_minimum_pred(bool a, bool b) { return a & b; }
+ST_INLINE bool st_select_pred(bool c, bool a, bool b) { return c ? a : b; }
+ST_INLINE bool st_clamp_pred(bool low, bool x, bool high) { return (x | low) & high; }
+
+/* ---- floats: what does not depend on a math library -------------------------------------------- */
+#define ST_FLOAT_COMMON(t, T)                                                                         \
+  ST_INLINE T st_add_##t(T a, T b) { return a + b; }                                                  \
+  ST_INLINE T st_subtract_##t(T a, T b) { return a - b; }                                             \
+  ST_INLINE T st_multiply_##t(T a, T b) { return a * b; }                                             \
+  ST_INLINE T st_divide_##t(T a, T b) { return a / b; }                                               \
+  ST_INLINE T st_negate_##t(T a) { return -a; }                                                       \
+  ST_INLINE T st_select_##t(bool c, T a, T b) { return c ? a : b; }                                   \
+  /* NaN propagates from either side; which of two zeros is unspecified */      \
+  ST_INLINE T st_maximum_##t(T a, T b) { return (a > b) | (a != a) ? a : b; }                         \
+  ST_INLINE T st_minimum_##t(T a, T b) { return (a < b) | (a != a) ? a : b; }                         \
+  ST_INLINE T st_clamp_##t(T low, T x, T high) {                                                      \
+    return st_minimum_##t(st_maximum_##t(low, x), high);                                              \
+  }                                                                                                   \
+  ST_INLINE T st_sign_##t(T a) { return a > 0 ? (T)1 : a < 0 ? (T)-1 : a; }                           \
+  ST_INLINE bool st_is_finite_##t(T a) { return a - a == 0; }
+
+ST_FLOAT_COMMON(f32, float)
+ST_FLOAT_COMMON(f64, double)
+ST_INLINE float st_abs_f32(float a) { return st_from_bits_f32(st_bits_f32(a) & 0x7fffffffu); }
+ST_INLINE double st_abs_f64(double a) { return st_from_bits_f64(st_bits_f64(a) & 0x7fffffffffffffffu); }
+ST_INLINE float st_with_sign_f32(float magnitude, float sign) {
+  return st_from_bits_f32((st_bits_f32(magnitude) & 0x7fffffffu) | (st_bits_f32(sign) & 0x80000000u));
+}
+
+/* ---- float to integer: what x86 does and TensorFlow on x86 shows. A value outside int32 (int64 for
+ * u32, s64) becomes the lowest integer, NaN too; narrower types keep its low bits. ---------------- */
+#define ST_FLOAT_TO_INTEGER(f, F)                                                                     \
+  ST_INLINE int32_t st_convert_##f##_s32(F x) {                                                       \
+    bool inside = (x > (F)-2147483904.0) & (x < (F)2147483648.0);                                     \
+    return inside ? (int32_t)(inside ? x : (F)0) : INT32_MIN;                                         \
+  }                                                                                                   \
+  ST_INLINE int64_t st_convert_##f##_s64(F x) {                                                       \
+    bool inside = (x >= (F)-9223372036854775808.0) & (x < (F)9223372036854775808.0);                  \
+    return inside ? (int64_t)(inside ? x : (F)0) : INT64_MIN;                                         \
+  }                                                                                                   \
+  ST_INLINE uint64_t st_convert_##f##_u64(F x) {                                                      \
+    bool upper = x >= (F)9223372036854775808.0;                                                       \
+    F y = upper ? x - (F)9223372036854775808.0 : x;                                                   \
+    return (uint64_t)st_convert_##f##_s64(y) ^ (upper ? 0x8000000000000000u : 0u);                    \
+  }                                                                                                   \
+  ST_INLINE uint32_t st_convert_##f##_u32(F x) { return (uint32_t)st_convert_##f##_s64(x); }          \
+  ST_INLINE int16_t st_convert_##f##_s16(F x) { return (int16_t)st_convert_##f##_s32(x); }            \
+  ST_INLINE uint16_t st_convert_##f##_u16(F x) { return (uint16_t)st_convert_##f##_s32(x); }          \
+  ST_INLINE int8_t st_convert_##f##_s8(F x) { return (int8_t)st_convert_##f##_s32(x); }               \
+  ST_INLINE uint8_t st_convert_##f##_u8(F x) { return (uint8_t)st_convert_##f##_s32(x); }             \
+  ST_INLINE bool st_convert_##f##_pred(F x) { return x != 0; }                                        \
+  ST_INLINE float st_convert_##f##_f32(F x) { return (float)x; }                                      \
+  ST_INLINE double st_convert_##f##_f64(F x) { return (double)x; }                                    \
+  ST_INLINE float st_convert_##f##_f16(F x) { return st_round_f16((float)x); }        \
+  ST_INLINE float st_convert_##f##_bf16(F x) { return st_round_bf16((float)x); }
+
+/* double to a 16-bit type goes through float, as TensorFlow's and ml_dtypes' conversions do. */
+ST_FLOAT_TO_INTEGER(f32, float)
+ST_FLOAT_TO_INTEGER(f64, double)
+
+#define ST_FROM_INTEGER(t, T)                                                                         \
+  ST_INLINE int8_t st_convert_##t##_s8(T x) { return (int8_t)x; }                                     \
+  ST_INLINE int16_t st_convert_##t##_s16(T x) { return (int16_t)x; }                                  \
+  ST_INLINE int32_t st_convert_##t##_s32(T x) { return (int32_t)x; }                                  \
+  ST_INLINE int64_t st_convert_##t##_s64(T x) { return (int64_t)x; }                                  \
+  ST_INLINE uint8_t st_convert_##t##_u8(T x) { return (uint8_t)x; }                                   \
+  ST_INLINE uint16_t st_convert_##t##_u16(T x) { return (uint16_t)x; }                                \
+  ST_INLINE uint32_t st_convert_##t##_u32(T x) { return (uint32_t)x; }                                \
+  ST_INLINE uint64_t st_convert_##t##_u64(T x) { return (uint64_t)x; }                                \
+  ST_INLINE bool st_convert_##t##_pred(T x) { return x != 0; }                                        \
+  ST_INLINE float st_convert_##t##_f32(T x) { return (float)x; }                                      \
+  ST_INLINE double st_convert_##t##_f64(T x) { return (double)x; }                                    \
+  ST_INLINE float st_convert_##t##_f16(T x) { return st_round_f16((float)x); }                        \
+  ST_INLINE float st_convert_##t##_bf16(T x) { return st_round_bf16((float)x); }
+ST_FROM_INTEGER(s8, int8_t)
+ST_FROM_INTEGER(s16, int16_t)
+ST_FROM_INTEGER(s32, int32_t)
+ST_FROM_INTEGER(s64, int64_t)
+ST_FROM_INTEGER(u8, uint8_t)
+ST_FROM_INTEGER(u16, uint16_t)
+ST_FROM_INTEGER(u32, uint32_t)
+ST_FROM_INTEGER(u64, uint64_t)
+ST_FROM_INTEGER(pred, bool)
+
+/* ---- bitcasts between types of one width ---------------------------------------------------------- */
+#define ST_BITCAST(a, A, b, B) ST_INLINE B st_bitcast_##a##_##b(A x) { return (B)x; }
+#define ST_BITCAST_INTEGERS(a, A, b, B)                                                               \
+  ST_BITCAST(a, A, b, B) ST_BITCAST(b, B, a, A) ST_BITCAST(a, A, a, A) ST_BITCAST(b, B, b, B)
+ST_BITCAST_INTEGERS(s8, int8_t, u8, uint8_t)
+ST_BITCAST_INTEGERS(s16, int16_t, u16, uint16_t)
+ST_BITCAST_INTEGERS(s32, int32_t, u32, uint32_t)
+ST_BITCAST_INTEGERS(s64, int64_t, u64, uint64_t)
+ST_BITCAST(f32, float, f32, float)
+ST_BITCAST(f64, double, f64, double)
+ST_BITCAST(f16, float, f16, float)
+ST_BITCAST(bf16, float, bf16, float)
+ST_BITCAST(pred, bool, pred, bool)
+ST_INLINE uint32_t st_bitcast_f32_u32(float x) { return st_bits_f32(x); }
+ST_INLINE int32_t st_bitcast_f32_s32(float x) { return (int32_t)st_bits_f32(x); }
+ST_INLINE float st_bitcast_u32_f32(uint32_t x) { return st_from_bits_f32(x); }
+ST_INLINE float st_bitcast_s32_f32(int32_t x) { return st_from_bits_f32((uint32_t)x); }
+ST_INLINE uint64_t st_bitcast_f64_u64(double x) { return st_bits_f64(x); }
+ST_INLINE int64_t st_bitcast_f64_s64(double x) { return (int64_t)st_bits_f64(x); }
+ST_INLINE double st_bitcast_u64_f64(uint64_t x) { return st_from_bits_f64(x); }
+ST_INLINE double st_bitcast_s64_f64(int64_t x) { return st_from_bits_f64((uint64_t)x); }
+#define ST_BITCAST_HALF(h)                                                                            \
+  ST_INLINE uint16_t st_bitcast_##h##_u16(float x) { return st_store_##h(x); }                        \
+  ST_INLINE int16_t st_bitcast_##h##_s16(float x) { return (int16_t)st_store_##h(x); }                \
+  ST_INLINE float st_bitcast_u16_##h(uint16_t x) { return st_load_##h(x); }                           \
+  ST_INLINE float st_bitcast_s16_##h(int16_t x) { return st_load_##h((uint16_t)x); }
+ST_BITCAST_HALF(f16)
+ST_BITCAST_HALF(bf16)
+ST_INLINE float st_bitcast_f16_bf16(float x) { return st_load_bf16(st_store_f16(x)); }
+ST_INLINE float st_bitcast_bf16_f16(float x) { return st_load_f16(st_store_bf16(x)); }
+
+/* reduce-precision to E exponent and M mantissa bits (M < 23), round to nearest even. */
+ST_INLINE float st_reduce_precision_f32(float x, int exponent_bits, int mantissa_bits) {
+  uint32_t u = st_bits_f32(x);
+  int drop = 23 - mantissa_bits;
+  uint32_t last = drop > 0 ? (u >> drop) & 1u : 0u;
+  uint32_t bias = drop > 0 ? (1u << (drop - 1)) - 1u + last : 0u;
+  uint32_t rounded = (u + bias) & ~((1u << drop) - 1u);
+  uint32_t magnitude = rounded & 0x7fffffffu;
+  uint32_t sign = u & 0x80000000u;
+  uint32_t largest = (uint32_t)((1 << (exponent_bits - 1)) - 1);
+  uint32_t overflow = (127u + largest + 1u) << 23;
+  uint32_t underflow = (127u - largest + 1u) << 23;
+  uint32_t v = magnitude >= overflow ? 0x7f800000u : magnitude;
+  v = magnitude < underflow ? 0u : v;
+  return x != x ? x : st_from_bits_f32(v | sign);
+}
+#endif

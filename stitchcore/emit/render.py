@@ -1,0 +1,328 @@
+"""What rendering to C and to CUDA share: expressions, indices, literals, plain statements, layout.
+
+A dialect (c.py, cuda.py) subclasses Renderer and says how tasks, lane loops, combines, barriers and
+functions look. The text of an opcode comes from its record (hlo/opcodes.py); the helper functions
+that text calls are in include/*.h.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stitchcore.hlo import opcodes
+from stitchcore.hlo.shape import DTYPES
+from stitchcore.kernel import index
+from stitchcore.kernel.index import Index
+from stitchcore.kernel.nodes import (
+    Accumulate,
+    Accumulator,
+    Allocate,
+    Apply,
+    Barrier,
+    Buffer,
+    Check,
+    Combine,
+    Expression,
+    FromIndex,
+    If,
+    InRange,
+    Kernel,
+    Let,
+    Literal,
+    Load,
+    Loop,
+    LoopKind,
+    Scalar,
+    Section,
+    Statement,
+    Store,
+)
+
+HALVES = frozenset({"bf16", "f16"})
+"""Types computed in f32: a register holds the rounded float, memory the 16-bit pattern."""
+
+MEMORY_TYPES: Mapping[str, str] = {
+    "pred": "bool",
+    **{f"{k}{b}": f"{'u' * (k == 'u')}int{b}_t" for k in "su" for b in (8, 16, 32, 64)},
+    "f16": "uint16_t",
+    "bf16": "uint16_t",
+    "f32": "float",
+    "f64": "double",
+}
+
+_UNROLL = 16
+_PRECEDENCE = {"+": 1, "*": 2, "//": 2, "%": 2}
+
+
+def working(dtype: str) -> str:
+    """The type that values of `dtype` are computed in."""
+    return "f32" if dtype in HALVES else dtype
+
+
+def register_type(dtype: str) -> str:
+    """C type of a scalar of `dtype`."""
+    return MEMORY_TYPES[working(dtype)]
+
+
+def literal(value: bool | int | float, dtype: str) -> str:
+    """`value`, rounded to `dtype`, as a C expression of its register type; exact (hex floats)."""
+    kind = DTYPES[dtype].kind
+    if kind == "pred":
+        return "true" if value else "false"
+    if kind != "float":
+        return _integer_literal(int(value), dtype)
+    with np.errstate(over="ignore"):
+        rounded = float(np.asarray(value, np.float64).astype(DTYPES[dtype].numpy))
+    name = working(dtype).upper()
+    if math.isnan(rounded):
+        return f"ST_NAN_{name}"
+    if math.isinf(rounded):
+        return f"(-ST_INF_{name})" if rounded < 0 else f"ST_INF_{name}"
+    digits, exponent = rounded.hex().split("p")
+    head, _, tail = digits.partition(".")
+    text = head + ("." + tail.rstrip("0") if tail.rstrip("0") else "") + "p" + exponent
+    text += "f" if name == "F32" else ""
+    return f"({text})" if text.startswith("-") else text
+
+
+def _integer_literal(value: int, dtype: str) -> str:
+    bits = DTYPES[dtype].bytes * 8
+    if DTYPES[dtype].kind == "unsigned":
+        return f"({MEMORY_TYPES[dtype]}){value % 2**bits}u" + ("ll" if bits == 64 else "")
+    if value == -(2 ** (bits - 1)):
+        return f"INT{bits}_MIN"
+    return f"({MEMORY_TYPES[dtype]}){value}" + ("ll" if bits == 64 else "")
+
+
+def index_text(node: Index, level: int = 0) -> str:
+    """An index expression in C. Operands of // and % are never negative, so C's / and % serve."""
+    if isinstance(node, int):
+        return str(node) if node >= 0 else f"({node})"
+    if isinstance(node, index.Variable):
+        return node.name
+    if node.operator in ("min", "max"):
+        return f"st_{node.operator}({index_text(node.left)}, {index_text(node.right)})"
+    own = _PRECEDENCE[node.operator]
+    left, right = index_text(node.left, own), index_text(node.right, own + 1)
+    text = f"{left} {'/' if node.operator == '//' else node.operator} {right}"
+    return f"({text})" if own < level else text
+
+
+def flat_index(buffer: Buffer, indices: Sequence[Index]) -> Index:
+    """Row-major position of `buffer[indices]`."""
+    total: Index = 0
+    stride: Index = 1
+    for i, extent in zip(reversed(indices), reversed(buffer.dims), strict=True):
+        total = index.add(index.multiply(i, stride), total)
+        stride = index.multiply(stride, extent)
+    return total
+
+
+def size_of(buffer: Buffer) -> Index:
+    """Number of elements."""
+    total: Index = 1
+    for extent in buffer.dims:
+        total = index.multiply(total, extent)
+    return total
+
+
+def statements(body: Sequence[Statement]) -> Iterator[Statement]:
+    """Every statement of `body`, nested ones too, in text order."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, Loop | If):
+            yield from statements(statement.body)
+
+
+def expressions(body: Sequence[Statement]) -> Iterator[Expression]:
+    """Every expression of `body`, operands after users; shared ones once a use."""
+    stack: list[Expression] = []
+    for statement in statements(body):
+        match statement:
+            case Let() | Store() | Accumulate():
+                stack.append(statement.value)
+            case If() | Check():
+                stack.append(statement.condition)
+    while stack:
+        node = stack.pop()
+        yield node
+        if isinstance(node, Apply):
+            stack.extend(node.operands)
+
+
+def buffers_of(section: Section) -> tuple[frozenset[Buffer], frozenset[Buffer]]:
+    """Buffers that a section reads, and those it writes (LOCAL ones included)."""
+    read = {e.buffer for e in expressions(section.body) if isinstance(e, Load)}
+    written = {s.buffer for s in statements(section.body) if isinstance(s, Store)}
+    return frozenset(read), frozenset(written)
+
+
+def outer_accumulators(loop: Loop) -> tuple[Accumulate, ...]:
+    """One Accumulate for each scalar defined outside `loop` that its body accumulates into."""
+    inside = {s.scalar for s in statements(loop.body) if isinstance(s, Accumulator)}
+    found: dict[Scalar, Accumulate] = {}
+    for statement in statements(loop.body):
+        if isinstance(statement, Accumulate) and statement.scalar not in inside:
+            found.setdefault(statement.scalar, statement)
+    return tuple(found.values())
+
+
+class Renderer:
+    """Collects lines. Dialects override the hooks marked so; `names` renames scalars in scope."""
+
+    cuda = False
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+        self.in_lanes = False
+        self.names: dict[Scalar, str] = {}
+
+    def emit(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text if text and text[0] != "#" else text)
+
+    def open(self, text: str) -> None:
+        self.emit(text + " {")
+        self.depth += 1
+
+    def close(self, text: str = "}") -> None:
+        self.depth -= 1
+        self.emit(text)
+
+    # ---- expressions ---------------------------------------------------------------------------
+    def scalar(self, scalar: Scalar) -> str:
+        return self.names.get(scalar, scalar.name)
+
+    def expression(self, node: Expression) -> str:
+        match node:
+            case Scalar():
+                return self.scalar(node)
+            case Literal():
+                return literal(node.value, node.dtype)
+            case Load():
+                return self.load(node)
+            case FromIndex():
+                return f"st_convert_s64_{node.dtype}({index_text(node.index)})"
+            case InRange():
+                return self.in_range(node)
+        return self.apply(node)
+
+    def load(self, node: Load) -> str:
+        element = self.element(node.buffer, node.indices)
+        return f"st_load_{node.dtype}({element})" if node.dtype in HALVES else element
+
+    def element(self, buffer: Buffer, indices: Sequence[Index]) -> str:
+        return f"{buffer.name}[{index_text(flat_index(buffer, indices))}]"
+
+    def in_range(self, node: InRange) -> str:
+        position = index_text(node.index, 2)
+        low, high = index_text(node.low, 2), index_text(node.high, 2)
+        return f"(({position} >= {low}) & ({position} < {high}))"
+
+    def apply(self, node: Apply) -> str:
+        operands = [self.expression(operand) for operand in node.operands]
+        source = node.operands[-1].dtype
+        attributes: dict[str, Any] = dict(node.attributes)
+        record = opcodes.record(node.opcode)
+        text = opcodes.c_template(node.opcode, source, self.cuda).format(
+            *operands,
+            t=working(node.dtype),
+            s=working(source),
+            to=node.dtype,
+            op=opcodes.COMPARE_OPERATORS.get(attributes.get("direction", ""), ""),
+            **{"from": source},
+            **{key: attributes[key] for key in record.attributes if key in attributes},
+        )
+        if node.dtype in HALVES and record.ulp > 0:
+            text = f"st_round_{node.dtype}({text})"
+        return text
+
+    # ---- statements ----------------------------------------------------------------------------
+    def body(self, body: Sequence[Statement]) -> None:
+        for statement in body:
+            self.statement(statement)
+
+    def statement(self, statement: Statement) -> None:
+        match statement:
+            case Let(scalar, value):
+                self.emit(f"{self.define(scalar, const=True)} = {self.expression(value)};")
+            case Store():
+                self.store(statement)
+            case Accumulator(scalar, reducer):
+                self.emit(f"{self.define(scalar)} = {self.identity(reducer, scalar.dtype)};")
+            case Accumulate(scalar, reducer, value):
+                updated = self.apply(Apply(reducer, (scalar, value), scalar.dtype))
+                self.emit(f"{self.scalar(scalar)} = {updated};")
+            case Combine():
+                self.combine(statement)
+            case Loop():
+                if statement.kind is LoopKind.LANES:
+                    self.lane_loop(statement)
+                else:
+                    self.serial_loop(statement)
+            case Allocate(buffer):
+                self.allocate(buffer)
+            case Barrier():
+                self.barrier(statement)
+            case If(condition, inner):
+                self.open(f"if ({self.expression(condition)})")
+                self.body(inner)
+                self.close()
+            case Check():
+                self.check(statement)
+
+    def define(self, scalar: Scalar, const: bool = False) -> str:
+        return f"{'const ' * const}{register_type(scalar.dtype)} {scalar.name}"
+
+    def identity(self, reducer: str, dtype: str) -> str:
+        neutral = opcodes.record(reducer).identity
+        assert neutral is not None, f"{reducer} does not reduce"
+        return literal(neutral(dtype), dtype)
+
+    def store(self, statement: Store) -> None:
+        value = self.expression(statement.value)
+        if statement.buffer.dtype in HALVES:
+            value = f"st_store_{statement.buffer.dtype}({value})"
+        self.emit(f"{self.element(statement.buffer, statement.indices)} = {value};")
+
+    def serial_loop(self, loop: Loop) -> None:
+        begin, end = loop.begin, loop.end
+        if self.in_lanes and isinstance(begin, int) and isinstance(end, int):
+            if end - begin <= _UNROLL:
+                self.emit(f"ST_UNROLL({max(end - begin, 1)})")
+        self.open(self.loop_head(loop.variable, index_text(begin), index_text(end)))
+        self.body(loop.body)
+        self.close()
+
+    def loop_head(self, variable: str, begin: str, end: str, step: str = "1") -> str:
+        increment = f"{variable}++" if step == "1" else f"{variable} += {step}"
+        return f"for (long {variable} = {begin}; {variable} < {end}; {increment})"
+
+    # ---- hooks of the dialects -----------------------------------------------------------------
+    def lane_loop(self, loop: Loop) -> None:
+        raise NotImplementedError
+
+    def combine(self, statement: Combine) -> None:
+        raise NotImplementedError
+
+    def allocate(self, buffer: Buffer) -> None:
+        raise NotImplementedError
+
+    def barrier(self, statement: Barrier) -> None:
+        raise NotImplementedError
+
+    def check(self, statement: Check) -> None:
+        raise NotImplementedError
+
+    def kernel(self, kernel: Kernel) -> None:
+        raise NotImplementedError
+
+
+def provenance_comment(kernel: Kernel) -> str:
+    """The first line of a kernel's text: its name and where it came from."""
+    origin = ", ".join(kernel.provenance).replace("*/", "* /") or "no provenance given"
+    return f"/* {kernel.name}: {origin} */"

@@ -1,0 +1,250 @@
+"""C source to a shared object: finds a compiler, compiles, and reads its vectorisation report.
+
+Nothing here reads the environment: which compilers to try, the cache folder and the time limit are
+arguments. Output is a function of source, compiler and flags, which are also the cache key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from stitchcore.device.records import Device
+from stitchcore.errors import Reason, Refused
+from stitchcore.kernel.nodes import Kernel
+
+INCLUDE = Path(__file__).resolve().parent.parent / "emit" / "include"
+BATCH = 16
+"""Kernels per translation unit: below it the compiler's start-up dominates, above it cores idle."""
+
+_MARKER = re.compile(r"/\* lanes (\S+) \*/")
+_SUBJECT = "compiler"
+_INSTALL = "no C compiler works here: install gcc (apt-get install gcc), clang, or pip install ziglang"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler that ran: how to call it, its family, and the version line it printed."""
+
+    command: tuple[str, ...]
+    family: str  # "gcc" | "clang"
+    version: str
+
+
+@dataclass(frozen=True)
+class LoopReport:
+    """What became of one lane loop, named "kernel.variable": vector bytes, or why there are none."""
+
+    loop: str
+    vector_bytes: int  # 0: stayed scalar
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class CompiledLibrary:
+    """A shared object: its bytes, the compiler that made it, and one report per lane loop."""
+
+    data: bytes
+    compiler: str
+    loops: tuple[LoopReport, ...]
+
+    @property
+    def scalar_loops(self) -> tuple[LoopReport, ...]:
+        """Lane loops that failed to vectorise."""
+        return tuple(loop for loop in self.loops if loop.vector_bytes == 0)
+
+
+CANDIDATES: tuple[tuple[str, ...], ...] = (
+    ("gcc",),
+    ("clang",),
+    ("cc",),
+    (sys.executable, "-m", "ziglang", "cc"),
+)
+
+
+@lru_cache(maxsize=8)
+def find_compiler(candidates: tuple[tuple[str, ...], ...] = CANDIDATES) -> Compiler:
+    """The first of `candidates` that runs. Raises Refused(NO_COMPILER) saying what to install."""
+    for command in candidates:
+        if command[1:3] == ("-m", "ziglang") and importlib.util.find_spec("ziglang") is None:
+            continue
+        if shutil.which(command[0]) is None:
+            continue
+        try:
+            found = subprocess.run(
+                [*command, "--version"], capture_output=True, text=True, timeout=60, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if found.returncode == 0:
+            version = found.stdout.splitlines()[0]
+            return Compiler(command, "clang" if "clang" in found.stdout else "gcc", version)
+    raise Refused(_SUBJECT, Reason.NO_COMPILER, _INSTALL)
+
+
+def flags(compiler: Compiler, device: Device) -> tuple[str, ...]:
+    """Compiler flags for a CPU device record. No fast-math; contraction off (rulings.md 12)."""
+    level = device.target.removeprefix("cpu-")
+    common = ("-std=gnu11", "-O3", f"-march={level.replace('-', '_')}", "-fPIC", "-shared")
+    common = tuple(f"-march={level}" if f.startswith("-march") else f for f in common)
+    rules = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd")
+    rules += ("-fno-strict-aliasing", "-fvisibility=hidden", "-Wno-unknown-pragmas")
+    if device.vector_bytes == 64:
+        rules += ("-mprefer-vector-width=512",)
+    if compiler.command[-1] == "cc" and "ziglang" in compiler.command:
+        common = tuple(f.replace("x86-64-v", "x86_64_v") for f in common)
+        rules += ("-target", "x86_64-linux-gnu.2.17", "-fno-sanitize=undefined")
+    report = ("-fopt-info-vec-optimized-missed",)
+    if compiler.family == "clang":
+        report = ("-Rpass=loop-vectorize", "-Rpass-missed=loop-vectorize")
+        report += ("-Rpass-analysis=loop-vectorize", "-fno-caret-diagnostics")
+    return (*common, *rules, *report)
+
+
+def compile_c(
+    source: str,
+    device: Device,
+    *,
+    compiler: Compiler | None = None,
+    cache: Path | None = None,
+    timeout: float = 120.0,
+) -> CompiledLibrary:
+    """Compile one translation unit as emit.c renders it.
+
+    Raises Refused(NO_COMPILER) or Refused(COMPILE_FAILED) with the compiler's first errors.
+    """
+    compiler = compiler or find_compiler()
+    options = flags(compiler, device)
+    key = _key(source, compiler, options)
+    if cache is not None and (kept := _read(cache, key)) is not None:
+        return kept
+    with tempfile.TemporaryDirectory(prefix="stitch-compile-") as folder:
+        library = _run(source, compiler, options, Path(folder), timeout)
+    if cache is not None:
+        _write(cache, key, library)
+    return library
+
+
+def compile_all(
+    kernels: Sequence[Kernel],
+    render: Callable[[Sequence[Kernel]], str],
+    device: Device,
+    *,
+    jobs: int,
+    compiler: Compiler | None = None,
+    cache: Path | None = None,
+    timeout: float = 300.0,
+) -> list[tuple[tuple[Kernel, ...], str, CompiledLibrary]]:
+    """Render and compile in batches of BATCH kernels, `jobs` compilers at a time.
+
+    Returns (kernels, source, library) per translation unit, in the order of `kernels`.
+    """
+    batches = [tuple(kernels[i : i + BATCH]) for i in range(0, len(kernels), BATCH)]
+    sources = [render(batch) for batch in batches]
+    chosen = compiler or find_compiler()
+
+    def one(source: str) -> CompiledLibrary:
+        return compile_c(source, device, compiler=chosen, cache=cache, timeout=timeout)
+
+    with ThreadPoolExecutor(max_workers=max(jobs, 1)) as pool:
+        libraries = list(pool.map(one, sources))
+    return list(zip(batches, sources, libraries, strict=True))
+
+
+def _run(
+    source: str, compiler: Compiler, options: Sequence[str], folder: Path, timeout: float
+) -> CompiledLibrary:
+    (folder / "kernels.c").write_text(source)
+    command = [*compiler.command, *options, f"-I{INCLUDE}", "kernels.c", "-o", "kernels.so", "-lm"]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        detail = f"{compiler.version} ran longer than {timeout:.0f} s"
+        raise Refused(_SUBJECT, Reason.COMPILE_FAILED, detail) from None
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if "error" in line][:5]
+        detail = "; ".join(errors) or done.stderr[-500:]
+        raise Refused(_SUBJECT, Reason.COMPILE_FAILED, detail)
+    data = (folder / "kernels.so").read_bytes()
+    return CompiledLibrary(data, compiler.version, loop_reports(source, done.stderr))
+
+
+def loop_reports(source: str, text: str) -> tuple[LoopReport, ...]:
+    """One report per lane loop marked in `source`, from the compiler's remarks `text`.
+
+    gcc names a vectorised loop by the line of its `for` or its pragma; clang likewise. A loop with
+    no success on either line stayed scalar, and the first remark on its lines is the reason.
+    """
+    success: dict[int, int] = {}
+    missed: dict[int, str] = {}
+    pattern = re.compile(r"kernels\.c:(\d+):\d+: (optimized|missed|remark):\s*(.*)")
+    for match in map(pattern.match, text.splitlines()):
+        if match is None:
+            continue
+        line, message = int(match[1]), match[3]
+        if (width := _vector_bytes(message)) > 0:
+            success[line] = max(success.get(line, 0), width)
+        elif match[2] != "optimized":
+            missed.setdefault(line, message)
+    reports = []
+    for number, content in enumerate(source.splitlines(), 1):
+        if (found := _MARKER.search(content)) is not None:
+            width = max(success.get(number, 0), success.get(number - 1, 0))
+            reason = missed.get(number, missed.get(number - 1, "no remark"))
+            reports.append(LoopReport(found[1], width, "" if width else reason))
+    return tuple(reports)
+
+
+def _vector_bytes(message: str) -> int:
+    if (gcc := re.match(r"(?:loop|basic block part) vectorized using (\d+) byte", message)) is not None:
+        return int(gcc[1]) if message.startswith("loop") else 0
+    clang = re.match(r"vectorized loop \(vectorization width: (\d+)", message)
+    return int(clang[1]) * 4 if clang is not None else 0
+
+
+@lru_cache(maxsize=1)
+def _headers() -> str:
+    return "".join(path.read_text() for path in sorted(INCLUDE.glob("stitch_c*.h")))
+
+
+def _key(source: str, compiler: Compiler, options: Sequence[str]) -> str:
+    parts = (source, _headers(), compiler.version, *options)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _read(cache: Path, key: str) -> CompiledLibrary | None:
+    try:
+        kept = json.loads((cache / f"{key}.json").read_text())
+        data = (cache / f"{key}.so").read_bytes()
+    except (OSError, ValueError):
+        return None
+    if hashlib.sha256(data).hexdigest() != kept["sha256"]:
+        return None
+    loops = tuple(LoopReport(**loop) for loop in kept["loops"])
+    return CompiledLibrary(data, kept["compiler"], loops)
+
+
+def _write(cache: Path, key: str, library: CompiledLibrary) -> None:
+    cache.mkdir(parents=True, exist_ok=True)
+    record = {
+        "sha256": hashlib.sha256(library.data).hexdigest(),
+        "compiler": library.compiler,
+        "loops": [asdict(loop) for loop in library.loops],
+    }
+    for suffix, content in ((".so", library.data), (".json", json.dumps(record).encode())):
+        with tempfile.NamedTemporaryFile(dir=cache, delete=False) as file:
+            file.write(content)
+        Path(file.name).replace(cache / f"{key}{suffix}")
