@@ -53,9 +53,9 @@ class Opcode:
 
     `arity` None means any number. `numpy` is the meaning on working-type arrays (numerics.py);
     attributes named in `attributes` are passed by keyword when the opcode is elementwise. `c` maps
-    a dtype kind ("float", "integer", "pred") to a C expression over {0}, {1}, ..., {t} (the result's
-    element type), {s} (the first operand's) and {op} (compare's operator); `cuda` only holds what
-    differs. `flops` is work per output element (for a reduce: set by its reducer). `identity` gives
+    a dtype kind ("float", "integer", "pred") to a C expression over {0}, {1}, ..., {t} (the type the
+    result is computed in: f32 for bf16 and f16), {s} (likewise of the last operand), {from} and {to}
+    (their storage types) and {op} (compare's operator); `cuda` only holds what differs. `flops` is work per output element (for a reduce: set by its reducer). `identity` gives
     the neutral element as a Python number for a dtype name when the opcode can reduce. `ulp` is the
     tolerance against a correctly rounded result; `domain` the ordinary float range of tests.
     """
@@ -259,9 +259,9 @@ def _binary(name: str, numpy: Callable[..., Array], dtypes: frozenset[str], **re
     return _elementwise(name, numpy, dtypes, arity=2, **rest)
 
 
-def _infix(operator: str, pred: str = "") -> dict[str, str]:
-    text = f"({{0}} {operator} {{1}})"
-    return _templates(text, text, pred)
+def _infix(operator: str, name: str, pred: str = "") -> dict[str, str]:
+    """Floats: the operator. Integers: a helper, as C's overflow and promotion rules are not HLO's."""
+    return _templates(f"({{0}} {operator} {{1}})", _function(name, 2), pred)
 
 
 def _copied(x: Array) -> Array:
@@ -270,10 +270,10 @@ def _copied(x: Array) -> Array:
 
 _ELEMENTWISE = (
     _unary(COPY, _copied, _ANY, flops=0, c=_templates("{0}", "{0}", "{0}")),
-    _unary(NEGATE, numerics.negate, _NUMBER, c=_templates("(-{0})", "(-{0})")),
+    _unary(NEGATE, numerics.negate, _NUMBER, c=_templates("(-{0})", _function("negate", 1))),
     _unary(ABS, numerics.absolute, _NUMBER),
     _unary(SIGN, numerics.sign, _SIGNED, flops=2),
-    _unary(NOT, numerics.logical_not, _BITS, c=_templates("", "(~{0})", "(!{0})")),
+    _unary(NOT, numerics.logical_not, _BITS, c=_templates("", _function("not", 1), "(!{0})")),
     _unary("popcnt", numerics.population_count, _INTEGER, flops=4),
     _unary("count-leading-zeros", numerics.count_leading_zeros, _INTEGER, flops=4),
     _unary(FLOOR, np.floor, _FLOAT),
@@ -298,14 +298,14 @@ _ELEMENTWISE = (
         CONVERT,
         numerics.convert,
         _ANY,
-        c=_templates(*["st_convert_{s}_{t}({0})"] * 3),
+        c=_templates(*["st_convert_{s}_{to}({0})"] * 3),
     ),
     _unary(
         BITCAST_CONVERT,
         _copied,
         _ANY,
         flops=0,
-        c=_templates(*["st_bitcast_{s}_{t}({0})"] * 3),
+        c=_templates(*["st_bitcast_{from}_{to}({0})"] * 3),
     ),
     _unary(
         REDUCE_PRECISION,
@@ -315,10 +315,10 @@ _ELEMENTWISE = (
         c=_templates("st_reduce_precision_{t}({0}, {exponent_bits}, {mantissa_bits})"),
         attributes=("exponent_bits", "mantissa_bits"),
     ),
-    _binary(ADD, numerics.add, _ANY, c=_infix("+", "({0} | {1})"), identity=_zero, ulp=0.5),
-    _binary(SUBTRACT, numerics.subtract, _NUMBER, c=_infix("-"), ulp=0.5),
+    _binary(ADD, numerics.add, _ANY, c=_infix("+", ADD, "({0} | {1})"), identity=_zero, ulp=0.5),
+    _binary(SUBTRACT, numerics.subtract, _NUMBER, c=_infix("-", SUBTRACT), ulp=0.5),
     _binary(
-        MULTIPLY, numerics.multiply, _ANY, c=_infix("*", "({0} & {1})"), identity=_one, ulp=0.5
+        MULTIPLY, numerics.multiply, _ANY, c=_infix("*", MULTIPLY, "({0} & {1})"), identity=_one, ulp=0.5
     ),
     _binary(
         DIVIDE,
@@ -351,7 +351,7 @@ _ELEMENTWISE = (
         numerics.select,
         _ANY,
         arity=3,
-        c=_templates(*["({0} ? {1} : {2})"] * 3),
+        c=_templates(*[_function("select", 3)] * 3),
     ),
     _elementwise(CLAMP, numerics.clamp, _NUMBER, arity=3, flops=2),
 )
