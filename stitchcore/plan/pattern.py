@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal
-from stitchcore.hlo.instruction import Instruction
+from stitchcore.hlo.instruction import Computation, Instruction
 from stitchcore.hlo.module import Module
 
 
@@ -18,7 +18,9 @@ class Pattern:
 
     `instructions` are in topological order and hold neither parameters nor inputs (constants and
     iotas that only the pattern needs are inside). `inputs` are the values read from outside and
-    `outputs` the values others need, both in a fixed order: they are the kernel's buffers.
+    `outputs` the values others need, both in a fixed order: they are the kernel's buffers. What is
+    cheaper computed again than read (constants, iotas, short scalar chains) and what only moves
+    elements of one value (broadcast, reshape, slice, transpose) may stand in several patterns.
     """
 
     instructions: tuple[Instruction, ...]
@@ -41,12 +43,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Plan:
-    """Disjoint patterns whose quotient graph is acyclic.
+    """Patterns in a runnable order: disjoint but for what Pattern says may be repeated.
 
     `opaque` are the instructions outside every pattern that do work (library calls, refused ones),
     each with its reason in `refusals` (Refusal.subject is the instruction's name in the printed
     module). `unfused` and `planned` estimate the memory-intensive part, each instruction its own
-    kernel against this plan.
+    kernel against this plan. `nested` are the plans of the computations that control-flow
+    instructions among `opaque` call. A value that is neither in a pattern nor opaque is a source
+    (parameter, constant, tuple member) or a free view of one.
     """
 
     module: Module
@@ -56,6 +60,7 @@ class Plan:
     unfused: Estimate
     planned: Estimate
     planner: str
+    nested: Mapping[Computation, Plan] = field(default_factory=dict)
 
 
 CostFunction = Callable[[Pattern, Device], Estimate]

@@ -1,0 +1,249 @@
+"""The exhaustive planner (AStitch 2022, papers.md 3.4): scopes as large as possible, then rules.
+
+1. Levels (levels.py) decide between which library calls each value is computed.
+2. A scope is a maximal connected set of one level. Values read through shared large inputs
+   connect too: one pass over memory serves both.
+3. A scope that a resource rule, the scheduler or the estimate refuses is halved where least is
+   carried over, again and again; an instruction refused alone becomes opaque and planning starts
+   over without it.
+4. Small scopes of one level do not depend on each other and are merged (remote stitching), which
+   saves their launches.
+
+Every step is linear or n log n in the number of instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stitchcore.device.records import Device
+from stitchcore.errors import Reason, Refusal
+from stitchcore.hlo.instruction import Computation, Instruction
+from stitchcore.hlo.module import Module
+from stitchcore.hlo.print import called_computations, names
+from stitchcore.plan import candidates, extract, levels
+from stitchcore.plan.candidates import Graph, Role
+from stitchcore.plan.cost import total, unfused
+from stitchcore.plan.pattern import CostFunction, Feasibility, Pattern, Plan
+
+INSTRUCTION_LIMIT = 3000
+"""Largest pattern: compile time and code size grow with it, the gain does not."""
+
+BUFFER_LIMIT = 512
+"""Most inputs and outputs of a kernel; beyond, the launch table costs what a launch saves."""
+
+MERGE_LAUNCHES = 8
+"""Patterns estimated below this many launches are merged with others of their level."""
+
+SHARED_INPUT_BYTES = 65536
+"""Two scopes that both read an input at least this large become one."""
+
+ROUNDS = 12
+"""How often planning may start over with newly refused instructions."""
+
+Key = tuple[int, ...]
+"""Sorts patterns so that every dependence goes from a smaller key to a larger one."""
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """A set of placed positions (ascending) that may become one kernel."""
+
+    key: Key
+    members: tuple[int, ...]
+    pattern: Pattern
+
+
+def plan(module: Module, device: Device, cost: CostFunction, feasible: Feasibility) -> Plan:
+    """The exhaustive plan of `module`, with plans for the bodies of its loops and branches."""
+    excluded: dict[Instruction, tuple[Reason, str]] = {}
+    for _ in range(ROUNDS):
+        graph = candidates.build(module, excluded)
+        accept = _acceptance(graph, device, cost, feasible)
+        scopes, refused = _scopes(graph, device, cost, accept)
+        if not refused:
+            break
+        excluded |= refused
+    else:
+        left = {graph.instructions[v]: (Reason.STEP_LIMIT, "") for v in graph.placed()}
+        graph = candidates.build(module, excluded | left)
+        scopes = []
+    patterns = tuple(scope.pattern for scope in sorted(scopes, key=lambda scope: scope.key))
+    return _assemble(graph, patterns, device, cost, feasible)
+
+
+def _assemble(
+    graph: Graph,
+    patterns: tuple[Pattern, ...],
+    device: Device,
+    cost: CostFunction,
+    feasible: Feasibility,
+) -> Plan:
+    opaque = tuple(
+        instruction
+        for v, instruction in enumerate(graph.instructions)
+        if graph.roles[v] is Role.OPAQUE
+    )
+    name = names(graph.module)
+    refusals = tuple(
+        Refusal(name.get(graph.instructions[v], "?"), reason, detail)
+        for v, (reason, detail) in graph.reasons.items()
+    )
+    before = unfused((graph.instructions[v] for v in graph.placed()), device)
+    after = total(cost(pattern, device) for pattern in patterns)
+    return Plan(
+        graph.module,
+        patterns,
+        opaque,
+        refusals,
+        before,
+        after,
+        "exhaustive",
+        _nested(graph.module, opaque, device, cost, feasible),
+    )
+
+
+def _nested(
+    module: Module,
+    opaque: Iterable[Instruction],
+    device: Device,
+    cost: CostFunction,
+    feasible: Feasibility,
+) -> Mapping[Computation, Plan]:
+    """Plans of the computations that control-flow instructions call."""
+    inner: dict[Computation, Plan] = {}
+    for instruction in opaque:
+        found = candidates.refused(instruction)
+        if found is None or found[0] is not Reason.CONTROL_FLOW:
+            continue
+        for computation in called_computations(instruction):
+            if computation not in inner:
+                body = Module(f"{module.name}_body", computation, module.symbols)
+                inner[computation] = plan(body, device, cost, feasible)
+    return inner
+
+
+Acceptance = Callable[[Pattern], Refusal | None]
+
+
+def _acceptance(
+    graph: Graph, device: Device, cost: CostFunction, feasible: Feasibility
+) -> Acceptance:
+    def accept(pattern: Pattern) -> Refusal | None:
+        if len(pattern.instructions) > INSTRUCTION_LIMIT:
+            return Refusal("pattern", Reason.TOO_MANY_BUFFERS, "too many instructions")
+        if len(pattern.inputs) + len(pattern.outputs) > BUFFER_LIMIT:
+            return Refusal("pattern", Reason.TOO_MANY_BUFFERS, "too many buffers")
+        refusal = feasible(pattern, device)
+        if refusal is not None:
+            return refusal
+        placed = [
+            instruction
+            for instruction in pattern.instructions
+            if graph.roles[graph.position[instruction]] is Role.PLACED
+        ]
+        alone = unfused(placed, device)
+        if len(placed) > 1 and cost(pattern, device).seconds > alone.seconds:
+            return Refusal("pattern", Reason.NOT_PROFITABLE, "slower than its parts")
+        return None
+
+    return accept
+
+
+def _scopes(
+    graph: Graph, device: Device, cost: CostFunction, accept: Acceptance
+) -> tuple[list[_Scope], dict[Instruction, tuple[Reason, str]]]:
+    """Accepted scopes, and instructions that no kernel can hold even alone."""
+    of = levels.assign(graph).of
+    extractor = extract.Extractor(graph)
+    ready: list[_Scope] = []
+    refused: dict[Instruction, tuple[Reason, str]] = {}
+    for level, members in _components(graph, of):
+        work = [((level,), members)]
+        while work:
+            key, part = work.pop()
+            pattern = extractor.pattern(part)
+            refusal = accept(pattern)
+            if refusal is None:
+                ready.append(_Scope(key, part, pattern))
+            elif len(part) == 1:
+                instruction = graph.instructions[part[0]]
+                refused[instruction] = (refusal.reason, refusal.detail)
+            else:
+                first, second = extractor.halves(part)
+                work += [((*key, 0), first), ((*key, 1), second)]
+    if refused:
+        return [], refused
+    return _merged(graph, ready, device, cost, accept, extractor), {}
+
+
+def _components(graph: Graph, level: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+    """(level, members) of the maximal connected sets of placed instructions of one level."""
+    parent = list(range(len(graph.instructions)))
+
+    def find(v: int) -> int:
+        while parent[v] != v:
+            parent[v] = parent[parent[v]]
+            v = parent[v]
+        return v
+
+    shared: dict[tuple[int, int], int] = {}
+    placed = graph.placed()
+    for v in placed:
+        for u in graph.reads[v]:
+            if graph.roles[u] is Role.PLACED and level[u] == level[v]:
+                parent[find(u)] = find(v)
+            elif graph.bytes[u] >= SHARED_INPUT_BYTES:
+                first = shared.setdefault((u, level[v]), v)
+                parent[find(first)] = find(v)
+    groups: dict[int, list[int]] = {}
+    for v in placed:
+        groups.setdefault(find(v), []).append(v)
+    ordered = sorted(groups.values())
+    return [(level[members[0]], tuple(members)) for members in ordered]
+
+
+def _merged(
+    graph: Graph,
+    scopes: list[_Scope],
+    device: Device,
+    cost: CostFunction,
+    accept: Acceptance,
+    extractor: extract.Extractor,
+) -> list[_Scope]:
+    """Remote stitching: small scopes with equal keys cannot depend on each other."""
+    limit = MERGE_LAUNCHES * device.launch_seconds
+    small: dict[Key, list[_Scope]] = {}
+    kept: list[_Scope] = []
+    for scope in scopes:
+        if cost(scope.pattern, device).seconds <= limit:
+            small.setdefault(scope.key, []).append(scope)
+        else:
+            kept.append(scope)
+    for key, group in small.items():
+        for batch in _batches(group):
+            if len(batch) > 1:
+                members = tuple(sorted(v for scope in batch for v in scope.members))
+                pattern = extractor.pattern(members)
+                if accept(pattern) is None:
+                    kept.append(_Scope(key, members, pattern))
+                    continue
+            kept += batch
+    return kept
+
+
+def _batches(group: list[_Scope]) -> list[list[_Scope]]:
+    """Consecutive scopes within the resource rules."""
+    batches: list[list[_Scope]] = []
+    instructions = buffers = 0
+    for scope in group:
+        pattern = scope.pattern
+        added = len(pattern.inputs) + len(pattern.outputs)
+        instructions += len(pattern.instructions)
+        buffers += added
+        if not batches or instructions > INSTRUCTION_LIMIT // 4 or buffers > BUFFER_LIMIT // 4:
+            batches.append([])
+            instructions, buffers = len(pattern.instructions), added
+        batches[-1].append(scope)
+    return batches

@@ -1,0 +1,10 @@
+"""The planners by name. A new one is one line here; nothing else knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stitchcore.plan import exhaustive
+from stitchcore.plan.pattern import Planner
+
+PLANNERS: Mapping[str, Planner] = {"exhaustive": exhaustive.plan}
