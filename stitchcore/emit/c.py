@@ -177,7 +177,9 @@ class _C(Renderer):
         for update in sums:
             wide = _wide(update.scalar)
             part = Scalar(self.names[update.scalar], wide.dtype)
-            self.emit(f"{wide.name} = {self.apply(Apply(update.reducer, (wide, part), wide.dtype))};")
+            self.emit(
+                f"{wide.name} = {self.apply(Apply(update.reducer, (wide, part), wide.dtype))};"
+            )
         self.names = outer
         self.close()
         for update in sums:
@@ -186,9 +188,7 @@ class _C(Renderer):
             self.emit(f"{self.scalar(update.scalar)} = ({kind}){wide.name};")
         self.close()
 
-    def vector_loop(
-        self, loop: Loop, sums: Sequence[Accumulate], begin: str, end: str
-    ) -> None:
+    def vector_loop(self, loop: Loop, sums: Sequence[Accumulate], begin: str, end: str) -> None:
         clauses = [
             f" reduction({_reduction_name(a.reducer, a.scalar.dtype)} : {self.scalar(a.scalar)})"
             for a in sums

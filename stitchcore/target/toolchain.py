@@ -30,7 +30,9 @@ BATCH = 16
 
 _MARKER = re.compile(r"/\* lanes (\S+) \*/")
 _SUBJECT = "compiler"
-_INSTALL = "no C compiler works here: install gcc (apt-get install gcc), clang, or pip install ziglang"
+_INSTALL = (
+    "no C compiler works here: install gcc (apt-get install gcc), clang, or pip install ziglang"
+)
 
 
 @dataclass(frozen=True)
@@ -185,8 +187,8 @@ def _run(
 def loop_reports(source: str, text: str) -> tuple[LoopReport, ...]:
     """One report per lane loop marked in `source`, from the compiler's remarks `text`.
 
-    gcc names a vectorised loop by the line of its `for` or its pragma; clang likewise. A loop with
-    no success on either line stayed scalar, and the first remark on its lines is the reason.
+    gcc names a vectorised loop by its pragma, its `for` or a statement of its body, so any success
+    between pragma and closing brace counts; without one the first remark there is the reason.
     """
     success: dict[int, int] = {}
     missed: dict[int, str] = {}
@@ -200,16 +202,26 @@ def loop_reports(source: str, text: str) -> tuple[LoopReport, ...]:
         elif match[2] != "optimized":
             missed.setdefault(line, message)
     reports = []
-    for number, content in enumerate(source.splitlines(), 1):
+    lines = source.splitlines()
+    for start, content in enumerate(lines):
         if (found := _MARKER.search(content)) is not None:
-            width = max(success.get(number, 0), success.get(number - 1, 0))
-            reason = missed.get(number, missed.get(number - 1, "no remark"))
-            reports.append(LoopReport(found[1], width, "" if width else reason))
+            span = range(start, _end_of_block(lines, start) + 1)  # 1-based: from the pragma
+            width = max(success.get(number, 0) for number in span)
+            reasons = [missed[number] for number in span if number in missed]
+            reports.append(LoopReport(found[1], width, "" if width else (reasons or [""])[0]))
     return tuple(reports)
 
 
+def _end_of_block(lines: Sequence[str], start: int) -> int:
+    """Index of the line that closes the block which line `start` opens, by its indentation."""
+    closing = lines[start][: len(lines[start]) - len(lines[start].lstrip())] + "}"
+    return next(i for i in range(start + 1, len(lines)) if lines[i] == closing)
+
+
 def _vector_bytes(message: str) -> int:
-    if (gcc := re.match(r"(?:loop|basic block part) vectorized using (\d+) byte", message)) is not None:
+    if (
+        gcc := re.match(r"(?:loop|basic block part) vectorized using (\d+) byte", message)
+    ) is not None:
         return int(gcc[1]) if message.startswith("loop") else 0
     clang = re.match(r"vectorized loop \(vectorization width: (\d+)", message)
     return int(clang[1]) * 4 if clang is not None else 0
