@@ -217,7 +217,7 @@ def compare(x: Array, y: Array, direction: str, type: str = "") -> Array:
 def total_order(x: Array) -> Array:
     """Integers whose order is the total order of the floats `x`."""
     signed = np.dtype(f"i{x.dtype.itemsize}")
-    bits = np.ascontiguousarray(x).view(signed)
+    bits = np.asarray(x, order="C").view(signed)
     return np.where(bits < 0, bits ^ np.iinfo(signed).max, bits)
 
 

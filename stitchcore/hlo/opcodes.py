@@ -27,6 +27,7 @@ import numpy as np
 
 from stitchcore.hlo import numerics
 from stitchcore.hlo.numerics import Array
+from stitchcore.hlo.precision import Precision, settle, widen, working
 from stitchcore.hlo.shape import DTYPES
 
 Kind = Literal[
@@ -497,30 +498,52 @@ def compute(
 
     bf16 and f16 operands are computed in float32 and rounded once. Shapes must broadcast.
     """
-    found, target = OPCODES[name], DTYPES[dtype].numpy
-    if found.numpy is None:
-        raise ValueError(f"{name} is not elementwise")
+    target = DTYPES[dtype].numpy
     if name == BITCAST_CONVERT:
         return bitcast(operands[0], target)
-    wide = [numerics.flush(_widen(np.asarray(operand))) for operand in operands]
-    if name == CONVERT:
-        return numerics.flush(numerics.convert(wide[0], target))
-    given = attributes or {}
-    extra = {key: given[key] for key in found.attributes if key in given}
+    wide = [working(np.asarray(operand)) for operand in operands]
     with np.errstate(all="ignore"):
-        result = np.asarray(found.numpy(*wide, **extra))
-        return numerics.flush(result.astype(target, copy=False))
+        if name == CONVERT:
+            return numerics.flush(numerics.convert(wide[0], target))
+        return settle(_apply(name, wide, attributes or {}), dtype, Precision.STORAGE)
+
+
+def compute_wide(
+    name: str,
+    operands: Sequence[Array],
+    operand_dtypes: Sequence[str],
+    dtype: str,
+    attributes: Mapping[str, Any] | None = None,
+) -> Array:
+    """`compute` with every float held in float64 (precision.py says what is still rounded)."""
+    source, target = operand_dtypes[0], DTYPES[dtype].numpy
+    if name == BITCAST_CONVERT:
+        return widen(bitcast(operands[0].astype(DTYPES[source].numpy), target), dtype, _WIDE)
+    with np.errstate(all="ignore"):
+        if name == CONVERT and source != dtype:
+            narrow = numerics.convert(operands[0], target)
+            return widen(numerics.flush(narrow), dtype, _WIDE)
+        if name == CONVERT:
+            return operands[0]
+        return settle(_apply(name, operands, attributes or {}), dtype, _WIDE)
+
+
+_WIDE = Precision.FLOAT64
+
+
+def _apply(name: str, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+    found = OPCODES[name]
+    if found.numpy is None:
+        raise ValueError(f"{name} is not elementwise")
+    extra = {key: attributes[key] for key in found.attributes if key in attributes}
+    return np.asarray(found.numpy(*operands, **extra))
 
 
 def bitcast(x: Array, target: np.dtype[Any]) -> Array:
     """The same bits as another type; the last dimension appears or goes when widths differ."""
-    x = np.ascontiguousarray(x)
+    x = np.asarray(x, order="C")
     if x.dtype.itemsize == target.itemsize:
         return x.view(target)
     if x.dtype.itemsize > target.itemsize:
-        return x[..., None].view(target)
+        return np.asarray(x[..., None], order="C").view(target)
     return x.view(target)[..., 0]
-
-
-def _widen(x: Array) -> Array:
-    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
