@@ -33,15 +33,16 @@ EMPTY = Estimate(0, 0, 0, 0, 0, 1.0, 0.0)
 def cost(pattern: Pattern, device: Device) -> Estimate:
     """The estimate of `pattern` as one kernel on `device`."""
     phases = _phases(pattern)
-    last: dict[Instruction, set[int]] = {}
+    users: dict[Instruction, list[Instruction]] = {}
     for instruction in pattern.instructions:
         for operand in instruction.operands:
-            last.setdefault(operand, set()).add(phases[instruction])
+            users.setdefault(operand, []).append(instruction)
     moved = 0
     for value in pattern.inputs:
-        size = byte_size(value.shape)
-        reads = len(last.get(value, ())) if size > device.cache_bytes else 1
-        moved += size * max(1, reads)
+        readers = users.get(value, [])
+        size = _read_size(value, readers)
+        large = size > device.cache_bytes
+        moved += size * (len({phases[reader] for reader in readers}) if large else 1)
     moved += sum(byte_size(value.shape) for value in pattern.outputs)
     flops = sum(map(work, pattern.instructions))
     count = 1 + max(phases.values(), default=0)
@@ -96,6 +97,14 @@ def _base_size(value: Instruction) -> int:
     while value.opcode == opcodes.BROADCAST or value.opcode in VIEWS:
         value = value.operands[0]
         size = min(size, byte_size(value.shape))
+    return size
+
+
+def _read_size(value: Instruction, readers: list[Instruction]) -> int:
+    """Bytes of an input that its readers touch: where all are slices, only what they cut out."""
+    size = byte_size(value.shape)
+    if all(reader.opcode == opcodes.SLICE for reader in readers):
+        return min(size, sum(byte_size(reader.shape) for reader in readers))
     return size
 
 

@@ -160,7 +160,7 @@ def _scopes(
     ready: list[_Scope] = []
     refused: dict[Instruction, tuple[Reason, str]] = {}
     for level, members in _components(graph, of):
-        work = [((level,), members)]
+        work: list[tuple[Key, tuple[int, ...]]] = [((level,), members)]
         while work:
             key, part = work.pop()
             pattern = extractor.pattern(part)

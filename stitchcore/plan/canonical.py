@@ -1,0 +1,71 @@
+"""Patterns as text that depends on nothing but their meaning: equal layers compile once.
+
+Values are numbered by first appearance, inputs first, so the text of a pattern does not change with
+the module around it. It is the region text of kernel keys (artifact/keys.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stitchcore.hlo.instruction import Computation, Instruction, instruction, topological
+from stitchcore.hlo.instruction import computation as make_computation
+from stitchcore.hlo import opcodes
+from stitchcore.hlo.module import Module
+from stitchcore.hlo.shape import Shape
+from stitchcore.plan.pattern import Pattern
+
+
+def pattern_text(pattern: Pattern) -> str:
+    """Canonical text: one line per instruction, then the outputs."""
+    number: dict[Instruction, int] = {}
+    lines = []
+    for value in pattern.inputs:
+        number[value] = len(number)
+        lines.append(f"{number[value]} = input {value.shape}")
+    for node in pattern.instructions:
+        number[node] = len(number)
+        operands = ", ".join(str(number[operand]) for operand in node.operands)
+        lines.append(f"{number[node]} = {node.opcode} {node.shape} ({operands}){_attributes(node)}")
+    lines.append("-> " + ", ".join(str(number[value]) for value in pattern.outputs))
+    return "\n".join(lines)
+
+
+def pattern_module(pattern: Pattern, module: Module, name: str = "pattern") -> Module:
+    """The pattern as a module of its own: inputs become parameters, outputs the root tuple."""
+    made: dict[Instruction, Instruction] = {}
+    for number, value in enumerate(pattern.inputs):
+        made[value] = instruction(opcodes.PARAMETER, value.shape, number=number)
+    parameters = tuple(made[value] for value in pattern.inputs)
+    for node in pattern.instructions:
+        operands = (made[operand] for operand in node.operands)
+        made[node] = instruction(node.opcode, node.shape, operands, **dict(node.attributes))
+    shape = Shape("tuple", (), tuple(value.shape for value in pattern.outputs))
+    root = instruction(opcodes.TUPLE, shape, (made[value] for value in pattern.outputs))
+    provenance = {
+        made[node]: module.provenance[node]
+        for node in pattern.instructions
+        if node in module.provenance
+    }
+    return Module(name, make_computation(parameters, root), module.symbols, (), provenance)
+
+
+def _attributes(node: Instruction) -> str:
+    return "".join(f", {name}={_value(value)}" for name, value in node.attributes)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Computation):
+        return "{" + "; ".join(_computation(value)) + "}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_value, value)) + ")"
+    data = getattr(value, "data", None)
+    return f"{value!r}#{data.hex()}" if isinstance(data, bytes) else str(value)
+
+
+def _computation(body: Computation) -> Iterator[str]:
+    number: dict[Instruction, int] = {}
+    for node in topological((*body.parameters, body.root)):
+        number[node] = len(number)
+        operands = ", ".join(str(number[operand]) for operand in node.operands)
+        yield f"{node.opcode} {node.shape} ({operands}){_attributes(node)}"

@@ -1,0 +1,69 @@
+"""Inputs for checks: captured from a whole-module run, or drawn where no run exists.
+
+A check on data that could not show an error proves nothing (rulings.md 24), so drawn inputs come in
+families tried in turn, until the reference is finite and not constant: an optimizer's second moment
+must be positive, a logit must not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stitchcore.hlo import dim as dims
+from stitchcore.hlo.evaluate import evaluate_all
+from stitchcore.hlo.instruction import Instruction
+from stitchcore.hlo.module import Module
+from stitchcore.hlo.shape import DTYPES, Shape
+from stitchcore.plan.pattern import Pattern
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Family = Callable[[np.random.Generator, tuple[int, ...]], Array]
+
+
+def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return random.standard_normal(shape)
+
+
+def _positive(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return random.uniform(0.05, 1.5, shape)
+
+
+def _small(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return random.uniform(0.001, 0.02, shape)
+
+
+FAMILIES: Mapping[str, Family] = {"normal": _normal, "positive": _positive, "small": _small}
+"""Ordinary data by name, most telling first."""
+
+
+def draw(shape: Shape, bindings: Mapping[str, int], seed: int, family: str = "normal") -> Array:
+    """One array for a value of `shape`; integers are small and not negative, pred is mixed."""
+    random = np.random.default_rng(seed)
+    extents = tuple(dims.evaluate(dim, bindings) for dim in shape.dims)
+    dtype = DTYPES[shape.dtype]
+    if dtype.kind == "pred":
+        return np.asarray(random.random(extents) < 0.7)
+    if dtype.kind != "float":
+        return random.integers(0, 8, extents).astype(dtype.numpy)
+    return np.asarray(FAMILIES[family](random, extents)).astype(dtype.numpy)
+
+
+def arguments(
+    values: Sequence[Instruction], bindings: Mapping[str, int], seed: int, family: str = "normal"
+) -> list[Array]:
+    """One array per value, each from a seed of its own."""
+    return [draw(v.shape, bindings, seed + 7919 * i, family) for i, v in enumerate(values)]
+
+
+def capture(
+    module: Module,
+    given: Sequence[Array],
+    patterns: Sequence[Pattern],
+    bindings: Mapping[str, int] | None = None,
+) -> dict[Instruction, Array]:
+    """Every input of `patterns` as a run of `module` on `given` (storage precision) makes it."""
+    keep = {value for pattern in patterns for value in pattern.inputs}
+    return evaluate_all(module, given, bindings, "storage", keep)
