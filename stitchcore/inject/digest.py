@@ -1,0 +1,292 @@
+"""Canonical identity of a graph: equal for equal programs, whatever their names or node order.
+
+`number(graph)` orders the nodes by structure alone, gives each its position as id, and hashes the
+graph written in those ids. Equal digests therefore mean that the ids are an isomorphism: a patch
+over ids made for one graph fits the other. Where two nodes look alike (tied), the order between
+them may differ between two processes; then the digests differ and an artifact is missed, never
+misapplied. Job and worker both use this module. Linear in the size of the graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
+
+# Carry names, process history or compiler notes, not meaning. `shared_name` is handled apart.
+IGNORED_ATTRIBUTES = frozenset(
+    {"_class", "_user_specified_name", "_xla_inferred_shapes", "_output_shapes", "container"}
+)
+LOOP_BACK = "NextIteration"  # its edge into Merge closes a loop
+MASKED = -1
+UNKNOWN_RANK = -(2**63)
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """`digest` is hexadecimal sha256; `ids` maps node names to 0, 1, ... in canonical order."""
+
+    digest: str
+    ids: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Per node: data inputs as (node, port), control inputs, and consumers, by node index."""
+
+    data: Sequence[Sequence[Tuple[int, int]]]
+    control: Sequence[Sequence[int]]
+    consumers: Sequence[Sequence[Tuple[int, int]]]  # (consumer, input position; -1 for control)
+
+
+def parse_reference(reference: str) -> Tuple[str, int]:
+    """("name", port) of a NodeDef input; port is -1 for a control edge."""
+    if reference.startswith("^"):
+        return reference[1:], -1
+    name, separator, port = reference.rpartition(":")
+    if separator and port.isdigit():
+        return name, int(port)
+    return reference, 0
+
+
+def edges_of(nodes: Sequence[Any]) -> Edges:
+    index = {node.name: i for i, node in enumerate(nodes)}
+    if len(index) != len(nodes):
+        raise ValueError("two nodes have one name")
+    data: List[List[Tuple[int, int]]] = []
+    control: List[List[int]] = []
+    consumers: List[List[Tuple[int, int]]] = [[] for _ in nodes]
+    for i, node in enumerate(nodes):
+        data.append([])
+        control.append([])
+        for position, reference in enumerate(node.input):
+            name, port = parse_reference(reference)
+            if name not in index:
+                raise ValueError(f"input {reference!r} of {node.name!r} does not exist")
+            source = index[name]
+            if port < 0:
+                control[i].append(source)
+                consumers[source].append((i, -1))
+            else:
+                data[i].append((source, port))
+                consumers[source].append((i, position))
+    return Edges(data, control, consumers)
+
+
+def topological(nodes: Sequence[Any], edges: Edges) -> List[int]:
+    """Node indices, inputs first; loop-back edges do not count. Raises ValueError on a cycle."""
+    waiting = [0] * len(nodes)
+    for i, node in enumerate(nodes):
+        sources = [source for source, _ in edges.data[i]] + list(edges.control[i])
+        merges = node.op in ("Merge", "RefMerge")
+        waiting[i] = sum(not (merges and nodes[s].op.endswith(LOOP_BACK)) for s in sources)
+    order = [i for i, count in enumerate(waiting) if count == 0]
+    for i in order:
+        back = nodes[i].op.endswith(LOOP_BACK)
+        for consumer, _ in edges.consumers[i]:
+            if back and nodes[consumer].op in ("Merge", "RefMerge"):
+                continue
+            waiting[consumer] -= 1
+            if waiting[consumer] == 0:
+                order.append(consumer)
+    if len(order) != len(nodes):
+        raise ValueError("the graph has a cycle outside loops")
+    return order
+
+
+def _hash(*parts: bytes) -> bytes:
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.digest()
+
+
+def _serialized(value: Any) -> bytes:
+    return bytes(value.SerializeToString(deterministic=True))
+
+
+def _function_names(value: Any) -> List[str]:
+    """Names of library functions that an attribute refers to."""
+    kind = value.WhichOneof("value")
+    if kind == "func":
+        return [value.func.name]
+    if kind == "list":
+        return [function.name for function in value.list.func]
+    return []
+
+
+def _attributes(node: Any, functions: Mapping[str, bytes]) -> bytes:
+    """The node's own meaning: op, device and attributes, functions by content."""
+    parts = [node.op.encode(), node.device.encode()]
+    for name in sorted(node.attr):
+        if name in IGNORED_ATTRIBUTES or name == "shared_name":
+            continue
+        called = _function_names(node.attr[name])
+        parts.append(name.encode())
+        if called:
+            parts.extend(functions.get(one, b"absent") for one in called)
+        else:
+            parts.append(_serialized(node.attr[name]))
+    return _hash(*parts)
+
+
+def _function_hashes(library: Any) -> Dict[str, bytes]:
+    """Content hash of each library function; names inside and outside do not matter."""
+    definitions = {function.signature.name: function for function in library.function}
+    known: Dict[str, bytes] = {}
+
+    def visit(name: str, above: Tuple[str, ...]) -> None:
+        if name in known or name not in definitions:
+            return
+        if name in above:
+            known[name] = b"recursive"
+            return
+        body = definitions[name]
+        for node in body.node_def:
+            for value in node.attr.values():
+                for called in _function_names(value):
+                    visit(called, (*above, name))
+        known[name] = _function_hash(body, known)
+
+    for name in definitions:
+        visit(name, ())
+    return known
+
+
+def _function_hash(function: Any, known: Mapping[str, bytes]) -> bytes:
+    """Nodes of a FunctionDef are in no fixed order: hashes flow along edges until all are known."""
+    value: Dict[str, bytes] = {}
+    for position, argument in enumerate(function.signature.input_arg):
+        value[argument.name] = _hash(b"argument", str(position).encode(), _type_of(argument))
+    pending = list(function.node_def)
+    while pending:
+        left = []
+        for node in pending:
+            sources = [reference.lstrip("^").split(":", 1) for reference in node.input]
+            if any(source[0] not in value for source in sources):
+                left.append(node)
+                continue
+            data = [value[s[0]] + s[-1].encode() if len(s) > 1 else value[s[0]]
+                    for s, r in zip(sources, node.input) if not r.startswith("^")]  # fmt: skip
+            control = sorted(
+                value[s[0]] for s, r in zip(sources, node.input) if r.startswith("^")
+            )
+            value[node.name] = _hash(_attributes(node, known), *data, b"^", *control)
+        if len(left) == len(pending):
+            raise ValueError(f"function {function.signature.name!r} has a cycle")
+        pending = left
+    results = []
+    for output in function.signature.output_arg:
+        name, _, rest = function.ret[output.name].partition(":")
+        results.append(value.get(name, b"?") + rest.encode())
+    effects = sorted(value[name] for name in function.control_ret.values() if name in value)
+    attributes = [name.encode() + _serialized(function.attr[name])
+                  for name in sorted(function.attr) if not name.startswith("_")]  # fmt: skip
+    everything = sorted(value.values())
+    return _hash(*results, b"^", *effects, b"@", *attributes, b"*", *everything)
+
+
+def _type_of(argument: Any) -> bytes:
+    return f"{argument.type} {argument.type_attr}".encode()
+
+
+def _shapes(node: Any) -> List[List[int]]:
+    """Dimensions of each output; an unknown rank is written as one dimension nothing else has."""
+    if "_output_shapes" not in node.attr:
+        return []
+    return [
+        [UNKNOWN_RANK] if shape.unknown_rank else [dim.size for dim in shape.dim]
+        for shape in node.attr["_output_shapes"].list.shape
+    ]
+
+
+def _propagate(
+    nodes: Sequence[Any], edges: Edges, local: Sequence[bytes], order: Sequence[int]
+) -> List[bytes]:
+    """Hash of each node's surroundings: what it computes from, then what is done with it."""
+    forward = list(local)
+    for i in order:
+        data = [forward[s] + port.to_bytes(4, "little") for s, port in edges.data[i]]
+        forward[i] = _hash(local[i], *data, b"^", *sorted(forward[s] for s in edges.control[i]))
+    full = list(forward)
+    for i in reversed(order):
+        uses = sorted(
+            full[c] + (position & 0xFFFFFFFF).to_bytes(4, "little")
+            for c, position in edges.consumers[i]
+        )
+        full[i] = _hash(forward[i], *uses)
+    return full
+
+
+def _canonical_order(edges: Edges, full: Sequence[bytes]) -> List[int]:
+    """Depth-first from the nodes nobody reads, in hash order, inputs before their consumers."""
+    sinks = [i for i, uses in enumerate(edges.consumers) if not uses]
+    rest = sorted(range(len(full)), key=lambda i: full[i])
+    order: List[int] = []
+    seen = bytearray(len(full))
+    for root in [*sorted(sinks, key=lambda i: full[i]), *rest]:
+        stack: List[Tuple[int, bool]] = [(root, False)]
+        while stack:
+            i, done = stack.pop()
+            if done:
+                order.append(i)
+                continue
+            if seen[i]:
+                continue
+            seen[i] = 1
+            stack.append((i, True))
+            inputs = [source for source, _ in edges.data[i]]
+            inputs += sorted(edges.control[i], key=lambda s: full[s])
+            stack.extend((source, False) for source in reversed(inputs) if not seen[source])
+    return order
+
+
+class _FirstSeen:
+    """Numbers values in the order they are met."""
+
+    def __init__(self) -> None:
+        self._numbers: Dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> int:
+        return self._numbers.setdefault(value, len(self._numbers))
+
+
+def _masked(shapes: Iterable[Iterable[int]]) -> bytes:
+    return repr([[max(size, MASKED) if size != UNKNOWN_RANK else size for size in shape] for shape in shapes]).encode()
+
+
+def number(graph: Any, preserve: Iterable[str] = ()) -> Numbering:
+    """Digest and canonical ids of a GraphDef.
+
+    `preserve` names nodes whose values must stay available (meta.json of a request). Shapes are
+    taken from `_output_shapes`; symbolic dimensions (below -1) matter only by being equal.
+    Raises ValueError for a graph with missing inputs or a cycle.
+    """
+    nodes = graph.node
+    kept = frozenset(preserve)
+    functions = _function_hashes(graph.library)
+    edges = edges_of(nodes)
+    shapes = [_shapes(node) for node in nodes]
+    own = [_attributes(node, functions) for node in nodes]
+    local = [
+        _hash(own[i], _masked(shapes[i]), b"preserved" if node.name in kept else b"")
+        for i, node in enumerate(nodes)
+    ]
+    full = _propagate(nodes, edges, local, topological(nodes, edges))
+    order = _canonical_order(edges, full)
+    position = {i: number for number, i in enumerate(order)}
+    symbol, alias = _FirstSeen(), _FirstSeen()
+    digest = hashlib.sha256(b"stitch graph 1")
+    for i in order:
+        node = nodes[i]
+        # Static sizes as they are, symbols as -2, -3, ... in order of appearance.
+        dims = [[d if d >= MASKED or d == UNKNOWN_RANK else -2 - symbol(d) for d in shape] for shape in shapes[i]]
+        named = node.attr["shared_name"].s if "shared_name" in node.attr else b""
+        data = [(position[source], port) for source, port in edges.data[i]]
+        control = sorted(position[source] for source in edges.control[i])
+        record = (data, control, dims, alias(named) if named else None)
+        digest.update(local[i])
+        digest.update(repr(record).encode())
+    ids = {nodes[i].name: number for number, i in enumerate(order)}
+    return Numbering(digest.hexdigest(), ids)

@@ -1,0 +1,180 @@
+"""What a GraphDef from Grappler is, its shapes, and where its step timer goes.
+
+Protobuf messages are reached through the graph itself; only `annotate` needs TensorFlow.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+
+from . import digest, reasons
+from .digest import parse_reference
+
+MINIMUM_NODES = 30  # below it there is no training step worth a look
+OURS = frozenset({"StitchedFusion", "StitchedUpdate", "StitchTimer"})
+# Kernels that keep a random generator of their own: a new instantiation starts it anew.
+KERNEL_RANDOM = frozenset(
+    {
+        "RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal",
+        "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoisson", "RandomPoissonV2",
+        "Multinomial", "RandomShuffle", "RandomCrop",
+    }
+)  # fmt: skip
+COMMUNICATION = ("Collective", "Nccl", "_Send", "_Recv", "_HostSend", "_HostRecv", "Send", "Recv")
+UPDATE_PREFIXES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "Apply",
+                   "SparseApply", "Scatter")  # fmt: skip
+XLA_ATTRIBUTE = "_XlaMustCompile"
+
+
+def is_update(operation: str) -> bool:
+    """True for ops that write a variable."""
+    return operation.startswith(UPDATE_PREFIXES) and not operation.startswith("ScatterNd")
+
+
+def classify(graph: Any) -> Optional[str]:
+    """None for a training step, else the reason why a graph is left alone (rulings 20)."""
+    operations = {node.op for node in graph.node}
+    if len(graph.node) < MINIMUM_NODES and not xla_calls(graph):
+        return reasons.REGION_TOO_SMALL
+    if any("Dataset" in operation for operation in operations):
+        iterates = any(operation.startswith("Iterator") for operation in operations)
+        if not (iterates and any(is_update(operation) for operation in operations)):
+            return reasons.INPUT_PIPELINE
+    if any(operation.startswith(COMMUNICATION) for operation in operations):
+        return reasons.COLLECTIVE
+    if any(is_update(operation) for operation in operations) or xla_calls(graph):
+        return None
+    reads = operations & {"ReadVariableOp", "VariableV2", "ResourceGather", "VarHandleOp"}
+    return reasons.EVALUATION if reads else reasons.INPUT_PIPELINE
+
+
+def has_kernel_random(graph: Any) -> bool:
+    return any(node.op in KERNEL_RANDOM for node in graph.node)
+
+
+def _is_xla_call(node: Any) -> bool:
+    call = node.op.endswith("PartitionedCall") and XLA_ATTRIBUTE in node.attr
+    return bool(call and node.attr[XLA_ATTRIBUTE].b)
+
+
+def xla_calls(graph: Any) -> List[Any]:
+    """Call nodes that XLA must compile."""
+    return [node for node in graph.node if _is_xla_call(node)]
+
+
+def _is_step_work(node: Any) -> bool:
+    return is_update(node.op) or node.op == "StitchedUpdate" or _is_xla_call(node)
+
+
+def annotate(graph: Any, records: Sequence[Tuple[int, int, bytes]]) -> Tuple[Any, Dict[str, List[int]]]:
+    """A copy of `graph` with `_output_shapes` on every node, and each node's output types.
+
+    `records` are those of Plugin.shapes over the graph's nodes in order. Unknown dimensions are
+    -1, TensorFlow's symbolic ones lie below.
+    """
+    try:
+        from tensorflow.core.grappler.costs import (  # type: ignore[import-not-found]
+            op_performance_data_pb2 as performance,
+        )
+    except ImportError:
+        from tensorflow.core.protobuf import (  # type: ignore[import-not-found]
+            op_performance_data_pb2 as performance,
+        )
+    copy = type(graph)()
+    copy.CopyFrom(graph)
+    types: Dict[str, List[int]] = {}
+    for node in copy.node:
+        node.attr["_output_shapes"].list.SetInParent()
+        del node.attr["_output_shapes"].list.shape[:]
+    for index, output, data in records:
+        node = copy.node[index]
+        properties = performance.OpInfo.TensorProperties.FromString(data)
+        shapes = node.attr["_output_shapes"].list.shape
+        if len(shapes) != output:
+            raise reasons.Refused(reasons.HOOK_ERROR, "shapes arrived out of order")
+        shapes.add().CopyFrom(properties.shape)
+        types.setdefault(node.name, []).append(properties.dtype)
+    return copy, types
+
+
+def _frames(graph: Any, edges: digest.Edges, order: Sequence[int]) -> List[Tuple[str, ...]]:
+    """The stack of loop frames of each node, from Enter and Exit."""
+    frames: List[Tuple[str, ...]] = [()] * len(graph.node)
+    for i in order:
+        node = graph.node[i]
+        sources = [source for source, _ in edges.data[i]] + list(edges.control[i])
+        stacks = [frames[source] for source in sources if graph.node[source].op != "NextIteration"]
+        stack = max(stacks, key=len, default=())
+        if node.op in ("Enter", "RefEnter"):
+            stack = (*stack, node.attr["frame_name"].s.decode())
+        elif node.op in ("Exit", "RefExit"):
+            stack = stack[:-1]
+        frames[i] = stack
+    return frames
+
+
+def _loop_body_entry(graph: Any, edges: digest.Edges, frames: Sequence[Tuple[str, ...]],
+                     frame: Tuple[str, ...]) -> Optional[int]:  # fmt: skip
+    """A node that runs once in every pass of the loop body: it reads a Switch on the condition."""
+    for i, node in enumerate(graph.node):
+        if frames[i] != frame or node.op not in ("Switch", "RefSwitch") or len(edges.data[i]) < 2:
+            continue
+        if graph.node[edges.data[i][1][0]].op != "LoopCond":
+            continue
+        for consumer, position in edges.consumers[i]:
+            if position >= 0 and (i, 1) in edges.data[consumer]:
+                if graph.node[consumer].op == "Identity":
+                    return consumer
+    return None
+
+
+def add_timer(graph: Any, step: int, arm: int) -> Any:
+    """A copy of `graph` with a StitchTimer that passes once per training step.
+
+    A step is a pass of the frame that updates variables. In the outermost frame the timer is a
+    source that some update waits for; in a loop it hangs between the body's entry and an update.
+    Raises Refused(HOOK_ERROR) where no such place is found.
+    """
+    edges = digest.edges_of(graph.node)
+    frames = _frames(graph, edges, digest.topological(graph.node, edges))
+    updates = [i for i, node in enumerate(graph.node) if _is_step_work(node)]
+    if not updates:
+        raise reasons.Refused(reasons.HOOK_ERROR, "no update to hang the step timer on")
+    deepest = max((frames[i] for i in updates), key=len)
+    target = next(i for i in updates if frames[i] == deepest)
+    copy = type(graph)()
+    copy.CopyFrom(graph)
+    # A session keeps stateful kernels by node name: each arm needs a name of its own.
+    timer = copy.node.add(name=f"stitch/timer_{step}_{arm}", op="StitchTimer")
+    timer.device = graph.node[target].device
+    timer.attr["step"].i, timer.attr["arm"].i = step, arm
+    if deepest:
+        entry = _loop_body_entry(graph, edges, frames, deepest)
+        if entry is None:
+            raise reasons.Refused(reasons.HOOK_ERROR, "no entry of the training loop found")
+        timer.input.append(f"^{graph.node[entry].name}")
+    copy.node[target].input.append(f"^{timer.name}")
+    return copy
+
+
+def check_kernels(graph: Any, keys: Set[str]) -> None:
+    """Every fusion of a patched graph names a kernel that has been loaded."""
+    for node in graph.node:
+        if node.op in OURS and node.op != "StitchTimer":
+            if node.attr["kernel"].s.decode() not in keys:
+                raise reasons.Refused(reasons.BAD_ARTIFACT, f"{node.name} names an unknown kernel")
+
+
+def lift_xla(graph: Any) -> Any:
+    """A copy in which XLA's calls are ordinary ones: attribute removed on call and function."""
+    copy = type(graph)()
+    copy.CopyFrom(graph)
+    lifted = set()
+    for node in xla_calls(copy):
+        lifted.add(node.attr["f"].func.name)
+        del node.attr[XLA_ATTRIBUTE]
+    for function in copy.library.function:
+        if function.signature.name in lifted and XLA_ATTRIBUTE in function.attr:
+            del function.attr[XLA_ATTRIBUTE]
+    return copy
+

@@ -1,0 +1,389 @@
+"""The hook: what happens in a job from `import tensorflow` to its end.
+
+Grappler shows each graph to `Hook.on_graph`. Training steps get a timer and are handed in; when the
+artifact is there it is verified, its kernels are loaded, and the step is swapped, compared with the
+original in alternating blocks, and kept or rolled back. A daemon thread (`watch`) does all of this
+beside the job. Whatever goes wrong, the original graph stays and one line says why.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from typing import Any, Dict, Hashable, List, Optional
+
+from . import client, digest, graphs, guard, plugin, program, reasons, settings, swap, target, timer
+from .program import ORIGINAL, STITCHED, Instance, Program, View
+
+POLL_SECONDS = 0.1
+SAVINGS_SECONDS = 15.0
+QUIET = frozenset((reasons.REGION_TOO_SMALL, reasons.EVALUATION, reasons.INPUT_PIPELINE))
+FOREVER = 2**62
+
+
+class Hook:
+    """One per process. Constructed by `install`."""
+
+    def __init__(self, config: settings.Settings, native: plugin.Plugin, tf_version: str) -> None:
+        self._config = config
+        self._plugin = native
+        self._tf = tf_version
+        self._target = target.detect(target.cpu_flags())
+        self._events = client.Events(config.store, config.session)
+        self._programs: Dict[str, Program] = {}
+        self._instances: Dict[Hashable, Instance] = {}
+        self._lock = threading.Lock()
+        self._caller = swap.Caller()
+        self._said: List[str] = []
+        self._noted: set[Any] = set()
+        self._process = os.getpid()
+        self._savings_due = time.monotonic() + SAVINGS_SECONDS
+        self._wake = threading.Event()
+        self._ended = False
+
+    def start(self) -> None:
+        swap.install_functions(self._caller, self._choose)
+        swap.install_sessions(self._caller, self._choose)
+        self._plugin.set_callback(self.on_graph)
+        threading.Thread(target=self._watch, name="stitch", daemon=True).start()
+        atexit.register(self._end)
+
+    def _choose(self, caller: Hashable) -> bool:
+        instance = self._instances.get(caller)
+        return instance is not None and instance.marked()
+
+    def _say(self, reason: str, detail: str = "") -> None:
+        """The one line a job may see; only the first is printed, events hold the rest."""
+        line = f"[stitch] {reason}" + (f": {detail}" if detail else "")
+        if not self._said:
+            sys.stderr.write(line + "; the job runs unchanged\n")
+        self._said.append(line)
+
+    def _refuse(self, about: str, reason: str, detail: str = "") -> None:
+        with self._lock:
+            new = (about, reason) not in self._noted
+            self._noted.add((about, reason))
+        if new:
+            self._events.write("refused", digest=about, reason=reason, detail=detail)
+            if reason not in QUIET:
+                self._say(reason, detail)
+
+    # Graphs
+
+    def on_graph(self, data: bytes, item: int) -> Optional[bytes]:
+        """Called by Grappler in any thread; never raises."""
+        if os.getpid() != self._process or self._ended:
+            return None
+        try:
+            return self._answer(data, item)
+        except reasons.Refused as error:
+            self._refuse("", error.reason, error.detail)
+        except Exception as error:
+            self._refuse("", reasons.HOOK_ERROR, f"{type(error).__name__}: {error}")
+        return None
+
+    def _answer(self, data: bytes, item: int) -> Optional[bytes]:
+        from tensorflow.core.framework import graph_pb2  # type: ignore[import-not-found]
+
+        graph = graph_pb2.GraphDef.FromString(data)
+        if any(node.op in graphs.OURS for node in graph.node):
+            return None
+        reason = graphs.classify(graph)
+        if reason is not None:
+            self._refuse("", reason)
+            return None
+        preserve = frozenset(self._plugin.preserved(item))
+        records = self._plugin.shapes(item, [node.name for node in graph.node])
+        annotated, types = graphs.annotate(graph, records)
+        numbering = digest.number(annotated, preserve)
+        found = self._program(numbering.digest, graph, annotated, preserve)
+        view = View(graph, numbering, preserve, types)
+        caller = self._caller.now
+        if caller is None:
+            stitched = found.ready and self._may_swap(found)
+            return self._built(program.stitched_graph(view, found)) if stitched else None
+        instance = self._instance(caller[0], found)
+        arm = 1 - instance.first_arm if caller[1] else instance.first_arm
+        return self._arm_graph(view, instance, found, arm)
+
+    @staticmethod
+    def _built(graph: Any) -> bytes:
+        return bytes(graph.SerializeToString())
+
+    def _arm_graph(self, view: View, instance: Instance, found: Program, arm: int) -> bytes:
+        if arm == STITCHED:
+            try:
+                new = program.stitched_graph(view, found)
+                return self._built(graphs.add_timer(new, instance.step, STITCHED))
+            except reasons.Refused as error:
+                self._disable(found, error.reason, error.detail)
+        # The timer then says that this instantiation runs the original.
+        return self._built(graphs.add_timer(view.graph, instance.step, ORIGINAL))
+
+    def _program(self, key: str, graph: Any, annotated: Any, preserve: frozenset[str]) -> Program:
+        with self._lock:
+            found = self._programs.get(key)
+            new = found is None
+            if found is None:
+                found = self._programs[key] = Program(key)
+        if not new:
+            return found
+        found.refused_late = self._late_refusal(graph)
+        self._events.write("seen", digest=key, nodes=len(graph.node))
+        if graphs.xla_calls(graph):
+            self._disable(found, reasons.XLA_NOT_LIFTED, "the step is compiled by XLA")
+            return found
+        try:
+            self._look(found)
+            if found.artifact is None and found.reason is None:
+                self._submit(found, annotated, preserve)
+                self._wait(found)
+        except reasons.Refused as error:
+            self._disable(found, error.reason, error.detail)
+        return found
+
+    def _late_refusal(self, graph: Any) -> Optional[str]:
+        from tensorflow.python.framework import config  # type: ignore[import-not-found]
+
+        caller = self._caller.now
+        in_function = caller is None or isinstance(caller[0], bytes)
+        if in_function and graphs.has_kernel_random(graph):
+            return reasons.KERNEL_RANDOM_STATE
+        return reasons.DEADLINE if config.is_op_determinism_enabled() else None
+
+    def _submit(self, found: Program, annotated: Any, preserve: frozenset[str]) -> None:
+        from tensorflow.python.framework import config
+
+        meta = {
+            "tf": self._tf,
+            "target": self._target,
+            "threads": os.cpu_count() or 1,
+            "abi": client.ABI,
+            "preserve": sorted(preserve),
+            "xla": False,
+            "deterministic": bool(config.is_op_determinism_enabled()),
+        }
+        graph = annotated.SerializeToString(deterministic=True)
+        client.submit(self._config.store, found.digest, graph, meta)
+        self._events.write("submitted", digest=found.digest)
+
+    def _wait(self, found: Program) -> None:
+        """Holds the first instantiation back until the answer is there, at most STITCH_WAIT."""
+        if self._config.wait <= 0 or self._config.mode != "optimize":
+            return
+        deadline = time.monotonic() + self._config.wait
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
+            self._look(found)
+            if found.artifact is not None or found.reason is not None:
+                return
+        raise reasons.Refused(reasons.DEADLINE, f"no answer within {self._config.wait:g} s")
+
+    def _look(self, found: Program) -> None:
+        """Reads the answer; fetches, verifies and loads the artifact when it is ready."""
+        answer = client.answer(self._config.store, found.digest)
+        if answer is None or answer.get("status") not in ("ready", "refused"):
+            return
+        if answer["status"] == "refused":
+            reason = str(answer.get("reason") or reasons.WORKER_FAILED)
+            raise reasons.Refused(reason, str(answer.get("detail") or ""))
+        key = str(answer.get("key"))
+        if guard.crashed_before(self._config.store, found.digest, key):
+            raise reasons.Refused(reasons.CRASHED_BEFORE, f"artifact {key[:12]}")
+        minor = ".".join(self._tf.split(".")[:2])
+        artifact = client.fetch(
+            self._config.store, key, found.digest, minor, self._target,
+            self._config.public_keys, self._plugin.verify,
+        )  # fmt: skip
+        with found.lock:
+            if found.artifact is None:
+                found.kernels = program.load_kernels(self._plugin, artifact)
+                found.artifact = artifact
+                self._events.write("ready", digest=found.digest, key=key)
+
+    def _disable(self, found: Program, reason: str, detail: str = "") -> None:
+        """This graph runs its original from now on."""
+        found.reason = reason
+        for instance in list(self._instances.values()):
+            if instance.program is found:
+                self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
+        self._events.write("disabled", digest=found.digest, reason=reason, detail=detail)
+        self._refuse(found.digest, reason, detail)
+
+    # Swapping
+
+    def _may_swap(self, found: Program) -> bool:
+        """Opens the breaker's account of this swap, once. False when there must be no swap."""
+        if self._config.mode != "optimize" or not found.ready or found.artifact is None:
+            return False
+        with found.lock:
+            if found.swapped:
+                return True
+            try:
+                key, session = found.artifact.key, self._config.session
+                guard.swap_begin(self._config.store, found.digest, key, session)
+            except OSError as error:
+                found.reason = reasons.STORE_UNREADABLE
+                self._refuse(found.digest, reasons.STORE_UNREADABLE, f"breaker: {error.strerror}")
+                return False
+            found.swapped = True
+        self._events.write("swap_begin", digest=found.digest, key=found.artifact.key)
+        return True
+
+    def _instance(self, caller: Hashable, found: Program) -> Instance:
+        with self._lock:
+            instance = self._instances.get(caller)
+        if instance is not None:
+            return instance
+        first = STITCHED if found.ready and self._may_swap(found) else ORIGINAL
+        step = self._plugin.new_step()
+        alternate = found.refused_late is None and self._config.control > 0
+        instance = Instance(found, step, first, self._plugin.step_arm(step), alternate)
+        self._plugin.schedule(step, first, 0, 0)
+        if first == STITCHED and alternate:
+            self._plugin.schedule(step, STITCHED, program.ORIGINAL_BLOCK, program.STITCHED_BLOCK)
+        with self._lock:
+            return self._instances.setdefault(caller, instance)
+
+    def _swap_late(self, instance: Instance) -> None:
+        """The artifact has come while the original was running."""
+        found = instance.program
+        if found.refused_late is not None:
+            self._disable(found, found.refused_late, "the artifact came after the first step")
+        elif self._may_swap(found):
+            instance.decided = None
+            blocks = (program.ORIGINAL_BLOCK, program.FIRST_BLOCK)
+            if self._config.control <= 0:
+                blocks = (0, FOREVER)
+            self._plugin.schedule(instance.step, STITCHED, *blocks)
+
+    # Beside the job
+
+    def _watch(self) -> None:
+        while not self._ended and os.getpid() == self._process:
+            try:
+                self._tick()
+            except Exception as error:
+                self._refuse("", reasons.HOOK_ERROR, f"{type(error).__name__}: {error}")
+                return
+            self._wake.wait(POLL_SECONDS)
+
+    def _tick(self) -> None:
+        waiting = self._config.wait <= 0 and self._config.mode == "optimize"
+        for found in list(self._programs.values()):
+            if waiting and found.artifact is None and found.reason is None:
+                try:
+                    self._look(found)
+                except reasons.Refused as error:
+                    self._disable(found, error.reason, error.detail)
+        for instance in list(self._instances.values()):
+            late = instance.program.ready and instance.first_arm == ORIGINAL
+            if waiting and late and instance.decided is None and instance.arm[0] == ORIGINAL:
+                if self._plugin.passes(instance.step, STITCHED) == 0 and instance.seen_blocks == 0:
+                    instance.seen_blocks = 1
+                    self._swap_late(instance)
+            self._follow(instance)
+        if time.monotonic() >= self._savings_due:
+            self._savings_due = time.monotonic() + SAVINGS_SECONDS
+            self._report_savings()
+
+    def _follow(self, instance: Instance) -> None:
+        """Reads new intervals, settles the breaker, decides."""
+        instance.cursor, fresh = self._plugin.read(instance.step, instance.cursor)
+        if not fresh:
+            return
+        instance.history = (instance.history + fresh)[-program.HISTORY :]
+        found = instance.program
+        if found.swapped and not found.settled:
+            if self._plugin.passes(instance.step, STITCHED) >= guard.OK_STEPS:
+                self._settle(found)
+        if not found.ready or not found.swapped or not instance.can_alternate:
+            return
+        # The last block may still be running: it is left out.
+        done = [one for one in instance.history if one.block != instance.history[-1].block]
+        instance.comparison = timer.compare(done)
+        keep = timer.verdict(instance.comparison)
+        if keep is False:
+            self._roll_back(instance)
+        elif instance.comparison is not None and instance.decided is None:
+            self._widen(instance, keep)
+
+    def _widen(self, instance: Instance, keep: Optional[bool]) -> None:
+        """Longer stitched blocks as evidence grows; once decided, only the control share stays."""
+        if keep:
+            instance.decided = True
+            original = program.ORIGINAL_BLOCK
+            stitched = max(program.STITCHED_BLOCK, int(original / self._config.control) - original)
+            self._plugin.schedule(instance.step, STITCHED, original, stitched)
+
+    def _settle(self, found: Program) -> None:
+        found.settled = True
+        guard.swap_ok(self._config.store, found.digest)
+        self._events.write("swap_ok", digest=found.digest)
+
+    def _roll_back(self, instance: Instance) -> None:
+        found, comparison = instance.program, instance.comparison
+        instance.decided = False
+        found.reason = reasons.SLOWER
+        self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
+        detail = f"{comparison.ratio:.3f} of the original's time" if comparison else ""
+        self._events.write(
+            "rolled_back", digest=found.digest, reason=reasons.SLOWER, detail=detail,
+            **_figures(comparison),
+        )  # fmt: skip
+        self._say(reasons.SLOWER, f"rolled back ({detail})")
+
+    def _report_savings(self) -> None:
+        for instance in list(self._instances.values()):
+            if instance.comparison is None:
+                continue
+            steps = self._plugin.passes(instance.step, STITCHED)
+            figures = _figures(instance.comparison)
+            self._events.write("savings", digest=instance.program.digest, steps=steps, **figures)
+
+    def _end(self) -> None:
+        """At an orderly exit."""
+        if os.getpid() != self._process or self._ended:
+            return
+        self._ended = True
+        self._wake.set()
+        for instance in list(self._instances.values()):
+            self._follow(instance)
+        for found in list(self._programs.values()):
+            if found.swapped and not found.settled:
+                self._settle(found)
+        self._report_savings()
+        self._events.write("end", counters=self._plugin.counters())
+        pending = [p for p in self._programs.values() if p.artifact is None and p.reason is None]
+        if pending and self._config.mode == "optimize":
+            self._say(reasons.NO_ARTIFACT, "none arrived before the end of the run")
+
+
+def _figures(comparison: Optional[timer.Comparison]) -> Dict[str, Any]:
+    if comparison is None:
+        return {}
+    return {
+        "baseline_ns": comparison.original,
+        "stitched_ns": comparison.stitched,
+        "interval": [comparison.low, comparison.high],
+        "pairs": comparison.pairs,
+    }
+
+
+def install() -> None:
+    """Called right after `import tensorflow`. Says in one line why when it cannot work."""
+    try:
+        config = settings.of_this_process()
+        if config.mode == "off" or not config.store:
+            return
+        import tensorflow  # type: ignore[import-not-found]
+
+        version = str(tensorflow.__version__)
+        major, minor = (int(part) for part in version.split(".")[:2])
+        native = plugin.load(config.native, (major, minor))
+        Hook(config, native, version).start()
+    except reasons.Refused as error:
+        sys.stderr.write(f"[stitch] {error}; the job runs unchanged\n")

@@ -1,0 +1,199 @@
+"""The native plug-in through ctypes: graphs in, kernels in, step intervals out."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from . import reasons
+
+PLUGIN = "stitch_plugin.so"
+ERROR_BYTES = 512
+COUNTERS = ("fresh", "reused", "released", "idle_bytes", "used_bytes", "forwarded", "in_place")
+GraphCallback = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.POINTER(ctypes.c_size_t),
+)
+
+
+class Interval(NamedTuple):
+    """One step: nanoseconds, arm (0 original, 1 stitched), place in its block, block number."""
+
+    nanoseconds: int
+    arm: int
+    position: int
+    block: int
+
+
+class _Interval(ctypes.Structure):
+    _fields_ = [
+        ("nanoseconds", ctypes.c_int64),
+        ("arm", ctypes.c_int32),
+        ("position", ctypes.c_int32),
+        ("block", ctypes.c_int64),
+    ]
+
+
+def _declare(library: Any) -> None:
+    void, size, integer, wide = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int64
+    text = ctypes.c_char_p
+    for name, result, arguments in (
+        ("stitch_load_library", void, [text, size, text, size]),
+        ("stitch_register_kernel", integer, [text, void, text]),
+        ("stitch_verify_signature", integer, [text, text, size, text]),
+        ("stitch_load_shim", integer, [text, text, size]),
+        ("stitch_set_callback", None, [GraphCallback]),
+        ("stitch_allocate", void, [size]),
+        ("stitch_free", None, [void]),
+        ("stitch_preserved", void, [void]),
+        ("stitch_shapes", void, [void, text, ctypes.POINTER(size)]),
+        ("stitch_new_step", integer, []),
+        ("stitch_step_arm", ctypes.POINTER(ctypes.c_int32), [integer]),
+        ("stitch_schedule_step", None, [integer, integer, wide, wide]),
+        (
+            "stitch_read_step",
+            wide,
+            [integer, ctypes.POINTER(wide), ctypes.POINTER(_Interval), wide],
+        ),
+        ("stitch_passes", wide, [integer, integer]),
+        ("stitch_counters", None, [ctypes.POINTER(wide)]),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+
+
+class Plugin:
+    """The loaded plug-in. `load` is called once per process, after `import tensorflow`."""
+
+    def __init__(self, library: Any, has_shim: bool) -> None:
+        self._library = library
+        self._kept: List[Any] = []
+        self.has_shim = has_shim
+
+    def set_callback(self, function: Callable[[bytes, int], Optional[bytes]]) -> None:
+        """`function(graph, item)` returns the new graph or None; it must not raise."""
+
+        def call(data: int, size: int, item: int, replaced: Any, replaced_size: Any) -> int:
+            new = function(ctypes.string_at(data, size), item)
+            if new is None:
+                return 0
+            buffer = self._library.stitch_allocate(len(new))
+            if not buffer:
+                return 0
+            ctypes.memmove(buffer, new, len(new))
+            replaced[0], replaced_size[0] = buffer, len(new)
+            return 1
+
+        callback = GraphCallback(call)
+        self._kept.append(callback)
+        self._library.stitch_set_callback(callback)
+
+    def preserved(self, item: int) -> List[str]:
+        """Names of the nodes that must stay. Raises Refused(HOOK_ERROR)."""
+        buffer = self._library.stitch_preserved(item)
+        if not buffer:
+            raise reasons.Refused(reasons.HOOK_ERROR, "TensorFlow did not list preserved nodes")
+        try:
+            return [name.decode() for name in ctypes.string_at(buffer).split(b"\n") if name]
+        finally:
+            self._library.stitch_free(buffer)
+
+    def shapes(self, item: int, names: List[str]) -> List[Tuple[int, int, bytes]]:
+        """(node index, output, serialized OpInfo.TensorProperties) by static inference."""
+        size = ctypes.c_size_t(0)
+        text = "".join(f"{name}\n" for name in names).encode()
+        buffer = self._library.stitch_shapes(item, text, ctypes.byref(size))
+        if not buffer:
+            raise reasons.Refused(reasons.HOOK_ERROR, "TensorFlow's shape inference failed")
+        try:
+            data = ctypes.string_at(buffer, size.value)
+        finally:
+            self._library.stitch_free(buffer)
+        records, cursor = [], 0
+        while cursor < len(data):
+            node, output, length = struct.unpack_from("<III", data, cursor)
+            cursor += 12
+            records.append((node, output, data[cursor : cursor + length]))
+            cursor += length
+        return records
+
+    def verify(self, signature: bytes, message: bytes, public_key: bytes) -> bool:
+        """True when the Ed25519 signature holds."""
+        if len(signature) != 64 or len(public_key) != 32:
+            return False
+        library = self._library
+        return bool(library.stitch_verify_signature(signature, message, len(message), public_key))
+
+    def load_library(self, data: bytes) -> int:
+        """A handle of a shared object given by its verified bytes. Raises Refused."""
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        handle = self._library.stitch_load_library(data, len(data), error, ERROR_BYTES)
+        if not handle:
+            raise reasons.Refused(reasons.BAD_ARTIFACT, error.value.decode(errors="replace"))
+        return int(handle)
+
+    def register_kernel(self, key: str, handle: int, symbol: str) -> None:
+        if not self._library.stitch_register_kernel(key.encode(), handle, symbol.encode()):
+            raise reasons.Refused(reasons.BAD_ARTIFACT, f"library has no function {symbol}")
+
+    def new_step(self) -> int:
+        return int(self._library.stitch_new_step())
+
+    def step_arm(self, step: int) -> Any:
+        """A ctypes pointer; `pointer[0]` is the arm that the next call should run."""
+        return self._library.stitch_step_arm(step)
+
+    def schedule(self, step: int, arm: int, original: int, stitched: int) -> None:
+        """Blocks of so many steps in turn, `arm` first; 0 for the other arm means never."""
+        self._library.stitch_schedule_step(step, arm, original, stitched)
+
+    def read(self, step: int, cursor: int, capacity: int = 4096) -> Tuple[int, List[Interval]]:
+        """Intervals recorded since `cursor`, and the next cursor."""
+        position = ctypes.c_int64(cursor)
+        out = (_Interval * capacity)()
+        count = self._library.stitch_read_step(step, ctypes.byref(position), out, capacity)
+        found = [Interval(i.nanoseconds, i.arm, i.position, i.block) for i in out[:count]]
+        return position.value, found
+
+    def passes(self, step: int, arm: int) -> int:
+        return int(self._library.stitch_passes(step, arm))
+
+    def counters(self) -> Dict[str, int]:
+        """Pool and buffer statistics since the start (native/pool.h, op.cc)."""
+        values = (ctypes.c_int64 * len(COUNTERS))()
+        self._library.stitch_counters(values)
+        return dict(zip(COUNTERS, values))
+
+
+def open_native(folder: str) -> Any:
+    """The plug-in's library, functions declared. TensorFlow must be imported."""
+    library = ctypes.CDLL(os.path.join(folder, PLUGIN))
+    _declare(library)
+    return library
+
+
+def load(folder: str, version: Tuple[int, int]) -> Plugin:
+    """Registers the plug-in with TensorFlow. Raises Refused(UNSUPPORTED_VERSION) and others."""
+    if not (2, 15) <= version <= (2, 21):
+        detail = f"TensorFlow {version[0]}.{version[1]}; 2.15 to 2.21 are supported"
+        raise reasons.Refused(reasons.UNSUPPORTED_VERSION, detail)
+    path = os.path.join(folder, PLUGIN)
+    if not os.path.exists(path):
+        detail = f"{path} is missing: python -m stitchcore.inject.build"
+        raise reasons.Refused(reasons.HOOK_ERROR, detail)
+    from tensorflow.python.client import pywrap_tf_session  # type: ignore[import-not-found]
+
+    pywrap_tf_session.TF_LoadPluggableDeviceLibrary(path)
+    library = open_native(folder)
+    shim = os.path.join(folder, f"shim_tf{version[0]}{version[1]}.so")
+    error = ctypes.create_string_buffer(ERROR_BYTES)
+    has_shim = os.path.exists(shim) and bool(
+        library.stitch_load_shim(shim.encode(), error, ERROR_BYTES)
+    )
+    return Plugin(library, has_shim)

@@ -1,0 +1,96 @@
+"""What is known of one graph (by digest), and of each place that runs it (by caller)."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any, FrozenSet, List, Optional
+
+from . import graphs, patch, reasons, timer
+from .client import Artifact
+from .digest import Numbering
+from .patch import Types
+from .plugin import Interval, Plugin
+
+ORIGINAL, STITCHED = 0, 1
+HISTORY = 4096  # intervals kept for comparison
+FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 3, 9
+
+
+@dataclass
+class Program:
+    """A graph and the worker's answer. `reason` is set when it will not be stitched (any more)."""
+
+    digest: str
+    refused_late: Optional[str] = None  # why it may only be swapped in before the first step
+    artifact: Optional[Artifact] = None
+    kernels: FrozenSet[str] = frozenset()
+    reason: Optional[str] = None
+    swapped: bool = False  # swap_begin has been written
+    settled: bool = False  # swap_ok has been written
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def ready(self) -> bool:
+        return self.artifact is not None and self.reason is None
+
+
+@dataclass(frozen=True)
+class View:
+    """One graph as Grappler showed it."""
+
+    graph: Any
+    numbering: Numbering
+    preserve: FrozenSet[str]
+    types: Types
+
+
+@dataclass
+class Instance:
+    """One caller of a program: a function name or a session's fetches. Two instantiations, arms."""
+
+    program: Program
+    step: int
+    first_arm: int  # the arm of the caller's ordinary instantiation; the other one is marked
+    arm: Any  # pointer; arm[0] is what the next call should run
+    can_alternate: bool
+    cursor: int = 0
+    seen_blocks: int = 0
+    decided: Optional[bool] = None
+    history: List[Interval] = field(default_factory=list)
+    comparison: Optional[timer.Comparison] = None
+
+    def marked(self) -> bool:
+        """True when the next call must use the marked instantiation."""
+        return bool(self.arm[0] != self.first_arm)
+
+
+def stitched_graph(view: View, program: Program) -> Any:
+    """The patched graph. Raises Refused(BAD_ARTIFACT)."""
+    artifact = program.artifact
+    if artifact is None:
+        raise reasons.Refused(reasons.NO_ARTIFACT)
+    new = patch.apply(
+        view.graph,
+        view.numbering,
+        artifact.manifest["patch"],
+        artifact.key[:12],
+        view.preserve,
+        view.types,
+    )
+    graphs.check_kernels(new, set(program.kernels))
+    return new
+
+
+def load_kernels(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:
+    """Loads every library and registers every kernel. Raises Refused(BAD_ARTIFACT)."""
+    handles = [plugin.load_library(data) for data in artifact.libraries]
+    keys = set()
+    try:
+        for kernel in artifact.manifest["kernels"]:
+            for key in (kernel["key"], f"{kernel['key']}:{kernel['symbol']}"):
+                plugin.register_kernel(key, handles[kernel["library"]], kernel["symbol"])
+                keys.add(key)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise reasons.Refused(reasons.BAD_ARTIFACT, f"kernels: {error!r}") from error
+    return frozenset(keys)

@@ -1,0 +1,33 @@
+"""The closed list of reasons, as strings: the job side imports nothing of the rest of stitchcore.
+
+A test keeps it equal to `stitchcore.errors.Reason`.
+"""
+
+from __future__ import annotations
+
+INPUT_PIPELINE = "input_pipeline"
+EVALUATION = "evaluation"
+COLLECTIVE = "collective"
+KERNEL_RANDOM_STATE = "kernel_random_state"
+REGION_TOO_SMALL = "region_too_small"
+NO_ARTIFACT = "no_artifact"
+DEADLINE = "deadline"
+WORKER_FAILED = "worker_failed"
+STORE_UNREADABLE = "store_unreadable"
+BAD_SIGNATURE = "bad_signature"
+BAD_ARTIFACT = "bad_artifact"
+WRONG_TARGET = "wrong_target"
+SLOWER = "slower"
+CRASHED_BEFORE = "crashed_before"
+XLA_NOT_LIFTED = "xla_not_lifted"
+UNSUPPORTED_VERSION = "unsupported_version"
+HOOK_ERROR = "hook_error"
+
+
+class Refused(Exception):
+    """Something is left as it was; `reason` is one of the values above."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail

@@ -1,0 +1,89 @@
+"""Makes TensorFlow instantiate a step a second time, and choose between the two at each call.
+
+Functions: the options of the call carry a ConfigProto; a marker in it (an optimizer name that
+nobody knows, which the meta optimizer ignores) gives another kernel-cache key, so both
+instantiations stay cached and no retrace happens. Sessions: executors are cached by feeds, fetches
+and targets; repeating a target gives another one.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Dict, Hashable, Optional, Tuple
+
+MARKER = "stitch"
+Choose = Callable[[Hashable], bool]  # caller -> use the marked instantiation?
+
+
+class Caller(threading.local):
+    """Who is calling in this thread: (caller, marked), for the graphs that Grappler shows."""
+
+    now: Optional[Tuple[Hashable, bool]] = None
+
+
+def _marked_options(options: Any) -> Any:
+    """A copy of FunctionCallOptions with the marker."""
+    from tensorflow.core.protobuf import config_pb2  # type: ignore[import-not-found]
+    from tensorflow.python.eager import context  # type: ignore[import-not-found]
+
+    config = config_pb2.ConfigProto()
+    config.ParseFromString(options.config_proto_serialized)
+    config.graph_options.rewrite_options.custom_optimizers.add().name = MARKER
+    return context.FunctionCallOptions(config_proto=config, executor_type=options.executor_type)
+
+
+def install_functions(caller: Caller, choose: Choose) -> None:
+    """Wraps the one method through which every eager call of a tf.function passes."""
+    from tensorflow.python.eager import context
+
+    original = context.Context.call_function
+    cache: Dict[int, Tuple[Any, Any]] = {}  # by id of the options, which are kept alive here
+
+    def call_function(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
+        marked = choose(name)
+        caller.now = (name, marked)
+        try:
+            if not marked:
+                return original(self, name, tensor_inputs, num_outputs)
+            options = self.function_call_options
+            entry = cache.get(id(options))
+            if entry is None:
+                entry = cache[id(options)] = (options, _marked_options(options))
+            self.function_call_options = entry[1]
+            try:
+                return original(self, name, tensor_inputs, num_outputs)
+            finally:
+                self.function_call_options = options
+        finally:
+            caller.now = None
+
+    context.Context.call_function = call_function
+
+
+def install_sessions(caller: Caller, choose: Choose) -> None:
+    """Wraps Session.run's last Python step."""
+    from tensorflow.python.client import session  # type: ignore[import-not-found]
+
+    original = session.BaseSession._do_run
+
+    def _do_run(  # type: ignore[no-untyped-def]
+        self, handle, target_list, fetch_list, feed_dict, options, run_metadata
+    ):
+        operations = [*target_list, *fetch_list]
+        if handle is not None or not operations:
+            return original(
+                self, handle, target_list, fetch_list, feed_dict, options, run_metadata
+            )
+        key = (id(self), tuple(map(id, operations)), len(feed_dict))
+        marked = choose(key)
+        caller.now = (key, marked)
+        try:
+            targets = list(target_list)
+            if marked:
+                last = operations[0]
+                targets.append(targets[0] if targets else getattr(last, "op", last))
+            return original(self, handle, targets, fetch_list, feed_dict, options, run_metadata)
+        finally:
+            caller.now = None
+
+    session.BaseSession._do_run = _do_run

@@ -1,0 +1,91 @@
+"""Statistics of step intervals: medians, the ratio's interval, and what to do about it.
+
+A block of stitched steps is compared with the original block before it. The ratio's 95 % interval
+comes from the order statistics of the pairs (no assumption about the distribution): for six pairs
+it is [lowest, highest].
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from .plugin import Interval
+
+MINIMUM_PAIRS = 6
+ENOUGH_PAIRS = 24
+SLOWER = 1.02  # a step slower by more than this is rolled back
+HOPELESS = 1.25  # two pairs beyond this are proof enough
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Medians of a step in nanoseconds, the ratio stitched/original and its 95 % interval."""
+
+    pairs: int
+    original: float
+    stitched: float
+    ratio: float
+    low: float
+    high: float
+
+
+def order_interval(values: Sequence[float]) -> Tuple[float, float]:
+    """95 % interval of the median; infinite below six values."""
+    ordered = sorted(values)
+    count = len(ordered)
+    tail, rank = 0.0, 0  # P(fewer than `rank` + 1 values lie below the median)
+    while True:
+        tail += math.comb(count, rank) / 2**count
+        if tail > 0.025:
+            break
+        rank += 1
+    return (ordered[rank - 1], ordered[-rank]) if rank > 0 else (0.0, math.inf)
+
+
+def blocks(intervals: Sequence[Interval]) -> List[Tuple[int, List[int]]]:
+    """(arm, nanoseconds) of each block; the first step after a switch is left out."""
+    found: Dict[int, Tuple[int, List[int]]] = {}
+    for one in intervals:
+        entry = found.setdefault(one.block, (one.arm, []))
+        if one.position > 0:
+            entry[1].append(one.nanoseconds)
+    return [found[block] for block in sorted(found)]
+
+
+def compare(intervals: Sequence[Interval], skip: int = 1) -> Optional[Comparison]:
+    """Pairs neighbouring blocks of both arms; the first `skip` stitched blocks are warm-up."""
+    medians = [(arm, statistics.median(times)) for arm, times in blocks(intervals) if times]
+    ratios, originals, stitched = [], [], []
+    warm = skip
+    for (arm, first), (_, second) in zip(medians, medians[1:]):
+        if arm != 0:
+            continue
+        if warm > 0:
+            warm -= 1
+            continue
+        ratios.append(second / first)
+        originals.append(first)
+        stitched.append(second)
+    if not ratios:
+        return None
+    low, high = order_interval(ratios)
+    return Comparison(len(ratios), statistics.median(originals), statistics.median(stitched),
+                      statistics.median(ratios), low, high)  # fmt: skip
+
+
+def verdict(comparison: Optional[Comparison], ratios_enough: int = ENOUGH_PAIRS) -> Optional[bool]:
+    """True: keep; False: roll back; None: not known yet."""
+    if comparison is None:
+        return None
+    if comparison.pairs >= 2 and comparison.ratio > HOPELESS:
+        return False
+    if comparison.pairs < MINIMUM_PAIRS:
+        return None
+    if comparison.low > SLOWER:
+        return False
+    if comparison.high < 1.0:
+        return True
+    return comparison.ratio <= SLOWER if comparison.pairs >= ratios_enough else None
