@@ -12,14 +12,10 @@ from collections.abc import Sequence
 from stitchcore.emit.render import (
     MEMORY_TYPES,
     Renderer,
-    buffers_of,
-    expressions,
     index_text,
-    outer_accumulators,
     provenance_comment,
     register_type,
     size_of,
-    statements,
 )
 from stitchcore.hlo import opcodes
 from stitchcore.kernel import index
@@ -37,6 +33,7 @@ from stitchcore.kernel.nodes import (
     Scalar,
     Section,
 )
+from stitchcore.kernel.walk import buffers_of, outer_accumulators, statements
 
 SUM_BLOCK = 1024
 """Iterations a rounding reduction adds in one run; the runs' results are added in double."""
@@ -177,9 +174,8 @@ class _C(Renderer):
         for update in sums:
             wide = _wide(update.scalar)
             part = Scalar(self.names[update.scalar], wide.dtype)
-            self.emit(
-                f"{wide.name} = {self.apply(Apply(update.reducer, (wide, part), wide.dtype))};"
-            )
+            total = self.apply(Apply(update.reducer, (wide, part), wide.dtype))
+            self.emit(f"{wide.name} = {total};")
         self.names = outer
         self.close()
         for update in sums:

@@ -44,7 +44,6 @@ from stitchcore.kernel.nodes import (
     LoopKind,
     Role,
     Scalar,
-    Section,
     Statement,
     Store,
 )
@@ -272,7 +271,7 @@ def _fold(table: Array, reducer: str, dtype: str) -> Array:
         half = len(table) // 2
         folded = opcodes.compute(reducer, (table[:half], table[half : 2 * half]), dtype)
         table = np.concatenate([folded, table[2 * half :]])
-    return table[0]
+    return np.asarray(table[0])
 
 
 def _neutral(reducer: str, dtype: str) -> bool | int | float:
@@ -327,7 +326,7 @@ def _expression(node: Expression, run: _Run) -> Any:
             return opcodes.compute(opcodes.CONVERT, (wide,), dtype)
         case InRange(position, low, high):
             at = np.asarray(_index(position, run))
-            return (at >= _index(low, run)) & (at < _index(high, run))
+            return np.asarray((at >= _index(low, run)) & (at < _index(high, run)))
         case Apply(opcode, operands, dtype, attributes):
             values = [_expression(operand, run) for operand in operands]
             return opcodes.compute(opcode, values, dtype, dict(attributes))

@@ -166,7 +166,7 @@ def _first(where: Array, at: Array) -> int:
 def allocate(
     kernel: Kernel, inputs: Sequence[Array], bindings: Mapping[str, int], share_forwards: bool
 ) -> dict[Buffer, Memory]:
-    """Memory of every buffer of the kernel but the LOCAL ones. Raises ValueError for wrong inputs."""
+    """Memory of every buffer but the LOCAL ones. Raises ValueError for inputs that do not fit."""
     memories: dict[Buffer, Memory] = {}
     given = kernel.with_role(Role.INPUT)
     if len(given) != len(inputs):

@@ -196,7 +196,7 @@ class If:
 
 @dataclass(frozen=True)
 class Check:
-    """If `condition` (pred) is false anywhere, the kernel's caller raises `Kernel.errors[error]`."""
+    """If `condition` (pred) is false anywhere, the caller raises `Kernel.errors[error]`."""
 
     condition: Expression
     error: int

@@ -67,7 +67,7 @@ class CpuKernel:
         threads: int = 1,
         outputs: Sequence[Array] | None = None,
     ) -> list[Array]:
-        """Outputs for `inputs`. Arrays given in `outputs` are written (they may be forwarded inputs).
+        """Outputs for `inputs`. Given `outputs` are written (they may be forwarded inputs).
 
         Raises ValueError for a wrong count, dtype or shape, CheckFailed when a Check fails.
         """

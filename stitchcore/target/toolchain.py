@@ -46,7 +46,7 @@ class Compiler:
 
 @dataclass(frozen=True)
 class LoopReport:
-    """What became of one lane loop, named "kernel.variable": vector bytes, or why there are none."""
+    """What became of the lane loop "kernel.variable": bytes of its vectors, or why it has none."""
 
     loop: str
     vector_bytes: int  # 0: stayed scalar
@@ -98,20 +98,22 @@ def find_compiler(candidates: tuple[tuple[str, ...], ...] = CANDIDATES) -> Compi
 def flags(compiler: Compiler, device: Device) -> tuple[str, ...]:
     """Compiler flags for a CPU device record. No fast-math; contraction off (rulings.md 12)."""
     level = device.target.removeprefix("cpu-")
-    common = ("-std=gnu11", "-O3", f"-march={level.replace('-', '_')}", "-fPIC", "-shared")
-    common = tuple(f"-march={level}" if f.startswith("-march") else f for f in common)
-    rules = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd")
-    rules += ("-fno-strict-aliasing", "-fvisibility=hidden", "-Wno-unknown-pragmas")
+    chosen = ["-std=gnu11", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno"]
+    chosen += ["-fno-trapping-math", "-fopenmp-simd", "-fno-strict-aliasing"]
+    chosen += ["-fvisibility=hidden", "-Wno-unknown-pragmas"]
     if device.vector_bytes == 64:
-        rules += ("-mprefer-vector-width=512",)
-    if compiler.command[-1] == "cc" and "ziglang" in compiler.command:
-        common = tuple(f.replace("x86-64-v", "x86_64_v") for f in common)
-        rules += ("-target", "x86_64-linux-gnu.2.17", "-fno-sanitize=undefined")
-    report = ("-fopt-info-vec-optimized-missed",)
+        chosen.append("-mprefer-vector-width=512")
+    if "ziglang" in compiler.command:
+        chosen += [f"-march={level.replace('-', '_')}", "-target", "x86_64-linux-gnu.2.17"]
+        chosen.append("-fno-sanitize=undefined")
+    else:
+        chosen.append(f"-march={level}")
     if compiler.family == "clang":
-        report = ("-Rpass=loop-vectorize", "-Rpass-missed=loop-vectorize")
-        report += ("-Rpass-analysis=loop-vectorize", "-fno-caret-diagnostics")
-    return (*common, *rules, *report)
+        chosen += ["-Rpass=loop-vectorize", "-Rpass-missed=loop-vectorize"]
+        chosen += ["-Rpass-analysis=loop-vectorize", "-fno-caret-diagnostics"]
+    else:
+        chosen.append("-fopt-info-vec-optimized-missed")
+    return tuple(chosen)
 
 
 def compile_c(
@@ -219,10 +221,8 @@ def _end_of_block(lines: Sequence[str], start: int) -> int:
 
 
 def _vector_bytes(message: str) -> int:
-    if (
-        gcc := re.match(r"(?:loop|basic block part) vectorized using (\d+) byte", message)
-    ) is not None:
-        return int(gcc[1]) if message.startswith("loop") else 0
+    if (gcc := re.match(r"loop vectorized using (\d+) byte", message)) is not None:
+        return int(gcc[1])
     clang = re.match(r"vectorized loop \(vectorization width: (\d+)", message)
     return int(clang[1]) * 4 if clang is not None else 0
 
