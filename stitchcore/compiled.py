@@ -132,7 +132,7 @@ def apply(
 def _steps(
     module: Module, patterns: Sequence[Pattern], owner: Mapping[Instruction, int]
 ) -> list[int | Instruction]:
-    """Pattern numbers and the instructions outside patterns that are needed, in a runnable order."""
+    """Pattern numbers and the needed instructions outside patterns, in a runnable order."""
     steps: list[int | Instruction] = []
     done: set[int | Instruction] = set(module.entry.parameters)
     stack: list[tuple[int | Instruction, bool]] = [

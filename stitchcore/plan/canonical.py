@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stitchcore.hlo import opcodes
 from stitchcore.hlo.instruction import Computation, Instruction, instruction, topological
 from stitchcore.hlo.instruction import computation as make_computation
-from stitchcore.hlo import opcodes
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.shape import Shape
 from stitchcore.plan.pattern import Pattern

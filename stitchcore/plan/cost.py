@@ -52,17 +52,15 @@ def cost(pattern: Pattern, device: Device) -> Estimate:
 
 
 def unfused(instructions: Iterable[Instruction], device: Device) -> Estimate:
-    """Each of `instructions` its own kernel; constants, views and broadcasts are free."""
+    """Each of `instructions` its own kernel. Pass what a planner places (candidates.Role.PLACED):
+    views and broadcasts that nobody needs in memory are free and not among them."""
     return total(single(instruction, device) for instruction in instructions)
 
 
 @lru_cache(maxsize=262144)
 def single(instruction: Instruction, device: Device) -> Estimate:
     """One instruction as a kernel that reads its operands (broadcasts at their bases' size)."""
-    kind = opcodes.record(instruction.opcode).kind
-    if kind == "constant" or instruction.opcode in VIEWS:
-        return EMPTY
-    if instruction.opcode == opcodes.BROADCAST:
+    if opcodes.record(instruction.opcode).kind == "constant":
         return EMPTY
     moved = byte_size(instruction.shape)
     moved += sum(_base_size(operand) for operand in dict.fromkeys(instruction.operands))

@@ -23,7 +23,7 @@ def unit(dtype: str) -> float:
     """Distance from 1 to the next value of a float type; 0 for other types."""
     if DTYPES[dtype].kind != "float":
         return 0.0
-    return float(ml_dtypes.finfo(DTYPES[dtype].numpy).eps)
+    return float(ml_dtypes.finfo(DTYPES[dtype].numpy).eps)  # type: ignore[no-untyped-call]
 
 
 def tolerances(pattern: Pattern) -> dict[Instruction, float]:

@@ -1,0 +1,239 @@
+"""The exhaustive planner on real modules: complete, acyclic, and no larger than its rules allow."""
+
+from __future__ import annotations
+
+import lzma
+import time
+from pathlib import Path
+
+import pytest
+
+from stitchcore.device.records import DEVICES, Device
+from stitchcore.errors import Reason, Refusal
+from stitchcore.hlo import opcodes
+from stitchcore.hlo.instruction import Instruction, computation, instruction, topological
+from stitchcore.hlo.module import Module
+from stitchcore.hlo.parse import parse
+from stitchcore.hlo.shape import Shape
+from stitchcore.plan import candidates, exhaustive
+from stitchcore.plan.candidates import Role
+from stitchcore.plan.cost import cost, unfused
+from stitchcore.plan.pattern import Pattern, Plan
+from stitchcore.plan.planners import PLANNERS
+
+DEVICE = DEVICES["cpu-x86-64-v3"]
+FOLDER = Path(__file__).resolve().parents[2] / "tests" / "workloads"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "workloads"
+WORKLOADS = sorted((FOLDER if FOLDER.exists() else SHARED).glob("*.hlo.xz"))
+
+
+def load(name: str) -> Module:
+    path = next((p for p in WORKLOADS if p.name == f"{name}.hlo.xz"), None)
+    if path is None:
+        pytest.skip(f"workload {name} is not in {FOLDER} or {SHARED}: copy the modules there")
+    with lzma.open(path, "rt") as file:
+        return parse(file.read())
+
+
+def anything(pattern: Pattern, device: Device) -> Refusal | None:
+    return None
+
+
+def planned(module: Module) -> Plan:
+    return PLANNERS["exhaustive"](module, DEVICE, cost, anything)
+
+
+def check(plan: Plan) -> None:
+    """Every value is made before it is read, once, by a runnable order of patterns."""
+    graph = candidates.build(plan.module, {})
+    owner: dict[Instruction, int] = {}
+    for number, pattern in enumerate(plan.patterns):
+        inside = set(pattern.instructions)
+        assert len(inside) == len(pattern.instructions)
+        assert set(pattern.outputs) <= inside
+        assert not set(pattern.inputs) & inside
+        known = set(pattern.inputs)
+        for node in pattern.instructions:
+            assert all(operand in known for operand in node.operands), "not closed, or no order"
+            known.add(node)
+        for value in pattern.outputs:
+            assert value not in owner, "two kernels make one value"
+            owner[value] = number
+    placed = {graph.instructions[v] for v in graph.placed()}
+    covered = {node for pattern in plan.patterns for node in pattern.instructions}
+    assert placed <= covered
+    runnable(plan, owner)
+
+
+def runnable(plan: Plan, owner: dict[Instruction, int]) -> None:
+    """Fails when patterns and opaque instructions wait for each other in a cycle."""
+    state: dict[int | Instruction, int] = {}
+    stack: list[tuple[int | Instruction, bool]] = [
+        (owner.get(v, v), False) for v in plan.module.outputs
+    ]
+    while stack:
+        step, ready = stack.pop()
+        if ready:
+            state[step] = 2
+            continue
+        if state.get(step) == 2:
+            continue
+        assert state.get(step) != 1, "cycle"
+        state[step] = 1
+        stack.append((step, True))
+        needed = plan.patterns[step].inputs if isinstance(step, int) else step.operands
+        for value in needed:
+            key = owner.get(value, value)
+            assert state.get(key) != 1, "cycle"
+            if key not in state:
+                stack.append((key, False))
+
+
+@pytest.mark.parametrize("path", WORKLOADS, ids=lambda path: path.name.removesuffix(".hlo.xz"))
+def test_every_workload_plans_completely_and_without_cycles(path: Path) -> None:
+    plan = planned(load(path.name.removesuffix(".hlo.xz")))
+    check(plan)
+    for body in plan.nested.values():
+        check(body)
+    graph = candidates.build(plan.module, {})
+    placed = {graph.instructions[v] for v in graph.placed()}
+    for pattern in plan.patterns:
+        own = [node for node in pattern.instructions if node in placed]
+        alone = unfused(own, DEVICE)
+        assert len(own) == 1 or cost(pattern, DEVICE).seconds <= alone.seconds * (1 + 1e-9)
+    assert plan.planned.seconds <= plan.unfused.seconds
+
+
+@pytest.mark.parametrize("name", ["softmax_grad", "layernorm_gelu_grad"])
+def test_a_gradient_block_is_one_kernel(name: str) -> None:
+    plan = planned(load(name))
+    assert len(plan.patterns) == 1
+    assert not plan.opaque
+
+
+def test_every_opaque_instruction_has_its_reason() -> None:
+    plan = planned(load("bert_train"))
+    assert len(plan.refusals) == len(plan.opaque)
+    assert {r.reason for r in plan.refusals} <= {
+        Reason.LIBRARY_CALL,
+        Reason.CONTROL_FLOW,
+        Reason.UNSUPPORTED_OPCODE,
+        Reason.UNSUPPORTED_TYPE,
+    }
+
+
+def test_loop_bodies_are_planned() -> None:
+    plan = planned(load("lstm_lm_train"))
+    assert any(body.patterns for body in plan.nested.values())
+
+
+F32 = "f32"
+
+
+def parameter(number: int, *dims: int) -> Instruction:
+    return instruction(opcodes.PARAMETER, Shape(F32, dims), number=number)
+
+
+def binary(opcode: str, left: Instruction, right: Instruction) -> Instruction:
+    return instruction(opcode, left.shape, (left, right))
+
+
+def dot(left: Instruction, right: Instruction) -> Instruction:
+    shape = Shape(F32, (left.shape.dims[0], right.shape.dims[1]))
+    return instruction(
+        opcodes.DOT, shape, (left, right), lhs_contracting_dims=(1,), rhs_contracting_dims=(0,)
+    )
+
+
+def module_of(parameters: list[Instruction], *outputs: Instruction) -> Module:
+    shape = Shape("tuple", (), tuple(output.shape for output in outputs))
+    root = instruction(opcodes.TUPLE, shape, outputs)
+    return Module("m", computation(parameters, root))
+
+
+def test_a_value_read_on_both_sides_of_a_library_call_does_not_make_a_cycle() -> None:
+    x, w = parameter(0, 64, 64), parameter(1, 64, 64)
+    before = binary(opcodes.MULTIPLY, x, x)
+    after = binary(opcodes.ADD, dot(before, w), before)
+    plan = planned(module_of([x, w], after))
+    check(plan)
+    assert len(plan.patterns) == 2
+
+
+def test_cheap_work_moves_to_its_reader() -> None:
+    """x*x is only needed after the library call: x crosses anyway, the square must not."""
+    x, w = parameter(0, 256, 256), parameter(1, 256, 256)
+    y = dot(x, w)
+    square = binary(opcodes.MULTIPLY, y, y)
+    z = binary(opcodes.ADD, dot(binary(opcodes.ADD, y, y), w), square)
+    plan = planned(module_of([x, w], z))
+    check(plan)
+    last = plan.patterns[-1]
+    assert square in last.instructions
+    assert y in last.inputs
+
+
+def test_a_refused_instruction_is_left_out_and_the_rest_is_planned_around_it() -> None:
+    x = parameter(0, 128, 128)
+    bad = instruction(opcodes.TANH, x.shape, (binary(opcodes.ADD, x, x),))
+    out = binary(opcodes.MULTIPLY, bad, x)
+
+    def no_tanh(pattern: Pattern, device: Device) -> Refusal | None:
+        if any(node is bad for node in pattern.instructions):
+            return Refusal("p", Reason.UNSUPPORTED_OPCODE, "tanh")
+        return None
+
+    plan = exhaustive.plan(module_of([x], out), DEVICE, cost, no_tanh)
+    assert bad in plan.opaque
+    assert [r.detail for r in plan.refusals] == ["tanh"]
+    assert sum(len(p.outputs) for p in plan.patterns) == 2
+
+
+def test_an_estimate_above_the_parts_is_never_emitted() -> None:
+    x = parameter(0, 128, 128)
+    out = binary(opcodes.MULTIPLY, binary(opcodes.ADD, x, x), x)
+
+    def dear(pattern: Pattern, device: Device) -> object:
+        estimate = cost(pattern, device)
+        slow = 1.0 if len(pattern.instructions) > 1 else estimate.seconds
+        return type(estimate)(*list(vars(estimate).values())[:-1], slow)
+
+    plan = exhaustive.plan(module_of([x], out), DEVICE, dear, anything)  # type: ignore[arg-type]
+    assert [len(p.instructions) for p in plan.patterns] == [1, 1]
+
+
+def test_planning_time_grows_linearly() -> None:
+    """Three times the layers must not take more than six times as long (noise included)."""
+
+    def chain(layers: int) -> Module:
+        x, w = parameter(0, 64, 64), parameter(1, 64, 64)
+        value = x
+        for _ in range(layers):
+            y = dot(value, w)
+            for _ in range(8):
+                y = binary(opcodes.MULTIPLY, binary(opcodes.ADD, y, x), y)
+            value = y
+        return module_of([x, w], value)
+
+    def seconds(module: Module) -> float:
+        start = time.perf_counter()
+        planned(module)
+        return time.perf_counter() - start
+
+    small, large = chain(600), chain(1800)
+    assert len(list(topological([large.entry.root]))) > 30000
+    taken = min(seconds(small) for _ in range(2)), min(seconds(large) for _ in range(2))
+    assert taken[1] < 6 * taken[0]
+
+
+def test_roles_of_constants_views_and_scalars() -> None:
+    x, lr = parameter(0, 128, 128), parameter(1)
+    half = instruction(opcodes.MULTIPLY, lr.shape, (lr, lr))
+    wide = instruction(opcodes.BROADCAST, x.shape, (half,), dimensions=())
+    out = binary(opcodes.MULTIPLY, x, wide)
+    graph = candidates.build(module_of([x, lr], out), {})
+    roles = {graph.instructions[v]: role for v, role in enumerate(graph.roles)}
+    assert roles[half] is Role.DUPLICABLE
+    assert roles[out] is Role.PLACED
+    plan = planned(module_of([x, lr], out))
+    assert [set(p.inputs) for p in plan.patterns] == [{x, lr}]
