@@ -212,16 +212,43 @@ def _choose_pooled(graph: Any, added: FrozenSet[str]) -> None:
         node.attr["pool"].list.i.extend(pooled)
 
 
-def _translate(
-    graph: Any, patch: Mapping[str, Any], names: _Names, added: Sequence[Any], removed: FrozenSet[str]
-) -> Tuple[Any, FrozenSet[str]]:
-    """The new graph, and the names of surviving nodes whose inputs changed."""
+def _rewire_map(patch: Mapping[str, Any], names: _Names) -> Dict[str, str]:
     rewire = {}
     for old, new in patch["rewire"]:
         source, target = names.reference(old), names.reference(new)
         if (source[0] == "^") != (target[0] == "^"):
             raise _refuse(f"rewire of {old} to {new}")
         rewire[source] = target
+    return rewire
+
+
+def _stand_in(result: Any, node: Any, rewire: Mapping[str, str], types: Optional[Types]) -> None:
+    """Keeps the name of a removed node that must stay: a function's control results (its updates)
+    and a session's fetches are found by name. A NoOp, or an Identity of what replaces the value."""
+    outputs = (types or {}).get(node.name, ())
+    used = node.name in rewire
+    control = rewire.get(f"^{node.name}")
+    if len(outputs) > 1 or (outputs and not used) or (not used and control is None):
+        raise _refuse(f"{node.op} node must stay and nothing stands in for it")
+    copy = result.node.add(name=node.name, op="Identity" if used else "NoOp", device=node.device)
+    if used:
+        if not outputs:
+            raise _refuse(f"type of {node.op} node is not known")
+        copy.attr["T"].type = outputs[0]
+        copy.input.append(_rewired(node.name, rewire))
+    if control is not None:
+        copy.input.append(_rewired(f"^{node.name}", rewire))
+
+
+def _translate(
+    graph: Any,
+    patch: Mapping[str, Any],
+    names: _Names,
+    added: Sequence[Any],
+    removed: FrozenSet[str],
+    rewire: Mapping[str, str],
+) -> Tuple[Any, FrozenSet[str]]:
+    """The new graph, and the names of surviving nodes whose inputs changed."""
     extra: Dict[str, List[str]] = {}
     for node, control in patch["controls"]:
         reference = names.reference(control if control.startswith("^") else f"^{control}")
@@ -260,8 +287,8 @@ def apply(
     """The patched copy of `graph`, a GraphDef as Grappler showed it.
 
     Added nodes are called "stitch/<prefix>/<name>"; `prefix` names the artifact, because a TF1
-    session keeps stateful kernels by node name. `types` gives output types of nodes where known.
-    Raises Refused(BAD_ARTIFACT).
+    session keeps stateful kernels by node name. A node of `preserve` may be removed when its uses
+    are rewired: a stand-in keeps its name. `types` gives output types of nodes where known. Raises Refused(BAD_ARTIFACT).
     """
     kept = frozenset(preserve)
     try:
@@ -273,11 +300,13 @@ def apply(
             raise _refuse("an added name is taken")
         names = _Names(numbering.ids, added)
         removed = frozenset(names.node(number) for number in patch["remove"])
-        if removed & kept:
-            raise _refuse("a node that must stay would be removed")
         devices = {node.name: node.device for node in graph.node}
         new = [_build_added(graph, entry, added[name], names, devices) for entry, name in entries]
-        result, changed = _translate(graph, patch, names, new, removed)
+        rewire = _rewire_map(patch, names)
+        result, changed = _translate(graph, patch, names, new, removed, rewire)
+        for node in graph.node:
+            if node.name in kept and node.name in removed:
+                _stand_in(result, node, rewire, types)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise _refuse(f"patch form: {type(error).__name__}: {error}") from error
     new_names = frozenset(node.name for node in new)

@@ -21,7 +21,8 @@ using tensorflow::Var;
 
 struct Write {
   Var* variable;
-  Tensor fresh;  // empty when the update is in place
+  bool in_place;
+  Tensor fresh;  // the variable's next value, unless in place (an empty tensor counts as one)
 };
 
 struct Session {
@@ -60,8 +61,10 @@ const char* PrepareWrite(OpKernelContext* context, Var* variable, StitchVariable
   for (int axis = 0; axis < request->rank; axis++) shape.AddDim(request->dims[axis]);
   bool same = tensor->IsInitialized() && tensor->shape() == shape;
   if (!same && variable->is_initialized) return "variable has another shape";
-  Write write{variable, Tensor()};
-  if (same && request->in_place && tensor->RefCountIsOne() && !variable->copy_on_read_mode.load()) {
+  Write write{variable, false, Tensor()};
+  write.in_place = same && request->in_place && tensor->RefCountIsOne() &&
+                   !variable->copy_on_read_mode.load();
+  if (write.in_place) {
     request->new_value = const_cast<char*>(tensor->tensor_data().data());
   } else {
     if (!context->allocate_temp(tensor->dtype(), shape, &write.fresh).ok()) return "out of memory";
@@ -122,7 +125,7 @@ void CloseVariables(void* opaque, bool commit) {
   auto* session = static_cast<Session*>(opaque);
   for (Write& write : session->writes) {
     if (!commit) break;
-    if (write.fresh.IsInitialized()) *write.variable->tensor() = std::move(write.fresh);
+    if (!write.in_place) *write.variable->tensor() = std::move(write.fresh);
     write.variable->is_initialized = true;
   }
   session->locks.clear();
