@@ -1,0 +1,49 @@
+# Two commands matter: `make demo` and `make test`. Each makes its own virtual environment and
+# installs what a fresh Debian machine lacks (as root; otherwise it says what to install).
+PYTHON ?= python3.11
+VENV := .venv
+VENV_TF215 := .venv-tf215
+STAMP := $(VENV)/.installed
+STAMP_TF215 := $(VENV_TF215)/.installed
+SYSTEM := $(VENV)/.system
+
+.PHONY: demo test lint bench clean plugin
+
+demo: plugin
+	$(VENV)/bin/python examples/demo.py
+
+test: plugin $(STAMP_TF215) lint
+	$(VENV)/bin/python -m pytest
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy stitchcore
+	$(VENV)/bin/lint-imports
+
+bench: plugin
+	$(VENV)/bin/python -m bench.cpu_subgraphs
+	$(VENV)/bin/python -m bench.jobs
+
+plugin: $(STAMP) $(STAMP_TF215)
+	$(VENV)/bin/python -m stitchcore.inject.build \
+	  --tensorflow $$($(VENV_TF215)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tensorflow \
+	  --tensorflow $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tensorflow
+
+$(SYSTEM):
+	sh tools/system.sh $(PYTHON)
+	$$(sh tools/python.sh $(PYTHON)) -m venv $(VENV)
+	touch $@
+
+$(STAMP): pyproject.toml $(SYSTEM)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -e '.[tensorflow,test,bench,cuda12]' 'tensorflow-cpu==2.21.*' ziglang
+	touch $@
+
+$(STAMP_TF215): $(SYSTEM)
+	$$(sh tools/python.sh $(PYTHON)) -m venv $(VENV_TF215)
+	$(VENV_TF215)/bin/python -m pip install --quiet --disable-pip-version-check 'tensorflow-cpu==2.15.1'
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(VENV_TF215) stitchcore/inject/lib .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,16 @@
+#!/bin/sh
+# Installs what a fresh Debian machine lacks: a C and C++ compiler and libsodium's static library.
+set -eu
+missing=""
+command -v gcc >/dev/null 2>&1 || missing="$missing gcc"
+command -v g++ >/dev/null 2>&1 || missing="$missing g++"
+[ -f /usr/include/sodium.h ] || missing="$missing libsodium-dev"
+"$(dirname "$0")/python.sh" "$1" >/dev/null 2>&1 || missing="$missing python3 python3-venv"
+[ -z "$missing" ] && exit 0
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "stitchcore needs:$missing. Install them (on Debian: apt-get install$missing) and call make again." >&2
+    exit 1
+fi
+apt-get update -qq
+# shellcheck disable=SC2086
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
