@@ -1,0 +1,76 @@
+"""Publishing an artifact: libraries, signed manifest and report, complete or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from stitchcore.artifact import manifest as manifests
+from stitchcore.artifact import sign
+from stitchcore.artifact.manifest import LibraryEntry, Manifest
+from stitchcore.artifact.store import Store
+from stitchcore.errors import Reason, Refused
+
+MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
+
+
+def library_entries(libraries: Sequence[bytes]) -> tuple[LibraryEntry, ...]:
+    """Manifest entries of shared objects, named by position."""
+    return tuple(
+        LibraryEntry(f"kernels_{number:02d}.so", hashlib.sha256(data).hexdigest())
+        for number, data in enumerate(libraries)
+    )
+
+
+def publish(
+    store: Store,
+    manifest: Manifest,
+    libraries: Sequence[bytes],
+    key: Ed25519PrivateKey,
+    reports: Mapping[str, bytes],
+) -> str:
+    """Sign and write the artifact; the signature comes last, so a reader sees all or nothing.
+
+    Equal content from two writers is equal bytes, and whoever writes last changes nothing. Raises
+    ValueError when `libraries` are not those of the manifest.
+    """
+    if library_entries(libraries) != manifest.libraries:
+        raise ValueError("the manifest names other libraries")
+    data = manifests.encode(manifest)
+    files = {
+        entry.file: library for entry, library in zip(manifest.libraries, libraries, strict=True)
+    }
+    files |= dict(reports)
+    files[MANIFEST] = data
+    files[SIGNATURE] = sign.sign(key, data)
+    store.publish(files, SIGNATURE, "artifacts", manifest.key)
+    return manifest.key
+
+
+def load(store: Store, key: str, public_key: str) -> tuple[Manifest, tuple[bytes, ...]]:
+    """The verified manifest and libraries of an artifact.
+
+    Raises Refused: STORE_UNREADABLE (missing), BAD_SIGNATURE, or BAD_ARTIFACT (a damaged file).
+    """
+    data = store.read("artifacts", key, MANIFEST)
+    if not sign.verify(public_key, store.read("artifacts", key, SIGNATURE), data):
+        raise Refused(key, Reason.BAD_SIGNATURE, "the manifest is not signed by this key")
+    try:
+        manifest = manifests.decode(data)
+    except msgspec.DecodeError as error:
+        raise Refused(key, Reason.BAD_ARTIFACT, str(error)) from error
+    libraries = []
+    for entry in manifest.libraries:
+        library = store.read("artifacts", key, entry.file)
+        if hashlib.sha256(library).hexdigest() != entry.sha256:
+            raise Refused(key, Reason.BAD_ARTIFACT, f"{entry.file} is damaged")
+        libraries.append(library)
+    return manifest, tuple(libraries)
+
+
+def exists(store: Store, key: str) -> bool:
+    """Whether a complete artifact of this key is published."""
+    return store.exists("artifacts", key, SIGNATURE)
