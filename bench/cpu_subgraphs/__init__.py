@@ -1,0 +1,1 @@
+"""Eight memory-intensive subgraphs of training steps: TF, XLA, hand-written, generated."""

@@ -1,0 +1,112 @@
+"""Tables and a plot of comparisons: JSON for machines, markdown for people, PNG for a glance."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from stitchcore.verify.measure import Comparison, Ratio
+
+CONTESTANTS = ("tf", "tf_fused", "xla", "hand", "generated", "bare_hand", "bare_generated")
+LARGE_SECONDS = 0.002
+"""Subgraphs whose bare kernel takes longer must reach 0.7 of it inside TensorFlow."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One subgraph. `ratios` are "numerator/denominator" seconds: above 1, the second is faster."""
+
+    name: str
+    title: str
+    milliseconds: dict[str, float]
+    ratios: dict[str, Ratio]
+    rounds: int
+    notes: tuple[str, ...]
+
+
+PAIRS = (
+    ("tf", "generated"), ("tf_fused", "generated"), ("xla", "generated"), ("hand", "generated"),
+    ("bare_hand", "bare_generated"), ("bare_generated", "generated"), ("bare_hand", "hand"),
+    ("tf", "hand"), ("xla", "hand"),
+)  # fmt: skip
+
+
+def row(name: str, title: str, comparison: Comparison, notes: Sequence[str]) -> Row:
+    present = comparison.seconds
+    ratios = {
+        f"{a}/{b}": comparison.ratio(a, b) for a, b in PAIRS if a in present and b in present
+    }
+    milliseconds = {contestant: comparison.median(contestant) * 1e3 for contestant in present}
+    rounds = len(next(iter(present.values())))
+    return Row(name, title, milliseconds, ratios, rounds, tuple(notes))
+
+
+def geometric_mean(rows: Sequence[Row], pair: str) -> float | None:
+    found = [math.log(row.ratios[pair].value) for row in rows if pair in row.ratios]
+    return math.exp(sum(found) / len(found)) if found else None
+
+
+def text(rows: Sequence[Row]) -> str:
+    """Markdown: milliseconds of each contestant, then ratios with 95 % intervals, then notes."""
+    shown = [c for c in CONTESTANTS if any(c in row.milliseconds for row in rows)]
+    lines = ["| ms (median) | " + " | ".join(shown) + " |", "|---" * (len(shown) + 1) + "|"]
+    for row in rows:
+        cells = [f"{row.milliseconds[c]:.3f}" if c in row.milliseconds else "-" for c in shown]
+        lines.append(f"| {row.title} | " + " | ".join(cells) + " |")
+    pairs = ["/".join(p) for p in PAIRS if any("/".join(p) in row.ratios for row in rows)]
+    lines += ["", "| ratio | " + " | ".join(pairs) + " |", "|---" * (len(pairs) + 1) + "|"]
+    for row in rows:
+        cells = [str(row.ratios[p]) if p in row.ratios else "-" for p in pairs]
+        lines.append(f"| {row.name} | " + " | ".join(cells) + " |")
+    if len(rows) > 1:
+        means = [geometric_mean(rows, pair) for pair in pairs]
+        cells = [f"{mean:.3f}" if mean is not None else "-" for mean in means]
+        lines.append("| geometric mean | " + " | ".join(cells) + " |")
+    notes = [f"- {row.name}: {note}" for row in rows for note in row.notes]
+    return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
+
+
+def processor() -> str:
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+        models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    return f"{models[0] if models else platform.machine()}, {len(models)} processors"
+
+
+def write(rows: Sequence[Row], base: Path) -> None:
+    """`base`.json, .md and .png (the plot only where matplotlib is installed)."""
+    base.parent.mkdir(parents=True, exist_ok=True)
+    record = {"processor": processor(), "rows": [asdict(row) for row in rows]}
+    base.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+    heading = f"{processor()}. Ratios of seconds, 95 % intervals; above 1 the second is faster.\n\n"
+    base.with_suffix(".md").write_text(heading + text(rows))
+    plot(rows, base.with_suffix(".png"))
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print(f"no plot: pip install matplotlib to get {path.name}")
+        return
+    shown = [c for c in ("tf", "xla", "hand", "generated") if any(c in r.milliseconds for r in rows)]
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots()
+    width = 0.8 / len(shown)
+    for number, contestant in enumerate(shown):
+        heights = [
+            row.milliseconds["tf"] / row.milliseconds[contestant]
+            if contestant in row.milliseconds
+            else 0.0
+            for row in rows
+        ]
+        positions = [p + (number - (len(shown) - 1) / 2) * width for p in range(len(rows))]
+        axes.bar(positions, heights, width, label=contestant)
+    axes.set_xticks(range(len(rows)), [row.name for row in rows], rotation=20, ha="right")
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_ylabel("speed, TensorFlow = 1")
+    axes.legend()
+    figure.savefig(path, dpi=110)
