@@ -21,6 +21,7 @@ class Reason(Enum):
     UNORDERED_VARIABLE = "unordered_variable"
     INPUT_PIPELINE = "input_pipeline"
     EVALUATION = "evaluation"
+    INITIALIZATION = "initialization"
     KERNEL_RANDOM_STATE = "kernel_random_state"
     DEVICE_BOUNDARY = "device_boundary"
     COLLECTIVE = "collective"

@@ -23,6 +23,7 @@ KERNEL_RANDOM = frozenset(
 COMMUNICATION = ("Collective", "Nccl", "_Send", "_Recv", "_HostSend", "_HostRecv", "Send", "Recv")
 UPDATE_PREFIXES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "Apply",
                    "SparseApply", "Scatter")  # fmt: skip
+PLAIN_ASSIGNMENTS = frozenset(("Assign", "AssignVariableOp"))
 XLA_ATTRIBUTE = "_XlaMustCompile"
 
 
@@ -42,8 +43,11 @@ def classify(graph: Any) -> Optional[str]:
             return reasons.INPUT_PIPELINE
     if any(operation.startswith(COMMUNICATION) for operation in operations):
         return reasons.COLLECTIVE
-    if any(is_update(operation) for operation in operations) or xla_calls(graph):
+    updates = {operation for operation in operations if is_update(operation)}
+    if xla_calls(graph) or updates - PLAIN_ASSIGNMENTS:
         return None
+    if updates:  # assignments alone: of values computed from variables, or of initial ones
+        return None if "ReadVariableOp" in operations else reasons.INITIALIZATION
     reads = operations & {"ReadVariableOp", "VariableV2", "ResourceGather", "VarHandleOp"}
     return reasons.EVALUATION if reads else reasons.INPUT_PIPELINE
 

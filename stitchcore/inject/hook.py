@@ -20,7 +20,14 @@ from .program import ORIGINAL, STITCHED, Instance, Program, View
 
 POLL_SECONDS = 0.1
 SAVINGS_SECONDS = 15.0
-QUIET = frozenset((reasons.REGION_TOO_SMALL, reasons.EVALUATION, reasons.INPUT_PIPELINE))
+QUIET = frozenset(
+    (
+        reasons.REGION_TOO_SMALL,
+        reasons.EVALUATION,
+        reasons.INITIALIZATION,
+        reasons.INPUT_PIPELINE,
+    )
+)
 FOREVER = 2**62
 
 
@@ -57,10 +64,10 @@ class Hook:
 
     def _say(self, reason: str, detail: str = "") -> None:
         """The one line a job may see; only the first is printed, events hold the rest."""
-        line = f"[stitch] {reason}" + (f": {detail}" if detail else "")
         if not self._said:
-            sys.stderr.write(line + "; the job runs unchanged\n")
-        self._said.append(line)
+            text = f"[stitch] {reason}" + (f": {detail}" if detail else "")
+            sys.stderr.write(f"{text}; the job runs its own step\n")
+        self._said.append(reason)
 
     def _refuse(self, about: str, reason: str, detail: str = "") -> None:
         with self._lock:
@@ -254,7 +261,6 @@ class Hook:
         if found.refused_late is not None:
             self._disable(found, found.refused_late, "the artifact came after the first step")
         elif self._may_swap(found):
-            instance.decided = None
             blocks = (program.ORIGINAL_BLOCK, program.FIRST_BLOCK)
             if self._config.control <= 0:
                 blocks = (0, FOREVER)
@@ -282,8 +288,8 @@ class Hook:
         for instance in list(self._instances.values()):
             late = instance.program.ready and instance.first_arm == ORIGINAL
             if waiting and late and instance.decided is None and instance.arm[0] == ORIGINAL:
-                if self._plugin.passes(instance.step, STITCHED) == 0 and instance.seen_blocks == 0:
-                    instance.seen_blocks = 1
+                if self._plugin.passes(instance.step, STITCHED) == 0 and not instance.swapped_late:
+                    instance.swapped_late = True
                     self._swap_late(instance)
             self._follow(instance)
         if time.monotonic() >= self._savings_due:
@@ -308,16 +314,18 @@ class Hook:
         keep = timer.verdict(instance.comparison)
         if keep is False:
             self._roll_back(instance)
-        elif instance.comparison is not None and instance.decided is None:
-            self._widen(instance, keep)
-
-    def _widen(self, instance: Instance, keep: Optional[bool]) -> None:
-        """Longer stitched blocks as evidence grows; once decided, only the control share stays."""
-        if keep:
+        elif keep and instance.decided is None:
             instance.decided = True
+            # Only the control share keeps running the original.
             original = program.ORIGINAL_BLOCK
             stitched = max(program.STITCHED_BLOCK, int(original / self._config.control) - original)
             self._plugin.schedule(instance.step, STITCHED, original, stitched)
+        elif instance.comparison is not None and not instance.widened:
+            # Not hopeless: more of the steps may be stitched while evidence grows.
+            instance.widened = instance.comparison.pairs >= 2
+            if instance.widened:
+                blocks = (program.ORIGINAL_BLOCK, program.STITCHED_BLOCK)
+                self._plugin.schedule(instance.step, STITCHED, *blocks)
 
     def _settle(self, found: Program) -> None:
         found.settled = True

@@ -55,7 +55,8 @@ class Instance:
     arm: Any  # pointer; arm[0] is what the next call should run
     can_alternate: bool
     cursor: int = 0
-    seen_blocks: int = 0
+    swapped_late: bool = False
+    widened: bool = False
     decided: Optional[bool] = None
     history: List[Interval] = field(default_factory=list)
     comparison: Optional[timer.Comparison] = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 INPUT_PIPELINE = "input_pipeline"
 EVALUATION = "evaluation"
+INITIALIZATION = "initialization"
 COLLECTIVE = "collective"
 KERNEL_RANDOM_STATE = "kernel_random_state"
 REGION_TOO_SMALL = "region_too_small"

@@ -15,7 +15,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from .plugin import Interval
 
 MINIMUM_PAIRS = 6
-ENOUGH_PAIRS = 24
+ENOUGH_PAIRS = 60  # still undecided: what is not shown to be as fast goes
 SLOWER = 1.02  # a step slower by more than this is rolled back
 HOPELESS = 1.25  # two pairs beyond this are proof enough
 
@@ -76,7 +76,7 @@ def compare(intervals: Sequence[Interval], skip: int = 1) -> Optional[Comparison
                       statistics.median(ratios), low, high)  # fmt: skip
 
 
-def verdict(comparison: Optional[Comparison], ratios_enough: int = ENOUGH_PAIRS) -> Optional[bool]:
+def verdict(comparison: Optional[Comparison]) -> Optional[bool]:
     """True: keep; False: roll back; None: not known yet."""
     if comparison is None:
         return None
@@ -88,4 +88,4 @@ def verdict(comparison: Optional[Comparison], ratios_enough: int = ENOUGH_PAIRS)
         return False
     if comparison.high < 1.0:
         return True
-    return comparison.ratio <= SLOWER if comparison.pairs >= ratios_enough else None
+    return comparison.ratio <= SLOWER if comparison.pairs >= ENOUGH_PAIRS else None
