@@ -123,30 +123,67 @@ def _format_boolean(value: bool) -> str:
     return "true" if value else "false"
 
 
-_DIMENSION_LISTS = (
-    "dimensions offset_dims collapsed_slice_dims start_index_map operand_batching_dims"
-    " start_indices_batching_dims slice_sizes update_window_dims inserted_window_dims"
-    " scatter_dims_to_operand_dims input_batching_dims scatter_indices_batching_dims"
-    " lhs_batch_dims rhs_batch_dims lhs_contracting_dims rhs_contracting_dims"
-    " dynamic_slice_sizes fft_length"
-).split()
-_INTEGERS = (
-    "iota_dimension index index_vector_dim feature_group_count batch_group_count feature_index"
-    " exponent_bits mantissa_bits k delta"
-).split()
-_BOOLEANS = (
-    "is_stable indices_are_sorted unique_indices largest left_side lower unit_diagonal"
-).split()
-_TEXTS = (
-    "direction type dim_labels distribution algorithm kind custom_call_target api_version"
-    " backend_config transpose_a fft_type domain"
-).split()
+_DIMENSION_LISTS = [
+    "dimensions",
+    "offset_dims",
+    "collapsed_slice_dims",
+    "start_index_map",
+    "operand_batching_dims",
+    "start_indices_batching_dims",
+    "slice_sizes",
+    "update_window_dims",
+    "inserted_window_dims",
+    "scatter_dims_to_operand_dims",
+    "input_batching_dims",
+    "scatter_indices_batching_dims",
+    "lhs_batch_dims",
+    "rhs_batch_dims",
+    "lhs_contracting_dims",
+    "rhs_contracting_dims",
+    "dynamic_slice_sizes",
+    "fft_length",
+]
+_INTEGERS = [
+    "iota_dimension",
+    "index",
+    "index_vector_dim",
+    "feature_group_count",
+    "batch_group_count",
+    "feature_index",
+    "exponent_bits",
+    "mantissa_bits",
+    "k",
+    "delta",
+]
+_BOOLEANS = [
+    "is_stable",
+    "indices_are_sorted",
+    "unique_indices",
+    "largest",
+    "left_side",
+    "lower",
+    "unit_diagonal",
+]
+_TEXTS = [
+    "direction",
+    "type",
+    "dim_labels",
+    "distribution",
+    "algorithm",
+    "kind",
+    "custom_call_target",
+    "api_version",
+    "backend_config",
+    "transpose_a",
+    "fft_type",
+    "domain",
+]
 
 CODECS: Mapping[str, tuple[Parser, Formatter]] = {
-    **{name: (_tuple, _format_tuple) for name in _DIMENSION_LISTS},
-    **{name: (int, str) for name in _INTEGERS},
-    **{name: (_boolean, _format_boolean) for name in _BOOLEANS},
-    **{name: (str, str) for name in _TEXTS},
+    **dict.fromkeys(_DIMENSION_LISTS, (_tuple, _format_tuple)),
+    **dict.fromkeys(_INTEGERS, (int, str)),
+    **dict.fromkeys(_BOOLEANS, (_boolean, _format_boolean)),
+    **dict.fromkeys(_TEXTS, (str, str)),
     "slice": (_slices, _format_slices),
     "padding": (_padding, _format_padding),
     "window": (_window, _format_window),

@@ -35,10 +35,6 @@ from stitchcore.hlo.shape import DTYPES
 Value = Any
 """An array, or a tuple of values."""
 
-_DECISIONS = frozenset(
-    n for n in op.OPCODES if n in (op.COMPARE, op.FLOOR, op.SIGN, op.IS_FINITE)
-) | frozenset(n for n in op.OPCODES if n.startswith(("round-", "ceil")))
-
 
 @dataclass(frozen=True)
 class Run:
@@ -105,7 +101,7 @@ def decisions(module: Module) -> list[Instruction]:
         if DTYPES[node.operands[0].shape.dtype].kind != "float":
             continue
         to_integer = node.opcode == op.CONVERT and DTYPES[node.shape.dtype].kind != "float"
-        if node.opcode in _DECISIONS or to_integer:
+        if node.opcode in op.DECISIONS or to_integer:
             found.append(node)
     return found
 
@@ -130,7 +126,7 @@ def _computation(
     arguments: Sequence[Value],
     keep: Collection[Instruction] | None,
 ) -> dict[Instruction, Value]:
-    """Values of `body`'s instructions; with `keep` given, all but those die after their last use."""
+    """Values of `body`'s instructions; with `keep`, all others die after their last use."""
     values: dict[Instruction, Value] = dict(zip(body.parameters, arguments, strict=True))
     order = list(topological((body.root,)))
     last: dict[Instruction, int] = {}

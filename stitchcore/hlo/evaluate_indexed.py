@@ -27,9 +27,7 @@ def dynamic_update_slice(node: Instruction, operands: Sequence[Array]) -> Array:
     return result
 
 
-def _window(
-    array: Array, starts: Sequence[Array], sizes: Sequence[int]
-) -> tuple[slice, ...]:
+def _window(array: Array, starts: Sequence[Array], sizes: Sequence[int]) -> tuple[slice, ...]:
     if len(starts) == 1 and starts[0].ndim == 1:
         starts = list(starts[0])
     begin = [
@@ -58,7 +56,7 @@ def gather(node: Instruction, operands: Sequence[Array]) -> Array:
         axis: np.clip(rows[..., i], 0, operand.shape[axis] - sizes[axis])
         for i, axis in enumerate(node["start_index_map"])
     }
-    for axis, batch_axis in zip(batching, node.get("start_indices_batching_dims", ())):
+    for axis, batch_axis in zip(batching, node.get("start_indices_batching_dims", ()), strict=True):
         position = batch_axis - (batch_axis > node["index_vector_dim"])
         starts[axis] = _along(len(batch), position, operand.shape[axis])
     window = [axis for axis in range(operand.ndim) if axis not in hidden]
@@ -72,8 +70,10 @@ def gather(node: Instruction, operands: Sequence[Array]) -> Array:
             offset = _along(len(window), window.index(axis), sizes[axis])
             index.append(start + offset)
     shape = batch + tuple(sizes[axis] for axis in window)
-    taken = operand[tuple(np.broadcast_to(i, shape) for i in index)] if index else (
-        np.broadcast_to(operand, shape)
+    taken = (
+        operand[tuple(np.broadcast_to(i, shape) for i in index)]
+        if index
+        else (np.broadcast_to(operand, shape))
     )
     offset_dims = node["offset_dims"]
     rank = len(batch) + len(window)
@@ -135,7 +135,7 @@ def _scatter_places(
 
     places, inside = np.zeros(update.shape, np.int64), np.ones(update.shape, np.bool_)
     targets = node["scatter_dims_to_operand_dims"]
-    batch_axes = dict(zip(batching, node.get("scatter_indices_batching_dims", ())))
+    batch_axes = dict(zip(batching, node.get("scatter_indices_batching_dims", ()), strict=True))
     for axis, extent in enumerate(operand.shape):
         start: Array = np.zeros((), np.int64)
         size = 1
@@ -161,7 +161,9 @@ def sort(node: Instruction, operands: Sequence[Array], before: Callable[..., Arr
     length = moved[0].shape[-1]
     rows = [m.reshape(-1, length) for m in moved]
     order = _sorted_order(rows, before)
-    taken = [np.take_along_axis(r, order, 1).reshape(m.shape) for r, m in zip(rows, moved)]
+    taken = [
+        np.take_along_axis(r, order, 1).reshape(m.shape) for r, m in zip(rows, moved, strict=True)
+    ]
     results = tuple(np.moveaxis(t, -1, axis) for t in taken)
     return results if node.shape.elements is not None else results[0]
 
@@ -216,10 +218,7 @@ def _ranks(
         probe = take(run, middle)
         mine = [take(r, items) for r in rows]
         other = [take(r, probe) for r in rows]
-        if strict:
-            ahead = ~_before(before, mine, other)
-        else:
-            ahead = _before(before, other, mine)
+        ahead = ~_before(before, mine, other) if strict else _before(before, other, mine)
         active = low < high
         low = np.where(active & ahead, middle + 1, low)
         high = np.where(active & ~ahead, middle, high)

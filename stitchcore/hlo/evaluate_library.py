@@ -20,7 +20,7 @@ def dot(node: Instruction, operands: Sequence[Array], precision: Precision) -> A
     left_rows = _matrices(left, node.get("lhs_batch_dims", ()), node["lhs_contracting_dims"])
     right_rows = _matrices(right, node.get("rhs_batch_dims", ()), node["rhs_contracting_dims"])
     product = np.matmul(left_rows, right_rows.swapaxes(-1, -2))
-    return settle(product.reshape(node.shape.dims), node.shape.dtype, precision)
+    return settle(product.reshape(node.shape.static), node.shape.dtype, precision)
 
 
 def _matrices(array: Array, batch: Sequence[int], contracting: Sequence[int]) -> Array:
@@ -41,7 +41,7 @@ def convolution(node: Instruction, operands: Sequence[Array], precision: Precisi
     right = working(operands[1]).transpose([right_labels.index(c) for c in spatial + "io"])
     groups, batch_groups = node.get("feature_group_count", 1), node.get("batch_group_count", 1)
     left = _spread(left, node["window"])
-    right = np.flip(right, [i for i, d in enumerate(node["window"]) if d.reversed])
+    right = np.flip(right, tuple(i for i, d in enumerate(node["window"]) if d.reversed))
     parts = []
     count = max(groups, batch_groups)
     for group in range(count):

@@ -13,19 +13,19 @@ from stitchcore.hlo.shape import DTYPES
 
 
 def iota(node: Instruction, operands: Sequence[Array], precision: Precision) -> Array:
-    dims, axis = node.shape.dims, node["iota_dimension"]
+    dims, axis = node.shape.static, node["iota_dimension"]
     line = np.arange(dims[axis]).astype(DTYPES[node.shape.dtype].numpy)
     line = widen(line, node.shape.dtype, precision)
     return np.broadcast_to(line.reshape([-1 if i == axis else 1 for i in range(len(dims))]), dims)
 
 
 def reshape(node: Instruction, operands: Sequence[Array]) -> Array:
-    return operands[0].reshape(node.shape.dims)
+    return operands[0].reshape(node.shape.static)
 
 
 def broadcast(node: Instruction, operands: Sequence[Array]) -> Array:
     """A bounded operand dimension brings its actual extent."""
-    operand, target = operands[0], list(node.shape.dims)
+    operand, target = operands[0], list(node.shape.static)
     spread = [1] * len(target)
     for axis, extent in zip(node["dimensions"], operand.shape, strict=True):
         spread[axis] = extent
@@ -53,7 +53,7 @@ def concatenate(node: Instruction, operands: Sequence[Array]) -> Array:
 def pad(node: Instruction, operands: Sequence[Array]) -> Array:
     """Negative edge padding removes elements; interior padding spreads them apart."""
     operand, value = operands
-    result = np.full(node.shape.dims, value, operand.dtype)
+    result = np.full(node.shape.static, value, operand.dtype)
     sources, targets = [], []
     for (low, _, interior), extent, out in zip(
         node["padding"], operand.shape, result.shape, strict=True

@@ -24,7 +24,7 @@ _HALF = np.uint64(32)
 def rng(node: Instruction, operands: Sequence[Array], precision: Precision) -> Array:
     generator = np.random.Generator(np.random.Philox(key=node["unique"]))
     low, high = operands
-    dims = node.shape.dims
+    dims = node.shape.static
     if node["distribution"] == "rng_normal":
         drawn = low.astype(np.float64) + high * generator.standard_normal(dims)
     else:
@@ -40,16 +40,16 @@ def bit_generator(node: Instruction, operands: Sequence[Array]) -> Any:
     target = DTYPES[bits_shape.dtype].numpy
     if target.kind not in "iu" or state.dtype != np.uint64:
         raise Refused(node.opcode, Reason.UNSUPPORTED_TYPE, str(node.shape))
-    count = int(np.prod(bits_shape.dims, dtype=np.int64))
+    count = int(np.prod(bits_shape.static, dtype=np.int64))
     algorithm = node["algorithm"]
-    if algorithm == "rng_three_fry":
-        new_state, bits = _three_fry(state, bits_shape.dims, target)
-    elif algorithm in ("rng_philox", "rng_default"):
+    if algorithm == "rng_three_fry" and state.size == 2:
+        new_state, bits = _three_fry(state, bits_shape.static, target)
+    elif algorithm in ("rng_philox", "rng_default") and state.size == 3:
         new_state, words = _philox(state, count if target.itemsize < 8 else 2 * count)
         bits = words if target.itemsize < 8 else words[0::2] | words[1::2] << _HALF
-        bits = bits[:count].reshape(bits_shape.dims)
+        bits = bits[:count].reshape(bits_shape.static)
     else:
-        raise Refused(node.opcode, Reason.UNSUPPORTED_OPCODE, algorithm)
+        raise Refused(node.opcode, Reason.UNSUPPORTED_OPCODE, f"{algorithm} of {state.size} words")
     unsigned = np.dtype(f"u{target.itemsize}")
     return new_state, bits.astype(unsigned).view(target)
 
@@ -79,11 +79,9 @@ def _philox(state: Array, words: int) -> tuple[Array, Array]:
     return np.array(parts[: state.size], np.uint64), np.stack(x, 1).reshape(-1)[:words]
 
 
-def _three_fry(
-    state: Array, dims: Sequence[Any], target: np.dtype[Any]
-) -> tuple[Array, Array]:
-    """`state` is [key, counter]. 32-bit results are the two words of each block, one half after
-    the other along the dimension that XLA splits; 64-bit results join them."""
+def _three_fry(state: Array, dims: Sequence[Any], target: np.dtype[Any]) -> tuple[Array, Array]:
+    """`state` is [key, counter]. 32-bit results are the two words of each block, next to each
+    other along the dimension that XLA splits; 64-bit results join them."""
     count = int(np.prod(dims, dtype=np.int64))
     if target.itemsize == 8:
         first, second = _three_fry_words(state, count)
@@ -97,8 +95,8 @@ def _three_fry(
         half = [d // 2 if i == axis else d for i, d in enumerate(padded)]
         advance = int(np.prod(half, dtype=np.int64))
         first, second = _three_fry_words(state, advance)
-        joined = np.concatenate([first.reshape(half), second.reshape(half)], axis)
-        bits = joined[tuple(slice(d) for d in dims)] if len(dims) else joined[0]
+        pairs = np.stack([first.reshape(half), second.reshape(half)], axis + 1).reshape(padded)
+        bits = pairs[tuple(slice(d) for d in dims)] if len(dims) else pairs[0]
     parts = [int(state[0]), (int(state[1]) + advance) & (2**64 - 1)]
     return np.array(parts, np.uint64), bits
 

@@ -78,7 +78,9 @@ def _fold(
 def _padded(array: Array, node: Instruction, value: Any) -> Array:
     """`array` with the window's base dilation and padding filled with `value`."""
     window = node["window"]
-    dilated = [(n - 1) * d.lhs_dilate + 1 if n else 0 for n, d in zip(array.shape, window)]
+    dilated = [
+        (n - 1) * d.lhs_dilate + 1 if n else 0 for n, d in zip(array.shape, window, strict=True)
+    ]
     shape = [n + d.pad_low + d.pad_high for n, d in zip(dilated, window, strict=True)]
     result = np.full(shape, value, array.dtype)
     sources, targets = [], []
@@ -107,7 +109,8 @@ def reduce_window(node: Instruction, operands: Sequence[Array], precision: Preci
         views = sliding_window_view(padded, spans)
         rank = values.ndim
         views = views[tuple(slice(None, None, d.stride) for d in window)]
-        views = views[(..., *(slice(None, None, d.rhs_dilate) for d in window))]
+        apart = tuple(slice(None, None, d.rhs_dilate) for d in window)
+        views = views[(slice(None),) * rank + apart]
         result = function.reduce(
             views, axis=tuple(range(rank, 2 * rank)), dtype=values.dtype, initial=initial
         )

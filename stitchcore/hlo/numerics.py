@@ -48,7 +48,7 @@ def round_nearest_afz(x: Array) -> Array:
     """Round to nearest, halves away from zero; exact, with no intermediate x + 0.5."""
     whole = np.trunc(x)
     step = np.where(np.abs(x - whole) >= 0.5, np.copysign(1, x), 0)
-    return np.copysign(whole + step, x).astype(x.dtype)
+    return np.asarray(np.copysign(whole + step, x), x.dtype)
 
 
 def rsqrt(x: Array) -> Array:
@@ -70,7 +70,7 @@ def population_count(x: Array) -> Array:
     unsigned = x.astype(np.dtype(f"u{x.dtype.itemsize}"))
     octets = np.ascontiguousarray(unsigned).reshape(-1, 1).view(np.uint8)
     counts = np.unpackbits(octets, axis=1).sum(axis=1)
-    return counts.reshape(x.shape).astype(x.dtype)
+    return np.asarray(counts.reshape(x.shape), x.dtype)
 
 
 def count_leading_zeros(x: Array) -> Array:
@@ -122,7 +122,7 @@ def remainder(x: Array, y: Array) -> Array:
 def _overflows(x: Array, y: Array) -> Array:
     if x.dtype.kind != "i":
         return np.zeros(np.broadcast(x, y).shape, np.bool_)
-    return (x == np.iinfo(x.dtype).min) & (y == -1)
+    return np.asarray((x == np.iinfo(x.dtype).min) & (y == -1))
 
 
 def power(x: Array, y: Array) -> Array:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo import attributes as codecs
@@ -27,7 +26,7 @@ from stitchcore.hlo.instruction import (
 )
 from stitchcore.hlo.literal import parse_literal
 from stitchcore.hlo.module import Module
-from stitchcore.hlo.scan import ARRAY, Layout, ScanError, Scanner, split, closing
+from stitchcore.hlo.scan import Layout, ScanError, Scanner, closing, split
 from stitchcore.hlo.shape import DTYPES, Shape
 
 _COMMENT = re.compile(r"/\*[^\"\n]*?\*/")
@@ -41,7 +40,6 @@ _OP_NAME = re.compile(r"op_name=\"((?:[^\"\\]|\\.)*)\"")
 _UNIQUE = re.compile(r"frontend_attributes=\{[^}]*unique=\"(\d+)\"")
 _ALIAS = re.compile(r"\{(\d*)\}:\s*\((\d+),\s*\{(\d*)\}")
 _SYMBOLS = re.compile(r", symbols=\{([^}]*)\}")
-_OTHER_TYPES = re.compile(r"token|opaque|c64|c128|s[124]|u[124]|f8\w+|f4\w+")
 _LITERAL_DTYPES = frozenset(DTYPES)
 
 

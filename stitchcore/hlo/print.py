@@ -115,7 +115,7 @@ def _attribute_text(node: Instruction, called: Mapping[Computation, str]) -> str
         if isinstance(value, Computation):
             texts.append(f"{name}=%{called[value]}")
         elif name == "branch_computations":
-            texts += _branches(node, [f"%{called[branch]}" for branch in value])
+            texts += _branches(node, [f"%{called[branch]}" for branch in node[name]])
         elif name == "unique":
             texts.append(f'frontend_attributes={{unique="{value}"}}')
         elif name == "text":

@@ -11,16 +11,25 @@ from stitchcore.hlo import dim as dims
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.attributes import WindowDim
 from stitchcore.hlo.dim import Dim, Polynomial
-from stitchcore.hlo.instruction import Computation, Instruction, computation, instruction, topological
+from stitchcore.hlo.instruction import (
+    Computation,
+    Instruction,
+    computation,
+    instruction,
+    topological,
+)
 from stitchcore.hlo.literal import from_array
 from stitchcore.hlo.module import Module
+from stitchcore.hlo.numerics import Array
 from stitchcore.hlo.shape import DTYPES, Shape
 
 Rebuild = Callable[[Instruction, tuple[Instruction, ...]], Instruction]
 """(old instruction, its new operands) -> new instruction."""
 
 
-def rebuild(body: Computation, build: Rebuild) -> tuple[Computation, dict[Instruction, Instruction]]:
+def rebuild(
+    body: Computation, build: Rebuild
+) -> tuple[Computation, dict[Instruction, Instruction]]:
     """`body` with every instruction passed through `build`, and the map from old to new."""
     made: dict[Instruction, Instruction] = {}
     for node in topological((*body.parameters, body.root)):
@@ -62,9 +71,7 @@ def substitute(value: Hashable, convert: Callable[[Dim], Dim]) -> Hashable:
 
 def substitute_shape(shape: Shape, convert: Callable[[Dim], Dim]) -> Shape:
     if shape.elements is not None:
-        return replace(
-            shape, elements=tuple(substitute_shape(e, convert) for e in shape.elements)
-        )
+        return replace(shape, elements=tuple(substitute_shape(e, convert) for e in shape.elements))
     return replace(shape, dims=tuple(convert(d) for d in shape.dims))
 
 
@@ -96,7 +103,7 @@ def _specialized(
     shape = substitute_shape(node.shape, convert)
     ratio = node.get("ratio")
     if ratio is not None:
-        value = quotient(int(convert(ratio[0])), int(convert(ratio[1])), shape.dtype)  # type: ignore[arg-type]
+        value = quotient(int(convert(ratio[0])), int(convert(ratio[1])), shape.dtype)
         return instruction(op.CONSTANT, shape, value=from_array(value, shape.dtype))
     attributes = {
         name: map_computations(substitute(value, convert), lambda c: _inner(c, convert, inner))
@@ -105,7 +112,7 @@ def _specialized(
     return instruction(node.opcode, shape, operands, **attributes)
 
 
-def quotient(numerator: int, denominator: int, dtype: str) -> np.ndarray[tuple[int, ...], np.dtype]:  # type: ignore[type-arg]
+def quotient(numerator: int, denominator: int, dtype: str) -> Array:
     """What a symbolic constant holds: the exact quotient rounded to `dtype` (through float64)."""
     target = DTYPES[dtype].numpy
     if target.kind in "iub":
@@ -115,9 +122,7 @@ def quotient(numerator: int, denominator: int, dtype: str) -> np.ndarray[tuple[i
     return np.asarray(np.float64(numerator) / np.float64(denominator)).astype(target)
 
 
-def map_computations(
-    value: Hashable, convert: Callable[[Computation], Computation]
-) -> Hashable:
+def map_computations(value: Hashable, convert: Callable[[Computation], Computation]) -> Hashable:
     """An attribute value with the computations in it converted."""
     if isinstance(value, Computation):
         return convert(value)

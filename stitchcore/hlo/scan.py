@@ -11,7 +11,7 @@ from stitchcore.hlo.shape import DTYPES, Shape
 
 ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\](?:\{([^}]*)\})?")
 _BRACKET = re.compile(r"[\"(){}\[\],]")
-_OTHER_TYPES = frozenset("token opaque c64 c128 s1 s2 s4 u1 u2 u4".split())
+_OTHER_TYPES = frozenset(["token", "opaque", "c64", "c128", "s1", "s2", "s4", "u1", "u2", "u4"])
 
 
 class ScanError(Exception):
@@ -118,7 +118,8 @@ def closing(text: str, position: int) -> int:
 
 def split(text: str) -> list[str]:
     """`text` cut at the commas outside brackets and quotes."""
-    parts, depth, start, position = [], 0, 0, 0
+    parts: list[str] = []
+    depth = start = position = 0
     while True:
         found = _BRACKET.search(text, position)
         if found is None:

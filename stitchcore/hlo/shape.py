@@ -64,6 +64,14 @@ class Shape:
         return len(self.dims)
 
     @property
+    def static(self) -> tuple[int, ...]:
+        """The extents as integers. Raises ValueError when one is symbolic."""
+        extents = tuple(dim for dim in self.dims if isinstance(dim, int))
+        if len(extents) != len(self.dims):
+            raise ValueError(f"{self} is not static")
+        return extents
+
+    @property
     def size(self) -> Dim:
         """Number of elements of an array."""
         product: Dim = 1

@@ -1,4 +1,4 @@
-"""XLA's own CPU backend (jaxlib) as a second opinion on HLO text. Skips loudly where it is absent."""
+"""XLA's own CPU backend (jaxlib) as a second opinion on HLO text; a loud skip without it."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ def run(client: Any, text: str, arguments: Sequence[np.ndarray[Any, Any]]) -> li
     executable = client.compile_and_load(stable, _jax.DeviceList((device,)), options)
     buffers = [_put(np.asarray(a), device) for a in arguments]
     results = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
-    return [np.asarray(result[0]) for result in results]
+    return [result[0]._single_device_array_to_np_array_did_copy()[0] for result in results]
 
 
 def _put(array: np.ndarray[Any, Any], device: Any) -> Any:
     from types import SimpleNamespace
 
-    from jaxlib import _jax
-    from jaxlib import _hlo
+    from jaxlib import _hlo, _jax
 
     aval = SimpleNamespace(shape=array.shape, dtype=array.dtype, weak_type=False)
 

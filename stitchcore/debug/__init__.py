@@ -1,0 +1,1 @@
+"""Tools that attack the compiler: random modules, reducers, dumps."""

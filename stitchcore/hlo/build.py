@@ -1,0 +1,165 @@
+"""Building instructions with their shapes inferred: what rewriting rules, expansion and the fuzzer
+share. Each function checks what it would silently get wrong and raises ValueError."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.dim import Dim
+from stitchcore.hlo.instruction import Computation, Instruction, computation, instruction
+from stitchcore.hlo.literal import Literal, from_array
+from stitchcore.hlo.literal import scalar as literal_scalar
+from stitchcore.hlo.numerics import Array
+from stitchcore.hlo.shape import Shape
+
+
+def parameter(number: int, dtype: str, dims: Sequence[Dim] = ()) -> Instruction:
+    return instruction(op.PARAMETER, Shape(dtype, tuple(dims)), number=number)
+
+
+def literal(value: Literal) -> Instruction:
+    return instruction(op.CONSTANT, Shape(value.dtype, value.dims), value=value)
+
+
+def constant(value: bool | int | float, dtype: str) -> Instruction:
+    """A scalar constant."""
+    return literal(literal_scalar(value, dtype))
+
+
+def array(value: Array, dtype: str) -> Instruction:
+    """An array constant."""
+    return literal(from_array(value, dtype))
+
+
+def elementwise(opcode: str, *operands: Instruction, **attributes: Hashable) -> Instruction:
+    """An elementwise instruction whose result has the type of its (last) operand."""
+    record = op.record(opcode)
+    if record.kind != "elementwise" or record.arity != len(operands):
+        raise ValueError(f"{opcode} of {len(operands)} operands is not elementwise")
+    shaped = operands[1] if opcode in (op.CLAMP, op.SELECT) else operands[0]
+    if any(o.shape.dims not in (shaped.shape.dims, ()) for o in operands):
+        raise ValueError(f"{opcode} of {[str(o.shape) for o in operands]}")
+    dtype = "pred" if opcode in (op.COMPARE, op.IS_FINITE) else shaped.shape.dtype
+    return instruction(opcode, Shape(dtype, shaped.shape.dims), operands, **attributes)
+
+
+def convert(operand: Instruction, dtype: str) -> Instruction:
+    """`operand` itself when it already is of `dtype`."""
+    if operand.shape.dtype == dtype:
+        return operand
+    return instruction(op.CONVERT, Shape(dtype, operand.shape.dims), (operand,))
+
+
+def broadcast(operand: Instruction, dims: Sequence[Dim], axes: Sequence[int]) -> Instruction:
+    """`operand`'s dimension i becomes dimension `axes[i]` of the result."""
+    if tuple(dims[axis] for axis in axes) != operand.shape.dims:
+        raise ValueError(f"broadcast of {operand.shape} to {dims} along {axes}")
+    shape = Shape(operand.shape.dtype, tuple(dims))
+    return instruction(op.BROADCAST, shape, (operand,), dimensions=tuple(axes))
+
+
+def splat(value: bool | int | float, like: Instruction) -> Instruction:
+    """A constant of `like`'s shape with every element `value`."""
+    one = constant(value, like.shape.dtype)
+    return broadcast(one, like.shape.dims, ()) if like.shape.dims else one
+
+
+def reshape(operand: Instruction, dims: Sequence[Dim]) -> Instruction:
+    if tuple(dims) == operand.shape.dims:
+        return operand
+    shape = Shape(operand.shape.dtype, tuple(dims))
+    if shape.size != operand.shape.size:
+        raise ValueError(f"reshape of {operand.shape} to {shape}")
+    return instruction(op.RESHAPE, shape, (operand,))
+
+
+def transpose(operand: Instruction, permutation: Sequence[int]) -> Instruction:
+    if list(permutation) == list(range(operand.shape.rank)):
+        return operand
+    dims = tuple(operand.shape.dims[axis] for axis in permutation)
+    shape = Shape(operand.shape.dtype, dims)
+    return instruction(op.TRANSPOSE, shape, (operand,), dimensions=tuple(permutation))
+
+
+def slice_(operand: Instruction, ranges: Sequence[tuple[Dim, Dim, int]]) -> Instruction:
+    """`ranges` are (start, limit, stride); strides above 1 need static bounds."""
+    dims: list[Dim] = []
+    for start, limit, stride in ranges:
+        span = limit - start
+        if stride == 1:
+            dims.append(span)
+        elif isinstance(span, int):
+            dims.append(-(-span // stride))
+        else:
+            raise ValueError("a strided slice needs static bounds")
+    shape = Shape(operand.shape.dtype, tuple(dims))
+    return instruction(op.SLICE, shape, (operand,), slice=tuple(ranges))
+
+
+def pad(
+    operand: Instruction, value: Instruction, padding: Sequence[tuple[Dim, Dim, int]]
+) -> Instruction:
+    """`padding` is (low, high, interior) per dimension."""
+    dims = tuple(
+        low + high + extent + (extent - 1) * interior
+        for (low, high, interior), extent in zip(padding, operand.shape.dims, strict=True)
+    )
+    shape = Shape(operand.shape.dtype, dims)
+    return instruction(op.PAD, shape, (operand, value), padding=tuple(padding))
+
+
+def concatenate(operands: Sequence[Instruction], axis: int) -> Instruction:
+    total: Dim = 0
+    for operand in operands:
+        total = total + operand.shape.dims[axis]
+    first = operands[0].shape
+    shape = Shape(first.dtype, (*first.dims[:axis], total, *first.dims[axis + 1 :]))
+    return instruction(op.CONCATENATE, shape, operands, dimensions=(axis,))
+
+
+def reverse(operand: Instruction, axes: Sequence[int]) -> Instruction:
+    return instruction(op.REVERSE, operand.shape, (operand,), dimensions=tuple(axes))
+
+
+def iota(dtype: str, dims: Sequence[Dim], axis: int) -> Instruction:
+    return instruction(op.IOTA, Shape(dtype, tuple(dims)), iota_dimension=axis)
+
+
+def monoid(opcode: str, dtype: str) -> Computation:
+    """The computation of two scalars that reductions apply."""
+    left, right = parameter(0, dtype), parameter(1, dtype)
+    return computation((left, right), elementwise(opcode, left, right))
+
+
+def reduce(
+    operand: Instruction, axes: Sequence[int], reducer: str, initial: Instruction | None = None
+) -> Instruction:
+    """Over `axes` with a monoid, from `initial` or the reducer's identity."""
+    dtype = operand.shape.dtype
+    if initial is None:
+        identity = op.record(reducer).identity
+        if identity is None:
+            raise ValueError(f"{reducer} does not reduce")
+        initial = constant(identity(dtype), dtype)
+    dims = tuple(d for axis, d in enumerate(operand.shape.dims) if axis not in axes)
+    return instruction(
+        op.REDUCE,
+        Shape(dtype, dims),
+        (operand, initial),
+        dimensions=tuple(axes),
+        to_apply=monoid(reducer, dtype),
+    )
+
+
+def tuple_(operands: Sequence[Instruction]) -> Instruction:
+    shape = Shape("tuple", elements=tuple(operand.shape for operand in operands))
+    return instruction(op.TUPLE, shape, operands)
+
+
+def get_tuple_element(operand: Instruction, index: int) -> Instruction:
+    if operand.opcode == op.TUPLE:
+        return operand.operands[index]
+    if operand.shape.elements is None:
+        raise ValueError(f"{operand.shape} is not a tuple")
+    return instruction(op.GET_TUPLE_ELEMENT, operand.shape.elements[index], (operand,), index=index)
