@@ -1,0 +1,86 @@
+"""Settings of the command line and the worker: the only reader of their environment variables.
+
+| variable | meaning | default |
+|---|---|---|
+| STITCH_STORE | folder of requests, answers, artifacts and sessions | `$XDG_CACHE_HOME/stitch/store` |
+| STITCH_CACHE | folder of compiled translation units | `$XDG_CACHE_HOME/stitch/kernels` |
+| STITCH_KEY | file of the user's signing key | `$XDG_DATA_HOME/stitch/signing.key` |
+| STITCH_DUMP | folder for the text of every stage | no dump |
+| STITCH_PLANNER | planner by name | exhaustive |
+| STITCH_JOBS | compilers that run at a time | cores |
+| STITCH_WORKER_MEMORY | resident bytes the worker may use | 8 GiB |
+| STITCH_WORKER_SECONDS | seconds the worker may take for one graph | 600 |
+| STITCH_WAIT | seconds `stitch run --wait` holds the first step back | 600 |
+
+Variables of the job side are read in `inject/settings.py`, in the job's process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class BadOption(ValueError):
+    """An environment variable whose value cannot be used; the message names it and the mend."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """One process's settings. Bytes and seconds; `signature` is their part of cache keys."""
+
+    store: Path
+    cache: Path
+    key: Path
+    dump: Path | None = None
+    planner: str = "exhaustive"
+    jobs: int = 1
+    worker_memory: int = 8 * 2**30
+    worker_seconds: float = 600.0
+    wait: float = 600.0
+
+    @property
+    def signature(self) -> str:
+        """What of these settings may change an artifact."""
+        return f"planner={self.planner}"
+
+
+def read(environment: Mapping[str, str]) -> Options:
+    """Options from environment variables. Raises BadOption naming the variable."""
+    home = Path(environment.get("HOME") or "/tmp")
+    caches = Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "stitch"
+    data = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share") / "stitch"
+    dump = environment.get("STITCH_DUMP")
+    return Options(
+        store=Path(environment.get("STITCH_STORE") or caches / "store").absolute(),
+        cache=Path(environment.get("STITCH_CACHE") or caches / "kernels").absolute(),
+        key=Path(environment.get("STITCH_KEY") or data / "signing.key").absolute(),
+        dump=Path(dump).absolute() if dump else None,
+        planner=environment.get("STITCH_PLANNER") or "exhaustive",
+        jobs=int(_number(environment, "STITCH_JOBS", os.cpu_count() or 1, 1, 1024)),
+        worker_memory=int(_number(environment, "STITCH_WORKER_MEMORY", 8 * 2**30, 2**28, 2**50)),
+        worker_seconds=_number(environment, "STITCH_WORKER_SECONDS", 600, 1, 86400),
+        wait=_number(environment, "STITCH_WAIT", 600, 0, 86400),
+    )
+
+
+def of_this_process() -> Options:
+    """Options of this process's environment."""
+    return read(os.environ)
+
+
+def _number(
+    environment: Mapping[str, str], name: str, default: float, low: float, high: float
+) -> float:
+    text = environment.get(name)
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        raise BadOption(f"{name}={text!r} is not a number") from None
+    if not low <= value <= high:
+        raise BadOption(f"{name}={text!r} is not between {low:g} and {high:g}")
+    return value
