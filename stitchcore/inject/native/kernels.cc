@@ -55,8 +55,12 @@ void* stitch_load_library(const char* data, size_t size, char* error, size_t err
     std::string path = "/proc/self/fd/" + std::to_string(file);
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
-  if (library == nullptr) snprintf(error, error_size, "%s", whole ? dlerror() : "write failed");
-  close(file);
+  if (library == nullptr) {
+    snprintf(error, error_size, "%s", whole ? dlerror() : "write failed");
+    close(file);
+  }
+  // A loaded library's descriptor stays open: dlopen knows libraries by path, and a reused number
+  // would give back the earlier library.
   return library;
 }
 
