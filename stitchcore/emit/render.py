@@ -42,10 +42,13 @@ from stitchcore.kernel.nodes import (
 )
 
 HALVES = frozenset({"bf16", "f16"})
-"""Types computed in f32: a register holds the rounded float, memory the 16-bit pattern."""
+"""Types computed in f32: a register holds the rounded float, memory the 16-bit pattern.
+
+Likewise pred is bool in registers and a byte in memory (gcc does not vectorise loads of _Bool).
+"""
 
 MEMORY_TYPES: Mapping[str, str] = {
-    "pred": "bool",
+    "pred": "uint8_t",
     **{f"{k}{b}": f"{'u' * (k == 'u')}int{b}_t" for k in "su" for b in (8, 16, 32, 64)},
     "f16": "uint16_t",
     "bf16": "uint16_t",
@@ -64,7 +67,7 @@ def working(dtype: str) -> str:
 
 def register_type(dtype: str) -> str:
     """C type of a scalar of `dtype`."""
-    return MEMORY_TYPES[working(dtype)]
+    return "bool" if dtype == "pred" else MEMORY_TYPES[working(dtype)]
 
 
 def literal(value: bool | int | float, dtype: str) -> str:
@@ -171,6 +174,8 @@ class Renderer:
 
     def load(self, node: Load) -> str:
         element = self.element(node.buffer, node.indices)
+        if node.dtype == "pred":
+            return f"({element} != 0)"
         return f"st_load_{node.dtype}({element})" if node.dtype in HALVES else element
 
     def element(self, buffer: Buffer, indices: Sequence[Index]) -> str:

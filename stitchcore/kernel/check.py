@@ -44,13 +44,15 @@ from stitchcore.kernel.walk import buffers_of
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _RESERVED = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if"
-    " inline int long register restrict return short signed sizeof static struct switch typedef union"
+    " inline int long register restrict return short signed sizeof static struct switch typedef"
+    " union"
     " unsigned void volatile while bool true false asm typeof near far"
     " buffers symbols scratch phase task_begin task_end saved failed first tasks begin end"
     " blockIdx threadIdx blockDim gridDim group_lane".split()
 )
 """Words of C, CUDA and of the text around a kernel's own names."""
 
+_OPTIONAL = frozenset({"type"})
 _KEPT_HEADS = ("st_", "ST_", "failed_")
 _KEPT_TAILS = ("_part", "_wide", "_block", "_last")
 
@@ -284,9 +286,12 @@ def _apply(node: Apply, names: _Names, place: _Place) -> None:
         raise place.fail(f"{node.opcode} takes {record.arity} operands, has {len(types)}")
     if types[-1] not in record.dtypes:
         raise place.fail(f"{node.opcode} does not take {types[-1]}")
-    missing = set(record.attributes) - {key for key, _ in node.attributes}
+    given = dict(node.attributes)
+    missing = set(record.attributes) - set(given) - _OPTIONAL
     if missing:
         raise place.fail(f"{node.opcode} lacks {sorted(missing)}")
+    if given.get("type") == "TOTALORDER":
+        raise place.fail(f"{node.opcode} by total order has no text")
     if node.opcode == opcodes.SELECT:
         _same(types[0], "pred", "select", place)
         types = types[1:]

@@ -101,6 +101,7 @@ def flags(compiler: Compiler, device: Device) -> tuple[str, ...]:
     chosen = ["-std=gnu11", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno"]
     chosen += ["-fno-trapping-math", "-fopenmp-simd", "-fno-strict-aliasing"]
     chosen += ["-fvisibility=hidden", "-Wno-unknown-pragmas"]
+    chosen.append("-Werror=implicit-function-declaration")
     if device.vector_bytes == 64:
         chosen.append("-mprefer-vector-width=512")
     if "ziglang" in compiler.command:
@@ -193,7 +194,7 @@ def loop_reports(source: str, text: str) -> tuple[LoopReport, ...]:
     between pragma and closing brace counts; without one the first remark there is the reason.
     """
     success: dict[int, int] = {}
-    missed: dict[int, str] = {}
+    missed: dict[int, list[str]] = {}
     pattern = re.compile(r"kernels\.c:(\d+):\d+: (optimized|missed|remark):\s*(.*)")
     for match in map(pattern.match, text.splitlines()):
         if match is None:
@@ -202,16 +203,26 @@ def loop_reports(source: str, text: str) -> tuple[LoopReport, ...]:
         if (width := _vector_bytes(message)) > 0:
             success[line] = max(success.get(line, 0), width)
         elif match[2] != "optimized":
-            missed.setdefault(line, message)
+            missed.setdefault(line, []).append(message)
     reports = []
     lines = source.splitlines()
     for start, content in enumerate(lines):
         if (found := _MARKER.search(content)) is not None:
             span = range(start, _end_of_block(lines, start) + 1)  # 1-based: from the pragma
             width = max(success.get(number, 0) for number in span)
-            reasons = [missed[number] for number in span if number in missed]
-            reports.append(LoopReport(found[1], width, "" if width else (reasons or [""])[0]))
+            reasons = [reason for number in span for reason in missed.get(number, [])]
+            reports.append(_report(found[1], width, reasons))
     return tuple(reports)
+
+
+def _report(loop: str, width: int, reasons: Sequence[str]) -> LoopReport:
+    if width:
+        return LoopReport(loop, width)
+    failed = [reason for reason in reasons if reason.startswith(("not vectorized", "couldn't"))]
+    if not failed and any(re.search("__builtin_mem(cpy|move|set)", r) for r in reasons):
+        return LoopReport(loop, 64, "a library copy or fill")
+    failed.sort(key=lambda reason: reason.startswith("couldn't"))
+    return LoopReport(loop, 0, (failed or list(reasons) or ["no remark"])[0])
 
 
 def _end_of_block(lines: Sequence[str], start: int) -> int:

@@ -150,7 +150,7 @@ ST_INLINE bool st_add_pred(bool a, bool b) { return a | b; }
 ST_INLINE bool st_multiply_pred(bool a, bool b) { return a & b; }
 ST_INLINE bool st_maximum_pred(bool a, bool b) { return a | b; }
 ST_INLINE bool st_minimum_pred(bool a, bool b) { return a & b; }
-ST_INLINE bool st_select_pred(bool c, bool a, bool b) { return c ? a : b; }
+ST_INLINE bool st_select_pred(bool c, bool a, bool b) { return (c & a) | (!c & b); }
 ST_INLINE bool st_clamp_pred(bool low, bool x, bool high) { return (x | low) & high; }
 
 /* ---- floats: what does not depend on a math library -------------------------------------------- */
@@ -161,9 +161,15 @@ ST_INLINE bool st_clamp_pred(bool low, bool x, bool high) { return (x | low) & h
   ST_INLINE T st_divide_##t(T a, T b) { return a / b; }                                               \
   ST_INLINE T st_negate_##t(T a) { return -a; }                                                       \
   ST_INLINE T st_select_##t(bool c, T a, T b) { return c ? a : b; }                                   \
-  /* NaN propagates from either side; which of two zeros is unspecified */      \
-  ST_INLINE T st_maximum_##t(T a, T b) { return (a > b) | (a != a) ? a : b; }                         \
-  ST_INLINE T st_minimum_##t(T a, T b) { return (a < b) | (a != a) ? a : b; }                         \
+  /* NaN propagates from either side; which of two zeros is unspecified */                            \
+  ST_INLINE T st_maximum_##t(T a, T b) {                                                              \
+    T larger = a > b ? a : b;                                                                         \
+    return a != a ? a : larger;                                                                       \
+  }                                                                                                   \
+  ST_INLINE T st_minimum_##t(T a, T b) {                                                              \
+    T smaller = a < b ? a : b;                                                                        \
+    return a != a ? a : smaller;                                                                      \
+  }                                                                                                   \
   ST_INLINE T st_clamp_##t(T low, T x, T high) {                                                      \
     return st_minimum_##t(st_maximum_##t(low, x), high);                                              \
   }                                                                                                   \
@@ -231,7 +237,22 @@ ST_FROM_INTEGER(u8, uint8_t)
 ST_FROM_INTEGER(u16, uint16_t)
 ST_FROM_INTEGER(u32, uint32_t)
 ST_FROM_INTEGER(u64, uint64_t)
-ST_FROM_INTEGER(pred, bool)
+/* A conditional, as gcc does not vectorise the conversion of _Bool. */
+#define ST_FROM_PRED(t, T)                                                                            \
+  ST_INLINE T st_convert_pred_##t(bool x) { return x ? (T)1 : (T)0; }
+ST_FROM_PRED(pred, bool)
+ST_FROM_PRED(s8, int8_t)
+ST_FROM_PRED(s16, int16_t)
+ST_FROM_PRED(s32, int32_t)
+ST_FROM_PRED(s64, int64_t)
+ST_FROM_PRED(u8, uint8_t)
+ST_FROM_PRED(u16, uint16_t)
+ST_FROM_PRED(u32, uint32_t)
+ST_FROM_PRED(u64, uint64_t)
+ST_FROM_PRED(f32, float)
+ST_FROM_PRED(f64, double)
+ST_FROM_PRED(f16, float)
+ST_FROM_PRED(bf16, float)
 
 /* ---- bitcasts between types of one width ---------------------------------------------------------- */
 #define ST_BITCAST(a, A, b, B) ST_INLINE B st_bitcast_##a##_##b(A x) { return (B)x; }
@@ -264,20 +285,23 @@ ST_BITCAST_HALF(bf16)
 ST_INLINE float st_bitcast_f16_bf16(float x) { return st_load_bf16(st_store_f16(x)); }
 ST_INLINE float st_bitcast_bf16_f16(float x) { return st_load_f16(st_store_bf16(x)); }
 
-/* reduce-precision to E exponent and M mantissa bits (M < 23), round to nearest even. */
-ST_INLINE float st_reduce_precision_f32(float x, int exponent_bits, int mantissa_bits) {
-  uint32_t u = st_bits_f32(x);
-  int drop = 23 - mantissa_bits;
-  uint32_t last = drop > 0 ? (u >> drop) & 1u : 0u;
-  uint32_t bias = drop > 0 ? (1u << (drop - 1)) - 1u + last : 0u;
-  uint32_t rounded = (u + bias) & ~((1u << drop) - 1u);
-  uint32_t magnitude = rounded & 0x7fffffffu;
-  uint32_t sign = u & 0x80000000u;
-  uint32_t largest = (uint32_t)((1 << (exponent_bits - 1)) - 1);
-  uint32_t overflow = (127u + largest + 1u) << 23;
-  uint32_t underflow = (127u - largest + 1u) << 23;
-  uint32_t v = magnitude >= overflow ? 0x7f800000u : magnitude;
-  v = magnitude < underflow ? 0u : v;
-  return x != x ? x : st_from_bits_f32(v | sign);
-}
+/* reduce-precision to exponent_bits and mantissa_bits, round to nearest even; tiny values become 0. */
+#define ST_REDUCE_PRECISION(t, T, U, MANTISSA, BIAS, EXPONENT_BITS)                                   \
+  ST_INLINE T st_reduce_precision_##t(T x, int exponent_bits, int mantissa_bits) {                    \
+    U u = st_bits_##t(x);                                                                             \
+    U sign = u & ((U)1 << (MANTISSA + EXPONENT_BITS));                                                \
+    int drop = mantissa_bits < MANTISSA ? MANTISSA - mantissa_bits : 0;                               \
+    U last = drop > 0 ? (u >> drop) & 1u : 0u;                                                        \
+    U half = drop > 0 ? ((U)1 << (drop - 1)) - 1u + last : 0u;                                        \
+    U magnitude = ((u ^ sign) + half) & ~(((U)1 << drop) - 1u);                                       \
+    int largest = exponent_bits < EXPONENT_BITS ? (1 << (exponent_bits - 1)) - 1 : BIAS;              \
+    U overflow = (U)(BIAS + largest + 1) << MANTISSA;                                                 \
+    U underflow = (U)(BIAS - largest + 1) << MANTISSA;                                                \
+    U infinity = (U)(2 * BIAS + 1) << MANTISSA;                                                       \
+    U v = magnitude >= overflow ? infinity : magnitude;                                               \
+    v = magnitude < underflow ? 0u : v;                                                               \
+    return x != x ? x : st_from_bits_##t(v | sign);                                                   \
+  }
+ST_REDUCE_PRECISION(f32, float, uint32_t, 23, 127, 8)
+ST_REDUCE_PRECISION(f64, double, uint64_t, 52, 1023, 11)
 #endif

@@ -190,8 +190,10 @@ ST_INLINE double st_cbrt_f64(double x) { return cbrt(x); }
 ST_INLINE double st_sine_f64(double x) { return sin(x); }
 ST_INLINE double st_cosine_f64(double x) { return cos(x); }
 ST_INLINE double st_tan_f64(double x) { return tan(x); }
-ST_INLINE double st_power_f64(double x, double y) { return pow(x, y); }
-ST_INLINE double st_atan2_f64(double y, double x) { return atan2(y, x); }
+/* libm looks at bits where DAZ does not act: denormal arguments become zeros first. */
+ST_INLINE double st_flush_f64(double x) { return x == 0.0 ? x * 0.0 : x; }
+ST_INLINE double st_power_f64(double x, double y) { return pow(st_flush_f64(x), st_flush_f64(y)); }
+ST_INLINE double st_atan2_f64(double y, double x) { return atan2(st_flush_f64(y), st_flush_f64(x)); }
 ST_INLINE double st_remainder_f64(double x, double y) { return fmod(x, y); }
 ST_INLINE float st_remainder_f32(float x, float y) { return fmodf(x, y); }
 #endif

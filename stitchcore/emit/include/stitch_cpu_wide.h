@@ -12,7 +12,7 @@
 /* x in quarter turns: returns the quadrant, sets *angle to the rest in radians, |angle| <= pi/4. */
 ST_INLINE int32_t st_quarter_turn_f32(float x, double *angle) {
   uint32_t u = st_bits_f32(x);
-  uint32_t exponent = (u >> 23) & 0xffu;
+  long exponent = (long)((int32_t)u >> 23) & 0xff;
   uint64_t mantissa = (u & 0x007fffffu) | 0x00800000u;
   uint64_t product = mantissa * st_two_over_pi_high[exponent];
   product += (mantissa * st_two_over_pi_low[exponent]) >> 32;
@@ -23,7 +23,7 @@ ST_INLINE int32_t st_quarter_turn_f32(float x, double *angle) {
   double turn = (high * 4294967296.0 + low * 2.0) * (1.5707963267948966 / 4611686018427387904.0);
   bool negative = (u >> 31) != 0;
   /* below 2^-3 the table is not needed and the angle is exact */
-  bool small = exponent < 124u;
+  bool small = exponent < 124;
   *angle = small ? (double)x : negative ? -turn : turn;
   int32_t q = small ? 0 : (int32_t)(uint32_t)quadrant;
   return negative ? -q : q;
