@@ -8,6 +8,8 @@
    over without it.
 4. Small scopes of one level do not depend on each other and are merged (remote stitching), which
    saves their launches.
+5. What a scope reads from earlier ones is computed again where that moves fewer bytes
+   (recompute.py).
 
 Every step is linear or n log n in the number of instructions.
 """
@@ -22,7 +24,7 @@ from stitchcore.errors import Reason, Refusal
 from stitchcore.hlo.instruction import Computation, Instruction
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.print import called_computations, names
-from stitchcore.plan import candidates, extract, levels
+from stitchcore.plan import candidates, extract, levels, recompute
 from stitchcore.plan.candidates import Graph, Role
 from stitchcore.plan.cost import total, unfused
 from stitchcore.plan.pattern import CostFunction, Feasibility, Pattern, Plan
@@ -175,7 +177,39 @@ def _scopes(
                 work += [((*key, 0), first), ((*key, 1), second)]
     if refused:
         return [], refused
-    return _merged(graph, ready, device, cost, accept, extractor), {}
+    merged = _merged(graph, ready, device, cost, accept, extractor)
+    return _recomputed(graph, merged, device, accept, extractor), {}
+
+
+def _recomputed(
+    graph: Graph,
+    scopes: list[_Scope],
+    device: Device,
+    accept: Acceptance,
+    extractor: extract.Extractor,
+) -> list[_Scope]:
+    """Scopes that compute again what is dearer to read. A scope whose new pattern is refused keeps
+    its old one; outputs follow from what the others then read."""
+    ordered = sorted(scopes, key=lambda scope: scope.key)
+    parts = recompute.improve(
+        graph, [recompute.Part(scope.members) for scope in ordered], extractor, device
+    )
+    for _ in range(2):
+        read = {v for part in parts for v in extractor.closure(part.members, part.extras)[1]}
+        patterns = [extractor.pattern(part.members, part.extras, read) for part in parts]
+        refused = [
+            number
+            for number, (scope, pattern) in enumerate(zip(ordered, patterns, strict=True))
+            if pattern != scope.pattern and accept(pattern) is not None
+        ]
+        if not refused:
+            return [
+                _Scope(scope.key, scope.members, pattern)
+                for scope, pattern in zip(ordered, patterns, strict=True)
+            ]
+        for number in refused:
+            parts[number] = recompute.Part(ordered[number].members)
+    return ordered
 
 
 def _components(graph: Graph, level: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:

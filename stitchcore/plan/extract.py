@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from stitchcore.plan.candidates import Graph, Role
 from stitchcore.plan.pattern import Pattern
 
@@ -17,12 +19,45 @@ class Extractor:
                 for u in graph.reads[v]:
                     self._readers[u].append(v)
 
-    def pattern(self, members: tuple[int, ...]) -> Pattern:
+    def pattern(
+        self,
+        members: tuple[int, ...],
+        extras: frozenset[int] = frozenset(),
+        read: Collection[int] | None = None,
+    ) -> Pattern:
         """The pattern of `members` (ascending positions), with the aliases and duplicables they
-        read. Outputs are the members that others read or memory must hold."""
+        read, and the placed `extras` of other patterns computed here once more.
+
+        Outputs are the members that memory must hold: demanded, or among `read`, the positions
+        other patterns read; without `read`, whatever an instruction outside `members` reads.
+        """
+        graph = self._graph
+        inside, inputs = self.closure(members, extras)
+        wanted = set(members)
+        outputs = [
+            v
+            for v in members
+            if graph.demanded[v]
+            or (
+                v in read
+                if read is not None
+                else any(reader not in wanted for reader in self._readers[v])
+            )
+        ]
+        instructions = graph.instructions
+        return Pattern(
+            tuple(instructions[v] for v in sorted(inside)),
+            tuple(instructions[v] for v in inputs),
+            tuple(instructions[v] for v in outputs),
+        )
+
+    def closure(
+        self, members: tuple[int, ...], extras: frozenset[int]
+    ) -> tuple[set[int], tuple[int, ...]]:
+        """All positions computed inside, and those read from outside (ascending)."""
         graph = self._graph
         inside = set(members)
-        inputs: dict[int, None] = {}
+        inputs: set[int] = set()
         stack = list(members)
         while stack:
             v = stack.pop()
@@ -30,23 +65,12 @@ class Extractor:
                 u = graph.position[operand]
                 if u in inside or u in inputs:
                     continue
-                if graph.through[u]:
+                if graph.through[u] or u in extras:
                     inside.add(u)
                     stack.append(u)
                 else:
-                    inputs[u] = None
-        wanted = set(members)
-        outputs = [
-            v
-            for v in members
-            if graph.demanded[v] or any(reader not in wanted for reader in self._readers[v])
-        ]
-        instructions = graph.instructions
-        return Pattern(
-            tuple(instructions[v] for v in sorted(inside)),
-            tuple(instructions[v] for v in sorted(inputs)),
-            tuple(instructions[v] for v in outputs),
-        )
+                    inputs.add(u)
+        return inside, tuple(sorted(inputs))
 
     def halves(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Cut `members` into a first and a second part (no value flows back) between a quarter and
