@@ -7,7 +7,7 @@ Every element of writable memory remembers who wrote and read it last: two lanes
 iterations that touch one element, one of them writing, with no Barrier (or phase) between, raise
 Race. A scalar that lanes accumulated into cannot be read before its Combine.
 
-Arithmetic is `elementwise.compute`: each Apply is rounded to its storage type, denormals are flushed.
+Arithmetic is `opcodes.compute`: each Apply is rounded to its type, denormals are flushed.
 Usable up to about 1e6 elements; lanes are an axis, tasks and serial loops are Python loops.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.hlo import elementwise, opcodes
+from stitchcore.hlo import opcodes
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel import index
 from stitchcore.kernel.memory import ALL_LANES, Access, KernelError, Memory, Race, allocate
@@ -238,7 +238,7 @@ def _accumulate(statement: Accumulate, run: _Run) -> None:
     if lanes is None or scalar in lanes.defined:
         if isinstance(current, _Partial):
             raise KernelError(f"{run.kernel.name}: {scalar.name} holds partials of lanes")
-        updated = elementwise.compute(reducer, (current, value), scalar.dtype)
+        updated = opcodes.compute(reducer, (current, value), scalar.dtype)
         if lanes is not None and lanes.active is not None:
             updated = np.where(lanes.active, updated, current)
         run.values[scalar] = updated
@@ -246,9 +246,7 @@ def _accumulate(statement: Accumulate, run: _Run) -> None:
     if not isinstance(current, _Partial):
         current = _everywhere(current, run.lane_count)
     partials = _by_lane(value, reducer, scalar.dtype, lanes, run.lane_count)
-    run.values[scalar] = _Partial(
-        elementwise.compute(reducer, (current.lanes, partials), scalar.dtype)
-    )
+    run.values[scalar] = _Partial(opcodes.compute(reducer, (current.lanes, partials), scalar.dtype))
 
 
 def _everywhere(value: Array, count: int) -> _Partial:
@@ -271,7 +269,7 @@ def _fold(table: Array, reducer: str, dtype: str) -> Array:
     """Reduction over the first axis, as a tree."""
     while len(table) > 1:
         half = len(table) // 2
-        folded = elementwise.compute(reducer, (table[:half], table[half : 2 * half]), dtype)
+        folded = opcodes.compute(reducer, (table[:half], table[half : 2 * half]), dtype)
         table = np.concatenate([folded, table[2 * half :]])
     return np.asarray(table[0])
 
@@ -325,13 +323,13 @@ def _expression(node: Expression, run: _Run) -> Any:
             return _load(buffer, indices, run)
         case FromIndex(position, dtype):
             wide = np.asarray(_index(position, run), np.int64)
-            return elementwise.compute(opcodes.CONVERT, (wide,), dtype)
+            return opcodes.compute(opcodes.CONVERT, (wide,), dtype)
         case InRange(position, low, high):
             at = np.asarray(_index(position, run))
             return np.asarray((at >= _index(low, run)) & (at < _index(high, run)))
         case Apply(opcode, operands, dtype, attributes):
             values = [_expression(operand, run) for operand in operands]
-            return elementwise.compute(opcode, values, dtype, dict(attributes))
+            return opcodes.compute(opcode, values, dtype, dict(attributes))
 
 
 def _access(run: _Run, reads: bool) -> Access:
