@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from stitchcore.hlo import opcodes
@@ -104,17 +105,15 @@ def _targets(name: str, dtype: str) -> list[str]:
         return sorted(DTYPES)
     if name == opcodes.BITCAST_CONVERT:
         same = DTYPES[dtype].bytes
-        kinds = [
-            t for t, d in DTYPES.items() if d.bytes == same and (t == "pred") == (dtype == "pred")
-        ]
-        return sorted(kinds)
+        pred = dtype == "pred"
+        return sorted(t for t, d in DTYPES.items() if d.bytes == same and (t == "pred") == pred)
     if name in (opcodes.COMPARE, opcodes.IS_FINITE):
         return ["pred"]
     return [dtype]
 
 
 def inputs(case: Case, rng: np.random.Generator) -> list[Array]:
-    """Operands: every pair (or triple) of edge values, then ordinary ones of the record's domain."""
+    """Operands: all pairs (or triples) of edge values, then ordinary ones of the domain."""
     edges = [edge_values(dtype) for dtype in case.sources]
     if len(edges) == 3:
         edges = [values[: 12 if i else 2] for i, values in enumerate(edges)]
@@ -152,40 +151,11 @@ def edge_values(dtype: str) -> Array:
         if limits.min < 0:
             chosen += [-1, -2, -3, limits.min, limits.min + 1]
         return np.array(chosen, target.numpy)
-    import ml_dtypes
-
-    limits_ = ml_dtypes.finfo(target.numpy)
-    tiny, largest = float(limits_.tiny), float(limits_.max)
-    chosen_ = [
-        0.0,
-        -0.0,
-        1.0,
-        -1.0,
-        np.inf,
-        -np.inf,
-        np.nan,
-        tiny,
-        -tiny,
-        tiny / 4,
-        largest,
-        -largest,
-    ]
-    chosen_ += [
-        0.5,
-        -0.5,
-        1.5,
-        2.5,
-        -2.5,
-        3.0,
-        -2.0,
-        100.0,
-        -100.0,
-        1e-3,
-        255.0,
-        256.0,
-        -3.0,
-        300.0,
-    ]
-    chosen_ += [32768.0, -32769.0, 2.0**31, -(2.0**31), 2.0**32, 2.0**63, -(2.0**63), 2.0**64, 1e20]
+    numbers = ml_dtypes.finfo(target.numpy)  # type: ignore[no-untyped-call]
+    tiny, largest = float(numbers.tiny), float(numbers.max)
+    special = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, tiny, -tiny, tiny / 4, largest]
+    special += [-largest, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, -2.0, 100.0, -100.0, 1e-3, 255.0, 256.0]
+    special += [-3.0, 300.0, 32768.0, -32769.0, 2.0**31, -(2.0**31), 2.0**32, 2.0**63, -(2.0**63)]
+    special += [2.0**64, 1e20]
     with np.errstate(over="ignore"):
-        return np.array(chosen_, np.float64).astype(target.numpy)
+        return np.array(special, np.float64).astype(target.numpy)
