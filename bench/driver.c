@@ -17,10 +17,12 @@ static struct {
   const int64_t *symbols;
   char *scratch;
   int64_t phase, tasks, chunk;
+  int serial;  // of the phase in flight
   _Atomic int64_t next, failure;
 } job;
 static _Atomic int started, finished;
-enum { SPIN = 20000, CHUNKS = 8 };
+static _Atomic int door;  // may the helper still join this phase?
+enum { SPIN = 20000, CHUNKS = 8, OPEN = 0, JOINED = 1, CLOSED = 2 };
 
 static void work(void) {
   for (;;) {
@@ -41,8 +43,10 @@ static void *helper(void *unused) {
       else syscall(SYS_futex, &started, FUTEX_WAIT_PRIVATE, seen, 0, 0, 0);
     }
     seen = now;
+    int open = OPEN;
+    if (!atomic_compare_exchange_strong(&door, &open, JOINED)) continue;
     work();
-    atomic_store(&finished, seen);
+    atomic_store(&finished, job.serial);
   }
   return 0;
 }
@@ -66,10 +70,14 @@ int64_t run_kernel(kernel function, void *const *buffers, const int64_t *symbols
       continue;
     }
     job.chunk = (tasks[phase] + CHUNKS - 1) / CHUNKS;
-    int ticket = atomic_fetch_add(&started, 1) + 1;
+    job.serial++;
+    atomic_store(&door, OPEN);
+    atomic_fetch_add(&started, 1);
     syscall(SYS_futex, &started, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
     work();
-    while (atomic_load(&finished) != ticket) _mm_pause();
+    int open = OPEN;  // a helper that has not joined by now need not be waited for
+    if (atomic_compare_exchange_strong(&door, &open, CLOSED)) continue;
+    while (atomic_load(&finished) != job.serial) _mm_pause();
   }
   return job.failure;
 }

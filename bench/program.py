@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import mmap
 import platform
 import subprocess
 import tempfile
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from stitchcore.artifact.table import TABLE_VERSION
-from stitchcore.target.cpu_runtime import aligned_empty, load_library
+from stitchcore.target.cpu_runtime import load_library
 
 HERE = Path(__file__).resolve().parent
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -84,6 +85,24 @@ def driver() -> ctypes.CDLL:
     return library
 
 
+HUGE = 2 << 20
+
+
+def resident(shape: tuple[int, ...], dtype: str, huge: bool) -> Array:
+    """A zeroed array in memory of its own: `huge` as the plug-in's pool makes it (2 MB aligned, on
+    huge pages), else as TensorFlow's allocator does (ordinary pages).
+    """
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    alignment = HUGE if huge and size >= POOLED_BYTES else 4096
+    pages = mmap.mmap(-1, (size + alignment - 1) // alignment * alignment + alignment)
+    if alignment == HUGE:
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    block = np.frombuffer(pages, np.uint8)
+    start = -block.ctypes.data % alignment
+    block[start : start + size] = 0
+    return block[start : start + size].view(dtype).reshape(shape)
+
+
 @lru_cache(maxsize=64)
 def _loaded(library: bytes) -> ctypes.CDLL:
     return load_library(library)
@@ -106,10 +125,10 @@ class Bare:
 
 
 def bare(program: Program, inputs: Mapping[str, Array], threads: int = 2) -> Bare:
-    """Bind `program` to copies of `inputs`, 64-byte aligned; updates overwrite those copies."""
+    """Bind `program` to copies of `inputs`; updates overwrite those copies."""
     values: dict[str, Array] = {}
     for value in program.inputs:
-        values[value.name] = aligned_empty(value.shape, np.dtype(value.dtype), 4096)
+        values[value.name] = resident(value.shape, value.dtype, huge=False)
         values[value.name][...] = inputs[value.name]
     aliases = {result: source for source, result in program.updates}
     launches = {}
@@ -118,8 +137,7 @@ def bare(program: Program, inputs: Mapping[str, Array], threads: int = 2) -> Bar
             if output.name in aliases:
                 values[output.name] = values[aliases[output.name]]
             else:
-                values[output.name] = aligned_empty(output.shape, np.dtype(output.dtype), 4096)
-                values[output.name][...] = 0  # the first touch is not measured
+                values[output.name] = resident(output.shape, output.dtype, huge=True)
         launches[f"{number}:{launch.symbol}"] = _bind(launch, values, threads)
     return Bare(values, launches, program.results)
 
@@ -127,8 +145,7 @@ def bare(program: Program, inputs: Mapping[str, Array], threads: int = 2) -> Bar
 def _bind(launch: Launch, values: Mapping[str, Array], threads: int) -> Callable[[], None]:
     names = [*launch.inputs, *(value.name for value in launch.outputs)]
     pointers = (ctypes.c_void_p * len(names))(*(values[name].ctypes.data for name in names))
-    scratch = aligned_empty((max(launch.scratch_bytes, 64),), np.dtype(np.uint8))
-    scratch[...] = 0
+    scratch = resident((max(launch.scratch_bytes, 64),), "uint8", huge=True)
     tasks = (ctypes.c_int64 * len(launch.tasks))(*launch.tasks)
     function = ctypes.cast(getattr(_loaded(launch.library), launch.symbol), ctypes.c_void_p)
     run = driver().run_kernel

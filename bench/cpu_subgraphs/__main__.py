@@ -59,12 +59,14 @@ def enter(subgraph: subgraphs.Subgraph) -> tuple[dict[str, contestants.Contestan
 
 
 def wrong(judgements: Mapping[str, list[Judgement]], results: tuple[str, ...]) -> list[str]:
-    return [
-        f"{name} {result}: {judgement}"
-        for name, listed in judgements.items()
-        for result, judgement in zip(results, listed, strict=True)
-        if not judgement.passed
-    ]
+    """Up to three failed results of each contestant, and how many there are."""
+    found = []
+    for name, listed in judgements.items():
+        failed = [f"{r}: {j}" for r, j in zip(results, listed, strict=True) if not j.passed]
+        found += [f"{name} {one}" for one in failed[:3]]
+        if len(failed) > 3:
+            found.append(f"{name}: WRONG in {len(failed)} results in all")
+    return found
 
 
 def run(name: str, rounds: int, seconds: float) -> report.Row:
