@@ -1,0 +1,1 @@
+"""Pattern to Kernel: axes, dominants and schemes, mapping, storage, barriers, lowering."""

@@ -1,0 +1,383 @@
+"""Emission of values: expressions of the loop IR, each once, in the outermost loop that allows it.
+
+A Body is a stack of open blocks (task, rows, serial and lane loops). A value is a function of its
+axes; an environment binds them to indices. Its statement goes to the innermost block that one of
+these indices needs, so row-level values land between the lane loops and are computed once a row.
+Blocks remember what they hold: asking again for a value at the same indices costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+
+from stitchcore.errors import Reason, Refused
+from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.instruction import Instruction
+from stitchcore.hlo.query import reducer_of
+from stitchcore.hlo.shape import DTYPES
+from stitchcore.kernel import index
+from stitchcore.kernel.index import Binary, Index, Variable
+from stitchcore.kernel.nodes import (
+    Accumulate,
+    Accumulator,
+    Apply,
+    Buffer,
+    Expression,
+    FromIndex,
+    InRange,
+    Let,
+    Literal,
+    Load,
+    Loop,
+    LoopKind,
+    Scalar,
+    Statement,
+    Store,
+)
+from stitchcore.schedule import views
+from stitchcore.schedule.axes import Axes, Axis
+
+Environment = Mapping[Axis, Index]
+Key = tuple[Instruction, tuple[Index, ...]]
+
+CONSTANT_LIMIT = 64
+"""Elements of an array constant that may be written as nested selects."""
+
+
+@dataclass(frozen=True)
+class Residence:
+    """Where a value lies: `buffer` has one dimension for each of `order`, in that order.
+
+    `origin` is subtracted from the index of its axis (a LOCAL buffer holds one lane block); when
+    `exact` is set the value lies there only for these indices of its axes.
+    """
+
+    buffer: Buffer
+    order: tuple[Axis, ...]
+    origin: tuple[tuple[Axis, Index], ...] = ()
+    exact: tuple[Index, ...] | None = None
+
+
+@dataclass
+class Names:
+    """Fresh names, unique within a kernel."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def new(self, stem: str) -> str:
+        number = self.counts.get(stem, 0)
+        self.counts[stem] = number + 1
+        return f"{stem}{number}"
+
+
+@dataclass
+class _Block:
+    statements: list[Statement] = field(default_factory=list)
+    values: dict[Key, Expression] = field(default_factory=dict)
+
+
+@cache
+def variables_of(node: Index) -> frozenset[str]:
+    """Names of the variables and symbols in an index."""
+    if isinstance(node, int):
+        return frozenset()
+    if isinstance(node, Variable):
+        return frozenset((node.name,))
+    assert isinstance(node, Binary)
+    return variables_of(node.left) | variables_of(node.right)
+
+
+def accumulation_dtype(dtype: str) -> str:
+    """Sums of 2-byte floats are kept in f32 and rounded once."""
+    narrow = DTYPES[dtype].kind == "float" and DTYPES[dtype].bytes == 2
+    return "f32" if narrow else dtype
+
+
+def convert(value: Expression, dtype: str) -> Expression:
+    return value if value.dtype == dtype else Apply(op.CONVERT, (value,), dtype)
+
+
+class Body:
+    """Statements of one section under construction."""
+
+    def __init__(
+        self,
+        axes: Axes,
+        names: Names,
+        residence: Callable[[Instruction], Residence | None],
+        parts: Callable[[Instruction], tuple[Buffer, tuple[Axis, ...]] | None],
+    ) -> None:
+        self.axes = axes
+        self.names = names
+        self.residence = residence
+        self.parts = parts
+        self.local: dict[Instruction, Residence] = {}
+        self.blocks: list[_Block] = [_Block()]
+        self.depths: dict[str, int] = {}
+        self.own: dict[Instruction, tuple[Axis, ...]] = {}
+        self.operands: dict[tuple[Key, int], dict[Axis, Index]] = {}
+
+    # ---- blocks --------------------------------------------------------------------------------
+    def add(self, statement: Statement) -> None:
+        self.blocks[-1].statements.append(statement)
+
+    @contextmanager
+    def loop(self, stem: str, begin: Index, end: Index, kind: LoopKind) -> Iterator[Variable]:
+        name = self.names.new(stem)
+        self.depths[name] = len(self.blocks)
+        block = _Block()
+        self.blocks.append(block)
+        yield Variable(name)
+        self.blocks.pop()
+        self.add(Loop(name, begin, end, kind, tuple(block.statements)))
+
+    def let(self, value: Expression, depth: int = -1) -> Scalar:
+        scalar = Scalar(self.names.new("v"), value.dtype)
+        self.blocks[depth].statements.append(Let(scalar, value))
+        return scalar
+
+    def axes_of(self, value: Instruction) -> tuple[Axis, ...]:
+        found = self.own.get(value)
+        if found is None:
+            found = self.own[value] = self.axes.of(value)
+        return found
+
+    def key(self, value: Instruction, environment: Environment) -> Key:
+        return (value, tuple(environment[axis] for axis in self.axes_of(value)))
+
+    def depth_of(self, key: Key) -> int:
+        depths = (self.depths.get(name, 0) for node in key[1] for name in variables_of(node))
+        return max(depths, default=0)
+
+    def define(self, value: Instruction, environment: Environment, scalar: Expression) -> None:
+        """Make known that the innermost open block holds `value` in `scalar`."""
+        self.blocks[-1].values[self.key(value, environment)] = scalar
+
+    # ---- values --------------------------------------------------------------------------------
+    def value(self, value: Instruction, environment: Environment) -> Expression:
+        """The expression (a scalar or a literal) of `value` at `environment`."""
+        stack = [(value, environment)]
+        while stack:
+            node, bound = stack[-1]
+            key = self.key(node, bound)
+            block = self.blocks[self.depth_of(key)]
+            if key in block.values:
+                stack.pop()
+                continue
+            wanted = self._dependences(node, bound, key)
+            missing = [pair for pair in wanted if not self._known(*pair)]
+            if missing:
+                stack.extend(missing)
+                continue
+            block.values[key] = self._build(node, bound, key, wanted)
+            stack.pop()
+        return self._found(value, environment)
+
+    def _known(self, value: Instruction, environment: Environment) -> bool:
+        key = self.key(value, environment)
+        return key in self.blocks[self.depth_of(key)].values
+
+    def _found(self, value: Instruction, environment: Environment) -> Expression:
+        key = self.key(value, environment)
+        return self.blocks[self.depth_of(key)].values[key]
+
+    def _resident(self, value: Instruction, key: Key) -> Residence | None:
+        local = self.local.get(value)
+        if local is not None and (local.exact is None or local.exact == key[1]):
+            return local
+        return self.residence(value)
+
+    def _dependences(
+        self, value: Instruction, environment: Environment, key: Key
+    ) -> list[tuple[Instruction, Environment]]:
+        if self._resident(value, key) is not None:
+            return []
+        if op.record(value.opcode).kind == "reduce":
+            return [] if _is_identity(value) else [(value.operands[1], environment)]
+        return [
+            (operand, self._operand_environment(value, number, environment, key))
+            for number, operand in enumerate(value.operands)
+            if value.opcode != op.CONCATENATE or operand.shape.size != 0
+        ]
+
+    def _operand_environment(
+        self, value: Instruction, number: int, environment: Environment, key: Key
+    ) -> Environment:
+        if (value, number) not in self.axes.views:
+            return environment
+        found = self.operands.get((key, number))
+        if found is None:
+            found = views.operand_environment(self.axes, value, number, environment)
+            self.operands[key, number] = found
+        return found
+
+    def _build(
+        self,
+        value: Instruction,
+        environment: Environment,
+        key: Key,
+        wanted: list[tuple[Instruction, Environment]],
+    ) -> Expression:
+        depth = self.depth_of(key)
+        residence = self._resident(value, key)
+        if residence is not None:
+            return self.let(self.load(residence, environment), depth)
+        record = op.record(value.opcode)
+        if record.kind == "reduce":
+            return self.serial_reduction(value, environment, depth)
+        if record.kind == "constant":
+            found = self._constant(value, environment)
+            return found if isinstance(found, Literal) else self.let(found, depth)
+        operands = tuple(self._found(*pair) for pair in wanted)
+        if record.kind == "elementwise":
+            if value.opcode == op.COPY:
+                return operands[0]
+            attributes = tuple((k, v) for k, v in value.attributes if k in record.attributes)
+            applied = Apply(value.opcode, operands, value.shape.dtype, attributes)
+            return self.let(applied, depth)
+        if value.opcode in (op.PAD, op.CONCATENATE):
+            return self.let(self._selected(value, environment, operands), depth)
+        return operands[0]
+
+    def load(self, residence: Residence, environment: Environment) -> Load:
+        return Load(residence.buffer, indices(residence, environment))
+
+    def _constant(self, value: Instruction, environment: Environment) -> Expression:
+        dtype = value.shape.dtype
+        if value.opcode == op.IOTA:
+            row = self.axes.dims[value][value["iota_dimension"]]
+            return FromIndex(views.dim_index(self.axes, row, environment), dtype)
+        ratio = value.get("ratio")
+        if ratio is not None:
+            return _ratio(ratio, dtype)
+        array = value["value"].array
+        flat = array.reshape(-1)
+        if flat.size == 1:
+            return Literal(flat[0].item(), dtype)
+        position: Index = 0
+        for row, extent in zip(self.axes.dims[value], array.shape, strict=True):
+            at = views.dim_index(self.axes, row, environment)
+            position = index.add(index.multiply(position, extent), at)
+        return _chosen(flat, 0, flat.size, position, dtype)
+
+    def _selected(
+        self, value: Instruction, environment: Environment, operands: tuple[Expression, ...]
+    ) -> Expression:
+        if value.opcode == op.PAD:
+            return self._guarded(value, 0, environment, operands[0], operands[1])
+        numbers = [n for n, o in enumerate(value.operands) if o.shape.size != 0]
+        result = operands[-1]
+        for number, operand in zip(numbers[-2::-1], operands[-2::-1], strict=True):
+            result = self._guarded(value, number, environment, operand, result)
+        return result
+
+    def _guarded(
+        self,
+        value: Instruction,
+        number: int,
+        environment: Environment,
+        chosen: Expression,
+        otherwise: Expression,
+    ) -> Expression:
+        for condition in views.inside(self.axes, value, number, environment):
+            chosen = Apply(op.SELECT, (condition, chosen, otherwise), value.shape.dtype)
+        return chosen
+
+    # ---- reductions ----------------------------------------------------------------------------
+    def serial_reduction(
+        self, value: Instruction, environment: Environment, depth: int
+    ) -> Expression:
+        """`value` by serial loops in the block at `depth`, or by combining its parts in order."""
+        reducer = reducer_of(value)
+        assert reducer is not None
+        scalar = Scalar(self.names.new("r"), accumulation_dtype(value.shape.dtype))
+        outer, self.blocks = self.blocks, self.blocks[: depth + 1]
+        self.add(Accumulator(scalar, reducer))
+        parts = self.parts(value)
+        if parts is not None:
+            buffer, order = parts
+            with self.loop("s", 0, buffer.dims[0], LoopKind.SERIAL) as part:
+                at = (part, *(environment[axis] for axis in order))
+                self.add(Accumulate(scalar, reducer, Load(buffer, at)))
+        else:
+            self._nest(value, dict(environment), list(self.axes.reduced[value]), scalar, reducer)
+        result = self.finish(value, scalar, environment)
+        self.blocks = outer
+        return result
+
+    def _nest(
+        self,
+        value: Instruction,
+        environment: dict[Axis, Index],
+        over: list[Axis],
+        scalar: Scalar,
+        reducer: str,
+    ) -> None:
+        if not over:
+            operand = self.value(value.operands[0], environment)
+            self.add(Accumulate(scalar, reducer, convert(operand, scalar.dtype)))
+            return
+        extent = index.from_dim(self.axes.extents[over[0]])
+        with self.loop("k", 0, extent, LoopKind.SERIAL) as variable:
+            environment[over[0]] = variable
+            self._nest(value, environment, over[1:], scalar, reducer)
+
+    def finish(
+        self, value: Instruction, scalar: Expression, environment: Environment
+    ) -> Expression:
+        """The reduction's value from its accumulated `scalar`: rounded, with its initial value."""
+        reducer = reducer_of(value)
+        assert reducer is not None
+        result = scalar
+        if not _is_identity(value):
+            start = convert(self.value(value.operands[1], environment), scalar.dtype)
+            result = Apply(reducer, (start, scalar), scalar.dtype)
+        result = convert(result, value.shape.dtype)
+        return result if isinstance(result, Scalar) else self.let(result)
+
+
+def indices(residence: Residence, environment: Environment) -> tuple[Index, ...]:
+    """Indices of a resident value."""
+    origin = dict(residence.origin)
+    return tuple(
+        index.add(environment[axis], index.multiply(origin.get(axis, 0), -1))
+        for axis in residence.order
+    )
+
+
+def store(residence: Residence, environment: Environment, value: Expression) -> Store:
+    return Store(residence.buffer, indices(residence, environment), value)
+
+
+def _is_identity(reduce: Instruction) -> bool:
+    """Whether the initial value of a reduction is the reducer's neutral element."""
+    start = reduce.operands[1]
+    reducer = reducer_of(reduce)
+    if start.opcode != op.CONSTANT or start.get("value") is None or reducer is None:
+        return False
+    neutral = op.record(reducer).identity
+    return neutral is not None and bool(start["value"].scalar == neutral(start.shape.dtype))
+
+
+def _ratio(ratio: tuple[object, object], dtype: str) -> Expression:
+    """A symbolic constant: the exact quotient, through float64, rounded to `dtype`."""
+    above, below = (index.from_dim(dim) for dim in ratio)  # type: ignore[arg-type]
+    if DTYPES[dtype].kind != "float":
+        return FromIndex(index.floor_divide(above, below), dtype)
+    exact = Apply(op.DIVIDE, (FromIndex(above, "f64"), FromIndex(below, "f64")), "f64")
+    return convert(exact, dtype)
+
+
+def _chosen(flat: object, low: int, high: int, position: Index, dtype: str) -> Expression:
+    """flat[position] by bisection."""
+    if high - low == 1:
+        return Literal(flat[low].item(), dtype)  # type: ignore[index]
+    if high - low > CONSTANT_LIMIT:
+        raise Refused("constant", Reason.UNSUPPORTED_OPCODE, "large array constant in a kernel")
+    middle = (low + high) // 2
+    left = _chosen(flat, low, middle, position, dtype)
+    right = _chosen(flat, middle, high, position, dtype)
+    return left if left == right else Apply(op.SELECT, (InRange(position, 0, middle), left, right), dtype)

@@ -1,0 +1,272 @@
+"""Dominants: how each reduction runs, and the phase and home of every value.
+
+A reduction is a dominant: it decides loops for its neighbours. Four ways, after AStitch's schemes:
+
+- REGIONAL: the reduced axes are the innermost in memory; one task owns a whole row, lanes reduce
+  it, and users in the same rows go on in the same task.
+- GLOBAL: reduced axes are outer (columns), or a few long rows: tasks reduce parts, a later phase
+  combines them in a fixed order. One part a kept index needs no combining.
+- INLINE: few elements: a serial loop inside the lane that wants the value.
+
+A value's *phase* is the earliest in which it can be computed; its *home* names the loops it is
+tied to there: ROWS of a regional reduction, or COLUMNS of a combination. A value that would be
+tied to two homes, or to one whose loops do not fit it, waits for the next phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.instruction import Instruction
+from stitchcore.plan.pattern import Pattern
+from stitchcore.schedule import mapping
+from stitchcore.schedule.axes import Axes, Axis
+from stitchcore.schedule.mapping import Partition, size_of
+
+INLINE_SIZE = 8
+LONG_ROW = 65536
+FEW_ROWS = 32
+EXPENSIVE = 10
+"""From this cost (simple operations an element) a value is kept rather than computed again."""
+
+LIMIT = 1 << 20
+
+
+class Scheme(Enum):
+    """How a reduction is computed."""
+
+    REGIONAL = "regional"
+    GLOBAL = "global"
+    INLINE = "inline"
+
+
+class HomeKind(Enum):
+    """Loops that a value is tied to in its phase."""
+
+    ROWS = "rows"
+    COLUMNS = "columns"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class Home:
+    """`axes` are the rows (ROWS), all axes of the loop nest (COLUMNS), or empty (MEMORY)."""
+
+    kind: HomeKind
+    axes: frozenset[Axis] = frozenset()
+
+
+@dataclass(frozen=True)
+class State:
+    """Earliest phase of a value and what it is tied to there (None: nothing of that phase)."""
+
+    phase: int
+    home: Home | None = None
+
+
+@dataclass(frozen=True)
+class Dominants:
+    """Decisions for every value of a pattern.
+
+    `pieced` concatenations are written part by part where their operands are computed; `forced`
+    values are stored because a pad would compute them where they are not wanted; a `single`
+    global reduction has one part a kept element, so its tasks finish it.
+    """
+
+    states: Mapping[Instruction, State]
+    schemes: Mapping[Instruction, Scheme]
+    layouts: Mapping[Instruction, tuple[Axis, ...]]
+    costs: Mapping[Instruction, int]
+    pieced: frozenset[Instruction]
+    forced: frozenset[Instruction]
+    single: frozenset[Instruction]
+
+
+def find(pattern: Pattern, axes: Axes) -> Dominants:
+    """Schemes, phases, homes, layouts and costs of all values of `pattern`."""
+    search = _Search(axes, frozenset(pattern.outputs))
+    for value in pattern.inputs:
+        search.states[value] = State(0)
+        search.layouts[value] = axes.of(value)
+        search.costs[value] = 1
+    for value in pattern.instructions:
+        search.visit(value)
+    return Dominants(
+        search.states,
+        search.schemes,
+        search.layouts,
+        search.costs,
+        frozenset(search.pieced),
+        frozenset(search.forced),
+        frozenset(search.single),
+    )
+
+
+class _Search:
+    def __init__(self, axes: Axes, outputs: frozenset[Instruction]) -> None:
+        self.axes = axes
+        self.outputs = outputs
+        self.states: dict[Instruction, State] = {}
+        self.schemes: dict[Instruction, Scheme] = {}
+        self.layouts: dict[Instruction, tuple[Axis, ...]] = {}
+        self.costs: dict[Instruction, int] = {}
+        self.pieced: set[Instruction] = set()
+        self.forced: set[Instruction] = set()
+        self.single: set[Instruction] = set()
+
+    def visit(self, value: Instruction) -> None:
+        self.layouts[value] = self._layout(value)
+        record = op.record(value.opcode)
+        cost = record.flops + sum(self.costs[operand] for operand in value.operands)
+        self.costs[value] = min(cost, LIMIT)
+        if record.kind == "reduce":
+            self.costs[value] = 1
+            self._reduce(value)
+        elif value.opcode == op.CONCATENATE and self._is_pieced(value):
+            self.pieced.add(value)
+            self.costs[value] = 1
+            phase = max(self.states[operand].phase for operand in value.operands)
+            self.states[value] = State(phase, Home(HomeKind.MEMORY))
+        else:
+            self.states[value] = self._join(value)
+
+    def _layout(self, value: Instruction) -> tuple[Axis, ...]:
+        """Axes in the order of the memory they come from; the operand with most axes decides."""
+        own = self.axes.of(value)
+        present = frozenset(own)
+        best: tuple[Axis, ...] = ()
+        for operand in value.operands:
+            found = tuple(a for a in self.layouts[operand] if a in present)
+            if len(found) > len(best):
+                best = found
+        if len(best) == len(own):
+            return best
+        known = frozenset(best)
+        merged = list(best)
+        for position, axis in enumerate(own):
+            if axis not in known:
+                later = [a for a in own[position + 1 :] if a in merged]
+                merged.insert(merged.index(later[0]) if later else len(merged), axis)
+        return tuple(merged)
+
+    def _is_pieced(self, value: Instruction) -> bool:
+        return value in self.outputs or any(
+            self.states[operand].home is not None or self.costs[operand] >= EXPENSIVE
+            for operand in value.operands
+        )
+
+    def _join(self, value: Instruction) -> State:
+        own = frozenset(self.axes.of(value))
+        phase = max((self.states[o].phase for o in value.operands), default=0)
+        homes: set[Home] = set()
+        for number, operand in enumerate(value.operands):
+            state = self.states[operand]
+            if (value, number) in self.axes.views:
+                if value.opcode == op.PAD and self.costs[operand] >= EXPENSIVE:
+                    self.forced.add(operand)
+                    phase = max(phase, state.phase + 1)
+                elif state.home is not None:
+                    phase = max(phase, state.phase + 1)
+            elif state.home is not None and state.phase == phase:
+                homes.add(state.home)
+        homes = {
+            self.states[o].home  # type: ignore[misc]
+            for number, o in enumerate(value.operands)
+            if self.states[o].home is not None
+            and self.states[o].phase == phase
+            and (value, number) not in self.axes.views
+        }
+        if not homes:
+            return State(phase)
+        if len(homes) == 1:
+            (home,) = homes
+            if home.kind is HomeKind.ROWS and home.axes <= own:
+                return State(phase, home)
+            if home.kind is HomeKind.COLUMNS and home.axes == own:
+                return State(phase, home)
+        return State(phase + 1)
+
+    # ---- reductions ----------------------------------------------------------------------------
+    def _reduce(self, value: Instruction) -> None:
+        operand = value.operands[0]
+        scheme = self._scheme(value)
+        self.schemes[value] = scheme
+        kept = frozenset(self.axes.of(value))
+        state = self.states[operand]
+        home = state.home
+        if scheme is Scheme.REGIONAL:
+            if home is not None and home != Home(HomeKind.ROWS, kept):
+                state = State(state.phase + 1)
+            self.states[value] = State(state.phase, Home(HomeKind.ROWS, kept))
+        elif scheme is Scheme.INLINE:
+            phase = state.phase + (home is not None)
+            self.states[value] = State(phase, Home(HomeKind.COLUMNS, kept))
+        else:
+            fits = home is not None and self._fits(value, home)
+            phase = state.phase + (home is not None and not fits)
+            loops = partition(self.axes, self.layouts, value)
+            geometry = mapping.over_partition(self.axes.extents, loops)
+            if not fits and mapping.parts_of(geometry, loops.lane_reduced) == 1:
+                self.single.add(value)
+                self.states[value] = State(phase + 1)
+            else:
+                self.states[value] = State(phase + 1, Home(HomeKind.COLUMNS, kept))
+
+    def _fits(self, value: Instruction, home: Home) -> bool:
+        """Whether a global reduction can run inside the rows that its operand is tied to."""
+        reduced = frozenset(self.axes.reduced[value])
+        kept = frozenset(self.axes.of(value))
+        if home.kind is not HomeKind.ROWS or not home.axes <= reduced:
+            return False
+        inner = frozenset(self.axes.domain(value)) - home.axes
+        static = all(isinstance(self.axes.extents[a], int) for a in kept)
+        size = size_of(self.axes.extents[a] for a in kept)
+        return kept in (inner, frozenset()) and static and size <= 16384
+
+    def _scheme(self, value: Instruction) -> Scheme:
+        extents = self.axes.extents
+        order = order_of(self.axes, self.layouts, value)
+        reduced = frozenset(self.axes.reduced[value])
+        kept = [a for a in order if a not in reduced]
+        size = size_of(extents[a] for a in reduced)
+        static = all(isinstance(extents[a], int) for a in reduced)
+        if not order or not reduced:
+            return Scheme.INLINE
+        if order[-1] not in reduced:
+            return Scheme.INLINE if static and size <= INLINE_SIZE else Scheme.GLOBAL
+        rows = size_of(extents[a] for a in kept)
+        if not kept:
+            return Scheme.INLINE if static and size <= INLINE_SIZE else Scheme.GLOBAL
+        if rows < FEW_ROWS and size > LONG_ROW:
+            return Scheme.GLOBAL
+        first = min(i for i, a in enumerate(order) if a in reduced)
+        suffix = all(a in reduced for a in order[first:])
+        return Scheme.REGIONAL if suffix or size <= LONG_ROW // 16 else Scheme.GLOBAL
+
+
+def order_of(
+    axes: Axes, layouts: Mapping[Instruction, tuple[Axis, ...]], reduce: Instruction
+) -> tuple[Axis, ...]:
+    """All axes of a reduction's loops in memory order; those its operand ignores come first."""
+    layout = layouts[reduce.operands[0]]
+    missing = tuple(a for a in axes.domain(reduce) if a not in layout)
+    return missing + layout
+
+
+def partition(
+    axes: Axes, layouts: Mapping[Instruction, tuple[Axis, ...]], reduce: Instruction
+) -> Partition:
+    """The loops of a global reduction that stands alone."""
+    order = order_of(axes, layouts, reduce)
+    reduced = frozenset(axes.reduced[reduce])
+    lane = order[-1]
+    outer = order[:-1]
+    return Partition(
+        tuple(a for a in outer if a not in reduced),
+        tuple(a for a in outer if a in reduced),
+        lane,
+        lane in reduced,
+    )

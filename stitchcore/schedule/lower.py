@@ -1,0 +1,387 @@
+"""Sections to loops: tasks, rows, lane loops, accumulators.
+
+One section is lowered as
+
+    task: bind kept axes, rows and lane block; set up accumulators; compute row-invariant values
+      for row in the task's chunk:
+        stage 0: lane loop; regional reductions combined; stage 1: ...
+    task end: leave parts of global reductions, or their values
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from stitchcore.device.records import Device
+from stitchcore.hlo.instruction import Instruction
+from stitchcore.hlo.query import reducer_of
+from stitchcore.kernel import index
+from stitchcore.kernel.index import Index, Variable
+from stitchcore.kernel.nodes import (
+    Accumulate,
+    Accumulator,
+    Allocate,
+    Apply,
+    Buffer,
+    Combine,
+    Load,
+    LoopKind,
+    Role,
+    Scalar,
+    Scope,
+    Section,
+    Store,
+)
+from stitchcore.schedule import mapping, stages, views
+from stitchcore.schedule.axes import Axes, Axis
+from stitchcore.schedule.body import (
+    Body,
+    Environment,
+    Names,
+    Residence,
+    accumulation_dtype,
+    convert,
+    indices,
+    store,
+)
+from stitchcore.schedule.dominant import Dominants, Scheme, order_of
+from stitchcore.schedule.mapping import Geometry
+from stitchcore.schedule.scheme import KernelScheme, SectionScheme, Sink, SinkKind, domain_of
+
+CPU_LOCAL_BYTES = 256 * 1024
+"""LOCAL row buffers of one task on a CPU: they should stay in the core's second-level cache."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all sections of a kernel share."""
+
+    axes: Axes
+    dominants: Dominants
+    scheme: KernelScheme
+    residences: dict[Instruction, Residence]
+    parts: dict[Instruction, tuple[Buffer, tuple[Axis, ...]]]
+    names: Names
+    device: Device
+
+    def geometry(self, section: SectionScheme) -> Geometry:
+        """The tasks of a section: a function of shapes only."""
+        extents = self.axes.extents
+        if section.loops is not None:
+            return mapping.over_partition(extents, section.loops)
+        if section.rows is not None:
+            inner = 1
+            for sink in section.sinks:
+                domain = domain_of(sink, self.axes) - set(section.rows)
+                inner = max(inner, mapping.size_of(extents[a] for a in domain))
+            accumulates = any(sink.kind is SinkKind.PARTIAL for sink in section.sinks)
+            return mapping.over_rows(extents, section.rows, inner, accumulates)
+        return mapping.over_elements(extents, section.order)
+
+
+def lower_section(around: Surroundings, phase: int, section: SectionScheme) -> Section:
+    """The loop IR of `section`."""
+    return _Lowering(around, phase, section).run()
+
+
+class _Lowering:
+    def __init__(self, around: Surroundings, phase: int, section: SectionScheme) -> None:
+        self.around = around
+        self.phase = phase
+        self.section = section
+        self.axes = around.axes
+        self.geometry = around.geometry(section)
+        self.rows = frozenset(section.rows or ()) | {*self.geometry.kept, *self.geometry.rows}
+        self.body = Body(around.axes, around.names, self.residence, self.parts)
+        self.environment: dict[Axis, Index] = {}
+        self.orders: dict[frozenset[Axis], tuple[Axis, ...]] = {}
+        self.block: tuple[Index, Index] = (0, 0)
+        self.scalars: dict[Sink, Scalar] = {}
+        self.vectors: dict[Sink, Residence] = {}
+        self.kept: dict[Instruction, Residence] = {}
+
+    # ---- what lies where -----------------------------------------------------------------------
+    def residence(self, value: Instruction) -> Residence | None:
+        if self.around.scheme.stored.get(value, -1 if self._is_input(value) else self.phase) < (
+            self.phase
+        ):
+            return self.around.residences.get(value)
+        return None
+
+    def _is_input(self, value: Instruction) -> bool:
+        return value in self.around.residences and value not in self.around.scheme.stored
+
+    def parts(self, value: Instruction) -> tuple[Buffer, tuple[Axis, ...]] | None:
+        return self.around.parts.get(value)
+
+    def is_regional(self, value: Instruction) -> bool:
+        dominants = self.around.dominants
+        return (
+            dominants.schemes.get(value) is Scheme.REGIONAL
+            and dominants.states[value].phase == self.phase
+            and self.residence(value) is None
+        )
+
+    def operands(self, value: Instruction) -> Sequence[Instruction]:
+        return value.operands[1:] if value in self.around.parts else value.operands
+
+    def inner(self, domain: Iterable[Axis]) -> tuple[Axis, ...]:
+        """The axes of a domain that are looped inside a row, in loop order."""
+        wanted = frozenset(domain) - self.rows
+        order = self.orders.get(wanted)
+        if order is None:
+            order = tuple(a for a in self.section.order if a in wanted)
+            if len(order) < len(wanted):
+                order = self._order_elsewhere(wanted)
+            self.orders[wanted] = order
+        return order
+
+    def _order_elsewhere(self, wanted: frozenset[Axis]) -> tuple[Axis, ...]:
+        layouts = self.around.dominants.layouts
+        for value in self.around.dominants.schemes:
+            if self.is_regional(value) and wanted <= frozenset(self.axes.domain(value)):
+                return tuple(a for a in order_of(self.axes, layouts, value) if a in wanted)
+        for sink in self.section.sinks:
+            if wanted <= domain_of(sink, self.axes) and sink.kind is SinkKind.STORE:
+                return tuple(a for a in self.axes.of(sink.value) if a in wanted)
+        return tuple(sorted(wanted))
+
+    def plan(self) -> stages.Stages:
+        device = self.around.device
+        context = stages.Context(
+            self.axes,
+            lambda value: self.residence(value) is not None,
+            self.is_regional,
+            self.operands,
+            self.inner,
+            lambda sink: domain_of(sink, self.axes),
+            CPU_LOCAL_BYTES if device.kind == "cpu" else device.group_bytes,
+            self.geometry.lane_block is None and self.geometry.rows_per_task not in (0, 1),
+        )
+        return stages.plan(self.section.sinks, context)
+
+    # ---- the section ---------------------------------------------------------------------------
+    def run(self) -> Section:
+        plan = self.plan()
+        variable = self.around.names.new("task")
+        chunk = self.bind_task(Variable(variable))
+        self.accumulators()
+        self.invariant_values(plan.invariant)
+        with self.row_loop(chunk):
+            for nests in plan.nests:
+                for nest in nests:
+                    self.nest(nest, plan.read_back)
+        for sink in self.section.sinks:
+            if sink.kind in (SinkKind.PARTIAL, SinkKind.FINAL):
+                self.leave(sink, chunk)
+        return Section(variable, self.geometry.tasks, tuple(self.body.blocks[0].statements))
+
+    def bind_task(self, task: Index) -> Index:
+        """Bind kept axes and the lane block; the number of the row chunk."""
+        geometry = self.geometry
+        rest = task
+        block: Index = 0
+        if geometry.lane_block is not None:
+            block = index.modulo(rest, geometry.lane_blocks)
+            rest = index.floor_divide(rest, geometry.lane_blocks)
+        if geometry.lane is not None:
+            extent = index.from_dim(self.axes.extents[geometry.lane])
+            self.block = (0, extent)
+            if geometry.lane_block is not None:
+                begin = index.multiply(block, geometry.lane_block)
+                end = index.minimum(index.add(begin, geometry.lane_block), extent)
+                self.block = (begin, end)
+        self.part = block
+        chunk: Index = 0
+        if geometry.chunks != 1:
+            chunk = rest if not geometry.kept else index.modulo(rest, geometry.chunks)
+            rest = 0 if not geometry.kept else index.floor_divide(rest, geometry.chunks)
+        if geometry.kept:
+            views.bind_row(self.axes, geometry.kept, rest, self.environment)
+        return chunk
+
+    @contextmanager
+    def row_loop(self, chunk: Index) -> Iterator[None]:
+        rows, count = self.geometry.rows, self.geometry.rows_per_task
+        if not rows:
+            yield
+        elif count == 1:
+            views.bind_row(self.axes, rows, chunk, self.environment)
+            yield
+        else:
+            total = index.from_dim(mapping.product(self.axes.extents[a] for a in rows))
+            begin: Index = 0
+            end = total
+            if self.geometry.chunks != 1:
+                begin = index.multiply(chunk, count)
+                end = index.minimum(index.add(begin, count), total)
+            with self.body.loop("row", begin, end, LoopKind.SERIAL) as row:
+                views.bind_row(self.axes, rows, row, self.environment)
+                yield
+
+    @contextmanager
+    def lanes(self, inner: Sequence[Axis]) -> Iterator[Environment]:
+        """Serial loops over all but the last of `inner`, a lane loop over that."""
+        environment = dict(self.environment)
+        with ExitStack() as stack:
+            for axis in inner:
+                last = axis == inner[-1]
+                begin: Index = 0
+                end = index.from_dim(self.axes.extents[axis])
+                if axis == self.geometry.lane:
+                    begin, end = self.block
+                kind = LoopKind.LANES if last else LoopKind.SERIAL
+                loop = self.body.loop("lane" if last else "outer", begin, end, kind)
+                environment[axis] = stack.enter_context(loop)
+            yield environment
+
+    # ---- one nest ------------------------------------------------------------------------------
+    def nest(self, nest: stages.Nest, read_back: frozenset[Instruction]) -> None:
+        sums: list[tuple[Instruction, Scalar, str]] = []
+        for value in nest.reduces:
+            scalar, reducer = self.accumulator(value)
+            self.body.add(Accumulator(scalar, reducer))
+            sums.append((value, scalar, reducer))
+        with self.lanes(nest.inner) as environment:
+            self.body.local = {
+                value: self.exactly(value, residence, environment)
+                for value, residence in self.kept.items()
+                if frozenset(residence.order) <= environment.keys()
+            }
+            for value, scalar, reducer in sums:
+                operand = self.body.value(value.operands[0], environment)
+                self.body.add(Accumulate(scalar, reducer, convert(operand, scalar.dtype)))
+            for value in nest.saved:
+                place = self.local_buffer(value.shape.dtype, nest.inner)
+                self.kept[value] = place
+                found = self.body.value(value, environment)
+                self.body.add(store(place, environment, found))
+            for sink in nest.sinks:
+                self.sink(sink, environment)
+        self.body.local = {}
+        for value, scalar, reducer in sums:
+            if nest.inner:
+                self.body.add(Combine(scalar, reducer, Scope.GROUP))
+            self.body.define(
+                value, self.environment, self.body.finish(value, scalar, self.environment)
+            )
+        for sink in nest.sinks:
+            if sink.kind is SinkKind.STORE and sink.value in read_back:
+                self.kept[sink.value] = self.around.residences[sink.value]
+
+    def exactly(
+        self, value: Instruction, residence: Residence, environment: Environment
+    ) -> Residence:
+        own = self.body.axes_of(value)
+        if not all(axis in environment for axis in own):
+            return Residence(residence.buffer, residence.order, residence.origin, (-1,))
+        exact = tuple(environment[axis] for axis in own)
+        return Residence(residence.buffer, residence.order, residence.origin, exact)
+
+    def accumulator(self, value: Instruction) -> tuple[Scalar, str]:
+        reducer = reducer_of(value)
+        assert reducer is not None
+        dtype = accumulation_dtype(value.shape.dtype)
+        return Scalar(self.around.names.new("a"), dtype), reducer
+
+    def local_buffer(self, dtype: str, order: tuple[Axis, ...]) -> Residence:
+        """A LOCAL buffer over `order` (the lane block only, where lanes are cut)."""
+        dims: list[Index] = []
+        origin: list[tuple[Axis, Index]] = []
+        for axis in order:
+            if axis == self.geometry.lane and self.geometry.lane_block is not None:
+                dims.append(self.geometry.lane_block)
+                origin.append((axis, self.block[0]))
+            else:
+                dims.append(index.from_dim(self.axes.extents[axis]))
+        name = self.around.names.new("local")
+        buffer = Buffer(name, dtype, tuple(dims), Scope.GROUP, Role.LOCAL)
+        self.body.blocks[0].statements.append(Allocate(buffer))
+        return Residence(buffer, order, tuple(origin))
+
+    def sink(self, sink: Sink, environment: Environment) -> None:
+        if sink.kind is SinkKind.STORE:
+            value = self.body.value(sink.value, environment)
+            self.body.add(store(self.around.residences[sink.value], environment, value))
+        elif sink.kind is SinkKind.PIECE:
+            target, source = views.piece_environments(
+                self.axes, sink.value, sink.number, environment
+            )
+            value = self.body.value(sink.root, source)
+            self.body.add(store(self.around.residences[sink.value], target, value))
+        else:
+            self.accumulate(sink, environment)
+
+    # ---- global reductions ---------------------------------------------------------------------
+    def accumulators(self) -> None:
+        for sink in self.section.sinks:
+            if sink.kind not in (SinkKind.PARTIAL, SinkKind.FINAL):
+                continue
+            scalar, reducer = self.accumulator(sink.value)
+            self.scalars[sink] = scalar
+            inner = self.inner(self.axes.of(sink.value))
+            if not inner:
+                self.body.add(Accumulator(scalar, reducer))
+                continue
+            place = self.local_buffer(scalar.dtype, inner)
+            self.vectors[sink] = place
+            with self.lanes(inner) as environment:
+                neutral = Scalar(self.around.names.new("a"), scalar.dtype)
+                self.body.add(Accumulator(neutral, reducer))
+                self.body.add(store(place, environment, neutral))
+
+    def accumulate(self, sink: Sink, environment: Environment) -> None:
+        scalar = self.scalars[sink]
+        value = convert(self.body.value(sink.root, environment), scalar.dtype)
+        reducer = reducer_of(sink.value)
+        assert reducer is not None
+        place = self.vectors.get(sink)
+        if place is None:
+            self.body.add(Accumulate(scalar, reducer, value))
+            return
+        at = indices(place, environment)
+        updated = Apply(reducer, (Load(place.buffer, at), value), scalar.dtype)
+        self.body.add(Store(place.buffer, at, updated))
+
+    def leave(self, sink: Sink, chunk: Index) -> None:
+        """Store this task's part, or the finished value, of a global reduction."""
+        scalar = self.scalars[sink]
+        reducer = reducer_of(sink.value)
+        assert reducer is not None
+        place = self.vectors.get(sink)
+        if place is None:
+            if self.inner(domain_of(sink, self.axes)):
+                self.body.add(Combine(scalar, reducer, Scope.GROUP))
+            self.leave_element(sink, scalar, self.environment, chunk)
+            return
+        with self.lanes(place.order) as environment:
+            element = self.body.let(self.body.load(place, environment))
+            self.leave_element(sink, element, environment, chunk)
+
+    def leave_element(
+        self, sink: Sink, element: Scalar, environment: Environment, chunk: Index
+    ) -> None:
+        if sink.kind is SinkKind.FINAL:
+            value = self.body.finish(sink.value, element, environment)
+            self.body.add(store(self.around.residences[sink.value], environment, value))
+            return
+        buffer, order = self.around.parts[sink.value]
+        loops = self.section.loops
+        part = chunk
+        if loops is not None and loops.lane_reduced and self.geometry.lane_block is not None:
+            part = index.add(index.multiply(chunk, self.geometry.lane_blocks), self.part)
+        at = (part, *(environment[axis] for axis in order))
+        self.body.add(Store(buffer, at, element))
+
+    def invariant_values(self, values: Sequence[Instruction]) -> None:
+        """Values that are the same in every row, computed once a task into LOCAL buffers."""
+        for value in values:
+            place = self.local_buffer(value.shape.dtype, self.inner(self.axes.of(value)))
+            with self.lanes(place.order) as environment:
+                found = self.body.value(value, environment)
+                self.body.add(store(place, environment, found))
+            self.kept[value] = place
+
+

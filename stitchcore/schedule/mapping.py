@@ -1,0 +1,141 @@
+"""Adaptive mapping: how the loops of a section are cut into tasks.
+
+A task is about TASK_ELEMENTS elements of the loop nest, so that threads balance and a task's
+start-up costs nothing. Where tasks reduce parts of one value their number is a function of the
+shape only (never of threads), and at most about MAX_SPLITS: the parts are combined afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from stitchcore.hlo.dim import Dim
+from stitchcore.kernel import index
+from stitchcore.kernel.index import Index
+
+Axis = int
+
+SYMBOL_SIZE = 1024
+"""What a symbolic extent is taken for where only its magnitude matters."""
+
+TASK_ELEMENTS = 16384
+MAX_SPLITS = 64
+ENOUGH_TASKS = 32
+LANE_BLOCK = 4096
+"""Largest lane range whose accumulators one task keeps in a LOCAL buffer."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Loops of a global reduction: `kept` outer axes, `reduced` outer axes, innermost `lane`."""
+
+    kept: tuple[Axis, ...]
+    reduced: tuple[Axis, ...]
+    lane: Axis
+    lane_reduced: bool
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Tasks of a section: kept position x chunk of rows x block of lanes, in that order.
+
+    `kept` axes have one position a task; `rows` are walked, `rows_per_task` at a time; where
+    `lane_block` is set the lane axis `lane` is cut into blocks of that many.
+    """
+
+    kept: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    rows_per_task: Index
+    chunks: Index
+    lane: Axis | None
+    lane_block: int | None
+    lane_blocks: Index
+    kept_size: Index
+
+    @property
+    def tasks(self) -> Index:
+        return index.multiply(index.multiply(self.kept_size, self.chunks), self.lane_blocks)
+
+
+def size_of(extents: Iterable[Dim]) -> int:
+    """Product of extents, symbols taken for SYMBOL_SIZE."""
+    total = 1
+    for extent in extents:
+        total *= extent if isinstance(extent, int) else SYMBOL_SIZE
+    return total
+
+
+def product(extents: Iterable[Dim]) -> Dim:
+    total: Dim = 1
+    for extent in extents:
+        total = total * extent
+    return total
+
+
+def over_rows(
+    extents: Mapping[Axis, Dim], rows: tuple[Axis, ...], inner: int, accumulates: bool
+) -> Geometry:
+    """Whole rows of about `inner` elements, a chunk of them a task."""
+    count = product(extents[a] for a in rows)
+    chunk = _chunk(count, inner, accumulates)
+    chunks = index.ceil_divide(index.from_dim(count), chunk)
+    return Geometry((), rows, chunk, chunks, None, None, 1, 1)
+
+
+def over_elements(
+    extents: Mapping[Axis, Dim], order: tuple[Axis, ...], work: int = 1
+) -> Geometry:
+    """An elementwise nest, innermost axis last; long lanes are cut, short rows share a task."""
+    if not order:
+        return Geometry((), (), 1, 1, None, None, 1, 1)
+    rows, lane = order[:-1], order[-1]
+    elements = max(TASK_ELEMENTS // work, 256)
+    extent = extents[lane]
+    if isinstance(extent, int) and extent <= 2 * elements:
+        count = product(extents[a] for a in rows)
+        chunk = _chunk(count, extent * work, False)
+        chunks = index.ceil_divide(index.from_dim(count), chunk)
+        return Geometry((), rows, chunk, chunks, lane, None, 1, 1)
+    count_index = index.from_dim(product(extents[a] for a in rows))
+    blocks = index.ceil_divide(index.from_dim(extent), elements)
+    return Geometry((), rows, 1, count_index, lane, elements, blocks, 1)
+
+
+def over_partition(extents: Mapping[Axis, Dim], loops: Partition) -> Geometry:
+    """A global reduction that stands alone; `chunks` (or `lane_blocks`) are its parts."""
+    kept = product(extents[a] for a in loops.kept)
+    rows = product(extents[a] for a in loops.reduced)
+    lane = extents[loops.lane]
+    block: int | None = None
+    blocks: Index = 1
+    enough = isinstance(kept, int) and kept >= ENOUGH_TASKS
+    if loops.lane_reduced:
+        if not loops.reduced and not enough and not (isinstance(lane, int) and lane <= TASK_ELEMENTS):
+            parts = -(-lane // MAX_SPLITS) if isinstance(lane, int) else 0
+            block = max(TASK_ELEMENTS, -(-parts // 64) * 64)
+    elif not isinstance(lane, int) or lane > LANE_BLOCK:
+        block = LANE_BLOCK // 4
+    if block is not None:
+        blocks = index.ceil_divide(index.from_dim(lane), block)
+        enough = enough or (not loops.lane_reduced and isinstance(blocks, int) and blocks >= 8)
+    width = block or size_of((lane,))
+    chunk = index.from_dim(rows) if enough else _chunk(rows, width, True)
+    chunks = 1 if enough else index.ceil_divide(index.from_dim(rows), chunk)
+    return Geometry(
+        loops.kept, loops.reduced, chunk, chunks, loops.lane, block, blocks, index.from_dim(kept)
+    )
+
+
+def parts_of(geometry: Geometry, lane_reduced: bool) -> Index:
+    """How many tasks each hold a part of one reduced element."""
+    blocks = geometry.lane_blocks if lane_reduced else 1
+    return index.multiply(geometry.chunks, blocks)
+
+
+def _chunk(count: Dim, inner: int, accumulates: bool) -> int:
+    rows = max(TASK_ELEMENTS // max(inner, 1), 1)
+    if accumulates:
+        rows = max(rows, 16)
+        rows = max(rows, -(-count // MAX_SPLITS)) if isinstance(count, int) else 4 * rows
+    return min(rows, count) if isinstance(count, int) and count > 0 else rows

@@ -1,0 +1,100 @@
+"""Pattern to Kernel: the whole of scheduling, one stage after another."""
+
+from __future__ import annotations
+
+from stitchcore.device.records import Device
+from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.instruction import Instruction
+from stitchcore.hlo.module import Module
+from stitchcore.hlo.query import reducer_of
+from stitchcore.hlo.shape import DTYPES
+from stitchcore.kernel.index import Index
+from stitchcore.kernel.nodes import Kernel, Phase
+from stitchcore.plan.pattern import Pattern
+from stitchcore.schedule import axes as axis_analysis
+from stitchcore.schedule import dominant, mapping, scheme, storage
+from stitchcore.schedule.body import CONSTANT_LIMIT, Names
+from stitchcore.schedule.lower import Surroundings, lower_section
+from stitchcore.schedule.scheme import SinkKind
+
+MAX_BUFFERS = 1024
+
+
+def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Kernel:
+    """The kernel of `pattern`. Raises Refused where `feasible` refuses."""
+    refusal = feasible(pattern, device)
+    if refusal is not None:
+        raise Refused(name, refusal.reason, refusal.detail)
+    axes = axis_analysis.analyse(pattern)
+    dominants = dominant.find(pattern, axes)
+    plan = scheme.assign(pattern, axes, dominants)
+    names = Names()
+    around = Surroundings(axes, dominants, plan, {}, {}, names, device)
+    counts = _parts(around)
+    stored = storage.assign(pattern, axes, dominants, plan, counts)
+    around.residences.update(stored.residences)
+    around.parts.update(stored.parts)
+    phases = tuple(
+        Phase(tuple(lower_section(around, number, section) for section in sections))
+        for number, sections in enumerate(plan.phases)
+    )
+    offsets, size = storage.place(stored.buffers, phases)
+    provenance = dict.fromkeys(
+        origin for value in pattern.instructions for origin in module.provenance.get(value, ())
+    )
+    return Kernel(
+        name=name,
+        symbols=module.symbols,
+        buffers=stored.buffers,
+        phases=phases,
+        scratch_offsets=offsets,
+        scratch_bytes=size,
+        provenance=tuple(provenance),
+    )
+
+
+def _parts(around: Surroundings) -> dict[Instruction, Index]:
+    """How many parts each global reduction has."""
+    found: dict[Instruction, Index] = {}
+    for sections in around.scheme.phases:
+        for section in sections:
+            geometry = around.geometry(section)
+            for sink in section.sinks:
+                if sink.kind is SinkKind.PARTIAL:
+                    reduced = section.loops is not None and section.loops.lane_reduced
+                    found[sink.value] = mapping.parts_of(geometry, reduced)
+    return found
+
+
+def feasible(pattern: Pattern, device: Device) -> Refusal | None:
+    """Why `pattern` cannot be scheduled, or None. Cheap: one look at each instruction."""
+    if len(pattern.inputs) + len(pattern.outputs) > MAX_BUFFERS:
+        detail = f"{len(pattern.inputs)} inputs and {len(pattern.outputs)} outputs"
+        return Refusal("pattern", Reason.TOO_MANY_BUFFERS, detail)
+    for value in (*pattern.inputs, *pattern.instructions):
+        if value.shape.elements is not None or value.shape.dtype not in DTYPES:
+            return Refusal(value.opcode, Reason.UNSUPPORTED_TYPE, str(value.shape))
+        if value.shape.bounded:
+            return Refusal(value.opcode, Reason.UNSUPPORTED_TYPE, "bounded dimension")
+    for value in pattern.instructions:
+        refusal = _feasible(value)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _feasible(value: Instruction) -> Refusal | None:
+    record = op.record(value.opcode)
+    if record.kind not in op.STITCHABLE_KINDS:
+        return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, f"a {record.kind} operation")
+    if record.kind == "reduce" and (len(value.operands) != 2 or reducer_of(value) is None):
+        return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, "not a monoid reduction")
+    if value.opcode == op.CONSTANT and value.get("value") is not None:
+        if value["value"].array.size > CONSTANT_LIMIT:
+            return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, "large array constant")
+    if value.opcode == op.BITCAST_CONVERT:
+        operand = value.operands[0].shape
+        if DTYPES[operand.dtype].bytes != DTYPES[value.shape.dtype].bytes:
+            return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, "element width changes")
+    return None

@@ -1,0 +1,290 @@
+"""From dominants to sections: what each phase stores, and which loops it shares.
+
+Sinks are what a phase leaves behind: outputs, scratch values that a later phase reads, parts of
+global reductions. A value of an earlier phase is read back when it lies in memory, computed again
+when that is cheap, and stored to scratch otherwise. Sinks that run over the same loops share a
+section, so they share loads and subexpressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.instruction import Instruction
+from stitchcore.plan.pattern import Pattern
+from stitchcore.schedule.axes import Axes, Axis
+from stitchcore.schedule.dominant import (
+    EXPENSIVE,
+    Dominants,
+    Home,
+    HomeKind,
+    Scheme,
+    order_of,
+    partition,
+)
+from stitchcore.schedule.mapping import Partition
+
+Domain = frozenset[Axis]
+
+
+class SinkKind(Enum):
+    """What a phase leaves in memory."""
+
+    STORE = "store"  # the value, element by element
+    PIECE = "piece"  # operand `number` of a concatenation, into its range
+    PARTIAL = "partial"  # this task's part of a global reduction
+    FINAL = "final"  # a global reduction that one task finishes
+
+
+@dataclass(frozen=True)
+class Sink:
+    """`value` is stored; `root` is what the loops compute for it."""
+
+    kind: SinkKind
+    value: Instruction
+    number: int = 0
+
+    @property
+    def root(self) -> Instruction:
+        if self.kind is SinkKind.STORE:
+            return self.value
+        return self.value.operands[self.number]
+
+
+@dataclass(frozen=True)
+class SectionScheme:
+    """Sinks that share loops. `rows` is set where regional reductions tie them to rows,
+    `loops` where a global reduction decides; otherwise the nest runs over `order`."""
+
+    sinks: tuple[Sink, ...]
+    rows: tuple[Axis, ...] | None
+    loops: Partition | None
+    order: tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class KernelScheme:
+    """Sections of each phase, and the phase in which each stored value is written."""
+
+    phases: tuple[tuple[SectionScheme, ...], ...]
+    stored: Mapping[Instruction, int]
+    partial: Mapping[Instruction, int]
+
+
+def assign(pattern: Pattern, axes: Axes, dominants: Dominants) -> KernelScheme:
+    """Sinks and sections of every phase of `pattern`."""
+    demand = _Demand(axes, dominants, frozenset(pattern.inputs))
+    for value in pattern.instructions:
+        if dominants.schemes.get(value) is Scheme.GLOBAL:
+            demand.require_reduction(value)
+    for value in pattern.outputs:
+        demand.require_output(value)
+    for value in pattern.instructions:
+        if value in dominants.pieced and value not in demand.stored:
+            demand.require_output(value)
+    demand.run()
+    count = max((phase for phase, _ in demand.sinks), default=0) + 1
+    phases = []
+    for phase in range(count):
+        sinks = [sink for at, sink in demand.sinks if at == phase]
+        phases.append(_sections(phase, sinks, axes, dominants))
+    return KernelScheme(tuple(phases), demand.stored, demand.partial)
+
+
+@dataclass
+class _Demand:
+    axes: Axes
+    dominants: Dominants
+    inputs: frozenset[Instruction]
+    stored: dict[Instruction, int] = field(default_factory=dict)
+    partial: dict[Instruction, int] = field(default_factory=dict)
+    sinks: list[tuple[int, Sink]] = field(default_factory=list)
+    computed: dict[Instruction, int] = field(default_factory=dict)
+    seen: set[tuple[Instruction, int]] = field(default_factory=set)
+    stack: list[tuple[Instruction, int]] = field(default_factory=list)
+
+    def require_reduction(self, value: Instruction) -> None:
+        phase = self.dominants.states[value].phase - 1
+        if value in self.dominants.single:
+            self.stored[value] = phase
+            self.sinks.append((phase, Sink(SinkKind.FINAL, value)))
+        else:
+            self.partial[value] = phase
+            self.sinks.append((phase, Sink(SinkKind.PARTIAL, value)))
+
+    def require_output(self, value: Instruction) -> None:
+        if value in self.stored:
+            return
+        phase = self.dominants.states[value].phase
+        self.stored[value] = phase
+        if value in self.dominants.pieced:
+            for number, operand in enumerate(value.operands):
+                at = self.dominants.states[operand].phase
+                if self.dominants.states[operand].home == Home(HomeKind.MEMORY):
+                    at += 1
+                    self.stored[value] = max(self.stored[value], at)
+                if operand.shape.size != 0:
+                    self.sinks.append((at, Sink(SinkKind.PIECE, value, number)))
+        else:
+            self.sinks.append((phase, Sink(SinkKind.STORE, value)))
+
+    def run(self) -> None:
+        for phase, sink in sorted(self.sinks, key=lambda pair: pair[0]):
+            if sink.kind is SinkKind.STORE:
+                self.visit(sink.value, phase)
+            else:
+                self.need(sink.value, sink.number, phase)
+                for number in range(1, len(sink.value.operands)):
+                    if sink.kind is SinkKind.FINAL:
+                        self.need(sink.value, number, phase)
+            while self.stack:
+                self.visit(*self.stack.pop())
+
+    def need(self, consumer: Instruction, number: int, phase: int) -> None:
+        value = consumer.operands[number]
+        if value in self.inputs or self.stored.get(value, phase) < phase:
+            return
+        if self._keep(consumer, value, phase):
+            self._store(value)
+        else:
+            self.stack.append((value, phase))
+
+    def visit(self, value: Instruction, phase: int) -> None:
+        if (value, phase) in self.seen:
+            return
+        self.seen.add((value, phase))
+        self.computed[value] = min(self.computed.get(value, phase), phase)
+        numbers: Iterable[int] = range(len(value.operands))
+        if value in self.partial:
+            numbers = range(1, len(value.operands))
+        for number in numbers:
+            self.need(value, number, phase)
+
+    def _keep(self, consumer: Instruction, value: Instruction, phase: int) -> bool:
+        """Whether a value of an earlier phase is stored there rather than computed again."""
+        state = self.dominants.states[value]
+        if state.phase >= phase:
+            return False
+        if value in self.dominants.schemes:
+            return True
+        if value in self.dominants.forced and consumer.opcode == op.PAD:
+            return True
+        if op.record(value.opcode).kind in ("movement", "constant"):
+            return False
+        cost = self.dominants.costs[value]
+        if state.home is None:
+            earlier = self.computed.get(value, phase) < phase
+            return earlier and cost >= EXPENSIVE and value not in self.axes.constant
+        if state.home.kind is HomeKind.ROWS and state.home.axes != frozenset(self.axes.of(value)):
+            return cost >= EXPENSIVE
+        return True
+
+    def _store(self, value: Instruction) -> None:
+        state = self.dominants.states[value]
+        phase = state.phase
+        if state.home is None and value not in self.dominants.schemes:
+            phase = self.computed.get(value, phase)
+        self.stored[value] = phase
+        self.sinks.append((phase, Sink(SinkKind.STORE, value)))
+        self.stack.append((value, phase))
+
+
+# ---- sections ------------------------------------------------------------------------------------
+@dataclass
+class _Group:
+    sinks: list[Sink]
+    rows: Domain | None
+    reduced: Domain | None
+    domains: set[Domain]
+
+
+def _sections(
+    phase: int, sinks: list[Sink], axes: Axes, dominants: Dominants
+) -> tuple[SectionScheme, ...]:
+    tied: dict[Domain, _Group] = {}
+    rest: list[tuple[Sink, Domain]] = []
+    for sink in sinks:
+        state = dominants.states[sink.root]
+        home = state.home if state.phase == phase else None
+        if home is not None and home.kind is HomeKind.ROWS:
+            group = tied.setdefault(home.axes, _Group([], home.axes, None, set()))
+            group.sinks.append(sink)
+            group.domains.add(domain_of(sink, axes))
+        else:
+            rest.append((sink, domain_of(sink, axes)))
+    for value, scheme in dominants.schemes.items():
+        state = dominants.states[value]
+        if scheme is Scheme.REGIONAL and state.phase == phase and state.home is not None:
+            if state.home.axes in tied:
+                tied[state.home.axes].domains.add(frozenset(axes.domain(value)))
+    hosts = {domain: group for group in tied.values() for domain in group.domains}
+    free: dict[tuple[Domain, Domain | None], _Group] = {}
+    for sink, domain in sorted(rest, key=lambda pair: pair[0].kind in _ELEMENTS):
+        host = hosts.get(domain)
+        if host is not None and _joins(sink, host, axes):
+            host.sinks.append(sink)
+            continue
+        reduced = None if sink.kind in _ELEMENTS else frozenset(axes.reduced[sink.value])
+        if reduced is None:
+            reduced = next((r for d, r in free if d == domain), None)
+        key = (domain, reduced)
+        free.setdefault(key, _Group([], None, reduced, {domain})).sinks.append(sink)
+    groups = [*tied.values(), *free.values()]
+    return tuple(_section(group, axes, dominants) for group in groups)
+
+
+_ELEMENTS = (SinkKind.STORE, SinkKind.PIECE)
+
+
+def domain_of(sink: Sink, axes: Axes) -> Domain:
+    """Axes of the loops that a sink needs."""
+    if sink.kind is SinkKind.STORE:
+        return frozenset(axes.of(sink.value))
+    if sink.kind is SinkKind.PIECE:
+        rows = axes.pieces[sink.value, sink.number]
+        return frozenset(a for row in rows for a in row)
+    return frozenset(axes.domain(sink.value))
+
+
+def _joins(sink: Sink, host: _Group, axes: Axes) -> bool:
+    assert host.rows is not None
+    if sink.kind in _ELEMENTS:
+        return host.rows <= domain_of(sink, axes)
+    if sink.kind is SinkKind.FINAL or not host.rows <= frozenset(axes.reduced[sink.value]):
+        return False
+    kept = frozenset(axes.of(sink.value))
+    inner = domain_of(sink, axes) - host.rows
+    static = all(isinstance(axes.extents[a], int) for a in kept)
+    return static and kept in (inner, frozenset())
+
+
+def _section(group: _Group, axes: Axes, dominants: Dominants) -> SectionScheme:
+    sinks = tuple(group.sinks)
+    if group.rows is not None:
+        order = _widest(sinks, axes, dominants)
+        rows = tuple(a for a in order if a in group.rows)
+        return SectionScheme(sinks, rows, None, order)
+    for sink in sinks:
+        if sink.kind not in _ELEMENTS:
+            loops = partition(axes, dominants.layouts, sink.value)
+            order = order_of(axes, dominants.layouts, sink.value)
+            return SectionScheme(sinks, None, loops, order)
+    return SectionScheme(sinks, None, None, _widest(sinks, axes, dominants))
+
+
+def _widest(sinks: Iterable[Sink], axes: Axes, dominants: Dominants) -> tuple[Axis, ...]:
+    """Axes of the sink with most of them, in the order of the memory it writes."""
+    best: tuple[Axis, ...] = ()
+    for sink in sinks:
+        if sink.kind is SinkKind.STORE:
+            order = axes.of(sink.value)
+        elif sink.kind is SinkKind.PIECE:
+            order = tuple(a for row in axes.pieces[sink.value, sink.number] for a in row)
+        else:
+            order = order_of(axes, dominants.layouts, sink.value)
+        if len(order) > len(best) or not best:
+            best = order
+    return best
