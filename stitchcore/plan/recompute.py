@@ -21,15 +21,18 @@ from stitchcore.plan.candidates import Graph, Role
 from stitchcore.plan.cost import work
 from stitchcore.plan.extract import Extractor
 
-CONE_LIMIT = 400
+CONE_LIMIT = 160
 """Most values looked at behind the inputs of one pattern."""
+
+SMALL_BYTES = 16384
+"""Values up to this size are read: nothing that could be saved on them would be noticed."""
 
 INFINITE = 1 << 60
 
 
 def recomputable(graph: Graph, v: int) -> bool:
-    """Whether another pattern may compute placed v again: one element from one element each."""
-    if graph.roles[v] is not Role.PLACED:
+    """Whether another pattern should consider computing v again: one element from one each."""
+    if graph.roles[v] is not Role.PLACED or graph.bytes[v] <= SMALL_BYTES:
         return False
     return opcodes.record(graph.instructions[v].opcode).kind == "elementwise"
 
@@ -37,9 +40,11 @@ def recomputable(graph: Graph, v: int) -> bool:
 def cut(graph: Graph, inputs: Iterable[int], stored: Callable[[int], bool]) -> frozenset[int]:
     """The placed positions to compute again in a pattern that reads `inputs`; often none.
 
-    `stored(v)` says that v is in memory whatever this pattern does, so that only its reading counts.
+    `stored(v)` says that v is in memory whatever this pattern does: then only its reading counts.
     """
     needed = [v for v in inputs if recomputable(graph, v)]
+    if not needed:
+        return frozenset()
     cone = _cone(graph, needed)
     paid = {v for v in inputs if v not in cone or not recomputable(graph, v)}
     network = _Network()
