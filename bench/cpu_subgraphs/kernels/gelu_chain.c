@@ -14,7 +14,6 @@ KERNEL(gelu_chain_forward) {
     const float *restrict h = (const float *)buffers[0] + row * COLUMNS;
     const uint8_t *restrict mask = (const uint8_t *)buffers[2] + row * COLUMNS;
     const float *restrict residual = (const float *)buffers[3] + row * COLUMNS;
-    float *restrict y = (float *)buffers[6] + row * COLUMNS;
     float sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
     for (int i = 0; i < COLUMNS; i++) {
@@ -30,7 +29,8 @@ KERNEL(gelu_chain_forward) {
       squares += d * d;
     }
     float q = 1.f / sqrtf(squares / COLUMNS + EPSILON);
-    SIMD for (int i = 0; i < COLUMNS; i++) y[i] = (z[i] - m) * q * gamma[i] + beta[i];
+    SIMD for (int i = 0; i < COLUMNS; i++) z[i] = (z[i] - m) * q * gamma[i] + beta[i];
+    stream((float *)buffers[6] + row * COLUMNS, z, COLUMNS);
     mean[row] = m;
     deviation[row] = q;
   }
@@ -63,8 +63,6 @@ KERNEL(gelu_chain_backward) {
       const uint8_t *restrict mask = (const uint8_t *)buffers[2] + row * COLUMNS;
       const float *restrict residual = (const float *)buffers[3] + row * COLUMNS;
       const float *restrict dy = (const float *)buffers[5] + row * COLUMNS;
-      float *restrict dh = (float *)buffers[8] + row * COLUMNS;
-      float *restrict dresidual = (float *)buffers[10] + row * COLUMNS;
       float m = mean[row], q = deviation[row], s1 = 0, s2 = 0;
 #pragma omp simd reduction(+ : s1, s2)
       for (int i = 0; i < COLUMNS; i++) {
@@ -82,11 +80,13 @@ KERNEL(gelu_chain_backward) {
       s2 *= 1.f / COLUMNS;
       SIMD for (int i = 0; i < COLUMNS; i++) {
         float dz = q * (dy[i] * gamma[i] - s1 - zhat[i] * s2);
-        dresidual[i] = dz;
+        zhat[i] = dz;
         float t = dz * slope[i];
-        dh[i] = t;
+        slope[i] = t;
         dbias[i] += t;
       }
+      stream((float *)buffers[10] + row * COLUMNS, zhat, COLUMNS);
+      stream((float *)buffers[8] + row * COLUMNS, slope, COLUMNS);
     }
     memcpy(partial + block * 3 * COLUMNS, sums, sizeof sums);
   }

@@ -18,18 +18,19 @@
     unsigned saved = _mm_getcsr();                                                                \
     _mm_setcsr(saved | 0x8040);                                                                   \
     name##_body(buffers, scratch, phase, begin, end);                                             \
+    _mm_sfence(); /* streamed stores are visible before the caller says so */                     \
     _mm_setcsr(saved);                                                                            \
     return 0;                                                                                     \
   }                                                                                               \
   static void name##_body(void *const *buffers, char *scratch, int64_t phase, int64_t begin,      \
                           int64_t end)
 
-// e^x within about 1.2 units in the last place for x <= 88, where it saturates; 0 below -87.3.
-INLINE float vector_exp(float x) {
-  float clipped = x < -87.3f ? -87.3f : x;
-  clipped = clipped > 88.f ? 88.f : clipped;
-  float n = __builtin_rintf(clipped * 1.44269504f);
-  float r = clipped - n * 0.693359375f;
+// e^x within about 1.2 units in the last place on [-87.3, 88], constant beyond.
+INLINE float clamped_exp(float x) {
+  x = x < -87.3f ? -87.3f : x;
+  x = x > 88.f ? 88.f : x;
+  float n = __builtin_rintf(x * 1.44269504f);
+  float r = x - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -39,10 +40,22 @@ INLINE float vector_exp(float x) {
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.f;
   union { int32_t bits; float value; } power = {((int32_t)n + 127) << 23};
-  return x < -87.3f ? 0.f : p * power.value;
+  return p * power.value;
 }
 
-INLINE float vector_sigmoid(float x) { return 1.f / (1.f + vector_exp(-x)); }
+// The same, and 0 where e^x is below the smallest normal number.
+INLINE float vector_exp(float x) { return x < -87.3f ? 0.f : clamped_exp(x); }
+
+// Copies a row past the caches: for results too large to be found there by their reader.
+INLINE void stream(float *restrict to, const float *restrict from, int64_t count) {
+#ifdef __AVX512F__
+  for (int64_t i = 0; i < count; i += 16) _mm512_stream_ps(to + i, _mm512_load_ps(from + i));
+#else
+  for (int64_t i = 0; i < count; i += 8) _mm256_stream_ps(to + i, _mm256_load_ps(from + i));
+#endif
+}
+
+INLINE float vector_sigmoid(float x) { return 1.f / (1.f + clamped_exp(-x)); }
 
 // Eigen's rational approximation of tanh.
 INLINE float vector_tanh(float x) {
@@ -68,7 +81,7 @@ INLINE float vector_tanh(float x) {
 INLINE float vector_normal(float u, float *density) {
   float a = u < 0 ? -u : u;
   float t = 1.f / (1.f + 0.3275911f * 0.70710678f * a);
-  float e = vector_exp(-0.5f * u * u);
+  float e = clamped_exp(-0.5f * u * u);
   *density = e;
   float p = 1.061405429f;
   p = p * t - 1.453152027f;

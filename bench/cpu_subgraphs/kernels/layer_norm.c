@@ -8,9 +8,9 @@ static const float EPSILON = 1e-5f;
 KERNEL(layer_norm_forward) {
   const float *restrict gamma = buffers[1], *restrict beta = buffers[2];
   float *mean = buffers[4], *deviation = buffers[5];
+  float y[COLUMNS] __attribute__((aligned(64)));
   for (int64_t row = begin * BLOCK; row < end * BLOCK; row++) {
     const float *restrict x = (const float *)buffers[0] + row * COLUMNS;
-    float *restrict y = (float *)buffers[3] + row * COLUMNS;
     float sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum)
     for (int i = 0; i < COLUMNS; i++) sum += x[i];
@@ -22,6 +22,7 @@ KERNEL(layer_norm_forward) {
     }
     float q = 1.f / sqrtf(squares / COLUMNS + EPSILON);
     SIMD for (int i = 0; i < COLUMNS; i++) y[i] = (x[i] - m) * q * gamma[i] + beta[i];
+    stream((float *)buffers[3] + row * COLUMNS, y, COLUMNS);
     mean[row] = m;
     deviation[row] = q;
   }
@@ -45,10 +46,10 @@ KERNEL(layer_norm_backward) {
   for (int64_t block = begin; block < end; block++) {
     float sum_g[COLUMNS] __attribute__((aligned(64))) = {0};
     float sum_b[COLUMNS] __attribute__((aligned(64))) = {0};
+    float dx[COLUMNS] __attribute__((aligned(64)));
     for (int64_t row = block * BLOCK; row < (block + 1) * BLOCK; row++) {
       const float *restrict x = (const float *)buffers[0] + row * COLUMNS;
       const float *restrict dy = (const float *)buffers[2] + row * COLUMNS;
-      float *restrict dx = (float *)buffers[5] + row * COLUMNS;
       float m = mean[row], q = deviation[row], s1 = 0, s2 = 0;
 #pragma omp simd reduction(+ : s1, s2)
       for (int i = 0; i < COLUMNS; i++) {
@@ -64,6 +65,7 @@ KERNEL(layer_norm_backward) {
         float h = (x[i] - m) * q;
         dx[i] = q * (dy[i] * gamma[i] - s1 - h * s2);
       }
+      stream((float *)buffers[5] + row * COLUMNS, dx, COLUMNS);
     }
     memcpy(partial + block * 2 * COLUMNS, sum_g, sizeof sum_g);
     memcpy(partial + block * 2 * COLUMNS + COLUMNS, sum_b, sizeof sum_b);
