@@ -335,7 +335,8 @@ def _followers(
         if value in exposed:
             runs = [row for row in rows if row]
         else:
-            runs = [tuple(a for row in rows if row for a in row)]
+            run = tuple(a for row in rows if row for a in row)
+            runs = [run] if run else []
         for run in runs:
             for axis, after in zip(run, (*run[1:], None), strict=True):
                 if next_of.setdefault(axis, after) != after:
