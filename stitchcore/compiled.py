@@ -18,7 +18,8 @@ from stitchcore.hlo import opcodes
 from stitchcore.hlo.evaluate import evaluate
 from stitchcore.hlo.instruction import Instruction, computation, instruction
 from stitchcore.hlo.module import Module
-from stitchcore.kernel.nodes import Kernel
+from stitchcore.kernel import index
+from stitchcore.kernel.nodes import Kernel, Role
 from stitchcore.plan.pattern import Pattern, Plan
 from stitchcore.target.cpu_runtime import CpuKernel, load_library
 from stitchcore.target.toolchain import CompiledLibrary
@@ -84,7 +85,7 @@ class CompiledModule:
         def launch(number: int) -> None:
             pattern = self.plan.patterns[number]
             given = [values[value] for value in pattern.inputs]
-            made = loaded[self.of[number]].run(given, sizes, threads)
+            made = run_kernel(loaded[self.of[number]], pattern, given, sizes, threads)
             values.update(zip(pattern.outputs, made, strict=True))
 
         for step in _steps(self.module, self.plan.patterns, owner):
@@ -93,6 +94,31 @@ class CompiledModule:
             else:
                 values[step] = apply(step, [values[o] for o in step.operands], self.module, sizes)
         return [values[value] for value in self.module.outputs]
+
+
+def run_kernel(
+    kernel: CpuKernel,
+    pattern: Pattern,
+    inputs: Sequence[Value],
+    bindings: Mapping[str, int],
+    threads: int = 1,
+) -> list[Value]:
+    """Outputs of `pattern` (in HLO's shapes) by its kernel, whose buffers hold the same bytes with
+    dimensions collapsed or split."""
+    given = buffers(kernel.kernel, inputs, bindings)
+    made = kernel.run(given, bindings, threads)
+    return [
+        array.reshape([dims.evaluate(dim, bindings) for dim in value.shape.dims])
+        for array, value in zip(made, pattern.outputs, strict=True)
+    ]
+
+
+def buffers(kernel: Kernel, inputs: Sequence[Value], bindings: Mapping[str, int]) -> list[Value]:
+    """`inputs` in the shapes of the kernel's input buffers."""
+    return [
+        np.reshape(array, [index.evaluate(dim, bindings) for dim in buffer.dims])
+        for array, buffer in zip(inputs, kernel.with_role(Role.INPUT), strict=True)
+    ]
 
 
 def bind(module: Module, arguments: Sequence[Value]) -> dict[str, int]:

@@ -46,17 +46,18 @@ def launch_table(
     kernel: Kernel,
     sources: Sequence[SymbolSource],
     inputs: Sequence[Binding],
-    outputs: Sequence[Binding],
+    outputs: Sequence[tuple[Binding, Sequence[Index]]],
     guards: Sequence[Guard] = (),
 ) -> tuple[int, ...]:
     """The table of `kernel` bound to an operation's inputs and outputs.
 
     `sources` has one entry per kernel symbol, `inputs` and `outputs` one per kernel buffer of that
-    role, in the kernel's order. Raises ValueError where the counts do not match.
+    role, in the kernel's order. An output's dims are the tensor's: the kernel's buffer holds the
+    same bytes, often with dimensions collapsed. Raises ValueError where the counts do not match.
     """
-    kernel_outputs = kernel.with_role(Role.OUTPUT)
     counts = (len(sources), len(inputs), len(outputs))
-    expected = (len(kernel.symbols), len(kernel.with_role(Role.INPUT)), len(kernel_outputs))
+    roles = (Role.INPUT, Role.OUTPUT)
+    expected = (len(kernel.symbols), *(len(kernel.with_role(role)) for role in roles))
     if counts != expected:
         raise ValueError(f"{kernel.name}: (symbols, inputs, outputs) {counts}, not {expected}")
     table: list[int] = [TABLE_VERSION, len(sources)]
@@ -66,8 +67,8 @@ def launch_table(
     for binding in inputs:
         table += (binding.kind, binding.position)
     table.append(len(outputs))
-    for binding, buffer in zip(outputs, kernel_outputs, strict=True):
-        table += (binding.kind, binding.position, *_shape(buffer.dims, kernel.symbols))
+    for binding, dims in outputs:
+        table += (binding.kind, binding.position, *_shape(dims, kernel.symbols))
     table.append(len(kernel.forwards))
     for pair in kernel.forwards:
         table += pair

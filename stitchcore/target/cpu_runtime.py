@@ -117,7 +117,7 @@ class CpuKernel:
         outputs: Sequence[Array] | None,
     ) -> _Call:
         kernel = self.kernel
-        given = [np.ascontiguousarray(array) for array in inputs]
+        given = [np.asarray(array, order="C") for array in inputs]
         _check(kernel, Role.INPUT, given, bindings)
         if outputs is None:
             made = [_allocate(b, bindings) for b in kernel.with_role(Role.OUTPUT)]

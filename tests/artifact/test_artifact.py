@@ -39,7 +39,7 @@ def test_launch_table_layout() -> None:
         _kernel(),
         [SymbolSource(2, 0)],
         [Binding(VARIABLE, 5)],
-        [Binding(TENSOR, 0)],
+        [(Binding(TENSOR, 0), (BATCH, 8))],
         [Guard(2, (BATCH, 8))],
     )
     symbol, eight = (2, 1, 0), (2, 0, 8)
@@ -53,7 +53,7 @@ def test_launch_table_layout() -> None:
 
 def test_launch_table_counts_must_match() -> None:
     with pytest.raises(ValueError, match="symbols, inputs, outputs"):
-        launch_table(_kernel(), [], [Binding(TENSOR, 0)], [Binding(TENSOR, 0)])
+        launch_table(_kernel(), [], [Binding(TENSOR, 0)], [(Binding(TENSOR, 0), (BATCH, 8))])
 
 
 def _manifest(operation: str = "StitchedFusion") -> Manifest:
