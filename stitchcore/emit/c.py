@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from stitchcore.emit.render import (
     MEMORY_TYPES,
     Renderer,
+    argument,
     index_text,
+    outside_buffers,
     provenance_comment,
     register_type,
     size_of,
@@ -33,7 +35,7 @@ from stitchcore.kernel.nodes import (
     Scalar,
     Section,
 )
-from stitchcore.kernel.walk import buffers_of, outer_accumulators, statements
+from stitchcore.kernel.walk import outer_accumulators, statements
 
 SUM_BLOCK = 1024
 """Iterations a rounding reduction adds in one run; the runs' results are added in double."""
@@ -92,7 +94,7 @@ class _C(Renderer):
         self.entry(kernel)
 
     def section(self, kernel: Kernel, section: Section, name: str) -> None:
-        used, stored = _used(kernel, section)
+        used, stored = outside_buffers(kernel, section)
         arguments = [_parameter(kernel, b, b in stored) for b in used]
         arguments += [f"long {symbol}" for symbol in kernel.symbols]
         arguments += ["long task_begin", "long task_end"]
@@ -134,8 +136,8 @@ class _C(Renderer):
         self.close()
 
     def call(self, kernel: Kernel, section: Section, name: str) -> None:
-        used, _ = _used(kernel, section)
-        arguments = [_argument(kernel, buffer) for buffer in used] + list(kernel.symbols)
+        used, _ = outside_buffers(kernel, section)
+        arguments = [argument(kernel, buffer) for buffer in used] + list(kernel.symbols)
         self.open("")
         self.emit(f"const long tasks = {index_text(section.tasks)};")
         self.emit("const long begin = st_max(task_begin - first, 0);")
@@ -219,11 +221,6 @@ def _wide(scalar: Scalar) -> Scalar:
     return Scalar(f"{scalar.name}_wide", "f64" if scalar.dtype == "f32" else scalar.dtype)
 
 
-def _used(kernel: Kernel, section: Section) -> tuple[list[Buffer], frozenset[Buffer]]:
-    read, stored = buffers_of(section)
-    return [b for b in kernel.buffers if b in read or b in stored], stored
-
-
 def _errors(section: Section) -> list[int]:
     return sorted({s.error for s in statements(section.body) if isinstance(s, Check)})
 
@@ -234,13 +231,3 @@ def _parameter(kernel: Kernel, buffer: Buffer, stored: bool) -> str:
     shared = {inputs[i] for i, _ in kernel.forwards} | {outputs[o] for _, o in kernel.forwards}
     restrict = "" if buffer in shared else "restrict "
     return f"{'' if stored else 'const '}{MEMORY_TYPES[buffer.dtype]} *{restrict}{buffer.name}"
-
-
-def _argument(kernel: Kernel, buffer: Buffer) -> str:
-    kind = MEMORY_TYPES[buffer.dtype]
-    scratch = kernel.with_role(Role.SCRATCH)
-    if buffer.role is Role.SCRATCH:
-        offset = kernel.scratch_offsets[scratch.index(buffer)]
-        return f"({kind} *)(scratch + {index_text(offset, 2)})"
-    outside = kernel.with_role(Role.INPUT) + kernel.with_role(Role.OUTPUT)
-    return f"({kind} *)buffers[{outside.index(buffer)}]"

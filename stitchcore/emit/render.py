@@ -36,10 +36,13 @@ from stitchcore.kernel.nodes import (
     Load,
     Loop,
     LoopKind,
+    Role,
     Scalar,
+    Section,
     Statement,
     Store,
 )
+from stitchcore.kernel.walk import buffers_of
 
 HALVES = frozenset({"bf16", "f16"})
 """Types computed in f32: a register holds the rounded float, memory the 16-bit pattern.
@@ -289,3 +292,19 @@ def provenance_comment(kernel: Kernel) -> str:
     """The first line of a kernel's text: its name and where it came from."""
     origin = ", ".join(kernel.provenance).replace("*/", "* /") or "no provenance given"
     return f"/* {kernel.name}: {origin} */"
+
+
+def outside_buffers(kernel: Kernel, section: Section) -> tuple[list[Buffer], frozenset[Buffer]]:
+    """Buffers of the kernel that `section` touches, in the kernel's order, and those it writes."""
+    read, stored = buffers_of(section)
+    return [b for b in kernel.buffers if b in read or b in stored], stored
+
+
+def argument(kernel: Kernel, buffer: Buffer) -> str:
+    """The pointer to a buffer of the kernel, from the ABI's `buffers` and `scratch`."""
+    kind = MEMORY_TYPES[buffer.dtype]
+    if buffer.role is Role.SCRATCH:
+        offset = kernel.scratch_offsets[kernel.with_role(Role.SCRATCH).index(buffer)]
+        return f"({kind} *)(scratch + {index_text(offset, 2)})"
+    outside = kernel.with_role(Role.INPUT) + kernel.with_role(Role.OUTPUT)
+    return f"({kind} *)buffers[{outside.index(buffer)}]"

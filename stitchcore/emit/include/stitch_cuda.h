@@ -1,0 +1,95 @@
+/* Helpers of generated CUDA kernels; compiled by NVRTC, which has no standard headers.
+ *
+ * Math is CUDA's own (full range, at most 2 ulp for the functions used); no fast-math, and fused
+ * multiply-add is off on the command line (--fmad=false). Denormals are kept, as TensorFlow does on
+ * GPUs. bf16 and f16 go through stitch_common.h's integer conversions, so no further header. */
+#ifndef STITCH_CUDA_H
+#define STITCH_CUDA_H
+
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+#define INT8_MIN ((int8_t)-128)
+#define INT16_MIN ((int16_t)-32768)
+#define INT32_MIN (-2147483647 - 1)
+#define INT64_MIN (-9223372036854775807ll - 1)
+
+#define ST_INLINE static __device__ __forceinline__
+#define ST_COPY(to, from, bytes) memcpy(to, from, bytes)
+#define ST_INF_F32 __int_as_float(0x7f800000)
+#define ST_NAN_F32 __int_as_float(0x7fc00000)
+#define ST_INF_F64 __longlong_as_double(0x7ff0000000000000ll)
+#define ST_NAN_F64 __longlong_as_double(0x7ff8000000000000ll)
+#define ST_PRAGMA(text) _Pragma(#text)
+#define ST_UNROLL(count) ST_PRAGMA(unroll count)
+#include "stitch_common.h"
+
+ST_INLINE long st_min(long a, long b) { return a < b ? a : b; }
+ST_INLINE long st_max(long a, long b) { return a > b ? a : b; }
+
+/* All blocks of a cooperative launch meet. `*arrived` is zero before the launch and counts for ever;
+ * each meeting ends when it passes the next multiple of the grid's size. Differences wrap safely. */
+ST_INLINE void st_grid_barrier(unsigned *arrived) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    unsigned before = atomicAdd(arrived, 1u);
+    unsigned target = (before / gridDim.x + 1u) * gridDim.x;
+    while ((int)(*(volatile unsigned *)arrived - target) < 0) __nanosleep(64);
+    __threadfence();
+  }
+  __syncthreads();
+}
+
+/* ---- shuffles: narrow types travel as int --------------------------------------------------------- */
+#define ST_SHUFFLE(t, T, CARRIER)                                                                     \
+  ST_INLINE T st_shuffle_##t(T x, int mask) {                                                         \
+    return (T)__shfl_xor_sync(0xffffffffu, (CARRIER)x, mask);                                         \
+  }
+ST_SHUFFLE(pred, bool, int)
+ST_SHUFFLE(s8, int8_t, int)
+ST_SHUFFLE(s16, int16_t, int)
+ST_SHUFFLE(s32, int32_t, int)
+ST_SHUFFLE(s64, int64_t, long long)
+ST_SHUFFLE(u8, uint8_t, unsigned)
+ST_SHUFFLE(u16, uint16_t, unsigned)
+ST_SHUFFLE(u32, uint32_t, unsigned)
+ST_SHUFFLE(u64, uint64_t, unsigned long long)
+ST_SHUFFLE(f32, float, float)
+ST_SHUFFLE(f64, double, double)
+
+/* ---- math ----------------------------------------------------------------------------------------- */
+#define ST_MATH1(name, f32, f64)                                                                      \
+  ST_INLINE float st_##name##_f32(float x) { return f32(x); }                                         \
+  ST_INLINE double st_##name##_f64(double x) { return f64(x); }
+#define ST_MATH2(name, f32, f64)                                                                      \
+  ST_INLINE float st_##name##_f32(float x, float y) { return f32(x, y); }                             \
+  ST_INLINE double st_##name##_f64(double x, double y) { return f64(x, y); }
+ST_MATH1(floor, floorf, floor)
+ST_MATH1(ceil, ceilf, ceil)
+ST_MATH1(round_nearest_even, rintf, rint)
+ST_MATH1(round_nearest_afz, roundf, round)
+ST_MATH1(exponential, expf, exp)
+ST_MATH1(exponential_minus_one, expm1f, expm1)
+ST_MATH1(log, logf, log)
+ST_MATH1(log_plus_one, log1pf, log1p)
+ST_MATH1(tanh, tanhf, tanh)
+ST_MATH1(erf, erff, erf)
+ST_MATH1(sqrt, sqrtf, sqrt)
+ST_MATH1(cbrt, cbrtf, cbrt)
+ST_MATH1(sine, sinf, sin)
+ST_MATH1(cosine, cosf, cos)
+ST_MATH1(tan, tanf, tan)
+ST_MATH2(power, powf, pow)
+ST_MATH2(atan2, atan2f, atan2)
+ST_MATH2(remainder, fmodf, fmod)
+ST_INLINE float st_rsqrt_f32(float x) { return 1.0f / sqrtf(x); }
+ST_INLINE double st_rsqrt_f64(double x) { return 1.0 / sqrt(x); }
+ST_INLINE float st_logistic_f32(float x) { return 1.0f / (1.0f + expf(-x)); }
+ST_INLINE double st_logistic_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
+#endif
