@@ -92,6 +92,12 @@ def evaluate_all(
     return {node: values[made[node]] for node in chosen}
 
 
+def apply(node: Instruction, operands: Sequence[Value]) -> Value:
+    """One instruction on given operand values, in storage precision."""
+    with np.errstate(all="ignore"):
+        return _instruction(Run(Precision.STORAGE), node, list(operands))
+
+
 def decisions(module: Module) -> list[Instruction]:
     """Instructions of the entry whose result may jump when their operands change a little."""
     found = []

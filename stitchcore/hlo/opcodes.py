@@ -104,6 +104,8 @@ FLOOR = "floor"
 IS_FINITE = "is-finite"
 SHIFT_LEFT = "shift-left"
 SHIFT_RIGHT_LOGICAL = "shift-right-logical"
+SHIFT_RIGHT_ARITHMETIC = "shift-right-arithmetic"
+SHIFTS = (SHIFT_LEFT, SHIFT_RIGHT_LOGICAL, SHIFT_RIGHT_ARITHMETIC)
 DOT = "dot"
 CONVOLUTION = "convolution"
 GATHER = "gather"
@@ -220,7 +222,7 @@ _ELEMENTWISE = (
     binary(XOR, numerics.bit_xor, BITS, c=templates("", *["({0} ^ {1})"] * 2), identity=zero),
     binary(SHIFT_LEFT, numerics.shift_left, INTEGER),
     binary(SHIFT_RIGHT_LOGICAL, numerics.shift_right_logical, INTEGER),
-    binary("shift-right-arithmetic", numerics.shift_right_arithmetic, INTEGER),
+    binary(SHIFT_RIGHT_ARITHMETIC, numerics.shift_right_arithmetic, INTEGER),
     binary("atan2", numerics.atan2, FLOAT, flops=24, ulp=4.0),
     binary(
         COMPARE,

@@ -40,15 +40,31 @@ def rebuild(
 def renew(
     module: Module, entry: Computation, made: Mapping[Instruction, Instruction]
 ) -> dict[Instruction, tuple[str, ...]]:
-    """Provenance of the rebuilt instructions: that of the old ones that became them, merged."""
-    live = set(topological((entry.root,)))
+    """Provenance of the rebuilt instructions: that of the old ones that became them, merged.
+
+    An instruction that no old one became (a step of an expansion) takes that of its users.
+    """
+    order = list(topological((entry.root,)))
+    live = set(order)
     found: dict[Instruction, tuple[str, ...]] = {}
     for old, names in module.provenance.items():
         new = made.get(old)
-        if new in live and new is not None:
-            before = found.get(new, ())
-            found[new] = before + tuple(name for name in names if name not in before)
-    return found
+        if new is not None and new in live:
+            found[new] = _merged(found.get(new, ()), names)
+    borrowed: dict[Instruction, tuple[str, ...]] = {}
+    for user in reversed(order):
+        names = found.get(user) or borrowed.get(user, ())
+        for operand in user.operands:
+            if names and operand not in found and op.record(operand.opcode).kind in _BORROWERS:
+                borrowed[operand] = _merged(borrowed.get(operand, ()), names[:1])
+    return {**borrowed, **found}
+
+
+_BORROWERS = frozenset({"elementwise", "reduce", "movement", "library", "indexed"})
+
+
+def _merged(names: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    return names + tuple(name for name in more if name not in names)
 
 
 def substitute(value: Hashable, convert: Callable[[Dim], Dim]) -> Hashable:
@@ -103,7 +119,7 @@ def _specialized(
     shape = substitute_shape(node.shape, convert)
     ratio = node.get("ratio")
     if ratio is not None:
-        value = quotient(int(convert(ratio[0])), int(convert(ratio[1])), shape.dtype)
+        value = quotient(convert(ratio[0]), convert(ratio[1]), shape.dtype)
         return instruction(op.CONSTANT, shape, value=from_array(value, shape.dtype))
     attributes = {
         name: map_computations(substitute(value, convert), lambda c: _inner(c, convert, inner))
@@ -112,8 +128,10 @@ def _specialized(
     return instruction(node.opcode, shape, operands, **attributes)
 
 
-def quotient(numerator: int, denominator: int, dtype: str) -> Array:
+def quotient(numerator: Dim, denominator: Dim, dtype: str) -> Array:
     """What a symbolic constant holds: the exact quotient rounded to `dtype` (through float64)."""
+    if not isinstance(numerator, int) or not isinstance(denominator, int):
+        raise ValueError(f"{numerator}/{denominator} is not bound")
     target = DTYPES[dtype].numpy
     if target.kind in "iub":
         if numerator % denominator:
