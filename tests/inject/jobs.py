@@ -1,0 +1,87 @@
+"""Runs a user's program untouched or under the hook, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BOOTSTRAP = ROOT / "stitchcore" / "inject" / "bootstrap"
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@dataclass(frozen=True)
+class Run:
+    code: int
+    losses: list[float]
+    lines: list[str]  # what we wrote to stderr
+    events: list[dict[str, Any]]
+
+    def event(self, kind: str) -> dict[str, Any]:
+        found = [event for event in self.events if event["type"] == kind]
+        assert found, f"no {kind} event; {[e['type'] for e in self.events]} {self.lines}"
+        return found[-1]
+
+    def kinds(self) -> set[str]:
+        return {event["type"] for event in self.events}
+
+
+def python_of(version: str) -> str:
+    """The interpreter with that TensorFlow. Skips, loudly, where there is none."""
+    if version == "2.21":
+        return sys.executable
+    named = os.environ.get("STITCH_TEST_TF215_PYTHON", str(ROOT / ".venv-tf215/bin/python"))
+    if not Path(named).exists():
+        pytest.skip(
+            "no TensorFlow 2.15: run `make .venv-tf215/.installed` "
+            "or set STITCH_TEST_TF215_PYTHON"
+        )
+    return named
+
+
+def environment(**extra: str) -> dict[str, str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("STITCH_")}
+    clean.pop("PYTHONPATH", None)
+    return {**clean, "TF_CPP_MIN_LOG_LEVEL": "3", **extra}
+
+
+def run(python: str, script: str, *arguments: object, store: Path | None = None,
+        session: str = "s", **settings: str) -> Run:  # fmt: skip
+    """Without a `store` the job runs untouched."""
+    extra = {f"STITCH_{name.upper()}": value for name, value in settings.items()}
+    if store is not None:
+        extra |= {"STITCH_STORE": str(store), "STITCH_SESSION": session}
+        extra["PYTHONPATH"] = str(BOOTSTRAP)
+    done = subprocess.run(
+        [python, str(SCRIPTS / script), *map(str, arguments)],
+        env=environment(**extra),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    losses = [float(line) for line in done.stdout.splitlines()]
+    lines = [line for line in done.stderr.splitlines() if "stitch" in line]
+    events: list[dict[str, Any]] = []
+    path = store / "sessions" / session / "events.jsonl" if store is not None else None
+    if path is not None and path.exists():
+        events = [json.loads(line) for line in path.read_text().splitlines()]
+    return Run(done.returncode, losses, lines, events)
+
+
+def worker(store: Path, key_file: Path, behaviour: str, seconds: float = 0.0) -> Any:
+    """The hand-made worker as a process; with `seconds` it keeps answering."""
+    return subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "handmade.py"), str(store), str(key_file),
+         behaviour, str(seconds)],
+        env=environment(PYTHONPATH=str(ROOT)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )  # fmt: skip

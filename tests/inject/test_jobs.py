@@ -1,0 +1,191 @@
+"""Real training programs under the hook: same losses, kernels really run, nothing ever hurts."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.inject import jobs
+
+VERSIONS = ("2.21", "2.15")
+SCRIPTS = {"function_step.py": 30, "session.py": 30, "keras_fit.py": 3}
+
+
+@functools.cache
+def untouched(version: str, script: str, count: int) -> tuple[float, ...]:
+    done = jobs.run(jobs.python_of(version), script, count)
+    assert done.code == 0 and len(done.losses) >= 30
+    return tuple(done.losses)
+
+
+def answered(version: str, script: str, store: Path, key_file: Path, behaviour: str) -> None:
+    """Submits the program's step by a short run, then lets the worker answer."""
+    jobs.run(jobs.python_of(version), script, 1, store=store, mode="observe", session="first")
+    process = jobs.worker(store, key_file, behaviour)
+    output, _ = process.communicate(timeout=120)
+    assert "fusions" in output, "the request holds something to stitch"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_cache_hit_swaps_before_the_first_step(
+    version: str, script: str, native: Path, store: Path, key_file: Path, public_key: str
+) -> None:
+    count = SCRIPTS[script]
+    plain = untouched(version, script, count)
+    answered(version, script, store, key_file, "good")
+    done = jobs.run(
+        jobs.python_of(version), script, count, store=store, public_key=public_key
+    )
+    assert done.code == 0 and done.lines == []
+    assert done.losses == pytest.approx(plain, rel=1e-5)
+    assert done.event("swap_ok") and done.event("end")["counters"]["in_place"] > 20
+
+
+@pytest.mark.slow
+def test_kernels_really_run(
+    native: Path, store: Path, key_file: Path, public_key: str
+) -> None:
+    plain = untouched("2.21", "function_step.py", 30)
+    answered("2.21", "function_step.py", store, key_file, "wrong")
+    done = jobs.run(
+        jobs.python_of("2.21"), "function_step.py", 30, store=store, public_key=public_key
+    )
+    assert done.losses[0] == plain[0] and abs(done.losses[20] - plain[20]) > 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("script", ("function_step.py", "session.py"))
+def test_late_swap(
+    version: str, script: str, native: Path, store: Path, key_file: Path, public_key: str
+) -> None:
+    plain = jobs.run(jobs.python_of(version), script, 400)
+    process = jobs.worker(store, key_file, "good", 120)
+    try:
+        done = jobs.run(
+            jobs.python_of(version), script, 400, 0.02, store=store, public_key=public_key
+        )
+    finally:
+        process.kill()
+        process.wait()
+    assert done.code == 0
+    assert done.event("submitted")["time"] < done.event("swap_begin")["time"]
+    assert done.losses == pytest.approx(plain.losses, rel=1e-5)
+    assert done.event("end")["counters"]["in_place"] > 0
+    assert done.event("savings")["pairs"] >= 2
+
+
+BROKEN = {
+    "truncated": "bad_artifact",
+    "unsigned": "bad_signature",
+    "level": "wrong_target",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("behaviour", BROKEN)
+def test_broken_artifact_leaves_the_job_alone(
+    behaviour: str, native: Path, store: Path, key_file: Path, public_key: str
+) -> None:
+    plain = untouched("2.21", "function_step.py", 30)
+    answered("2.21", "function_step.py", store, key_file, behaviour)
+    done = jobs.run(
+        jobs.python_of("2.21"), "function_step.py", 30, store=store, public_key=public_key
+    )
+    assert done.code == 0 and tuple(done.losses) == plain
+    assert len(done.lines) == 1 and BROKEN[behaviour] in done.lines[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
+def test_deadline_passes(version: str, native: Path, store: Path) -> None:
+    plain = untouched(version, "function_step.py", 30)
+    done = jobs.run(jobs.python_of(version), "function_step.py", 30, store=store, wait="0.5")
+    assert done.code == 0 and tuple(done.losses) == plain
+    assert len(done.lines) == 1 and "deadline" in done.lines[0]
+
+
+@pytest.mark.slow
+def test_nothing_answers(native: Path, store: Path) -> None:
+    plain = untouched("2.21", "function_step.py", 30)
+    done = jobs.run(jobs.python_of("2.21"), "function_step.py", 30, store=store)
+    assert done.code == 0 and tuple(done.losses) == plain
+    assert len(done.lines) == 1 and "no_artifact" in done.lines[0]
+
+
+@pytest.mark.slow
+def test_store_unreadable(native: Path, store: Path) -> None:
+    plain = untouched("2.21", "function_step.py", 30)
+    (store / "requests").write_text("not a folder")
+    done = jobs.run(jobs.python_of("2.21"), "function_step.py", 30, store=store)
+    assert done.code == 0 and tuple(done.losses) == plain
+    assert len(done.lines) == 1 and "store_unreadable" in done.lines[0]
+
+
+@pytest.mark.slow
+def test_worker_refuses(native: Path, store: Path) -> None:
+    plain = untouched("2.21", "function_step.py", 30)
+    jobs.run(jobs.python_of("2.21"), "function_step.py", 1, store=store, mode="observe")
+    (store / "answers").mkdir()
+    for request in (store / "requests").iterdir():
+        text = '{"status": "refused", "reason": "not_profitable", "detail": "nothing to win"}'
+        (store / "answers" / f"{request.name}.json").write_text(text)
+    done = jobs.run(jobs.python_of("2.21"), "function_step.py", 30, store=store, session="t")
+    assert done.code == 0 and tuple(done.losses) == plain
+    assert len(done.lines) == 1 and "not_profitable" in done.lines[0]
+
+
+@pytest.mark.slow
+def test_exception_in_the_hook(native: Path, store: Path, tmp_path: Path) -> None:
+    """A plug-in folder without a plug-in: nothing in the hook can work."""
+    plain = untouched("2.21", "function_step.py", 30)
+    done = jobs.run(
+        jobs.python_of("2.21"), "function_step.py", 30, store=store, plugin=str(tmp_path)
+    )
+    assert done.code == 0 and tuple(done.losses) == plain
+    assert len(done.lines) == 1 and "hook_error" in done.lines[0]
+
+
+@pytest.mark.slow
+def test_slow_kernel_is_rolled_back(
+    native: Path, store: Path, key_file: Path, public_key: str
+) -> None:
+    answered("2.21", "function_step.py", store, key_file, "slow")
+    done = jobs.run(
+        jobs.python_of("2.21"), "function_step.py", 250, store=store, public_key=public_key
+    )
+    assert done.code == 0
+    back = done.event("rolled_back")
+    assert back["stitched_ns"] > back["baseline_ns"] and back["reason"] == "slower"
+    assert len(done.lines) == 1 and "slower" in done.lines[0]
+
+
+@pytest.mark.slow
+def test_crash_disables_the_swap_at_the_next_start(
+    native: Path, store: Path, key_file: Path, public_key: str
+) -> None:
+    plain = untouched("2.21", "function_step.py", 30)
+    answered("2.21", "function_step.py", store, key_file, "crash")
+    python = jobs.python_of("2.21")
+    crashed = jobs.run(python, "function_step.py", 30, store=store, public_key=public_key)
+    assert crashed.code != 0 and crashed.event("swap_begin")
+    done = jobs.run(
+        python, "function_step.py", 30, store=store, public_key=public_key, session="next"
+    )
+    assert done.code == 0 and tuple(done.losses) == plain
+    assert len(done.lines) == 1 and "crashed_before" in done.lines[0]
+
+
+@pytest.mark.slow
+def test_off_and_no_store_do_nothing(native: Path, store: Path) -> None:
+    plain = untouched("2.21", "function_step.py", 30)
+    done = jobs.run(jobs.python_of("2.21"), "function_step.py", 30, store=store, mode="off")
+    assert tuple(done.losses) == plain and done.lines == [] and done.events == []
+    assert os.listdir(store) == []
+    shutil.rmtree(store)
