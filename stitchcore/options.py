@@ -2,7 +2,7 @@
 
 | variable | meaning | default |
 |---|---|---|
-| STITCH_STORE | folder of requests, answers, artifacts and sessions | `$XDG_CACHE_HOME/stitch/store` |
+| STITCH_STORE | requests, answers, artifacts and sessions | `$XDG_CACHE_HOME/stitch/store` |
 | STITCH_CACHE | folder of compiled translation units | `$XDG_CACHE_HOME/stitch/kernels` |
 | STITCH_KEY | file of the user's signing key | `$XDG_DATA_HOME/stitch/signing.key` |
 | STITCH_DUMP | folder for the text of every stage | no dump |

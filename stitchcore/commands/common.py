@@ -24,6 +24,8 @@ from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 
 BAD_INPUT = 2
+PAGE_WIDTH = 140
+"""Columns where the output is not a terminal."""
 
 HINTS = {
     "parse_error": "check that the file is complete HLO text (`HloModule ...`)",
@@ -44,7 +46,9 @@ class Output:
 
     @property
     def console(self) -> Console:
-        return Console(stderr=self.as_json, highlight=False)
+        stream = sys.stderr if self.as_json else sys.stdout
+        width = None if stream.isatty() else PAGE_WIDTH
+        return Console(stderr=self.as_json, highlight=False, width=width)
 
     def document(self, content: Any) -> None:
         """Print `content` as JSON on standard output, on one line."""

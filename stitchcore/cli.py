@@ -1,0 +1,53 @@
+"""The `stitch` command. Subcommands are loaded when called: `stitch --help` imports no compiler."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from stitchcore import __version__
+
+COMMANDS = {
+    "run": "Run a training script; what wins is stitched into it.",
+    "explain": "Why two operations are not in one kernel, or why one was refused.",
+    "doctor": "What works on this machine, and what to install.",
+    "plan": "Which kernels a module would become, with estimates.",
+    "compile": "Write a module's sources and binaries into a folder.",
+    "bench": "Check a module's kernels against numpy and time them.",
+}
+
+
+class _Commands(click.Group):
+    """Lists COMMANDS without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"stitchcore.commands.{cmd_name}")
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=_Commands)
+@click.version_option(__version__, prog_name="stitch")
+def stitch() -> None:
+    """Makes TensorFlow training jobs faster without touching their code."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    stitch.main(args=sys.argv[1:], prog_name="stitch")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""`stitch compile MODULE`: sources and binaries of its kernels, to read and to keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stitchcore import options as settings
+from stitchcore.artifact import report as reports
+from stitchcore.commands import common, modules
+from stitchcore.errors import Refused
+from stitchcore.kernel.text import print_kernel
+from stitchcore.stages import State
+
+KERNELS_PER_PROGRAM = 20
+"""NVRTC programs hold this many kernels: beyond, its optimizer slows down more than start-up."""
+
+
+@click.command("compile")
+@click.argument("module", type=click.Path(path_type=Path))
+@click.option("--target", default=None, help="cpu-x86-64-v2..v4 or sm_NN; default: this machine.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=None, help="Folder; default: NAME.stitch"
+)
+@click.option("--planner", default=None, help="Planner by name.")
+@click.option("--dump", type=click.Path(path_type=Path), help="Folder for NN_stage.txt files.")
+@click.option("--from", "restart", type=click.Path(path_type=Path), help="Edited NN_stage.txt.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+def command(
+    module: Path,
+    target: str | None,
+    out: Path | None,
+    planner: str | None,
+    dump: Path | None,
+    restart: Path | None,
+    as_json: bool,
+) -> None:
+    """Compile MODULE's kernels; write loop IR, sources, binaries and a report to a folder."""
+    output = common.Output(as_json)
+    options = settings.of_this_process()
+    device = common.device_of(target or common.host_target(), output)
+    build = modules.build_options(options, output, planner=planner, dump=dump, restart=restart)
+    last = "compile" if device.kind == "cpu" else "schedule"
+    state, seconds = modules.run(module, device, build, output, last)
+    folder = out or Path(module.name.partition(".")[0] + ".stitch")
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [_write(folder / "kernels.txt", "\n".join(map(print_kernel, state.kernels)))]
+    try:
+        binaries = _cpu(state, folder) if device.kind == "cpu" else _gpu(state, folder)
+    except Refused as refused:
+        common.fail_refused(output, str(module), refused)
+    page = reports.html(modules.report_of(state, str(module), seconds))
+    written += [entry["file"] for entry in binaries]
+    written.append(_write(folder / "report.html", page))
+    if as_json:
+        output.document({"folder": str(folder), "target": device.target, "binaries": binaries})
+        return
+    for entry in binaries:
+        output.console.print(" ".join(f"{name} {value}" for name, value in entry.items()))
+    kernels = len(state.kernels)
+    output.console.print(f"{kernels} kernels for {device.target}; report: {folder}/report.html")
+
+
+def _write(path: Path, content: str | bytes) -> str:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path.name
+
+
+def _cpu(state: State, folder: Path) -> list[dict[str, Any]]:
+    """Sources and shared objects; loops the compiler left scalar are named."""
+    entries = []
+    for number, (kernels, source, library) in enumerate(state.units):
+        _write(folder / f"kernels_{number:02d}.c", source)
+        entries.append(
+            {
+                "file": _write(folder / f"kernels_{number:02d}.so", library.data),
+                "kernels": len(kernels),
+                "bytes": len(library.data),
+                "compiler": library.compiler,
+                "vector_loops": len(library.loops) - len(library.scalar_loops),
+                "scalar_loops": [f"{loop.loop}: {loop.reason}" for loop in library.scalar_loops],
+            }
+        )
+    return entries
+
+
+def _gpu(state: State, folder: Path) -> list[dict[str, Any]]:
+    """CUDA sources, cubins and what the compiler says of registers and spills."""
+    raise NotImplementedError

@@ -1,0 +1,146 @@
+"""Shared by `plan`, `compile`, `bench` and `explain`: a module file through the stages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.status import Status
+
+from stitchcore import stages
+from stitchcore.artifact import report as reports
+from stitchcore.artifact.report import NO_KERNEL, Report, ReportKernel, ReportNode
+from stitchcore.commands import common
+from stitchcore.device.records import Device
+from stitchcore.errors import Refused
+from stitchcore.hlo.instruction import topological
+from stitchcore.hlo.print import names
+from stitchcore.kernel.text import print_kernel
+from stitchcore.options import Options
+from stitchcore.plan import candidates
+from stitchcore.plan.candidates import Role
+from stitchcore.plan.cost import cost, unfused
+from stitchcore.plan.pattern import Plan
+from stitchcore.plan.planners import PLANNERS
+from stitchcore.stages import BuildOptions, State
+
+RESTARTABLE = {
+    f"{number:02d}_{stage.name}.txt": stage.name
+    for number, stage in enumerate(stages.STAGES)
+    if stage.load is not None
+}
+"""Files that `--from` accepts, by name."""
+
+
+def build_options(
+    options: Options,
+    output: common.Output,
+    *,
+    planner: str | None = None,
+    dump: Path | None = None,
+    restart: Path | None = None,
+) -> BuildOptions:
+    """Stage options from settings and flags; ends the command for one that cannot be used."""
+    chosen = planner or options.planner
+    if chosen not in PLANNERS:
+        common.fail(output, f"planner {chosen!r}", "unknown", f"one of: {', '.join(PLANNERS)}")
+    if restart is not None and restart.name not in RESTARTABLE:
+        mend = f"its file name must be one of: {', '.join(RESTARTABLE)}"
+        common.fail(output, str(restart), "not a stage that can be restarted", mend)
+    if restart is not None and not restart.is_file():
+        common.fail(output, str(restart), "no such file", "write it with --dump, then edit it")
+    dump = dump or options.dump
+    return BuildOptions(chosen, options.jobs, options.cache, dump, restart)
+
+
+def run(
+    path: Path, device: Device, build: BuildOptions, output: common.Output, last: str
+) -> tuple[State, dict[str, float]]:
+    """The module in `path` through the stages up to `last`, and seconds by stage."""
+    module = common.read_module(path, output)
+    chosen = stages.STAGES[: [stage.name for stage in stages.STAGES].index(last) + 1]
+    seconds: dict[str, float] = {}
+    with output.console.status("parse") as status:
+        try:
+            show = progress(status)
+            state = stages.run_stages(State(module, device, build), chosen, seconds, show)
+        except Refused as refused:
+            common.fail_refused(output, str(path), refused)
+    return state, seconds
+
+
+def progress(status: Status) -> Callable[[str, int, int], None]:
+    """Shows the running stage while standard error is a terminal."""
+
+    def show(stage: str, done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            status.update(f"{stage} ({done + 1}/{total})")
+
+    return show
+
+
+def plan_of(state: State) -> Plan:
+    """The state's plan; a state without one is a mistake of the caller."""
+    if state.plan is None:
+        raise ValueError("the plan stage has not run")
+    return state.plan
+
+
+def saved_bytes(plan: Plan, device: Device) -> list[int]:
+    """Off-chip bytes that each kernel saves against its instructions one by one."""
+    graph = candidates.build(plan.module, {})
+    found = []
+    for pattern in plan.patterns:
+        work = [v for v in pattern.instructions if graph.roles[graph.position[v]] is Role.PLACED]
+        found.append(max(0, unfused(work, device).bytes - cost(pattern, device).bytes))
+    return found
+
+
+def report_of(state: State, title: str, seconds: dict[str, float] | None = None) -> Report:
+    """The report of a module: its instructions coloured by kernel."""
+    plan = plan_of(state)
+    name = names(plan.module)
+    of = {v: n for n, p in enumerate(plan.patterns) for v in p.instructions}
+    why = {refusal.subject: refusal for refusal in plan.refusals}
+    order = [v for v in topological([plan.module.entry.root]) if v in name]
+    position = {v: n for n, v in enumerate(order)}
+    nodes = []
+    for v in order:
+        refusal = why.get(name[v])
+        reason, detail = (refusal.reason.value, refusal.detail) if refusal else ("", "")
+        inputs = tuple(position[o] for o in v.operands if o in position)
+        kernel = of.get(v, NO_KERNEL)
+        nodes.append(ReportNode(name[v], v.opcode, kernel, reason, detail, inputs))
+    return Report(
+        title,
+        state.device.target,
+        tuple(nodes),
+        _report_kernels(state, plan),
+        reports.count_reasons(nodes),
+        plan.unfused.launches,
+        len(plan.patterns),
+        plan.unfused.bytes,
+        plan.planned.bytes,
+        seconds_before=plan.unfused.seconds,
+        seconds_after=plan.planned.seconds,
+        seconds=seconds or {},
+    )
+
+
+def _report_kernels(state: State, plan: Plan) -> tuple[ReportKernel, ...]:
+    saved = saved_bytes(plan, state.device)
+    made = []
+    for number, pattern in enumerate(plan.patterns):
+        kernel = state.kernels[state.of[number]] if state.kernels else None
+        made.append(
+            ReportKernel(
+                kernel.name if kernel else f"pattern {number}",
+                len(pattern.instructions),
+                saved[number],
+                round(cost(pattern, state.device).seconds * 1e9),
+                len(kernel.phases) if kernel else 0,
+                print_kernel(kernel) if kernel else "",
+            )
+        )
+    return tuple(made)

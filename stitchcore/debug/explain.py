@@ -1,0 +1,201 @@
+"""Why two operations are not in one kernel, and why one was refused.
+
+Answers come from the plan and the rules that made it, not from a log: merging the two kernels is
+tried, and the first rule against it is named. Of a report (`explain_node`), only what was written
+down can be told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stitchcore.artifact.report import NO_KERNEL, Report, ReportNode
+from stitchcore.device.records import Device
+from stitchcore.errors import Reason
+from stitchcore.hlo.instruction import Instruction
+from stitchcore.hlo.module import Module
+from stitchcore.hlo.print import names
+from stitchcore.hlo.query import users
+from stitchcore.plan import candidates
+from stitchcore.plan.candidates import Role
+from stitchcore.plan.cost import unfused
+from stitchcore.plan.extract import Extractor
+from stitchcore.plan.pattern import CostFunction, Feasibility, Pattern, Plan
+
+SOURCE = "source"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an operation ended: kernel numbers, or a reason why it is in none.
+
+    `reason` is a Reason's value, "source" for what needs no work (parameters, constants, free
+    views), or empty when `kernels` says it all. Several kernels: it is computed in each.
+    """
+
+    name: str
+    opcode: str
+    kernels: tuple[int, ...]
+    reason: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Two places, whether one kernel holds both, and the rule that keeps them apart.
+
+    `path` names the operations through which the second depends on the first, when that is the
+    reason: what stands between them cannot be in a kernel.
+    """
+
+    first: Place
+    second: Place
+    together: bool
+    reason: str
+    detail: str
+    path: tuple[str, ...] = ()
+
+
+def find(module: Module, name: str) -> list[Instruction]:
+    """Instructions called `name`, or else those whose framework operation's name ends in it."""
+    by_name = {text: instruction for instruction, text in names(module).items()}
+    wanted = name.removeprefix("%")
+    if wanted in by_name:
+        return [by_name[wanted]]
+    return [
+        instruction
+        for instruction, origins in module.provenance.items()
+        if instruction in names(module) and any(_ends(origin, wanted) for origin in origins)
+    ]
+
+
+def _ends(origin: str, wanted: str) -> bool:
+    return origin == wanted or origin.endswith("/" + wanted)
+
+
+def place(plan: Plan, value: Instruction) -> Place:
+    """Where `value` ended in `plan`."""
+    name = names(plan.module)[value]
+    inside = [n for n, p in enumerate(plan.patterns) if value in set(p.instructions)]
+    if inside:
+        return Place(name, value.opcode, tuple(inside))
+    for refusal in plan.refusals:
+        if refusal.subject == name:
+            return Place(name, value.opcode, (), refusal.reason.value, refusal.detail)
+    return Place(name, value.opcode, (), SOURCE, "it needs no work of its own")
+
+
+def explain(
+    plan: Plan,
+    first: Instruction,
+    second: Instruction,
+    device: Device,
+    cost: CostFunction,
+    feasible: Feasibility,
+) -> Explanation:
+    """Why `first` and `second` are, or are not, in one kernel of `plan`."""
+    places = place(plan, first), place(plan, second)
+    if set(places[0].kernels) & set(places[1].kernels):
+        return Explanation(*places, True, "", "one kernel computes both")
+    for one in places:
+        if not one.kernels:
+            detail = f"{one.name} is in no kernel" + (f": {one.detail}" if one.detail else "")
+            return Explanation(*places, False, one.reason, detail)
+    number, other = places[0].kernels[0], places[1].kernels[0]
+    patterns = plan.patterns[number], plan.patterns[other]
+    path = _path(plan.module, *patterns) or _path(plan.module, *reversed(patterns))
+    if path:
+        name = names(plan.module)
+        passed = tuple(name.get(value, "?") for value in path)
+        detail = f"one kernel waits for {passed[-1]}, which waits for the other kernel"
+        return Explanation(*places, False, Reason.CYCLE.value, detail, passed)
+    return Explanation(*places, False, *_against(plan, patterns, device, cost, feasible))
+
+
+def _path(module: Module, first: Pattern, second: Pattern) -> list[Instruction]:
+    """Instructions in neither pattern on a path from `first` to `second`; empty without one."""
+    inside = {*first.instructions, *second.instructions}
+    goal = set(second.inputs)
+    readers = users(module)
+    came: dict[Instruction, Instruction | None] = {}
+    queue: deque[Instruction] = deque()
+
+    def visit(values: Iterable[Instruction], source: Instruction | None) -> None:
+        for value in values:
+            if value not in came and value not in inside:
+                came[value] = source
+                queue.append(value)
+
+    for output in first.outputs:
+        visit(readers.get(output, ()), None)
+    while queue:
+        value = queue.popleft()
+        if value in goal:
+            path = [value]
+            while (before := came[path[-1]]) is not None:
+                path.append(before)
+            return path[::-1]
+        visit(readers.get(value, ()), value)
+    return []
+
+
+def _against(
+    plan: Plan,
+    patterns: tuple[Pattern, Pattern],
+    device: Device,
+    cost: CostFunction,
+    feasible: Feasibility,
+) -> tuple[str, str]:
+    """The rule against the union of two patterns that do not wait for anything between them."""
+    graph = candidates.build(plan.module, _excluded(plan))
+    placed = sorted(
+        {
+            graph.position[value]
+            for pattern in patterns
+            for value in pattern.instructions
+            if graph.roles[graph.position[value]] is Role.PLACED
+        }
+    )
+    merged = Extractor(graph).pattern(tuple(placed))
+    refusal = feasible(merged, device)
+    if refusal is not None:
+        return refusal.reason.value, refusal.detail
+    together = cost(merged, device).seconds
+    apart = sum(cost(pattern, device).seconds for pattern in patterns)
+    if together > apart:
+        detail = f"one kernel is estimated at {together * 1e6:.1f} µs, two at {apart * 1e6:.1f} µs"
+        return Reason.NOT_PROFITABLE.value, detail
+    alone = unfused((graph.instructions[v] for v in placed), device).seconds
+    detail = (
+        f"nothing forbids it; the {plan.planner} planner did not try it (one kernel "
+        f"{together * 1e6:.1f} µs, two {apart * 1e6:.1f} µs, unfused {alone * 1e6:.1f} µs)"
+    )
+    return Reason.NOT_PROFITABLE.value, detail
+
+
+def _excluded(plan: Plan) -> Mapping[Instruction, tuple[Reason, str]]:
+    by_name = {text: value for value, text in names(plan.module).items()}
+    return {
+        by_name[refusal.subject]: (refusal.reason, refusal.detail)
+        for refusal in plan.refusals
+        if refusal.subject in by_name
+    }
+
+
+def explain_node(report: Report, name: str) -> list[Place]:
+    """Where the report's nodes called `name` (or ending in `/name`) ended."""
+    return [_reported(node) for node in report.nodes if _ends(node.name, name)]
+
+
+def _reported(node: ReportNode) -> Place:
+    if node.kernel != NO_KERNEL:
+        return Place(node.name, node.op, (node.kernel,))
+    return Place(node.name, node.op, (), node.reason or SOURCE, node.detail)
+
+
+def common_kernel(places: Sequence[Place]) -> bool:
+    """Whether one kernel holds all of `places`."""
+    kernels = [set(one.kernels) for one in places]
+    return bool(kernels) and bool(set.intersection(*kernels))
