@@ -16,7 +16,7 @@ from stitchcore.hlo.parse import parse
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.inject import target
 from stitchcore.kernel import index
-from stitchcore.kernel.nodes import Kernel, Role
+from stitchcore.kernel.nodes import Kernel
 from stitchcore.plan.cost import cost
 from stitchcore.stages import BuildOptions, compile_module
 
@@ -65,7 +65,7 @@ def program(module: CompiledModule, inputs: Mapping[str, Array]) -> Program:
                 entry.kernel,
                 module.libraries[entry.library].data,
                 tuple(names[value] for value in pattern.inputs),
-                tuple(names[value] for value in pattern.outputs),
+                tuple(_value(names[value], value) for value in pattern.outputs),
                 round(seconds * 1e9),
             )
         )
@@ -78,24 +78,25 @@ def program(module: CompiledModule, inputs: Mapping[str, Array]) -> Program:
     return Program(values, tuple(launches), tuple(names[v] for v in plan.module.outputs))
 
 
+def _value(name: str, value: Instruction) -> Value:
+    """The array an instruction stands for. A kernel's buffer may be a view with other dimensions."""
+    dims = tuple(index.evaluate(index.from_dim(dim), {}) for dim in value.shape.dims)
+    return Value(name, np.dtype(DTYPES[value.shape.dtype].numpy).name, dims)
+
+
 def _launch(
-    kernel: Kernel, library: bytes, inputs: tuple[str, ...], outputs: tuple[str, ...], work: int
+    kernel: Kernel,
+    library: bytes,
+    inputs: tuple[str, ...],
+    outputs: tuple[Value, ...],
+    work: int,
 ) -> Launch:
-    buffers = kernel.with_role(Role.OUTPUT)
-    values = tuple(
-        Value(
-            name,
-            np.dtype(DTYPES[buffer.dtype].numpy).name,
-            tuple(index.evaluate(extent, {}) for extent in buffer.dims),
-        )
-        for name, buffer in zip(outputs, buffers, strict=True)
-    )
     tasks = tuple(
         sum(index.evaluate(section.tasks, {}) for section in phase.sections)
         for phase in kernel.phases
     )
     scratch = index.evaluate(kernel.scratch_bytes, {})
-    return Launch(kernel.name, library, inputs, values, tasks, scratch, work, kernel.forwards)
+    return Launch(kernel.name, library, inputs, outputs, tasks, scratch, work, kernel.forwards)
 
 
 def updating(made: Program, updates: Mapping[int, int]) -> Program:
