@@ -93,7 +93,7 @@ def _combine_name(reducer: str, dtype: str) -> str:
 
 
 def _combine(reducer: str, dtype: str) -> list[str]:
-    """A block's reduction: shuffles in each warp, then the warps' parts in order, in each thread."""
+    """A block's reduction: shuffles in each warp, then the warps' parts in order."""
     renderer, kind = _Cuda(), register_type(dtype)
     value, other = Scalar("value", dtype), Scalar("other", dtype)
     update = f"value = {renderer.apply(Apply(reducer, (value, other), dtype))};"

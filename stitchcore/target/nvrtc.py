@@ -24,7 +24,7 @@ _INSTALL = "NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12"
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas reports of one kernel: registers a thread, bytes of spills, stack and shared memory.
+    """What ptxas reports of a kernel: registers a thread, bytes of spills, stack, shared memory.
 
     Shared memory is the static part; emit.cuda.shared_bytes gives the dynamic part of a launch.
     """
