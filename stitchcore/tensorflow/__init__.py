@@ -1,0 +1,1 @@
+"""TensorFlow graphs in: regions cut, lowered to HLO, and patched back. Only here is it imported."""

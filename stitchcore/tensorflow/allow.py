@@ -1,0 +1,86 @@
+"""The allow-list: which TensorFlow operations a region may hold, one line each.
+
+A line names the operation, the element types it is taken for, and how its outputs relate to its
+inputs. What tf2xla does not mean as TensorFlow does (hlo.md) is absent, or limited by type: integer
+division and powers (an error in TensorFlow), casts from float to integer (another rule for NaN and
+out of range), left shifts, and everything that raises on data (Gather, sparse labels).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FLOATS = frozenset({"float32", "float64", "bfloat16", "float16"})
+INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
+NUMBERS = FLOATS | INTEGERS
+ANY = NUMBERS | {"bool"}
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """`inputs` are the element types its first data input may have; `outputs` its outputs'.
+
+    `view` marks operations that move no data by themselves (a region of views only is no gain).
+    """
+
+    inputs: frozenset[str] = ANY
+    outputs: frozenset[str] = ANY
+    view: bool = False
+
+
+_GROUPS: tuple[tuple[Allowed, str], ...] = (
+    (
+        Allowed(FLOATS),
+        """
+        Exp Expm1 Log Log1p Tanh Sigmoid Erf Erfc Sqrt Rsqrt Inv Reciprocal Softplus Softsign Elu
+        Selu Sin Cos Floor Ceil Rint Round Xlogy Xdivy Log1p DivNoNan MulNoNan RealDiv Div Pow
+        FloorDiv FloorMod TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad
+        SoftplusGrad SoftsignGrad EluGrad SeluGrad LeakyRelu LeakyReluGrad Softmax LogSoftmax
+        SoftmaxCrossEntropyWithLogits L2Loss FusedBatchNormV3 FusedBatchNormGradV3 IsNan IsInf
+        IsFinite Mean _UnaryOpsComposition
+        """,
+    ),
+    (
+        Allowed(NUMBERS),
+        """
+        Add AddV2 Sub Mul Neg Abs Sign Square SquaredDifference Maximum Minimum Relu Relu6 ReluGrad
+        Relu6Grad AddN BiasAdd BiasAddGrad Sum Max Min Prod Less LessEqual Greater GreaterEqual
+        ClipByValue Range
+        """,
+    ),
+    (Allowed(), "Equal NotEqual Select SelectV2 ZerosLike OnesLike Fill Tile BroadcastTo"),
+    (Allowed(), "ConcatV2 Split SplitV Pack Unpack Slice StridedSlice StridedSliceGrad Pad PadV2"),
+    (Allowed(), "Transpose ReverseV2"),
+    (Allowed(frozenset({"bool"})), "LogicalAnd LogicalOr LogicalNot All Any"),
+    (Allowed(INTEGERS), "BitwiseAnd BitwiseOr BitwiseXor Invert"),
+    (Allowed(view=True), "Identity Reshape ExpandDims Squeeze StopGradient PreventGradient Snapshot"),
+)
+
+ALLOWED: dict[str, Allowed] = {
+    **{name: rule for rule, names in _GROUPS for name in names.split()},
+    "Cast": Allowed(),
+    "OneHot": Allowed(INTEGERS),
+}
+"""By operation name. A Cast from float to integer or bool is refused by `cast_is_allowed`."""
+
+SHAPE_OPERATIONS = frozenset(
+    """
+    Shape ShapeN Size Rank StridedSlice Pack ConcatV2 Prod Mul Add AddV2 Sub FloorDiv FloorMod
+    Maximum Minimum Cast Range Reshape Squeeze ExpandDims Fill Select SelectV2 Equal Identity
+    BroadcastGradientArgs ConcatOffset DynamicStitch GatherV2 Slice Neg Less Greater
+    """.split()
+)
+"""Operations that shape arithmetic is made of: small integer tensors that come from shapes."""
+
+READ = "ReadVariableOp"
+ASSIGNMENTS = {
+    "AssignVariableOp": None,
+    "AssignAddVariableOp": "AddV2",
+    "AssignSubVariableOp": "Sub",
+}
+"""Dense writes of a variable: the operation that makes the new value, None where it is given."""
+
+
+def cast_is_allowed(source: str, target: str) -> bool:
+    """Float to integer casts follow the processor in TensorFlow and saturate in XLA."""
+    return not (source in FLOATS and target not in FLOATS) and source in ANY and target in ANY

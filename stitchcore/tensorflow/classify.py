@@ -1,0 +1,192 @@
+"""What each node may be: a member of a region, a clone, a read of a plain variable, or opaque."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tensorflow.python.framework import dtypes
+
+from stitchcore.errors import Reason
+from stitchcore.tensorflow import allow
+from stitchcore.tensorflow.graph import Edge, GraphIndex
+from stitchcore.tensorflow.variables import Variables
+
+CLONE_ELEMENTS = 64
+"""A constant up to this size is copied into each region; a larger one is a region's input."""
+
+SMALL_ELEMENTS = 64
+"""Members whose outputs are all this small form regions of their own: a scalar shared by two
+updates must not tie them together."""
+
+RANDOM = ("Random", "Multinomial", "TruncatedNormal", "Stateless")
+ERRORS = frozenset(
+    """
+    Gather GatherV2 GatherNd ResourceGather ResourceGatherNd TensorScatterUpdate TensorScatterAdd
+    ScatterNd SegmentSum SegmentMean UnsortedSegmentSum SparseSoftmaxCrossEntropyWithLogits
+    CheckNumerics CheckNumericsV2 Assert InTopKV2
+    """.split()
+)
+CONTROL_FLOW = frozenset(
+    """
+    Switch RefSwitch Merge RefMerge Enter RefEnter Exit RefExit NextIteration LoopCond If
+    StatelessIf While StatelessWhile PartitionedCall StatefulPartitionedCall
+    """.split()
+)
+LIBRARY = frozenset(
+    """
+    MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv2D _FusedConv2D
+    Conv2DBackpropInput Conv2DBackpropFilter DepthwiseConv2dNative MaxPool MaxPoolGrad AvgPool
+    AvgPoolGrad Conv3D
+    """.split()
+)
+STRUCTURE = frozenset(
+    """
+    _Arg _Retval Const NoOp Placeholder VarHandleOp ReadVariableOp VariableV2 IteratorGetNext
+    AssignVariableOp AssignAddVariableOp AssignSubVariableOp _Send _Recv StitchTimer
+    """.split()
+)
+
+
+RANK_FROM_VALUES = frozenset({"Sum", "Reshape"})
+"""Gradients of broadcasts: Sum over computed axes, then Reshape. The rank between them is known
+once sizes are; a region may hold such a tensor, not read or return it."""
+
+
+class Part(Enum):
+    """A node's part in cutting regions."""
+
+    MEMBER = "member"
+    CLONE = "clone"  # a small constant, or shape arithmetic: copied where it is used
+    READ = "read"  # of a plain variable
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True)
+class Classes:
+    """`parts[i]` of every node; `reasons[i]` why an opaque node that does work is opaque."""
+
+    parts: tuple[Part, ...]
+    reasons: dict[int, Reason]
+    small: tuple[bool, ...]
+
+
+def classify(
+    graph: GraphIndex, variables: Variables, excluded: dict[int, Reason] | None = None
+) -> Classes:
+    """The part of every node; `excluded` nodes are opaque for the given reason."""
+    parts: list[Part] = [Part.OPAQUE] * len(graph.nodes)
+    reasons: dict[int, Reason] = {}
+    shaped: set[int] = set()
+    for i in graph.order:
+        node = graph.nodes[i]
+        if excluded and i in excluded:
+            reasons[i] = excluded[i]
+        elif node.op == "Const":
+            shaped.add(i)
+            if graph.static_size(Edge(i, 0)) <= CLONE_ELEMENTS and _known_types(graph, i):
+                parts[i] = Part.CLONE
+        elif _is_shape_arithmetic(graph, i, shaped):
+            shaped.add(i)
+            parts[i] = Part.CLONE
+        elif node.op == allow.READ and i in variables.handle:
+            parts[i] = Part.READ
+        else:
+            reason = _refuse(graph, i, variables)
+            if reason is None:
+                parts[i] = Part.MEMBER
+            elif node.op not in STRUCTURE:
+                reasons[i] = reason
+    small = tuple(_is_small(graph, i) for i in range(len(graph.nodes)))
+    return Classes(tuple(parts), reasons, small)
+
+
+def _is_small(graph: GraphIndex, i: int) -> bool:
+    tensors = [Edge(i, port) for port in range(len(graph.output_types[i]))]
+    tensors += list(graph.data[i])
+    return all(
+        graph.shape(t) is not None and graph.static_size(t) <= SMALL_ELEMENTS
+        for t in tensors
+        if graph.dtype(t) != "resource"
+    )
+
+
+def _known_types(graph: GraphIndex, i: int) -> bool:
+    return bool(graph.output_types[i]) and all(t in allow.ANY for t in graph.output_types[i])
+
+
+def _is_shape_arithmetic(graph: GraphIndex, i: int, shaped: set[int]) -> bool:
+    node = graph.nodes[i]
+    if node.op not in allow.SHAPE_OPERATIONS:
+        return False
+    types = graph.output_types[i]
+    if not types or any(t not in ("int32", "int64") for t in types):
+        # a size used as a number, as in a mean over an unknown batch
+        return node.op == "Cast" and types[0] in allow.FLOATS and _is_size(graph, i, shaped)
+    if node.op in ("Shape", "ShapeN", "Size", "Rank"):
+        return all(graph.shape(tensor) is not None for tensor in graph.data[i])
+    return bool(graph.data[i]) and all(tensor.node in shaped for tensor in graph.data[i])
+
+
+def _is_size(graph: GraphIndex, i: int, shaped: set[int]) -> bool:
+    source = graph.data[i][0]
+    return source.node in shaped and graph.dtype(source) in ("int32", "int64")
+
+
+def _refuse(graph: GraphIndex, i: int, variables: Variables) -> Reason | None:
+    """Why node i cannot be a member; None when it can."""
+    node = graph.nodes[i]
+    if node.op in allow.ASSIGNMENTS:
+        return _refuse_assignment(graph, i, variables)
+    rule = allow.ALLOWED.get(node.op)
+    if rule is None:
+        return _reason_of(node.op)
+    inputs = [graph.dtype(tensor) for tensor in graph.data[i]]
+    outputs = graph.output_types[i]
+    if not outputs or any(t not in allow.ANY for t in (*inputs, *outputs)):
+        return Reason.UNSUPPORTED_TYPE
+    if node.op == "Cast":
+        return None if allow.cast_is_allowed(inputs[0], outputs[0]) else Reason.UNSUPPORTED_TYPE
+    if node.op in ("Select", "SelectV2"):
+        inputs = inputs[1:]
+    if inputs and inputs[0] not in rule.inputs:
+        return Reason.UNSUPPORTED_TYPE
+    tensors = [*graph.data[i], *(Edge(i, port) for port in range(len(outputs)))]
+    if node.op not in RANK_FROM_VALUES and any(graph.shape(tensor) is None for tensor in tensors):
+        return Reason.UNKNOWN_RANK
+    if any(size == -1 for tensor in tensors for size in graph.shape(tensor) or ()):
+        return Reason.DOES_NOT_UNIFY
+    if not node.device or "CPU" in node.device.upper():
+        return None
+    return Reason.DEVICE_BOUNDARY
+
+
+def _refuse_assignment(graph: GraphIndex, i: int, variables: Variables) -> Reason | None:
+    if i not in variables.handle:
+        return Reason.SPARSE_VARIABLE
+    if len(variables.writes[variables.handle[i]]) > 1:
+        return Reason.UNORDERED_VARIABLE
+    value = graph.data[i][1]
+    shape = graph.shape(value)
+    if graph.dtype(value) not in allow.NUMBERS:
+        return Reason.UNSUPPORTED_TYPE
+    if shape is None or any(size < 0 for size in shape):
+        return Reason.UNKNOWN_RANK
+    return None
+
+
+def _reason_of(operation: str) -> Reason:
+    if operation in LIBRARY:
+        return Reason.LIBRARY_CALL
+    if operation in CONTROL_FLOW:
+        return Reason.CONTROL_FLOW
+    if operation in ERRORS:
+        return Reason.DATA_DEPENDENT_ERROR
+    if operation.startswith(RANDOM):
+        return Reason.STATEFUL_RANDOM
+    return Reason.NOT_ALLOWED_OPERATION
+
+
+def element_bytes(name: str) -> int:
+    """Bytes of one element of a TensorFlow type by name."""
+    return int(dtypes.as_dtype(name).size)

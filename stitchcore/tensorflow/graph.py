@@ -1,0 +1,159 @@
+"""An index over a GraphDef: edges, shapes, order, frames and deadness. Linear in the graph.
+
+The graph is untrusted and may be damaged: whatever does not hold raises Refused(PARSE_ERROR).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tensorflow.python.framework import dtypes, op_def_registry
+
+from stitchcore.errors import Reason, Refused
+from stitchcore.inject import digest
+
+Predicate = tuple[int, int, int, str]
+"""A branch taken: (Switch's predicate node, its port, branch, frame)."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A tensor: output `port` of node number `node`."""
+
+    node: int
+    port: int
+
+
+@dataclass(frozen=True)
+class GraphIndex:
+    """Nodes by number, with what partitioning asks of them.
+
+    `data[i]` and `control[i]` are node i's inputs, `consumers[i]` the (node, input position; -1 for
+    control) that use it, `order` a topological order without loop-back edges.
+    """
+
+    graph: Any
+    nodes: Sequence[Any]
+    number: dict[str, int]
+    data: tuple[tuple[Edge, ...], ...]
+    control: tuple[tuple[int, ...], ...]
+    consumers: tuple[tuple[tuple[int, int], ...], ...]
+    order: tuple[int, ...]
+
+    def shape(self, tensor: Edge) -> tuple[int, ...] | None:
+        """Dimensions as Grappler inferred them (negative: unknown), None for an unknown rank."""
+        shapes = self.nodes[tensor.node].attr["_output_shapes"].list.shape
+        if tensor.port >= len(shapes) or shapes[tensor.port].unknown_rank:
+            return None
+        return tuple(dim.size for dim in shapes[tensor.port].dim)
+
+    def static_size(self, tensor: Edge, unknown: int = 32) -> int:
+        """Elements of a tensor, unknown dimensions taken as `unknown`; 1 for an unknown rank."""
+        total = 1
+        for size in self.shape(tensor) or ():
+            total *= size if size >= 0 else unknown
+        return total
+
+    def byte_size(self, tensor: Edge) -> int:
+        """Bytes of a tensor, unknown dimensions taken as 32."""
+        name = self.dtype(tensor)
+        return self.static_size(tensor) * (dtypes.as_dtype(name).size if name else 0)
+
+    def dtype(self, tensor: Edge) -> str:
+        """TensorFlow's name of the element type; "" where the operation is not registered."""
+        types = self.output_types[tensor.node]
+        return types[tensor.port] if tensor.port < len(types) else ""
+
+    @cached_property
+    def output_types(self) -> tuple[tuple[str, ...], ...]:
+        """Element types of every node's outputs."""
+        return tuple(_output_types(node) for node in self.nodes)
+
+    @cached_property
+    def frames(self) -> tuple[str, ...]:
+        """Name of the while frame each node runs in; "" outside loops."""
+        frame = [""] * len(self.nodes)
+        parent: dict[str, str] = {"": ""}
+        for i in self.order:
+            node = self.nodes[i]
+            sources = [e.node for e in self.data[i]] + list(self.control[i])
+            inner = max((frame[s] for s in sources), key=len, default="")
+            if node.op in ("Enter", "RefEnter"):
+                name = f"{inner}/{node.attr['frame_name'].s.decode(errors='replace')}"
+                parent[name] = inner
+                frame[i] = name
+            elif node.op in ("Exit", "RefExit"):
+                # What leaves a loop is outside it for its consumers.
+                frame[i] = parent.get(inner, "")
+            else:
+                frame[i] = inner
+        return tuple(frame)
+
+    @cached_property
+    def deadness(self) -> tuple[frozenset[Predicate], ...]:
+        """The branches that must have been taken for each node to run."""
+        alive: list[frozenset[Predicate]] = [frozenset()] * len(self.nodes)
+        for i in self.order:
+            node = self.nodes[i]
+            inputs = [self._through(e, alive) for e in self.data[i] if self._is_forward(e.node, i)]
+            controls = [alive[c] for c in self.control[i]]
+            if node.op in ("Merge", "RefMerge"):
+                common = frozenset.intersection(*inputs) if inputs else frozenset()
+                alive[i] = common.union(*controls)
+            else:
+                alive[i] = frozenset().union(*inputs, *controls)
+            if node.op in ("Exit", "RefExit"):
+                own = max((p[3] for p in alive[i]), key=len, default="")
+                alive[i] = frozenset(p for p in alive[i] if p[3] != own or own == self.frames[i])
+        return tuple(alive)
+
+    def _through(
+        self, tensor: Edge, alive: Sequence[frozenset[Predicate]]
+    ) -> frozenset[Predicate]:
+        source = self.nodes[tensor.node]
+        if source.op not in ("Switch", "RefSwitch"):
+            return alive[tensor.node]
+        chosen = self.data[tensor.node][1]
+        branch = (chosen.node, chosen.port, tensor.port, self.frames[tensor.node])
+        return alive[tensor.node] | {branch}
+
+    def _is_forward(self, source: int, target: int) -> bool:
+        back = self.nodes[source].op.endswith(digest.LOOP_BACK)
+        return not (back and self.nodes[target].op in ("Merge", "RefMerge"))
+
+
+def index(graph: Any) -> GraphIndex:
+    """Index a GraphDef. Raises Refused(PARSE_ERROR) for missing inputs, twins and cycles."""
+    nodes = list(graph.node)
+    try:
+        edges = digest.edges_of(nodes)
+        order = digest.topological(nodes, edges)
+    except ValueError as error:
+        raise Refused("graph", Reason.PARSE_ERROR, str(error)) from error
+    return GraphIndex(
+        graph,
+        nodes,
+        {node.name: i for i, node in enumerate(nodes)},
+        tuple(tuple(Edge(source, port) for source, port in inputs) for inputs in edges.data),
+        tuple(tuple(sources) for sources in edges.control),
+        tuple(tuple(uses) for uses in edges.consumers),
+        tuple(order),
+    )
+
+
+def _output_types(node: Any) -> tuple[str, ...]:
+    definition = op_def_registry.get(node.op)
+    if definition is None:
+        return ()
+    types: list[str] = []
+    for argument in definition.output_arg:
+        if argument.type_list_attr:
+            types += [dtypes.as_dtype(t).name for t in node.attr[argument.type_list_attr].list.type]
+            continue
+        kind = node.attr[argument.type_attr].type if argument.type_attr else argument.type
+        count = int(node.attr[argument.number_attr].i) if argument.number_attr else 1
+        types += [dtypes.as_dtype(kind).name if kind else ""] * count
+    return tuple(types)

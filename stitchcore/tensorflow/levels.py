@@ -1,0 +1,117 @@
+"""Levels: between which opaque nodes each node can run; what makes cutting acyclic.
+
+Along every edge the level does not fall, and it rises where a region would be left. So two members
+of one level and one kind have no path between them that leaves the region: any set of them is
+convex, and regions of one level cannot depend on each other in a cycle. One pass forward gives the
+earliest levels; one pass backward moves members later where that holds fewer bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from stitchcore.tensorflow.classify import Classes, Part
+from stitchcore.tensorflow.graph import Edge, GraphIndex
+from stitchcore.tensorflow.variables import Variables
+
+Kind = Hashable
+"""What members of one region share: device, frame, deadness, and whether they are small."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """`level[i]` of every node; `kind[i]` of members."""
+
+    level: tuple[int, ...]
+    kind: tuple[Kind, ...]
+
+
+def assign(graph: GraphIndex, classes: Classes, variables: Variables) -> Levels:
+    """Levels and kinds of all nodes. Linear in edges.
+
+    A read of what a member wrote is a copy of that value: like a clone, it raises no level.
+    """
+    kind = tuple(
+        (node.device, graph.frames[i], graph.deadness[i], classes.small[i])
+        for i, node in enumerate(graph.nodes)
+    )
+    level = _earliest(graph, classes, variables, kind)
+    _later(graph, classes, kind, level)
+    return Levels(tuple(level), kind)
+
+
+def _earliest(
+    graph: GraphIndex, classes: Classes, variables: Variables, kind: tuple[Kind, ...]
+) -> list[int]:
+    level = [0] * len(graph.nodes)
+    done = [False] * len(graph.nodes)
+    origin: list[Kind | None] = [None] * len(graph.nodes)
+    for i in graph.order:
+        sources = [tensor.node for tensor in graph.data[i]] + list(graph.control[i])
+        own = classes.parts[i]
+        written = variables.before.get(i) if own is Part.READ else None
+        for source in sources:
+            if not done[source]:
+                continue  # a loop's back edge
+            step = _step(classes.parts[source], own, origin[source], kind[i])
+            level[i] = max(level[i], level[source] + (0 if source == written else step))
+        if written is not None and classes.parts[written] is Part.MEMBER:
+            rises = level[i] > level[written]
+            origin[i] = "mixed" if rises else kind[written]
+        elif own is Part.MEMBER:
+            origin[i] = kind[i]
+        elif own is Part.CLONE:
+            kinds = {origin[s] for s in sources if done[s] and origin[s] is not None}
+            origin[i] = kinds.pop() if len(kinds) == 1 else ("mixed" if kinds else None)
+        done[i] = True
+    return level
+
+
+def _step(source: Part, own: Part, origin: Kind | None, kind: Kind) -> int:
+    """How much the level rises along an edge.
+
+    A clone carries the kind of the members it was computed from: only members of that kind can
+    hold both it and them.
+    """
+    if source is Part.MEMBER or (source is not Part.OPAQUE and origin is not None):
+        if own is Part.CLONE:
+            return 0
+        return 0 if own is Part.MEMBER and origin == kind else 1
+    return 0
+
+
+def _later(
+    graph: GraphIndex, classes: Classes, kind: tuple[Kind, ...], level: list[int]
+) -> None:
+    """Move members to the level of their first use where they would only be kept until then."""
+    for i in reversed(graph.order):
+        if classes.parts[i] is not Part.MEMBER or not graph.consumers[i]:
+            continue
+        latest = None
+        for consumer, _ in graph.consumers[i]:
+            part = classes.parts[consumer]
+            if part in (Part.CLONE, Part.READ):
+                latest = None
+                break
+            inside = part is Part.MEMBER and kind[consumer] == kind[i]
+            bound = level[consumer] - (0 if inside else 1)
+            latest = bound if latest is None else min(latest, bound)
+        if latest is not None and latest > level[i] and _holds_less(graph, classes, i, level, latest):
+            level[i] = latest
+
+
+def _holds_less(
+    graph: GraphIndex, classes: Classes, i: int, level: list[int], latest: int
+) -> bool:
+    """Whether keeping node i's inputs until `latest` holds no more bytes than its outputs."""
+    kept = 0
+    for tensor in set(graph.data[i]):
+        if classes.parts[tensor.node] is Part.CLONE:
+            continue
+        if classes.parts[tensor.node] is Part.READ:
+            return False
+        used = any(c != i and level[c] >= latest for c, _ in graph.consumers[tensor.node])
+        kept += 0 if used else graph.byte_size(tensor)
+    made = sum(graph.byte_size(Edge(i, p)) for p in range(len(graph.output_types[i])))
+    return kept <= made

@@ -1,0 +1,276 @@
+"""Cutting a graph into regions: maximal convex sets of allow-listed nodes (architecture.md 3).
+
+Members of one level and kind (levels.py) that are joined by data edges, or that read one large
+tensor, form a region; small regions of one level are merged. Constants and shape arithmetic are
+copied in, plain variables' reads and writes become values. Deterministic and near linear.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stitchcore.errors import Reason, Refusal
+from stitchcore.tensorflow import allow, levels
+from stitchcore.tensorflow.classify import Classes, Part, classify
+from stitchcore.tensorflow.graph import Edge, GraphIndex, index
+from stitchcore.tensorflow.variables import Variables, analyse
+
+SHARED_BYTES = 65536
+"""Members of one level that read one tensor at least this large share a region."""
+
+REMOTE_BYTES = 262144
+"""Regions whose traffic is below this are merged with others of their level (remote stitching)."""
+
+REMOTE_TENSORS = 96
+"""Most inputs and outputs of a region made by merging."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Nodes to be replaced. All fields are node numbers or tensors of the partition's graph.
+
+    `members` are in topological order. `clones` are copied in (constants, shape arithmetic) and
+    stay in the graph if others use them. `tensors` are the inputs read as tensors and `variables`
+    the handles whose value the region reads (at its start) or writes. `results` are members'
+    tensors that others read; `updates` maps a handle to the write that makes its new value. `reads`
+    are the variable reads that the region takes the place of.
+    """
+
+    name: str
+    members: tuple[int, ...]
+    clones: tuple[int, ...]
+    tensors: tuple[Edge, ...]
+    variables: tuple[Edge, ...]
+    results: tuple[Edge, ...]
+    updates: Mapping[Edge, int]
+    reads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Regions of a graph and, for every other node that does work, why it is in none."""
+
+    graph: GraphIndex
+    variables: Variables
+    classes: Classes
+    regions: tuple[Region, ...]
+    refusals: tuple[Refusal, ...]
+
+
+def partition(
+    graph: Any, preserve: Iterable[str] = (), excluded: Mapping[str, Reason] | None = None
+) -> Partition:
+    """Cut a GraphDef (with `_output_shapes`) into regions.
+
+    `preserve` are names of nodes whose values must stay; `excluded` nodes stay outside regions for
+    the given reason (a recut). Raises Refused(PARSE_ERROR) for a damaged graph.
+    """
+    indexed = index(graph)
+    variables = analyse(indexed)
+    left_out = {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}
+    kept = {indexed.number[name] for name in preserve if name in indexed.number}
+    while True:
+        classes = classify(indexed, variables, left_out)
+        placed = levels.assign(indexed, classes, variables)
+        groups = _merge_small(indexed, placed, _components(indexed, classes, variables, placed))
+        crossing = _crossing_unranked(indexed, groups, kept)
+        if not crossing:
+            break
+        left_out |= dict.fromkeys(crossing, Reason.UNKNOWN_RANK)
+    regions, refusals = [], []
+    for members in groups:
+        if sum(not _is_view(indexed, i) for i in members) < 2:
+            refusals += [
+                Refusal(indexed.nodes[i].name, Reason.REGION_TOO_SMALL)
+                for i in members
+                if not _is_view(indexed, i)
+            ]
+            continue
+        regions.append(_region(indexed, variables, classes, members, kept, len(regions)))
+    refusals += [Refusal(indexed.nodes[i].name, r) for i, r in sorted(classes.reasons.items())]
+    refusals += variables.refusals
+    return Partition(indexed, variables, classes, tuple(regions), tuple(refusals))
+
+
+def _crossing_unranked(
+    graph: GraphIndex, groups: Iterable[Sequence[int]], kept: set[int]
+) -> set[int]:
+    """Members with a tensor of unknown rank that enters or leaves their region."""
+    found = set()
+    for group in groups:
+        inside = set(group)
+        for i in group:
+            for tensor in graph.data[i]:
+                if graph.shape(tensor) is None and tensor.node not in inside:
+                    found.add(i)
+        for tensor in _results(graph, inside, group, kept):
+            if graph.shape(tensor) is None:
+                found.add(tensor.node)
+    return found
+
+
+def _is_view(graph: GraphIndex, i: int) -> bool:
+    rule = allow.ALLOWED.get(graph.nodes[i].op)
+    return rule is not None and rule.view
+
+
+class _Sets:
+    """Disjoint sets of node numbers, represented by their smallest."""
+
+    def __init__(self, size: int) -> None:
+        self.parent = list(range(size))
+
+    def find(self, i: int) -> int:
+        while self.parent[i] != i:
+            self.parent[i] = self.parent[self.parent[i]]
+            i = self.parent[i]
+        return i
+
+    def union(self, left: int, right: int) -> None:
+        left, right = self.find(left), self.find(right)
+        if left != right:
+            self.parent[max(left, right)] = min(left, right)
+
+
+def _components(
+    graph: GraphIndex, classes: Classes, variables: Variables, placed: levels.Levels
+) -> list[tuple[int, ...]]:
+    """Members joined by data edges or a large shared input, each in topological order."""
+    sets = _Sets(len(graph.nodes))
+    first_reader: dict[tuple[Edge, int, levels.Kind], int] = {}
+    members = [i for i in graph.order if classes.parts[i] is Part.MEMBER]
+    for i in members:
+        for tensor in graph.data[i]:
+            source = tensor.node
+            if classes.parts[source] is Part.READ:
+                source = variables.before[source] or source
+            if classes.parts[source] is Part.MEMBER:
+                same = placed.level[source] == placed.level[i]
+                if same and placed.kind[source] == placed.kind[i]:
+                    sets.union(source, i)
+                    continue
+            if classes.parts[source] is Part.CLONE or graph.dtype(tensor) == "resource":
+                continue
+            if graph.byte_size(tensor) >= SHARED_BYTES:
+                key = (tensor, placed.level[i], placed.kind[i])
+                sets.union(first_reader.setdefault(key, i), i)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for i in members:
+        groups[sets.find(i)].append(i)
+    return [tuple(group) for group in groups.values()]
+
+
+def _merge_small(
+    graph: GraphIndex, placed: levels.Levels, groups: Sequence[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Merge regions of little traffic with others of their level and kind."""
+    position = {i: p for p, i in enumerate(graph.order)}
+    done: list[tuple[int, ...]] = []
+    small: dict[tuple[int, levels.Kind], list[tuple[int, ...]]] = defaultdict(list)
+    for group in groups:
+        size, _ = _traffic(graph, group)
+        if size < REMOTE_BYTES:
+            small[placed.level[group[0]], placed.kind[group[0]]].append(group)
+        else:
+            done.append(group)
+    for batch in small.values():
+        merged: list[int] = []
+        tensors = 0
+        for group in batch:
+            _, count = _traffic(graph, group)
+            if merged and tensors + count > REMOTE_TENSORS:
+                done.append(tuple(sorted(merged, key=position.__getitem__)))
+                merged, tensors = [], 0
+            merged += group
+            tensors += count
+        done.append(tuple(sorted(merged, key=position.__getitem__)))
+    return sorted(done, key=lambda group: position[group[0]])
+
+
+def _traffic(graph: GraphIndex, members: Sequence[int]) -> tuple[int, int]:
+    """Bytes and number of tensors that enter or leave a set of members."""
+    inside = set(members)
+    tensors = {t for i in members for t in graph.data[i] if t.node not in inside}
+    for i in members:
+        leaving = any(c not in inside and p >= 0 for c, p in graph.consumers[i])
+        if leaving or graph.nodes[i].op in allow.ASSIGNMENTS:
+            tensors |= {Edge(i, port) for port in range(len(graph.output_types[i]))}
+    return sum(graph.byte_size(t) for t in tensors if graph.dtype(t) != "resource"), len(tensors)
+
+
+def _region(
+    graph: GraphIndex,
+    variables: Variables,
+    classes: Classes,
+    members: tuple[int, ...],
+    kept: set[int],
+    number: int,
+) -> Region:
+    inside = set(members)
+    updates = {variables.handle[i]: i for i in members if graph.nodes[i].op in allow.ASSIGNMENTS}
+    clones: dict[int, None] = {}
+    tensors: dict[Edge, None] = {}
+    handles: dict[Edge, None] = {}
+    reads: dict[int, None] = {}
+
+    def use(tensor: Edge) -> None:
+        source = tensor.node
+        if source in inside:
+            return
+        part = classes.parts[source]
+        if part is Part.CLONE:
+            if source not in clones:
+                for inner in graph.data[source]:
+                    use(inner)
+                clones[source] = None
+            return
+        origin = variables.handle.get(source)
+        if part is Part.READ and origin in updates:
+            before = variables.before[source]
+            if before == updates[origin]:
+                reads[source] = None
+                return
+            if before == variables.before[updates[origin]]:
+                reads[source] = None
+                handles[origin] = None
+                return
+        tensors[tensor] = None
+
+    for i in members:
+        data = graph.data[i]
+        if graph.nodes[i].op in allow.ASSIGNMENTS:
+            handles[variables.handle[i]] = None
+            data = data[1:]
+        for tensor in data:
+            use(tensor)
+    results = _results(graph, inside, members, kept)
+    first = graph.nodes[members[0]].name.rsplit("/", 1)[-1]
+    name = f"r{number:03d}_{''.join(c if c.isalnum() else '_' for c in first)[:40]}"
+    return Region(
+        name,
+        members,
+        tuple(clones),
+        tuple(tensors),
+        tuple(handles),
+        results,
+        updates,
+        tuple(reads),
+    )
+
+
+def _results(
+    graph: GraphIndex, inside: set[int], members: Sequence[int], kept: set[int]
+) -> tuple[Edge, ...]:
+    """Tensors of members that nodes outside read, or that must stay available."""
+    results = []
+    for i in members:
+        used = {
+            graph.data[c][p].port for c, p in graph.consumers[i] if p >= 0 and c not in inside
+        }
+        if i in kept:
+            used |= set(range(len(graph.output_types[i])))
+        results += [Edge(i, port) for port in sorted(used)]
+    return tuple(results)

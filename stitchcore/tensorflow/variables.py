@@ -1,0 +1,112 @@
+"""Variables as values: which version of a variable each read sees, each write makes.
+
+A variable whose reads and dense writes are totally ordered by the graph's edges is *plain*: inside
+a region its reads are values and its writes results. Every other one stays a resource: touched by
+other operations (sparse updates, fused optimizers, function calls), or read and written without an
+order (rulings.md 1, 3, 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stitchcore.errors import Reason, Refusal
+from stitchcore.tensorflow.allow import ASSIGNMENTS, READ
+from stitchcore.tensorflow.graph import Edge, GraphIndex
+
+PASS_THROUGH = ("Identity", "Enter", "RefEnter")
+
+
+@dataclass(frozen=True)
+class Variables:
+    """`handle` gives the variable (its handle tensor) that a read or write node touches.
+
+    `before` is the write whose value a read returns, or that a write changes: None is the value at
+    the start of the step. Only plain variables' nodes are here. `writes` lists each variable's
+    writes in order, `reads` its reads.
+    """
+
+    handle: Mapping[int, Edge]
+    before: Mapping[int, int | None]
+    writes: Mapping[Edge, tuple[int, ...]]
+    reads: Mapping[Edge, tuple[int, ...]]
+    refusals: tuple[Refusal, ...]
+
+
+def resolve(graph: GraphIndex, tensor: Edge) -> Edge:
+    """The handle's origin, through Identity and loop entries."""
+    while graph.nodes[tensor.node].op in PASS_THROUGH and graph.data[tensor.node]:
+        tensor = graph.data[tensor.node][tensor.port]
+    return tensor
+
+
+def analyse(graph: GraphIndex) -> Variables:
+    """Versions of all plain variables. One pass of bit sets over the graph."""
+    accesses: dict[Edge, list[int]] = {}
+    touched_otherwise: set[Edge] = set()
+    for i in graph.order:
+        node = graph.nodes[i]
+        for position, tensor in enumerate(graph.data[i]):
+            if graph.dtype(tensor) != "resource":
+                continue
+            origin = resolve(graph, tensor)
+            if (node.op == READ or node.op in ASSIGNMENTS) and position == 0:
+                accesses.setdefault(origin, []).append(i)
+            elif node.op not in PASS_THROUGH:
+                touched_otherwise.add(origin)
+    ancestors = _ancestors(graph, [i for nodes in accesses.values() for i in nodes])
+    handle: dict[int, Edge] = {}
+    before: dict[int, int | None] = {}
+    writes: dict[Edge, tuple[int, ...]] = {}
+    reads: dict[Edge, tuple[int, ...]] = {}
+    refusals: list[Refusal] = []
+    for origin, nodes in accesses.items():
+        name = graph.nodes[origin.node].name
+        if origin in touched_otherwise:
+            refusals.append(Refusal(name, Reason.SPARSE_VARIABLE, "not only read and assigned"))
+            continue
+        versions = _versions(graph, nodes, ancestors)
+        if versions is None:
+            refusals.append(Refusal(name, Reason.UNORDERED_VARIABLE, "reads and writes unordered"))
+            continue
+        before.update(versions)
+        handle.update(dict.fromkeys(nodes, origin))
+        writes[origin] = tuple(i for i in nodes if graph.nodes[i].op != READ)
+        reads[origin] = tuple(i for i in nodes if graph.nodes[i].op == READ)
+    return Variables(handle, before, writes, reads, tuple(refusals))
+
+
+def _ancestors(graph: GraphIndex, marked: list[int]) -> dict[int, int]:
+    """For each marked node, the bit set (by marked node number) of its ancestors and itself."""
+    bit = {i: 1 << i for i in marked}
+    seen = [0] * len(graph.nodes)
+    for i in graph.order:
+        found = bit.get(i, 0)
+        for tensor in graph.data[i]:
+            found |= seen[tensor.node]
+        for source in graph.control[i]:
+            found |= seen[source]
+        seen[i] = found
+    return {i: seen[i] for i in marked}
+
+
+def _versions(
+    graph: GraphIndex, nodes: list[int], ancestors: dict[int, int]
+) -> dict[int, int | None] | None:
+    """The version each access sees; None when two accesses, one a write, have no order."""
+    writes = [i for i in nodes if graph.nodes[i].op != READ]
+    if len({graph.frames[i] for i in nodes}) > 1 and writes:
+        return None
+    versions: dict[int, int | None] = {}
+    for i in nodes:
+        last: int | None = None
+        for write in writes:
+            if write == i:
+                continue
+            if ancestors[i] >> write & 1:
+                last = write
+            elif not ancestors[write] >> i & 1:
+                return None
+        versions[i] = last
+    return versions
