@@ -1,8 +1,10 @@
 #include "kernels.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -34,6 +36,23 @@ bool WriteAll(int file, const char* data, size_t size) {
   return true;
 }
 
+// dlopen maps segments that lie beyond the end of a cut file, and touching them kills the process.
+bool IsWholeLibrary(const char* data, size_t size) {
+  Elf64_Ehdr header;
+  if (size < sizeof header) return false;
+  memcpy(&header, data, sizeof header);
+  if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_type != ET_DYN) return false;
+  if (header.e_phentsize != sizeof(Elf64_Phdr) || header.e_phoff > size) return false;
+  if (header.e_phnum > (size - header.e_phoff) / sizeof(Elf64_Phdr)) return false;
+  for (int i = 0; i < header.e_phnum; i++) {
+    Elf64_Phdr segment;
+    memcpy(&segment, data + header.e_phoff + i * sizeof segment, sizeof segment);
+    if (segment.p_type != PT_LOAD) continue;
+    if (segment.p_offset > size || segment.p_filesz > size - segment.p_offset) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Kernel FindKernel(const std::string& key) {
@@ -46,6 +65,9 @@ Kernel FindKernel(const std::string& key) {
 }  // namespace stitch
 
 void* stitch_load_library(const char* data, size_t size, char* error, size_t error_size) {
+  if (!stitch::IsWholeLibrary(data, size)) {
+    return snprintf(error, error_size, "not a whole shared object"), nullptr;
+  }
   int file = memfd_create("stitched", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return snprintf(error, error_size, "memfd_create failed"), nullptr;
   bool whole = stitch::WriteAll(file, data, size) &&

@@ -1,0 +1,221 @@
+"""The job side's own rules: closed reasons, standard library only, settings, breaker, statistics."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stitchcore.errors import Reason
+from stitchcore.inject import build, client, guard, reasons, settings, target, timer
+from stitchcore.inject.plugin import Interval
+
+INJECT = Path(build.__file__).parent
+MODULES = sorted(path for path in INJECT.glob("*.py"))
+
+
+def test_reasons_are_the_closed_list() -> None:
+    ours = {name: value for name, value in vars(reasons).items() if name.isupper()}
+    known = {reason.name: reason.value for reason in Reason}
+    assert ours and {name: known.get(name) for name in ours} == ours
+
+
+@pytest.mark.parametrize("path", [*MODULES, INJECT / "bootstrap" / "sitecustomize.py"], ids=str)
+def test_standard_library_only(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        else:
+            continue
+        for name in names:
+            top = name.split(".")[0]
+            allowed = top in sys.stdlib_module_names or top in ("tensorflow", "stitch_inject")
+            assert allowed, f"{path.name} imports {name}"
+
+
+IMPORT_ALL = """
+import importlib, importlib.util, sys
+spec = importlib.util.spec_from_file_location("stitch_inject", sys.argv[1] + "/__init__.py",
+                                              submodule_search_locations=[sys.argv[1]])
+module = importlib.util.module_from_spec(spec); sys.modules["stitch_inject"] = module
+spec.loader.exec_module(module)
+for name in sys.argv[2:]: importlib.import_module("stitch_inject." + name)
+"""
+
+
+def interpreter(version: str) -> str:
+    """A Python of that version; a shim that cannot start does not count."""
+    candidates = [shutil.which(f"python{version}")]
+    candidates += map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    for python in filter(None, candidates):
+        if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+            return python
+    pytest.skip(f"no python{version}: install it (pyenv install {version})")
+
+
+@pytest.mark.parametrize("version", ["3.9", "3.13"])
+def test_old_and_new_python(version: str) -> None:
+    python = interpreter(version)
+    names = [path.stem for path in MODULES if path.stem != "__init__"]
+    done = subprocess.run(
+        [python, "-I", "-c", IMPORT_ALL, str(INJECT), *names], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def bootstrap(tmp_path: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "STITCH_STORE": str(tmp_path), **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_chains_the_jobs_own_sitecustomize_and_hides(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import builtins; builtins.chained = True")
+    path = os.pathsep.join((str(INJECT / "bootstrap"), str(own)))
+    code = "import os, sys; print(chained, os.environ['PYTHONPATH'], sys.path)"
+    done = bootstrap(tmp_path, code, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"True {own} ") and "bootstrap" not in done.stdout
+
+
+def test_a_program_without_tensorflow_is_untouched(tmp_path: Path) -> None:
+    code = "import sys; print([m for m in sys.modules if 'stitch' in m])"
+    done = bootstrap(tmp_path, code, PYTHONPATH=str(INJECT / "bootstrap"))
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[]", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"STITCH_MODE": "fast"},
+        {"STITCH_WAIT": "soon"},
+        {"STITCH_WAIT": "-1"},
+        {"STITCH_WAIT": "nan"},
+        {"STITCH_PUBLIC_KEY": "abc"},
+        {"STITCH_SESSION": "../up"},
+        {"STITCH_CONTROL": "2"},
+    ],
+    ids=str,
+)
+def test_bad_settings_are_named(bad: dict[str, str]) -> None:
+    with pytest.raises(reasons.Refused, match=next(iter(bad))):
+        settings.read(bad)
+
+
+def test_settings() -> None:
+    read = settings.read({"STITCH_PUBLIC_KEY": "ab" * 32 + "," + "cd" * 32, "STITCH_WAIT": "2.5"})
+    assert read.public_keys == (b"\xab" * 32, b"\xcd" * 32)
+    assert (read.wait, read.mode, read.control) == (2.5, "optimize", 0.01)
+
+
+def test_targets() -> None:
+    flags = frozenset().union(*(needed for _, needed in target.LEVELS))
+    assert target.detect(flags) == "cpu-x86-64-v4"
+    assert target.detect(flags - {"avx512f"}) == "cpu-x86-64-v3"
+    assert target.detect(flags - {"avx2"}) == "cpu-x86-64-v2"  # a level needs those below it
+    assert target.detect(frozenset()) == ""
+    assert target.runs_on("cpu-x86-64-v3", "cpu-x86-64-v4")
+    assert not target.runs_on("cpu-x86-64-v4", "cpu-x86-64-v3")
+    assert not target.runs_on("sm_90", "cpu-x86-64-v4") and not target.runs_on("", "")
+
+
+def test_breaker(tmp_path: Path) -> None:
+    store = str(tmp_path)
+    assert not guard.crashed_before(store, "d", "key")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    guard.swap_begin(store, "d", "key", "s")
+    assert not guard.crashed_before(store, "d", "key")  # still alive
+    path = tmp_path / "breaker" / "d.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "process": gone.pid}))
+    assert guard.crashed_before(store, "d", "key")
+    assert not guard.crashed_before(store, "d", "another key")
+    guard.job_ended(store, "s", -11)
+    assert guard.crashed_before(store, "d", "key")  # a segmentation fault stays
+    guard.job_ended(store, "other", 1)
+    assert guard.crashed_before(store, "d", "key")
+    guard.job_ended(store, "s", -9)
+    assert not guard.crashed_before(store, "d", "key")  # killed: not the kernel's fault
+    path.write_text("{")
+    assert guard.crashed_before(store, "d", "key")
+    guard.swap_ok(store, "d")
+    assert not guard.crashed_before(store, "d", "key")
+
+
+def test_order_interval_is_exact() -> None:
+    assert timer.order_interval([1.0] * 5)[1] == float("inf")
+    assert timer.order_interval([3, 1, 2, 6, 5, 4]) == (1, 6)  # 1 - 2 / 64 = 96.9 %
+    assert timer.order_interval(list(range(1, 21))) == (6, 15)  # table of the sign test, n = 20
+
+
+@given(st.integers(0, 2**32), st.integers(6, 40))
+def test_order_interval_holds_the_median_of_its_sample(seed: int, count: int) -> None:
+    values = [random.Random(seed + i).random() for i in range(count)]
+    low, high = timer.order_interval(values)
+    assert low <= statistics.median(values) <= high
+
+
+def steps(ratio: float, pairs: int, noise: float = 0.01) -> list[Interval]:
+    shuffle = random.Random(1)
+    made = []
+    for block in range(2 * pairs + 2):
+        arm = block % 2
+        for position in range(4):
+            base = 1e6 * (ratio if arm else 1.0) * (5 if position == 0 else 1)
+            made.append(Interval(int(base * shuffle.gauss(1, noise)), arm, position, block))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("ratio", "pairs", "expected"),
+    [
+        (0.8, 12, True),
+        (0.8, 3, None),
+        (1.1, 12, False),
+        (3.0, 3, False),
+        (1.01, 12, None),
+        (1.01, 70, True),
+        (1.06, 7, False),
+    ],
+)
+def test_verdict(ratio: float, pairs: int, expected: bool | None) -> None:
+    found = timer.compare(steps(ratio, pairs))
+    assert found is not None and found.ratio == pytest.approx(ratio, rel=0.03)
+    assert timer.verdict(found) is expected
+
+
+def test_no_verdict_without_pairs() -> None:
+    assert timer.compare([]) is None and timer.verdict(None) is None
+    assert timer.compare([Interval(1, 0, i, 0) for i in range(9)]) is None
+
+
+def test_submit_publishes_once(tmp_path: Path) -> None:
+    store = str(tmp_path)
+    client.submit(store, "d" * 64, b"graph", {"tf": "2.21.0"})
+    client.submit(store, "d" * 64, b"other", {})
+    assert (tmp_path / "requests" / ("d" * 64) / "graph.pb").read_bytes() == b"graph"
+    assert sorted(os.listdir(tmp_path / "requests")) == ["d" * 64]
+    (tmp_path / "answers").mkdir()
+    assert client.answer(store, "d" * 64) is None
+    (tmp_path / "answers" / f"{'d' * 64}.json").write_text("[1")
+    with pytest.raises(reasons.Refused) as caught:
+        client.answer(store, "d" * 64)
+    assert caught.value.reason == reasons.STORE_UNREADABLE
