@@ -1,0 +1,53 @@
+"""Who may import whom, and what the job side may import at all."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+INJECT = ROOT / "stitchcore" / "inject"
+OF_THE_JOB = {"tensorflow", "google", "keras"}
+"""What a job that imports TensorFlow has anyway: TensorFlow itself and its protobufs."""
+OLDEST = (3, 9)
+JOB_SIDE = sorted(INJECT.rglob("*.py"))
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Top-level packages imported absolutely anywhere in `tree`."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("path", JOB_SIDE, ids=lambda path: path.name)
+def test_the_job_side_needs_the_standard_library_only(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    own = {"stitch_inject"} if path.parent.name == "bootstrap" else set()
+    assert imported(tree) - set(sys.stdlib_module_names) - OF_THE_JOB <= own
+
+
+@pytest.mark.parametrize("path", JOB_SIDE, ids=lambda path: path.name)
+def test_the_job_side_parses_as_its_oldest_python(path: Path) -> None:
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=OLDEST)
+
+
+def test_the_job_side_was_found() -> None:
+    assert {"hook.py", "sitecustomize.py", "digest.py"} <= {path.name for path in JOB_SIDE}
+
+
+def test_import_contracts_hold() -> None:
+    command = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
+    if command is None:
+        pytest.skip("lint-imports is missing: pip install import-linter")
+    done = subprocess.run([command, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
