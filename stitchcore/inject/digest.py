@@ -169,9 +169,7 @@ def _function_hash(function: Any, known: Mapping[str, bytes]) -> bytes:
                 continue
             data = [value[s[0]] + s[-1].encode() if len(s) > 1 else value[s[0]]
                     for s, r in zip(sources, node.input) if not r.startswith("^")]  # fmt: skip
-            control = sorted(
-                value[s[0]] for s, r in zip(sources, node.input) if r.startswith("^")
-            )
+            control = sorted(value[s[0]] for s, r in zip(sources, node.input) if r.startswith("^"))
             value[node.name] = _hash(_attributes(node, known), *data, b"^", *control)
         if len(left) == len(pending):
             raise ValueError(f"function {function.signature.name!r} has a cycle")
@@ -253,7 +251,12 @@ class _FirstSeen:
 
 
 def _masked(shapes: Iterable[Iterable[int]]) -> bytes:
-    return repr([[max(size, MASKED) if size != UNKNOWN_RANK else size for size in shape] for shape in shapes]).encode()
+    return repr(
+        [
+            [max(size, MASKED) if size != UNKNOWN_RANK else size for size in shape]
+            for shape in shapes
+        ]
+    ).encode()
 
 
 def number(graph: Any, preserve: Iterable[str] = ()) -> Numbering:
@@ -281,7 +284,10 @@ def number(graph: Any, preserve: Iterable[str] = ()) -> Numbering:
     for i in order:
         node = nodes[i]
         # Static sizes as they are, symbols as -2, -3, ... in order of appearance.
-        dims = [[d if d >= MASKED or d == UNKNOWN_RANK else -2 - symbol(d) for d in shape] for shape in shapes[i]]
+        dims = [
+            [d if d >= MASKED or d == UNKNOWN_RANK else -2 - symbol(d) for d in shape]
+            for shape in shapes[i]
+        ]
         named = node.attr["shared_name"].s if "shared_name" in node.attr else b""
         data = [(position[source], port) for source, port in edges.data[i]]
         control = sorted(position[source] for source in edges.control[i])

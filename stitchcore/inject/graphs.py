@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from . import digest, reasons
-from .digest import parse_reference
 
 MINIMUM_NODES = 30  # below it there is no training step worth a look
 OURS = frozenset({"StitchedFusion", "StitchedUpdate", "StitchTimer"})
@@ -70,18 +69,20 @@ def _is_step_work(node: Any) -> bool:
     return is_update(node.op) or node.op == "StitchedUpdate" or _is_xla_call(node)
 
 
-def annotate(graph: Any, records: Sequence[Tuple[int, int, bytes]]) -> Tuple[Any, Dict[str, List[int]]]:
+def annotate(
+    graph: Any, records: Sequence[Tuple[int, int, bytes]]
+) -> Tuple[Any, Dict[str, List[int]]]:
     """A copy of `graph` with `_output_shapes` on every node, and each node's output types.
 
     `records` are those of Plugin.shapes over the graph's nodes in order. Unknown dimensions are
     -1, TensorFlow's symbolic ones lie below.
     """
     try:
-        from tensorflow.core.grappler.costs import (  # type: ignore[import-not-found]
+        from tensorflow.core.grappler.costs import (
             op_performance_data_pb2 as performance,
         )
     except ImportError:
-        from tensorflow.core.protobuf import (  # type: ignore[import-not-found]
+        from tensorflow.core.protobuf import (
             op_performance_data_pb2 as performance,
         )
     copy = type(graph)()
@@ -181,4 +182,3 @@ def lift_xla(graph: Any) -> Any:
         if function.signature.name in lifted and XLA_ATTRIBUTE in function.attr:
             del function.attr[XLA_ATTRIBUTE]
     return copy
-

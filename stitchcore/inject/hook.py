@@ -93,7 +93,7 @@ class Hook:
         return None
 
     def _answer(self, data: bytes, item: int) -> Optional[bytes]:
-        from tensorflow.core.framework import graph_pb2  # type: ignore[import-not-found]
+        from tensorflow.core.framework import graph_pb2
 
         graph = graph_pb2.GraphDef.FromString(data)
         if any(node.op in graphs.OURS for node in graph.node):
@@ -153,7 +153,7 @@ class Hook:
         return found
 
     def _late_refusal(self, graph: Any) -> Optional[str]:
-        from tensorflow.python.framework import config  # type: ignore[import-not-found]
+        from tensorflow.python.framework import config
 
         caller = self._caller.now
         in_function = caller is None or isinstance(caller[0], bytes)
@@ -387,7 +387,7 @@ def install() -> None:
         config = settings.of_this_process()
         if config.mode == "off" or not config.store:
             return
-        import tensorflow  # type: ignore[import-not-found]
+        import tensorflow
 
         version = str(tensorflow.__version__)
         major, minor = (int(part) for part in version.split(".")[:2])

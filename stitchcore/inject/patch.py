@@ -288,7 +288,8 @@ def apply(
 
     Added nodes are called "stitch/<prefix>/<name>"; `prefix` names the artifact, because a TF1
     session keeps stateful kernels by node name. A node of `preserve` may be removed when its uses
-    are rewired: a stand-in keeps its name. `types` gives output types of nodes where known. Raises Refused(BAD_ARTIFACT).
+    are rewired: a stand-in keeps its name. `types` gives output types of nodes where known.
+    Raises Refused(BAD_ARTIFACT).
     """
     kept = frozenset(preserve)
     try:

@@ -187,7 +187,7 @@ def load(folder: str, version: Tuple[int, int]) -> Plugin:
     if not os.path.exists(path):
         detail = f"{path} is missing: python -m stitchcore.inject.build"
         raise reasons.Refused(reasons.HOOK_ERROR, detail)
-    from tensorflow.python.client import pywrap_tf_session  # type: ignore[import-not-found]
+    from tensorflow.python.client import pywrap_tf_session
 
     pywrap_tf_session.TF_LoadPluggableDeviceLibrary(path)
     library = open_native(folder)

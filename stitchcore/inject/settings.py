@@ -69,8 +69,7 @@ def read(environment: Mapping[str, str]) -> Settings:
         session=session,
         public_keys=tuple(keys),
         control=_number(environment, "STITCH_CONTROL", 0.01, 0.5),
-        native=environment.get("STITCH_PLUGIN")
-        or os.path.join(here, "lib", platform.machine()),
+        native=environment.get("STITCH_PLUGIN") or os.path.join(here, "lib", platform.machine()),
     )
 
 

@@ -23,8 +23,8 @@ class Caller(threading.local):
 
 def _marked_options(options: Any) -> Any:
     """A copy of FunctionCallOptions with the marker."""
-    from tensorflow.core.protobuf import config_pb2  # type: ignore[import-not-found]
-    from tensorflow.python.eager import context  # type: ignore[import-not-found]
+    from tensorflow.core.protobuf import config_pb2
+    from tensorflow.python.eager import context
 
     config = config_pb2.ConfigProto()
     config.ParseFromString(options.config_proto_serialized)
@@ -62,7 +62,7 @@ def install_functions(caller: Caller, choose: Choose) -> None:
 
 def install_sessions(caller: Caller, choose: Choose) -> None:
     """Wraps Session.run's last Python step."""
-    from tensorflow.python.client import session  # type: ignore[import-not-found]
+    from tensorflow.python.client import session
 
     original = session.BaseSession._do_run
 
@@ -71,9 +71,7 @@ def install_sessions(caller: Caller, choose: Choose) -> None:
     ):
         operations = [*target_list, *fetch_list]
         if handle is not None or not operations:
-            return original(
-                self, handle, target_list, fetch_list, feed_dict, options, run_metadata
-            )
+            return original(self, handle, target_list, fetch_list, feed_dict, options, run_metadata)
         key = (id(self), tuple(map(id, operations)), len(feed_dict))
         marked = choose(key)
         caller.now = (key, marked)

@@ -24,19 +24,19 @@ def native() -> Path:
     return folder
 
 
-@pytest.fixture()
+@pytest.fixture
 def key_file(tmp_path: Path) -> Path:
     path = tmp_path / "key"
     sign.load_or_create_key(path)
     return path
 
 
-@pytest.fixture()
+@pytest.fixture
 def public_key(key_file: Path) -> str:
     return sign.public_hex(sign.load_or_create_key(key_file))
 
 
-@pytest.fixture()
+@pytest.fixture
 def store(tmp_path: Path) -> Path:
     path = tmp_path / "store"
     path.mkdir()

@@ -136,8 +136,9 @@ def library(behaviour: str, folder: Path) -> bytes:
 
 def answer(store: Path, key_file: Path, behaviour: str, work: int = 0) -> int:
     """Answers every request of `store`; returns how many fusions the largest patch has."""
-    from stitchcore.artifact import sign
     from tensorflow.core.framework import graph_pb2
+
+    from stitchcore.artifact import sign
 
     key = sign.load_or_create_key(key_file)
     most = 0

@@ -40,8 +40,7 @@ def python_of(version: str) -> str:
     named = os.environ.get("STITCH_TEST_TF215_PYTHON", str(ROOT / ".venv-tf215/bin/python"))
     if not Path(named).exists():
         pytest.skip(
-            "no TensorFlow 2.15: run `make .venv-tf215/.installed` "
-            "or set STITCH_TEST_TF215_PYTHON"
+            "no TensorFlow 2.15: run `make .venv-tf215/.installed` or set STITCH_TEST_TF215_PYTHON"
         )
     return named
 

@@ -1,4 +1,4 @@
-"""The job side's own rules: closed reasons, standard library only, settings, breaker, statistics."""
+"""The job side's own rules: reasons, standard library only, settings, breaker, statistics."""
 
 from __future__ import annotations
 

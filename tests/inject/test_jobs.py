@@ -39,18 +39,14 @@ def test_cache_hit_swaps_before_the_first_step(
     count = SCRIPTS[script]
     plain = untouched(version, script, count)
     answered(version, script, store, key_file, "good")
-    done = jobs.run(
-        jobs.python_of(version), script, count, store=store, public_key=public_key
-    )
+    done = jobs.run(jobs.python_of(version), script, count, store=store, public_key=public_key)
     assert done.code == 0 and done.lines == []
     assert done.losses == pytest.approx(plain, rel=1e-5)
     assert done.event("swap_ok") and done.event("end")["counters"]["in_place"] > 20
 
 
 @pytest.mark.slow
-def test_kernels_really_run(
-    native: Path, store: Path, key_file: Path, public_key: str
-) -> None:
+def test_kernels_really_run(native: Path, store: Path, key_file: Path, public_key: str) -> None:
     plain = untouched("2.21", "function_step.py", 30)
     answered("2.21", "function_step.py", store, key_file, "wrong")
     done = jobs.run(
@@ -61,7 +57,7 @@ def test_kernels_really_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("script", ("function_step.py", "session.py"))
+@pytest.mark.parametrize("script", ["function_step.py", "session.py"])
 def test_late_swap(
     version: str, script: str, native: Path, store: Path, key_file: Path, public_key: str
 ) -> None:

@@ -27,7 +27,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
     target = tmp_path_factory.mktemp("launch") / "driver"
     here = Path(__file__).parent / "launch_driver.cc"
     subprocess.run(
-        [compiler, "-std=c++17", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover",
+        [compiler, "-std=c++17", "-O1", "-g", "-fsanitize=address,undefined",
+         "-fno-sanitize-recover",
          f"-I{build.NATIVE}", str(here), str(build.NATIVE / "launch.cc"), "-o", str(target)],
         check=True,
     )  # fmt: skip

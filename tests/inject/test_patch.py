@@ -94,7 +94,8 @@ def test_original_is_untouched() -> None:
 def with_update(ids: Any) -> dict[str, Any]:
     wanted = good(ids)
     entry = {"name": "u", "op": "StitchedFusion", "device_of": ids["update"],
-             "inputs": [f"{ids['v']}:0", "+k:1"], "attr": attributes([RESOURCE, FLOAT], [])}  # fmt: skip
+             "inputs": [f"{ids['v']}:0", "+k:1"],
+             "attr": attributes([RESOURCE, FLOAT], [])}  # fmt: skip
     wanted["add"].append(entry)
     wanted["remove"].append(ids["update"])
     wanted["rewire"].append([f"^{ids['update']}", "^+u"])

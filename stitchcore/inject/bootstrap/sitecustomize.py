@@ -42,6 +42,7 @@ def _chain() -> None:
 
 def _install() -> None:
     """Loads the job side as `stitch_inject`: the rest of stitchcore need not be importable."""
+    import importlib
     import importlib.util
 
     folder = os.path.dirname(_own_folder())
@@ -50,12 +51,12 @@ def _install() -> None:
         os.path.join(folder, "__init__.py"),
         submodule_search_locations=[folder],
     )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no job side in {folder}")
     module = importlib.util.module_from_spec(spec)
     sys.modules["stitch_inject"] = module
     spec.loader.exec_module(module)
-    from stitch_inject import hook
-
-    hook.install()
+    importlib.import_module("stitch_inject.hook").install()
 
 
 class _Finder:
@@ -83,7 +84,7 @@ class _Finder:
             sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
             _guarded(_install)
 
-        spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
@@ -96,5 +97,5 @@ def _guarded(function) -> None:  # type: ignore[no-untyped-def]
 
 _guarded(_hide)
 if os.environ.get("STITCH_STORE") and os.environ.get("STITCH_MODE", "optimize") != "off":
-    sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder())
 _chain()

@@ -47,5 +47,7 @@ x, y = random.randn(640, 64).astype("f"), random.randint(0, 10, 640)
 steps, pause = int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
 for i in range(steps):
     k = (i % 20) * 32
-    print(f"{float(train_step(tf.constant(x[k : k + 32]), tf.constant(y[k : k + 32])))!r}", flush=True)
+    print(
+        f"{float(train_step(tf.constant(x[k : k + 32]), tf.constant(y[k : k + 32])))!r}", flush=True
+    )
     time.sleep(pause)

@@ -3,8 +3,8 @@
 import sys
 import time
 
-import numpy as np
 import keras
+import numpy as np
 
 keras.utils.set_random_seed(0)
 inputs = keras.Input((64,))
@@ -22,5 +22,6 @@ class Print(keras.callbacks.Callback):
         time.sleep(pause)
 
 
-model.fit(x, y, epochs=int(sys.argv[1]), batch_size=32, verbose=0, shuffle=False,
-          callbacks=[Print()])
+model.fit(
+    x, y, epochs=int(sys.argv[1]), batch_size=32, verbose=0, shuffle=False, callbacks=[Print()]
+)
