@@ -158,33 +158,45 @@ class _C(Renderer):
             self.vector_loop(loop, sums, index_text(loop.begin), index_text(loop.end))
 
     def blocked(self, loop: Loop, sums: Sequence[Accumulate]) -> None:
-        """Runs of SUM_BLOCK iterations; float32 results of runs are reduced in double."""
-        block, last = f"{loop.variable}_block", f"{loop.variable}_last"
+        """Runs of SUM_BLOCK iterations, then the rest; float32 results of runs add up in double.
+
+        Full runs have a constant length of their own: with a variable one gcc loses the loop.
+        """
+        block = f"{loop.variable}_block"
+        begin, end = index_text(loop.begin), index_text(loop.end)
         self.open("")
         for update in sums:
             wide = _wide(update.scalar)
             self.emit(f"{self.define(wide)} = {self.scalar(update.scalar)};")
-        head = self.loop_head(block, index_text(loop.begin), index_text(loop.end), str(SUM_BLOCK))
-        self.open(head)
-        self.emit(f"const long {last} = st_min({block} + {SUM_BLOCK}, {index_text(loop.end)});")
+        self.emit(f"long {block} = {begin};")
+        self.open(f"for (; {block} + {SUM_BLOCK} <= {end}; {block} += {SUM_BLOCK})")
+        self.run(loop, sums, block, f"{block} + {SUM_BLOCK}")
+        self.close()
+        extent = index.add(loop.end, index.multiply(loop.begin, -1))
+        if not isinstance(extent, int) or extent % SUM_BLOCK:
+            self.open("")
+            self.run(loop, sums, block, end)
+            self.close()
+        for update in sums:
+            wide = _wide(update.scalar)
+            kind = register_type(update.scalar.dtype)
+            self.emit(f"{self.scalar(update.scalar)} = ({kind}){wide.name};")
+        self.close()
+
+    def run(self, loop: Loop, sums: Sequence[Accumulate], begin: str, end: str) -> None:
+        """One run: partial results of their own, then added to the wide ones."""
         outer = dict(self.names)
         for update in sums:
             part = Scalar(f"{update.scalar.name}_part", update.scalar.dtype)
             self.emit(f"{self.define(part)} = {self.identity(update.reducer, part.dtype)};")
             self.names[update.scalar] = part.name
-        self.vector_loop(loop, sums, block, last)
+        self.vector_loop(loop, sums, begin, end)
         for update in sums:
             wide = _wide(update.scalar)
             part = Scalar(self.names[update.scalar], wide.dtype)
             total = self.apply(Apply(update.reducer, (wide, part), wide.dtype))
             self.emit(f"{wide.name} = {total};")
         self.names = outer
-        self.close()
-        for update in sums:
-            wide = _wide(update.scalar)
-            kind = register_type(update.scalar.dtype)
-            self.emit(f"{self.scalar(update.scalar)} = ({kind}){wide.name};")
-        self.close()
 
     def vector_loop(self, loop: Loop, sums: Sequence[Accumulate], begin: str, end: str) -> None:
         clauses = [

@@ -191,7 +191,8 @@ def loop_reports(source: str, text: str) -> tuple[LoopReport, ...]:
     """One report per lane loop marked in `source`, from the compiler's remarks `text`.
 
     gcc names a vectorised loop by its pragma, its `for` or a statement of its body, so any success
-    between pragma and closing brace counts; without one the first remark there is the reason.
+    between pragma and closing brace counts; a lane loop around a serial one is named by a line
+    before it. Without a success the most telling remark on those lines is the reason.
     """
     success: dict[int, int] = {}
     missed: dict[int, list[str]] = {}
@@ -204,15 +205,31 @@ def loop_reports(source: str, text: str) -> tuple[LoopReport, ...]:
             success[line] = max(success.get(line, 0), width)
         elif match[2] != "optimized":
             missed.setdefault(line, []).append(message)
-    reports = []
     lines = source.splitlines()
-    for start, content in enumerate(lines):
-        if (found := _MARKER.search(content)) is not None:
-            span = range(start, _end_of_block(lines, start) + 1)  # 1-based: from the pragma
-            width = max(success.get(number, 0) for number in span)
-            reasons = [reason for number in span for reason in missed.get(number, [])]
-            reports.append(_report(found[1], width, reasons))
-    return tuple(reports)
+    loops = [
+        (found[1], range(start, _end_of_block(lines, start) + 1))  # 1-based: from the pragma
+        for start, content in enumerate(lines)
+        if (found := _MARKER.search(content)) is not None
+    ]
+    inside = {number for _, span in loops for number in span}
+    spare = {line: width for line, width in success.items() if line not in inside}
+    reports = []
+    for name, span in loops:
+        width = max(success.get(number, 0) for number in span)
+        reasons = [reason for number in span for reason in missed.get(number, [])]
+        if not width and any("outer-loop already vectorized" in reason for reason in reasons):
+            opening = max((line for line in spare if line < span.start), default=0)
+            width = spare.get(opening, 0)
+        reports.append(_report(name, width, reasons))
+    return _merged(reports)
+
+
+def _merged(reports: Sequence[LoopReport]) -> tuple[LoopReport, ...]:
+    """A lane loop that is written twice (full runs and the rest) counts by its first text."""
+    found: dict[str, LoopReport] = {}
+    for report in reports:
+        found.setdefault(report.loop, report)
+    return tuple(found.values())
 
 
 def _report(loop: str, width: int, reasons: Sequence[str]) -> LoopReport:

@@ -18,7 +18,13 @@
 #define ST_NAN_F64 __builtin_nan("")
 #define ST_TABLE static const __attribute__((unused))
 #define ST_ALIGNED __attribute__((aligned(64)))
+/* No inlining, cloning or merging: gcc forgets that a cloned loop is `omp simd`, and reports of merged
+ * functions would be missing. clang knows only noinline. */
+#ifdef __clang__
 #define ST_SECTION static __attribute__((noinline))
+#else
+#define ST_SECTION static __attribute__((noipa))
+#endif
 #define ST_EXPORT __attribute__((visibility("default")))
 #include "stitch_common.h"
 
