@@ -8,6 +8,7 @@ import sys
 import click
 
 from stitchcore import __version__
+from stitchcore.options import BadOption
 
 COMMANDS = {
     "run": "Run a training script; what wins is stitched into it.",
@@ -32,6 +33,12 @@ class _Commands(click.Group):
         command = module.command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BadOption as error:
+            raise click.UsageError(str(error)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -31,6 +31,7 @@ HINTS = {
     "parse_error": "check that the file is complete HLO text (`HloModule ...`)",
     "elided_constant": "print the module with large constants (XLA: print_large_constants)",
     "unsupported_layout": "lower the module with row-major layouts",
+    "unsupported_type": "lower the module with the types of stitchcore/hlo/shape.py (DTYPES)",
     "unknown_opcode": "report the opcode; it has no record in stitchcore/hlo/opcodes.py",
     "no_compiler": "apt-get install gcc, or pip install ziglang",
     "store_unreadable": "check the folder's permissions, or pass --store",

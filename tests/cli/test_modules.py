@@ -1,0 +1,121 @@
+"""`plan`, `compile`, `bench` and `explain` on real modules."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from stitchcore.cli import stitch
+from stitchcore.commands.common import host_target
+
+WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
+SMALL = WORKLOADS / "softmax_grad.hlo.xz"
+MLP = WORKLOADS / "mlp_nodrop_train.hlo.xz"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def call(*arguments: object) -> Result:
+    result = CliRunner().invoke(stitch, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output + result.stderr
+    return result
+
+
+def as_json(*arguments: object) -> Any:
+    return json.loads(call(*arguments, "--json").stdout)
+
+
+def test_plan_estimates_less_work_than_unfused() -> None:
+    plan = as_json("plan", SMALL)
+    assert len(plan["kernels"]) == 1
+    assert plan["planned"]["bytes"] < plan["unfused"]["bytes"]
+    assert plan["kernels"][0]["bytes_saved"] > 0
+    assert "kernels 14 → 1" in call("plan", SMALL).stdout
+
+
+def test_plan_draws_the_graph(tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    call("plan", MLP, "--html", page)
+    text = page.read_text()
+    assert text.count("<rect") > 100
+    assert "library_call" in text
+    assert "http" not in text.replace("http://www.w3.org", ""), "the page fetches something"
+
+
+def test_compile_writes_sources_and_binaries(tmp_path: Path) -> None:
+    result = as_json("compile", SMALL, "--out", tmp_path / "out")
+    entry = result["binaries"][0]
+    assert result["target"] == host_target()
+    assert (tmp_path / "out" / "report.html").exists()
+    assert "int64_t" in (tmp_path / "out" / "kernels_00.c").read_text()
+    library = ctypes.CDLL(str(tmp_path / "out" / entry["file"]))
+    name = (tmp_path / "out" / "kernels.txt").read_text().split()[1].partition("(")[0]
+    assert getattr(library, name)
+
+
+def test_compile_for_another_level_of_the_same_architecture(tmp_path: Path) -> None:
+    result = as_json("compile", SMALL, "--target", "cpu-x86-64-v2", "--out", tmp_path / "v2")
+    assert result["target"] == "cpu-x86-64-v2"
+    assert result["binaries"][0]["bytes"] > 0
+
+
+def test_bench_judges_and_times_every_kernel() -> None:
+    kernels = as_json("bench", SMALL, "--rounds", "3", "--no-xla")["kernels"]
+    assert len(kernels) == 1
+    assert kernels[0]["passed"]
+    assert kernels[0]["informative"]
+    assert kernels[0]["seconds"] > 0
+
+
+def test_bench_compares_with_xla() -> None:
+    pytest.importorskip("jaxlib", reason="no XLA beside our kernels: pip install jaxlib")
+    kernel = as_json("bench", SMALL, "--rounds", "3")["kernels"][0]
+    assert kernel["note"] == ""
+    low, high = kernel["xla_over_ours"][1:]
+    assert 0 < low <= high
+
+
+def test_restart_from_an_edited_stage(tmp_path: Path) -> None:
+    call("plan", SMALL, "--dump", tmp_path)
+    stage = tmp_path / "00_simplify.txt"
+    text = stage.read_text()
+    assert "exponential(" in text
+    stage.write_text(text.replace("exponential(", "tanh("))
+    assert as_json("bench", SMALL, "--rounds", "1", "--no-xla", "--from", stage)["kernels"]
+    call("compile", SMALL, "--from", stage, "--out", tmp_path / "out")
+    source = (tmp_path / "out" / "kernels_00.c").read_text()
+    assert "st_tanh" in source
+    assert "st_exp" not in source.replace("st_expm1", "")
+
+
+def test_explain_names_the_reason_of_a_refusal() -> None:
+    plan = as_json("plan", MLP)
+    name = next(subject for subject, reason, _ in plan["refusals"] if reason == "library_call")
+    place = as_json("explain", name, "--module", MLP)[0]
+    assert place["kernels"] == []
+    assert place["reason"] == "library_call"
+    assert "library_call" in call("explain", name, "--module", MLP).stdout
+
+
+def test_explain_finds_what_stands_between_two_kernels(tmp_path: Path) -> None:
+    call("plan", MLP, "--dump", tmp_path)
+    lines = (tmp_path / "01_plan.txt").read_text().splitlines()
+    outputs = [line.split()[1] for line in lines if line.startswith("  outputs ")]
+    told = [as_json("explain", outputs[0], other, "--module", MLP) for other in outputs[1:]]
+    assert any(one["reason"] == "cycle" and one["path"] for one in told)
+    assert not any(one["together"] for one in told)
+
+
+def test_explain_says_when_one_kernel_holds_both(tmp_path: Path) -> None:
+    call("plan", SMALL, "--dump", tmp_path)
+    lines = (tmp_path / "01_plan.txt").read_text().splitlines()
+    both = next(line.split()[1:3] for line in lines if line.startswith("  outputs "))
+    assert as_json("explain", *both, "--module", SMALL)["together"]

@@ -1,0 +1,220 @@
+"""`stitch run` around the job: its exit code, its output, its environment, and what goes wrong.
+
+Jobs here import no TensorFlow; tests/jobs runs real training scripts through the same command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stitchcore import options as settings
+from stitchcore.artifact.store import open_store
+from stitchcore.commands import job, summary
+from stitchcore.commands.run import _forget
+from stitchcore.commands.worker import Failure, Worker, worker_python
+from stitchcore.errors import Reason
+from stitchcore.options import Options
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("STITCH_")}
+    home = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "XDG_DATA_HOME": str(tmp_path / "data")}
+    return {**kept, **home, "PYTHONPATH": str(ROOT)}
+
+
+def stitch_run(env: dict[str, str], code: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "stitchcore.cli", "run", *flags, "--", sys.executable]
+    return subprocess.run(
+        [*command, "-c", code], env=env, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_exit_code_and_the_output_are_the_jobs(env: dict[str, str]) -> None:
+    done = stitch_run(env, "import sys; print('a line'); sys.exit(7)")
+    assert done.returncode == 7
+    assert done.stdout == "a line\n"
+    assert "nothing stitched" in done.stderr
+
+
+def test_a_job_that_a_signal_ends(env: dict[str, str]) -> None:
+    done = stitch_run(env, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    assert done.returncode == 128 + signal.SIGSEGV
+
+
+def test_the_json_summary_is_the_last_line(env: dict[str, str]) -> None:
+    done = stitch_run(env, "print('{not json')", "--json")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "{not json"
+    found = json.loads(lines[-1])
+    assert (found["exit_code"], found["steps"]) == (0, [])
+
+
+def test_a_command_that_does_not_exist(env: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "stitchcore.cli", "run", "--", "/no/such/program"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 127
+    assert "/no/such/program" in done.stderr
+
+
+def test_an_unusable_store_leaves_the_job_alone(env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code = "import os; print('STITCH_STORE' in os.environ, os.environ['PYTHONPATH'])"
+    done = stitch_run(env, code, "--store", str(tmp_path / "file" / "store"))
+    assert done.returncode == 0
+    assert done.stdout == f"False {ROOT}\n"
+    assert done.stderr.count("\n") == 1
+    assert "store_unreadable" in done.stderr
+
+
+def test_the_jobs_own_options_stay_its_own(env: dict[str, str], tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys; print(sys.argv[1:])")
+    command = [sys.executable, "-m", "stitchcore.cli", "run", sys.executable, str(script)]
+    done = subprocess.run(
+        [*command, "--wait", "--json", "-x"], env=env, capture_output=True, text=True
+    )
+    assert done.stdout == "['--wait', '--json', '-x']\n"
+
+
+def test_a_termination_reaches_the_job(env: dict[str, str]) -> None:
+    code = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(3)))\n"
+        "print('up', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-m", "stitchcore.cli", "run", "--", sys.executable, "-c", code]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == "saved\n"
+        assert process.wait(timeout=30) == 3
+
+
+def test_the_environment_of_a_job() -> None:
+    given = {"PYTHONPATH": "/own", "HOME": "/home/me"}
+    found = job.environment(given, Path("/store"), "s1", "ab" * 32, 0.0)
+    first, *rest = found["PYTHONPATH"].split(os.pathsep)
+    assert (Path(first) / "sitecustomize.py").exists()
+    assert rest == ["/own"]
+    assert (found["HOME"], found["STITCH_WAIT"], found["STITCH_MODE"]) == (
+        "/home/me",
+        "0",
+        "optimize",
+    )
+
+
+def test_half_a_line_of_events_waits(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    events = job.EventFile(path)
+    assert events.read() == []
+    path.write_text('{"type": "seen", "digest": "d"}\n{"type": "su')
+    assert [event["type"] for event in events.read()] == ["seen"]
+    with path.open("a") as file:
+        file.write('bmitted", "digest": "d"}\nnot json\n[1]\n')
+    assert [event["type"] for event in events.read()] == ["submitted"]
+
+
+def test_a_record_tells_the_last_figures() -> None:
+    record = job.Record()
+    figures = {"baseline_ns": 2e6, "stitched_ns": 1e6, "interval": [0.4, 0.6]}
+    for event in (
+        {"type": "refused", "digest": "", "reason": "input_pipeline"},
+        {"type": "submitted", "digest": "d"},
+        {"type": "swap_begin", "digest": "d", "key": "k"},
+        {"type": "savings", "digest": "d", "steps": 9},
+        {"type": "savings", "digest": "d", "steps": 30, **figures},
+    ):
+        record.add(event)
+    step = summary.of(record, Path("/nowhere")).steps[0]
+    assert (step.steps, step.seconds_before, step.ratio) == (30, 2e-3, (0.5, 0.4, 0.6))
+    assert record.refusals == {"input_pipeline": 1}
+
+
+def test_answers_that_a_new_run_asks_again(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    answers = {
+        "ready": {"status": "ready", "key": "k"},
+        "pending": {"status": "pending"},
+        "dead": {"status": "refused", "reason": "worker_failed"},
+        "small": {"status": "refused", "reason": "region_too_small"},
+    }
+    for name, answer in answers.items():
+        store.answer(name, answer)
+    _forget(store, everything=False)
+    assert store.list("answers") == ("ready.json", "small.json")
+    _forget(store, everything=True)
+    assert store.list("answers") == ()
+
+
+def fake_python(folder: Path, code: str) -> str:
+    """A program in place of the worker's Python."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{code}'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Callable[[str, Options], Failure | bool]:
+    def run(code: str, options: Options) -> Failure | bool:
+        python = fake_python(tmp_path, code)
+        child = Worker("digest", options, tmp_path / "worker.log", False, python)
+        while (ended := child.poll()) is None:
+            time.sleep(0.05)
+        return ended
+
+    return run
+
+
+def limits(tmp_path: Path, **changed: Any) -> Options:
+    plain = settings.read({"HOME": str(tmp_path)})
+    return replace(plain, **changed)
+
+
+def test_a_worker_that_dies_is_a_failure(worker: Any, tmp_path: Path) -> None:
+    ended = worker('raise SystemExit("no space left")', limits(tmp_path))
+    assert ended.reason is Reason.WORKER_FAILED
+    assert "no space left" in ended.detail
+
+
+def test_a_worker_is_bounded_in_time(worker: Any, tmp_path: Path) -> None:
+    ended = worker("import time; time.sleep(60)", limits(tmp_path, worker_seconds=0.5))
+    assert ended.reason is Reason.DEADLINE
+
+
+def test_a_worker_is_bounded_in_memory(worker: Any, tmp_path: Path) -> None:
+    code = "import time; block = bytearray(300 * 2**20); time.sleep(60)"
+    ended = worker(code, limits(tmp_path, worker_memory=2**28))
+    assert ended.reason is Reason.WORKER_FAILED
+    assert "GiB" in ended.detail
+
+
+def test_a_worker_gets_none_of_the_users_environment(
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "hush")
+    code = 'import os; raise SystemExit(" ".join(sorted(os.environ)))'
+    detail = worker(code, limits(tmp_path)).detail
+    assert "SECRET_TOKEN" not in detail
+    assert "PATH" in detail
+
+
+def test_a_worker_has_the_jobs_tensorflow() -> None:
+    assert worker_python(["python"], "2.21.1", "2.21.0") == sys.executable
+    assert worker_python(["/no/such/python"], "2.15.1", "2.21.0") is None
