@@ -41,7 +41,6 @@ def of_function(
     ]
     fed = [tensor for position, tensor in enumerate(held) if position not in subgraph.updates]
 
-    @tf.function(jit_compile=jit or None, autograph=False)
     def step(*tensors: Any) -> Sequence[Any]:
         rest = iter(tensors)
         merged = [held[i] if i in subgraph.updates else next(rest) for i in range(len(held))]
@@ -51,13 +50,15 @@ def of_function(
                 held[position].assign(results[result])
         return [] if subgraph.updates else results
 
+    traced = tf.function(step, jit_compile=jit or None, autograph=False)
+
     def first() -> Sequence[Array]:
         for position in subgraph.updates:
             held[position].assign(inputs[position])
-        results = list(step(*fed))
+        results = list(traced(*fed))
         return _arrays([held[i] for i in subgraph.updates] if subgraph.updates else results)
 
-    return Contestant(lambda: step(*fed), first)
+    return Contestant(lambda: traced(*fed), first)
 
 
 def of_program(subgraph: Subgraph, compiled: program.Program) -> Contestant:

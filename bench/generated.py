@@ -79,7 +79,7 @@ def program(module: CompiledModule, inputs: Mapping[str, Array]) -> Program:
 
 
 def _value(name: str, value: Instruction) -> Value:
-    """The array an instruction stands for. A kernel's buffer may be a view with other dimensions."""
+    """The array an instruction stands for; a kernel's buffer may have other dimensions."""
     dims = tuple(index.evaluate(index.from_dim(dim), {}) for dim in value.shape.dims)
     return Value(name, np.dtype(DTYPES[value.shape.dtype].numpy).name, dims)
 

@@ -39,9 +39,7 @@ def repeated(module: Module, times: int) -> Module:
         for node in topological([module.entry.root]):
             if node not in made:
                 operands = (made[operand] for operand in node.operands)
-                made[node] = instruction(
-                    node.opcode, node.shape, operands, **dict(node.attributes)
-                )
+                made[node] = instruction(node.opcode, node.shape, operands, **dict(node.attributes))
         outputs = [made[output] for output in module.outputs]
     shape = Shape("tuple", (), tuple(output.shape for output in outputs))
     return Module("m", computation(values, instruction(opcodes.TUPLE, shape, outputs)))

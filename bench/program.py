@@ -211,8 +211,7 @@ def call(program: Program, arguments: Sequence[Any]) -> list[Any]:
             for value, tensor in zip(made, listed, strict=True):
                 tensor.set_shape(value.shape)
                 values[value.name] = tensor
-        for value in results:
-            values[value] = values[variables[value]]
+        values |= {name: values[variables[name]] for name in results}
     return [values[name] for name in program.results]
 
 

@@ -37,9 +37,7 @@ PAIRS = (
 
 def row(name: str, title: str, comparison: Comparison, notes: Sequence[str]) -> Row:
     present = comparison.seconds
-    ratios = {
-        f"{a}/{b}": comparison.ratio(a, b) for a, b in PAIRS if a in present and b in present
-    }
+    ratios = {f"{a}/{b}": comparison.ratio(a, b) for a, b in PAIRS if a in present and b in present}
     milliseconds = {contestant: comparison.median(contestant) * 1e3 for contestant in present}
     rounds = len(next(iter(present.values())))
     return Row(name, title, milliseconds, ratios, rounds, tuple(notes))
@@ -92,7 +90,8 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     except ImportError:
         print(f"no plot: pip install matplotlib to get {path.name}")
         return
-    shown = [c for c in ("tf", "xla", "hand", "generated") if any(c in r.milliseconds for r in rows)]
+    present = {contestant for row in rows for contestant in row.milliseconds}
+    shown = [c for c in ("tf", "xla", "hand", "generated") if c in present]
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / len(shown)

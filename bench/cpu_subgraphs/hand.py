@@ -99,9 +99,7 @@ def adam() -> Program:
     outputs = values("new_p") + values("new_m") + values("new_v")
     forwards = tuple((i, i) for i in range(300))
     names = tuple(value.name for value in inputs)
-    launch = Launch(
-        "adam", library("adam"), names, outputs, (401,), 0, 70_000_000, forwards
-    )
+    launch = Launch("adam", library("adam"), names, outputs, (401,), 0, 70_000_000, forwards)
     updates = tuple((a.name, b.name) for a, b in zip(state, outputs, strict=True))
     return Program(inputs, (launch,), tuple(value.name for value in outputs), updates)
 
@@ -165,6 +163,13 @@ def dien_chain() -> Program:
 PROGRAMS = {
     program.__name__: program
     for program in (
-        layer_norm, gelu_chain, softmax, adam, batch_norm, cross_entropy, lstm_cell, dien_chain,
-    )  # fmt: skip
+        layer_norm,
+        gelu_chain,
+        softmax,
+        adam,
+        batch_norm,
+        cross_entropy,
+        lstm_cell,
+        dien_chain,
+    )
 }

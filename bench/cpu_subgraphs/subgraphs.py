@@ -231,8 +231,15 @@ def dien_chain(random: np.random.Generator) -> Subgraph:
 BUILDERS: dict[str, Callable[[np.random.Generator], Subgraph]] = {
     builder.__name__: builder
     for builder in (
-        layer_norm, gelu_chain, softmax, adam, batch_norm, cross_entropy, lstm_cell, dien_chain,
-    )  # fmt: skip
+        layer_norm,
+        gelu_chain,
+        softmax,
+        adam,
+        batch_norm,
+        cross_entropy,
+        lstm_cell,
+        dien_chain,
+    )
 }
 
 

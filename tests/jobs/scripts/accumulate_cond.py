@@ -48,7 +48,8 @@ def main() -> None:
     optimizer.build(weights)
     recorder.save("initial.npz", recording.values("weight", weights))
     random = np.random.default_rng(recording.SEED + 1)
-    x = tf.constant(random.standard_normal((BATCH, FEATURES)).astype("float32").astype(options.dtype))
+    features = random.standard_normal((BATCH, FEATURES)).astype("float32")
+    x = tf.constant(features.astype(options.dtype))
     y = tf.constant(random.integers(0, CLASSES, BATCH).astype("int32"))
 
     @tf.function

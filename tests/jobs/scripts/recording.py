@@ -9,6 +9,7 @@ optimizer slots and gradients after step 1), `losses.json` (one float a step) an
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -159,11 +160,7 @@ def fit(
         restore(options.checkpoint, weights)
     recorder.save("initial.npz", values("weight", weights))
     callback = StepCallback(recorder, options.steps)
-    try:
-        model.fit(
-            inputs, targets, batch_size=batch, epochs=options.steps, shuffle=False, verbose=0,
-            callbacks=[callback],
-        )
-    except StopTraining:
-        pass
+    settings = {"batch_size": batch, "epochs": options.steps, "shuffle": False, "verbose": 0}
+    with contextlib.suppress(StopTraining):
+        model.fit(inputs, targets, callbacks=[callback], **settings)
     recorder.finish()

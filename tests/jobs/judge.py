@@ -1,0 +1,174 @@
+"""Runs a training script untouched and stitched, and judges the second by the first.
+
+What is compared: every variable, optimizer slot and fetched gradient after one step against the
+same script in float64; losses of the first steps and of a whole run; peak memory; seconds a step.
+Losses alone would not do: all gradients times 1.5 move an Adam loss by 6e-6 in five steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stitchcore.verify.judge import Judgement, judge
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+Array = np.ndarray[Any, np.dtype[Any]]
+
+FIRST_STEPS = 5
+FIRST_TOLERANCE = 1e-5
+"""Largest relative difference of the first FIRST_STEPS losses, and the least bar of all others."""
+
+MEMORY_RATIO = 1.02
+STATE_TOLERANCE = 1e-6
+"""Of an element plus its array's root mean square, beside twice TensorFlow's own error."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One script with one optimizer, as `python` runs it."""
+
+    script: str
+    optimizer: str = "adam"
+    python: str = sys.executable
+
+    def command(self, out: Path, steps: int, extra: Sequence[str] = ()) -> list[str]:
+        line = [self.python, str(SCRIPTS / f"{self.script}.py"), "--steps", str(steps)]
+        return [*line, "--optimizer", self.optimizer, "--out", str(out), *extra]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run left: losses, seconds of each step, peak bytes, arrays after step 1, and ours."""
+
+    out: Path
+    losses: tuple[float, ...]
+    seconds: tuple[float, ...]
+    peak_bytes: int
+    lines: tuple[str, ...] = ()  # what stitch wrote to stderr
+    summary: Mapping[str, Any] = field(default_factory=dict)  # of `stitch run --json`
+
+    def step1(self) -> dict[str, Array]:
+        with np.load(self.out / "step1.npz") as saved:
+            return {name: saved[name] for name in saved.files}
+
+
+class JobFailed(Exception):
+    """A script ended with an error; the message has its last lines."""
+
+
+def environment(**extra: str) -> dict[str, str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("STITCH_", "PYTHONPATH"))}
+    return {**clean, "TF_CPP_MIN_LOG_LEVEL": "3", **extra}
+
+
+def _finished(
+    command: Sequence[str], env: Mapping[str, str], out: Path, seconds: float
+) -> subprocess.CompletedProcess[str]:
+    out.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    (out / "stdout.txt").write_text(done.stdout)
+    (out / "stderr.txt").write_text(done.stderr)
+    if done.returncode != 0 or not (out / "run.json").exists():
+        tail = "\n".join(done.stderr.splitlines()[-15:])
+        raise JobFailed(f"{' '.join(command)}: exit code {done.returncode}\n{tail}")
+    return done
+
+
+def _record(out: Path, done: subprocess.CompletedProcess[str], summary: dict[str, Any]) -> Record:
+    run = json.loads((out / "run.json").read_text())
+    lines = tuple(line for line in done.stderr.splitlines() if "[stitch]" in line)
+    losses = tuple(json.loads((out / "losses.json").read_text()))
+    return Record(out, losses, tuple(run["seconds"]), run["peak_bytes"], lines, summary)
+
+
+def untouched(
+    job: Job, out: Path, steps: int, extra: Sequence[str] = (), seconds: float = 300, **env: str
+) -> Record:
+    """Run the script as its user would; `env` adds environment variables."""
+    done = _finished(job.command(out, steps, extra), environment(**env), out, seconds)
+    return _record(out, done, {})
+
+
+def stitched(
+    job: Job,
+    out: Path,
+    steps: int,
+    store: Path,
+    extra: Sequence[str] = (),
+    seconds: float = 600,
+    wait: bool = True,
+    **env: str,
+) -> Record:
+    """Run the script through `stitch run`. `store` is a folder that also holds cache and key."""
+    settings = {
+        "STITCH_CACHE": str(store / "cache"),
+        "STITCH_KEY": str(store / "signing.key"),
+        "PYTHONPATH": str(ROOT),
+        **env,
+    }
+    ours = [sys.executable, "-m", "stitchcore.cli", "run", "--wait" if wait else "--no-wait"]
+    ours += ["--json", "--store", str(store / "store"), "--"]
+    command = [*ours, *job.command(out, steps, extra)]
+    done = _finished(command, environment(**settings), out, seconds)
+    last = done.stdout.strip().splitlines()[-1]
+    return _record(out, done, json.loads(last))
+
+
+# ---- judgements --------------------------------------------------------------------------------
+def state_after_one_step(
+    ours: Mapping[str, Array], theirs: Mapping[str, Array], exact: Mapping[str, Array]
+) -> dict[str, Judgement]:
+    """Every array after one step, TensorFlow's own error against float64 being the allowance.
+
+    The three runs start from one checkpoint; names carry kind and position.
+    """
+    if not (list(ours) == list(theirs) == list(exact)):
+        raise ValueError("the runs recorded different arrays")
+    return {
+        name: judge(ours[name], exact[name], theirs[name], STATE_TOLERANCE)
+        for name in ours
+        if ours[name].size
+    }
+
+
+def losses_apart(one: Sequence[float], other: Sequence[float]) -> float:
+    """Largest relative difference, step by step. Infinite when the counts differ,
+    nan (which passes no bar) where a loss is."""
+    if len(one) != len(other) or not one:
+        return float("inf")
+    a, b = np.asarray(one), np.asarray(other)
+    largest = np.maximum(np.maximum(np.abs(a), np.abs(b)), 1e-30)
+    return float(np.max(np.abs(a - b) / largest))  # nan where a loss is
+
+
+def losses_bar(plain: Record, single_thread: Record) -> float:
+    """How far losses may drift over a run: what another thread count does, or 1e-5."""
+    return max(FIRST_TOLERANCE, losses_apart(plain.losses, single_thread.losses))
+
+
+def bytes_share(store: Path) -> float:
+    """Share of the saveable memory-intensive bytes that the artifacts in `store` save."""
+    expected = [
+        json.loads(path.read_text())["expect"]
+        for path in (store / "store" / "artifacts").glob("*/manifest.json")
+    ]
+    saved = sum(one["bytes_before"] - one["bytes_after"] for one in expected)
+    saveable = sum(one["bytes_saveable"] for one in expected)
+    return saved / saveable if saveable else 0.0
+
+
+def stitched_steps(record: Record) -> list[Mapping[str, Any]]:
+    """The graphs of a stitched run whose kernels were swapped in."""
+    return [step for step in record.summary.get("steps", ()) if step["status"] == "stitched"]

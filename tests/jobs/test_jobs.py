@@ -1,0 +1,136 @@
+"""Every script through `stitch run`, judged by its untouched run. Seconds belong to bench/jobs.py.
+
+Runs are made once for each (script, optimizer, TensorFlow) and shared by the tests; with Adam a run
+has 50 steps, with SGD the first few (bench/jobs.py runs those to the end).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import judge as judges
+
+SCRIPTS = (
+    "mlp_function", "transformer_fit", "cnn_fit", "lstm_lm", "tf1_session", "recommender",
+    "accumulate_cond", "fit_jit", "tf1_ref",
+)  # fmt: skip
+SCRIPTS_215 = ("mlp_function", "transformer_fit", "cnn_fit", "tf1_session")
+CASES = [
+    *((script, optimizer, "2.21") for script in SCRIPTS for optimizer in ("adam", "sgd")),
+    *((script, optimizer, "2.15") for script in SCRIPTS_215 for optimizer in ("adam", "sgd")),
+]
+STEPS = {"adam": 50, "sgd": judges.FIRST_STEPS}
+SHARE = 0.80
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Runs:
+    """One case's runs, all from the untouched run's initial variables."""
+
+    plain: judges.Record
+    wide: judges.Record  # float64, one step
+    single: judges.Record | None  # one thread
+    stitched: judges.Record
+    store: Path
+
+
+def python_of(version: str) -> str:
+    if version == "2.21":
+        return sys.executable
+    named = os.environ.get("STITCH_TEST_TF215_PYTHON", str(judges.ROOT / ".venv-tf215/bin/python"))
+    if not Path(named).exists():
+        pytest.skip(
+            "no TensorFlow 2.15: run `make .venv-tf215/.installed` or set STITCH_TEST_TF215_PYTHON"
+        )
+    return named
+
+
+@functools.cache
+def _attempt(folder: Path, script: str, optimizer: str, version: str) -> Runs | Exception:
+    job = judges.Job(script, optimizer, python_of(version))
+    base, steps = folder / f"{script}-{optimizer}-{version}", STEPS[optimizer]
+    try:
+        plain = judges.untouched(job, base / "plain", steps)
+        start = ["--checkpoint", str(plain.out / "initial.npz")]
+        wide = judges.untouched(job, base / "wide", 1, [*start, "--dtype", "float64"])
+        threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+        single = (
+            judges.untouched(job, base / "single", steps, start, **threads)
+            if steps > judges.FIRST_STEPS
+            else None
+        )
+        stitched = judges.stitched(job, base / "stitched", steps, base / "store", start)
+    except judges.JobFailed as failure:
+        return failure
+    return Runs(plain, wide, single, stitched, base / "store")
+
+
+Make = Callable[[str, str, str], Runs]
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    folder = tmp_path_factory.mktemp("jobs")
+
+    def make(script: str, optimizer: str, version: str) -> Runs:
+        made = _attempt(folder, script, optimizer, version)
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize(("script", "optimizer", "version"), CASES)
+def test_kernels_are_swapped_in(script: str, optimizer: str, version: str, runs: Make) -> None:
+    made = runs(script, optimizer, version)
+    assert judges.stitched_steps(made.stitched), made.stitched.lines
+
+
+@pytest.mark.parametrize(("script", "optimizer", "version"), CASES)
+def test_state_after_one_step(script: str, optimizer: str, version: str, runs: Make) -> None:
+    made = runs(script, optimizer, version)
+    judged = judges.state_after_one_step(
+        made.stitched.step1(), made.plain.step1(), made.wide.step1()
+    )
+    wrong = {name: str(one) for name, one in judged.items() if not one.passed}
+    assert not wrong
+    kinds = {name.split("_")[0] for name in judged}
+    assert {"variable", "slot"} <= kinds
+
+
+@pytest.mark.parametrize(("script", "optimizer", "version"), CASES)
+def test_losses_of_first_steps(script: str, optimizer: str, version: str, runs: Make) -> None:
+    made = runs(script, optimizer, version)
+    first = slice(judges.FIRST_STEPS)
+    apart = judges.losses_apart(made.stitched.losses[first], made.plain.losses[first])
+    assert apart <= judges.FIRST_TOLERANCE
+
+
+@pytest.mark.parametrize(("script", "version"), [c[::2] for c in CASES if c[1] == "adam"])
+def test_losses_of_whole_run(script: str, version: str, runs: Make) -> None:
+    made = runs(script, "adam", version)
+    assert made.single is not None
+    assert len(made.plain.losses) == STEPS["adam"]
+    apart = judges.losses_apart(made.stitched.losses, made.plain.losses)
+    assert apart <= judges.losses_bar(made.plain, made.single)
+
+
+@pytest.mark.parametrize(("script", "version"), [c[::2] for c in CASES if c[1] == "adam"])
+def test_peak_memory(script: str, version: str, runs: Make) -> None:
+    made = runs(script, "adam", version)
+    assert made.stitched.peak_bytes <= judges.MEMORY_RATIO * made.plain.peak_bytes
+
+
+@pytest.mark.parametrize(("script", "optimizer", "version"), CASES)
+def test_share_of_bytes_stitched(script: str, optimizer: str, version: str, runs: Make) -> None:
+    assert judges.bytes_share(runs(script, optimizer, version).store) >= SHARE
