@@ -16,6 +16,7 @@ from stitchcore.errors import Reason, Refusal
 from stitchcore.tensorflow import allow, levels
 from stitchcore.tensorflow.classify import Classes, Part, classify
 from stitchcore.tensorflow.graph import Edge, GraphIndex, index
+from stitchcore.tensorflow.sizes import Sizes, resolve
 from stitchcore.tensorflow.variables import Variables, analyse
 
 SHARED_BYTES = 65536
@@ -54,6 +55,7 @@ class Partition:
     """Regions of a graph and, for every other node that does work, why it is in none."""
 
     graph: GraphIndex
+    sizes: Sizes
     variables: Variables
     classes: Classes
     regions: tuple[Region, ...]
@@ -68,7 +70,8 @@ def partition(
     `preserve` are names of nodes whose values must stay; `excluded` nodes stay outside regions for
     the given reason (a recut). Raises Refused(PARSE_ERROR) for a damaged graph.
     """
-    indexed = index(graph)
+    sizes = resolve(graph)
+    indexed = index(sizes.graph)
     variables = analyse(indexed)
     left_out = {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}
     kept = {indexed.number[name] for name in preserve if name in indexed.number}
@@ -92,7 +95,7 @@ def partition(
         regions.append(_region(indexed, variables, classes, members, kept, len(regions)))
     refusals += [Refusal(indexed.nodes[i].name, r) for i, r in sorted(classes.reasons.items())]
     refusals += variables.refusals
-    return Partition(indexed, variables, classes, tuple(regions), tuple(refusals))
+    return Partition(indexed, sizes, variables, classes, tuple(regions), tuple(refusals))
 
 
 def _crossing_unranked(
@@ -104,7 +107,9 @@ def _crossing_unranked(
         inside = set(group)
         for i in group:
             for tensor in graph.data[i]:
-                if graph.shape(tensor) is None and tensor.node not in inside:
+                if graph.dtype(tensor) == "resource" or tensor.node in inside:
+                    continue
+                if graph.shape(tensor) is None:
                     found.add(i)
         for tensor in _results(graph, inside, group, kept):
             if graph.shape(tensor) is None:

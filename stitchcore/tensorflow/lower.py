@@ -1,0 +1,273 @@
+"""Regions as HLO: a region's nodes become a function of tensors, lowered by TensorFlow's tf2xla.
+
+Reads of variables become arguments, writes results. Each unknown dimension of an input is a symbol:
+the function is lowered at several sizes of each and the texts are unified (hlo/unify.py). Equal
+structures share one lowering (`Subgraph.key`). Constants that the text elides are taken from the
+serialized module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from stitchcore.errors import Reason, Refused
+from stitchcore.hlo.dim import Dim, evaluate, symbols_of
+from stitchcore.hlo.module import Module
+from stitchcore.hlo.parse import parse
+from stitchcore.hlo.unify import unify
+from stitchcore.tensorflow import allow
+from stitchcore.tensorflow.graph import Edge
+from stitchcore.tensorflow.partition import Partition, Region
+from stitchcore.tensorflow.sizes import points
+
+KEPT_ATTRIBUTES_DROPPED = frozenset({"_output_shapes", "_class", "_grappler_do_not_remove"})
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of the region's function: a tensor, or the value of a variable."""
+
+    tensor: Edge
+    variable: bool
+    dtype: str
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """A region as a function. `results` are (node name, port) in `graph`, in the order of the
+    region's results, then of its updates. `key` identifies the structure, whatever its names."""
+
+    graph: Any
+    arguments: tuple[Argument, ...]
+    results: tuple[tuple[str, int], ...]
+    symbols: tuple[str, ...]
+    key: str
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A region's module: parameter i is argument i, output i is result i of the subgraph."""
+
+    subgraph: Subgraph
+    module: Module
+    texts: tuple[tuple[Mapping[str, int], str], ...]
+
+
+def subgraph(partition: Partition, region: Region) -> Subgraph:
+    """The function that `region` computes. Raises Refused(UNKNOWN_RANK, UNSUPPORTED_TYPE)."""
+    builder = _Builder(partition, region)
+    return builder.build()
+
+
+class _Builder:
+    """Builds the function's graph with canonical names (a0, n0, ...)."""
+
+    def __init__(self, partition: Partition, region: Region) -> None:
+        self.partition, self.region = partition, region
+        self.index = partition.graph
+        self.symbols: dict[str, None] = {}
+        self.names: dict[Edge, tuple[str, int]] = {}
+        self.arguments: list[Argument] = []
+        self.result = graph_pb2.GraphDef()
+        self.result.versions.CopyFrom(self.index.graph.versions)
+
+    def build(self) -> Subgraph:
+        region, variables = self.region, self.partition.variables
+        for tensor in region.tensors:
+            self._argument(tensor, tensor, variable=False)
+        values: dict[Edge, tuple[str, int]] = {}
+        for handle in region.variables:
+            values[handle] = self._argument(handle, self._value_of(handle), variable=True)
+        for read in region.reads:
+            origin = variables.handle[read]
+            if variables.before[read] != region.updates[origin]:
+                self.names[Edge(read, 0)] = values[origin]
+        position = {i: p for p, i in enumerate(self.index.order)}
+        updated: dict[Edge, tuple[str, int]] = {}
+        for i in sorted((*region.clones, *region.members, *region.reads), key=position.__getitem__):
+            node = self.index.nodes[i]
+            if node.op == allow.READ:
+                self.names.setdefault(Edge(i, 0), updated.get(variables.handle[i], ("", 0)))
+            elif node.op in allow.ASSIGNMENTS:
+                origin = variables.handle[i]
+                updated[origin] = self._assign(i, values[origin])
+            else:
+                self._copy(i)
+        results = [self.names[tensor] for tensor in region.results]
+        results += [updated[origin] for origin in region.updates]
+        return Subgraph(
+            self.result,
+            tuple(self.arguments),
+            tuple(results),
+            tuple(self.symbols),
+            self._key(results),
+        )
+
+    def _value_of(self, handle: Edge) -> Edge:
+        """A tensor with the shape and type of a variable's value."""
+        update = self.region.updates.get(handle)
+        if update is not None:
+            return self.index.data[update][1]
+        return next(
+            Edge(r, 0) for r in self.region.reads if self.partition.variables.handle[r] == handle
+        )
+
+    def _argument(self, tensor: Edge, like: Edge, variable: bool) -> tuple[str, int]:
+        shape = self.index.shape(like)
+        dtype = self.index.dtype(like)
+        name = self.index.nodes[tensor.node].name
+        sizes = [self.partition.sizes.dim(size) for size in shape or ()]
+        dims = tuple(size for size in sizes if size is not None)
+        if shape is None or len(dims) != len(shape):
+            raise Refused(name, Reason.UNKNOWN_RANK, f"input of {self.region.name}")
+        if dtype not in allow.ANY:
+            raise Refused(name, Reason.UNSUPPORTED_TYPE, dtype)
+        self.symbols.update(dict.fromkeys(n for dim in dims for n in sorted(symbols_of(dim))))
+        made = (f"a{len(self.arguments)}", 0)
+        self.arguments.append(Argument(tensor, variable, dtype, dims))
+        if not variable:
+            self.names[tensor] = made
+        return made
+
+    def _copy(self, i: int) -> None:
+        source = self.index.nodes[i]
+        node = self.result.node.add(name=f"n{len(self.result.node)}", op=source.op)
+        for name, value in source.attr.items():
+            if name not in KEPT_ATTRIBUTES_DROPPED:
+                node.attr[name].CopyFrom(value)
+        node.input.extend(_reference(self.names[tensor]) for tensor in self.index.data[i])
+        for port in range(len(self.index.output_types[i])):
+            self.names[Edge(i, port)] = (node.name, port)
+
+    def _assign(self, i: int, value: tuple[str, int]) -> tuple[str, int]:
+        operation = allow.ASSIGNMENTS[self.index.nodes[i].op]
+        given = self.names[self.index.data[i][1]]
+        if operation is None:
+            return given
+        node = self.result.node.add(name=f"n{len(self.result.node)}", op=operation)
+        node.attr["T"].CopyFrom(self.index.nodes[i].attr["dtype"])
+        node.input.extend((_reference(value), _reference(given)))
+        return (node.name, 0)
+
+    def _key(self, results: Sequence[tuple[str, int]]) -> str:
+        digest = hashlib.sha256(self.result.SerializeToString(deterministic=True))
+        digest.update(repr([(a.variable, a.dtype, a.dims) for a in self.arguments]).encode())
+        digest.update(repr(list(results)).encode())
+        return digest.hexdigest()
+
+
+def _reference(name: tuple[str, int]) -> str:
+    return name[0] if name[1] == 0 else f"{name[0]}:{name[1]}"
+
+
+def lower(function: Subgraph, subject: str = "region") -> Lowered:
+    """Lower at every point and unify. Raises Refused(LOWERING_FAILED, DOES_NOT_UNIFY, ...)."""
+    texts = tuple((point, hlo_text(function, point, subject)) for point in points(function.symbols))
+    parsed = [(point, parse(text)) for point, text in texts]
+    if not function.symbols:
+        return Lowered(function, parsed[0][1], texts)
+    return Lowered(function, unify(parsed), texts)
+
+
+def specs(function: Subgraph, point: Mapping[str, int]) -> list[tf.TensorSpec]:
+    """Concrete argument shapes and types."""
+    return [
+        tf.TensorSpec([evaluate(dim, point) for dim in a.dims], a.dtype)
+        for a in function.arguments
+    ]
+
+
+def as_function(function: Subgraph, jit: bool) -> Any:
+    """The region as a tf.function of its arguments, in order; returns a list of results."""
+    returned = [f"{name}:{port}" for name, port in function.results]
+
+    def region(*arguments: Any) -> Any:
+        inputs = {f"a{k}:0": argument for k, argument in enumerate(arguments)}
+        used = {r for node in function.graph.node for r in node.input}
+        mapped = {k: v for k, v in inputs.items() if k[:-2] in used}
+        direct = [inputs.get(name) for name in returned]
+        wanted = [name for name in returned if name not in inputs]
+        made = iter(
+            tf.graph_util.import_graph_def(
+                function.graph, input_map=mapped, return_elements=wanted, name="region"
+            )
+        )
+        return [tf.identity(d) if d is not None else next(made) for d in direct]
+
+    return tf.function(region, jit_compile=jit, autograph=False)
+
+
+def hlo_text(function: Subgraph, point: Mapping[str, int], subject: str) -> str:
+    """HLO text at one point, large constants filled in. Raises Refused(LOWERING_FAILED)."""
+    try:
+        ir = as_function(function, jit=True).experimental_get_compiler_ir(*specs(function, point))
+        text = ir(stage="hlo")
+        if "constant({...})" in text:
+            text = _fill_constants(text, ir(stage="hlo_serialized"), subject)
+    except (ValueError, TypeError, tf.errors.OpError) as error:
+        message = re.sub(r"\s+", " ", str(error))[:300]
+        raise Refused(subject, Reason.LOWERING_FAILED, message) from error
+    return str(text)
+
+
+_ELIDED = re.compile(r"%?([\w.\-]+) = (\S+) constant\(\{\.\.\.\}\)")
+
+
+def _fill_constants(text: str, serialized: bytes, subject: str) -> str:
+    """Replace each elided constant by its values from the HloModuleProto, matched by name."""
+    from tensorflow.compiler.xla.service import hlo_pb2
+
+    module = hlo_pb2.HloModuleProto.FromString(serialized)
+    literals = {
+        instruction.name: instruction.literal
+        for computation in module.computations
+        for instruction in computation.instructions
+        if instruction.opcode == "constant"
+    }
+
+    def fill(match: re.Match[str]) -> str:
+        literal = literals.get(match[1])
+        if literal is None:
+            raise Refused(subject, Reason.ELIDED_CONSTANT, match[1])
+        return match[0].replace("{...}", _literal_text(literal, match[2], subject))
+
+    return _ELIDED.sub(fill, text)
+
+
+_FIELDS = {
+    "pred": ("preds", np.bool_),
+    "s8": ("s8s", np.int8),
+    "u8": ("u8s", np.uint8),
+    "s32": ("s32s", np.int32),
+    "s64": ("s64s", np.int64),
+    "u32": ("u32s", np.uint32),
+    "u64": ("u64s", np.uint64),
+    "f32": ("f32s", np.float32),
+    "f64": ("f64s", np.float64),
+}
+
+
+def _literal_text(literal: Any, shape: str, subject: str) -> str:
+    dtype, _, rest = shape.partition("[")
+    if dtype not in _FIELDS:
+        raise Refused(subject, Reason.ELIDED_CONSTANT, f"a constant of {dtype}")
+    field, numpy = _FIELDS[dtype]
+    value = getattr(literal, field)
+    array = np.frombuffer(value, numpy) if isinstance(value, bytes) else np.array(value, numpy)
+    dims = [int(d) for d in rest.partition("]")[0].split(",") if d]
+    return _nested(array.reshape(dims))
+
+
+def _nested(array: np.ndarray[Any, Any]) -> str:
+    if array.ndim == 0:
+        return str(array[()].item()).lower()
+    return "{" + ", ".join(_nested(part) for part in array) + "}"

@@ -1,0 +1,201 @@
+"""Unknown sizes as polynomials of a few symbols.
+
+Grappler numbers unknown dimensions where it cannot prove them equal. Here the dimensions that enter
+the graph (iterator elements, arguments, placeholders) are symbols; TensorFlow's own shape inference
+runs at several values of them, and every other dimension is fitted to what it says there. Components
+of one iterator element share their unknown leading dimension: it is the batch. Each kernel guards
+the shapes of its inputs at run time (launch table), so a wrong assumption fails loudly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from tensorflow.python.framework import op_def_registry
+
+from stitchcore.errors import Reason, Refused
+from stitchcore.hlo.dim import Dim
+from stitchcore.hlo.fit import fit_dim
+
+SIZES = (24, 40, 56)
+"""Sizes of the first symbol at the points where shapes are inferred; later symbols differ."""
+
+SYMBOLIC = -1000
+"""Rewritten dimensions are SYMBOLIC - k; `Sizes.dims[k]` is the polynomial."""
+
+ROOTS = frozenset({"IteratorGetNext", "_Arg", "Placeholder", "IteratorGetNextSync"})
+LEFT_OUT = frozenset({"_Retval", "_Send", "_HostSend", "StitchTimer"})
+STATIC_ROOTS = frozenset({"ReadVariableOp", "VarHandleOp", "VariableV2", "IteratorV2"})
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """`graph` is the request's graph with fitted dimensions; `symbols` in order of appearance."""
+
+    graph: Any
+    symbols: tuple[str, ...]
+    dims: tuple[Dim, ...]
+
+    def dim(self, size: int) -> Dim | None:
+        """The dimension behind an integer of `_output_shapes`, None when it is not known."""
+        if size >= 0:
+            return size
+        return self.dims[SYMBOLIC - size] if size <= SYMBOLIC else None
+
+
+def points(symbols: tuple[str, ...]) -> tuple[dict[str, int], ...]:
+    """A base, each symbol changed, and all changed together (the check)."""
+    if not symbols:
+        return ({},)
+    base = {name: SIZES[0] + 6 * k for k, name in enumerate(symbols)}
+    found = [base]
+    found += [{**base, name: SIZES[1] + 10 * k} for k, name in enumerate(symbols)]
+    found.append({name: SIZES[2] + 14 * k for k, name in enumerate(symbols)})
+    if len(symbols) > 1:
+        found.append({name: 2 * SIZES[2] + 22 * k for k, name in enumerate(symbols)})
+    return tuple(found)
+
+
+def resolve(graph: Any) -> Sizes:
+    """Fit every unknown dimension of `graph`. Raises Refused(PARSE_ERROR) where inference fails."""
+    roots = _root_symbols(graph)
+    symbols = tuple(dict.fromkeys(roots.values()))
+    if not symbols:
+        return Sizes(graph, (), ())
+    bindings = points(symbols)
+    inferred = [_infer(graph, roots, point) for point in bindings]
+    result = graph_pb2.GraphDef()
+    result.CopyFrom(graph)
+    table: dict[Dim, int] = {}
+    for node in result.node:
+        for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
+            found = [point.get((node.name, port)) for point in inferred]
+            _rewrite(shape, found, bindings, table)
+    return Sizes(result, symbols, tuple(table))
+
+
+def _rewrite(
+    shape: Any,
+    found: list[tuple[int | None, ...] | None],
+    bindings: tuple[dict[str, int], ...],
+    table: dict[Dim, int],
+) -> None:
+    known = [dims for dims in found if dims is not None]
+    if len(known) != len(found) or len({len(dims) for dims in known}) != 1:
+        return
+    if shape.unknown_rank:
+        if any(size is None for dims in known for size in dims):
+            return
+        shape.unknown_rank = False
+        del shape.dim[:]
+        for _ in known[0]:
+            shape.dim.add(size=-1)
+    for axis, dim in enumerate(shape.dim):
+        values = [dims[axis] for dims in known]
+        if dim.size >= 0 or any(value is None for value in values):
+            continue
+        fitted = fit_dim([value for value in values if value is not None], bindings)
+        if fitted is None:
+            dim.size = -1
+        elif isinstance(fitted, int):
+            dim.size = fitted
+        else:
+            dim.size = SYMBOLIC - table.setdefault(fitted, len(table))
+
+
+def _root_symbols(graph: Any) -> dict[tuple[str, int, int], str]:
+    """(node, port, axis) of unknown root dimensions, each with its symbol."""
+    names: dict[object, str] = {}
+    found: dict[tuple[str, int, int], str] = {}
+    for node in graph.node:
+        if node.op not in ROOTS:
+            continue
+        for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
+            for axis, dim in enumerate(shape.dim):
+                if dim.size >= 0 or shape.unknown_rank:
+                    continue
+                batch = axis == 0 and node.op.startswith("IteratorGetNext")
+                identity: object = (node.name, port, axis) if dim.size == -1 else dim.size
+                identity = node.name if batch else identity
+                found[node.name, port, axis] = names.setdefault(identity, f"s{len(names)}")
+    return found
+
+
+def _infer(
+    graph: Any, roots: Mapping[tuple[str, int, int], str], point: Mapping[str, int]
+) -> dict[tuple[str, int], tuple[int | None, ...] | None]:
+    """Shapes of all tensors with the roots' symbols at `point`, by TensorFlow's inference."""
+    body = graph_pb2.GraphDef()
+    body.versions.CopyFrom(graph.versions)
+    body.library.CopyFrom(graph.library)
+    given: dict[tuple[str, int], Any] = {}
+    target = tf.Graph()
+    with target.as_default():
+        by_name = {node.name: node for node in graph.node}
+        dropped = {node.name for node in graph.node if _replaced(node)}
+        mapping: dict[str, Any] = {}
+        for node in graph.node:
+            if node.name in dropped:
+                for port, shape in enumerate(_root_shapes(node, roots, point)):
+                    given[node.name, port] = shape
+                continue
+            copy = body.node.add()
+            copy.CopyFrom(node)
+            copy.device = ""
+            copy.attr.pop("_output_shapes", None)
+            copy.attr.pop("_class", None)
+            kept = [i for i in node.input if not (i[0] == "^" and i[1:] in dropped)]
+            del copy.input[:]
+            copy.input.extend(kept)
+            for reference in kept:
+                name, _, port = reference.partition(":")
+                if name in dropped and reference not in mapping:
+                    dtype = _dtype(by_name[name], int(port or 0))
+                    shape = given.get((name, int(port or 0)))
+                    mapping[f"{name}:{port or 0}"] = tf.compat.v1.placeholder(dtype, shape)
+        try:
+            tf.graph_util.import_graph_def(body, input_map=mapping, name="")
+        except (ValueError, KeyError) as error:
+            raise Refused("graph", Reason.PARSE_ERROR, str(error)[:300]) from error
+    for operation in target.get_operations():
+        for port, tensor in enumerate(operation.outputs):
+            shape = tensor.shape
+            dims = None if shape.rank is None else tuple(shape.as_list())
+            given.setdefault((operation.name, port), dims)
+    return given
+
+
+def _replaced(node: Any) -> bool:
+    if node.op in ROOTS | LEFT_OUT | STATIC_ROOTS:
+        return True
+    return op_def_registry.get(node.op) is None
+
+
+def _root_shapes(
+    node: Any, roots: Mapping[tuple[str, int, int], str], point: Mapping[str, int]
+) -> list[tuple[int | None, ...] | None]:
+    shapes: list[tuple[int | None, ...] | None] = []
+    for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
+        if shape.unknown_rank:
+            shapes.append(None)
+            continue
+        sizes: list[int | None] = []
+        for axis, dim in enumerate(shape.dim):
+            name = roots.get((node.name, port, axis))
+            value = point[name] if name is not None else dim.size
+            sizes.append(value if value >= 0 else None)
+        shapes.append(tuple(sizes))
+    return shapes
+
+
+def _dtype(node: Any, port: int) -> Any:
+    """Element type of a root's output."""
+    for attribute in ("output_types", "T", "dtype"):
+        if attribute in node.attr:
+            value = node.attr[attribute]
+            return value.list.type[port] if value.list.type else value.type
+    return tf.resource
