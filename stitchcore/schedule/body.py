@@ -63,14 +63,16 @@ class Residence:
 
 @dataclass
 class Names:
-    """Fresh names, unique within a kernel."""
+    """Fresh names, unique within a kernel and none of its symbols."""
 
+    reserved: frozenset[str] = frozenset()
     counts: dict[str, int] = field(default_factory=dict)
 
     def new(self, stem: str) -> str:
         number = self.counts.get(stem, 0)
         self.counts[stem] = number + 1
-        return f"{stem}{number}"
+        name = f"{stem}{number}"
+        return self.new(stem) if name in self.reserved else name
 
 
 @dataclass
@@ -96,6 +98,14 @@ def accumulation_dtype(dtype: str) -> str:
     return "f32" if narrow else dtype
 
 
+def combination_dtype(reduce: Instruction) -> str:
+    """Parts of a rounding reduction are combined in f64: they are few, and stand for many rows."""
+    reducer = reducer_of(reduce)
+    dtype = accumulation_dtype(reduce.shape.dtype)
+    rounds = reducer is not None and op.record(reducer).ulp > 0 and dtype == "f32"
+    return "f64" if rounds else dtype
+
+
 def convert(value: Expression, dtype: str) -> Expression:
     return value if value.dtype == dtype else Apply(op.CONVERT, (value,), dtype)
 
@@ -115,6 +125,7 @@ class Body:
         self.residence = residence
         self.parts = parts
         self.local: dict[Instruction, Residence] = {}
+        self.combined: dict[Instruction, Residence] = {}
         self.blocks: list[_Block] = [_Block()]
         self.depths: dict[str, int] = {}
         self.own: dict[Instruction, tuple[Axis, ...]] = {}
@@ -293,15 +304,21 @@ class Body:
         """`value` by serial loops in the block at `depth`, or by combining its parts in order."""
         reducer = reducer_of(value)
         assert reducer is not None
-        scalar = Scalar(self.names.new("r"), accumulation_dtype(value.shape.dtype))
-        outer, self.blocks = self.blocks, self.blocks[: depth + 1]
-        self.add(Accumulator(scalar, reducer))
         parts = self.parts(value)
+        outer, self.blocks = self.blocks, self.blocks[: depth + 1]
+        place = self.combined.get(value)
+        if place is not None:
+            result = self.finish(value, self.let(self.load(place, environment)), environment)
+            self.blocks = outer
+            return result
+        dtype = accumulation_dtype(value.shape.dtype)
+        scalar = Scalar(self.names.new("r"), dtype if parts is None else combination_dtype(value))
+        self.add(Accumulator(scalar, reducer))
         if parts is not None:
             buffer, order = parts
-            with self.loop("s", 0, buffer.dims[0], LoopKind.SERIAL) as part:
+            with self.loop("step", 0, buffer.dims[0], LoopKind.SERIAL) as part:
                 at = (part, *(environment[axis] for axis in order))
-                self.add(Accumulate(scalar, reducer, Load(buffer, at)))
+                self.add(Accumulate(scalar, reducer, convert(Load(buffer, at), scalar.dtype)))
         else:
             self._nest(value, dict(environment), list(self.axes.reduced[value]), scalar, reducer)
         result = self.finish(value, scalar, environment)
@@ -321,7 +338,7 @@ class Body:
             self.add(Accumulate(scalar, reducer, convert(operand, scalar.dtype)))
             return
         extent = index.from_dim(self.axes.extents[over[0]])
-        with self.loop("k", 0, extent, LoopKind.SERIAL) as variable:
+        with self.loop("step", 0, extent, LoopKind.SERIAL) as variable:
             environment[over[0]] = variable
             self._nest(value, environment, over[1:], scalar, reducer)
 
@@ -380,4 +397,6 @@ def _chosen(flat: object, low: int, high: int, position: Index, dtype: str) -> E
     middle = (low + high) // 2
     left = _chosen(flat, low, middle, position, dtype)
     right = _chosen(flat, middle, high, position, dtype)
-    return left if left == right else Apply(op.SELECT, (InRange(position, 0, middle), left, right), dtype)
+    if left == right:
+        return left
+    return Apply(op.SELECT, (InRange(position, 0, middle), left, right), dtype)

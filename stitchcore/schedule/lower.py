@@ -26,6 +26,7 @@ from stitchcore.kernel.nodes import (
     Apply,
     Buffer,
     Combine,
+    Expression,
     Load,
     LoopKind,
     Role,
@@ -42,6 +43,7 @@ from stitchcore.schedule.body import (
     Names,
     Residence,
     accumulation_dtype,
+    combination_dtype,
     convert,
     indices,
     store,
@@ -78,7 +80,7 @@ class Surroundings:
                 inner = max(inner, mapping.size_of(extents[a] for a in domain))
             accumulates = any(sink.kind is SinkKind.PARTIAL for sink in section.sinks)
             return mapping.over_rows(extents, section.rows, inner, accumulates)
-        return mapping.over_elements(extents, section.order)
+        return mapping.over_elements(extents, section.order, section.combines)
 
 
 def lower_section(around: Surroundings, phase: int, section: SectionScheme) -> Section:
@@ -170,6 +172,7 @@ class _Lowering:
         self.accumulators()
         self.invariant_values(plan.invariant)
         with self.row_loop(chunk):
+            self.combine_parts(plan.wanted)
             for nests in plan.nests:
                 for nest in nests:
                     self.nest(nest, plan.read_back)
@@ -315,6 +318,51 @@ class _Lowering:
             self.accumulate(sink, environment)
 
     # ---- global reductions ---------------------------------------------------------------------
+    def combine_parts(self, wanted: Sequence[Instruction]) -> None:
+        """Parts of vectors are added up part by part into a LOCAL buffer, lanes innermost."""
+        for value in wanted:
+            if value not in self.around.parts:
+                continue
+            inner = self.inner(self.axes.of(value))
+            if not inner or not self.is_static(inner):
+                continue
+            buffer, order = self.around.parts[value]
+            place = self.local_buffer(combination_dtype(value), inner)
+            self.clear(place, value)
+            parts = self.body.loop("step", 0, buffer.dims[0], LoopKind.SERIAL)
+            with parts as part, self.lanes(inner) as environment:
+                at = (part, *(environment[axis] for axis in order))
+                found = convert(Load(buffer, at), place.buffer.dtype)
+                self.update(place, environment, value, found)
+            self.body.combined[value] = place
+
+    def is_static(self, inner: Sequence[Axis]) -> bool:
+        block = self.geometry.lane_block
+        extents = self.axes.extents
+        return all(
+            isinstance(extents[a], int) or (a == self.geometry.lane and block is not None)
+            for a in inner
+        )
+
+    def clear(self, place: Residence, value: Instruction) -> None:
+        """Fill a LOCAL buffer with the neutral element of `value`'s reducer."""
+        reducer = reducer_of(value)
+        assert reducer is not None
+        with self.lanes(place.order) as environment:
+            neutral = Scalar(self.around.names.new("a"), place.buffer.dtype)
+            self.body.add(Accumulator(neutral, reducer))
+            self.body.add(store(place, environment, neutral))
+
+    def update(
+        self, place: Residence, environment: Environment, reduce: Instruction, value: Expression
+    ) -> None:
+        """buffer[i] = reducer(buffer[i], value)."""
+        reducer = reducer_of(reduce)
+        assert reducer is not None
+        at = indices(place, environment)
+        updated = Apply(reducer, (Load(place.buffer, at), value), place.buffer.dtype)
+        self.body.add(Store(place.buffer, at, updated))
+
     def accumulators(self) -> None:
         for sink in self.section.sinks:
             if sink.kind not in (SinkKind.PARTIAL, SinkKind.FINAL):
@@ -327,10 +375,7 @@ class _Lowering:
                 continue
             place = self.local_buffer(scalar.dtype, inner)
             self.vectors[sink] = place
-            with self.lanes(inner) as environment:
-                neutral = Scalar(self.around.names.new("a"), scalar.dtype)
-                self.body.add(Accumulator(neutral, reducer))
-                self.body.add(store(place, environment, neutral))
+            self.clear(place, sink.value)
 
     def accumulate(self, sink: Sink, environment: Environment) -> None:
         scalar = self.scalars[sink]
@@ -340,10 +385,8 @@ class _Lowering:
         place = self.vectors.get(sink)
         if place is None:
             self.body.add(Accumulate(scalar, reducer, value))
-            return
-        at = indices(place, environment)
-        updated = Apply(reducer, (Load(place.buffer, at), value), scalar.dtype)
-        self.body.add(Store(place.buffer, at, updated))
+        else:
+            self.update(place, environment, sink.value, value)
 
     def leave(self, sink: Sink, chunk: Index) -> None:
         """Store this task's part, or the finished value, of a global reduction."""

@@ -21,6 +21,9 @@ SYMBOL_SIZE = 1024
 
 TASK_ELEMENTS = 16384
 MAX_SPLITS = 64
+MAX_PART_ROWS = 512
+"""Most rows that one f32 accumulator adds up: rounding errors grow with their number."""
+
 ENOUGH_TASKS = 32
 LANE_BLOCK = 4096
 """Largest lane range whose accumulators one task keeps in a LOCAL buffer."""
@@ -84,17 +87,20 @@ def over_rows(
 
 
 def over_elements(
-    extents: Mapping[Axis, Dim], order: tuple[Axis, ...], work: int = 1
+    extents: Mapping[Axis, Dim], order: tuple[Axis, ...], combines: bool
 ) -> Geometry:
-    """An elementwise nest, innermost axis last; long lanes are cut, short rows share a task."""
+    """An elementwise nest, innermost axis last; long lanes are cut, short rows share a task.
+
+    Where elements combine parts of reductions a task has fewer of them.
+    """
     if not order:
         return Geometry((), (), 1, 1, None, None, 1, 1)
     rows, lane = order[:-1], order[-1]
-    elements = max(TASK_ELEMENTS // work, 256)
+    elements = TASK_ELEMENTS // 16 if combines else TASK_ELEMENTS
     extent = extents[lane]
     if isinstance(extent, int) and extent <= 2 * elements:
         count = product(extents[a] for a in rows)
-        chunk = _chunk(count, extent * work, False)
+        chunk = min(_chunk(count, extent, False), max(2 * elements // extent, 1))
         chunks = index.ceil_divide(index.from_dim(count), chunk)
         return Geometry((), rows, chunk, chunks, lane, None, 1, 1)
     count_index = index.from_dim(product(extents[a] for a in rows))
@@ -111,7 +117,8 @@ def over_partition(extents: Mapping[Axis, Dim], loops: Partition) -> Geometry:
     blocks: Index = 1
     enough = isinstance(kept, int) and kept >= ENOUGH_TASKS
     if loops.lane_reduced:
-        if not loops.reduced and not enough and not (isinstance(lane, int) and lane <= TASK_ELEMENTS):
+        short = isinstance(lane, int) and lane <= TASK_ELEMENTS
+        if not loops.reduced and not enough and not short:
             parts = -(-lane // MAX_SPLITS) if isinstance(lane, int) else 0
             block = max(TASK_ELEMENTS, -(-parts // 64) * 64)
     elif not isinstance(lane, int) or lane > LANE_BLOCK:
@@ -138,4 +145,5 @@ def _chunk(count: Dim, inner: int, accumulates: bool) -> int:
     if accumulates:
         rows = max(rows, 16)
         rows = max(rows, -(-count // MAX_SPLITS)) if isinstance(count, int) else 4 * rows
+        rows = min(rows, MAX_PART_ROWS)
     return min(rows, count) if isinstance(count, int) and count > 0 else rows

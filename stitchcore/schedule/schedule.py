@@ -29,7 +29,7 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
     axes = axis_analysis.analyse(pattern)
     dominants = dominant.find(pattern, axes)
     plan = scheme.assign(pattern, axes, dominants)
-    names = Names()
+    names = Names(frozenset(module.symbols))
     around = Surroundings(axes, dominants, plan, {}, {}, names, device)
     counts = _parts(around)
     stored = storage.assign(pattern, axes, dominants, plan, counts)

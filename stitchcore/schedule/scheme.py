@@ -56,13 +56,17 @@ class Sink:
 
 @dataclass(frozen=True)
 class SectionScheme:
-    """Sinks that share loops. `rows` is set where regional reductions tie them to rows,
-    `loops` where a global reduction decides; otherwise the nest runs over `order`."""
+    """Sinks that share loops.
+
+    `rows` is set where regional reductions tie them to rows, `loops` where a global reduction
+    decides; otherwise the nest runs over `order`. `combines`: elements cost serial loops.
+    """
 
     sinks: tuple[Sink, ...]
     rows: tuple[Axis, ...] | None
     loops: Partition | None
     order: tuple[Axis, ...]
+    combines: bool
 
 
 @dataclass(frozen=True)
@@ -233,7 +237,7 @@ def _sections(
         key = (domain, reduced)
         free.setdefault(key, _Group([], None, reduced, {domain})).sinks.append(sink)
     groups = [*tied.values(), *free.values()]
-    return tuple(_section(group, axes, dominants) for group in groups)
+    return tuple(_section(group, axes, dominants, phase) for group in groups)
 
 
 _ELEMENTS = (SinkKind.STORE, SinkKind.PIECE)
@@ -261,18 +265,22 @@ def _joins(sink: Sink, host: _Group, axes: Axes) -> bool:
     return static and kept in (inner, frozenset())
 
 
-def _section(group: _Group, axes: Axes, dominants: Dominants) -> SectionScheme:
+def _section(
+    group: _Group, axes: Axes, dominants: Dominants, phase: int
+) -> SectionScheme:
     sinks = tuple(group.sinks)
+    states = [dominants.states[sink.root] for sink in sinks]
+    combines = any(s.phase == phase and s.home is not None for s in states)
     if group.rows is not None:
         order = _widest(sinks, axes, dominants)
         rows = tuple(a for a in order if a in group.rows)
-        return SectionScheme(sinks, rows, None, order)
+        return SectionScheme(sinks, rows, None, order, False)
     for sink in sinks:
         if sink.kind not in _ELEMENTS:
             loops = partition(axes, dominants.layouts, sink.value)
             order = order_of(axes, dominants.layouts, sink.value)
-            return SectionScheme(sinks, None, loops, order)
-    return SectionScheme(sinks, None, None, _widest(sinks, axes, dominants))
+            return SectionScheme(sinks, None, loops, order, combines)
+    return SectionScheme(sinks, None, None, _widest(sinks, axes, dominants), combines)
 
 
 def _widest(sinks: Iterable[Sink], axes: Axes, dominants: Dominants) -> tuple[Axis, ...]:

@@ -37,11 +37,13 @@ class Nest:
 
 @dataclass(frozen=True)
 class Stages:
-    """Nests of each stage; `read_back` are stored values that later stages load."""
+    """Nests of each stage. `read_back` are stored values that later stages load, `invariant`
+    those computed once a task, `wanted` all values the section computes, operands first."""
 
     nests: tuple[tuple[Nest, ...], ...]
     read_back: frozenset[Instruction]
     invariant: tuple[Instruction, ...]
+    wanted: tuple[Instruction, ...]
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,10 @@ def plan(sinks: Sequence[Sink], context: Context) -> Stages:
         saved = tuple(v for v in levels if choice.saved.get(v) == (stage, inner))
         nests[stage].append(Nest(inner, tuple(reduces), tuple(ends), saved))
     return Stages(
-        tuple(map(tuple, nests)), frozenset(choice.read_back), tuple(choice.invariant)
+        tuple(map(tuple, nests)),
+        frozenset(choice.read_back),
+        tuple(choice.invariant),
+        tuple(value for value in levels if not context.lies(value)),
     )
 
 
