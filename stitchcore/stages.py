@@ -191,18 +191,39 @@ def _load_kernels(state: State, text: str) -> State:
 
 def _compile(state: State) -> State:
     """Render and compile in batches; equal sources come from the cache."""
-    if not state.kernels:
-        return state
-    units = compile_all(
-        state.kernels,
-        emit_c.render,
-        state.device,
-        jobs=state.options.jobs,
-        compiler=find_compiler(),
-        cache=state.options.cache,
-        timeout=state.options.compile_seconds,
+    return replace(state, units=_units(state.kernels, state.device, state.options))
+
+
+def _units(
+    kernels: Sequence[Kernel], device: Device, options: BuildOptions
+) -> tuple[tuple[tuple[Kernel, ...], str, CompiledLibrary], ...]:
+    if not kernels:
+        return ()
+    return tuple(
+        compile_all(
+            kernels,
+            emit_c.render,
+            device,
+            jobs=options.jobs,
+            compiler=find_compiler(),
+            cache=options.cache,
+            timeout=options.compile_seconds,
+        )
     )
-    return replace(state, units=tuple(units))
+
+
+def compile_kernels(
+    kernels: Mapping[str, Kernel], device: Device, options: BuildOptions, seconds: dict[str, float]
+) -> tuple[dict[str, CompiledKernel], tuple[CompiledLibrary, ...]]:
+    """Compile kernels by key: the compiled ones by key, and their libraries."""
+    start = time.perf_counter()
+    units = _units(tuple(kernels.values()), device, options)
+    library = {kernel.name: number for number, unit in enumerate(units) for kernel in unit[0]}
+    seconds["compile"] = seconds.get("compile", 0.0) + time.perf_counter() - start
+    made = {
+        key: CompiledKernel(key, kernel, library[kernel.name]) for key, kernel in kernels.items()
+    }
+    return made, tuple(unit[2] for unit in units)
 
 
 def plan_text(plan: Plan) -> str:

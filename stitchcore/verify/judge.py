@@ -2,8 +2,9 @@
 
 The reference is the same computation in float64 with HLO's storage rounding, ranges and bit
 widths. Ours passes where `err(ours) <= 2 * err(theirs) + tolerance`, element by element, `theirs`
-being the framework's own result (and its error at least what is ordinary in that array). Elements on which a decision (compare, floor, cast) fell the other
-way are counted apart and may be at most DECISION_SHARE of all.
+being the framework's own result (and its error at least what is ordinary in that array). Elements
+on which a decision (compare, floor, cast) fell the other way are counted apart and may be at most
+DECISION_SHARE of all.
 """
 
 from __future__ import annotations
@@ -56,13 +57,16 @@ def judge(
     theirs: NDArray[np.generic] | None = None,
     tolerance: float = 0.0,
     decided: NDArray[np.bool_] | None = None,
+    sensitivity: NDArray[np.float64] | None = None,
 ) -> Judgement:
     """Judge `ours` (storage dtype) against `reference` (float64, or integer/pred: then equal).
 
     `theirs`, when given, is the framework's result and doubles as the allowance. `tolerance` is
     relative to the element's magnitude plus the array's root mean square, so that cancellation in
     one element is judged by the data it came from. `decided` marks elements that a forced-decision
-    rerun showed to differ by a decision alone. All arrays have one shape; ValueError otherwise.
+    rerun showed to differ by a decision alone. `sensitivity` is how far the exact result moves when
+    the inputs move by the rounding a correct computation may add: allowed on top. All arrays have
+    one shape; ValueError otherwise.
     """
     if ours.shape != reference.shape or (theirs is not None and theirs.shape != ours.shape):
         raise ValueError(f"shapes differ: {ours.shape}, {reference.shape}")
@@ -77,6 +81,8 @@ def judge(
         scale = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
         error = np.where(special, 0.0, np.abs(got - expected))
         allowed = tolerance * (np.abs(expected) + scale)
+        if sensitivity is not None:
+            allowed = allowed + np.where(np.isfinite(sensitivity), sensitivity, 0.0)
         worst_theirs = 0.0
         if theirs is not None:
             framework = theirs.astype(np.float64)

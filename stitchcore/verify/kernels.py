@@ -4,6 +4,8 @@ The reference is the pattern evaluated in float64 by numpy; the allowance is twi
 same evaluation in storage precision plus the composed tolerance (judge.py, tolerance.py). Where a
 comparison or rounding inside the pattern falls the other way in float64, the reference is computed
 again with the storage run's decisions forced, and the elements that only then agree are counted.
+Where the exact result itself moves far when the inputs move by their rounding (a division by what
+is nearly zero), that movement is allowed too.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from stitchcore.hlo.evaluate import decisions, evaluate, evaluate_all
+from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.module import Module
 from stitchcore.plan.canonical import pattern_module
 from stitchcore.plan.pattern import Pattern
 from stitchcore.verify.capture import FAMILIES, arguments
 from stitchcore.verify.judge import Judgement, judge
-from stitchcore.verify.tolerance import tolerances
+from stitchcore.verify.tolerance import tolerances, unit
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Run = Callable[[Sequence[Array]], Sequence[Array]]
@@ -96,13 +99,40 @@ def _judged(
         for o, r, t, name in zip(ours, reference, theirs, names, strict=True)
     ]
     if not all(judgement.passed for judgement in found):
-        forced = _forced_reference(alone, given, bindings)
-        if forced is not None:
-            found = [
-                judge(o, r, t, tolerance[name], _beyond(o, f, t, tolerance[name]))
-                for o, r, f, t, name in zip(ours, reference, forced, theirs, names, strict=True)
-            ]
+        forced = _forced_reference(alone, given, bindings) or reference
+        moved = _sensitivity(alone, given, bindings, reference)
+        found = [
+            judge(o, r, t, tolerance[n], _beyond(o, f, t, tolerance[n]), m * _units(n, tolerance))
+            for o, r, f, t, n, m in zip(ours, reference, forced, theirs, names, moved, strict=True)
+        ]
     return KernelCheck(tuple(found), data)
+
+
+def _units(output: Instruction, tolerance: Mapping[Instruction, float]) -> float:
+    """The composed tolerance in units in the last place of the output's type, at least one."""
+    return max(1.0, tolerance[output] / (unit(output.shape.dtype) or 1.0))
+
+
+def _sensitivity(
+    alone: Module, given: Sequence[Array], bindings: Mapping[str, int], reference: Sequence[Array]
+) -> list[Array]:
+    """How far each reference element moves when every float input moves by one unit in the last
+    place, up, down, or by chance: where that is far, rounding anywhere decides the result."""
+    random = np.random.default_rng(1)
+    widest = [np.zeros(array.shape) for array in reference]
+    for direction in (1.0, -1.0, None):
+        moved = []
+        for parameter, array in zip(alone.entry.parameters, given, strict=True):
+            step = unit(parameter.shape.dtype)
+            sign = random.choice([-1.0, 1.0], array.shape) if direction is None else direction
+            wide = array.astype(np.float64) * (1.0 + sign * step) if step else array
+            moved.append(np.asarray(wide).astype(array.dtype))
+        for number, array in enumerate(evaluate(alone, moved, bindings, "float64")):
+            if array.dtype.kind == "f":
+                with np.errstate(all="ignore"):
+                    change = np.abs(array - reference[number])
+                widest[number] = np.fmax(widest[number], change)
+    return widest
 
 
 def _forced_reference(
@@ -118,7 +148,7 @@ def _forced_reference(
 
 def _beyond(ours: Array, forced: Array, theirs: Array, tolerance: float) -> Array:
     """Elements that agree with the reference once decisions are forced."""
-    if ours.dtype.kind != "f":
+    if ours.dtype.kind in "iub":
         return np.asarray(ours == forced.astype(ours.dtype))
     wide, expected = ours.astype(np.float64), forced.astype(np.float64)
     finite = expected[np.isfinite(expected)]

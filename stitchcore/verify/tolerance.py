@@ -9,11 +9,13 @@ framework's own error on the same data, twice, is the allowance (judge.py).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import ml_dtypes
 
 from stitchcore.hlo import opcodes
-from stitchcore.hlo.instruction import Instruction
+from stitchcore.hlo.instruction import Instruction, topological
+from stitchcore.hlo.module import Module
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.plan.candidates import extent
 from stitchcore.plan.pattern import Pattern
@@ -28,11 +30,26 @@ def unit(dtype: str) -> float:
 
 def tolerances(pattern: Pattern) -> dict[Instruction, float]:
     """Relative tolerance of each output of `pattern`."""
-    error: dict[Instruction, float] = {value: 0.0 for value in pattern.inputs}
-    for node in pattern.instructions:
+    error = _composed(pattern.inputs, pattern.instructions)
+    return {value: error[value] for value in pattern.outputs}
+
+
+def module_tolerances(module: Module) -> list[float]:
+    """Relative tolerance of each output of a module of stitchable instructions."""
+    inside = [n for n in topological((module.entry.root,)) if n.opcode != opcodes.TUPLE]
+    given = [node for node in inside if node.opcode == opcodes.PARAMETER]
+    error = _composed(given, [node for node in inside if node.opcode != opcodes.PARAMETER])
+    return [error[value] for value in module.outputs]
+
+
+def _composed(
+    inputs: Iterable[Instruction], instructions: Iterable[Instruction]
+) -> dict[Instruction, float]:
+    error = dict.fromkeys(inputs, 0.0)
+    for node in instructions:
         inherited = max((error[operand] for operand in node.operands), default=0.0)
         error[node] = inherited + _own(node)
-    return {value: error[value] for value in pattern.outputs}
+    return error
 
 
 def _own(node: Instruction) -> float:

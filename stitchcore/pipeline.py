@@ -1,0 +1,346 @@
+"""From a request to an artifact: the worker's whole job, as a plain list of stages.
+
+`optimize` runs in a child process of `stitch run` (commands/work.py) or of a cluster worker. It
+reads the request from the store, and whatever happens leaves an answer there: pending while it
+works (with the stage and how far it is), then ready with the artifact's key, or refused with the
+reason.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stitchcore.artifact import package
+from stitchcore.artifact.keys import artifact_key
+from stitchcore.artifact.launch import RegionProgram
+from stitchcore.artifact.manifest import Expectation, KernelEntry, Manifest, Patch
+from stitchcore.artifact.sign import load_or_create_key
+from stitchcore.artifact.store import Store, open_store
+from stitchcore.device.records import Device
+from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.hlo.module import Module
+from stitchcore.options import Options
+from stitchcore.plan.cost import total
+from stitchcore.program import Build, build, program, stitched_share
+from stitchcore.proof import Proof, prove
+from stitchcore.stages import BuildOptions
+from stitchcore.target.toolchain import find_compiler
+
+KERNEL_ABI = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """A job's request as it lies in the store. `graph` is the serialized GraphDef."""
+
+    digest: str
+    graph: bytes
+    meta: Mapping[str, Any]
+
+    @property
+    def tf(self) -> str:
+        """TensorFlow's minor version: "2.21"."""
+        return ".".join(str(self.meta["tf"]).split(".")[:2])
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the stages have made so far, from left to right.
+
+    `regions` maps each region's name to its structure's key; `lowered`, `modules` and `programs`
+    are by structure. `seconds` are wall times by stage.
+    """
+
+    request: Request
+    device: Device
+    options: Options
+    report: Callable[[str, int, int], None]
+    partition: Any = None
+    regions: Mapping[str, str] = field(default_factory=dict)
+    lowered: Mapping[str, Any] = field(default_factory=dict)
+    made: Build | None = None
+    proof: Proof | None = None
+    programs: Mapping[str, RegionProgram] = field(default_factory=dict)
+    patch: Patch | None = None
+    refusals: tuple[Refusal, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+def optimize(
+    request: Path, store: str, device: Device, options: Options, prove_regions: bool = True
+) -> str | Refusal:
+    """Make the artifact of the request in folder `request` and publish it in `store`.
+
+    Returns the artifact's key, or the Refusal that is also the request's answer. A request whose
+    artifact exists is answered at once. `prove_regions` False leaves verification and timing out
+    (to time the build alone); such artifacts are never published.
+    """
+    opened = open_store(store)
+    digest = request.name
+    try:
+        asked = _read(request)
+        key = _key(asked, device, options)
+        if package.exists(opened, key):
+            opened.answer(digest, {"status": "ready", "key": key})
+            return key
+
+        def report(stage: str, done: int, total_: int) -> None:
+            pending = {"status": "pending", "stage": stage, "done": done, "total": total_}
+            opened.answer(digest, pending)
+
+        work = Work(asked, device, options, report)
+        stages = STAGES if prove_regions else [s for s in STAGES if s[0] != "prove"]
+        for number, (name, run) in enumerate(stages):
+            report(name, number, len(stages))
+            start = time.perf_counter()
+            work = run(work)
+            work = replace(work, seconds={**work.seconds, name: time.perf_counter() - start})
+        if prove_regions:
+            _publish(work, key, opened)
+            opened.answer(digest, {"status": "ready", "key": key})
+        return key
+    except Refused as refused:
+        return _refuse(opened, digest, refused.refusal)
+    except Exception as error:
+        detail = "".join(traceback.format_exception_only(error)).strip()
+        _refuse(opened, digest, Refusal("worker", Reason.WORKER_FAILED, detail))
+        raise
+
+
+def _read(folder: Path) -> Request:
+    try:
+        meta = json.loads((folder / "meta.json").read_text())
+        return Request(folder.name, (folder / "graph.pb").read_bytes(), meta)
+    except (OSError, ValueError) as error:
+        raise Refused(str(folder), Reason.STORE_UNREADABLE, str(error)) from error
+
+
+def _key(request: Request, device: Device, options: Options) -> str:
+    """The artifact's key. The digest covers the input signature: shapes are hashed with nodes."""
+    compiler = find_compiler().version
+    preserved = json.dumps(sorted(request.meta.get("preserve", ())))
+    settings = f"{options.signature};preserve={preserved}"
+    return artifact_key(
+        request.digest, "", device.target, request.tf, KERNEL_ABI, compiler, settings
+    )
+
+
+def _refuse(store: Store, digest: str, refusal: Refusal) -> Refusal:
+    answer = {"status": "refused", "reason": refusal.reason.value, "detail": str(refusal)}
+    store.answer(digest, answer)
+    return refusal
+
+
+# ---- stages ------------------------------------------------------------------------------------
+def _partition(work: Work) -> Work:
+    from stitchcore.tensorflow.partition import partition
+    from stitchcore.tensorflow.request import read_graph
+
+    preserve = work.request.meta.get("preserve", ())
+    found = partition(read_graph(work.request.graph), preserve)
+    return replace(work, partition=found, refusals=found.refusals)
+
+
+def _lower(work: Work) -> Work:
+    """One lowering per distinct structure."""
+    from stitchcore.tensorflow.lower import lower, subgraph
+
+    regions: dict[str, str] = {}
+    lowered: dict[str, Any] = {}
+    failed: dict[str, Refusal] = {}
+    refusals = list(work.refusals)
+    for number, region in enumerate(work.partition.regions):
+        work.report("lower", number, len(work.partition.regions))
+        try:
+            function = subgraph(work.partition, region)
+            if function.key in failed:
+                raise Refused(region.name, failed[function.key].reason, "as an equal region")
+            if function.key not in lowered:
+                try:
+                    lowered[function.key] = lower(function, region.name)
+                except Refused as refused:
+                    failed[function.key] = refused.refusal
+                    raise
+            regions[region.name] = function.key
+        except Refused as refused:
+            refusals.append(refused.refusal)
+    return replace(work, regions=regions, lowered=lowered, refusals=tuple(refusals))
+
+
+def _build(work: Work) -> Work:
+    modules: dict[str, Module] = {key: low.module for key, low in work.lowered.items()}
+    made = build(modules, work.device, build_options(work.options), work.report)
+    return _with_programs(replace(work, made=made, refusals=work.refusals + made.refusals))
+
+
+def _with_programs(work: Work) -> Work:
+    assert work.made is not None
+    programs: dict[str, RegionProgram] = {}
+    refusals = list(work.refusals)
+    for key in work.made.regions:
+        try:
+            programs[key] = program(work.made, key, work.device)
+        except Refused as refused:
+            refusals.append(refused.refusal)
+    return replace(work, programs=programs, refusals=tuple(refusals))
+
+
+def build_options(options: Options) -> BuildOptions:
+    """What the compiler's stages need of the process's settings."""
+    return BuildOptions(options.planner, options.jobs, options.cache, options.dump)
+
+
+def _prove(work: Work) -> Work:
+    """Verify each distinct region against TensorFlow, and drop what is wrong or slower."""
+    from stitchcore.tensorflow import region_run
+
+    assert work.made is not None
+    references = {
+        key: (
+            region_run.runner(work.lowered[key].subgraph),
+            region_run.empty(work.lowered[key].subgraph),
+        )
+        for key in work.programs
+    }
+    threads = int(work.request.meta.get("threads", 1))
+    proof = prove(work.made, work.programs, references, threads, work.report)
+    kept = {key: value for key, value in work.programs.items() if key not in proof.refused}
+    refusals = work.refusals + tuple(proof.refused.values())
+    return replace(work, proof=proof, programs=kept, refusals=refusals)
+
+
+def _patch(work: Work) -> Work:
+    from stitchcore.tensorflow.patching import patch
+
+    chosen = [
+        (region, work.lowered[key].subgraph, work.programs[key])
+        for region in work.partition.regions
+        if (key := work.regions.get(region.name, "")) in work.programs
+    ]
+    if not chosen:
+        counts = Counter(refusal.reason for refusal in work.refusals)
+        reason, _ = counts.most_common(1)[0] if counts else (Reason.REGION_TOO_SMALL, 0)
+        raise Refused("graph", reason, "no region of this graph can be stitched")
+    return replace(work, patch=patch(work.partition, chosen))
+
+
+STAGES: tuple[tuple[str, Callable[[Work], Work]], ...] = (
+    ("partition", _partition),
+    ("lower", _lower),
+    ("build", _build),
+    ("prove", _prove),
+    ("patch", _patch),
+)
+"""From a request to a patch, in order; publishing follows."""
+
+
+# ---- the artifact ------------------------------------------------------------------------------
+def _publish(work: Work, key: str, store: Store) -> None:
+    assert work.made is not None
+    assert work.patch is not None
+    libraries = tuple(library.data for library in work.made.libraries)
+    manifest = Manifest(
+        key=key,
+        digest=work.request.digest,
+        target=work.device.target,
+        tf=work.request.tf,
+        compiler=find_compiler().version,
+        libraries=package.library_entries(libraries),
+        kernels=_entries(work),
+        patch=work.patch,
+        expect=_expectation(work),
+        refusals=dict(Counter(refusal.reason.value for refusal in work.refusals)),
+    )
+    report = json.dumps(_report(work), indent=1, sort_keys=True).encode()
+    signer = load_or_create_key(work.options.key)
+    package.publish(store, manifest, libraries, signer, {"report.json": report})
+
+
+def _entries(work: Work) -> tuple[KernelEntry, ...]:
+    entries: dict[str, KernelEntry] = {}
+    for made in work.programs.values():
+        for launch in made.launches:
+            entries[launch.key] = KernelEntry(
+                launch.key,
+                launch.library,
+                launch.kernel.name,
+                launch.kernel.provenance[-1] if launch.kernel.provenance else launch.kernel.name,
+                launch.bytes_saved,
+                launch.work,
+            )
+    return tuple(entries.values())
+
+
+def _expectation(work: Work) -> Expectation:
+    """Sums over the graph's stitched regions: operations and bytes before, kernels after."""
+    assert work.made is not None
+    chosen = [key for key in work.regions.values() if key in work.programs]
+    builds = [work.made.regions[key] for key in chosen]
+    before = total(region.plan.unfused for region in builds)
+    after = total(region.plan.planned for region in builds)
+    _, saveable = stitched_share(builds, work.device)
+    members = {region.name: len(region.members) for region in work.partition.regions}
+    stitched = [name for name, key in work.regions.items() if key in work.programs]
+    return Expectation(
+        kernels_before=sum(members[name] for name in stitched),
+        kernels_after=sum(len(work.programs[key].launches) for key in chosen),
+        bytes_before=before.bytes,
+        bytes_after=after.bytes,
+        bytes_saveable=saveable,
+        seconds_before=before.seconds,
+        seconds_after=after.seconds,
+    )
+
+
+def _report(work: Work) -> dict[str, Any]:
+    """report.json: what was stitched, proved, measured, and left out with its reason."""
+    assert work.made is not None
+    regions = []
+    for region in work.partition.regions:
+        key = work.regions.get(region.name, "")
+        entry: dict[str, Any] = {
+            "name": region.name,
+            "key": key,
+            "nodes": [work.partition.graph.nodes[i].name for i in region.members],
+            "stitched": key in work.programs,
+        }
+        if key in work.made.regions:
+            plan = work.made.regions[key].plan
+            entry |= {
+                "kernels": [
+                    {
+                        "name": work.made.kernels[kernel].kernel.name,
+                        "provenance": list(work.made.kernels[kernel].kernel.provenance),
+                        "instructions": len(pattern.instructions),
+                    }
+                    for pattern, kernel in zip(
+                        plan.patterns, work.made.regions[key].keys, strict=True
+                    )
+                ],
+                "bytes": {"unfused": plan.unfused.bytes, "planned": plan.planned.bytes},
+            }
+        if work.proof is not None and key in work.proof.regions:
+            entry["proof"] = work.proof.regions[key].summary()
+        regions.append(entry)
+    return {
+        "digest": work.request.digest,
+        "target": work.device.target,
+        "regions": regions,
+        "refusals": [
+            {"subject": r.subject, "reason": r.reason.value, "detail": r.detail}
+            for r in work.refusals
+        ],
+        "seconds": {**work.seconds, **{f"build.{k}": v for k, v in work.made.seconds.items()}},
+        "scalar_loops": [
+            f"{loop.loop}: {loop.reason}"
+            for library in work.made.libraries
+            for loop in library.scalar_loops
+        ],
+    }

@@ -1,0 +1,38 @@
+"""Running a region's own TensorFlow operations on numpy arrays, plainly or under XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from stitchcore.tensorflow.lower import Subgraph, as_function
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def runner(function: Subgraph, jit: bool = False) -> Callable[[Sequence[Array]], list[Array]]:
+    """The region as TensorFlow computes it. Tensors of the last arguments are kept, so that timing
+    the same arrays again does not time their copies."""
+    region = as_function(function, jit)
+    return _with_tensors(region)
+
+
+def empty(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
+    """A function of the same arguments that does nothing: what a call itself costs."""
+    del function
+    return _with_tensors(tf.function(lambda *arguments: [tf.identity(arguments[0])]))
+
+
+def _with_tensors(region: Any) -> Callable[[Sequence[Array]], list[Array]]:
+    kept: list[tuple[list[int], list[Any]]] = []
+
+    def run(given: Sequence[Array]) -> list[Array]:
+        identities = [id(array) for array in given]
+        if not kept or kept[0][0] != identities:
+            kept[:] = [(identities, [tf.constant(array) for array in given])]
+        return [np.asarray(result) for result in region(*kept[0][1])]
+
+    return run
