@@ -52,8 +52,14 @@ class Region:
 
 @dataclass(frozen=True)
 class Partition:
-    """Regions of a graph and, for every other node that does work, why it is in none."""
+    """Regions of a graph and, for every other node that does work, why it is in none.
 
+    `request` is the graph as it was handed in (`graph` indexes it with sizes fitted) and `preserve`
+    the names that must stay: together they give the canonical ids.
+    """
+
+    request: Any
+    preserve: tuple[str, ...]
     graph: GraphIndex
     sizes: Sizes
     variables: Variables
@@ -70,11 +76,12 @@ def partition(
     `preserve` are names of nodes whose values must stay; `excluded` nodes stay outside regions for
     the given reason (a recut). Raises Refused(PARSE_ERROR) for a damaged graph.
     """
+    preserved = tuple(preserve)
     sizes = resolve(graph)
     indexed = index(sizes.graph)
     variables = analyse(indexed)
     left_out = {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}
-    kept = {indexed.number[name] for name in preserve if name in indexed.number}
+    kept = {indexed.number[name] for name in preserved if name in indexed.number}
     while True:
         classes = classify(indexed, variables, left_out)
         placed = levels.assign(indexed, classes, variables)
@@ -95,7 +102,7 @@ def partition(
         regions.append(_region(indexed, variables, classes, members, kept, len(regions)))
     refusals += [Refusal(indexed.nodes[i].name, r) for i, r in sorted(classes.reasons.items())]
     refusals += variables.refusals
-    return Partition(indexed, sizes, variables, classes, tuple(regions), tuple(refusals))
+    return Partition(graph, preserved, indexed, sizes, variables, classes, tuple(regions), tuple(refusals))
 
 
 def _crossing_unranked(

@@ -1,0 +1,401 @@
+"""From launches to a patch: StitchedFusion nodes in, the region's nodes out (contracts.md 5).
+
+Control edges are dependences: those into a region's nodes lead into its launches, those out of them
+come from the last. A variable that a region writes is written in place by the launch that computes
+its new value; whoever still reads the old value as a tensor does so before.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tensorflow.core.framework import node_def_pb2, types_pb2
+from tensorflow.python.framework import dtypes, tensor_util
+
+from stitchcore.artifact.launch import (
+    FromConstant,
+    FromLaunch,
+    FromRegion,
+    Launch,
+    Operand,
+    RegionProgram,
+)
+from stitchcore.artifact.manifest import AddedNode, Patch
+from stitchcore.artifact.table import (
+    TENSOR,
+    VARIABLE,
+    Binding,
+    Guard,
+    SymbolSource,
+    launch_table,
+)
+from stitchcore.errors import Reason, Refused
+from stitchcore.hlo import dim as dims
+from stitchcore.hlo.dim import Dim
+from stitchcore.hlo.shape import DTYPES
+from stitchcore.inject import digest
+from stitchcore.kernel import index
+from stitchcore.kernel.nodes import Role
+from stitchcore.tensorflow.graph import Edge
+from stitchcore.tensorflow.lower import Argument, Subgraph
+from stitchcore.tensorflow.partition import Partition, Region
+
+Chosen = tuple[Region, Subgraph, RegionProgram]
+
+_TENSORFLOW_TYPES = {"pred": "bool", "bf16": "bfloat16", "f16": "half", "f32": "float", "f64": "double"}
+
+
+def patch(partition: Partition, chosen: Sequence[Chosen]) -> Patch:
+    """The patch that puts every chosen region's launches in its place.
+
+    Raises Refused(GUARD_FAILED) where a launch's symbols cannot be read off its inputs.
+    """
+    ids = digest.number(partition.request, partition.preserve).ids
+    whole = _Whole(partition, ids)
+    for region, function, program in chosen:
+        _RegionPatch(whole, region, function, program).write()
+    return Patch(
+        tuple(whole.remove), tuple(whole.add), tuple(whole.rewire), tuple(whole.controls)
+    )
+
+
+@dataclass
+class _Whole:
+    """The patch while it is written."""
+
+    partition: Partition
+    ids: Mapping[str, int]
+    remove: list[int] = field(default_factory=list)
+    add: list[AddedNode] = field(default_factory=list)
+    rewire: list[tuple[str, str]] = field(default_factory=list)
+    controls: list[tuple[str, str]] = field(default_factory=list)
+
+    def id(self, node: int) -> int:
+        return self.ids[self.partition.graph.nodes[node].name]
+
+    def tensor(self, edge: Edge) -> str:
+        return f"{self.id(edge.node)}:{edge.port}"
+
+
+class _RegionPatch:
+    """One region's part of the patch."""
+
+    def __init__(
+        self, whole: _Whole, region: Region, function: Subgraph, program: RegionProgram
+    ) -> None:
+        self.whole, self.region = whole, region
+        self.function, self.program = function, program
+        self.graph = whole.partition.graph
+        self.variables = whole.partition.variables
+        self.device_of = whole.id(region.members[0])
+        self.constants = 0
+        self.readers: dict[Edge, list[str]] = {}
+        self.writers: dict[Edge, str] = {}
+
+    def write(self) -> None:
+        whole, region = self.whole, self.region
+        absorbed = self._absorbed()
+        removed = {*region.members, *absorbed}
+        controls = self._controls_in(removed)
+        stored = self._stored_updates()
+        names = [self._launch(n, launch, stored) for n, launch in enumerate(self.program.launches)]
+        names += self._assignments(stored)
+        for name in names:
+            whole.controls += [(f"+{name}", f"^{control}") for control in controls]
+        for handle, writer in self.writers.items():
+            before = [r for r in self.readers.get(handle, ()) if r != writer]
+            whole.controls += [(f"+{writer}", f"^+{reader}") for reader in before]
+        last = names[0] if len(names) == 1 else self._join(names)
+        for node in sorted(removed):
+            whole.remove.append(whole.id(node))
+            whole.rewire.append((f"^{whole.id(node)}", f"^+{last}"))
+        outputs = self.program.outputs
+        for position, result in enumerate(region.results):
+            target = self._reference(outputs[position], f"{region.name}_o{position}")
+            whole.rewire.append((whole.tensor(result), target))
+
+    # ---- what surrounds the region -------------------------------------------------------------
+    def _absorbed(self) -> list[int]:
+        """Reads of variables that nobody outside the region needs any more."""
+        inside = {*self.region.members, *self.region.reads}
+        return [
+            read
+            for read in self.region.reads
+            if all(consumer in inside for consumer, _ in self.graph.consumers[read])
+        ]
+
+    def _controls_in(self, removed: set[int]) -> list[int]:
+        """Ids of nodes outside that must run before the region."""
+        inside = removed | set(self.region.reads)
+        found: dict[int, None] = {}
+        for node in (*self.region.clones, *self.region.members, *self.region.reads):
+            for source in self.graph.control[node]:
+                if source not in inside:
+                    found[self.whole.id(source)] = None
+        for handle, update in self.region.updates.items():
+            current = self.variables.before[update]
+            for read in self.variables.reads[handle]:
+                if read not in removed and self.variables.before[read] == current:
+                    found[self.whole.id(read)] = None
+        return list(found)
+
+    # ---- launches ------------------------------------------------------------------------------
+    def _stored_updates(self) -> dict[tuple[int, int], Edge]:
+        """(launch, output) that a variable takes, written in place by the launch itself."""
+        first = len(self.region.results)
+        uses: dict[FromLaunch, int] = {}
+        for operand in (*self.program.outputs, *(i for n in self.program.launches for i in n.inputs)):
+            if isinstance(operand.source, FromLaunch):
+                uses[operand.source] = uses.get(operand.source, 0) + 1
+        stored = {}
+        for position, handle in enumerate(self.region.updates):
+            source = self.program.outputs[first + position].source
+            if isinstance(source, FromLaunch) and uses[source] == 1:
+                stored[source.launch, source.output] = handle
+        return stored
+
+    def _launch(
+        self, number: int, launch: Launch, stored: Mapping[tuple[int, int], Edge]
+    ) -> str:
+        name = f"{self.region.name}_{number}"
+        node = _Node(name)
+        inputs = [self._input(node, name, operand) for operand in launch.inputs]
+        outputs: list[Binding] = []
+        for output, buffer in enumerate(launch.kernel.with_role(Role.OUTPUT)):
+            handle = stored.get((number, output))
+            if handle is not None:
+                self.writers[handle] = name
+                outputs.append(Binding(VARIABLE, node.resource(self.whole.tensor(handle))))
+            else:
+                outputs.append(Binding(TENSOR, len(node.output_types)))
+                node.output_types.append(_datatype(buffer.dtype))
+                node.output_dims.append(tuple(_static(d) for d in buffer.dims))
+        sources, guards = self._symbols(launch, node)
+        table = launch_table(launch.kernel, sources, inputs, outputs, guards)
+        self.whole.add.append(node.fusion(launch, table, self.device_of))
+        return name
+
+    def _input(self, node: _Node, name: str, operand: Operand) -> Binding:
+        source = operand.source
+        if isinstance(source, FromRegion):
+            argument = self.function.arguments[source.position]
+            reference = self.whole.tensor(argument.tensor)
+            if argument.variable:
+                self.readers.setdefault(argument.tensor, []).append(name)
+                return Binding(VARIABLE, node.resource(reference))
+            return Binding(TENSOR, node.tensor(reference, argument))
+        if isinstance(source, FromLaunch):
+            launch = self.program.launches[source.launch]
+            dtype = launch.kernel.with_role(Role.OUTPUT)[source.output].dtype
+            return Binding(TENSOR, node.plain(self._made(source), _datatype(dtype)))
+        reference, kind = self._constant(source)
+        return Binding(TENSOR, node.plain(reference, kind))
+
+    def _made(self, source: FromLaunch) -> str:
+        """Reference of a launch's output: its position among the outputs that are tensors."""
+        stored = self._stored_updates()
+        port = sum((source.launch, k) not in stored for k in range(source.output))
+        return f"+{self.region.name}_{source.launch}:{port}"
+
+    def _symbols(self, launch: Launch, node: _Node) -> tuple[list[SymbolSource], list[Guard]]:
+        sources = []
+        for symbol in launch.kernel.symbols:
+            found = _source_of(symbol, self.function.arguments)
+            if found is None:
+                detail = f"no input gives the size {symbol}"
+                raise Refused(self.region.name, Reason.GUARD_FAILED, detail)
+            argument, axis, scale, offset = found
+            position = node.tensor(self.whole.tensor(argument.tensor), argument)
+            sources.append(SymbolSource(position, axis, scale, offset))
+        guards = [
+            Guard(position, tuple(index.from_dim(dim) for dim in argument.dims))
+            for position, argument in node.arguments.items()
+            if any(not isinstance(dim, int) for dim in argument.dims)
+            and _known(argument.dims, launch.kernel.symbols)
+        ]
+        return sources, guards
+
+    # ---- values that no launch stores ----------------------------------------------------------
+    def _assignments(self, stored: Mapping[tuple[int, int], Edge]) -> list[str]:
+        """AssignVariableOp nodes for new values that are also used as tensors, or not computed."""
+        first = len(self.region.results)
+        names = []
+        for position, handle in enumerate(self.region.updates):
+            operand = self.program.outputs[first + position]
+            source = operand.source
+            if isinstance(source, FromLaunch) and (source.launch, source.output) in stored:
+                continue
+            name = f"{self.region.name}_assign{position}"
+            value = self._reference(operand, f"{name}_value")
+            update = self.region.updates[handle]
+            node = node_def_pb2.NodeDef()
+            node.attr["dtype"].CopyFrom(self.graph.nodes[update].attr["dtype"])
+            inputs = (self.whole.tensor(handle), value)
+            self.whole.add.append(
+                AddedNode(name, "AssignVariableOp", _encoded(node), self.device_of, inputs)
+            )
+            self.writers[handle] = name
+            names.append(name)
+        return names
+
+    def _reference(self, operand: Operand, name: str) -> str:
+        """A tensor reference to `operand`, through a Reshape where its shape differs."""
+        source = operand.source
+        if isinstance(source, FromRegion):
+            argument = self.function.arguments[source.position]
+            if argument.variable:
+                detail = "a variable's value leaves the region unchanged"
+                raise Refused(self.region.name, Reason.UNSUPPORTED_OPCODE, detail)
+            return self._reshaped(
+                self.whole.tensor(argument.tensor), argument.dims, operand.dims,
+                _enum(argument.dtype), name,
+            )  # fmt: skip
+        if isinstance(source, FromLaunch):
+            kernel = self.program.launches[source.launch].kernel
+            buffer = kernel.with_role(Role.OUTPUT)[source.output]
+            wanted = tuple(index.from_dim(dim) for dim in operand.dims)
+            if buffer.dims == wanted:
+                return self._made(source)
+            return self._reshaped(
+                self._made(source), None, operand.dims, _datatype(buffer.dtype), name
+            )
+        return self._constant(source, operand.dims)[0]
+
+    def _reshaped(
+        self,
+        reference: str,
+        given: tuple[Dim, ...] | None,
+        wanted: tuple[Dim, ...],
+        kind: int,
+        name: str,
+    ) -> str:
+        if given == wanted:
+            return reference
+        sizes = [dim if isinstance(dim, int) else -1 for dim in wanted]
+        if sizes.count(-1) > 1:
+            detail = "a shape with two unknown sizes"
+            raise Refused(self.region.name, Reason.DOES_NOT_UNIFY, detail)
+        shape = self._const(np.asarray(sizes, np.int32))
+        node = node_def_pb2.NodeDef()
+        node.attr["T"].type = kind
+        node.attr["Tshape"].type = types_pb2.DT_INT32
+        self.whole.add.append(
+            AddedNode(name, "Reshape", _encoded(node), self.device_of, (reference, shape))
+        )
+        return f"+{name}:0"
+
+    def _constant(
+        self, source: FromConstant, wanted: tuple[Dim, ...] | None = None
+    ) -> tuple[str, int]:
+        array = source.literal.array
+        if wanted is not None:
+            array = array.reshape([dim for dim in wanted if isinstance(dim, int)])
+        return self._const(array), _datatype(source.literal.dtype)
+
+    def _const(self, array: np.ndarray[Any, Any]) -> str:
+        name = f"{self.region.name}_c{self.constants}"
+        self.constants += 1
+        node = node_def_pb2.NodeDef()
+        node.attr["dtype"].type = dtypes.as_dtype(array.dtype).as_datatype_enum
+        node.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(array))
+        self.whole.add.append(AddedNode(name, "Const", _encoded(node), self.device_of, ()))
+        return f"+{name}:0"
+
+    def _join(self, names: Iterable[str]) -> str:
+        name = f"{self.region.name}_done"
+        inputs = tuple(f"^+{other}" for other in names)
+        self.whole.add.append(
+            AddedNode(name, "NoOp", _encoded(node_def_pb2.NodeDef()), self.device_of, inputs)
+        )
+        return name
+
+
+class _Node:
+    """Inputs and outputs of one StitchedFusion node while it is built."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.inputs: dict[str, int] = {}
+        self.arguments: dict[int, Argument] = {}
+        self.output_types: list[int] = []
+        self.output_dims: list[tuple[int, ...]] = []
+
+    def plain(self, reference: str, kind: int) -> int:
+        """Position of the input `reference`, added at its first use."""
+        if reference not in self.inputs:
+            self.inputs[reference] = kind
+        return list(self.inputs).index(reference)
+
+    def tensor(self, reference: str, argument: Argument) -> int:
+        position = self.plain(reference, _enum(argument.dtype))
+        self.arguments[position] = argument
+        return position
+
+    def resource(self, reference: str) -> int:
+        return self.plain(reference, types_pb2.DT_RESOURCE)
+
+    def fusion(self, launch: Launch, table: Sequence[int], device_of: int) -> AddedNode:
+        node = node_def_pb2.NodeDef()
+        node.attr["Tin"].list.SetInParent()
+        node.attr["Tin"].list.type.extend(self.inputs.values())
+        node.attr["Tout"].list.SetInParent()
+        node.attr["Tout"].list.type.extend(self.output_types)
+        node.attr["kernel"].s = f"{launch.key}:{launch.kernel.name}".encode()
+        node.attr["table"].list.i.extend(table)
+        node.attr["errors"].list.SetInParent()
+        node.attr["errors"].list.s.extend(text.encode() for text in launch.kernel.errors)
+        node.attr["work"].i = launch.work
+        node.attr["_output_shapes"].list.SetInParent()
+        for sizes in self.output_dims:
+            shape = node.attr["_output_shapes"].list.shape.add()
+            for size in sizes:
+                shape.dim.add(size=size)
+        return AddedNode(
+            self.name, "StitchedFusion", _encoded(node), device_of, tuple(self.inputs)
+        )
+
+
+def _source_of(
+    symbol: str, arguments: Sequence[Argument]
+) -> tuple[Argument, int, int, int] | None:
+    """(argument, axis, scale, offset) of a tensor dimension that is scale * symbol + offset."""
+    best = None
+    for argument in arguments:
+        if argument.variable:
+            continue
+        for axis, dim in enumerate(argument.dims):
+            if isinstance(dim, int) or dims.symbols_of(dim) != {symbol}:
+                continue
+            offset = dims.evaluate(dim, {symbol: 0})
+            scale = dims.evaluate(dim, {symbol: 1}) - offset
+            if scale > 0 and dim == dims.symbol(symbol) * scale + offset:
+                if best is None or scale < best[2]:
+                    best = (argument, axis, scale, offset)
+    return best
+
+
+def _known(found: tuple[Dim, ...], symbols: Sequence[str]) -> bool:
+    return all(name in symbols for dim in found for name in dims.symbols_of(dim))
+
+
+def _static(dim: index.Index) -> int:
+    return dim if isinstance(dim, int) else -1
+
+
+def _datatype(name: str) -> int:
+    """TensorFlow's enumeration value of an HLO element type."""
+    if name in _TENSORFLOW_TYPES:
+        return int(dtypes.as_dtype(_TENSORFLOW_TYPES[name]).as_datatype_enum)
+    return int(dtypes.as_dtype(DTYPES[name].numpy).as_datatype_enum)
+
+
+def _enum(name: str) -> int:
+    return int(dtypes.as_dtype(name).as_datatype_enum)
+
+
+def _encoded(node: Any) -> str:
+    return base64.b64encode(node.SerializeToString(deterministic=True)).decode()
