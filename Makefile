@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 STAMP_TF215 := $(VENV_TF215)/.installed
 SYSTEM := $(VENV)/.system
 
-.PHONY: demo test lint bench clean plugin
+.PHONY: demo test lint bench docs clean plugin
 
 demo: plugin
 	$(VENV)/bin/python examples/demo.py
@@ -24,6 +24,10 @@ lint: $(STAMP)
 bench: plugin
 	$(VENV)/bin/python -m bench.cpu_subgraphs
 	$(VENV)/bin/python -m bench.jobs
+	$(VENV)/bin/python -m bench.table
+
+docs: $(STAMP)
+	$(VENV)/bin/python tools/walkthrough.py
 
 plugin: $(STAMP) $(STAMP_TF215)
 	$(VENV)/bin/python -m stitchcore.inject.build \
@@ -40,9 +44,11 @@ $(STAMP): pyproject.toml $(SYSTEM)
 	  -e '.[tensorflow,test,bench,cuda12]' 'tensorflow-cpu==2.21.*' ziglang
 	touch $@
 
-$(STAMP_TF215): $(SYSTEM)
+# The oldest supported TensorFlow, with stitchcore beside it: a job's worker needs the job's version.
+$(STAMP_TF215): pyproject.toml $(SYSTEM)
 	$$(sh tools/python.sh $(PYTHON)) -m venv $(VENV_TF215)
-	$(VENV_TF215)/bin/python -m pip install --quiet --disable-pip-version-check 'tensorflow-cpu==2.15.1'
+	$(VENV_TF215)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -e . 'tensorflow-cpu==2.15.1' 'numpy<2'
 	touch $@
 
 clean:

@@ -1,0 +1,93 @@
+"""`make demo`: trains examples/train_mlp.py twice, untouched and stitched, and compares.
+
+The script is the same file both times. The second run waits for its kernels (`--wait`), so that all
+of its steps are stitched but the control steps that it keeps for comparison. What counts is the
+ratio that `stitch run` measured inside that one run, original and stitched steps in turn: the two
+runs' own medians are shown too, but a shared machine drifts between runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).with_name("train_mlp.py")
+STEPS = 300
+LOSS = re.compile(r"^step (\d+) loss (\S+)$", re.MULTILINE)
+MEDIAN = re.compile(r"^median step (\S+) ms$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: losses by step, the script's own median step in milliseconds, and the
+    summary of `stitch run` (empty for the untouched run)."""
+
+    losses: dict[int, float]
+    milliseconds: float
+    summary: dict[str, Any]
+
+
+def train(prefix: Sequence[str], stitched: bool) -> Run:
+    """Run the script behind `prefix`, its output shown as it comes."""
+    command = [*prefix, sys.executable, str(SCRIPT), "--steps", str(STEPS)]
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            lines.append(line)
+            if not line.startswith("{"):
+                print("  " + line, end="", flush=True)
+    if process.returncode != 0:
+        raise SystemExit(f"demo: the {'stitched' if stitched else 'untouched'} run failed")
+    text = "".join(lines)
+    losses = {int(step): float(loss) for step, loss in LOSS.findall(text)}
+    summary = json.loads(lines[-1]) if stitched else {}
+    return Run(losses, float(MEDIAN.findall(text)[-1]), summary)
+
+
+def difference(one: Run, other: Run) -> float:
+    """Largest relative difference of two runs' losses."""
+    return max(abs(other.losses[s] - loss) / abs(loss) for s, loss in one.losses.items())
+
+
+def compare(plain: Run, stitched: Run) -> bool:
+    """Print the comparison; True when a step was stitched."""
+    print("\nuntouched and stitched")
+    print(f"  losses differ by at most {difference(plain, stitched):.1e} (relative)")
+    print(f"  median step of each run: {plain.milliseconds:.2f} ms, {stitched.milliseconds:.2f} ms")
+    for step in stitched.summary["steps"]:
+        if step["ratio"] is None:
+            why = step["reason"] or step["status"]
+            print(f"  step {step['digest'][:12]}: {why} {step['detail']}")
+            continue
+        ratio, low, high = step["ratio"]
+        print(
+            f"  step {step['digest'][:12]}: {step['seconds_before'] * 1e3:.2f} → "
+            f"{step['seconds_after'] * 1e3:.2f} ms in one run, {1 / ratio:.2f} times as fast "
+            f"[{1 / high:.2f}, {1 / low:.2f}], {step['status']}"
+        )
+        saved = step["bytes_before"] - step["bytes_after"]
+        print(
+            f"    kernels {step['kernels_before']} → {step['kernels_after']}, "
+            f"{saved / 2**20:.0f} MiB of memory traffic saved per step"
+        )
+        print(f"    report: {step['report']}")
+    return any(step["status"] == "stitched" for step in stitched.summary["steps"])
+
+
+def main() -> int:
+    print(f"1. untouched: python {SCRIPT.name} --steps {STEPS}")
+    plain = train([], stitched=False)
+    print(f"\n2. stitched: stitch run --wait -- python {SCRIPT.name} --steps {STEPS}")
+    stitch = [sys.executable, "-m", "stitchcore.cli", "run", "--wait", "--fresh", "--json", "--"]
+    stitched = train(stitch, stitched=True)
+    return 0 if compare(plain, stitched) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
