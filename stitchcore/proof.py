@@ -21,7 +21,7 @@ from stitchcore.verify.region import (
     time_region,
 )
 
-TIMED_SECONDS = 0.0003
+TIMED_SECONDS = 0.001
 """Regions estimated below this are not timed alone: calling them from outside costs as much. The
 job's own paired blocks judge them (rulings.md 19)."""
 

@@ -94,7 +94,7 @@ def judge(
         same_special = np.where(np.isnan(wide), np.isnan(got), got == wide)
         bad = np.where(special, ~same_special, ~(error <= allowed))
         magnitude = float(np.max(np.abs(finite), initial=0.0))
-    return _verdict(bad, error, worst_theirs, magnitude, decided, _informative(wide))
+    return _verdict(bad, error, worst_theirs, magnitude, decided, informative(wide))
 
 
 def _ordinary_error(errors: NDArray[np.float64]) -> float:
@@ -108,7 +108,7 @@ def _judge_exact(
     decided: NDArray[np.bool_] | None,
 ) -> Judgement:
     bad = np.asarray(ours != reference.astype(ours.dtype))
-    return _verdict(bad, bad.astype(np.float64), 0.0, 1.0, decided, _informative(reference))
+    return _verdict(bad, bad.astype(np.float64), 0.0, 1.0, decided, informative(reference))
 
 
 def _verdict(
@@ -117,7 +117,7 @@ def _verdict(
     worst_theirs: float,
     scale: float,
     decided: NDArray[np.bool_] | None,
-    informative: bool,
+    told: bool,
 ) -> Judgement:
     by_decision = bad & decided if decided is not None else np.zeros_like(bad)
     failures = int(np.count_nonzero(bad & ~by_decision))
@@ -128,12 +128,11 @@ def _verdict(
     if failures:
         position = tuple(int(i) for i in np.argwhere(bad & ~by_decision)[0])
         where = f"first at {position}"
-    return Judgement(
-        passed, informative, bad.size, failures, decisions, worst, worst_theirs, scale, where
-    )
+    return Judgement(passed, told, bad.size, failures, decisions, worst, worst_theirs, scale, where)
 
 
-def _informative(values: NDArray[np.generic]) -> bool:
+def informative(values: NDArray[np.generic]) -> bool:
+    """Whether `values` could show an error: nearly all finite, and not constant."""
     if values.size == 0:
         return True
     wide = values.astype(np.float64)

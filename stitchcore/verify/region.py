@@ -8,6 +8,7 @@ interval lies above SLOWER is dropped (rulings.md 26).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +16,13 @@ import numpy as np
 
 from stitchcore.artifact.launch import FromConstant, FromLaunch, FromRegion, Operand, RegionProgram
 from stitchcore.hlo import dim as dims
-from stitchcore.hlo.evaluate import decisions, evaluate, evaluate_all
 from stitchcore.hlo.module import Module
 from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Role
 from stitchcore.target.cpu_runtime import CpuKernel
-from stitchcore.verify.capture import FAMILIES, arguments
-from stitchcore.verify.judge import Judgement, judge
+from stitchcore.verify.capture import arguments
+from stitchcore.verify.exact import judge_all, telling
+from stitchcore.verify.judge import Judgement
 from stitchcore.verify.measure import Comparison, compare
 from stitchcore.verify.tolerance import module_tolerances
 
@@ -40,30 +41,71 @@ class Runner:
     program: RegionProgram
     kernels: tuple[CpuKernel, ...]
 
-    def run(
-        self, given: Sequence[Array], bindings: Mapping[str, int], threads: int = 1
-    ) -> list[Array]:
-        """The region's outputs for its inputs."""
+    def run(self, given: Sequence[Array], bindings: Mapping[str, int]) -> list[Array]:
+        """The region's outputs for its inputs, on one thread."""
         made: list[list[Array]] = []
+        for number, kernel in enumerate(self.kernels):
+            made.append(kernel.run(self._inputs(number, given, made, bindings), bindings))
+        return [_read(operand, given, made, bindings) for operand in self.program.outputs]
 
-        def read(operand: Operand) -> Array:
-            match operand.source:
-                case FromRegion(position):
-                    value = given[position]
-                case FromLaunch(launch, output):
-                    value = made[launch][output]
-                case FromConstant(literal):
-                    value = literal.array
-            return np.reshape(value, [dims.evaluate(dim, bindings) for dim in operand.dims])
+    def prepared(
+        self,
+        given: Sequence[Array],
+        bindings: Mapping[str, int],
+        pool: ThreadPoolExecutor,
+        threads: int,
+    ) -> Callable[[], None]:
+        """All launches as one call to repeat, into memory that is already there: inside a job the
+        outputs come from a pool that recycles them."""
+        made: list[list[Array]] = []
+        calls = []
+        for number, kernel in enumerate(self.kernels):
+            inputs = self._inputs(number, given, made, bindings)
+            call, outputs = kernel.prepared(inputs, bindings, pool, threads)
+            call()  # later launches read what this one wrote
+            calls.append(call)
+            made.append(outputs)
 
-        for launch, kernel in zip(self.program.launches, self.kernels, strict=True):
-            buffers = launch.kernel.with_role(Role.INPUT)
-            inputs = [
-                np.reshape(read(operand), [index.evaluate(dim, bindings) for dim in buffer.dims])
-                for operand, buffer in zip(launch.inputs, buffers, strict=True)
-            ]
-            made.append(kernel.run(inputs, bindings, threads))
-        return [read(operand) for operand in self.program.outputs]
+        def launch() -> None:
+            for call in calls:
+                call()
+
+        return launch
+
+    def _inputs(
+        self,
+        number: int,
+        given: Sequence[Array],
+        made: Sequence[Sequence[Array]],
+        bindings: Mapping[str, int],
+    ) -> list[Array]:
+        """Inputs of launch `number` in the shapes of its kernel's buffers."""
+        launch = self.program.launches[number]
+        return [
+            np.reshape(
+                _read(operand, given, made, bindings),
+                [index.evaluate(dim, bindings) for dim in buffer.dims],
+            )
+            for operand, buffer in zip(
+                launch.inputs, launch.kernel.with_role(Role.INPUT), strict=True
+            )
+        ]
+
+
+def _read(
+    operand: Operand,
+    given: Sequence[Array],
+    made: Sequence[Sequence[Array]],
+    bindings: Mapping[str, int],
+) -> Array:
+    match operand.source:
+        case FromRegion(position):
+            value = given[position]
+        case FromLaunch(launch, output):
+            value = made[launch][output]
+        case FromConstant(literal):
+            value = literal.array
+    return np.reshape(value, [dims.evaluate(dim, bindings) for dim in operand.dims])
 
 
 @dataclass(frozen=True)
@@ -99,19 +141,9 @@ def check_region(
     bindings: Mapping[str, int],
     seed: int = 0,
 ) -> RegionCheck:
-    """Judge the launches on drawn inputs; every family tried must pass, the first informative one
-    ends the search."""
-    best: RegionCheck | None = None
-    for family in FAMILIES:
-        given = arguments(module.entry.parameters, bindings, seed, family)
-        check = _judged(runner, module, reference, bindings, given, family)
-        if not check.passed or check.informative:
-            return check
-        told = sum(judgement.informative for judgement in check.judgements)
-        if best is None or told > sum(judgement.informative for judgement in best.judgements):
-            best = check
-    assert best is not None
-    return best
+    """Judge the launches on drawn inputs of the most telling family (capture.FAMILIES)."""
+    family, given, exact = telling(module, bindings, seed)
+    return _judged(runner, module, reference, bindings, given, exact, family)
 
 
 def _judged(
@@ -120,22 +152,13 @@ def _judged(
     reference: Reference,
     bindings: Mapping[str, int],
     given: Sequence[Array],
+    exact: Sequence[Array],
     family: str,
 ) -> RegionCheck:
     ours = runner.run(given, bindings)
     theirs = [np.asarray(array) for array in reference(given)]
-    exact = evaluate(module, given, bindings, "float64")
     limits = module_tolerances(module)
-    found = [judge(*four) for four in zip(ours, exact, theirs, limits, strict=True)]
-    if all(judgement.passed for judgement in found):
-        return RegionCheck(tuple(found), family)
-    deciding = decisions(module)
-    if deciding:
-        values = evaluate_all(module, given, bindings, "storage", set(deciding))
-        forced = {node: values[node] for node in deciding}
-        exact = evaluate(module, given, bindings, "float64", forced)
-        found = [judge(*four) for four in zip(ours, exact, theirs, limits, strict=True)]
-    return RegionCheck(tuple(found), family)
+    return RegionCheck(judge_all(module, ours, exact, theirs, limits, given, bindings), family)
 
 
 def time_region(
@@ -150,12 +173,14 @@ def time_region(
     """Interleaved times of "stitched" and "framework", and of "call": the framework's cost of
     calling a function of these arguments that does nothing."""
     given = arguments(module.entry.parameters, bindings, 0, "positive")
-    return compare(
-        {
-            "framework": lambda: reference(given),
-            "stitched": lambda: runner.run(given, bindings, threads),
-            "call": lambda: empty(given),
-        },
-        rounds=9,
-        limit_seconds=limit_seconds,
-    )
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        launch = runner.prepared(given, bindings, pool, threads)
+        return compare(
+            {
+                "framework": lambda: reference(given),
+                "stitched": launch,
+                "call": lambda: empty(given),
+            },
+            rounds=15,
+            limit_seconds=limit_seconds,
+        )
