@@ -1,0 +1,176 @@
+"""`python -m bench.jobs [SCRIPT...]`: real training scripts, untouched against stitched.
+
+Runs of the two alternate (each a process of its own, from the same initial variables); a run's
+figure is the median of its steps after the first ones. Ratios have 95 % intervals over the pairs.
+Prints the bars beside what was measured: speed, losses over the whole run, memory, bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bench.report import processor
+from stitchcore.verify.measure import Ratio, paired_ratio
+from tests.jobs import judge as judges
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SCRIPTS = (
+    "mlp_function",
+    "transformer_fit",
+    "cnn_fit",
+    "lstm_lm",
+    "tf1_session",
+    "recommender",
+    "accumulate_cond",
+    "fit_jit",
+    "tf1_ref",
+)
+WARM_STEPS = 10
+"""Steps left out of a run's figure: tracing, first page faults."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One script. Seconds are medians of run medians; `speedup` above 1 means stitched is faster.
+
+    `losses_apart` and `losses_bar` are of the whole run (tests/jobs/judge.py).
+    """
+
+    script: str
+    optimizer: str
+    seconds: float
+    stitched_seconds: float
+    speedup: Ratio | None
+    losses_apart: float
+    losses_bar: float
+    memory_ratio: float
+    bytes_share: float
+    stitched: bool
+    note: str = ""
+
+
+def step_seconds(record: judges.Record) -> float:
+    return float(np.median(record.seconds[WARM_STEPS:]))
+
+
+def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
+    """Alternate untouched and stitched runs. The first stitched run makes the artifact."""
+    base = folder / f"{job.script}-{job.optimizer}"
+    first = judges.untouched(job, base / "first", steps)
+    start = ["--checkpoint", str(first.out / "initial.npz")]
+    threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+    single = judges.untouched(job, base / "single", steps, start, **threads)
+    judges.stitched(job, base / "cold", steps, base / "store", start)
+    plain, stitched = [], []
+    for pair in range(pairs):
+        plain.append(judges.untouched(job, base / f"plain{pair}", steps, start))
+        stitched.append(
+            judges.stitched(job, base / f"stitched{pair}", steps, base / "store", start)
+        )
+    before = [step_seconds(record) for record in plain]
+    after = [step_seconds(record) for record in stitched]
+    ran = bool(judges.stitched_steps(stitched[-1]))
+    apart = max(judges.losses_apart(record.losses, plain[0].losses) for record in stitched)
+    peaks = [float(np.median([record.peak_bytes for record in runs])) for runs in (stitched, plain)]
+    return Row(
+        job.script,
+        job.optimizer,
+        float(np.median(before)),
+        float(np.median(after)),
+        paired_ratio(before, after),
+        apart,
+        judges.losses_bar(plain[0], single),
+        peaks[0] / peaks[1],
+        judges.bytes_share(base / "store"),
+        ran,
+        "" if ran else "; ".join(stitched[-1].lines)[:300],
+    )
+
+
+def failed(job: judges.Job, why: Exception) -> Row:
+    nan = float("nan")
+    note = str(why).splitlines()[-1][:300]
+    return Row(job.script, job.optimizer, nan, nan, None, nan, nan, nan, 0.0, False, note)
+
+
+def text(rows: Sequence[Row]) -> str:
+    lines = [
+        "| script | optimizer | untouched ms | stitched ms | speed-up [95 %] | losses apart (bar) "
+        "| memory | bytes stitched |",
+        "|---" * 8 + "|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row.script} | {row.optimizer} | {row.seconds * 1e3:.1f} "
+            f"| {row.stitched_seconds * 1e3:.1f} | {row.speedup or '-'} "
+            f"| {row.losses_apart:.1e} ({row.losses_bar:.1e}) | {row.memory_ratio:.3f} "
+            f"| {row.bytes_share:.0%}{'' if row.stitched else ' (not swapped in)'} |"
+        )
+    notes = [f"- {row.script} {row.optimizer}: {row.note}" for row in rows if row.note]
+    return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print(f"no plot: pip install matplotlib to get {path.name}")
+        return
+    shown = [row for row in rows if row.speedup is not None]
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots()
+    heights = [row.speedup.value for row in shown if row.speedup is not None]
+    spread = [
+        [r.speedup.value - r.speedup.low for r in shown if r.speedup is not None],
+        [r.speedup.high - r.speedup.value for r in shown if r.speedup is not None],
+    ]
+    axes.bar(range(len(shown)), heights, yerr=spread, capsize=3)
+    names = [f"{row.script}\n{row.optimizer}" for row in shown]
+    axes.set_xticks(range(len(shown)), names, rotation=20, ha="right")
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_ylabel("untouched / stitched seconds a step")
+    figure.savefig(path, dpi=110)
+
+
+def write(rows: Sequence[Row], base: Path) -> None:
+    base.parent.mkdir(parents=True, exist_ok=True)
+    record = {"processor": processor(), "rows": [asdict(row) for row in rows]}
+    base.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+    base.with_suffix(".md").write_text(f"{processor()}\n\n{text(rows)}")
+    plot(rows, base.with_suffix(".png"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.jobs", description=__doc__)
+    parser.add_argument("scripts", nargs="*", default=SCRIPTS)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--optimizers", nargs="+", default=["adam", "sgd"])
+    parser.add_argument("--python", default=sys.executable, help="the jobs' interpreter")
+    parser.add_argument("--out", type=Path, default=RESULTS / "jobs")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="stitch-jobs-") as folder:
+        for script in options.scripts:
+            for optimizer in options.optimizers:
+                job = judges.Job(script, optimizer, options.python)
+                try:
+                    rows.append(measure(job, options.steps, options.pairs, Path(folder)))
+                except judges.JobFailed as why:
+                    rows.append(failed(job, why))
+                print(text(rows[-1:]).splitlines()[-1], flush=True)
+    write(rows, options.out)
+    print(text(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
