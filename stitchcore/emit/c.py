@@ -8,6 +8,7 @@ parameters. Combine and Barrier are empty: a core has one lane.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stitchcore.emit.render import (
     MEMORY_TYPES,
@@ -19,6 +20,7 @@ from stitchcore.emit.render import (
     register_type,
     size_of,
 )
+from stitchcore.emit.tile import cut, needs_tiles, spread, tile_size
 from stitchcore.hlo import opcodes
 from stitchcore.kernel import index
 from stitchcore.kernel.nodes import (
@@ -34,6 +36,7 @@ from stitchcore.kernel.nodes import (
     Role,
     Scalar,
     Section,
+    Statement,
 )
 from stitchcore.kernel.walk import outer_accumulators, statements
 
@@ -152,10 +155,43 @@ class _C(Renderer):
         sums = outer_accumulators(loop)
         rounding = [a for a in sums if opcodes.record(a.reducer).ulp > 0]
         extent = index.add(loop.end, index.multiply(loop.begin, -1))
-        if rounding and not (isinstance(extent, int) and extent <= SUM_BLOCK):
+        if needs_tiles(loop):
+            self.tiled(loop)
+        elif rounding and not (isinstance(extent, int) and extent <= SUM_BLOCK):
             self.blocked(loop, sums)
         else:
             self.vector_loop(loop, sums, index_text(loop.begin), index_text(loop.end))
+
+    def tiled(self, loop: Loop) -> None:
+        """A lane loop around serial loops, turned inside out (tile.py)."""
+        size, base = tile_size(loop.begin, loop.end), f"{loop.variable}_block"
+        last = f"{loop.variable}_last"
+        begin, end = index_text(loop.begin), index_text(loop.end)
+        self.open(self.loop_head(base, begin, end, str(size)))
+        extent = index.add(loop.end, index.multiply(loop.begin, -1))
+        whole = isinstance(extent, int) and extent % size == 0
+        stop = f"{base} + {size}" if whole else f"st_min({base} + {size}, {end})"
+        self.emit(f"const long {last} = {stop};")
+        outer = dict(self.names)
+        for scalar in sorted(spread(loop.body), key=lambda scalar: scalar.name):
+            array = f"{scalar.name}_tile"
+            self.emit(f"{register_type(scalar.dtype)} {array}[{size}] ST_ALIGNED;")
+            self.names[scalar] = f"{array}[{loop.variable} - {base}]"
+        self.pieces(loop, loop.body, base, f"{base} + {size}" if whole else last)
+        self.emit(f"(void){last};")
+        self.names = outer
+        self.close()
+
+    def pieces(self, loop: Loop, body: Sequence[Statement], begin: str, end: str) -> None:
+        for part in cut(body).parts:
+            if isinstance(part, Loop):
+                first, stop = index_text(part.begin), index_text(part.end)
+                self.open(self.loop_head(part.variable, first, stop))
+                self.pieces(loop, part.body, begin, end)
+                self.close()
+            else:
+                piece = replace(loop, body=part)
+                self.vector_loop(piece, outer_accumulators(piece, spread(loop.body)), begin, end)
 
     def blocked(self, loop: Loop, sums: Sequence[Accumulate]) -> None:
         """Runs of SUM_BLOCK iterations, then the rest; float32 results of runs add up in double.
@@ -175,7 +211,7 @@ class _C(Renderer):
         extent = index.add(loop.end, index.multiply(loop.begin, -1))
         if not isinstance(extent, int) or extent % SUM_BLOCK:
             self.open("")
-            self.run(loop, sums, block, end)
+            self.run(loop, sums, block, end, rest=True)
             self.close()
         for update in sums:
             wide = _wide(update.scalar)
@@ -183,14 +219,16 @@ class _C(Renderer):
             self.emit(f"{self.scalar(update.scalar)} = ({kind}){wide.name};")
         self.close()
 
-    def run(self, loop: Loop, sums: Sequence[Accumulate], begin: str, end: str) -> None:
+    def run(
+        self, loop: Loop, sums: Sequence[Accumulate], begin: str, end: str, rest: bool = False
+    ) -> None:
         """One run: partial results of their own, then added to the wide ones."""
         outer = dict(self.names)
         for update in sums:
             part = Scalar(f"{update.scalar.name}_part", update.scalar.dtype)
             self.emit(f"{self.define(part)} = {self.identity(update.reducer, part.dtype)};")
             self.names[update.scalar] = part.name
-        self.vector_loop(loop, sums, begin, end)
+        self.vector_loop(loop, sums, begin, end, rest)
         for update in sums:
             wide = _wide(update.scalar)
             part = Scalar(self.names[update.scalar], wide.dtype)
@@ -198,7 +236,9 @@ class _C(Renderer):
             self.emit(f"{wide.name} = {total};")
         self.names = outer
 
-    def vector_loop(self, loop: Loop, sums: Sequence[Accumulate], begin: str, end: str) -> None:
+    def vector_loop(
+        self, loop: Loop, sums: Sequence[Accumulate], begin: str, end: str, rest: bool = False
+    ) -> None:
         clauses = [
             f" reduction({_reduction_name(a.reducer, a.scalar.dtype)} : {self.scalar(a.scalar)})"
             for a in sums
@@ -206,7 +246,9 @@ class _C(Renderer):
         failures = sorted({s.error for s in statements(loop.body) if isinstance(s, Check)})
         clauses += [f" reduction(|| : failed_{error})" for error in failures]
         self.emit(f"#pragma omp simd{''.join(clauses)}")
-        marker = f" /* lanes {self.kernel_name}.{loop.variable} */"
+        trips = _trips(begin, end)
+        marker = f" /* lanes {self.kernel_name}.{loop.variable}{trips} */"
+        marker = " /* the rest */" if rest else marker
         self.emit(self.loop_head(loop.variable, begin, end) + " {" + marker)
         self.depth += 1
         self.in_lanes = True
@@ -231,6 +273,11 @@ class _C(Renderer):
 
 def _wide(scalar: Scalar) -> Scalar:
     return Scalar(f"{scalar.name}_wide", "f64" if scalar.dtype == "f32" else scalar.dtype)
+
+
+def _trips(begin: str, end: str) -> str:
+    """How often a loop runs, for the report, where the text says it."""
+    return f" {int(end) - int(begin)}" if begin.isdigit() and end.isdigit() else ""
 
 
 def _errors(section: Section) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from stitchcore.emit.tile import unrolled
 from stitchcore.hlo import opcodes
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel import index
@@ -59,7 +60,6 @@ MEMORY_TYPES: Mapping[str, str] = {
     "f64": "double",
 }
 
-_UNROLL = 16
 _PRECEDENCE = {"+": 1, "*": 2, "//": 2, "%": 2}
 
 
@@ -242,6 +242,9 @@ class Renderer:
                 self.check(statement)
 
     def define(self, scalar: Scalar, const: bool = False) -> str:
+        """Left side of a definition; a scalar with a place of its own is only assigned."""
+        if scalar in self.names:
+            return self.names[scalar]
         return f"{'const ' * const}{register_type(scalar.dtype)} {scalar.name}"
 
     def identity(self, reducer: str, dtype: str) -> str:
@@ -257,9 +260,8 @@ class Renderer:
 
     def serial_loop(self, loop: Loop) -> None:
         begin, end = loop.begin, loop.end
-        if self.in_lanes and isinstance(begin, int) and isinstance(end, int):
-            if end - begin <= _UNROLL:
-                self.emit(f"ST_UNROLL({max(end - begin, 1)})")
+        if self.in_lanes and isinstance(begin, int) and isinstance(end, int) and unrolled(loop):
+            self.emit(f"ST_UNROLL({max(end - begin, 1)})")
         self.open(self.loop_head(loop.variable, index_text(begin), index_text(end)))
         self.body(loop.body)
         self.close()

@@ -54,7 +54,7 @@ _RESERVED = frozenset(
 
 _OPTIONAL = frozenset({"type"})
 _KEPT_HEADS = ("st_", "ST_", "failed_")
-_KEPT_TAILS = ("_part", "_wide", "_block", "_last")
+_KEPT_TAILS = ("_part", "_wide", "_block", "_last", "_tile")
 
 
 class IllegalKernel(Exception):

@@ -53,9 +53,14 @@ def buffers_of(section: Section) -> tuple[frozenset[Buffer], frozenset[Buffer]]:
     return frozenset(read), frozenset(written)
 
 
-def outer_accumulators(loop: Loop) -> tuple[Accumulate, ...]:
-    """One Accumulate for each scalar defined outside `loop` that its body accumulates into."""
-    inside = {s.scalar for s in statements(loop.body) if isinstance(s, Accumulator)}
+def outer_accumulators(
+    loop: Loop, private: frozenset[Scalar] = frozenset()
+) -> tuple[Accumulate, ...]:
+    """One Accumulate for each scalar defined outside `loop` that its body accumulates into.
+
+    `private` scalars are the lanes' own, wherever they are defined.
+    """
+    inside = {s.scalar for s in statements(loop.body) if isinstance(s, Accumulator)} | private
     found: dict[Scalar, Accumulate] = {}
     for statement in statements(loop.body):
         if isinstance(statement, Accumulate) and statement.scalar not in inside:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -28,7 +28,8 @@ INCLUDE = Path(__file__).resolve().parent.parent / "emit" / "include"
 BATCH = 16
 """Kernels per translation unit: below it the compiler's start-up dominates, above it cores idle."""
 
-_MARKER = re.compile(r"/\* lanes (\S+) \*/")
+_MARKER = re.compile(r"/\* lanes (\S+)(?: (\d+))? \*/")
+_SHORT = 16
 _SUBJECT = "compiler"
 _INSTALL = (
     "no C compiler works here: install gcc (apt-get install gcc), clang, or pip install ziglang"
@@ -51,6 +52,7 @@ class LoopReport:
     loop: str
     vector_bytes: int  # 0: stayed scalar
     reason: str = ""
+    short: bool = False  # so few iterations that the compiler unrolls them
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class CompiledLibrary:
 
     @property
     def scalar_loops(self) -> tuple[LoopReport, ...]:
-        """Lane loops that failed to vectorise."""
-        return tuple(loop for loop in self.loops if loop.vector_bytes == 0)
+        """Lane loops of _SHORT iterations or more, or of unknown many, that stayed scalar."""
+        return tuple(loop for loop in self.loops if not loop.vector_bytes and not loop.short)
 
 
 CANDIDATES: tuple[tuple[str, ...], ...] = (
@@ -207,28 +209,30 @@ def loop_reports(source: str, text: str) -> tuple[LoopReport, ...]:
             missed.setdefault(line, []).append(message)
     lines = source.splitlines()
     loops = [
-        (found[1], range(start, _end_of_block(lines, start) + 1))  # 1-based: from the pragma
+        (found, range(start, _end_of_block(lines, start) + 1))  # 1-based: from the pragma
         for start, content in enumerate(lines)
         if (found := _MARKER.search(content)) is not None
     ]
     inside = {number for _, span in loops for number in span}
     spare = {line: width for line, width in success.items() if line not in inside}
     reports = []
-    for name, span in loops:
+    for found, span in loops:
         width = max(success.get(number, 0) for number in span)
         reasons = [reason for number in span for reason in missed.get(number, [])]
         if not width and any("outer-loop already vectorized" in reason for reason in reasons):
             opening = max((line for line in spare if line < span.start), default=0)
             width = spare.get(opening, 0)
-        reports.append(_report(name, width, reasons))
+        short = found[2] is not None and int(found[2]) < _SHORT
+        reports.append(replace(_report(found[1], width, reasons), short=short))
     return _merged(reports)
 
 
 def _merged(reports: Sequence[LoopReport]) -> tuple[LoopReport, ...]:
-    """A lane loop that is written twice (full runs and the rest) counts by its first text."""
+    """A lane loop that is written in several pieces counts by its worst."""
     found: dict[str, LoopReport] = {}
     for report in reports:
-        found.setdefault(report.loop, report)
+        worst = found.get(report.loop, report)
+        found[report.loop] = min(worst, report, key=lambda r: r.vector_bytes)
     return tuple(found.values())
 
 
