@@ -222,13 +222,18 @@ def _rewire_map(patch: Mapping[str, Any], names: _Names) -> Dict[str, str]:
     return rewire
 
 
-def _stand_in(result: Any, node: Any, rewire: Mapping[str, str], types: Optional[Types]) -> None:
-    """Keeps the name of a removed node that must stay: a function's control results (its updates)
-    and a session's fetches are found by name. A NoOp, or an Identity of what replaces the value."""
+def _stand_in(
+    result: Any, node: Any, rewire: Mapping[str, str], types: Optional[Types], function: bool
+) -> None:
+    """Keeps the name of a removed node that must stay: a function's control results (its updates
+    and reads) and a session's fetches are found by name. A NoOp, or an Identity of what replaces
+    the value. In a function (it has `_Retval` nodes) values leave by those alone, so the value of
+    a control result may be gone."""
     outputs = (types or {}).get(node.name, ())
     used = node.name in rewire
     control = rewire.get(f"^{node.name}")
-    if len(outputs) > 1 or (outputs and not used) or (not used and control is None):
+    value_lost = bool(outputs) and not used and not function
+    if len(outputs) > 1 or value_lost or (not used and control is None):
         raise _refuse(f"{node.op} node must stay and nothing stands in for it")
     copy = result.node.add(name=node.name, op="Identity" if used else "NoOp", device=node.device)
     if used:
@@ -305,9 +310,10 @@ def apply(
         new = [_build_added(graph, entry, added[name], names, devices) for entry, name in entries]
         rewire = _rewire_map(patch, names)
         result, changed = _translate(graph, patch, names, new, removed, rewire)
+        function = any(node.op == "_Retval" for node in graph.node)
         for node in graph.node:
             if node.name in kept and node.name in removed:
-                _stand_in(result, node, rewire, types)
+                _stand_in(result, node, rewire, types, function)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise _refuse(f"patch form: {type(error).__name__}: {error}") from error
     new_names = frozenset(node.name for node in new)

@@ -53,7 +53,10 @@ _GROUPS: tuple[tuple[Allowed, str], ...] = (
     (Allowed(), "Transpose ReverseV2"),
     (Allowed(frozenset({"bool"})), "LogicalAnd LogicalOr LogicalNot All Any"),
     (Allowed(INTEGERS), "BitwiseAnd BitwiseOr BitwiseXor Invert"),
-    (Allowed(view=True), "Identity Reshape ExpandDims Squeeze StopGradient PreventGradient Snapshot"),
+    (
+        Allowed(view=True),
+        "Identity Reshape ExpandDims Squeeze StopGradient PreventGradient Snapshot",
+    ),
 )
 
 ALLOWED: dict[str, Allowed] = {

@@ -110,9 +110,7 @@ class GraphIndex:
                 alive[i] = frozenset(p for p in alive[i] if p[3] != own or own == self.frames[i])
         return tuple(alive)
 
-    def _through(
-        self, tensor: Edge, alive: Sequence[frozenset[Predicate]]
-    ) -> frozenset[Predicate]:
+    def _through(self, tensor: Edge, alive: Sequence[frozenset[Predicate]]) -> frozenset[Predicate]:
         source = self.nodes[tensor.node]
         if source.op not in ("Switch", "RefSwitch"):
             return alive[tensor.node]

@@ -81,9 +81,7 @@ def _step(source: Part, own: Part, origin: Kind | None, kind: Kind) -> int:
     return 0
 
 
-def _later(
-    graph: GraphIndex, classes: Classes, kind: tuple[Kind, ...], level: list[int]
-) -> None:
+def _later(graph: GraphIndex, classes: Classes, kind: tuple[Kind, ...], level: list[int]) -> None:
     """Move members to the level of their first use where they would only be kept until then."""
     for i in reversed(graph.order):
         if classes.parts[i] is not Part.MEMBER or not graph.consumers[i]:
@@ -97,13 +95,15 @@ def _later(
             inside = part is Part.MEMBER and kind[consumer] == kind[i]
             bound = level[consumer] - (0 if inside else 1)
             latest = bound if latest is None else min(latest, bound)
-        if latest is not None and latest > level[i] and _holds_less(graph, classes, i, level, latest):
+        if (
+            latest is not None
+            and latest > level[i]
+            and _holds_less(graph, classes, i, level, latest)
+        ):
             level[i] = latest
 
 
-def _holds_less(
-    graph: GraphIndex, classes: Classes, i: int, level: list[int], latest: int
-) -> bool:
+def _holds_less(graph: GraphIndex, classes: Classes, i: int, level: list[int], latest: int) -> bool:
     """Whether keeping node i's inputs until `latest` holds no more bytes than its outputs."""
     kept = 0
     for tensor in set(graph.data[i]):

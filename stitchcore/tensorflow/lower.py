@@ -181,8 +181,7 @@ def lower(function: Subgraph, subject: str = "region") -> Lowered:
 def specs(function: Subgraph, point: Mapping[str, int]) -> list[tf.TensorSpec]:
     """Concrete argument shapes and types."""
     return [
-        tf.TensorSpec([evaluate(dim, point) for dim in a.dims], a.dtype)
-        for a in function.arguments
+        tf.TensorSpec([evaluate(dim, point) for dim in a.dims], a.dtype) for a in function.arguments
     ]
 
 
@@ -262,7 +261,9 @@ def _literal_text(literal: Any, shape: str, subject: str) -> str:
         raise Refused(subject, Reason.ELIDED_CONSTANT, f"a constant of {dtype}")
     field, numpy = _FIELDS[dtype]
     value = getattr(literal, field)
-    array = np.frombuffer(value, numpy) if isinstance(value, bytes) else np.array(value, numpy)
+    array: np.ndarray[Any, Any] = (
+        np.frombuffer(value, numpy) if isinstance(value, bytes) else np.array(value, numpy)
+    )
     dims = [int(d) for d in rest.partition("]")[0].split(",") if d]
     return _nested(array.reshape(dims))
 

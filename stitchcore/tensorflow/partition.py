@@ -90,7 +90,8 @@ def partition(
         if not crossing:
             break
         left_out |= dict.fromkeys(crossing, Reason.UNKNOWN_RANK)
-    regions, refusals = [], []
+    regions: list[Region] = []
+    refusals: list[Refusal] = []
     for members in groups:
         if sum(not _is_view(indexed, i) for i in members) < 2:
             refusals += [
@@ -102,7 +103,9 @@ def partition(
         regions.append(_region(indexed, variables, classes, members, kept, len(regions)))
     refusals += [Refusal(indexed.nodes[i].name, r) for i, r in sorted(classes.reasons.items())]
     refusals += variables.refusals
-    return Partition(graph, preserved, indexed, sizes, variables, classes, tuple(regions), tuple(refusals))
+    return Partition(
+        graph, preserved, indexed, sizes, variables, classes, tuple(regions), tuple(refusals)
+    )
 
 
 def _crossing_unranked(
@@ -279,9 +282,7 @@ def _results(
     """Tensors of members that nodes outside read, or that must stay available."""
     results = []
     for i in members:
-        used = {
-            graph.data[c][p].port for c, p in graph.consumers[i] if p >= 0 and c not in inside
-        }
+        used = {graph.data[c][p].port for c, p in graph.consumers[i] if p >= 0 and c not in inside}
         if i in kept:
             used |= set(range(len(graph.output_types[i])))
         results += [Edge(i, port) for port in sorted(used)]

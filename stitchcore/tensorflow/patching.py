@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,13 @@ from stitchcore.tensorflow.partition import Partition, Region
 
 Chosen = tuple[Region, Subgraph, RegionProgram]
 
-_TENSORFLOW_TYPES = {"pred": "bool", "bf16": "bfloat16", "f16": "half", "f32": "float", "f64": "double"}
+_TENSORFLOW_TYPES = {
+    "pred": "bool",
+    "bf16": "bfloat16",
+    "f16": "half",
+    "f32": "float",
+    "f64": "double",
+}
 
 
 def patch(partition: Partition, chosen: Sequence[Chosen]) -> Patch:
@@ -58,9 +65,7 @@ def patch(partition: Partition, chosen: Sequence[Chosen]) -> Patch:
     whole = _Whole(partition, ids)
     for region, function, program in chosen:
         _RegionPatch(whole, region, function, program).write()
-    return Patch(
-        tuple(whole.remove), tuple(whole.add), tuple(whole.rewire), tuple(whole.controls)
-    )
+    return Patch(tuple(whole.remove), tuple(whole.add), tuple(whole.rewire), tuple(whole.controls))
 
 
 @dataclass
@@ -73,6 +78,11 @@ class _Whole:
     add: list[AddedNode] = field(default_factory=list)
     rewire: list[tuple[str, str]] = field(default_factory=list)
     controls: list[tuple[str, str]] = field(default_factory=list)
+
+    @cached_property
+    def function(self) -> bool:
+        """Whether the graph is a function's: its values leave by `_Retval` nodes alone."""
+        return any(node.op == "_Retval" for node in self.partition.graph.nodes)
 
     def id(self, node: int) -> int:
         return self.ids[self.partition.graph.nodes[node].name]
@@ -95,15 +105,16 @@ class _RegionPatch:
         self.constants = 0
         self.readers: dict[Edge, list[str]] = {}
         self.writers: dict[Edge, str] = {}
+        self.stored = self._stored_updates()
+        self.shapes = self._tensor_shapes()
 
     def write(self) -> None:
         whole, region = self.whole, self.region
         absorbed = self._absorbed()
         removed = {*region.members, *absorbed}
         controls = self._controls_in(removed)
-        stored = self._stored_updates()
-        names = [self._launch(n, launch, stored) for n, launch in enumerate(self.program.launches)]
-        names += self._assignments(stored)
+        names = [self._launch(n, launch) for n, launch in enumerate(self.program.launches)]
+        names += self._assignments()
         for name in names:
             whole.controls += [(f"+{name}", f"^{control}") for control in controls]
         for handle, writer in self.writers.items():
@@ -120,12 +131,17 @@ class _RegionPatch:
 
     # ---- what surrounds the region -------------------------------------------------------------
     def _absorbed(self) -> list[int]:
-        """Reads of variables that nobody outside the region needs any more."""
+        """Reads of variables that nobody outside the region needs any more.
+
+        In a session's graph (no `_Retval`) whatever must stay may be fetched.
+        """
         inside = {*self.region.members, *self.region.reads}
+        kept = set() if self.whole.function else set(self.whole.partition.preserve)
         return [
             read
             for read in self.region.reads
-            if all(consumer in inside for consumer, _ in self.graph.consumers[read])
+            if self.graph.nodes[read].name not in kept
+            and all(consumer in inside for consumer, _ in self.graph.consumers[read])
         ]
 
     def _controls_in(self, removed: set[int]) -> list[int]:
@@ -148,7 +164,10 @@ class _RegionPatch:
         """(launch, output) that a variable takes, written in place by the launch itself."""
         first = len(self.region.results)
         uses: dict[FromLaunch, int] = {}
-        for operand in (*self.program.outputs, *(i for n in self.program.launches for i in n.inputs)):
+        for operand in (
+            *self.program.outputs,
+            *(i for n in self.program.launches for i in n.inputs),
+        ):
             if isinstance(operand.source, FromLaunch):
                 uses[operand.source] = uses.get(operand.source, 0) + 1
         stored = {}
@@ -158,22 +177,32 @@ class _RegionPatch:
                 stored[source.launch, source.output] = handle
         return stored
 
-    def _launch(
-        self, number: int, launch: Launch, stored: Mapping[tuple[int, int], Edge]
-    ) -> str:
+    def _tensor_shapes(self) -> dict[tuple[int, int], tuple[Dim, ...]]:
+        """(launch, output) to the shape in which the graph first sees that output."""
+        shapes: dict[tuple[int, int], tuple[Dim, ...]] = {}
+        for operand in self.program.outputs:
+            if isinstance(operand.source, FromLaunch):
+                key = (operand.source.launch, operand.source.output)
+                shapes.setdefault(key, operand.dims)
+        return shapes
+
+    def _launch(self, number: int, launch: Launch) -> str:
         name = f"{self.region.name}_{number}"
         node = _Node(name)
         inputs = [self._input(node, name, operand) for operand in launch.inputs]
-        outputs: list[Binding] = []
+        outputs: list[tuple[Binding, tuple[index.Index, ...]]] = []
         for output, buffer in enumerate(launch.kernel.with_role(Role.OUTPUT)):
-            handle = stored.get((number, output))
+            seen = self.shapes.get((number, output))
+            sizes = buffer.dims if seen is None else tuple(map(index.from_dim, seen))
+            handle = self.stored.get((number, output))
             if handle is not None:
                 self.writers[handle] = name
-                outputs.append(Binding(VARIABLE, node.resource(self.whole.tensor(handle))))
+                binding = Binding(VARIABLE, node.resource(self.whole.tensor(handle)))
             else:
-                outputs.append(Binding(TENSOR, len(node.output_types)))
+                binding = Binding(TENSOR, len(node.output_types))
                 node.output_types.append(_datatype(buffer.dtype))
-                node.output_dims.append(tuple(_static(d) for d in buffer.dims))
+                node.output_dims.append(tuple(_static(size) for size in sizes))
+            outputs.append((binding, sizes))
         sources, guards = self._symbols(launch, node)
         table = launch_table(launch.kernel, sources, inputs, outputs, guards)
         self.whole.add.append(node.fusion(launch, table, self.device_of))
@@ -197,8 +226,7 @@ class _RegionPatch:
 
     def _made(self, source: FromLaunch) -> str:
         """Reference of a launch's output: its position among the outputs that are tensors."""
-        stored = self._stored_updates()
-        port = sum((source.launch, k) not in stored for k in range(source.output))
+        port = sum((source.launch, k) not in self.stored for k in range(source.output))
         return f"+{self.region.name}_{source.launch}:{port}"
 
     def _symbols(self, launch: Launch, node: _Node) -> tuple[list[SymbolSource], list[Guard]]:
@@ -220,14 +248,14 @@ class _RegionPatch:
         return sources, guards
 
     # ---- values that no launch stores ----------------------------------------------------------
-    def _assignments(self, stored: Mapping[tuple[int, int], Edge]) -> list[str]:
+    def _assignments(self) -> list[str]:
         """AssignVariableOp nodes for new values that are also used as tensors, or not computed."""
         first = len(self.region.results)
         names = []
         for position, handle in enumerate(self.region.updates):
             operand = self.program.outputs[first + position]
             source = operand.source
-            if isinstance(source, FromLaunch) and (source.launch, source.output) in stored:
+            if isinstance(source, FromLaunch) and (source.launch, source.output) in self.stored:
                 continue
             name = f"{self.region.name}_assign{position}"
             value = self._reference(operand, f"{name}_value")
@@ -257,18 +285,15 @@ class _RegionPatch:
         if isinstance(source, FromLaunch):
             kernel = self.program.launches[source.launch].kernel
             buffer = kernel.with_role(Role.OUTPUT)[source.output]
-            wanted = tuple(index.from_dim(dim) for dim in operand.dims)
-            if buffer.dims == wanted:
-                return self._made(source)
-            return self._reshaped(
-                self._made(source), None, operand.dims, _datatype(buffer.dtype), name
-            )
+            seen = self.shapes[source.launch, source.output]
+            kind = _datatype(buffer.dtype)
+            return self._reshaped(self._made(source), seen, operand.dims, kind, name)
         return self._constant(source, operand.dims)[0]
 
     def _reshaped(
         self,
         reference: str,
-        given: tuple[Dim, ...] | None,
+        given: tuple[Dim, ...],
         wanted: tuple[Dim, ...],
         kind: int,
         name: str,
@@ -354,14 +379,10 @@ class _Node:
             shape = node.attr["_output_shapes"].list.shape.add()
             for size in sizes:
                 shape.dim.add(size=size)
-        return AddedNode(
-            self.name, "StitchedFusion", _encoded(node), device_of, tuple(self.inputs)
-        )
+        return AddedNode(self.name, "StitchedFusion", _encoded(node), device_of, tuple(self.inputs))
 
 
-def _source_of(
-    symbol: str, arguments: Sequence[Argument]
-) -> tuple[Argument, int, int, int] | None:
+def _source_of(symbol: str, arguments: Sequence[Argument]) -> tuple[Argument, int, int, int] | None:
     """(argument, axis, scale, offset) of a tensor dimension that is scale * symbol + offset."""
     best = None
     for argument in arguments:

@@ -2,9 +2,9 @@
 
 Grappler numbers unknown dimensions where it cannot prove them equal. Here the dimensions that enter
 the graph (iterator elements, arguments, placeholders) are symbols; TensorFlow's own shape inference
-runs at several values of them, and every other dimension is fitted to what it says there. Components
-of one iterator element share their unknown leading dimension: it is the batch. Each kernel guards
-the shapes of its inputs at run time (launch table), so a wrong assumption fails loudly.
+runs at several values of them, and every other dimension is fitted to what it says there.
+Components of one iterator element share their unknown leading dimension: it is the batch. Each
+kernel guards the shapes of its inputs at run time, so a wrong assumption fails loudly.
 """
 
 from __future__ import annotations
