@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stitchcore.artifact.launch import (
     FromConstant,
@@ -62,7 +62,7 @@ def build(
     """Plan and schedule every module, then compile all distinct kernels in batches.
 
     A region with an instruction that no kernel can hold is refused whole: its launches would not
-    cover it. Compilers run `options.jobs` at a time.
+    cover it. Compilers run `options.jobs` at a time. Dumps go to a folder per region.
     """
     seconds: dict[str, float] = {}
     regions: dict[str, RegionBuild] = {}
@@ -71,8 +71,9 @@ def build(
     for number, (key, module) in enumerate(modules.items()):
         if progress is not None:
             progress("plan", number, len(modules))
+        own = replace(options, dump=options.dump / key[:12]) if options.dump else options
         try:
-            state = run_stages(State(module, device, options), STAGES[:-1], seconds)
+            state = run_stages(State(module, device, own), STAGES[:-1], seconds)
         except Refused as refused:
             refusals.append(Refusal(key, refused.refusal.reason, str(refused.refusal)))
             continue
