@@ -17,6 +17,7 @@ import numpy as np
 
 from stitchcore import options as settings
 from stitchcore.commands import common, modules
+from stitchcore.compiled import buffers, run_kernel
 from stitchcore.debug import xla
 from stitchcore.hlo.print import print_module
 from stitchcore.plan.canonical import pattern_module
@@ -126,14 +127,18 @@ class _Bench:
 
     def measure(self, pattern: Pattern, kernel: CpuKernel, given: list[Array] | None) -> Timed:
         """Judge `kernel` as `pattern`, then time it beside XLA."""
-        run = lambda arrays: kernel.run(arrays, self.bindings, self.threads)  # noqa: E731
+
+        def run(arrays: Sequence[Array]) -> list[Array]:
+            return run_kernel(kernel, pattern, arrays, self.bindings, self.threads)
+
         check = check_kernel(pattern, self.plan.module, run, self.bindings, given)
         inputs = given or arguments(pattern.inputs, self.bindings, 0, check.data)
         rival, note = self._rival(pattern, inputs)
+        placed = buffers(kernel.kernel, inputs, self.bindings)
         ours: list[float] = []
         theirs: list[float] = []
         for _ in range(self.rounds):
-            ours.append(_median(kernel.seconds(inputs, self.bindings, REPEATS, self.threads)))
+            ours.append(_median(kernel.seconds(placed, self.bindings, REPEATS, self.threads)))
             if rival is not None:
                 theirs.append(_median(rival.seconds(REPEATS)))
         ratio = paired_ratio(theirs, ours) if theirs else None

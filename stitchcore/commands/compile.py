@@ -10,12 +10,11 @@ import click
 from stitchcore import options as settings
 from stitchcore.artifact import report as reports
 from stitchcore.commands import common, modules
+from stitchcore.emit import cuda
 from stitchcore.errors import Refused
 from stitchcore.kernel.text import print_kernel
 from stitchcore.stages import State
-
-KERNELS_PER_PROGRAM = 20
-"""NVRTC programs hold this many kernels: beyond, its optimizer slows down more than start-up."""
+from stitchcore.target import nvrtc
 
 
 @click.command("compile")
@@ -42,13 +41,14 @@ def command(
     options = settings.of_this_process()
     device = common.device_of(target or common.host_target(), output)
     build = modules.build_options(options, output, planner=planner, dump=dump, restart=restart)
-    last = "compile" if device.kind == "cpu" else "schedule"
+    cpu = device.kind == "cpu"
+    last = "compile" if cpu else "schedule"
     state, seconds = modules.run(module, device, build, output, last)
     folder = out or Path(module.name.partition(".")[0] + ".stitch")
     folder.mkdir(parents=True, exist_ok=True)
     written = [_write(folder / "kernels.txt", "\n".join(map(print_kernel, state.kernels)))]
     try:
-        binaries = _cpu(state, folder) if device.kind == "cpu" else _gpu(state, folder)
+        binaries = _cpu(state, folder) if cpu else _gpu(state, folder, device.target)
     except Refused as refused:
         common.fail_refused(output, str(module), refused)
     page = reports.html(modules.report_of(state, str(module), seconds))
@@ -58,7 +58,8 @@ def command(
         output.document({"folder": str(folder), "target": device.target, "binaries": binaries})
         return
     for entry in binaries:
-        output.console.print(" ".join(f"{name} {value}" for name, value in entry.items()))
+        line = ", ".join(f"{name} {value}" for name, value in entry.items() if value != [])
+        output.console.print(line, markup=False)
     kernels = len(state.kernels)
     output.console.print(f"{kernels} kernels for {device.target}; report: {folder}/report.html")
 
@@ -86,6 +87,24 @@ def _cpu(state: State, folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def _gpu(state: State, folder: Path) -> list[dict[str, Any]]:
-    """CUDA sources, cubins and what the compiler says of registers and spills."""
-    raise NotImplementedError
+def _gpu(state: State, folder: Path, target: str) -> list[dict[str, Any]]:
+    """CUDA sources, cubins, and what the compiler says of each kernel's registers and spills."""
+    entries = []
+    kernels = state.kernels
+    for number, first in enumerate(range(0, len(kernels), nvrtc.BATCH)):
+        batch = kernels[first : first + nvrtc.BATCH]
+        source = cuda.render(batch)
+        _write(folder / f"kernels_{number:02d}.cu", source)
+        program = nvrtc.compile_cuda(source, target)
+        used = program.resources
+        entries.append(
+            {
+                "file": _write(folder / f"kernels_{number:02d}.cubin", program.data),
+                "kernels": len(batch),
+                "bytes": len(program.data),
+                "compiler": f"NVRTC {program.version}",
+                "registers": max((one.registers for one in used), default=0),
+                "spill_bytes": sum(one.spill_bytes for one in used),
+            }
+        )
+    return entries

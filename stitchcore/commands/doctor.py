@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import subprocess
@@ -26,7 +25,7 @@ from stitchcore.commands.worker import PACKAGE
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Refused
 from stitchcore.options import Options
-from stitchcore.target import toolchain
+from stitchcore.target import nvrtc, toolchain
 
 SUPPORTED = "2.15 to 2.21"
 MARKS = {"ok": "[green]ok[/green]", "missing": "[red]missing[/red]", "absent": "[yellow]-[/yellow]"}
@@ -194,12 +193,12 @@ def _gpu() -> Finding:
 
 
 def _nvrtc() -> Finding:
-    spec = importlib.util.find_spec("nvidia")
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        if list(Path(folder).glob("cuda_nvrtc/lib/libnvrtc.so*")):
-            return Finding("NVRTC", "ok", "kernels can be compiled as CUDA C++")
-    mend = "pip install 'stitchcore[cuda12]', to compile for sm_NN"
-    return Finding("NVRTC", "absent", "not installed", mend)
+    try:
+        version = nvrtc.nvrtc_version()
+    except Refused:
+        mend = "pip install 'stitchcore[cuda12]', to compile for sm_NN"
+        return Finding("NVRTC", "absent", "not installed", mend)
+    return Finding("NVRTC", "ok", f"{version}: kernels can be compiled as CUDA C++")
 
 
 def _xla() -> Finding:

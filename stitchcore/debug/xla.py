@@ -7,9 +7,11 @@ this one can be used. Needs jaxlib 0.9 or later.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +55,7 @@ class Executable:
 
 def load(text: str, arguments: Sequence[Array]) -> Executable:
     """Compile `text` for this machine's cores and place `arguments`. Raises NoXla."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # or XLA logs every client
     try:
         return _load(text, arguments)
     except ImportError as error:
@@ -65,7 +68,7 @@ def load(text: str, arguments: Sequence[Array]) -> Executable:
 def _load(text: str, arguments: Sequence[Array]) -> Executable:
     from jaxlib import _hlo, _jax, xla_client
 
-    client = xla_client.make_cpu_client()
+    client = _client()
     module = _hlo.hlo_module_from_text(_ALIAS.sub("", text, count=1))
     computation = _hlo.XlaComputation(module.as_serialized_hlo_module_proto())
     stable = xla_client._xla.mlir.xla_computation_to_mlir_module(computation)
@@ -74,6 +77,14 @@ def _load(text: str, arguments: Sequence[Array]) -> Executable:
     device = client.devices()[0]
     executable = client.compile_and_load(stable, _jax.DeviceList((device,)), options)
     return Executable(executable, [_put(np.asarray(a), device) for a in arguments])
+
+
+@lru_cache(maxsize=1)
+def _client() -> Any:
+    """One client per process: each has threads of its own."""
+    from jaxlib import xla_client
+
+    return xla_client.make_cpu_client()
 
 
 def _put(array: Array, device: Any) -> Any:

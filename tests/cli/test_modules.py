@@ -15,6 +15,7 @@ from stitchcore.commands.common import host_target
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 SMALL = WORKLOADS / "softmax_grad.hlo.xz"
+LAYER_NORM = WORKLOADS / "layernorm_gelu_grad.hlo.xz"
 MLP = WORKLOADS / "mlp_nodrop_train.hlo.xz"
 
 
@@ -68,7 +69,7 @@ def test_compile_for_another_level_of_the_same_architecture(tmp_path: Path) -> N
 
 
 def test_bench_judges_and_times_every_kernel() -> None:
-    kernels = as_json("bench", SMALL, "--rounds", "3", "--no-xla")["kernels"]
+    kernels = as_json("bench", LAYER_NORM, "--rounds", "3", "--no-xla")["kernels"]
     assert len(kernels) == 1
     assert kernels[0]["passed"]
     assert kernels[0]["informative"]
@@ -119,3 +120,12 @@ def test_explain_says_when_one_kernel_holds_both(tmp_path: Path) -> None:
     lines = (tmp_path / "01_plan.txt").read_text().splitlines()
     both = next(line.split()[1:3] for line in lines if line.startswith("  outputs "))
     assert as_json("explain", *both, "--module", SMALL)["together"]
+
+
+def test_compile_as_cuda_without_a_gpu(tmp_path: Path) -> None:
+    pytest.importorskip("nvidia.cuda_nvrtc", reason="no NVRTC: pip install 'stitchcore[cuda12]'")
+    out = tmp_path / "cuda"
+    entry = as_json("compile", SMALL, "--target", "sm_90", "--out", out)["binaries"][0]
+    assert entry["registers"] > 0
+    assert (out / entry["file"]).read_bytes()[:4] == b"\x7fELF"
+    assert "__global__" in (out / "kernels_00.cu").read_text()
