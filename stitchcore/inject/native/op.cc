@@ -229,6 +229,7 @@ class Call {
         dims_(table_.results.size() * kMaxRank),
         inputs_(fusion->input_types.size()),
         outputs_(fusion->outputs.size()),
+        from_pool_(fusion->outputs.size()),
         variables_(fusion->variables.size()),
         buffers_(table_.operands.size() + table_.results.size()) {}
 
@@ -317,7 +318,7 @@ class Call {
         void* buffer = PoolAllocate(bytes);
         if (buffer == nullptr) return Fail("out of memory");
         tensor = TF_NewTensor(output.type, Dims(i), rank, buffer, bytes, ReleasePooled, nullptr);
-        pooled_ |= true;
+        from_pool_[result.position] = true;
       } else {
         tensor = TF_AllocateOutput(context_, result.position, output.type, Dims(i), rank, bytes,
                                    status_.status);
@@ -421,10 +422,9 @@ class Call {
   }
 
   bool SetPooled() {
-    if (!pooled_) return true;
     for (const Result& result : table_.results) {
-      if (result.kind != Kind::kTensor || !fusion_.outputs[result.position].pooled) continue;
-      // Tensors that TensorFlow allocated are set already; setting them again is harmless.
+      if (result.kind != Kind::kTensor || !from_pool_[result.position]) continue;
+      // Tensors that TensorFlow allocated are set already, and must not be set again.
       TF_SetOutput(context_, result.position, outputs_[result.position], status_.status);
       if (!Check()) return false;
     }
@@ -438,12 +438,13 @@ class Call {
   Small<int64_t, 8> symbols_;
   Small<int64_t, 8 * kMaxRank> dims_;
   Small<TF_Tensor*, 32> inputs_, outputs_;
+  Small<char, 32> from_pool_;  // by op output
   Small<StitchVariable, 4> variables_;
   Small<void*, 48> buffers_;
   void* session_ = nullptr;
   void* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
-  bool pooled_ = false, succeeded_ = false;
+  bool succeeded_ = false;
 };
 
 void ComputeFusion(void* kernel, TF_OpKernelContext* context) {
