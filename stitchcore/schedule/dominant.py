@@ -32,6 +32,10 @@ FEW_ROWS = 32
 EXPENSIVE = 10
 """From this cost (simple operations an element) a value is kept rather than computed again."""
 
+CROSSING = 48
+"""From this cost a large value is stored for a later phase: it is written and read again, which
+takes as long as some dozens of vector operations."""
+
 LIMIT = 1 << 20
 
 

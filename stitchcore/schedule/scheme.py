@@ -17,7 +17,7 @@ from stitchcore.hlo.instruction import Instruction
 from stitchcore.plan.pattern import Pattern
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominant import (
-    EXPENSIVE,
+    CROSSING,
     Dominants,
     Home,
     HomeKind,
@@ -181,9 +181,9 @@ class _Demand:
         cost = self.dominants.costs[value]
         if state.home is None:
             earlier = self.computed.get(value, phase) < phase
-            return earlier and cost >= EXPENSIVE and value not in self.axes.constant
+            return earlier and cost >= CROSSING and value not in self.axes.constant
         if state.home.kind is HomeKind.ROWS and state.home.axes != frozenset(self.axes.of(value)):
-            return cost >= EXPENSIVE
+            return cost >= CROSSING
         return True
 
     def _store(self, value: Instruction) -> None:
