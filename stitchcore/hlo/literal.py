@@ -111,6 +111,8 @@ def _format_number(value: bool | int | float, dtype: str) -> str:
         return "nan"
     if value in (np.inf, -np.inf):
         return "inf" if value > 0 else "-inf"
+    if value == 0 and np.signbit(value):
+        return "-0.0"  # XLA's parser reads "-0" as an integer and loses the sign
     digits = {"f64": 17, "f32": 9}.get(dtype, 6)
     short = f"{value:.{digits - 3}g}"
     target = DTYPES[dtype].numpy

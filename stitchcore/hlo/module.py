@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.instruction import Computation, Instruction
 
 
@@ -28,4 +29,4 @@ class Module:
     def outputs(self) -> tuple[Instruction, ...]:
         """The values the module returns: the root tuple's operands, or the root itself."""
         root = self.entry.root
-        return root.operands if root.opcode == "tuple" else (root,)
+        return root.operands if root.opcode == op.TUPLE else (root,)

@@ -151,6 +151,9 @@ def _resolve(state: _State, root: Instruction) -> Instruction:
             resolved[node] = node
         elif form in resolved:
             resolved[node] = resolved[form]
+        elif form in next_form:
+            # It waits further down the stack for this very form: rules that undo each other.
+            raise Refused(node.opcode, Reason.STEP_LIMIT, "rules turn it back into itself")
         else:
             next_form[node] = form
             stack.append(form)

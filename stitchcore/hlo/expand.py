@@ -1,0 +1,154 @@
+"""Composite opcodes written with primitive ones, so that they can be stitched: named rules that
+run together with simplification's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stitchcore.hlo import build
+from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.dim import Dim
+from stitchcore.hlo.instruction import Computation, Instruction, computation, instruction
+from stitchcore.hlo.module import Module
+from stitchcore.hlo.query import monoid
+from stitchcore.hlo.shape import Shape
+from stitchcore.hlo.simplify import DEFAULT_STEP_LIMIT, RULES, NamedRule, Simplified, simplify
+
+
+def batch_norm_training(node: Instruction) -> Instruction | None:
+    """(normalised, mean, variance): two passes, the variance of the centred values."""
+    operand, scale, offset = node.operands
+    norm = _Norm(node)
+    x = norm.widen(operand)
+    mean = norm.mean(x)
+    centred = build.elementwise(op.SUBTRACT, x, norm.spread(mean))
+    variance = norm.mean(build.elementwise(op.MULTIPLY, centred, centred))
+    result = norm.normal(centred, variance, scale, offset)
+    narrow = [build.convert(part, scale.shape.dtype) for part in (mean, variance)]
+    return build.tuple_([build.convert(result, operand.shape.dtype), *narrow])
+
+
+def batch_norm_inference(node: Instruction) -> Instruction | None:
+    operand, scale, offset, mean, variance = node.operands
+    norm = _Norm(node)
+    shift = norm.spread(norm.widen(mean))
+    centred = build.elementwise(op.SUBTRACT, norm.widen(operand), shift)
+    result = norm.normal(centred, norm.widen(variance), scale, offset)
+    return build.convert(result, operand.shape.dtype)
+
+
+def batch_norm_grad(node: Instruction) -> Instruction | None:
+    """(gradient of the operand, of the scale, of the offset)."""
+    operand, scale, mean, variance, gradient = node.operands
+    norm = _Norm(node)
+    dy = norm.widen(gradient)
+    shift = norm.spread(norm.widen(mean))
+    centred = build.elementwise(op.SUBTRACT, norm.widen(operand), shift)
+    inverse = norm.inverse(norm.widen(variance))
+    offset_grad = norm.sum(dy)
+    product = norm.sum(build.elementwise(op.MULTIPLY, dy, centred))
+    scale_grad = build.elementwise(op.MULTIPLY, product, inverse)
+    # dx = scale * inverse * (dy - mean(dy) - centred * inverse^2 * mean(dy * centred))
+    squared = build.elementwise(op.MULTIPLY, inverse, inverse)
+    slope = build.elementwise(op.MULTIPLY, squared, norm.over_count(product))
+    inner = build.elementwise(op.SUBTRACT, dy, norm.spread(norm.over_count(offset_grad)))
+    along = build.elementwise(op.MULTIPLY, centred, norm.spread(slope))
+    inner = build.elementwise(op.SUBTRACT, inner, along)
+    factor = build.elementwise(op.MULTIPLY, norm.widen(scale), inverse)
+    result = build.elementwise(op.MULTIPLY, inner, norm.spread(factor))
+    parts = ((result, operand), (scale_grad, scale), (offset_grad, scale))
+    return build.tuple_([build.convert(part, like.shape.dtype) for part, like in parts])
+
+
+class _Norm:
+    """The pieces that the three batch-normalisation opcodes share; all in float32 or wider."""
+
+    def __init__(self, node: Instruction) -> None:
+        shape = node.operands[0].shape
+        self.dims, self.axis = shape.dims, node["feature_index"]
+        self.dtype = shape.dtype if shape.dtype == "f64" else "f32"
+        self.epsilon = node["epsilon"]
+        self.others = tuple(i for i in range(shape.rank) if i != self.axis)
+        count: Dim = 1
+        for i in self.others:
+            count = count * self.dims[i]
+        self.count = count
+
+    def widen(self, node: Instruction) -> Instruction:
+        return build.convert(node, self.dtype)
+
+    def spread(self, row: Instruction) -> Instruction:
+        return build.broadcast(row, self.dims, (self.axis,))
+
+    def sum(self, x: Instruction) -> Instruction:
+        return build.reduce(x, self.others, op.ADD)
+
+    def over_count(self, row: Instruction) -> Instruction:
+        if isinstance(self.count, int):
+            count = build.constant(float(self.count), self.dtype)
+        else:
+            count = instruction(op.CONSTANT, Shape(self.dtype), ratio=(self.count, 1))
+        return build.elementwise(op.DIVIDE, row, build.broadcast(count, row.shape.dims, ()))
+
+    def mean(self, x: Instruction) -> Instruction:
+        return self.over_count(self.sum(x))
+
+    def inverse(self, variance: Instruction) -> Instruction:
+        stable = build.elementwise(op.ADD, variance, build.splat(self.epsilon, variance))
+        return build.elementwise(op.RSQRT, stable)
+
+    def normal(
+        self, centred: Instruction, variance: Instruction, scale: Instruction, offset: Instruction
+    ) -> Instruction:
+        factor = build.elementwise(op.MULTIPLY, self.inverse(variance), self.widen(scale))
+        scaled = build.elementwise(op.MULTIPLY, centred, self.spread(factor))
+        return build.elementwise(op.ADD, scaled, self.spread(self.widen(offset)))
+
+
+def split_reduce(node: Instruction) -> Instruction | None:
+    """A reduce of several values that do not meet is several reduces."""
+    count = len(node.operands) // 2
+    body = node["to_apply"]
+    if count < 2 or body.root.opcode != op.TUPLE or node.shape.elements is None:
+        return None
+    parts = []
+    for i, combined in enumerate(body.root.operands):
+        single = _monoid_of(combined, body.parameters[i], body.parameters[count + i])
+        if single is None:
+            return None
+        operands = (node.operands[i], node.operands[count + i])
+        parts.append(
+            instruction(
+                op.REDUCE,
+                node.shape.elements[i],
+                operands,
+                dimensions=node["dimensions"],
+                to_apply=single,
+            )
+        )
+    return build.tuple_(parts)
+
+
+def _monoid_of(combined: Instruction, left: Instruction, right: Instruction) -> Computation | None:
+    """The two-parameter computation of `combined`, when it only combines these two parameters."""
+    if combined.opcode not in op.REDUCERS or set(combined.operands) != {left, right}:
+        return None
+    first = build.parameter(0, left.shape.dtype)
+    second = build.parameter(1, right.shape.dtype)
+    renamed = {left: first, right: second}
+    root = build.elementwise(combined.opcode, *(renamed[o] for o in combined.operands))
+    body = computation((first, second), root)
+    return body if monoid(body) is not None else None
+
+
+EXPANSIONS: Sequence[NamedRule] = (
+    NamedRule("batch_norm_training", frozenset({op.BATCH_NORM_TRAINING}), batch_norm_training),
+    NamedRule("batch_norm_inference", frozenset({op.BATCH_NORM_INFERENCE}), batch_norm_inference),
+    NamedRule("batch_norm_grad", frozenset({op.BATCH_NORM_GRAD}), batch_norm_grad),
+    NamedRule("split_reduce", frozenset({op.REDUCE}), split_reduce),
+)
+
+
+def expand(module: Module, step_limit: int = DEFAULT_STEP_LIMIT) -> Simplified:
+    """`module` simplified, with composite opcodes expanded where a rule knows how."""
+    return simplify(module, step_limit, (*EXPANSIONS, *RULES))
