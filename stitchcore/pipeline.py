@@ -28,7 +28,7 @@ from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.hlo.module import Module
 from stitchcore.options import Options
 from stitchcore.plan.cost import total
-from stitchcore.program import Build, build, program, stitched_share
+from stitchcore.program import Build, build, program
 from stitchcore.proof import Proof, prove
 from stitchcore.stages import BuildOptions
 from stitchcore.target.toolchain import find_compiler
@@ -285,18 +285,37 @@ def _expectation(work: Work) -> Expectation:
     builds = [work.made.regions[key] for key in chosen]
     before = total(region.plan.unfused for region in builds)
     after = total(region.plan.planned for region in builds)
-    _, saveable = stitched_share(builds, work.device)
-    members = {region.name: len(region.members) for region in work.partition.regions}
+    sizes = {region.name: _node_bytes(work, region) for region in work.partition.regions}
     stitched = [name for name, key in work.regions.items() if key in work.programs]
     return Expectation(
-        kernels_before=sum(members[name] for name in stitched),
+        kernels_before=sum(len(sizes[name]) for name in stitched),
         kernels_after=sum(len(work.programs[key].launches) for key in chosen),
-        bytes_before=before.bytes,
+        bytes_before=sum(sum(sizes[name]) for name in stitched),
         bytes_after=after.bytes,
-        bytes_saveable=saveable,
+        bytes_saveable=sum(map(sum, sizes.values())),
         seconds_before=before.seconds,
         seconds_after=after.seconds,
     )
+
+
+def _node_bytes(work: Work, region: Any) -> list[int]:
+    """Bytes that the framework's own operations of a region read and write, one entry per operation
+    that moves data; unknown dimensions at the framework's nominal size."""
+    from stitchcore.tensorflow.allow import ALLOWED
+
+    graph = work.partition.graph
+    found = []
+    for node in region.members:
+        rule = ALLOWED.get(graph.nodes[node].op)
+        if rule is not None and rule.view:
+            continue
+        tensors = [t for t in graph.data[node] if graph.dtype(t) != "resource"]
+        edge = type(tensors[0]) if tensors else None
+        if edge is None:
+            continue
+        tensors += [edge(node, port) for port in range(len(graph.output_types[node]))]
+        found.append(sum(graph.byte_size(tensor) for tensor in tensors))
+    return found
 
 
 def _report(work: Work) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 The reference is the same computation in float64 with HLO's storage rounding, ranges and bit
 widths. Ours passes where `err(ours) <= 2 * err(theirs) + tolerance`, element by element, `theirs`
 being the framework's own result (and its error at least what is ordinary in that array). Elements
-on which a decision (compare, floor, cast) fell the other way are counted apart and may be at most
-DECISION_SHARE of all.
+on which a decision (compare, floor, cast) fell the other way, and those within twice the framework's
+worst error though not within their own bound, are counted apart and may be at most DECISION_SHARE
+of all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DECISION_SHARE = 1e-5
-"""Largest share of elements that may differ because a decision fell the other way."""
+"""Largest share of elements that may be counted apart."""
 
 ORDINARY_QUANTILE = 0.999
 """The framework's error on an element counts as at least its error at this quantile of the array:
@@ -84,6 +85,7 @@ def judge(
         if sensitivity is not None:
             allowed = allowed + np.where(np.isfinite(sensitivity), sensitivity, 0.0)
         worst_theirs = 0.0
+        tail = np.zeros(error.shape, np.bool_)
         if theirs is not None:
             framework = theirs.astype(np.float64)
             theirs_error = np.where(special, 0.0, np.abs(framework - expected))
@@ -91,10 +93,12 @@ def judge(
             ordinary = _ordinary_error(theirs_error[usable])
             allowed = allowed + 2.0 * np.where(usable, np.maximum(theirs_error, ordinary), 0.0)
             worst_theirs = float(np.max(theirs_error, initial=0.0, where=usable))
+            tail = ~special & (error <= 2.0 * worst_theirs)
         same_special = np.where(np.isnan(wide), np.isnan(got), got == wide)
         bad = np.where(special, ~same_special, ~(error <= allowed))
         magnitude = float(np.max(np.abs(finite), initial=0.0))
-    return _verdict(bad, error, worst_theirs, magnitude, decided, informative(wide))
+    apart = tail if decided is None else tail | decided
+    return _verdict(bad, error, worst_theirs, magnitude, apart, informative(wide))
 
 
 def _ordinary_error(errors: NDArray[np.float64]) -> float:

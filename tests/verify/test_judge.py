@@ -77,3 +77,16 @@ def test_constant_data_shows_nothing() -> None:
 def test_shapes_must_agree() -> None:
     with pytest.raises(ValueError, match="shapes differ"):
         judge(OURS, REFERENCE[:5])
+
+
+def test_elements_within_twice_the_frameworks_worst_error_are_counted_apart() -> None:
+    """One such element in 200,000 passes; the same error on three of them, or a larger one, fails."""
+    reference = np.random.default_rng(1).standard_normal(200_000)
+    theirs = reference.astype(np.float32)
+    theirs[:150] += 1e-3  # fewer than what is ordinary
+    for count, error, passed in ((1, 1.5e-3, True), (3, 1.5e-3, False), (1, 3e-3, False)):
+        ours = reference.astype(np.float32)
+        ours[1000 : 1000 + count] += error
+        verdict = judge(ours, reference, theirs, tolerance=1e-7)
+        assert verdict.passed is passed, str(verdict)
+        assert verdict.failures + verdict.decisions == count
