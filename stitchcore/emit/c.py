@@ -20,7 +20,7 @@ from stitchcore.emit.render import (
     register_type,
     size_of,
 )
-from stitchcore.emit.tile import cut, needs_tiles, spread, tile_size
+from stitchcore.emit.tile import cut, needs_tiles, spread, stretches, tile_size
 from stitchcore.hlo import opcodes
 from stitchcore.kernel import index
 from stitchcore.kernel.nodes import (
@@ -42,6 +42,10 @@ from stitchcore.kernel.walk import outer_accumulators, statements
 
 SUM_BLOCK = 1024
 """Iterations a rounding reduction adds in one run; the runs' results are added in double."""
+
+
+_LARGEST_EXTENT = 2**40
+"""No symbol of a kernel is larger: more elements than memory holds."""
 
 
 def render(kernels: Sequence[Kernel]) -> str:
@@ -107,7 +111,9 @@ class _C(Renderer):
             self.emit(f"(void){symbol};")
         for error in checks:
             self.emit(f"bool failed_{error} = false;")
+        self.ranges = dict.fromkeys(kernel.symbols, (0, _LARGEST_EXTENT))
         self.open(self.loop_head(section.variable, "task_begin", "task_end"))
+        self.bound(section.variable, 0, section.tasks)
         self.body(section.body)
         self.close()
         result = "0"
@@ -152,6 +158,13 @@ class _C(Renderer):
 
     # ---- statements ----------------------------------------------------------------------------
     def lane_loop(self, loop: Loop) -> None:
+        """Each stretch between the limits of pads and concatenations is a loop of its own."""
+        for begin, end in stretches(loop):
+            part = replace(loop, begin=begin, end=end)
+            self.bound(loop.variable, begin, end)
+            self.stretch(part)
+
+    def stretch(self, loop: Loop) -> None:
         sums = outer_accumulators(loop)
         rounding = [a for a in sums if opcodes.record(a.reducer).ulp > 0]
         extent = index.add(loop.end, index.multiply(loop.begin, -1))
@@ -160,13 +173,13 @@ class _C(Renderer):
         elif rounding and not (isinstance(extent, int) and extent <= SUM_BLOCK):
             self.blocked(loop, sums)
         else:
-            self.vector_loop(loop, sums, index_text(loop.begin), index_text(loop.end))
+            self.vector_loop(loop, sums, self.index(loop.begin), self.index(loop.end))
 
     def tiled(self, loop: Loop) -> None:
         """A lane loop around serial loops, turned inside out (tile.py)."""
         size, base = tile_size(loop.begin, loop.end), f"{loop.variable}_block"
         last = f"{loop.variable}_last"
-        begin, end = index_text(loop.begin), index_text(loop.end)
+        begin, end = self.index(loop.begin), self.index(loop.end)
         self.open(self.loop_head(base, begin, end, str(size)))
         extent = index.add(loop.end, index.multiply(loop.begin, -1))
         whole = isinstance(extent, int) and extent % size == 0
@@ -185,8 +198,9 @@ class _C(Renderer):
     def pieces(self, loop: Loop, body: Sequence[Statement], begin: str, end: str) -> None:
         for part in cut(body).parts:
             if isinstance(part, Loop):
-                first, stop = index_text(part.begin), index_text(part.end)
+                first, stop = self.index(part.begin), self.index(part.end)
                 self.open(self.loop_head(part.variable, first, stop))
+                self.bound(part.variable, part.begin, part.end)
                 self.pieces(loop, part.body, begin, end)
                 self.close()
             else:
@@ -199,7 +213,7 @@ class _C(Renderer):
         Full runs have a constant length of their own: with a variable one gcc loses the loop.
         """
         block = f"{loop.variable}_block"
-        begin, end = index_text(loop.begin), index_text(loop.end)
+        begin, end = self.index(loop.begin), self.index(loop.end)
         self.open("")
         for update in sums:
             wide = _wide(update.scalar)

@@ -145,6 +145,8 @@ class _Cuda(Renderer):
         self.shared_offset = 0
         variable = section.variable
         head = f"for (long {variable} = first_task; {variable} < tasks; {variable} += gridDim.x)"
+        self.ranges = {}
+        self.bound(section.variable, 0, section.tasks)
         self.open(head)
         self.body(section.body)
         if _locals(section):
@@ -187,6 +189,7 @@ class _Cuda(Renderer):
         begin, end = index_text(loop.begin, 1), index_text(loop.end)
         variable = loop.variable
         self.open(self.loop_head(variable, f"{begin} + threadIdx.x", end, "blockDim.x"))
+        self.bound(variable, loop.begin, loop.end)
         self.in_lanes = True
         self.body(loop.body)
         self.in_lanes = False

@@ -145,6 +145,7 @@ class Renderer:
         self.depth = 0
         self.in_lanes = False
         self.names: dict[Scalar, str] = {}
+        self.ranges: dict[str, index.Range] = {}
 
     def emit(self, text: str) -> None:
         self.lines.append("  " * self.depth + text if text and text[0] != "#" else text)
@@ -170,7 +171,7 @@ class Renderer:
             case Load():
                 return self.load(node)
             case FromIndex():
-                return f"st_convert_s64_{node.dtype}({index_text(node.index)})"
+                return f"st_convert_s64_{node.dtype}({self.index(node.index)})"
             case InRange():
                 return self.in_range(node)
         return self.apply(node)
@@ -182,12 +183,34 @@ class Renderer:
         return f"st_load_{node.dtype}({element})" if node.dtype in HALVES else element
 
     def element(self, buffer: Buffer, indices: Sequence[Index]) -> str:
-        return f"{buffer.name}[{index_text(flat_index(buffer, indices))}]"
+        simple = [index.simplify(i, self.ranges) for i in indices]
+        return f"{buffer.name}[{index_text(flat_index(buffer, simple))}]"
+
+    def index(self, node: Index, level: int = 0) -> str:
+        """An index as text, simplified by the ranges of the loops around it."""
+        return index_text(index.simplify(node, self.ranges), level)
+
+    def bound(self, variable: str, begin: Index, end: Index) -> None:
+        """Remember the range of a loop's variable where it is known."""
+        first, last = index.bounds(begin, self.ranges), index.bounds(end, self.ranges)
+        self.ranges.pop(variable, None)
+        if first is not None and last is not None and first[0] < last[1]:
+            self.ranges[variable] = (first[0], last[1] - 1)
 
     def in_range(self, node: InRange) -> str:
-        position = index_text(node.index, 2)
-        low, high = index_text(node.low, 2), index_text(node.high, 2)
-        return f"(({position} >= {low}) & ({position} < {high}))"
+        position, low, high = (
+            index.bounds(i, self.ranges) for i in (node.index, node.low, node.high)
+        )
+        above = position is not None and low is not None and position[0] >= low[1]
+        below = position is not None and high is not None and position[1] < high[0]
+        under = position is not None and low is not None and position[1] < low[0]
+        over = position is not None and high is not None and position[0] >= high[1]
+        if under or over:
+            return "false"
+        tests = [] if above else [f"({self.index(node.index, 2)} >= {self.index(node.low, 2)})"]
+        if not below:
+            tests.append(f"({self.index(node.index, 2)} < {self.index(node.high, 2)})")
+        return f"({' & '.join(tests)})" if tests else "true"
 
     def apply(self, node: Apply) -> str:
         operands = [self.expression(operand) for operand in node.operands]
@@ -262,7 +285,8 @@ class Renderer:
         begin, end = loop.begin, loop.end
         if self.in_lanes and isinstance(begin, int) and isinstance(end, int) and unrolled(loop):
             self.emit(f"ST_UNROLL({max(end - begin, 1)})")
-        self.open(self.loop_head(loop.variable, index_text(begin), index_text(end)))
+        self.open(self.loop_head(loop.variable, self.index(begin), self.index(end)))
+        self.bound(loop.variable, begin, end)
         self.body(loop.body)
         self.close()
 

@@ -17,6 +17,7 @@ from stitchcore.kernel.nodes import (
     Accumulate,
     Accumulator,
     If,
+    InRange,
     Let,
     Loop,
     Scalar,
@@ -28,6 +29,7 @@ UNROLLED = 16
 """A serial loop of at most so many iterations is unrolled inside its lane loop instead."""
 
 _PREFERRED, _LARGEST, _VECTOR = 256, 512, 16
+_STRETCHES = 6
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,36 @@ def tile_size(begin: Index, end: Index) -> int:
             if extent % size == 0:
                 return size
     return _PREFERRED
+
+
+def stretches(loop: Loop) -> list[tuple[Index, Index]]:
+    """Parts of a lane loop within which the InRange tests on its variable do not change.
+
+    The whole loop where bounds are symbolic, or where there would be more than _STRETCHES parts.
+    """
+    begin, end = loop.begin, loop.end
+    if not (isinstance(begin, int) and isinstance(end, int)) or begin >= end:
+        return [(begin, end)]
+    cuts = {begin, end}
+    for node in expressions(loop.body):
+        if isinstance(node, InRange):
+            offset = _offset(node.index, loop.variable)
+            for limit in (node.low, node.high):
+                if offset is not None and isinstance(limit, int) and begin < limit - offset < end:
+                    cuts.add(limit - offset)
+    ordered = sorted(cuts)
+    if len(ordered) > _STRETCHES + 1:
+        return [(begin, end)]
+    return list(zip(ordered, ordered[1:], strict=False))
+
+
+def _offset(node: Index, variable: str) -> int | None:
+    """c when `node` is variable + c."""
+    if node == Variable(variable):
+        return 0
+    if isinstance(node, Binary) and node.operator == "+" and isinstance(node.right, int):
+        return node.right if node.left == Variable(variable) else None
+    return None
 
 
 def _mentions(part: Sequence[Statement] | Loop, scalar: Scalar) -> bool:

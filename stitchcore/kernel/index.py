@@ -151,6 +151,64 @@ def evaluate(index: Index, bindings: Mapping[str, int]) -> int:
     return max(left, right)
 
 
+Range = tuple[int, int]
+"""Least and greatest value of a variable, both included."""
+
+
+def bounds(index: Index, ranges: Mapping[str, Range]) -> Range | None:
+    """A range that holds every value of `index`, or None when a variable's range is unknown."""
+    if isinstance(index, int):
+        return index, index
+    if isinstance(index, Variable):
+        return ranges.get(index.name)
+    left, right = bounds(index.left, ranges), bounds(index.right, ranges)
+    if left is None or right is None:
+        return None
+    match index.operator:
+        case "+":
+            return left[0] + right[0], left[1] + right[1]
+        case "*":
+            corners = [a * b for a in left for b in right]
+            return min(corners), max(corners)
+        case "//":
+            if right[0] < 1 or left[0] < 0:
+                return None
+            return left[0] // right[1], left[1] // right[0]
+        case "%":
+            if right[0] < 1 or left[0] < 0:
+                return None
+            return 0, min(left[1], right[1] - 1)
+        case "min":
+            return min(left[0], right[0]), min(left[1], right[1])
+    return max(left[0], right[0]), max(left[1], right[1])
+
+
+def simplify(index: Index, ranges: Mapping[str, Range]) -> Index:
+    """`index` with the same value for all variables within `ranges`, and what they decide folded."""
+    if not isinstance(index, Binary):
+        return index
+    left, right = simplify(index.left, ranges), simplify(index.right, ranges)
+    first, second = bounds(left, ranges), bounds(right, ranges)
+    if index.operator in ("+", "*"):
+        return add(left, right) if index.operator == "+" else multiply(left, right)
+    if first is None or second is None:
+        return Binary(index.operator, left, right)
+    match index.operator:
+        case "min" if first[1] <= second[0]:
+            return left
+        case "min" if second[1] <= first[0]:
+            return right
+        case "max" if first[0] >= second[1]:
+            return left
+        case "max" if second[0] >= first[1]:
+            return right
+        case "//" if 0 <= first[0] and first[1] < second[0]:
+            return 0
+        case "%" if 0 <= first[0] and first[1] < second[0]:
+            return left
+    return Binary(index.operator, left, right)
+
+
 def postfix(index: Index, symbols: tuple[str, ...]) -> tuple[int, ...]:
     """`index` over symbols as the flat integer program of launch tables (docs/contracts.md).
 

@@ -10,10 +10,12 @@ import pytest
 from stitchcore.device.host import host_device
 from stitchcore.emit import c
 from stitchcore.emit.render import index_text, literal
+from stitchcore.hlo import opcodes
 from stitchcore.hlo.shape import DTYPES
-from stitchcore.kernel.index import Variable, maximum, modulo
+from stitchcore.kernel.index import Variable, maximum, minimum, modulo
 from stitchcore.kernel.interpret import interpret
 from stitchcore.kernel.nodes import (
+    Apply,
     Check,
     InRange,
     Kernel,
@@ -144,3 +146,22 @@ def test_index_text_keeps_the_tree() -> None:
     assert index_text((i + j) * 4 + modulo(i, 3)) == "(i + j) * 4 + i % 3"
     assert index_text(i * (j // 2)) == "i * (j / 2)"
     assert index_text(maximum(i + -1, 0)) == "st_max(i + (-1), 0)"
+
+
+def test_a_concatenation_inlined_into_its_user_becomes_one_loop_a_piece() -> None:
+    lane = Variable("lane")
+    a, b = device("a", "f32", (18,), Role.INPUT), device("b", "f32", (22,), Role.INPUT)
+    y = device("y", "f32", (40,), Role.OUTPUT)
+    left = Load(a, (maximum(minimum(lane, 17), 0),))
+    right = Load(b, (maximum(minimum(lane + -18, 21), 0),))
+    value = Apply(opcodes.SELECT, (InRange(lane, 0, 18), left, right), "f32")
+    loop = Loop("lane", 0, 40, LANES, (Store(y, (lane,), value),))
+    kernel = Kernel("k", (), (a, b, y), (Phase((Section("task", 1, (loop,)),)),))
+    text = c.render([kernel])
+    assert "lane < 18" in text
+    assert "lane = 18" in text
+    assert "st_m" not in text.split("ST_EXPORT")[0].split("ST_SECTION")[1]
+    x, z = np.arange(18, dtype=np.float32), np.arange(22, dtype=np.float32)
+    compiled = CpuKernel(compile_c(text, host_device()).data, kernel)
+    np.testing.assert_array_equal(compiled.run([x, z])[0], np.concatenate([x, z]))
+    np.testing.assert_array_equal(interpret(kernel, [x, z])[0], np.concatenate([x, z]))

@@ -111,3 +111,28 @@ def test_constants_fold_and_units_vanish() -> None:
     assert index.floor_divide(i, 1) == i
     assert index.modulo(i, 1) == 0
     assert index.minimum(i, i) == i
+
+
+@given(trees(), st.integers(0, 50), st.integers(0, 20), BINDINGS)
+def test_simplification_by_ranges_keeps_every_value_within(
+    tree: Tree, low: int, width: int, bindings: dict[str, int]
+) -> None:
+    node, ranges = build(tree), {"i": (low, low + width), "B": (1, 9)}
+    simple, limits = index.simplify(node, ranges), index.bounds(node, ranges)
+    for i in {low, low + width // 2, low + width}:
+        inside = {"i": i, "B": bindings["B"]}
+        found = index.evaluate(node, inside)
+        assert index.evaluate(simple, inside) == found
+        assert limits is None or limits[0] <= found <= limits[1]
+
+
+def test_ranges_decide() -> None:
+    i = Variable("i")
+    ranges = {"i": (0, 17)}
+    assert index.simplify(index.maximum(index.minimum(i, 17), 0), ranges) == i
+    assert index.simplify(index.modulo(i, 18), ranges) == i
+    assert index.simplify(index.floor_divide(i, 18), ranges) == 0
+    assert index.simplify(index.modulo(i, 17), ranges) == index.modulo(i, 17)
+    assert index.simplify(index.minimum(i, Variable("B")), ranges) == index.minimum(
+        i, Variable("B")
+    )
