@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from stitchcore.hlo.dim import Dim, evaluate, symbols_of
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.unify import unify
-from stitchcore.tensorflow import allow
+from stitchcore.tensorflow import allow, meaning
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.partition import Partition, Region
 from stitchcore.tensorflow.sizes import points
@@ -44,13 +44,15 @@ class Argument:
 @dataclass(frozen=True)
 class Subgraph:
     """A region as a function. `results` are (node name, port) in `graph`, in the order of the
-    region's results, then of its updates. `key` identifies the structure, whatever its names."""
+    region's results, then of its updates. `key` identifies the structure, whatever its names.
+    `origins[k]` is the partition's number of the node that is called n{k} here (for reports)."""
 
     graph: Any
     arguments: tuple[Argument, ...]
     results: tuple[tuple[str, int], ...]
     symbols: tuple[str, ...]
     key: str
+    origins: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class _Builder:
         self.symbols: dict[str, None] = {}
         self.names: dict[Edge, tuple[str, int]] = {}
         self.arguments: list[Argument] = []
+        self.origins: list[int] = []
         self.result = graph_pb2.GraphDef()
         self.result.versions.CopyFrom(self.index.graph.versions)
 
@@ -110,6 +113,7 @@ class _Builder:
             tuple(results),
             tuple(self.symbols),
             self._key(results),
+            tuple(self.origins),
         )
 
     def _value_of(self, handle: Edge) -> Edge:
@@ -140,6 +144,7 @@ class _Builder:
 
     def _copy(self, i: int) -> None:
         source = self.index.nodes[i]
+        self.origins.append(i)
         node = self.result.node.add(name=f"n{len(self.result.node)}", op=source.op)
         for name, value in source.attr.items():
             if name not in KEPT_ATTRIBUTES_DROPPED:
@@ -153,6 +158,7 @@ class _Builder:
         given = self.names[self.index.data[i][1]]
         if operation is None:
             return given
+        self.origins.append(i)
         node = self.result.node.add(name=f"n{len(self.result.node)}", op=operation)
         node.attr["T"].CopyFrom(self.index.nodes[i].attr["dtype"])
         node.input.extend((_reference(value), _reference(given)))
@@ -208,7 +214,8 @@ def as_function(function: Subgraph, jit: bool) -> Any:
 def hlo_text(function: Subgraph, point: Mapping[str, int], subject: str) -> str:
     """HLO text at one point, large constants filled in. Raises Refused(LOWERING_FAILED)."""
     try:
-        ir = as_function(function, jit=True).experimental_get_compiler_ir(*specs(function, point))
+        exact = replace(function, graph=meaning.rewrite(function.graph))
+        ir = as_function(exact, jit=True).experimental_get_compiler_ir(*specs(function, point))
         text = ir(stage="hlo")
         if "constant({...})" in text:
             text = _fill_constants(text, ir(stage="hlo_serialized"), subject)

@@ -86,13 +86,13 @@ def _rsqrt_gradient(write: _Writer) -> None:
 
 def _sqrt_gradient(write: _Writer) -> None:
     y, gradient = write.inputs
-    half = write("Mul", write.constant(0.5), gradient)
-    _zero_where_no_gradient(write, write("RealDiv", half, y))
+    quotient = write("Mul", gradient, write("Reciprocal", y))
+    _zero_where_no_gradient(write, write("Mul", write.constant(0.5), quotient))
 
 
 def _inverse_gradient(write: _Writer) -> None:
     y, gradient = write.inputs
-    _zero_where_no_gradient(write, write("Mul", write("Mul", write("Neg", y), gradient), y))
+    _zero_where_no_gradient(write, write("Mul", write("Neg", gradient), write("Mul", y, y)))
 
 
 def _elu(write: _Writer) -> None:

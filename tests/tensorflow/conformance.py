@@ -1,0 +1,246 @@
+"""TensorFlow against our lowering of each allow-listed operation, evaluated by numpy.
+
+`python -m tests.tensorflow.conformance` writes docs/conformance.md. The reference is TensorFlow's
+own kernel on this machine, never XLA (hlo.md).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from tensorflow.python.framework import op_def_registry
+
+from stitchcore.errors import Refused
+from stitchcore.hlo.evaluate import evaluate
+from stitchcore.hlo.parse import parse
+from stitchcore.tensorflow import allow, lower
+from stitchcore.tensorflow.graph import Edge
+from tests.tensorflow.conformance_cases import CLASSES, NUMPY, Array, Case, cases, inputs
+
+RELATIVE = {"float32": 2e-6, "float64": 1e-13, "bfloat16": 2**-7, "float16": 2**-10}
+"""What an elementary function may differ by between two sound implementations."""
+REDUCING = frozenset({"Sum", "Mean", "Prod", "L2Loss", "Softmax", "LogSoftmax", "BiasAddGrad",
+                      "SoftmaxCrossEntropyWithLogits", "FusedBatchNormV3",
+                      "FusedBatchNormGradV3"})  # fmt: skip
+"""Operations that add many terms: the order of addition is free."""
+
+ROWS_LOST_TO_NAN = frozenset({"Softmax"})
+"""A row that holds NaN or +inf: TensorFlow's oneDNN kernel answers NaN for some elements and 0 for
+others, by vector lane; here the whole row is NaN. Compared by row: lost in both or in neither."""
+OVERFLOWING = frozenset({"FusedBatchNormGradV3"})
+"""Sums of squares of extreme values overflow or not by the order of addition: not compared."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict on one case: by class of input "equal", or what differs; or why it is no case."""
+
+    case: Case
+    verdicts: dict[str, str]
+    absent: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return all(verdict == "equal" for verdict in self.verdicts.values())
+
+
+def function(case: Case, shapes: Sequence[tuple[int, ...]]) -> lower.Subgraph:
+    """The operation as a region of one node, as partitioning would make it."""
+    graph = graph_pb2.GraphDef()
+    graph.versions.producer = 1882
+    constants = []
+    for number, value in enumerate(case.constants):
+        node = graph.node.add(name=f"c{number}", op="Const")
+        node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+        constants.append(node.name)
+    operands = [f"a{number}" for number in range(len(case.shapes))] + constants
+    if case.order is not None:
+        operands = [operands[position] for position in case.order]
+    node = graph.node.add(name="n0", op=case.operation, input=operands)
+    _set_attributes(node, case)
+    arguments = tuple(
+        lower.Argument(Edge(number, 0), False, dtype, tuple(shape))
+        for number, (dtype, shape) in enumerate(zip(case.dtypes, shapes, strict=True))
+    )
+    with tf.Graph().as_default():
+        mapped = {f"a{k}:0": tf.compat.v1.placeholder(a.dtype, a.dims)
+                  for k, a in enumerate(arguments)}  # fmt: skip
+        tf.graph_util.import_graph_def(graph, input_map=mapped, name="probe")
+        count = len(tf.compat.v1.get_default_graph().get_operation_by_name("probe/n0").outputs)
+    kept = min(count, {"FusedBatchNormV3": 3, "FusedBatchNormGradV3": 3}.get(case.operation, 99))
+    return lower.Subgraph(graph, arguments, tuple(("n0", p) for p in range(kept)), (), case.name)
+
+
+def _set_attributes(node: Any, case: Case) -> None:
+    """Attributes of the case, types from its inputs, defaults for the rest."""
+    definition = op_def_registry.get(case.operation)
+    by_position = [*case.dtypes, *(tf.as_dtype(c.dtype).name for c in case.constants)]
+    if case.order is not None:
+        by_position = [by_position[p] for p in case.order]
+    types: dict[str, str] = {}
+    cursor = 0
+    for argument in definition.input_arg:
+        if cursor < len(by_position) and argument.type_attr:
+            types.setdefault(argument.type_attr, by_position[cursor])
+        cursor += case.attributes[argument.number_attr] if argument.number_attr else 1
+    for attribute in definition.attr:
+        name = attribute.name
+        given = case.attributes.get(name)
+        if given is None and name not in types:
+            if attribute.HasField("default_value"):
+                node.attr[name].CopyFrom(attribute.default_value)
+            continue
+        if attribute.type == "type":
+            node.attr[name].type = tf.as_dtype(types.get(name, given)).as_datatype_enum
+        elif attribute.type == "list(int)":
+            node.attr[name].list.i.extend(given)
+        elif attribute.type == "list(string)":
+            node.attr[name].list.s.extend(text.encode() for text in given)
+        elif attribute.type == "int":
+            node.attr[name].i = given
+        elif attribute.type == "bool":
+            node.attr[name].b = given
+        elif attribute.type == "float":
+            node.attr[name].f = given
+        else:
+            node.attr[name].s = given.encode()
+
+
+def by_tensorflow(made: lower.Subgraph, arrays: Sequence[Array]) -> list[Array] | str:
+    """TensorFlow's results, or the kind of error it raises."""
+    run = lower.as_function(made, jit=False)
+    try:
+        return [value.numpy() for value in run(*(tf.constant(array) for array in arrays))]
+    except tf.errors.OpError as error:
+        if "No OpKernel" in str(error) or "Could not find device" in str(error):
+            return "NotFoundError"
+        return type(error).__name__
+
+
+def by_lowering(made: lower.Subgraph, arrays: Sequence[Array]) -> list[Array] | str:
+    """What the region's HLO gives."""
+    try:
+        module = parse(lower.hlo_text(made, {}, made.key))
+        return evaluate(module, arrays)
+    except Refused as refused:
+        return f"refused: {refused.refusal.reason.value}"
+
+
+def check(case: Case) -> Finding:
+    """Compare one case over all classes of input."""
+    verdicts: dict[str, str] = {}
+    for kind in CLASSES:
+        arrays = inputs(case, kind)
+        if arrays is None or (kind == "extreme" and case.operation in OVERFLOWING):
+            continue
+        try:
+            made = function(case, [array.shape for array in arrays])
+        except (ValueError, TypeError) as error:
+            if kind == "empty":
+                continue
+            return Finding(case, {}, f"not a TensorFlow program: {str(error)[:120]}")
+        expected = by_tensorflow(made, arrays)
+        if isinstance(expected, str) and expected in ("NotFoundError", "UnimplementedError"):
+            return Finding(case, {}, "TensorFlow has no such kernel")
+        verdicts[kind] = compare(case, expected, by_lowering(made, arrays))
+    return Finding(case, verdicts)
+
+
+def compare(case: Case, expected: list[Array] | str, found: list[Array] | str) -> str:
+    """ "equal", or the first difference."""
+    if isinstance(expected, str) or isinstance(found, str):
+        left = expected if isinstance(expected, str) else "a value"
+        right = found if isinstance(found, str) else "a value"
+        return "equal" if left == right else f"TensorFlow: {left}, lowered: {right}"
+    for port, (want, have) in enumerate(zip(expected, found, strict=True)):
+        if want.dtype != have.dtype or want.shape != have.shape:
+            return f"output {port}: {want.dtype}{want.shape} against {have.dtype}{have.shape}"
+        wrong = _differs(case, want, have)
+        if wrong.any():
+            at = tuple(np.argwhere(wrong)[0])
+            return (f"output {port}: {int(wrong.sum())} of {wrong.size} differ, "
+                    f"{want[at]!s} against {have[at]!s}")  # fmt: skip
+    return "equal"
+
+
+def _differs(case: Case, want: Array, have: Array) -> Array:
+    name = tf.as_dtype(want.dtype).name
+    if case.operation in ROWS_LOST_TO_NAN:
+        lost, gone = (np.isnan(x).any(-1, keepdims=True) for x in (want, have))
+        whole = np.isnan(have).all(-1, keepdims=True)
+        sound = ~lost & ~gone & _near(case, want, have)
+        return np.asarray(~(sound | (lost & whole)))
+    if name not in RELATIVE:
+        return np.asarray(want != have)
+    return ~_near(case, want, have)
+
+
+def _near(case: Case, want: Array, have: Array) -> Array:
+    name = tf.as_dtype(want.dtype).name
+    tolerance = RELATIVE[name] * (8 if case.operation in REDUCING else 1)
+    left, right = want.astype(np.float64), have.astype(np.float64)
+    with np.errstate(all="ignore"):
+        near = np.abs(left - right) <= tolerance * np.maximum(np.abs(left), np.abs(right))
+        if case.operation in REDUCING:
+            finite = np.abs(left[np.isfinite(left)])
+            near |= np.abs(left - right) <= tolerance * (finite.max() if finite.size else 0.0)
+    tiny = float(ml_dtypes.finfo(want.dtype).smallest_normal)
+    flushed = (np.abs(left) < tiny) & (np.abs(right) < tiny)  # denormals may be flushed or kept
+    same = (left == right) | (np.isnan(left) & np.isnan(right)) | near | flushed
+    return np.asarray(same)
+
+
+def findings(operation: str) -> list[Finding]:
+    """All cases of an operation over the element types it is allow-listed for."""
+    rule = allow.ALLOWED[operation]
+    order = [dtype for dtype in NUMPY if dtype in rule.inputs]
+    made = list(cases(operation, order))
+    if operation == "Cast":
+        made = [c for c in made if allow.cast_is_allowed(c.dtypes[0], c.attributes["DstT"])]
+    return [check(case) for case in made]
+
+
+def document() -> str:
+    """docs/conformance.md: one row per operation."""
+    lines = [
+        "# Conformance: TensorFlow against what is lowered",
+        "",
+        f"Written by `python -m tests.tensorflow.conformance` with TensorFlow {tf.__version__} on "
+        "the CPU; do not edit.",
+        "Each allow-listed operation over its element types and over ordinary, NaN, infinite, "
+        "signed-zero, denormal, extreme and empty inputs: TensorFlow's own kernel against the "
+        "region's HLO evaluated by numpy.",
+        "",
+        "| operation | element types that hold | cases | differs |",
+        "|---|---|---|---|",
+    ]
+    for operation in sorted(allow.ALLOWED):
+        found = findings(operation)
+        live = [f for f in found if not f.absent]
+        types = list(dict.fromkeys(f.case.dtypes[0] if f.case.dtypes else f.case.note
+                                   for f in live if f.holds))  # fmt: skip
+        bad = [f"{f.case.name}: {kind}: {verdict}" for f in live
+               for kind, verdict in f.verdicts.items() if verdict != "equal"]  # fmt: skip
+        count = sum(len(f.verdicts) for f in live)
+        lines.append(f"| {operation} | {', '.join(types)} | {count} | {'; '.join(bad)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    root = Path(__file__).resolve().parents[2]
+    text = document()
+    if "--print" in sys.argv:
+        print(text)
+    else:
+        (root / "docs" / "conformance.md").write_text(text)

@@ -1,0 +1,239 @@
+"""Every allow-listed operation as small functions over edge inputs: what conformance is checked on.
+
+A case is one operation at one element type with one set of attributes. Its inputs come in classes
+(ordinary, nan, inf, zeros, denormal, extreme, empty); all classes but `empty` have one shape, so
+one lowering and one kernel serve them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+NUMPY: dict[str, Any] = {
+    "float32": np.float32, "float64": np.float64, "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16, "bool": np.bool_,
+    **{name: np.dtype(name).type for name in
+       ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
+}  # fmt: skip
+FLOATS = ("float32", "float64", "bfloat16", "float16")
+CLASSES = ("ordinary", "nan", "inf", "zeros", "denormal", "extreme", "empty")
+SHAPE = (6, 8)
+
+
+@dataclass(frozen=True)
+class Case:
+    """`shapes` of the data inputs, `constants` are trailing (or, where `leading`, first) operands
+    that are known when compiling. `dtypes` of the data inputs, in order. `positive` keeps ordinary
+    inputs in the function's domain. `list_input` packs the data inputs into one list argument."""
+
+    operation: str
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    constants: tuple[Array, ...] = ()
+    order: tuple[int, ...] | None = None  # operand order: data inputs first, then constants
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        suffix = f" {self.note}" if self.note else ""
+        return f"{self.operation} {'/'.join(dict.fromkeys(self.dtypes))}{suffix}"
+
+
+UNARY = """Exp Expm1 Log Log1p Tanh Sigmoid Erf Erfc Sqrt Rsqrt Inv Reciprocal Softplus Softsign Elu
+Selu Sin Cos Floor Ceil Rint Round LeakyRelu L2Loss IsNan IsInf IsFinite Neg Abs Sign Square Relu
+Relu6 ZerosLike OnesLike LogicalNot Invert Identity StopGradient PreventGradient Snapshot""".split()
+BINARY = """Xlogy Xdivy DivNoNan MulNoNan RealDiv Div Pow FloorDiv FloorMod TanhGrad SigmoidGrad
+SqrtGrad RsqrtGrad InvGrad ReciprocalGrad SoftplusGrad SoftsignGrad EluGrad SeluGrad LeakyReluGrad
+Add AddV2 Sub Mul SquaredDifference Maximum Minimum ReluGrad Relu6Grad Less LessEqual Greater
+GreaterEqual Equal NotEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr BitwiseXor""".split()
+REDUCTIONS = "Sum Mean Max Min Prod All Any".split()
+
+
+def _int32(*values: int) -> Array:
+    return np.array(values, np.int32)
+
+
+def cases(operation: str, dtypes: Sequence[str]) -> Iterator[Case]:
+    """All cases of an operation over element types of its first data input."""
+    for dtype in dtypes:
+        yield from _cases(operation, dtype)
+
+
+def _cases(op: str, t: str) -> Iterator[Case]:
+    s, zero = SHAPE, np.zeros((), NUMPY[t])
+    if op in UNARY:
+        yield Case(op, (t,), (s,))
+    elif op in BINARY:
+        yield Case(op, (t, t), (s, s))
+        if op in ("AddV2", "Mul", "SquaredDifference", "Maximum", "Less", "SelectV2"):
+            yield Case(op, (t, t), (s, (8,)), note="row")
+            yield Case(op, (t, t), ((6, 1), (1, 8)), note="outer")
+    elif op in REDUCTIONS:
+        for axes, keep in (((1,), False), ((0,), True), ((0, 1), False), ((), False)):
+            note = f"axes={axes} keep={keep}"
+            yield Case(op, (t,), (s,), {"keep_dims": keep}, (_int32(*axes),), note=note)
+    elif op in TABLE:
+        yield from TABLE[op](t, s, zero)
+
+
+def _movement(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, ...]]:
+    """Operations with operands that are known when compiling."""
+    axis = np.int32(1)
+    strided = {"begin_mask": 1, "end_mask": 0, "shrink_axis_mask": 0}
+    begin, end, strides = _int32(0, -2), _int32(5, -7), _int32(2, -1)
+    return {
+        "Reshape": (Case("Reshape", (t,), (s,), {}, (_int32(4, -1),)),),
+        "ExpandDims": (Case("ExpandDims", (t,), (s,), {}, (axis,)),),
+        "Squeeze": (Case("Squeeze", (t,), ((6, 1, 8),), {"squeeze_dims": [1]}),),
+        "Transpose": (Case("Transpose", (t,), (s,), {}, (_int32(1, 0),)),),
+        "ReverseV2": (Case("ReverseV2", (t,), (s,), {}, (_int32(1),)),),
+        "Tile": (Case("Tile", (t,), (s,), {}, (_int32(2, 3),)),),
+        "BroadcastTo": (Case("BroadcastTo", (t,), ((6, 1),), {}, (_int32(3, 6, 8),)),),
+        "Fill": (Case("Fill", (t,), ((),), {}, (_int32(3, 4),), order=(1, 0)),),
+        "Slice": (Case("Slice", (t,), (s,), {}, (_int32(1, 2), _int32(4, -1))),),
+        "StridedSlice": (Case("StridedSlice", (t,), (s,), strided, (begin, end, strides)),),
+        "StridedSliceGrad": (
+            Case("StridedSliceGrad", (t,), ((3, 5),), strided,
+                 (_int32(6, 8), begin, end, strides), order=(1, 2, 3, 4, 0)),
+        ),
+        "Pad": (Case("Pad", (t,), (s,), {}, (np.array([[1, 2], [0, 3]], np.int32),)),),
+        "PadV2": (
+            Case("PadV2", (t,), (s,), {}, (np.array([[1, 0], [2, 3]], np.int32), zero + 1)),
+        ),
+        "ConcatV2": (Case("ConcatV2", (t, t), (s, s), {"N": 2}, (axis,)),),
+        "Split": (Case("Split", (t,), (s,), {"num_split": 4}, (axis,), order=(1, 0)),),
+        "SplitV": (
+            Case("SplitV", (t,), (s,), {"num_split": 2}, (_int32(3, 5), axis)),
+        ),
+        "Pack": (Case("Pack", (t, t), (s, s), {"N": 2, "axis": 1}),),
+        "Unpack": (Case("Unpack", (t,), (s,), {"num": 6, "axis": 0}),),
+    }  # fmt: skip
+
+
+def _special(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, ...]]:
+    """Operations of several kinds of inputs."""
+    rows, image = (s[0],), (2, 3, 4, 5)
+    norm = {"epsilon": 1e-3, "data_format": "NHWC"}
+    channels = ((5,), (5,))
+    compositions = tuple(
+        Case("_UnaryOpsComposition", (t,), (s,), {"op_names": names}, note="+".join(names))
+        for names in (["Neg", "Exp"], ["Square", "Sqrt"], ["Tanh", "Neg"], ["Log1p", "Relu"])
+    )
+    casts = tuple(
+        Case("Cast", (t,), (s,), {"SrcT": t, "DstT": target}, note=f"to {target}")
+        for target in NUMPY
+    )
+    one_hot = np.int32(8)
+    return {
+        "Select": (Case("Select", ("bool", t, t), (s, s, s)),),
+        "SelectV2": (
+            Case("SelectV2", ("bool", t, t), (s, s, s)),
+            Case("SelectV2", ("bool", t, t), ((6, 1), s, ()), note="broadcast"),
+        ),
+        "AddN": (Case("AddN", (t, t, t), (s, s, s), {"N": 3}),),
+        "ClipByValue": (Case("ClipByValue", (t, t, t), (s, (), ())),),
+        "BiasAdd": (Case("BiasAdd", (t, t), (s, (8,))),),
+        "BiasAddGrad": (Case("BiasAddGrad", (t,), (s,)),),
+        "Softmax": (Case("Softmax", (t,), (s,)),),
+        "LogSoftmax": (Case("LogSoftmax", (t,), (s,)),),
+        "SoftmaxCrossEntropyWithLogits": (
+            Case("SoftmaxCrossEntropyWithLogits", (t, t), (s, s)),
+        ),
+        "Range": (
+            Case("Range", (), (), {}, (zero, zero + 7, zero + 2), note=t),
+        ),
+        "OneHot": (
+            Case("OneHot", (t, "float32", "float32"), (rows, (), ()), {"axis": -1}, (one_hot,),
+                 order=(0, 3, 1, 2)),
+        ),
+        "Cast": casts,
+        "_UnaryOpsComposition": compositions,
+        "FusedBatchNormV3": (
+            Case("FusedBatchNormV3", (t, "float32", "float32", "float32", "float32"),
+                 (image, *channels, (0,), (0,)), {**norm, "is_training": True}, note="training"),
+            Case("FusedBatchNormV3", (t, "float32", "float32", "float32", "float32"),
+                 (image, *channels, *channels), {**norm, "is_training": False}, note="inference"),
+        ),
+        "FusedBatchNormGradV3": (
+            Case("FusedBatchNormGradV3", (t, t, "float32", "float32", "float32", "float32"),
+                 (image, image, (5,), *channels, (5,)), {**norm, "is_training": True}),
+        ),
+    }  # fmt: skip
+
+
+def _entry(name: str) -> Any:
+    def make(t: str, s: tuple[int, ...], zero: Array) -> tuple[Case, ...]:
+        return {**_movement(t, s, zero), **_special(t, s, zero)}[name]
+
+    return make
+
+
+_PROBE = {**_movement("float32", SHAPE, np.zeros((), np.float32)),
+          **_special("float32", SHAPE, np.zeros((), np.float32))}  # fmt: skip
+TABLE = {name: _entry(name) for name in _PROBE}
+"""Operations that are neither unary, binary nor reductions."""
+
+
+def is_covered(operation: str) -> bool:
+    """Whether cases of an operation can be made: the table must cover the whole allow-list."""
+    return operation in {*UNARY, *BINARY, *REDUCTIONS, *TABLE}
+
+
+def inputs(case: Case, kind: str) -> list[Array] | None:
+    """Data inputs of a class; None where the class does not apply to the case's types."""
+    has_float = any(dtype in FLOATS for dtype in case.dtypes)
+    has_integer = any(dtype not in (*FLOATS, "bool") for dtype in case.dtypes)
+    if kind in ("nan", "inf", "zeros", "denormal") and not has_float:
+        return None
+    if kind == "extreme" and not (has_float or has_integer):
+        return None
+    if kind == "empty" and (case.constants or not case.shapes or len(case.shapes[0]) != 2):
+        return None
+    generator = np.random.default_rng(7)
+    made = []
+    for number, (dtype, shape) in enumerate(zip(case.dtypes, case.shapes, strict=True)):
+        extents = (0, *shape[1:]) if kind == "empty" and len(shape) == 2 else shape
+        made.append(_values(generator, dtype, extents, kind, number))
+    return made
+
+
+def _values(
+    generator: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: str, number: int
+) -> Array:
+    numpy = NUMPY[dtype]
+    if dtype == "bool":
+        return generator.integers(0, 2, shape).astype(np.bool_)
+    size = int(np.prod(shape))
+    if dtype not in FLOATS:
+        info = np.iinfo(numpy)
+        low = max(int(info.min), -9)
+        plain = generator.integers(low, 10, size).astype(numpy)
+        specials = [info.min, info.max, 0, 1, info.max // 2] if kind == "extreme" else []
+    else:
+        limits = ml_dtypes.finfo(numpy)
+        plain = generator.normal(0.0, 1.5, size).astype(numpy)
+        tiny, large = float(limits.smallest_normal), float(limits.max)
+        specials = {
+            "nan": [np.nan, 1.0, 0.0, -2.0],
+            "inf": [np.inf, -np.inf, 1.0, 0.0, -1.0],
+            "zeros": [0.0, -0.0, 1.0, -1.0],
+            "denormal": [tiny / 4, -tiny / 4, tiny, 1.0, 0.0],
+            "extreme": [large, -large, tiny, -tiny, large / 3, 90.0, -90.0, 1.0],
+        }.get(kind, [])
+    if specials:
+        # Each pair of specials meets: the second input runs through them at another pace.
+        grid = list(itertools.product(specials, specials))
+        chosen = [pair[number % 2] for pair in grid]
+        plain[: len(chosen)] = np.array(chosen[:size], dtype=np.float64 if dtype in FLOATS else
+                                        object).astype(numpy)  # fmt: skip
+    return plain.reshape(shape)

@@ -1,0 +1,49 @@
+"""TensorFlow's meaning is kept by every allow-listed operation, on ordinary and on edge inputs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
+
+from stitchcore.tensorflow import allow, meaning  # noqa: E402
+from tests.tensorflow import conformance  # noqa: E402
+from tests.tensorflow.conformance_cases import Case, is_covered  # noqa: E402
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
+
+
+@pytest.mark.parametrize("operation", sorted(allow.ALLOWED))
+def test_operation_means_what_tensorflow_computes(operation: str) -> None:
+    assert is_covered(operation), f"no case for {operation}: add it to conformance_cases.py"
+    findings = conformance.findings(operation)
+    wrong = {f.case.name: f.verdicts for f in findings if not f.holds}
+    assert not wrong
+    assert any(f.verdicts for f in findings), "TensorFlow has no kernel for any of its types"
+
+
+@pytest.mark.parametrize("operation", sorted(meaning.REWRITES))
+def test_rewrite_is_needed(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its rewrite an operation's lowering differs: the table can fail, no rewrite is idle."""
+    monkeypatch.setattr(meaning, "REWRITES", {})
+    assert not all(f.holds for f in conformance.findings(operation) if not f.absent)
+
+
+def test_a_difference_is_found() -> None:
+    case = Case("Exp", ("float32",), ((4,),))
+    one = np.array([1.0, np.nan, np.inf, 0.0], np.float32)
+    for changed in ([1.00001, np.nan, np.inf, 0.0], [1.0, 0.0, np.inf, 0.0], [1.0, np.nan, 9, 0]):
+        assert conformance.compare(case, [one], [np.array(changed, np.float32)]) != "equal"
+    assert conformance.compare(case, [one], [one.copy()]) == "equal"
+    assert conformance.compare(case, [one], [one.astype(np.float64)]) != "equal"
+    assert conformance.compare(case, "InvalidArgumentError", [one]) != "equal"
+
+
+def test_document_lists_every_operation_and_no_difference() -> None:
+    rows = re.findall(r"^\| (\w+) \| .* \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    assert {name for name, _ in rows} - {"operation"} == set(allow.ALLOWED)
+    assert [row for row in rows if row[1] and row[0] != "operation"] == []
