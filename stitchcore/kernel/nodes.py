@@ -57,12 +57,23 @@ class Scalar:
 
 
 # ---- expressions -------------------------------------------------------------------------------
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Literal:
-    """A constant of `dtype`; `value` is a Python bool, int or float (inf and nan allowed)."""
+    """A constant of `dtype`; `value` is a Python bool, int or float (inf and nan allowed).
+
+    Equal when written alike: NaN equals NaN, and 0.0 differs from -0.0 and from 0.
+    """
 
     value: bool | int | float
     dtype: str
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Literal):
+            return NotImplemented
+        return (repr(self.value), self.dtype) == (repr(other.value), other.dtype)
+
+    def __hash__(self) -> int:
+        return hash((repr(self.value), self.dtype))
 
 
 @dataclass(frozen=True)
