@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stitchcore import reporting
 from stitchcore.artifact import package
+from stitchcore.artifact import report as reports
 from stitchcore.artifact.keys import artifact_key
 from stitchcore.artifact.launch import RegionProgram
 from stitchcore.artifact.manifest import Expectation, KernelEntry, Manifest, Patch
@@ -30,6 +32,7 @@ from stitchcore.options import Options
 from stitchcore.plan.cost import total
 from stitchcore.program import Build, build, program
 from stitchcore.proof import Proof, prove
+from stitchcore.reporting import Outcome
 from stitchcore.stages import BuildOptions
 from stitchcore.target.toolchain import find_compiler
 
@@ -64,6 +67,7 @@ class Work:
     report: Callable[[str, int, int], None]
     partition: Any = None
     regions: Mapping[str, str] = field(default_factory=dict)
+    functions: Mapping[str, Any] = field(default_factory=dict)
     lowered: Mapping[str, Any] = field(default_factory=dict)
     made: Build | None = None
     proof: Proof | None = None
@@ -153,6 +157,7 @@ def _lower(work: Work) -> Work:
     from stitchcore.tensorflow.lower import lower, subgraph
 
     regions: dict[str, str] = {}
+    functions: dict[str, Any] = {}
     lowered: dict[str, Any] = {}
     failed: dict[str, Refusal] = {}
     refusals = list(work.refusals)
@@ -169,9 +174,12 @@ def _lower(work: Work) -> Work:
                     failed[function.key] = refused.refusal
                     raise
             regions[region.name] = function.key
+            functions[region.name] = function
         except Refused as refused:
             refusals.append(refused.refusal)
-    return replace(work, regions=regions, lowered=lowered, refusals=tuple(refusals))
+    return replace(
+        work, regions=regions, functions=functions, lowered=lowered, refusals=tuple(refusals)
+    )
 
 
 def _build(work: Work) -> Work:
@@ -220,7 +228,7 @@ def _patch(work: Work) -> Work:
     from stitchcore.tensorflow.patching import patch
 
     chosen = [
-        (region, work.lowered[key].subgraph, work.programs[key])
+        (region, work.functions[region.name], work.programs[key])
         for region in work.partition.regions
         if (key := work.regions.get(region.name, "")) in work.programs
     ]
@@ -258,9 +266,22 @@ def _publish(work: Work, key: str, store: Store) -> None:
         expect=_expectation(work),
         refusals=dict(Counter(refusal.reason.value for refusal in work.refusals)),
     )
-    report = json.dumps(_report(work), indent=1, sort_keys=True).encode()
-    signer = load_or_create_key(work.options.key)
-    package.publish(store, manifest, libraries, signer, {"report.json": report})
+    report = reporting.report(
+        Outcome(
+            work.request.digest,
+            work.device,
+            work.partition,
+            work.regions,
+            work.made,
+            work.programs,
+            work.proof,
+            work.refusals,
+            manifest.expect,
+            work.seconds,
+        )
+    )
+    files = {"report.json": reports.encode(report), "report.html": reports.html(report).encode()}
+    package.publish(store, manifest, libraries, load_or_create_key(work.options.key), files)
 
 
 def _entries(work: Work) -> tuple[KernelEntry, ...]:
@@ -316,50 +337,3 @@ def _node_bytes(work: Work, region: Any) -> list[int]:
         tensors += [edge(node, port) for port in range(len(graph.output_types[node]))]
         found.append(sum(graph.byte_size(tensor) for tensor in tensors))
     return found
-
-
-def _report(work: Work) -> dict[str, Any]:
-    """report.json: what was stitched, proved, measured, and left out with its reason."""
-    assert work.made is not None
-    regions = []
-    for region in work.partition.regions:
-        key = work.regions.get(region.name, "")
-        entry: dict[str, Any] = {
-            "name": region.name,
-            "key": key,
-            "nodes": [work.partition.graph.nodes[i].name for i in region.members],
-            "stitched": key in work.programs,
-        }
-        if key in work.made.regions:
-            plan = work.made.regions[key].plan
-            entry |= {
-                "kernels": [
-                    {
-                        "name": work.made.kernels[kernel].kernel.name,
-                        "provenance": list(work.made.kernels[kernel].kernel.provenance),
-                        "instructions": len(pattern.instructions),
-                    }
-                    for pattern, kernel in zip(
-                        plan.patterns, work.made.regions[key].keys, strict=True
-                    )
-                ],
-                "bytes": {"unfused": plan.unfused.bytes, "planned": plan.planned.bytes},
-            }
-        if work.proof is not None and key in work.proof.regions:
-            entry["proof"] = work.proof.regions[key].summary()
-        regions.append(entry)
-    return {
-        "digest": work.request.digest,
-        "target": work.device.target,
-        "regions": regions,
-        "refusals": [
-            {"subject": r.subject, "reason": r.reason.value, "detail": r.detail}
-            for r in work.refusals
-        ],
-        "seconds": {**work.seconds, **{f"build.{k}": v for k, v in work.made.seconds.items()}},
-        "scalar_loops": [
-            f"{loop.loop}: {loop.reason}"
-            for library in work.made.libraries
-            for loop in library.scalar_loops
-        ],
-    }
