@@ -11,11 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import msgspec
 
 NO_KERNEL = -1
-DRAWN_NODES = 6000
+DRAWN_NODES = 12000
 """Larger graphs are listed but not drawn: a browser would not scroll them."""
 
 CELL_WIDTH, CELL_HEIGHT, ROW_CELLS = 14, 14, 90
@@ -48,6 +49,20 @@ class ReportKernel(msgspec.Struct, frozen=True):
     text: str = ""
 
 
+class ReportRegion(msgspec.Struct, frozen=True):
+    """A region that was cut out: whether it is stitched, bytes one by one and as planned, and what
+    its proof said (errors, interval of the time over the framework's)."""
+
+    name: str
+    key: str
+    operations: int
+    stitched: bool
+    kernels: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    proof: dict[str, Any] = {}
+
+
 class Report(msgspec.Struct, frozen=True):
     """`seconds` are wall times by stage; `figures` are further named results, shown as given.
 
@@ -69,6 +84,8 @@ class Report(msgspec.Struct, frozen=True):
     seconds_after: float = 0.0
     seconds: dict[str, float] = {}
     figures: dict[str, str] = {}
+    regions: tuple[ReportRegion, ...] = ()
+    scalar_loops: tuple[str, ...] = ()
 
 
 def encode(report: Report) -> bytes:
@@ -97,6 +114,8 @@ def html(report: Report) -> str:
         graph=_graph(report),
         kernels=_kernels(report),
         refusals=_refusals(report),
+        regions=_regions(report),
+        loops=_rows(loop.partition(": ")[::2] for loop in report.scalar_loops),
         seconds=_rows((name, f"{value:.3f} s") for name, value in report.seconds.items()),
     )
 
@@ -110,7 +129,7 @@ def _text(value: object) -> str:
     return escaping.escape(str(value), quote=True)
 
 
-def _rows(pairs: Iterable[tuple[str, str]]) -> str:
+def _rows(pairs: Iterable[Sequence[str]]) -> str:
     return "".join(f"<tr><td>{_text(a)}</td><td>{_text(b)}</td></tr>" for a, b in pairs)
 
 
@@ -140,6 +159,22 @@ def _refusals(report: Report) -> str:
         f"<td>{_text(', '.join(examples.get(reason, ())))}</td></tr>"
         for reason, count in counted.items()
     )
+
+
+def _regions(report: Report) -> str:
+    lines = []
+    for region in report.regions:
+        proof = ", ".join(f"{name} {value}" for name, value in region.proof.items())
+        cells = (
+            region.name,
+            "stitched" if region.stitched else "left",
+            region.operations,
+            region.kernels,
+            f"{region.bytes_before:,} → {region.bytes_after:,}",
+            proof,
+        )
+        lines.append("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + "</tr>")
+    return "".join(lines)
 
 
 def _kernels(report: Report) -> str:
