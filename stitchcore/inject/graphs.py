@@ -66,7 +66,8 @@ def xla_calls(graph: Any) -> List[Any]:
 
 
 def _is_step_work(node: Any) -> bool:
-    return is_update(node.op) or node.op == "StitchedUpdate" or _is_xla_call(node)
+    """Nodes that a step runs for their effect: updates, and calls of functions that hold them."""
+    return is_update(node.op) or node.op in ("StitchedUpdate", "StatefulPartitionedCall")
 
 
 def annotate(

@@ -13,10 +13,23 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Dict, Hashable, List, Optional
+from typing import Any, Dict, Hashable, List, Optional, Tuple
 
-from . import client, digest, graphs, guard, plugin, program, reasons, settings, swap, target, timer
-from .program import ORIGINAL, STITCHED, Instance, Program, View
+from . import (
+    client,
+    digest,
+    follow,
+    graphs,
+    guard,
+    plugin,
+    program,
+    reasons,
+    settings,
+    swap,
+    target,
+    xla,
+)
+from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program, View
 
 POLL_SECONDS = 0.1
 SAVINGS_SECONDS = 15.0
@@ -28,7 +41,6 @@ QUIET = frozenset(
         reasons.INPUT_PIPELINE,
     )
 )
-FOREVER = 2**62
 
 
 class Hook:
@@ -47,20 +59,27 @@ class Hook:
         self._said: List[str] = []
         self._noted: set[Any] = set()
         self._process = os.getpid()
+        self._follower = follow.Follower(config, native, self._events, self._say)
         self._savings_due = time.monotonic() + SAVINGS_SECONDS
         self._wake = threading.Event()
         self._ended = False
 
     def start(self) -> None:
-        swap.install_functions(self._caller, self._choose)
+        swap.install_functions(self._caller, self._choose, self._after_first_call)
         swap.install_sessions(self._caller, self._choose)
         self._plugin.set_callback(self.on_graph)
         threading.Thread(target=self._watch, name="stitch", daemon=True).start()
         atexit.register(self._end)
 
-    def _choose(self, caller: Hashable) -> bool:
+    def _choose(self, caller: Hashable) -> Tuple[bool, Hashable]:
         instance = self._instances.get(caller)
-        return instance is not None and instance.marked()
+        if instance is None:
+            return False, caller
+        if instance.lifted is not None:
+            stitched = bool(instance.arm[0] == STITCHED)
+            self._plugin.pass_step(instance.step, int(stitched))
+            return stitched, instance.lifted if stitched else caller
+        return instance.marked(), caller
 
     def _say(self, reason: str, detail: str = "") -> None:
         """The one line a job may see; only the first is printed, events hold the rest."""
@@ -101,6 +120,8 @@ class Hook:
         reason = graphs.classify(graph)
         if reason is not None:
             self._refuse("", reason)
+            if self._caller.probing is not None:
+                self._caller.probing.reason = reason
             return None
         preserve = frozenset(self._plugin.preserved(item))
         records = self._plugin.shapes(item, [node.name for node in graph.node])
@@ -109,6 +130,9 @@ class Hook:
         found = self._program(numbering.digest, graph, annotated, preserve)
         view = View(graph, numbering, preserve, types)
         caller = self._caller.now
+        if self._caller.probing is not None:
+            self._caller.probing.parts.append(found)
+            return None
         if caller is None:
             stitched = found.ready and self._may_swap(found)
             return self._built(program.stitched_graph(view, found)) if stitched else None
@@ -120,10 +144,17 @@ class Hook:
     def _built(graph: Any) -> bytes:
         return bytes(graph.SerializeToString())
 
-    def _arm_graph(self, view: View, instance: Instance, found: Program, arm: int) -> bytes:
+    def _arm_graph(
+        self, view: View, instance: Instance, found: Program, arm: int
+    ) -> Optional[bytes]:
+        if instance.lifted is not None and not found.ready:
+            self._disable(instance.program, reasons.XLA_NOT_LIFTED, "the graph was another")
+            return None
         if arm == STITCHED:
             try:
                 new = program.stitched_graph(view, found)
+                if instance.lifted is not None:
+                    return self._built(new)  # timed where it is called
                 return self._built(graphs.add_timer(new, instance.step, STITCHED))
             except reasons.Refused as error:
                 self._disable(found, error.reason, error.detail)
@@ -140,8 +171,15 @@ class Hook:
             return found
         found.refused_late = self._late_refusal(graph)
         self._events.write("seen", digest=key, nodes=len(graph.node))
-        if graphs.xla_calls(graph):
-            self._disable(found, reasons.XLA_NOT_LIFTED, "the step is compiled by XLA")
+        calls = graphs.xla_calls(graph)
+        if calls:
+            found.bodies = sorted({call.attr["f"].func.name for call in calls})
+            if self._caller.now is None or not isinstance(self._caller.now[0], bytes):
+                self._disable(found, reasons.XLA_NOT_LIFTED, "not called as a function")
+            return found
+        if self._caller.probing is not None and graphs.has_kernel_random(graph):
+            # XLA and TensorFlow draw different numbers.
+            self._disable(found, reasons.KERNEL_RANDOM_STATE, "random numbers drawn under XLA")
             return found
         try:
             self._look(found)
@@ -170,7 +208,7 @@ class Hook:
             "threads": os.cpu_count() or 1,
             "abi": client.ABI,
             "preserve": sorted(preserve),
-            "xla": False,
+            "xla": self._caller.probing is not None,
             "deterministic": bool(config.is_op_determinism_enabled()),
         }
         graph = annotated.SerializeToString(deterministic=True)
@@ -215,16 +253,71 @@ class Hook:
         """This graph runs its original from now on."""
         found.reason = reason
         for instance in list(self._instances.values()):
-            if instance.program is found:
+            if instance.program is found or found in instance.program.parts:
+                instance.program.reason = reason
                 self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
         self._events.write("disabled", digest=found.digest, reason=reason, detail=detail)
         self._refuse(found.digest, reason, detail)
+
+    # Steps under XLA
+
+    def _after_first_call(self, context: Any, name: bytes, inputs: Any) -> None:
+        """A function has run once. Makes the body visible where XLA compiled all or part of it."""
+        if os.getpid() != self._process or self._ended or self._config.mode == "off":
+            return
+        try:
+            instance = self._instances.get(name)
+            if instance is None:
+                definition = context.get_function_def(name.decode())
+                if not xla.is_compiled(definition):
+                    return
+                instance = self._bare_instance(context, name, definition)
+            if instance.program.bodies and instance.program.reason is None:
+                self._probe(context, instance, inputs if instance.lifted else None)
+        except reasons.Refused as error:
+            self._refuse("", error.reason, error.detail)
+        except Exception as error:
+            self._refuse("", reasons.HOOK_ERROR, f"{type(error).__name__}: {error}")
+
+    def _bare_instance(self, context: Any, name: bytes, definition: Any) -> Instance:
+        """For a function that is one XLA program: its stitched arm calls the lifted copy."""
+        found = Program("xla:" + name.decode(), bodies=[name.decode()])
+        self._programs[found.digest] = found
+        step = self._plugin.new_step()
+        self._plugin.schedule(step, ORIGINAL, 0, 0)
+        lifted = xla.add_lifted(context, definition)
+        arm, alternate = self._plugin.step_arm(step), self._config.control > 0
+        self._instances[name] = Instance(found, step, ORIGINAL, arm, alternate, lifted)
+        return self._instances[name]
+
+    def _probe(self, context: Any, instance: Instance, inputs: Any) -> None:
+        """Shows Grappler the compiled bodies, which hands them in; swaps when all are answered."""
+        found = instance.program
+        self._caller.probing = found
+        try:
+            for body in found.bodies or []:
+                xla.instantiate(context, body, inputs)
+        except reasons.Refused as error:
+            self._disable(found, error.reason, error.detail)
+        finally:
+            self._caller.probing = None
+        if found.reason is None and not found.parts:
+            self._disable(found, reasons.XLA_NOT_LIFTED, "the compiled body was not shown")
+        if found.ready and not instance.swapped_late:
+            instance.swapped_late = True
+            self._swap_late(instance)
 
     # Swapping
 
     def _may_swap(self, found: Program) -> bool:
         """Opens the breaker's account of this swap, once. False when there must be no swap."""
-        if self._config.mode != "optimize" or not found.ready or found.artifact is None:
+        if self._config.mode != "optimize" or not found.ready:
+            return False
+        if found.parts:
+            opened = [self._may_swap(part) for part in found.parts]
+            found.swapped = all(opened)
+            return found.swapped
+        if found.artifact is None:
             return False
         with found.lock:
             if found.swapped:
@@ -280,7 +373,8 @@ class Hook:
     def _tick(self) -> None:
         waiting = self._config.wait <= 0 and self._config.mode == "optimize"
         for found in list(self._programs.values()):
-            if waiting and found.artifact is None and found.reason is None:
+            unanswered = found.artifact is None and found.bodies is None
+            if waiting and unanswered and found.reason is None:
                 try:
                     self._look(found)
                 except reasons.Refused as error:
@@ -291,66 +385,10 @@ class Hook:
                 if self._plugin.passes(instance.step, STITCHED) == 0 and not instance.swapped_late:
                     instance.swapped_late = True
                     self._swap_late(instance)
-            self._follow(instance)
+            self._follower.follow(instance)
         if time.monotonic() >= self._savings_due:
             self._savings_due = time.monotonic() + SAVINGS_SECONDS
-            self._report_savings()
-
-    def _follow(self, instance: Instance) -> None:
-        """Reads new intervals, settles the breaker, decides."""
-        instance.cursor, fresh = self._plugin.read(instance.step, instance.cursor)
-        if not fresh:
-            return
-        instance.history = (instance.history + fresh)[-program.HISTORY :]
-        found = instance.program
-        if found.swapped and not found.settled:
-            if self._plugin.passes(instance.step, STITCHED) >= guard.OK_STEPS:
-                self._settle(found)
-        if not found.ready or not found.swapped or not instance.can_alternate:
-            return
-        # The last block may still be running: it is left out.
-        done = [one for one in instance.history if one.block != instance.history[-1].block]
-        instance.comparison = timer.compare(done)
-        keep = timer.verdict(instance.comparison)
-        if keep is False:
-            self._roll_back(instance)
-        elif keep and instance.decided is None:
-            instance.decided = True
-            # Only the control share keeps running the original.
-            original = program.ORIGINAL_BLOCK
-            stitched = max(program.STITCHED_BLOCK, int(original / self._config.control) - original)
-            self._plugin.schedule(instance.step, STITCHED, original, stitched)
-        elif instance.comparison is not None and not instance.widened:
-            # Not hopeless: more of the steps may be stitched while evidence grows.
-            instance.widened = instance.comparison.pairs >= 2
-            if instance.widened:
-                blocks = (program.ORIGINAL_BLOCK, program.STITCHED_BLOCK)
-                self._plugin.schedule(instance.step, STITCHED, *blocks)
-
-    def _settle(self, found: Program) -> None:
-        found.settled = True
-        guard.swap_ok(self._config.store, found.digest)
-        self._events.write("swap_ok", digest=found.digest)
-
-    def _roll_back(self, instance: Instance) -> None:
-        found, comparison = instance.program, instance.comparison
-        instance.decided = False
-        found.reason = reasons.SLOWER
-        self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
-        detail = f"{comparison.ratio:.3f} of the original's time" if comparison else ""
-        self._events.write(
-            "rolled_back", digest=found.digest, reason=reasons.SLOWER, detail=detail,
-            **_figures(comparison),
-        )  # fmt: skip
-        self._say(reasons.SLOWER, f"rolled back ({detail})")
-
-    def _report_savings(self) -> None:
-        for instance in list(self._instances.values()):
-            if instance.comparison is None:
-                continue
-            steps = self._plugin.passes(instance.step, STITCHED)
-            figures = _figures(instance.comparison)
-            self._events.write("savings", digest=instance.program.digest, steps=steps, **figures)
+            self._follower.report_savings(list(self._instances.values()))
 
     def _end(self) -> None:
         """At an orderly exit."""
@@ -358,27 +396,18 @@ class Hook:
             return
         self._ended = True
         self._wake.set()
-        for instance in list(self._instances.values()):
-            self._follow(instance)
+        instances = list(self._instances.values())
+        for instance in instances:
+            self._follower.follow(instance)
         for found in list(self._programs.values()):
             if found.swapped and not found.settled:
-                self._settle(found)
-        self._report_savings()
-        self._events.write("end", counters=self._plugin.counters())
-        pending = [p for p in self._programs.values() if p.artifact is None and p.reason is None]
+                self._follower.settle(found)
+        self._follower.report_savings(instances)
+        steps = self._follower.step_figures(instances)
+        self._events.write("end", counters=self._plugin.counters(), steps=steps)
+        pending = [p for p in self._programs.values() if not p.ready and p.reason is None]
         if pending and self._config.mode == "optimize":
             self._say(reasons.NO_ARTIFACT, "none arrived before the end of the run")
-
-
-def _figures(comparison: Optional[timer.Comparison]) -> Dict[str, Any]:
-    if comparison is None:
-        return {}
-    return {
-        "baseline_ns": comparison.original,
-        "stitched_ns": comparison.stitched,
-        "interval": [comparison.low, comparison.high],
-        "pairs": comparison.pairs,
-    }
 
 
 def install() -> None:

@@ -61,6 +61,7 @@ def _declare(library: Any) -> None:
             wide,
             [integer, ctypes.POINTER(wide), ctypes.POINTER(_Interval), wide],
         ),
+        ("stitch_pass_step", None, [integer, integer]),
         ("stitch_passes", wide, [integer, integer]),
         ("stitch_counters", None, [ctypes.POINTER(wide)]),
     ):
@@ -160,6 +161,10 @@ class Plugin:
         count = self._library.stitch_read_step(step, ctypes.byref(position), out, capacity)
         found = [Interval(i.nanoseconds, i.arm, i.position, i.block) for i in out[:count]]
         return position.value, found
+
+    def pass_step(self, step: int, arm: int) -> None:
+        """Marks a pass of a step that has no timer in its graph."""
+        self._library.stitch_pass_step(step, arm)
 
     def passes(self, step: int, arm: int) -> int:
         return int(self._library.stitch_passes(step, arm))

@@ -13,6 +13,7 @@ from .patch import Types
 from .plugin import Interval, Plugin
 
 ORIGINAL, STITCHED = 0, 1
+FOREVER = 2**62
 HISTORY = 4096  # intervals kept for comparison
 FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 3, 9
 
@@ -28,11 +29,22 @@ class Program:
     reason: Optional[str] = None
     swapped: bool = False  # swap_begin has been written
     settled: bool = False  # swap_ok has been written
+    bodies: Optional[List[str]] = None  # functions that XLA compiles; this graph only calls them
+    parts: List["Program"] = field(default_factory=list)  # those bodies, once they have been seen
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def ready(self) -> bool:
-        return self.artifact is not None and self.reason is None
+        if self.reason is not None:
+            return False
+        if self.bodies is not None:
+            return bool(self.parts) and all(part.ready for part in self.parts)
+        return self.artifact is not None
+
+    @property
+    def reported(self) -> str:
+        """The digest that events name: the compiled body's, where this graph only calls one."""
+        return self.parts[0].digest if len(self.parts) == 1 else self.digest
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,7 @@ class Instance:
     first_arm: int  # the arm of the caller's ordinary instantiation; the other one is marked
     arm: Any  # pointer; arm[0] is what the next call should run
     can_alternate: bool
+    lifted: Optional[bytes] = None  # called instead of a bare XLA function, by the stitched arm
     cursor: int = 0
     swapped_late: bool = False
     widened: bool = False
@@ -68,6 +81,8 @@ class Instance:
 
 def stitched_graph(view: View, program: Program) -> Any:
     """The patched graph. Raises Refused(BAD_ARTIFACT)."""
+    if program.bodies is not None:
+        return graphs.lift_xla(view.graph)
     artifact = program.artifact
     if artifact is None:
         raise reasons.Refused(reasons.NO_ARTIFACT)

@@ -9,16 +9,18 @@ and targets; repeating a target gives another one.
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, Hashable, Optional, Tuple
+from typing import Any, Callable, Dict, Hashable, Optional, Set, Tuple
 
 MARKER = "stitch"
-Choose = Callable[[Hashable], bool]  # caller -> use the marked instantiation?
+Choose = Callable[[Hashable], Tuple[bool, Any]]  # caller -> (marked?, what to call instead)
+After = Callable[[Any, bytes, Any], None]  # (context, function, inputs), after its first call
 
 
 class Caller(threading.local):
     """Who is calling in this thread: (caller, marked), for the graphs that Grappler shows."""
 
     now: Optional[Tuple[Hashable, bool]] = None
+    probing: Any = None  # the Program whose compiled bodies are being shown to Grappler
 
 
 def _marked_options(options: Any) -> Any:
@@ -32,26 +34,36 @@ def _marked_options(options: Any) -> Any:
     return context.FunctionCallOptions(config_proto=config, executor_type=options.executor_type)
 
 
-def install_functions(caller: Caller, choose: Choose) -> None:
+def install_functions(caller: Caller, choose: Choose, after: After) -> None:
     """Wraps the one method through which every eager call of a tf.function passes."""
     from tensorflow.python.eager import context
 
     original = context.Context.call_function
     cache: Dict[int, Tuple[Any, Any]] = {}  # by id of the options, which are kept alive here
+    visited: Set[bytes] = set()
 
     def call_function(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
-        marked = choose(name)
+        if caller.probing is not None:
+            return original(self, name, tensor_inputs, num_outputs)
+        outputs = call(self, name, tensor_inputs, num_outputs)
+        if name not in visited:
+            visited.add(name)
+            after(self, name, tensor_inputs)
+        return outputs
+
+    def call(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
+        marked, called = choose(name)
         caller.now = (name, marked)
         try:
             if not marked:
-                return original(self, name, tensor_inputs, num_outputs)
+                return original(self, called, tensor_inputs, num_outputs)
             options = self.function_call_options
             entry = cache.get(id(options))
             if entry is None:
                 entry = cache[id(options)] = (options, _marked_options(options))
             self.function_call_options = entry[1]
             try:
-                return original(self, name, tensor_inputs, num_outputs)
+                return original(self, called, tensor_inputs, num_outputs)
             finally:
                 self.function_call_options = options
         finally:
@@ -73,7 +85,7 @@ def install_sessions(caller: Caller, choose: Choose) -> None:
         if handle is not None or not operations:
             return original(self, handle, target_list, fetch_list, feed_dict, options, run_metadata)
         key = (id(self), tuple(map(id, operations)), len(feed_dict))
-        marked = choose(key)
+        marked, _ = choose(key)
         caller.now = (key, marked)
         try:
             targets = list(target_list)

@@ -17,7 +17,7 @@ from .plugin import Interval
 MINIMUM_PAIRS = 6
 ENOUGH_PAIRS = 60  # still undecided: what is not shown to be as fast goes
 SLOWER = 1.02  # a step slower by more than this is rolled back
-HOPELESS = 1.25  # two pairs beyond this are proof enough
+HOPELESS = 1.25  # three pairs beyond this and none below are proof enough
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Comparison:
     ratio: float
     low: float
     high: float
+    least: float  # the best pair
 
 
 def order_interval(values: Sequence[float]) -> Tuple[float, float]:
@@ -73,14 +74,14 @@ def compare(intervals: Sequence[Interval], skip: int = 1) -> Optional[Comparison
         return None
     low, high = order_interval(ratios)
     return Comparison(len(ratios), statistics.median(originals), statistics.median(stitched),
-                      statistics.median(ratios), low, high)  # fmt: skip
+                      statistics.median(ratios), low, high, min(ratios))  # fmt: skip
 
 
 def verdict(comparison: Optional[Comparison]) -> Optional[bool]:
     """True: keep; False: roll back; None: not known yet."""
     if comparison is None:
         return None
-    if comparison.pairs >= 2 and comparison.ratio > HOPELESS:
+    if comparison.pairs >= 3 and comparison.least > HOPELESS:
         return False
     if comparison.pairs < MINIMUM_PAIRS:
         return None

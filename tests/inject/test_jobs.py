@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 from pathlib import Path
@@ -75,6 +76,41 @@ def test_late_swap(
     assert done.losses == pytest.approx(plain.losses, rel=1e-5)
     assert done.event("end")["counters"]["in_place"] > 0
     assert done.event("savings")["pairs"] >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("how", ["nested", "bare"])
+def test_steps_under_xla_are_lifted(
+    version: str, how: str, native: Path, store: Path, key_file: Path, public_key: str
+) -> None:
+    """Handed in without a step outside XLA, then stitched, and compared with XLA's step."""
+    python, script = jobs.python_of(version), "jit_step.py"
+    plain = jobs.run(python, script, 60, 0, how)
+    first = jobs.run(python, script, 5, 0, how, store=store, mode="observe", session="first")
+    assert first.losses == plain.losses[:5]
+    output, _ = jobs.worker(store, key_file, "good").communicate(timeout=120)
+    assert "fusions" in output
+    assert all(json.loads(path.read_text())["xla"] for path in store.glob("requests/*/meta.json"))
+    done = jobs.run(python, script, 60, 0, how, store=store, public_key=public_key)
+    assert done.code == 0
+    assert done.losses == pytest.approx(plain.losses, rel=1e-5)
+    assert done.event("end")["counters"]["in_place"] > 0
+    (steps,) = done.event("end")["steps"]
+    assert steps["stitched_steps"] > 5
+    assert steps["original_steps"] > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["nested", "bare"])
+def test_xla_step_without_an_answer_is_bit_identical(how: str, native: Path, store: Path) -> None:
+    python = jobs.python_of("2.21")
+    plain = jobs.run(python, "jit_step.py", 30, 0, how)
+    done = jobs.run(python, "jit_step.py", 30, 0, how, store=store, wait="0.3")
+    assert done.code == 0
+    assert done.losses == plain.losses
+    assert len(done.lines) == 1
+    assert "deadline" in done.lines[0]
 
 
 BROKEN = {

@@ -43,6 +43,8 @@ STITCH_EXPORT const int32_t* stitch_step_arm(int step);
 STITCH_EXPORT void stitch_schedule_step(int step, int arm, int64_t original, int64_t stitched);
 STITCH_EXPORT int64_t stitch_read_step(int step, int64_t* cursor, StitchInterval* out,
                                        int64_t capacity);
+// A pass seen from outside a graph: steps that are one XLA program have no timer op.
+STITCH_EXPORT void stitch_pass_step(int step, int arm);
 STITCH_EXPORT int64_t stitch_passes(int step, int arm);
 
 // pool.cc: fresh, reused, released, idle bytes, used bytes; op.cc: forwarded outputs, in-place

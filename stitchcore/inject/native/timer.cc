@@ -99,6 +99,8 @@ int stitch_new_step() {
 
 const int32_t* stitch_step_arm(int step) { return &stitch::Find(step)->arm; }
 
+void stitch_pass_step(int step, int arm) { stitch::PassStep(step, arm); }
+
 // Starts with a block of `arm`; then blocks of `original` and `stitched` steps in turn. A length
 // of 0 for the other arm keeps `arm` for good.
 void stitch_schedule_step(int number, int arm, int64_t original, int64_t stitched) {

@@ -1,0 +1,69 @@
+"""Steps that XLA compiles: their bodies, made visible without running them.
+
+Grappler never sees the body of a function that XLA must compile. A copy of the function without
+the attribute is registered, and called with arguments of the wrong type: TensorFlow instantiates
+it (Grappler shows its graph, the same as after a real lift) and then refuses the arguments, so
+nothing runs. The step itself stays XLA's until the artifact is there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+from . import reasons
+from .graphs import XLA_ATTRIBUTE
+
+DOUBLE, RESOURCE = 2, 20  # DataType.DT_DOUBLE, DT_RESOURCE
+SUFFIX = "_stitch"
+
+
+def is_compiled(definition: Any) -> bool:
+    """True when XLA must compile the function of this FunctionDef."""
+    return XLA_ATTRIBUTE in definition.attr and bool(definition.attr[XLA_ATTRIBUTE].b)
+
+
+def add_lifted(context: Any, definition: Any) -> bytes:
+    """Registers the copy without the attribute; returns its name."""
+    copy = type(definition)()
+    copy.CopyFrom(definition)
+    copy.signature.name = definition.signature.name + SUFFIX
+    if XLA_ATTRIBUTE in copy.attr:
+        del copy.attr[XLA_ATTRIBUTE]
+    name = copy.signature.name.encode()
+    if not context.has_function(name):
+        context.add_function_def(copy)
+    return bytes(name)
+
+
+def instantiate(context: Any, body: str, inputs: Optional[Sequence[Any]]) -> None:
+    """Makes TensorFlow optimize the lifted copy of function `body` without running it.
+
+    `inputs` are those of a real call, where the function is called by Python itself: their
+    resource handles carry the variables' shapes into the graph.
+    Raises Refused(XLA_NOT_LIFTED) where that cannot be done.
+    """
+    import tensorflow as tf
+
+    if not context.has_function(body.encode()):
+        raise reasons.Refused(reasons.XLA_NOT_LIFTED, "the compiled function is not registered")
+    definition = context.get_function_def(body)  # those in Grappler's library are incomplete
+    name = add_lifted(context, definition)
+    arguments = definition.signature.input_arg
+    if not arguments:
+        raise reasons.Refused(reasons.XLA_NOT_LIFTED, "the compiled function has no arguments")
+    wrong = [
+        tf.zeros([], tf.float32 if argument.type == DOUBLE else tf.float64)
+        for argument in arguments
+    ]
+    if inputs is not None:
+        tensors = [i for i, argument in enumerate(arguments) if argument.type != RESOURCE]
+        if not tensors or len(inputs) != len(arguments):
+            raise reasons.Refused(reasons.XLA_NOT_LIFTED, "no argument to refuse")
+        wrong = [wrong[i] if i == tensors[0] else value for i, value in enumerate(inputs)]
+    try:
+        context.call_function(name, wrong, len(definition.signature.output_arg))
+    except tf.errors.InvalidArgumentError as error:
+        if "was expected to be" not in str(error):
+            raise reasons.Refused(reasons.XLA_NOT_LIFTED, str(error)[:200]) from error
+        return
+    raise reasons.Refused(reasons.XLA_NOT_LIFTED, "TensorFlow took arguments of a wrong type")
