@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ NEXT_RUN = "ready: the next run starts stitched"
 @dataclass(frozen=True)
 class Step:
     """One graph's outcome. Seconds are medians of steps; `ratio` is stitched/original with its
-    95 % interval, None where the job ended before it was measured."""
+    95 % interval, None where the job ended before there were enough blocks of both to tell."""
 
     digest: str
     status: str
@@ -60,7 +61,7 @@ def _step(graph: Graph, store: Path) -> Step:
     folder = store / "artifacts" / graph.key if graph.key else None
     manifest = _manifest(folder)
     ratio = None
-    if graph.interval is not None and graph.baseline_ns:
+    if graph.interval is not None and graph.baseline_ns and math.isfinite(graph.interval[1]):
         ratio = (graph.stitched_ns / graph.baseline_ns, *graph.interval)
     step = Step(
         graph.digest,
@@ -108,7 +109,7 @@ def show(summary: Summary, console: Console) -> None:
     """Print the summary; nothing where the job had no training step and nothing to tell."""
     for step in summary.steps:
         for line in _lines(step):
-            console.print(line, markup=False)
+            console.print(line, markup=False, soft_wrap=True)
     if not summary.steps:
         known = ", ".join(f"{count} x {reason}" for reason, count in summary.refusals.items())
         console.print(
@@ -140,8 +141,16 @@ def _verdict(step: Step) -> str:
     if step.reason:
         return f"runs as it was, {step.reason}" + (f" ({step.detail})" if step.detail else "")
     if step.ratio is None:
-        return {"stitched": "stitched, ended before it was measured"}.get(step.status, step.status)
+        return _UNMEASURED.get(step.status, step.status)
     value, low, high = step.ratio
     before = common.seconds_text(step.seconds_before)
     after = common.seconds_text(step.seconds_after)
     return f"{before} → {after}, {value:.3f} of the time before [{low:.3f}, {high:.3f}]"
+
+
+_UNMEASURED: Mapping[str, str] = {
+    "stitched": "stitched; the run was too short to compare with original steps",
+    "submitted": "not ready before the job ended",
+    "ready": "ready, not swapped in before the job ended",
+}
+"""What became of a step without a measurement, by its status."""

@@ -6,6 +6,7 @@ Jobs here import no TensorFlow; tests/jobs runs real training scripts through th
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -144,6 +145,16 @@ def test_a_record_tells_the_last_figures() -> None:
     step = summary.of(record, Path("/nowhere")).steps[0]
     assert (step.steps, step.seconds_before, step.ratio) == (30, 2e-3, (0.5, 0.4, 0.6))
     assert record.refusals == {"input_pipeline": 1}
+
+
+def test_too_few_blocks_are_no_figure() -> None:
+    record = job.Record()
+    figures = {"baseline_ns": 2e6, "stitched_ns": 1e6, "interval": [0.0, math.inf], "pairs": 2}
+    record.add({"type": "swap_begin", "digest": "d", "key": "k"})
+    record.add({"type": "savings", "digest": "d", "steps": 9, **figures})
+    found = summary.of(record, Path("/nowhere"))
+    assert found.steps[0].ratio is None
+    json.loads(json.dumps(summary.document(found), allow_nan=False))
 
 
 def test_answers_that_a_new_run_asks_again(tmp_path: Path) -> None:
