@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
 
 
 def content_key(kind: str, parts: Iterable[bytes | str]) -> str:
@@ -19,11 +21,21 @@ def content_key(kind: str, parts: Iterable[bytes | str]) -> str:
 def artifact_key(
     digest: str, signature: str, target: str, tf: str, abi: int, compiler: str, options: str
 ) -> str:
-    """Key of an artifact: graph digest, input signature, target, TF minor, ABI, compiler, options.
+    """Key of an artifact: graph digest, input signature, target, TF minor, ABI, compiler, options,
+    and this compiler's own code, so that a mended compiler never answers with an old artifact.
 
     `signature` is the text of the input shapes and types, `tf` is "2.21" (the minor version).
     """
-    return content_key("artifact", (digest, signature, target, tf, str(abi), compiler, options))
+    parts = (digest, signature, target, tf, str(abi), compiler, options, code_version())
+    return content_key("artifact", parts)
+
+
+@lru_cache(maxsize=1)
+def code_version() -> str:
+    """Content key of the package's sources."""
+    package = Path(__file__).resolve().parents[1]
+    files = sorted(p for p in package.rglob("*") if p.suffix in (".py", ".h", ".cc"))
+    return content_key("code", (part for p in files for part in (p.name, p.read_bytes())))
 
 
 def kernel_key(region: str, target: str, compiler: str, options: str) -> str:
