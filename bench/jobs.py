@@ -67,7 +67,7 @@ def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
     first = judges.untouched(job, base / "first", steps)
     start = ["--checkpoint", str(first.out / "initial.npz")]
     threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
-    single = judges.untouched(job, base / "single", steps, start, **threads)
+    single = judges.untouched(job, base / "single", steps, start, threads)
     judges.stitched(job, base / "cold", steps, base / "store", start)
     plain, stitched = [], []
     for pair in range(pairs):

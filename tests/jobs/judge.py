@@ -29,6 +29,7 @@ FIRST_TOLERANCE = 1e-5
 """Largest relative difference of the first FIRST_STEPS losses, and the least bar of all others."""
 
 MEMORY_RATIO = 1.02
+PLAIN_SECONDS, STITCHED_SECONDS = 300.0, 600.0
 STATE_TOLERANCE = 1e-6
 """Of an element plus its array's root mean square, beside twice TensorFlow's own error."""
 
@@ -94,10 +95,15 @@ def _record(out: Path, done: subprocess.CompletedProcess[str], summary: dict[str
 
 
 def untouched(
-    job: Job, out: Path, steps: int, extra: Sequence[str] = (), seconds: float = 300, **env: str
+    job: Job,
+    out: Path,
+    steps: int,
+    extra: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
 ) -> Record:
-    """Run the script as its user would; `env` adds environment variables."""
-    done = _finished(job.command(out, steps, extra), environment(**env), out, seconds)
+    """Run the script as its user would; `environ` adds environment variables."""
+    env = environment(**(environ or {}))
+    done = _finished(job.command(out, steps, extra), env, out, PLAIN_SECONDS)
     return _record(out, done, {})
 
 
@@ -107,21 +113,19 @@ def stitched(
     steps: int,
     store: Path,
     extra: Sequence[str] = (),
-    seconds: float = 600,
-    wait: bool = True,
-    **env: str,
+    environ: Mapping[str, str] | None = None,
 ) -> Record:
     """Run the script through `stitch run`. `store` is a folder that also holds cache and key."""
     settings = {
         "STITCH_CACHE": str(store / "cache"),
         "STITCH_KEY": str(store / "signing.key"),
         "PYTHONPATH": str(ROOT),
-        **env,
+        **(environ or {}),
     }
-    ours = [sys.executable, "-m", "stitchcore.cli", "run", "--wait" if wait else "--no-wait"]
+    ours = [sys.executable, "-m", "stitchcore.cli", "run", "--wait"]
     ours += ["--json", "--store", str(store / "store"), "--"]
     command = [*ours, *job.command(out, steps, extra)]
-    done = _finished(command, environment(**settings), out, seconds)
+    done = _finished(command, environment(**settings), out, STITCHED_SECONDS)
     last = done.stdout.strip().splitlines()[-1]
     return _record(out, done, json.loads(last))
 

@@ -64,7 +64,7 @@ def _attempt(folder: Path, script: str, optimizer: str, version: str) -> Runs | 
         wide = judges.untouched(job, base / "wide", 1, [*start, "--dtype", "float64"])
         threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
         single = (
-            judges.untouched(job, base / "single", steps, start, **threads)
+            judges.untouched(job, base / "single", steps, start, threads)
             if steps > judges.FIRST_STEPS
             else None
         )
