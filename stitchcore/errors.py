@@ -1,4 +1,4 @@
-"""Refusals: the closed list of reasons why something was left as it was, and the error that carries one.
+"""Refusals: the closed list of reasons why something was left as it was, and their error.
 
 A refusal is a value, not a fallback: each is reported and counted (architecture.md section 1.6).
 """

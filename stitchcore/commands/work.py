@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _arguments(arguments)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from stitchcore import pipeline  # imports TensorFlow: after the limits
+    from stitchcore.pipeline import optimize  # imports TensorFlow: after the limits
 
     store = given.store
     request = store / "requests" / given.digest
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = Options(
         store, given.cache, given.key, given.dump, planner=given.planner, jobs=given.jobs
     )
-    pipeline.optimize(request, str(store), DEVICES[target], options)
+    optimize(request, str(store), DEVICES[target], options)
     return 0
 
 
