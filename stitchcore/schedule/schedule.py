@@ -13,7 +13,7 @@ from stitchcore.kernel.index import Index
 from stitchcore.kernel.nodes import Kernel, Phase
 from stitchcore.plan.pattern import Pattern
 from stitchcore.schedule import axes as axis_analysis
-from stitchcore.schedule import dominant, mapping, scheme, storage
+from stitchcore.schedule import barrier, dominant, forwards, mapping, scheme, storage
 from stitchcore.schedule.body import CONSTANT_LIMIT, Names
 from stitchcore.schedule.lower import Surroundings, lower_section
 from stitchcore.schedule.scheme import SinkKind
@@ -36,7 +36,9 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
     around.residences.update(stored.residences)
     around.parts.update(stored.parts)
     phases = tuple(
-        Phase(tuple(lower_section(around, number, section) for section in sections))
+        Phase(
+            tuple(barrier.insert(lower_section(around, number, section)) for section in sections)
+        )
         for number, sections in enumerate(plan.phases)
     )
     offsets, size = storage.place(stored.buffers, phases)
@@ -50,6 +52,7 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
         phases=phases,
         scratch_offsets=offsets,
         scratch_bytes=size,
+        forwards=forwards.find(stored.buffers, phases),
         provenance=tuple(provenance),
     )
 

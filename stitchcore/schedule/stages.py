@@ -196,7 +196,10 @@ class _Choice:
         return True
 
     def _cost(self, value: Instruction, costs: dict[Instruction, int]) -> int:
-        """Operations to compute `value` from what lies in memory now (shared ones count twice)."""
+        """Operations to compute `value` from what lies in memory now (shared ones count twice).
+
+        Row-level values are at hand: they are scalars between the lane loops.
+        """
         stack = [value]
         while stack:
             node = stack[-1]

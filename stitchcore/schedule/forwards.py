@@ -1,0 +1,127 @@
+"""Which inputs may share memory with which outputs, read off the finished loops.
+
+An element of such an input is read only at the indices at which the output's is written, in the
+same section, before that write. Loops of equal range and depth deal their iterations to lanes
+alike, so a read in an earlier lane loop over the same row counts too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stitchcore.kernel.index import Binary, Index, Variable
+from stitchcore.kernel.nodes import (
+    Accumulate,
+    Apply,
+    Buffer,
+    Check,
+    Expression,
+    If,
+    Let,
+    Load,
+    Loop,
+    Phase,
+    Role,
+    Statement,
+    Store,
+)
+
+
+@dataclass(frozen=True)
+class _Access:
+    """One access: in which section, at which indices (loop variables named by their ranges)."""
+
+    buffer: Buffer
+    section: int
+    position: int
+    indices: tuple[Index, ...]
+    writes: bool
+
+
+def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int, int], ...]:
+    """(input position, output position) pairs, each input and each output at most once."""
+    inputs = [b for b in buffers if b.role is Role.INPUT]
+    outputs = [b for b in buffers if b.role is Role.OUTPUT]
+    accesses: dict[Buffer, list[_Access]] = {}
+    number = 0
+    for phase in phases:
+        for section in phase.sections:
+            named = {section.variable: Variable("task")}
+            for access in _walk(section.body, named, number):
+                accesses.setdefault(access.buffer, []).append(access)
+            number += 1
+    writers: dict[tuple[object, ...], list[int]] = {}
+    for target, buffer in enumerate(outputs):
+        stores = [a for a in accesses.get(buffer, ()) if a.writes]
+        if len(stores) == 1:
+            key = (buffer.dtype, buffer.dims, stores[0].section, stores[0].indices)
+            writers.setdefault(key, []).append(target)
+    found = []
+    for source, buffer in enumerate(inputs):
+        reads = accesses.get(buffer, [])
+        if not reads:
+            continue
+        places = {(a.section, a.indices) for a in reads}
+        if len(places) != 1:
+            continue
+        ((where, indices),) = places
+        last = max(a.position for a in reads)
+        candidates = writers.get((buffer.dtype, buffer.dims, where, indices), [])
+        for target in candidates:
+            written = next(a.position for a in accesses[outputs[target]] if a.writes)
+            if last < written:
+                candidates.remove(target)
+                found.append((source, target))
+                break
+    return tuple(found)
+
+
+def _walk(
+    body: Sequence[Statement], named: Mapping[str, Variable], section: int
+) -> Iterator[_Access]:
+    position = 0
+    stack: list[tuple[Statement, Mapping[str, Variable], int]] = [
+        (statement, named, 0) for statement in reversed(body)
+    ]
+    while stack:
+        statement, names, depth = stack.pop()
+        if isinstance(statement, Loop):
+            begin, end = _renamed(statement.begin, names), _renamed(statement.end, names)
+            own = Variable(f"{statement.kind.value} {depth} {begin} {end}")
+            inner = {**names, statement.variable: own}
+            stack.extend((s, inner, depth + 1) for s in reversed(statement.body))
+            continue
+        if isinstance(statement, If):
+            stack.extend((s, names, depth) for s in reversed(statement.body))
+        for load in _loads(statement):
+            position += 1
+            at = tuple(_renamed(i, names) for i in load.indices)
+            yield _Access(load.buffer, section, position, at, False)
+        if isinstance(statement, Store):
+            position += 1
+            at = tuple(_renamed(i, names) for i in statement.indices)
+            yield _Access(statement.buffer, section, position, at, True)
+
+
+def _loads(statement: Statement) -> Iterator[Load]:
+    expressions: list[Expression] = []
+    match statement:
+        case Let(_, value) | Store(_, _, value) | Accumulate(_, _, value):
+            expressions.append(value)
+        case If(condition, _) | Check(condition, _):
+            expressions.append(condition)
+    while expressions:
+        node = expressions.pop()
+        if isinstance(node, Load):
+            yield node
+        elif isinstance(node, Apply):
+            expressions.extend(node.operands)
+
+
+def _renamed(node: Index, names: Mapping[str, Variable]) -> Index:
+    if isinstance(node, Variable):
+        return names.get(node.name, node)
+    if isinstance(node, Binary):
+        return Binary(node.operator, _renamed(node.left, names), _renamed(node.right, names))
+    return node
