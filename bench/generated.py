@@ -11,6 +11,7 @@ import tensorflow as tf
 from bench.program import Launch, Program, Value
 from stitchcore.compiled import CompiledModule
 from stitchcore.device.records import DEVICES, Device
+from stitchcore.hlo.expand import expand
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.shape import DTYPES
@@ -36,7 +37,7 @@ def hlo(function: Callable[..., Any], inputs: Mapping[str, Array]) -> str:
 
 
 def compiled(text: str, options: BuildOptions | None = None) -> CompiledModule:
-    return compile_module(parse(text), this_device(), options)
+    return compile_module(expand(parse(text)).module, this_device(), options)
 
 
 class NotWhole(Exception):
