@@ -31,7 +31,17 @@ from stitchcore.errors import Reason, Refused
 from stitchcore.inject import guard
 from stitchcore.options import Options
 
-RETRIED = frozenset({Reason.WORKER_FAILED.value, Reason.DEADLINE.value, Reason.NO_COMPILER.value})
+RETRIED = frozenset(
+    reason.value
+    for reason in (
+        Reason.WORKER_FAILED,
+        Reason.DEADLINE,
+        Reason.NO_COMPILER,
+        Reason.NO_TENSORFLOW,
+        Reason.UNSUPPORTED_VERSION,
+        Reason.STORE_UNREADABLE,
+    )
+)
 """Refusals that a new run tries again: they tell of the machine, not of the graph."""
 
 
@@ -184,11 +194,7 @@ class Run:
         meta = json.loads(self._store.read("requests", digest, "meta.json"))
         python = worker_python(self._command_line, str(meta["tf"]), own_tensorflow())
         if python is None:
-            detail = (
-                f"the job runs TensorFlow {meta['tf']}, this Python has "
-                f"{own_tensorflow() or 'none'}: pip install stitchcore beside the job's TensorFlow"
-            )
-            self._refuse(digest, Failure(Reason.UNSUPPORTED_VERSION, detail))
+            self._refuse(digest, no_worker(str(meta["tf"]), own_tensorflow()))
             return
         log = self._folder / f"worker-{digest[:12]}.log"
         self._worker = Worker(digest, self._options, log, polite=not self._wait, python=python)
@@ -237,3 +243,12 @@ def own_tensorflow() -> str:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)
     return ""
+
+
+def no_worker(job_tf: str, own_tf: str) -> Failure:
+    """Why no Python here can work for a job of TensorFlow `job_tf`; `own_tf` is "" for none."""
+    mend = "pip install stitchcore beside the job's TensorFlow"
+    if not own_tf:
+        return Failure(Reason.NO_TENSORFLOW, f"this Python has no TensorFlow: {mend}")
+    detail = f"the job runs TensorFlow {job_tf}, this Python has {own_tf}: {mend}"
+    return Failure(Reason.UNSUPPORTED_VERSION, detail)
