@@ -8,6 +8,7 @@ same computation in another order.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -115,7 +116,7 @@ def stretches(loop: Loop) -> list[tuple[Index, Index]]:
     ordered = sorted(cuts)
     if len(ordered) > _STRETCHES + 1:
         return [(begin, end)]
-    return list(zip(ordered, ordered[1:], strict=False))
+    return list(itertools.pairwise(ordered))
 
 
 def _offset(node: Index, variable: str) -> int | None:

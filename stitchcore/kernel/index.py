@@ -184,7 +184,7 @@ def bounds(index: Index, ranges: Mapping[str, Range]) -> Range | None:
 
 
 def simplify(index: Index, ranges: Mapping[str, Range]) -> Index:
-    """`index` with the same value for all variables within `ranges`, and what they decide folded."""
+    """An index of the same value for variables within `ranges`, with what these decide folded."""
     if not isinstance(index, Binary):
         return index
     left, right = simplify(index.left, ranges), simplify(index.right, ranges)
@@ -202,9 +202,9 @@ def simplify(index: Index, ranges: Mapping[str, Range]) -> Index:
             return left
         case "max" if second[0] >= first[1]:
             return right
-        case "//" if 0 <= first[0] and first[1] < second[0]:
+        case "//" if first[0] >= 0 and first[1] < second[0]:
             return 0
-        case "%" if 0 <= first[0] and first[1] < second[0]:
+        case "%" if first[0] >= 0 and first[1] < second[0]:
             return left
     return Binary(index.operator, left, right)
 

@@ -7,6 +7,7 @@ contiguous range per thread, and phases follow one another, as the ABI asks (doc
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import tempfile
 import time
@@ -117,8 +118,11 @@ class CpuKernel:
         pool: ThreadPoolExecutor,
         threads: int,
     ) -> tuple[Callable[[], None], list[Array]]:
-        """A call to repeat, and the outputs it writes each time. Nothing is allocated or checked
-        in it: for timing. One range of each phase runs on the calling thread, the rest in `pool`."""
+        """A call to repeat, and the outputs it writes each time.
+
+        For timing: nothing is allocated or checked in it. One range of each phase runs on the
+        calling thread, the rest in `pool`.
+        """
         call = self._prepare(inputs, bindings or {}, None)
         plan = [(p, _split(tasks, threads)) for p, tasks in enumerate(call.tasks)]
 
@@ -190,7 +194,7 @@ def _split(tasks: int, threads: int) -> list[tuple[int, int]]:
     """[0, tasks) in at most `threads` non-empty ranges of nearly equal size."""
     parts = max(min(threads, tasks), 1)
     cuts = [tasks * i // parts for i in range(parts + 1)]
-    return [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+    return [(a, b) for a, b in itertools.pairwise(cuts) if a < b]
 
 
 def _shape(buffer: Buffer, bindings: Mapping[str, int]) -> tuple[int, ...]:

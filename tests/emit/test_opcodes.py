@@ -6,7 +6,6 @@ And each opcode has a mutant: the kernel of a neighbour with the same signature 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 
 import ml_dtypes
 import numpy as np
@@ -65,7 +64,7 @@ def agrees(opcode: str, found: Array, expected: Array, dtype: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Iterator[dict[str, CpuKernel]]:
+def compiled() -> dict[str, CpuKernel]:
     """Every case's kernel, compiled for this machine, by name."""
     generator = np.random.default_rng(1)
     kernels = [case.kernel(len(inputs(case, generator)[0])) for case in ALL]
@@ -83,7 +82,7 @@ def compiled() -> Iterator[dict[str, CpuKernel]]:
     ]
     if "v4" in host_device().target and "gcc" in toolchain.find_compiler().family:
         assert set(unexpected) <= SILENT
-    yield found
+    return found
 
 
 @pytest.mark.parametrize("opcode", NAMES)

@@ -91,9 +91,7 @@ def column_sum(columns: int = 40, split: int = 8) -> Kernel:
     partial = device("partial", "f32", (parts, columns), Role.SCRATCH)
     sums = Buffer("sums", "f32", (columns,), Scope.GROUP, Role.LOCAL)
     total = Scalar("total", "f32")
-    task, row, i, j, k, c, p, last = map(
-        Variable, ("task", "row", "i", "j", "k", "c", "p", "final")
-    )
+    task, row, i, j, k, c, p = map(Variable, ("task", "row", "i", "j", "k", "c", "p"))
     first = (
         Allocate(sums),
         Loop("i", 0, columns, LANES, (Store(sums, (i,), Literal(0.0, "f32")),)),
