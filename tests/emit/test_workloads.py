@@ -1,4 +1,4 @@
-"""Every kernel of three real training steps compiles as CUDA for sm_90, and as C with few misses."""
+"""Every kernel of three training steps compiles as CUDA for sm_90, and as C with few misses."""
 
 from __future__ import annotations
 
