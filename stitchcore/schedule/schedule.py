@@ -40,6 +40,7 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
             tuple(barrier.insert(lower_section(around, number, section)) for section in sections)
         )
         for number, sections in enumerate(plan.phases)
+        if sections
     )
     offsets, size = storage.place(stored.buffers, phases)
     provenance = dict.fromkeys(
