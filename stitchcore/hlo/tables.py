@@ -94,8 +94,8 @@ def _band(literals: Sequence[Literal], shape: Shape, scalar: MakeScalar) -> Inst
         return None
     row = build.iota("s32", shape.dims, shape.rank - 2)
     column = build.iota("s32", shape.dims, shape.rank - 1)
-    offset = build.broadcast(build.constant(offsets.pop(), "s32"), shape.dims, ())
-    edge = build.elementwise(op.ADD, column, offset)
+    shift = build.broadcast(build.constant(offsets.pop(), "s32"), shape.dims, ())
+    edge = build.elementwise(op.ADD, column, shift)
     mask = build.elementwise(op.COMPARE, row, edge, direction="GE")
     on_true = build.broadcast(scalar(inside), shape.dims, ())
     on_false = build.broadcast(scalar(outside), shape.dims, ())

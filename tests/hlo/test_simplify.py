@@ -189,9 +189,9 @@ def test_time_grows_linearly() -> None:
         module = Module("chain", computation((X,), node))
         seconds = []
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             simplify(module)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
         per_instruction.append(min(seconds) / length)
     assert per_instruction[1] < 3 * per_instruction[0]
 
