@@ -5,7 +5,7 @@ Protobuf messages are reached through the graph itself; only `annotate` needs Te
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import digest, reasons
 
@@ -24,6 +24,7 @@ UPDATE_PREFIXES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceSc
                    "SparseApply", "Scatter")  # fmt: skip
 PLAIN_ASSIGNMENTS = frozenset(("Assign", "AssignVariableOp"))
 XLA_ATTRIBUTE = "_XlaMustCompile"
+Check = Callable[[List[int], List[int], List[int]], str]  # (table, Tin, Tout) -> what is wrong
 
 
 def is_update(operation: str) -> bool:
@@ -163,12 +164,18 @@ def add_timer(graph: Any, step: int, arm: int) -> Any:
     return copy
 
 
-def check_kernels(graph: Any, keys: Set[str]) -> None:
-    """Every fusion of a patched graph names a kernel that has been loaded."""
+def check_fusions(graph: Any, keys: AbstractSet[str], check: Check) -> None:
+    """Every fusion of a patched graph names a loaded kernel and can be made: a node that fails
+    when TensorFlow makes its kernel would fail the step. Raises Refused(BAD_ARTIFACT)."""
     for node in graph.node:
-        if node.op in OURS and node.op != "StitchTimer":
-            if node.attr["kernel"].s.decode() not in keys:
-                raise reasons.Refused(reasons.BAD_ARTIFACT, f"{node.name} names an unknown kernel")
+        if node.op not in OURS or node.op == "StitchTimer":
+            continue
+        if node.attr["kernel"].s.decode() not in keys:
+            raise reasons.Refused(reasons.BAD_ARTIFACT, f"{node.name} names an unknown kernel")
+        lists = [node.attr["table"].list.i, node.attr["Tin"].list.type, node.attr["Tout"].list.type]
+        why = check(*(list(one) for one in lists))
+        if why:
+            raise reasons.Refused(reasons.BAD_ARTIFACT, f"{node.name}: {why}")
 
 
 def lift_xla(graph: Any) -> Any:

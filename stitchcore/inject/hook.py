@@ -135,7 +135,9 @@ class Hook:
             return None
         if caller is None:
             stitched = found.ready and self._may_swap(found)
-            return self._built(program.stitched_graph(view, found)) if stitched else None
+            return (
+                self._built(program.stitched_graph(view, found, self._plugin)) if stitched else None
+            )
         instance = self._instance(caller[0], found)
         arm = 1 - instance.first_arm if caller[1] else instance.first_arm
         return self._arm_graph(view, instance, found, arm)
@@ -152,7 +154,7 @@ class Hook:
             return None
         if arm == STITCHED:
             try:
-                new = program.stitched_graph(view, found)
+                new = program.stitched_graph(view, found, self._plugin)
                 if instance.lifted is not None:
                     return self._built(new)  # timed where it is called
                 return self._built(graphs.add_timer(new, instance.step, STITCHED))

@@ -46,6 +46,19 @@ def _declare(library: Any) -> None:
     for name, result, arguments in (
         ("stitch_load_library", void, [text, size, text, size]),
         ("stitch_register_kernel", integer, [text, void, text]),
+        (
+            "stitch_check_fusion",
+            integer,
+            [
+                ctypes.POINTER(wide),
+                size,
+                ctypes.POINTER(ctypes.c_int32),
+                integer,
+                integer,
+                text,
+                size,
+            ],
+        ),
         ("stitch_verify_signature", integer, [text, text, size, text]),
         ("stitch_load_shim", integer, [text, text, size]),
         ("stitch_set_callback", None, [GraphCallback]),
@@ -138,6 +151,16 @@ class Plugin:
         if not handle:
             raise reasons.Refused(reasons.BAD_ARTIFACT, error.value.decode(errors="replace"))
         return int(handle)
+
+    def check_fusion(self, table: List[int], inputs: List[int], outputs: List[int]) -> str:
+        """Why a fusion with this launch table and these types cannot be made; "" when it can."""
+        words = (ctypes.c_int64 * len(table))(*table)
+        types = (ctypes.c_int32 * (len(inputs) + len(outputs)))(*inputs, *outputs)
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        self._library.stitch_check_fusion(
+            words, len(table), types, len(inputs), len(outputs), error, ERROR_BYTES
+        )
+        return error.value.decode(errors="replace")
 
     def register_kernel(self, key: str, handle: int, symbol: str) -> None:
         if not self._library.stitch_register_kernel(key.encode(), handle, symbol.encode()):

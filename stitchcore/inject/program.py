@@ -15,7 +15,7 @@ from .plugin import Interval, Plugin
 ORIGINAL, STITCHED = 0, 1
 FOREVER = 2**62
 HISTORY = 4096  # intervals kept for comparison
-FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 3, 9
+FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 2, 6  # steps
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Instance:
         return bool(self.arm[0] != self.first_arm)
 
 
-def stitched_graph(view: View, program: Program) -> Any:
+def stitched_graph(view: View, program: Program, plugin: Plugin) -> Any:
     """The patched graph. Raises Refused(BAD_ARTIFACT)."""
     if program.bodies is not None:
         return graphs.lift_xla(view.graph)
@@ -94,7 +94,7 @@ def stitched_graph(view: View, program: Program) -> Any:
         view.preserve,
         view.types,
     )
-    graphs.check_kernels(new, set(program.kernels))
+    graphs.check_fusions(new, program.kernels, plugin.check_fusion)
     return new
 
 

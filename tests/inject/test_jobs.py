@@ -79,6 +79,25 @@ def test_late_swap(
 
 
 @pytest.mark.slow
+def test_steps_inside_a_loop(native: Path, store: Path, key_file: Path, public_key: str) -> None:
+    """The timer passes once per training step, not once per call."""
+    python, script = jobs.python_of("2.21"), "loop_step.py"
+    plain = jobs.run(python, script, 12)
+    first = jobs.run(python, script, 12, store=store, mode="observe", session="first")
+    assert first.losses == plain.losses
+    (steps,) = first.event("end")["steps"]
+    assert steps["original_steps"] == 120
+    output, _ = jobs.worker(store, key_file, "good").communicate(timeout=120)
+    assert "fusions" in output
+    done = jobs.run(python, script, 12, store=store, public_key=public_key)
+    assert done.code == 0
+    assert done.losses == pytest.approx(plain.losses, rel=1e-5)
+    (steps,) = done.event("end")["steps"]
+    assert steps["stitched_steps"] + steps["original_steps"] == 120
+    assert done.event("end")["counters"]["in_place"] > 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("how", ["nested", "bare"])
 def test_steps_under_xla_are_lifted(

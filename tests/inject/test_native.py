@@ -200,6 +200,15 @@ def test_libraries_come_from_bytes(library: plugin.Plugin, tmp_path: Path) -> No
         library.load_library(data[: len(data) // 3])
 
 
+def test_impossible_fusions_are_found_before_they_are_made(library: plugin.Plugin) -> None:
+    table = [1, 0, 1, 0, 0, 1, 0, 0, 1, 2, 0, 4, 0, 0, 2, 0, 0, 1, 2, 0, 1]
+    assert library.check_fusion(table, [1], [1]) == ""
+    assert "word" in library.check_fusion(table[:-1], [1], [1])
+    assert library.check_fusion(table, [20], [1]) == "operand kind"
+    update = [*table[:3], 1, *table[4:6], 1, *table[7:]]
+    assert "shim" in library.check_fusion(update, [20], [])  # this process has loaded none
+
+
 def test_unknown_version_is_refused(native: Path) -> None:
     with pytest.raises(reasons.Refused) as caught:
         plugin.load(str(native), (2, 14))

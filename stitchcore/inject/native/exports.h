@@ -12,6 +12,10 @@ STITCH_EXPORT void* stitch_load_library(const char* data, size_t size, char* err
                                         size_t error_size);
 STITCH_EXPORT int stitch_register_kernel(const char* key, void* library, const char* symbol);
 
+// op.cc: 1 when a node with these attributes can be made; else 0 and why. `types`: Tin, then Tout.
+STITCH_EXPORT int stitch_check_fusion(const int64_t* table, size_t words, const int32_t* types,
+                                      int inputs, int outputs, char* error, size_t error_size);
+
 // signature.cc: 1 when `signature` (64 bytes) is `public_key`'s (32 bytes) over `message`.
 STITCH_EXPORT int stitch_verify_signature(const unsigned char* signature,
                                           const unsigned char* message, size_t size,

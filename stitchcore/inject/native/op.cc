@@ -3,6 +3,7 @@
 // may prune or merge it. StitchTimer marks a pass of a training step (timer.cc).
 #include "op.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include <array>
@@ -476,6 +477,25 @@ Functions FusionFunctions() { return {CreateFusion, ComputeFusion, DeleteFusion}
 Functions TimerFunctions() { return {CreateTimer, ComputeTimer, DeleteTimer}; }
 
 }  // namespace stitch
+
+int stitch_check_fusion(const int64_t* table, size_t words, const int32_t* types, int inputs,
+                        int outputs, char* error, size_t error_size) {
+  stitch::Fusion fusion;
+  for (int i = 0; i < inputs; i++) {
+    fusion.input_types.push_back(static_cast<TF_DataType>(types[i]));
+  }
+  for (int i = 0; i < outputs; i++) {
+    auto type = static_cast<TF_DataType>(types[inputs + i]);
+    fusion.outputs.push_back({type, TF_DataTypeSize(type), {}, false});
+  }
+  fusion.needed.resize(inputs);
+  std::string why;
+  if (stitch::Decode(table, words, inputs, outputs, &fusion.table, &why)) {
+    why = stitch::Prepare(&fusion, {});
+  }
+  snprintf(error, error_size, "%s", why.c_str());
+  return why.empty();
+}
 
 void stitch_counters(int64_t out[7]) {
   stitch::PoolStatistics pool = stitch::PoolState();
