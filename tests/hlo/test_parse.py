@@ -26,7 +26,7 @@ ENTRY %main (x: f32[2,3], y: f32[2]) -> (f32[2], s32[]) {
   %x = f32[2,3]{1,0} parameter(0)
   %y = f32[2]{0} parameter(1)
   %zero = f32[] constant(0)
-  %r = f32[2] reduce(f32[2,3] %x, f32[] %zero), dimensions={1}, to_apply=%sum, metadata={op_name="S"}
+  %r = f32[2] reduce(%x, %zero), dimensions={1}, to_apply=%sum, metadata={op_name="S"}
   %s = f32[2]{0} add(f32[2]{0} %r, f32[2]{0} %y), metadata={op_name="a \\"quoted\\" name"}
   %n = s32[] constant(-7)
   ROOT %t = (f32[2]{0}, /*index=1*/s32[]) tuple(f32[2]{0} %s, s32[] %n)
