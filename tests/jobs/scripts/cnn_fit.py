@@ -27,7 +27,7 @@ def main() -> None:
     tf.keras.utils.set_random_seed(recording.SEED)
     tf.keras.backend.set_floatx(options.dtype)
     model = build()
-    optimizer = recording.make_optimizer(options.optimizer, 1e-3)
+    optimizer = recording.make_optimizer(options.optimizer, 1e-4)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=optimizer, loss=loss, jit_compile=False)
     random = np.random.default_rng(recording.SEED + 1)
