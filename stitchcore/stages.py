@@ -17,11 +17,11 @@ from stitchcore.compiled import CompiledKernel, CompiledModule
 from stitchcore.device.records import Device
 from stitchcore.emit import c as emit_c
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.hlo.expand import expand
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.print import names, print_module
-from stitchcore.hlo.simplify import simplify
 from stitchcore.kernel.nodes import Kernel
 from stitchcore.kernel.text import parse_kernel, print_kernel
 from stitchcore.plan.canonical import pattern_text
@@ -131,7 +131,8 @@ def run_stages(
 
 
 def _simplify(state: State) -> State:
-    return replace(state, module=simplify(state.module).module)
+    """Composites into primitives, and both to a fixed point."""
+    return replace(state, module=expand(state.module).module)
 
 
 def _load_module(state: State, text: str) -> State:
