@@ -65,7 +65,9 @@ ALLOWED: dict[str, Allowed] = {
     "OneHot": Allowed(INTEGERS),
     # not as TensorFlow's kernel for the types left out (tests/tensorflow/test_conformance.py)
     "Erf": Allowed(FLOATS - {"float64"}),
+    "Mean": Allowed(FLOATS - {"float16"}),
     "Pow": Allowed(FLOATS - {"bfloat16"}),
+    "SqrtGrad": Allowed(FLOATS - {"float16"}),
     "OnesLike": Allowed(ANY - {"uint32", "uint64"}),
 }
 """By operation name. A Cast from float to integer or bool is refused by `cast_is_allowed`."""

@@ -71,6 +71,12 @@ def _relu6_gradient(write: _Writer) -> None:
     write("Mul", gradient, write("Mul", above, below), last=True)
 
 
+def _sigmoid_gradient(write: _Writer) -> None:
+    y, gradient = write.inputs
+    slope = write("Mul", write("Sub", write.constant(1.0), y), y)
+    write("Mul", slope, gradient, last=True)
+
+
 def _zero_where_no_gradient(write: _Writer, value: str) -> None:
     gradient = write.inputs[1]
     zero = write.constant(0.0)
@@ -132,6 +138,7 @@ def _softplus_gradient(write: _Writer) -> None:
 REWRITES: dict[str, Callable[[_Writer], None]] = {
     "ReluGrad": _relu_gradient,
     "Relu6Grad": _relu6_gradient,
+    "SigmoidGrad": _sigmoid_gradient,
     "RsqrtGrad": _rsqrt_gradient,
     "SqrtGrad": _sqrt_gradient,
     "InvGrad": _inverse_gradient,

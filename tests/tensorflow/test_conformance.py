@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
-from stitchcore.tensorflow import allow, meaning  # noqa: E402
-from tests.tensorflow import conformance  # noqa: E402
-from tests.tensorflow.conformance_cases import Case, is_covered  # noqa: E402
+from stitchcore.tensorflow import allow, meaning
+from tests.tensorflow import conformance
+from tests.tensorflow.conformance_cases import Case, is_covered
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
 
@@ -28,7 +28,7 @@ def test_operation_means_what_tensorflow_computes(operation: str) -> None:
 
 @pytest.mark.parametrize("operation", sorted(meaning.REWRITES))
 def test_rewrite_is_needed(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its rewrite an operation's lowering differs: the table can fail, no rewrite is idle."""
+    """Without its rewrite the lowering differs: the table can fail, and no rewrite is idle."""
     monkeypatch.setattr(meaning, "REWRITES", {})
     assert not all(f.holds for f in conformance.findings(operation) if not f.absent)
 
