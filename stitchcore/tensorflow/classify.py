@@ -10,7 +10,7 @@ from tensorflow.python.framework import dtypes
 from stitchcore.errors import Reason
 from stitchcore.tensorflow import allow
 from stitchcore.tensorflow.graph import Edge, GraphIndex
-from stitchcore.tensorflow.variables import Variables
+from stitchcore.tensorflow.variables import Variables, late_ref_readers
 
 CLONE_ELEMENTS = 64
 """A constant up to this size is copied into each region; a larger one is a region's input."""
@@ -78,10 +78,13 @@ def classify(
     parts: list[Part] = [Part.OPAQUE] * len(graph.nodes)
     reasons: dict[int, Reason] = {}
     shaped: set[int] = set()
+    late = late_ref_readers(graph)
     for i in graph.order:
         node = graph.nodes[i]
         if excluded and i in excluded:
             reasons[i] = excluded[i]
+        elif i in late:
+            reasons[i] = Reason.REF_VARIABLE
         elif node.op == "Const":
             shaped.add(i)
             if graph.static_size(Edge(i, 0)) <= CLONE_ELEMENTS and _known_types(graph, i):
@@ -143,6 +146,8 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables) -> Reason | None:
         return _reason_of(node.op)
     inputs = [graph.dtype(tensor) for tensor in graph.data[i]]
     outputs = graph.output_types[i]
+    if any(t.endswith("_ref") for t in inputs):
+        return Reason.REF_VARIABLE
     if not outputs or any(t not in allow.ANY for t in (*inputs, *outputs)):
         return Reason.UNSUPPORTED_TYPE
     if node.op == "Cast":

@@ -153,5 +153,6 @@ def _output_types(node: Any) -> tuple[str, ...]:
             continue
         kind = node.attr[argument.type_attr].type if argument.type_attr else argument.type
         count = int(node.attr[argument.number_attr].i) if argument.number_attr else 1
-        types += [dtypes.as_dtype(kind).name if kind else ""] * count
+        name = dtypes.as_dtype(kind).name if kind else ""
+        types += [f"{name}_ref" if argument.is_ref else name] * count
     return tuple(types)

@@ -105,6 +105,7 @@ class _RegionPatch:
         self.constants = 0
         self.readers: dict[Edge, list[str]] = {}
         self.writers: dict[Edge, str] = {}
+        self.before: tuple[str, ...] = ()
         self.stored = self._stored_updates()
         self.shapes = self._tensor_shapes()
 
@@ -113,10 +114,9 @@ class _RegionPatch:
         absorbed = self._absorbed()
         removed = {*region.members, *absorbed}
         controls = self._controls_in(removed)
+        self.before = tuple(f"^{control}" for control in controls)
         names = [self._launch(n, launch) for n, launch in enumerate(self.program.launches)]
         names += self._assignments()
-        for name in names:
-            whole.controls += [(f"+{name}", f"^{control}") for control in controls]
         for handle, writer in self.writers.items():
             before = [r for r in self.readers.get(handle, ()) if r != writer]
             whole.controls += [(f"+{writer}", f"^+{reader}") for reader in before]
@@ -205,7 +205,7 @@ class _RegionPatch:
             outputs.append((binding, sizes))
         sources, guards = self._symbols(launch, node)
         table = launch_table(launch.kernel, sources, inputs, outputs, guards)
-        self.whole.add.append(node.fusion(launch, table, self.device_of))
+        self.whole.add.append(node.fusion(launch, table, self.device_of, self.before))
         return name
 
     def _input(self, node: _Node, name: str, operand: Operand) -> Binding:
@@ -262,7 +262,7 @@ class _RegionPatch:
             update = self.region.updates[handle]
             node = node_def_pb2.NodeDef()
             node.attr["dtype"].CopyFrom(self.graph.nodes[update].attr["dtype"])
-            inputs = (self.whole.tensor(handle), value)
+            inputs = (self.whole.tensor(handle), value, *self.before)
             self.whole.add.append(
                 AddedNode(name, "AssignVariableOp", _encoded(node), self.device_of, inputs)
             )
@@ -363,7 +363,9 @@ class _Node:
     def resource(self, reference: str) -> int:
         return self.plain(reference, types_pb2.DT_RESOURCE)
 
-    def fusion(self, launch: Launch, table: Sequence[int], device_of: int) -> AddedNode:
+    def fusion(
+        self, launch: Launch, table: Sequence[int], device_of: int, before: Sequence[str]
+    ) -> AddedNode:
         node = node_def_pb2.NodeDef()
         node.attr["Tin"].list.SetInParent()
         node.attr["Tin"].list.type.extend(self.inputs.values())
@@ -379,7 +381,9 @@ class _Node:
             shape = node.attr["_output_shapes"].list.shape.add()
             for size in sizes:
                 shape.dim.add(size=size)
-        return AddedNode(self.name, "StitchedFusion", _encoded(node), device_of, tuple(self.inputs))
+        return AddedNode(
+            self.name, "StitchedFusion", _encoded(node), device_of, (*self.inputs, *before)
+        )
 
 
 def _source_of(symbol: str, arguments: Sequence[Argument]) -> tuple[Argument, int, int, int] | None:

@@ -8,7 +8,7 @@ order (rulings.md 1, 3, 5).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stitchcore.errors import Reason, Refusal
@@ -110,3 +110,41 @@ def _versions(
                 return None
         versions[i] = last
     return versions
+
+
+def late_ref_readers(graph: GraphIndex) -> frozenset[int]:
+    """Nodes that read a ref variable's memory, through Identity, and might do so after a write.
+
+    TF1's ref variables have no versions: whoever reads one shares its memory. A reader that every
+    write of the variable depends on is safe; every other one must run where TensorFlow runs it.
+    """
+    origin: dict[int, int] = {}
+    writes: dict[int, int] = {}
+    readers: dict[int, int] = {}
+    for i in graph.order:
+        if any(t.endswith("_ref") for t in graph.output_types[i]) and not graph.data[i]:
+            origin[i] = i
+        for tensor in graph.data[i]:
+            variable = origin.get(tensor.node)
+            if variable is None:
+                continue
+            if graph.nodes[i].op in ("Identity", "RefIdentity"):
+                origin[i] = variable
+            elif graph.dtype(tensor).endswith("_ref"):
+                writes[variable] = writes.get(variable, 0) | 1 << i
+            else:
+                readers[i] = variable
+    after = _ancestors(graph, sorted({*readers, *_bits(writes.values())}))
+    return frozenset(
+        reader
+        for reader, variable in readers.items()
+        if any(not after[write] >> reader & 1 for write in _bits([writes.get(variable, 0)]))
+    )
+
+
+def _bits(sets: Iterable[int]) -> list[int]:
+    """Positions set in any of the bit sets."""
+    union = 0
+    for one in sets:
+        union |= one
+    return [k for k in range(union.bit_length()) if union >> k & 1]
