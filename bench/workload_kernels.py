@@ -1,4 +1,4 @@
-"""Every distinct kernel of every workload module against float64: `python -m bench.workload_kernels`.
+"""Each kernel of the workload modules against float64: `python -m bench.workload_kernels`.
 
 Kernels are compiled at full size and run on drawn inputs (verify/kernels.py). Kernels over values
 of more than LIMIT elements are counted as too large: numpy's float64 reference would not fit.

@@ -35,7 +35,16 @@ def _small(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return random.uniform(0.001, 0.02, shape)
 
 
-FAMILIES: Mapping[str, Family] = {"normal": _normal, "positive": _positive, "small": _small}
+def _binary(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return (random.random(shape) < 0.7).astype(np.float64)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "normal": _normal,
+    "positive": _positive,
+    "small": _small,
+    "binary": _binary,  # masks that multiply something enormous
+}
 """Ordinary data by name, most telling first."""
 
 

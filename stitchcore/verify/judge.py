@@ -3,9 +3,9 @@
 The reference is the same computation in float64 with HLO's storage rounding, ranges and bit
 widths. Ours passes where `err(ours) <= 2 * err(theirs) + tolerance`, element by element, `theirs`
 being the framework's own result (and its error at least what is ordinary in that array). Elements
-on which a decision (compare, floor, cast) fell the other way, and those within twice the framework's
-worst error though not within their own bound, are counted apart and may be at most DECISION_SHARE
-of all.
+on which a decision (compare, floor, cast) fell the other way, and those within twice the
+framework's worst error though not within their own bound, are counted apart and may be at most
+DECISION_SHARE of all.
 """
 
 from __future__ import annotations

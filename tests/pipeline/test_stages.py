@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import lzma
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from stitchcore.hlo.evaluate import evaluate
 from stitchcore.hlo.instruction import Instruction, computation, instruction
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
+from stitchcore.plan.candidates import extent
 from stitchcore.plan.pattern import Pattern
 from stitchcore.stages import STAGES, BuildOptions, compile_module
+from stitchcore.target.cpu_runtime import CpuKernel
 from stitchcore.verify.capture import arguments
 from stitchcore.verify.kernels import check_kernel
 
@@ -72,6 +75,7 @@ def test_every_kernel_is_right(built: dict[str, CompiledModule], name: str) -> N
 
         check = check_kernel(pattern, made.module, run, {})
         assert check.passed, str(check)
+        assert check.informative, str(check)
 
 
 def test_equal_layers_share_kernels(built: dict[str, CompiledModule]) -> None:
@@ -174,3 +178,24 @@ def parse_shape() -> Any:
     from stitchcore.hlo.shape import Shape
 
     return Shape("f32", (2,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dien_train", "lstm_lm_train", "asr_train", "mlp_train"])
+def test_every_kernel_of_a_training_step_is_right(name: str) -> None:
+    """The larger modules run by `python -m bench.workload_kernels` (minutes)."""
+    made = compile_module(load(name), host_device())
+    loaded = made.loaded()
+    checked = 0
+    for number, position in {n: p for p, n in reversed(list(enumerate(made.of)))}.items():
+        pattern = made.plan.patterns[position]
+        if max(extent(node.shape.size) for node in pattern.instructions) > 4_000_000:
+            continue
+        check = check_kernel(pattern, made.module, partial(running, loaded[number], pattern), {})
+        assert check.passed, f"kernel {number}: {check}"
+        checked += 1
+    assert checked >= len(made.kernels) * 0.75  # the others' values are too large for CI
+
+
+def running(kernel: CpuKernel, pattern: Pattern, given: Sequence[Array]) -> Sequence[Array]:
+    return run_kernel(kernel, pattern, given, {})

@@ -80,7 +80,7 @@ def test_shapes_must_agree() -> None:
 
 
 def test_elements_within_twice_the_frameworks_worst_error_are_counted_apart() -> None:
-    """One such element in 200,000 passes; the same error on three of them, or a larger one, fails."""
+    """One such element in 200,000 passes; three of them, or a larger error, fail."""
     reference = np.random.default_rng(1).standard_normal(200_000)
     theirs = reference.astype(np.float32)
     theirs[:150] += 1e-3  # fewer than what is ordinary
