@@ -10,15 +10,24 @@ USERS, ITEMS, CATEGORIES, WIDTH, HIDDEN, LENGTH, BATCH = 5000, 10000, 1000, 18, 
 
 
 class Dense(tf.Module):
-    def __init__(self, random: np.random.Generator, inputs: int, outputs: int, dtype: str) -> None:
+    def __init__(
+        self,
+        random: np.random.Generator,
+        inputs: int,
+        outputs: int,
+        dtype: str,
+        biased: bool = True,
+    ) -> None:
         super().__init__()
         kernel = random.standard_normal((inputs, outputs)) / np.sqrt(inputs)
         self.kernel = tf.Variable(kernel.astype("float32").astype(dtype), name="kernel")
-        self.bias = tf.Variable(np.zeros(outputs), dtype=dtype, name="bias")
+        self.bias = tf.Variable(np.zeros(outputs), dtype=dtype, name="bias") if biased else None
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         flat = tf.reshape(x, [-1, x.shape[-1]])
-        y = tf.nn.bias_add(tf.matmul(flat, self.kernel), self.bias)
+        y = tf.matmul(flat, self.kernel)
+        if self.bias is not None:
+            y = tf.nn.bias_add(y, self.bias)
         return tf.reshape(y, [*x.shape[:-1], y.shape[-1]])
 
 
@@ -53,7 +62,7 @@ class Model(tf.Module):
         self.interest = Recurrent(random, 2 * WIDTH, dtype)
         self.evolution = Recurrent(random, HIDDEN, dtype)
         self.query = Dense(random, 2 * WIDTH, HIDDEN, dtype)
-        self.score = [Dense(random, 4 * HIDDEN, 40, dtype), Dense(random, 40, 1, dtype)]
+        self.score = [Dense(random, 4 * HIDDEN, 40, dtype), Dense(random, 40, 1, dtype, False)]
         self.top = [Dense(random, 5 * WIDTH + HIDDEN, 80, dtype), Dense(random, 80, 2, dtype)]
         self.slope = tf.Variable(np.full(80, 0.25), dtype=dtype, name="slope")
 
