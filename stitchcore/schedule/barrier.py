@@ -52,6 +52,8 @@ def _body(body: Sequence[Statement], pending: Pending) -> tuple[tuple[Statement,
             inner, pending = _serial(statement, pending)
             made.append(replace(statement, body=inner))
             continue
+        if isinstance(statement, Barrier):
+            pending = {}
         accesses = _accesses(statement)
         if _conflict(pending, accesses):
             made.append(Barrier(Scope.GROUP))

@@ -51,14 +51,15 @@ CONSTANT_LIMIT = 64
 class Residence:
     """Where a value lies: `buffer` has one dimension for each of `order`, in that order.
 
-    `origin` is subtracted from the index of its axis (a LOCAL buffer holds one lane block); when
-    `exact` is set the value lies there only for these indices of its axes.
+    `origin` is subtracted from the index of its axis (a LOCAL buffer holds one lane block). When
+    `exact` is set the value lies there only for these indices of its axes, at element `at`.
     """
 
     buffer: Buffer
     order: tuple[Axis, ...]
     origin: tuple[tuple[Axis, Index], ...] = ()
     exact: tuple[Index, ...] | None = None
+    at: tuple[Index, ...] | None = None
 
 
 @dataclass
@@ -254,7 +255,8 @@ class Body:
         return operands[0]
 
     def load(self, residence: Residence, environment: Environment) -> Load:
-        return Load(residence.buffer, indices(residence, environment))
+        at = residence.at
+        return Load(residence.buffer, indices(residence, environment) if at is None else at)
 
     def _constant(self, value: Instruction, environment: Environment) -> Expression:
         dtype = value.shape.dtype

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 
-from stitchcore.device.records import Device
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.query import reducer_of
 from stitchcore.kernel import index
@@ -36,11 +35,10 @@ from stitchcore.kernel.nodes import (
     Store,
 )
 from stitchcore.schedule import mapping, stages, views
-from stitchcore.schedule.axes import Axes, Axis
+from stitchcore.schedule.axes import Axis
 from stitchcore.schedule.body import (
     Body,
     Environment,
-    Names,
     Residence,
     accumulation_dtype,
     combination_dtype,
@@ -48,39 +46,15 @@ from stitchcore.schedule.body import (
     indices,
     store,
 )
-from stitchcore.schedule.dominant import Dominants, Scheme, order_of
-from stitchcore.schedule.mapping import Geometry
-from stitchcore.schedule.scheme import KernelScheme, SectionScheme, Sink, SinkKind, domain_of
+from stitchcore.schedule.dominant import Scheme, order_of
+from stitchcore.schedule.scheme import SectionScheme, Sink, SinkKind, domain_of
+from stitchcore.schedule.surroundings import Surroundings
+
+ROW: Axis = -1
+"""Stands for the number of a row, whatever axes it is made of, in LOCAL buffers of many rows."""
 
 CPU_LOCAL_BYTES = 256 * 1024
 """LOCAL row buffers of one task on a CPU: they should stay in the core's second-level cache."""
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What all sections of a kernel share."""
-
-    axes: Axes
-    dominants: Dominants
-    scheme: KernelScheme
-    residences: dict[Instruction, Residence]
-    parts: dict[Instruction, tuple[Buffer, tuple[Axis, ...]]]
-    names: Names
-    device: Device
-
-    def geometry(self, section: SectionScheme) -> Geometry:
-        """The tasks of a section: a function of shapes only."""
-        extents = self.axes.extents
-        if section.loops is not None:
-            return mapping.over_partition(extents, section.loops)
-        if section.rows is not None:
-            inner = 1
-            for sink in section.sinks:
-                domain = domain_of(sink, self.axes) - set(section.rows)
-                inner = max(inner, mapping.size_of(extents[a] for a in domain))
-            accumulates = any(sink.kind is SinkKind.PARTIAL for sink in section.sinks)
-            return mapping.over_rows(extents, section.rows, inner, accumulates)
-        return mapping.over_elements(extents, section.order, section.combines)
 
 
 def lower_section(around: Surroundings, phase: int, section: SectionScheme) -> Section:
@@ -100,9 +74,10 @@ class _Lowering:
         self.environment: dict[Axis, Index] = {}
         self.orders: dict[frozenset[Axis], tuple[Axis, ...]] = {}
         self.block: tuple[Index, Index] = (0, 0)
+        self.first_row: Index = 0
         self.scalars: dict[Sink, Scalar] = {}
         self.vectors: dict[Sink, Residence] = {}
-        self.kept: dict[Instruction, Residence] = {}
+        self.kept: dict[Instruction, tuple[Residence, tuple[Axis, ...]]] = {}
 
     # ---- what lies where -----------------------------------------------------------------------
     def residence(self, value: Instruction) -> Residence | None:
@@ -161,25 +136,50 @@ class _Lowering:
             lambda sink: domain_of(sink, self.axes),
             CPU_LOCAL_BYTES if device.kind == "cpu" else device.group_bytes,
             self.geometry.lane_block is None and self.geometry.rows_per_task not in (0, 1),
+            self.splits,
         )
         return stages.plan(self.section.sinks, context)
+
+    @property
+    def splits(self) -> bool:
+        """An elementwise section of static rows: its lane loop may be cut into stages."""
+        section, geometry = self.section, self.geometry
+        elementwise = section.rows is None and section.loops is None and not section.combines
+        if not elementwise or geometry.lane is None or not geometry.rows:
+            return False
+        return geometry.lane_block is None and isinstance(self.axes.extents[geometry.lane], int)
 
     # ---- the section ---------------------------------------------------------------------------
     def run(self) -> Section:
         plan = self.plan()
+        if self.splits and len(plan.nests) > 1:
+            self.geometry = mapping.of_few_rows(self.axes.extents, self.geometry)
         variable = self.around.names.new("task")
         chunk = self.bind_task(Variable(variable))
         self.accumulators()
         self.invariant_values(plan.invariant)
-        with self.row_loop(chunk):
-            self.combine_parts(plan.wanted)
-            for nests in plan.nests:
-                for nest in nests:
-                    self.nest(nest, plan.read_back)
+        if self.splits and len(plan.nests) > 1:
+            self.stage_by_stage(plan, chunk)
+        else:
+            with self.row_loop(chunk):
+                self.combine_parts(plan.wanted)
+                for nests in plan.nests:
+                    for nest in nests:
+                        self.nest(nest, plan.read_back)
         for sink in self.section.sinks:
             if sink.kind in (SinkKind.PARTIAL, SinkKind.FINAL):
                 self.leave(sink, chunk)
         return Section(variable, self.geometry.tasks, tuple(self.body.blocks[0].statements))
+
+    def stage_by_stage(self, plan: stages.Stages, chunk: Index) -> None:
+        """Each stage over all rows of the task; LOCAL buffers are taken over when read last."""
+        free: list[Residence] = []
+        for number, nests in enumerate(plan.nests):
+            ended = [v for v in self.kept if plan.last.get(v, number) < number]
+            free += [self.kept.pop(value)[0] for value in ended]
+            for nest in nests:
+                with self.row_loop(chunk):
+                    self.nest(nest, plan.read_back, free)
 
     def bind_task(self, task: Index) -> Index:
         """Bind kept axes and the lane block; the number of the row chunk."""
@@ -220,8 +220,10 @@ class _Lowering:
             if self.geometry.chunks != 1:
                 begin = index.multiply(chunk, count)
                 end = index.minimum(index.add(begin, count), total)
+            self.first_row = begin
             with self.body.loop("row", begin, end, LoopKind.SERIAL) as row:
                 views.bind_row(self.axes, rows, row, self.environment)
+                self.environment[ROW] = row
                 yield
 
     @contextmanager
@@ -241,7 +243,12 @@ class _Lowering:
             yield environment
 
     # ---- one nest ------------------------------------------------------------------------------
-    def nest(self, nest: stages.Nest, read_back: frozenset[Instruction]) -> None:
+    def nest(
+        self,
+        nest: stages.Nest,
+        read_back: frozenset[Instruction],
+        free: list[Residence] | None = None,
+    ) -> None:
         sums: list[tuple[Instruction, Scalar, str]] = []
         for value in nest.reduces:
             scalar, reducer = self.accumulator(value)
@@ -250,15 +257,15 @@ class _Lowering:
         with self.lanes(nest.inner) as environment:
             self.body.local = {
                 value: self.exactly(value, residence, environment)
-                for value, residence in self.kept.items()
-                if frozenset(residence.order) <= environment.keys()
+                for value, (residence, inner) in self.kept.items()
+                if inner == nest.inner
             }
             for value, scalar, reducer in sums:
                 operand = self.body.value(value.operands[0], environment)
                 self.body.add(Accumulate(scalar, reducer, convert(operand, scalar.dtype)))
             for value in nest.saved:
-                place = self.local_buffer(value.shape.dtype, nest.inner)
-                self.kept[value] = place
+                place = self.saved_buffer(value.shape.dtype, nest.inner, free)
+                self.kept[value] = (place, nest.inner)
                 found = self.body.value(value, environment)
                 self.body.add(store(place, environment, found))
             for sink in nest.sinks:
@@ -272,22 +279,32 @@ class _Lowering:
             )
         for sink in nest.sinks:
             if sink.kind is SinkKind.STORE and sink.value in read_back:
-                self.kept[sink.value] = self.around.residences[sink.value]
+                self.kept[sink.value] = (self.around.residences[sink.value], nest.inner)
 
     def exactly(
         self, value: Instruction, residence: Residence, environment: Environment
     ) -> Residence:
         own = self.body.axes_of(value)
-        if not all(axis in environment for axis in own):
-            return Residence(residence.buffer, residence.order, residence.origin, (-1,))
         exact = tuple(environment[axis] for axis in own)
-        return Residence(residence.buffer, residence.order, residence.origin, exact)
+        return replace(residence, exact=exact, at=indices(residence, environment))
 
     def accumulator(self, value: Instruction) -> tuple[Scalar, str]:
         reducer = reducer_of(value)
         assert reducer is not None
         dtype = accumulation_dtype(value.shape.dtype)
         return Scalar(self.around.names.new("a"), dtype), reducer
+
+    def saved_buffer(
+        self, dtype: str, inner: tuple[Axis, ...], free: list[Residence] | None
+    ) -> Residence:
+        """A row buffer; one for all rows of the task where stages run over all of them."""
+        if free is None or self.geometry.rows_per_task == 1:
+            return self.local_buffer(dtype, inner)
+        for place in free:
+            if place.buffer.dtype == dtype and place.order == (ROW, *inner):
+                free.remove(place)
+                return place
+        return self.local_buffer(dtype, (ROW, *inner))
 
     def local_buffer(self, dtype: str, order: tuple[Axis, ...]) -> Residence:
         """A LOCAL buffer over `order` (the lane block only, where lanes are cut)."""
@@ -297,6 +314,9 @@ class _Lowering:
             if axis == self.geometry.lane and self.geometry.lane_block is not None:
                 dims.append(self.geometry.lane_block)
                 origin.append((axis, self.block[0]))
+            elif axis == ROW:
+                dims.append(self.geometry.rows_per_task)
+                origin.append((axis, self.first_row))
             else:
                 dims.append(index.from_dim(self.axes.extents[axis]))
         name = self.around.names.new("local")
@@ -425,6 +445,6 @@ class _Lowering:
             with self.lanes(place.order) as environment:
                 found = self.body.value(value, environment)
                 self.body.add(store(place, environment, found))
-            self.kept[value] = place
+            self.kept[value] = (place, place.order)
 
 

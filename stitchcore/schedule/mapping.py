@@ -8,7 +8,7 @@ shape only (never of threads), and at most about MAX_SPLITS: the parts are combi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stitchcore.hlo.dim import Dim
 from stitchcore.kernel import index
@@ -20,6 +20,7 @@ SYMBOL_SIZE = 1024
 """What a symbolic extent is taken for where only its magnitude matters."""
 
 TASK_ELEMENTS = 16384
+CHAIN_ELEMENTS = 1024
 MAX_SPLITS = 64
 MAX_PART_ROWS = 512
 """Most rows that one f32 accumulator adds up: rounding errors grow with their number."""
@@ -106,6 +107,16 @@ def over_elements(
     count_index = index.from_dim(product(extents[a] for a in rows))
     blocks = index.ceil_divide(index.from_dim(extent), elements)
     return Geometry((), rows, 1, count_index, lane, elements, blocks, 1)
+
+
+def of_few_rows(extents: Mapping[Axis, Dim], geometry: Geometry) -> Geometry:
+    """`geometry` with tasks so small that buffers of all their rows stay in the first cache."""
+    assert geometry.lane is not None and isinstance(geometry.rows_per_task, int)
+    count = product(extents[a] for a in geometry.rows)
+    fitting = max(CHAIN_ELEMENTS // size_of((extents[geometry.lane],)), 1)
+    rows = min(geometry.rows_per_task, fitting)
+    chunks = index.ceil_divide(index.from_dim(count), rows)
+    return replace(geometry, rows_per_task=rows, chunks=chunks)
 
 
 def over_partition(extents: Mapping[Axis, Dim], loops: Partition) -> Geometry:

@@ -15,8 +15,9 @@ from stitchcore.plan.pattern import Pattern
 from stitchcore.schedule import axes as axis_analysis
 from stitchcore.schedule import barrier, dominant, forwards, mapping, scheme, storage
 from stitchcore.schedule.body import CONSTANT_LIMIT, Names
-from stitchcore.schedule.lower import Surroundings, lower_section
+from stitchcore.schedule.lower import lower_section
 from stitchcore.schedule.scheme import SinkKind
+from stitchcore.schedule.surroundings import Surroundings
 
 MAX_BUFFERS = 1024
 
@@ -73,6 +74,8 @@ def _parts(around: Surroundings) -> dict[Instruction, Index]:
 
 def feasible(pattern: Pattern, device: Device) -> Refusal | None:
     """Why `pattern` cannot be scheduled, or None. Cheap: one look at each instruction."""
+    if not pattern.outputs:
+        return Refusal("pattern", Reason.NOT_PROFITABLE, "nothing outside reads it")
     if len(pattern.inputs) + len(pattern.outputs) > MAX_BUFFERS:
         detail = f"{len(pattern.inputs)} inputs and {len(pattern.outputs)} outputs"
         return Refusal("pattern", Reason.TOO_MANY_BUFFERS, detail)

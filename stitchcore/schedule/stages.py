@@ -17,6 +17,13 @@ from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominant import EXPENSIVE
 from stitchcore.schedule.scheme import Sink, SinkKind
 
+STAGE_DEPTH = 32
+"""Operations on the longest way through one lane loop of an elementwise section.
+
+Beyond twice that the loop is cut: a chain of dependent operations runs at their latency, while the
+short chains of many rows overlap.
+"""
+
 READ_BACK = 3
 """From this cost a value that an earlier stage wrote to memory is read back."""
 
@@ -38,18 +45,21 @@ class Nest:
 @dataclass(frozen=True)
 class Stages:
     """Nests of each stage. `read_back` are stored values that later stages load, `invariant`
-    those computed once a task, `wanted` all values the section computes, operands first."""
+    those computed once a task, `wanted` all values the section computes, operands first; `last`
+    is the last stage that reads a saved value."""
 
     nests: tuple[tuple[Nest, ...], ...]
     read_back: frozenset[Instruction]
     invariant: tuple[Instruction, ...]
     wanted: tuple[Instruction, ...]
+    last: Mapping[Instruction, int]
 
 
 @dataclass(frozen=True)
 class Context:
     """What the section knows of values: `lies` in memory, `regional` reductions of these rows,
-    `operands` a value is computed from here, `inner` axes of a domain in loop order."""
+    `operands` a value is computed from here, `inner` axes of a domain in loop order. `splits`: an
+    elementwise section whose lane loop may be cut at depths."""
 
     axes: Axes
     lies: Callable[[Instruction], bool]
@@ -59,11 +69,14 @@ class Context:
     domain: Callable[[Sink], frozenset[Axis]]
     local_bytes: int
     invariant_rows: bool
+    splits: bool
 
 
 def plan(sinks: Sequence[Sink], context: Context) -> Stages:
     """Stages of a section with these sinks."""
     levels = _levels([sink.root for sink in sinks], context)
+    if context.splits:
+        levels = _cut(levels, context)
     axes = context.axes
     work: dict[tuple[int, tuple[Axis, ...]], tuple[list[Instruction], list[Sink]]] = {}
     for value in levels:
@@ -74,6 +87,11 @@ def plan(sinks: Sequence[Sink], context: Context) -> Stages:
         inner = context.inner(context.domain(sink))
         work.setdefault((levels[sink.root], inner), ([], []))[1].append(sink)
     choice = _Choice(context, {s.value: levels[s.root] for s in sinks if s.kind is SinkKind.STORE})
+    for stage in range(max(levels.values(), default=0) if context.splits else 0):
+        for inner in {nest for _, nest in work}:
+            work.setdefault((stage, inner), ([], []))
+    if context.splits:
+        choice.cut(levels)
     for stage, inner in sorted(work):
         reduces, ends = work[stage, inner]
         roots = [value.operands[0] for value in reduces] + [sink.root for sink in ends]
@@ -89,6 +107,7 @@ def plan(sinks: Sequence[Sink], context: Context) -> Stages:
         frozenset(choice.read_back),
         tuple(choice.invariant),
         tuple(value for value in levels if not context.lies(value)),
+        choice.last,
     )
 
 
@@ -110,6 +129,19 @@ def _levels(roots: Iterable[Instruction], context: Context) -> dict[Instruction,
     return levels
 
 
+def _cut(levels: Mapping[Instruction, int], context: Context) -> dict[Instruction, int]:
+    """Stages by depth, in place of the one stage of an elementwise section."""
+    depths: dict[Instruction, int] = {}
+    for value in levels:
+        operands = () if context.lies(value) else context.operands(value)
+        work = 0 if context.lies(value) else op.record(value.opcode).flops
+        depths[value] = work + max((depths[operand] for operand in operands), default=0)
+    deepest = max(depths.values(), default=0)
+    if deepest <= 2 * STAGE_DEPTH:
+        return dict(levels)
+    return {value: depth // STAGE_DEPTH for value, depth in depths.items()}
+
+
 class _Choice:
     """Which values later stages find in memory."""
 
@@ -120,7 +152,31 @@ class _Choice:
         self.saved: dict[Instruction, tuple[int, tuple[Axis, ...]]] = {}
         self.read_back: set[Instruction] = set()
         self.invariant: dict[Instruction, None] = {}
+        self.last: dict[Instruction, int] = {}
         self.bytes = 0
+
+    def cut(self, levels: Mapping[Instruction, int]) -> None:
+        """Save what a stage leaves to later ones, unless it costs little to compute again."""
+        costs: dict[Instruction, int] = {}
+        for value, level in levels.items():
+            if self.context.lies(value):
+                continue
+            stack = list(self.context.operands(value))
+            while stack:
+                operand = stack.pop()
+                if self.context.lies(operand) or levels[operand] >= level:
+                    continue
+                inner = self.context.inner(self.context.axes.of(operand))
+                if op.record(operand.opcode).kind != "elementwise":
+                    stack.extend(self.context.operands(operand))
+                elif operand in self.saved:
+                    self.last[operand] = max(self.last[operand], level)
+                elif inner and self._cost(operand, costs) >= READ_BACK:
+                    self.saved[operand] = (levels[operand], inner)
+                    self.last[operand] = level
+                    costs = {}
+                else:
+                    stack.extend(self.context.operands(operand))
 
     def visit(self, stage: int, inner: tuple[Axis, ...], roots: Iterable[Instruction]) -> None:
         costs: dict[Instruction, int] = {}
@@ -174,7 +230,7 @@ class _Choice:
         """Whether `value` is the same in every row and worth keeping for the whole task."""
         if value in self.invariant:
             return True
-        if not self.context.invariant_rows or not own <= inner:
+        if not self.context.invariant_rows or own != inner:
             return False
         if op.record(value.opcode).kind != "elementwise":
             return False

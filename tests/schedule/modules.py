@@ -218,7 +218,8 @@ def _normalise(draw: st.DrawFn, value: Instruction, values: list[Instruction]) -
     rest = tuple(k for k in range(value.shape.rank) if k != d)
     dims = value.shape.dims
     small = apply(op.TANH, value)
-    raised = apply(op.EXPONENTIAL, apply(op.SUBTRACT, small, _along(reduce(small, (d,)), dims, rest)))
+    shifted = apply(op.SUBTRACT, small, _along(reduce(small, (d,)), dims, rest))
+    raised = apply(op.EXPONENTIAL, shifted)
     return apply(op.DIVIDE, raised, _along(reduce(raised, (d,)), dims, rest))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from stitchcore.hlo.module import Module
+from stitchcore.schedule import dominant, mapping, stages
 from tests.schedule.agree import check
 from tests.schedule.modules import draw_inputs, modules, whole
-from stitchcore.hlo.module import Module
-from stitchcore.schedule import dominant, mapping
 
 SETTINGS = settings(
     max_examples=150,
@@ -35,6 +35,8 @@ def test_random_modules_agree_when_tasks_are_tiny(
         patch.setattr(mapping, "ENOUGH_TASKS", 5)
         patch.setattr(mapping, "LANE_BLOCK", 12)
         patch.setattr(mapping, "MAX_PART_ROWS", 2)
+        patch.setattr(mapping, "CHAIN_ELEMENTS", 8)
+        patch.setattr(stages, "STAGE_DEPTH", 10)
         patch.setattr(dominant, "INLINE_SIZE", 2)
         patch.setattr(dominant, "CROSSING", 4)
         patch.setattr(dominant, "FEW_ROWS", 3)

@@ -1,0 +1,42 @@
+"""What all sections of a kernel share, and how each is cut into tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stitchcore.device.records import Device
+from stitchcore.hlo.instruction import Instruction
+from stitchcore.kernel.nodes import Buffer
+from stitchcore.schedule import mapping
+from stitchcore.schedule.axes import Axes, Axis
+from stitchcore.schedule.body import Names, Residence
+from stitchcore.schedule.dominant import Dominants
+from stitchcore.schedule.mapping import Geometry
+from stitchcore.schedule.scheme import KernelScheme, SectionScheme, SinkKind, domain_of
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all sections of a kernel share."""
+
+    axes: Axes
+    dominants: Dominants
+    scheme: KernelScheme
+    residences: dict[Instruction, Residence]
+    parts: dict[Instruction, tuple[Buffer, tuple[Axis, ...]]]
+    names: Names
+    device: Device
+
+    def geometry(self, section: SectionScheme) -> Geometry:
+        """The tasks of a section: a function of shapes only."""
+        extents = self.axes.extents
+        if section.loops is not None:
+            return mapping.over_partition(extents, section.loops)
+        if section.rows is not None:
+            inner = 1
+            for sink in section.sinks:
+                domain = domain_of(sink, self.axes) - set(section.rows)
+                inner = max(inner, mapping.size_of(extents[a] for a in domain))
+            accumulates = any(sink.kind is SinkKind.PARTIAL for sink in section.sinks)
+            return mapping.over_rows(extents, section.rows, inner, accumulates)
+        return mapping.over_elements(extents, section.order, section.combines)
