@@ -169,10 +169,24 @@ class Run:
                 time.sleep(POLL_SECONDS / 4)
             while self._step(job_runs=False):
                 time.sleep(POLL_SECONDS)
+        except Exception as error:  # whatever it is, the job must not be left waiting for us
+            self._give_up(error)
+            process.wait()
         finally:
             self._quiet()
             if self._worker is not None:
                 self._worker.stop()
+
+    def _give_up(self, error: Exception) -> None:
+        """Say so in one line, and tell a job that waits for an answer that none will come."""
+        detail = f"{type(error).__name__}: {error}"
+        click.echo(f"[stitch] worker_failed: {detail}; the job runs unchanged", err=True)
+        waiting = set(self._requests.waiting)
+        if self._worker is not None:
+            waiting.add(self._worker.digest)
+        for digest in waiting:
+            with contextlib.suppress(Refused):  # the store is gone: the job's deadline holds
+                self._refuse(digest, Failure(Reason.WORKER_FAILED, detail))
 
     def _step(self, job_runs: bool) -> bool:
         """One round; False when there is nothing to wait for."""
@@ -181,7 +195,8 @@ class Run:
             if event["type"] == "submitted":
                 self._requests.add(str(event["digest"]))
         if self._worker is None and self._requests.waiting:
-            self._begin(self._requests.waiting.pop(0))
+            self._begin(self._requests.waiting[0])
+            del self._requests.waiting[0]
         if self._worker is None:
             return False
         self._show(self._worker.digest, job_runs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -131,15 +132,19 @@ def worker_python(job: Sequence[str], job_tf: str, own_tf: str) -> str | None:
     stitchcore's needs; None when neither does."""
     if _minor(job_tf) == _minor(own_tf):
         return sys.executable
+    program = shutil.which(job[0])
+    if program is None:
+        return None
+    program = os.path.abspath(program)  # the worker runs in another folder
     check = "import stitchcore.pipeline, tensorflow; print(tensorflow.__version__)"
-    command = [job[0], "-c", check]
+    command = [program, "-c", check]
     env = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(PACKAGE)}
     try:
         found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     except (OSError, subprocess.TimeoutExpired):
         return None
     usable = found.returncode == 0 and _minor(found.stdout.strip()) == _minor(job_tf)
-    return job[0] if usable else None
+    return program if usable else None
 
 
 def _minor(version: str) -> str:

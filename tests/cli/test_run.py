@@ -22,7 +22,7 @@ import pytest
 from stitchcore import options as settings
 from stitchcore.artifact.store import open_store
 from stitchcore.commands import job, summary
-from stitchcore.commands.run import _forget
+from stitchcore.commands.run import Run, _forget
 from stitchcore.commands.worker import Failure, Worker, worker_python
 from stitchcore.errors import Reason
 from stitchcore.options import Options
@@ -224,6 +224,23 @@ def test_a_worker_gets_none_of_the_users_environment(
     detail = worker(code, limits(tmp_path)).detail
     assert "SECRET_TOKEN" not in detail
     assert "PATH" in detail
+
+
+def test_a_failure_of_ours_leaves_no_job_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The parent cannot start a worker: the job gets an answer and ends by itself."""
+    options = limits(tmp_path, store=tmp_path)
+    events = tmp_path / "sessions" / "s" / "events.jsonl"
+    events.parent.mkdir(parents=True)
+    events.write_text('{"type": "submitted", "digest": "d"}\n')
+    answer = tmp_path / "answers" / "d.json"
+    code = f"import os, time\nwhile not os.path.exists({str(answer)!r}): time.sleep(0.01)"
+    process = job.start([sys.executable, "-c", code], os.environ)
+    Run(options, "s", [sys.executable], wait=True).follow(process)  # there is no such request
+    assert process.returncode == 0
+    assert json.loads(answer.read_text())["reason"] == "worker_failed"
+    assert "the job runs unchanged" in capsys.readouterr().err
 
 
 def test_a_worker_has_the_jobs_tensorflow() -> None:

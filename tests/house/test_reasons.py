@@ -16,9 +16,7 @@ PACKAGE = ROOT / "stitchcore"
 
 def test_the_job_side_knows_no_other_reason() -> None:
     named = {
-        value
-        for name, value in vars(job_side).items()
-        if name.isupper() and isinstance(value, str)
+        value for name, value in vars(job_side).items() if name.isupper() and isinstance(value, str)
     }
     assert named
     assert named <= {reason.value for reason in Reason}
