@@ -126,8 +126,13 @@ def stitched(
     ours += ["--json", "--store", str(store / "store"), "--"]
     command = [*ours, *job.command(out, steps, extra)]
     done = _finished(command, environment(**settings), out, STITCHED_SECONDS)
-    last = done.stdout.strip().splitlines()[-1]
-    return _record(out, done, json.loads(last))
+    return _record(out, done, _summary(done.stdout))
+
+
+def _summary(stdout: str) -> dict[str, Any]:
+    """The JSON line that `stitch run` ends with; {} where it could not even begin to stitch."""
+    lines = stdout.strip().splitlines()
+    return json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
 
 
 # ---- judgements --------------------------------------------------------------------------------
