@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from stitchcore.artifact.launch import (
@@ -22,8 +22,8 @@ from stitchcore.hlo.module import Module
 from stitchcore.kernel.nodes import Kernel
 from stitchcore.plan import candidates
 from stitchcore.plan.candidates import Role
-from stitchcore.plan.cost import cost, total, unfused
-from stitchcore.plan.pattern import Estimate, Pattern, Plan
+from stitchcore.plan.cost import cost, unfused
+from stitchcore.plan.pattern import Pattern, Plan
 from stitchcore.stages import STAGES, BuildOptions, Progress, State, compile_kernels, run_stages
 from stitchcore.target.toolchain import CompiledLibrary
 
@@ -35,11 +35,6 @@ class RegionBuild:
     module: Module
     plan: Plan
     keys: tuple[str, ...]
-
-    @property
-    def saveable(self) -> Estimate:
-        """What the region's instructions cost one by one."""
-        return self.plan.unfused
 
 
 @dataclass(frozen=True)
@@ -131,19 +126,6 @@ def saved_bytes(pattern: Pattern, graph: candidates.Graph, device: Device) -> in
     if len(own) < 2:
         return 0
     return max(0, unfused(own, device).bytes - cost(pattern, device).bytes)
-
-
-def stitched_share(regions: Sequence[RegionBuild], device: Device) -> tuple[int, int]:
-    """(bytes of placed instructions inside kernels of two or more, bytes of all placed)."""
-    inside = everything = 0
-    for region in regions:
-        graph = candidates.build(region.module, {})
-        for pattern in region.plan.patterns:
-            own = [n for n in pattern.instructions if graph.roles[graph.position[n]] is Role.PLACED]
-            moved = total([unfused(own, device)]).bytes
-            everything += moved
-            inside += moved if len(own) > 1 else 0
-    return inside, everything
 
 
 def _operand(value: Instruction, owner: Mapping[Instruction, FromLaunch]) -> Operand:

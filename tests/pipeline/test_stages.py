@@ -25,7 +25,7 @@ from stitchcore.plan.candidates import extent
 from stitchcore.plan.pattern import Pattern
 from stitchcore.stages import STAGES, BuildOptions, compile_module
 from stitchcore.target.cpu_runtime import CpuKernel
-from stitchcore.verify.capture import arguments
+from stitchcore.verify.capture import arguments, capture
 from stitchcore.verify.kernels import check_kernel
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
@@ -93,6 +93,20 @@ def test_a_whole_module_computes_what_numpy_does(
     for got, want in zip(built[name].run(given), expected, strict=True):
         scale = float(np.sqrt(np.mean(np.square(want)))) + 1e-30
         assert np.max(np.abs(got - want)) <= 1e-4 * scale
+
+
+def test_kernels_are_right_on_captured_inputs(built: dict[str, CompiledModule]) -> None:
+    """Inputs as a run of the whole step makes them, not drawn kernel by kernel."""
+    made = built["mlp_nodrop_train"]
+    given = arguments(made.module.entry.parameters, {}, 5, "small")
+    values = capture(made.module, given, made.plan.patterns)
+    loaded = made.loaded()
+    for number, pattern in enumerate(made.plan.patterns):
+        captured = [values[value] for value in pattern.inputs]
+        kernel = loaded[made.of[number]]
+        check = check_kernel(pattern, made.module, partial(running, kernel, pattern), {}, captured)
+        assert check.data == "captured"
+        assert check.passed, str(check)
 
 
 def mutated(pattern: Pattern, old: Instruction, opcode: str) -> Pattern:
