@@ -1,0 +1,207 @@
+"""Regions are convex, run in one place, and compute what the graph computes; cutting repeats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
+
+import tensorflow as tf
+
+from stitchcore.errors import Reason
+from stitchcore.tensorflow.lower import as_function, lower, subgraph
+from stitchcore.tensorflow.partition import Partition, partition
+from tests.tensorflow.graphs import pruned, random_graph, training_step
+
+CHOICES = st.lists(
+    st.tuples(st.integers(0, 6), *(st.integers(0, 60) for _ in range(3))), min_size=1, max_size=40
+)
+
+
+def owners(cut: Partition) -> dict[int, int]:
+    """Region of each member, and of each read whose place a region takes."""
+    return {
+        i: number
+        for number, region in enumerate(cut.regions)
+        for i in (*region.members, *region.reads)
+    }
+
+
+def successors(cut: Partition, node: int) -> list[int]:
+    return [consumer for consumer, _ in cut.graph.consumers[node]]
+
+
+def reenters(cut: Partition, number: int) -> bool:
+    """Whether a path leaves a region and comes back. By search, not by levels.
+
+    Clones are copies: what they read the region waits for, but others keep the one outside.
+    """
+    region = cut.regions[number]
+    own = {*region.members, *region.reads}
+    inside = own | set(region.clones)
+    seen = {c for i in own for c in successors(cut, i) if c not in inside}
+    stack = list(seen)
+    while stack:
+        for consumer in successors(cut, stack.pop()):
+            if consumer in inside:
+                return True
+            if consumer not in seen:
+                seen.add(consumer)
+                stack.append(consumer)
+    return False
+
+
+def contracted_is_acyclic(cut: Partition) -> bool:
+    """Whether the graph with each region as one node has no cycle."""
+    owner = owners(cut)
+    edges: dict[Any, set[Any]] = {}
+    for i in range(len(cut.graph.nodes)):
+        for consumer in successors(cut, i):
+            left, right = (f"r{owner[n]}" if n in owner else n for n in (i, consumer))
+            if left != right:
+                edges.setdefault(left, set()).add(right)
+    waiting: dict[Any, int] = {}
+    for targets in edges.values():
+        for target in targets:
+            waiting[target] = waiting.get(target, 0) + 1
+    ready = [n for n in edges if n not in waiting]
+    done = 0
+    while ready:
+        done += 1
+        for target in edges.get(ready.pop(), ()):
+            waiting[target] -= 1
+            if not waiting[target]:
+                ready.append(target)
+    return done == len({*edges, *waiting})
+
+
+@settings(max_examples=150, deadline=None)
+@given(CHOICES)
+def test_random_graphs_are_cut_into_convex_regions(choices: list[Any]) -> None:
+    cut = partition(random_graph(choices))
+    assert not any(reenters(cut, number) for number in range(len(cut.regions)))
+    assert contracted_is_acyclic(cut)
+    owner = owners(cut)
+    assert len(owner) == sum(len(region.members) for region in cut.regions)
+    for node in cut.graph.nodes:
+        if node.op in ("MatMul", "CheckNumerics"):
+            assert cut.graph.number[node.name] not in owner
+    refused = {refusal.subject for refusal in cut.refusals}
+    for number, node in enumerate(cut.graph.nodes):
+        assert number in owner or node.name in refused or node.op == "Placeholder"
+
+
+@settings(max_examples=40, deadline=None)
+@given(CHOICES)
+def test_cutting_twice_gives_the_same(choices: list[Any]) -> None:
+    graph = random_graph(choices)
+    assert partition(graph).regions == partition(graph).regions
+
+
+def test_a_real_step_is_convex_and_in_one_place() -> None:
+    cut = partition(training_step().definition)
+    assert cut.regions
+    assert not any(reenters(cut, number) for number in range(len(cut.regions)))
+    assert contracted_is_acyclic(cut)
+    for region in cut.regions:
+        assert len({cut.graph.frames[i] for i in region.members}) == 1
+        assert len({cut.graph.deadness[i] for i in region.members}) == 1
+
+
+def test_branches_of_a_conditional_share_no_region() -> None:
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.compat.v1.disable_control_flow_v2()
+        try:
+            x = tf.compat.v1.placeholder(tf.float32, [64, 64])
+            taken = tf.compat.v1.placeholder(tf.bool, [])
+            y = tf.exp(x) + 1.0
+            both = tf.cond(taken, lambda: tf.tanh(y) * y, lambda: tf.sqrt(y) + y)
+            tf.identity(tf.exp(both) - both, name="result")
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+    cut = partition(graph.as_graph_def(add_shapes=True), ["result"])
+    assert any(node.op == "Switch" for node in cut.graph.nodes)
+    owner = owners(cut)
+    places = {}
+    for operation in ("Tanh", "Sqrt", "Exp"):
+        for number, node in enumerate(cut.graph.nodes):
+            if node.op == operation and number in owner:
+                places.setdefault(operation, set()).add(owner[number])
+    assert set(places) == {"Tanh", "Sqrt", "Exp"}
+    assert not places["Tanh"] & places["Sqrt"]
+    assert not places["Exp"] & (places["Tanh"] | places["Sqrt"])
+
+
+def test_equal_layers_have_equal_keys() -> None:
+    cut = partition(training_step(layers=5).definition)
+    keys = [subgraph(cut, region).key for region in cut.regions]
+    assert len(set(keys)) < len(keys)
+
+
+def test_excluded_nodes_stay_outside_for_the_given_reason() -> None:
+    step = training_step()
+    first = partition(step.definition)
+    name = first.graph.nodes[first.regions[0].members[0]].name
+    again = partition(step.definition, excluded={name: Reason.UNSUPPORTED_OPCODE})
+    assert again.graph.number[name] not in owners(again)
+    assert (name, Reason.UNSUPPORTED_OPCODE) in {(r.subject, r.reason) for r in again.refusals}
+
+
+def test_unordered_reads_and_writes_refuse_the_variable() -> None:
+    graph = tf.Graph()
+    with graph.as_default():
+        variable = tf.Variable(np.ones((64, 64), np.float32))
+        x = tf.compat.v1.placeholder(tf.float32, [64, 64])
+        result = tf.exp(variable.read_value()) * x
+        update = variable.assign_add(tf.tanh(x) * x, read_value=False)
+    cut = partition(pruned(graph, [result.op.name, update.name]))
+    assert Reason.UNORDERED_VARIABLE in {refusal.reason for refusal in cut.refusals}
+    assert not any(region.updates for region in cut.regions)
+
+
+def _inputs(cut: Partition, values: dict[str, Any], before: dict[str, Any], function: Any) -> Any:
+    made = []
+    for argument in function.arguments:
+        name = cut.graph.nodes[argument.tensor.node].name
+        made.append(before[name] if argument.variable else values[f"{name}:{argument.tensor.port}"])
+    return made
+
+
+@pytest.mark.parametrize("lowered", [False, True], ids=["tensorflow", "hlo"])
+def test_regions_compute_what_the_step_computes(lowered: bool) -> None:
+    """Variables as values, numerically: one step is run by TensorFlow; every region, given what it
+    read there, must give the tensors and the variables' new values that the step gave."""
+    from stitchcore.hlo.evaluate import evaluate
+
+    step = training_step()
+    cut = partition(step.definition, [step.train])
+    handles = [n.name for n in cut.graph.nodes if n.op == "VarHandleOp"]
+    functions = [subgraph(cut, region) for region in cut.regions]
+    wanted = {cut.graph.nodes[t.node].name + f":{t.port}"
+              for region in cut.regions for t in (*region.tensors, *region.results)}  # fmt: skip
+    with step.graph.as_default(), tf.compat.v1.Session() as session:
+        session.run(step.initializer)
+        reads = {h: tf.raw_ops.ReadVariableOp(resource=step.graph.get_tensor_by_name(f"{h}:0"),
+                                              dtype=tf.float32) for h in handles}  # fmt: skip
+        before = session.run(reads)
+        values, _ = session.run([{name: name for name in wanted}, step.train])
+        after = session.run(reads)
+    assert sum(len(region.updates) for region in cut.regions) == len(handles)
+    for region, function in zip(cut.regions, functions, strict=True):
+        arrays = _inputs(cut, values, before, function)
+        if lowered:
+            results = evaluate(lower(function, region.name).module, arrays)
+        else:
+            results = [np.asarray(r) for r in as_function(function, jit=False)(*arrays)]
+        expected = [values[f"{cut.graph.nodes[t.node].name}:{t.port}"] for t in region.results]
+        expected += [after[cut.graph.nodes[handle.node].name] for handle in region.updates]
+        for want, have in zip(expected, results, strict=True):
+            np.testing.assert_allclose(have, want, rtol=2e-5, atol=2e-6)
+    changed = [h for h in handles if not np.array_equal(before[h], after[h])]
+    assert changed == handles
