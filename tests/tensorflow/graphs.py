@@ -76,11 +76,12 @@ def training_step(layers: int = 2) -> Step:
 
         x = tf.constant(generator.normal(size=(ROWS, INPUTS)).astype(np.float32))
         target = tf.constant(generator.normal(size=(ROWS, CLASSES)).astype(np.float32))
-        variables = []
+        variables: list[tf.Variable] = []
+        h = x
         for k in range(layers):
             made = (weight(INPUTS if k == 0 else WIDTH, WIDTH), weight(WIDTH), weight(WIDTH))
             variables += made
-            h = tf.matmul(x if k == 0 else h, made[0])
+            h = tf.matmul(h, made[0])
             mean, variance = tf.nn.moments(h, [1], keepdims=True)
             h = (h - mean) * tf.math.rsqrt(variance + 1e-5) * (1.0 + made[1]) + made[2]
             h = 0.5 * h * tf.math.erfc(-h * 0.7071)

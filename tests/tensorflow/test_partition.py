@@ -57,14 +57,22 @@ def reenters(cut: Partition, number: int) -> bool:
 
 
 def contracted_is_acyclic(cut: Partition) -> bool:
-    """Whether the graph with each region as one node has no cycle."""
-    owner = owners(cut)
+    """Whether the graph with each region as one node has no cycle.
+
+    Absorbed reads and clones stay nodes of their own, but their region does not wait for them: it
+    waits for what it reads.
+    """
+    owner = {i: f"r{n}" for n, region in enumerate(cut.regions) for i in region.members}
+    inner = {(i, f"r{n}") for n, r in enumerate(cut.regions) for i in (*r.reads, *r.clones)}
     edges: dict[Any, set[Any]] = {}
     for i in range(len(cut.graph.nodes)):
         for consumer in successors(cut, i):
-            left, right = (f"r{owner[n]}" if n in owner else n for n in (i, consumer))
-            if left != right:
+            left, right = owner.get(i, i), owner.get(consumer, consumer)
+            if left != right and (left, right) not in inner:
                 edges.setdefault(left, set()).add(right)
+    for number, region in enumerate(cut.regions):
+        for tensor in region.tensors:
+            edges.setdefault(owner.get(tensor.node, tensor.node), set()).add(f"r{number}")
     waiting: dict[Any, int] = {}
     for targets in edges.values():
         for target in targets:
