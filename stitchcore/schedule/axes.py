@@ -169,7 +169,8 @@ class _Analysis:
         over: list[int] = []
         for d in sorted(dimensions):
             row = rows[d]
-            over.extend(self.fresh((operand.shape.dims[d],))[0] if row is None else row)  # type: ignore[arg-type]
+            extents = (operand.shape.dims[d],)
+            over.extend(self.fresh(extents)[0] if row is None else row)  # type: ignore[arg-type]
         self.reduced[value] = tuple(over)
         self.atoms.keep_apart((*over, *(a for row in rows if row for a in row)))
         return [row for d, row in enumerate(rows) if d not in dimensions]

@@ -207,8 +207,9 @@ def piece_environments(
     operand = concatenation.operands[number]
     target: dict[Axis, Index] = {}
     source: dict[Axis, Index] = {}
+    start = offset(concatenation, number)
     for d, row in enumerate(rows):
-        begin = index.from_dim(offset(concatenation, number)) if d == along else 0  # type: ignore[arg-type]
+        begin = index.from_dim(start) if d == along else 0  # type: ignore[arg-type]
         position = dim_index(axes, row, environment)
         for bound, wanted, at in (
             (target, axes.dims[concatenation][d], index.add(position, begin)),
