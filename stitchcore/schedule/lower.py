@@ -446,5 +446,3 @@ class _Lowering:
                 found = self.body.value(value, environment)
                 self.body.add(store(place, environment, found))
             self.kept[value] = (place, place.order)
-
-

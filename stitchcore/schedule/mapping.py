@@ -87,9 +87,7 @@ def over_rows(
     return Geometry((), rows, chunk, chunks, None, None, 1, 1)
 
 
-def over_elements(
-    extents: Mapping[Axis, Dim], order: tuple[Axis, ...], combines: bool
-) -> Geometry:
+def over_elements(extents: Mapping[Axis, Dim], order: tuple[Axis, ...], combines: bool) -> Geometry:
     """An elementwise nest, innermost axis last; long lanes are cut, short rows share a task.
 
     Where elements combine parts of reductions a task has fewer of them.

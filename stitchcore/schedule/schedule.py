@@ -37,9 +37,7 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
     around.residences.update(stored.residences)
     around.parts.update(stored.parts)
     phases = tuple(
-        Phase(
-            tuple(barrier.insert(lower_section(around, number, section)) for section in sections)
-        )
+        Phase(tuple(barrier.insert(lower_section(around, number, section)) for section in sections))
         for number, sections in enumerate(plan.phases)
         if sections
     )

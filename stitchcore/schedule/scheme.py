@@ -265,9 +265,7 @@ def _joins(sink: Sink, host: _Group, axes: Axes) -> bool:
     return static and kept in (inner, frozenset())
 
 
-def _section(
-    group: _Group, axes: Axes, dominants: Dominants, phase: int
-) -> SectionScheme:
+def _section(group: _Group, axes: Axes, dominants: Dominants, phase: int) -> SectionScheme:
     sinks = tuple(group.sinks)
     states = [dominants.states[sink.root] for sink in sinks]
     combines = any(s.phase == phase and s.home is not None for s in states)

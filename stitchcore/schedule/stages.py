@@ -263,9 +263,14 @@ class _Choice:
                 stack.pop()
                 continue
             context = self.context
-            at_hand = context.lies(node) or context.regional(node) or (node is not value and (
-                node in self.saved or node in self.read_back or node in self.invariant
-            ))
+            at_hand = (
+                context.lies(node)
+                or context.regional(node)
+                or (
+                    node is not value
+                    and (node in self.saved or node in self.read_back or node in self.invariant)
+                )
+            )
             operands = () if at_hand else context.operands(node)
             missing = [operand for operand in operands if operand not in costs]
             if missing:

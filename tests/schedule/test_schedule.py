@@ -69,9 +69,7 @@ def layer_norm_gradient(rows: Any, columns: Any) -> list[Instruction]:
     first = apply(op.MULTIPLY, reduce(weighted, (1,)), ratio)
     second = apply(op.MULTIPLY, reduce(apply(op.MULTIPLY, weighted, normal), (1,)), ratio)
     inner = apply(op.SUBTRACT, weighted, broadcast(first, large, (0,)))
-    inner = apply(
-        op.SUBTRACT, inner, apply(op.MULTIPLY, normal, broadcast(second, large, (0,)))
-    )
+    inner = apply(op.SUBTRACT, inner, apply(op.MULTIPLY, normal, broadcast(second, large, (0,))))
     dx = apply(op.MULTIPLY, scale, inner)
     dgamma = reduce(apply(op.MULTIPLY, dy, normal), (0,))
     return [dx, dgamma, reduce(dy, (0,))]
