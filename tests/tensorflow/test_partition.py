@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,25 +25,26 @@ CHOICES = st.lists(
 
 
 def owners(cut: Partition) -> dict[int, int]:
-    """Region of each member, and of each read whose place a region takes."""
-    return {
-        i: number
-        for number, region in enumerate(cut.regions)
-        for i in (*region.members, *region.reads)
-    }
+    """Region of each member."""
+    return {i: number for number, region in enumerate(cut.regions) for i in region.members}
 
 
 def successors(cut: Partition, node: int) -> list[int]:
+    """Consumers in the same pass of a loop."""
+    if cut.graph.nodes[node].op == "NextIteration":
+        return []
     return [consumer for consumer, _ in cut.graph.consumers[node]]
 
 
 def reenters(cut: Partition, number: int) -> bool:
     """Whether a path leaves a region and comes back. By search, not by levels.
 
-    Clones are copies: what they read the region waits for, but others keep the one outside.
+    Clones are copies: what they read the region waits for, but others keep the one outside. The
+    same holds for reads of a value older than the region's.
     """
     region = cut.regions[number]
-    own = {*region.members, *region.reads}
+    made = set(region.updates.values())
+    own = {*region.members, *(r for r in region.reads if cut.variables.before[r] in made)}
     inside = own | set(region.clones)
     seen = {c for i in own for c in successors(cut, i) if c not in inside}
     stack = list(seen)
@@ -213,3 +215,12 @@ def test_regions_compute_what_the_step_computes(lowered: bool) -> None:
             np.testing.assert_allclose(have, want, rtol=2e-5, atol=2e-6)
     changed = [h for h in handles if not np.array_equal(before[h], after[h])]
     assert changed == handles
+
+
+def test_a_region_that_is_not_convex_is_found() -> None:
+    """exp -> matmul -> exp as one region: the searches above must object."""
+    cut = partition(random_graph([(2, 0, 0, 1), (0, 1, 1, 1), (4, 2, 2, 1), (2, 3, 0, 1)]))
+    (region,) = cut.regions
+    bad = replace(region, members=(*region.members, cut.graph.number["n3"]))
+    assert reenters(replace(cut, regions=(bad,)), 0)
+    assert not contracted_is_acyclic(replace(cut, regions=(bad,)))
