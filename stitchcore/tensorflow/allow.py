@@ -72,6 +72,21 @@ ALLOWED: dict[str, Allowed] = {
 }
 """By operation name. A Cast from float to integer or bool is refused by `cast_is_allowed`."""
 
+SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "All", "Any"), (1,)),
+    **dict.fromkeys(("Reshape", "ExpandDims", "Transpose", "ReverseV2", "Tile"), (1,)),
+    **dict.fromkeys(("BroadcastTo", "Pad", "PadV2", "OneHot"), (1,)),
+    "Fill": (0,),
+    "Split": (0,),
+    "SplitV": (1, 2),
+    "Slice": (1, 2),
+    "StridedSlice": (1, 2, 3),
+    "StridedSliceGrad": (0, 1, 2, 3),
+    "ConcatV2": (-1,),
+    "Range": (0, 1, 2),
+}
+"""Positions of the operands whose values tf2xla must know: they decide shapes and axes."""
+
 SHAPE_OPERATIONS = frozenset(
     """
     Shape ShapeN Size Rank StridedSlice Pack ConcatV2 Prod Mul Add AddV2 Sub FloorDiv FloorMod

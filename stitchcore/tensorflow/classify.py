@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -96,12 +97,24 @@ def classify(
             parts[i] = Part.READ
         else:
             reason = _refuse(graph, i, variables)
+            if reason is None and not _operands_known(graph, i, parts):
+                reason = Reason.UNKNOWN_RANK
             if reason is None:
                 parts[i] = Part.MEMBER
             elif node.op not in STRUCTURE:
                 reasons[i] = reason
     small = tuple(_is_small(graph, i) for i in range(len(graph.nodes)))
     return Classes(tuple(parts), reasons, small)
+
+
+def _operands_known(graph: GraphIndex, i: int, parts: Sequence[Part]) -> bool:
+    """Whether the operands that decide the output's shape are copied in: known when lowering."""
+    data = graph.data[i]
+    return all(
+        parts[data[position].node] is Part.CLONE
+        for position in allow.SHAPE_OPERANDS.get(graph.nodes[i].op, ())
+        if -len(data) <= position < len(data)
+    )
 
 
 def _is_small(graph: GraphIndex, i: int) -> bool:

@@ -16,6 +16,7 @@ from stitchcore.errors import Reason, Refusal
 from stitchcore.tensorflow import allow, levels
 from stitchcore.tensorflow.classify import Classes, Part, classify
 from stitchcore.tensorflow.graph import Edge, GraphIndex, index
+from stitchcore.tensorflow.settle import settle
 from stitchcore.tensorflow.sizes import Sizes, resolve
 from stitchcore.tensorflow.variables import Variables, analyse
 
@@ -77,7 +78,7 @@ def partition(
     the given reason (a recut). Raises Refused(PARSE_ERROR) for a damaged graph.
     """
     preserved = tuple(preserve)
-    sizes = resolve(graph)
+    sizes = resolve(settle(graph))
     indexed = index(sizes.graph)
     variables = analyse(indexed)
     left_out = {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}
