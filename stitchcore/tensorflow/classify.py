@@ -11,6 +11,7 @@ from tensorflow.python.framework import dtypes
 from stitchcore.errors import Reason
 from stitchcore.tensorflow import allow
 from stitchcore.tensorflow.graph import Edge, GraphIndex
+from stitchcore.tensorflow.updates import UPDATES
 from stitchcore.tensorflow.variables import Variables, late_ref_readers
 
 CLONE_ELEMENTS = 64
@@ -152,7 +153,7 @@ def _is_size(graph: GraphIndex, i: int, shaped: set[int]) -> bool:
 def _refuse(graph: GraphIndex, i: int, variables: Variables) -> Reason | None:
     """Why node i cannot be a member; None when it can."""
     node = graph.nodes[i]
-    if node.op in allow.ASSIGNMENTS:
+    if node.op in allow.ASSIGNMENTS or node.op in UPDATES:
         return _refuse_assignment(graph, i, variables)
     rule = allow.ALLOWED.get(node.op)
     if rule is None:
@@ -182,15 +183,21 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables) -> Reason | None:
 def _refuse_assignment(graph: GraphIndex, i: int, variables: Variables) -> Reason | None:
     if i not in variables.handle:
         return Reason.SPARSE_VARIABLE
-    if len(variables.writes[variables.handle[i]]) > 1:
+    if any(len(variables.writes[origin]) > 1 for origin in variables.written[i]):
         return Reason.UNORDERED_VARIABLE
-    value = graph.data[i][1]
+    value = value_like(graph, i)
     shape = graph.shape(value)
     if graph.dtype(value) not in allow.NUMBERS:
         return Reason.UNSUPPORTED_TYPE
     if shape is None or any(size < 0 for size in shape):
         return Reason.UNKNOWN_RANK
     return None
+
+
+def value_like(graph: GraphIndex, write: int) -> Edge:
+    """An operand with the shape and type of the variables that a node writes."""
+    update = UPDATES.get(graph.nodes[write].op)
+    return graph.data[write][1 if update is None else update.gradient]
 
 
 def _reason_of(operation: str) -> Reason:

@@ -24,9 +24,11 @@ from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.unify import unify
 from stitchcore.tensorflow import allow, meaning
+from stitchcore.tensorflow.classify import value_like
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.partition import Partition, Region
 from stitchcore.tensorflow.sizes import points
+from stitchcore.tensorflow.updates import UPDATES, is_nesterov
 
 KEPT_ATTRIBUTES_DROPPED = frozenset({"_output_shapes", "_class", "_grappler_do_not_remove"})
 
@@ -103,6 +105,10 @@ class _Builder:
             elif node.op in allow.ASSIGNMENTS:
                 origin = variables.handle[i]
                 updated[origin] = self._assign(i, values[origin])
+            elif node.op in UPDATES:
+                origins = variables.written[i]
+                made = self._update(i, [_reference(values[origin]) for origin in origins])
+                updated |= {o: (name, 0) for o, name in zip(origins, made, strict=True)}
             else:
                 self._copy(i)
         results = [self.names[tensor] for tensor in region.results]
@@ -120,7 +126,7 @@ class _Builder:
         """A tensor with the shape and type of a variable's value."""
         update = self.region.updates.get(handle)
         if update is not None:
-            return self.index.data[update][1]
+            return value_like(self.index, update)
         return next(
             Edge(r, 0) for r in self.region.reads if self.partition.variables.handle[r] == handle
         )
@@ -163,6 +169,26 @@ class _Builder:
         node.attr["T"].CopyFrom(self.index.nodes[i].attr["dtype"])
         node.input.extend((_reference(value), _reference(given)))
         return (node.name, 0)
+
+    def _update(self, i: int, values: list[str]) -> list[str]:
+        """New values of the variables of an optimizer's update."""
+        source = self.index.nodes[i]
+        update = UPDATES[source.op]
+
+        def write(operation: str, *inputs: str) -> str:
+            self.origins.append(i)
+            node = self.result.node.add(name=f"n{len(self.result.node)}", op=operation)
+            node.attr["T"].CopyFrom(source.attr["T"])
+            node.input.extend(inputs)
+            return str(node.name)
+
+        operands = [_reference(self.names[t]) for t in self.index.data[i][update.variables :]]
+        self.origins.append(i)
+        one = self.result.node.add(name=f"n{len(self.result.node)}", op="Const")
+        one.attr["dtype"].CopyFrom(source.attr["T"])
+        dtype = tf.as_dtype(source.attr["T"].type)
+        one.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1.0, dtype))
+        return update.expand(write, one.name, is_nesterov(source), values, operands)
 
     def _key(self, results: Sequence[tuple[str, int]]) -> str:
         digest = hashlib.sha256(self.result.SerializeToString(deterministic=True))

@@ -18,6 +18,7 @@ from stitchcore.tensorflow.classify import Classes, Part, classify
 from stitchcore.tensorflow.graph import Edge, GraphIndex, index
 from stitchcore.tensorflow.settle import settle
 from stitchcore.tensorflow.sizes import Sizes, resolve
+from stitchcore.tensorflow.updates import UPDATES
 from stitchcore.tensorflow.variables import Variables, analyse
 
 SHARED_BYTES = 65536
@@ -94,7 +95,7 @@ def partition(
     regions: list[Region] = []
     refusals: list[Refusal] = []
     for members in groups:
-        if sum(not _is_view(indexed, i) for i in members) < 2:
+        if sum(_work(indexed, i) for i in members) < 2:
             refusals += [
                 Refusal(indexed.nodes[i].name, Reason.REGION_TOO_SMALL)
                 for i in members
@@ -126,6 +127,11 @@ def _crossing_unranked(
             if graph.shape(tensor) is None:
                 found.add(tensor.node)
     return found
+
+
+def _work(graph: GraphIndex, i: int) -> int:
+    """Operations that move data: an optimizer's update is several in one node."""
+    return 2 if graph.nodes[i].op in UPDATES else int(not _is_view(graph, i))
 
 
 def _is_view(graph: GraphIndex, i: int) -> bool:
@@ -226,7 +232,7 @@ def _region(
     number: int,
 ) -> Region:
     inside = set(members)
-    updates = {variables.handle[i]: i for i in members if graph.nodes[i].op in allow.ASSIGNMENTS}
+    updates = {origin: i for i in members for origin in variables.written.get(i, ())}
     clones: dict[int, None] = {}
     tensors: dict[Edge, None] = {}
     handles: dict[Edge, None] = {}
@@ -257,9 +263,9 @@ def _region(
 
     for i in members:
         data = graph.data[i]
-        if graph.nodes[i].op in allow.ASSIGNMENTS:
-            handles[variables.handle[i]] = None
-            data = data[1:]
+        if i in variables.written:
+            handles |= dict.fromkeys(variables.written[i])
+            data = data[len(variables.written[i]) :]
         for tensor in data:
             use(tensor)
     results = _results(graph, inside, members, kept)

@@ -261,7 +261,8 @@ class _RegionPatch:
             value = self._reference(operand, f"{name}_value")
             update = self.region.updates[handle]
             node = node_def_pb2.NodeDef()
-            node.attr["dtype"].CopyFrom(self.graph.nodes[update].attr["dtype"])
+            given = self.graph.nodes[update].attr
+            node.attr["dtype"].CopyFrom(given["dtype" if "dtype" in given else "T"])
             inputs = (self.whole.tensor(handle), value, *self.before)
             self.whole.add.append(
                 AddedNode(name, "AssignVariableOp", _encoded(node), self.device_of, inputs)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from stitchcore.errors import Reason, Refusal
 from stitchcore.tensorflow.allow import ASSIGNMENTS, READ
 from stitchcore.tensorflow.graph import Edge, GraphIndex
+from stitchcore.tensorflow.updates import UPDATES
 
 PASS_THROUGH = ("Identity", "Enter", "RefEnter")
 
@@ -22,12 +23,14 @@ PASS_THROUGH = ("Identity", "Enter", "RefEnter")
 class Variables:
     """`handle` gives the variable (its handle tensor) that a read or write node touches.
 
+    `written` lists all variables of a write, in the order of its operands.
     `before` is the write whose value a read returns, or that a write changes: None is the value at
     the start of the step. Only plain variables' nodes are here. `writes` lists each variable's
     writes in order, `reads` its reads.
     """
 
     handle: Mapping[int, Edge]
+    written: Mapping[int, tuple[Edge, ...]]
     before: Mapping[int, int | None]
     writes: Mapping[Edge, tuple[int, ...]]
     reads: Mapping[Edge, tuple[int, ...]]
@@ -51,12 +54,13 @@ def analyse(graph: GraphIndex) -> Variables:
             if graph.dtype(tensor) != "resource":
                 continue
             origin = resolve(graph, tensor)
-            if (node.op == READ or node.op in ASSIGNMENTS) and position == 0:
+            if position < _handles(node.op):
                 accesses.setdefault(origin, []).append(i)
             elif node.op not in PASS_THROUGH:
                 touched_otherwise.add(origin)
     ancestors = _ancestors(graph, [i for nodes in accesses.values() for i in nodes])
     handle: dict[int, Edge] = {}
+    written: dict[int, tuple[Edge, ...]] = {}
     before: dict[int, int | None] = {}
     writes: dict[Edge, tuple[int, ...]] = {}
     reads: dict[Edge, tuple[int, ...]] = {}
@@ -73,8 +77,32 @@ def analyse(graph: GraphIndex) -> Variables:
         before.update(versions)
         handle.update(dict.fromkeys(nodes, origin))
         writes[origin] = tuple(i for i in nodes if graph.nodes[i].op != READ)
+        for i in writes[origin]:
+            written[i] = (*written.get(i, ()), origin)
         reads[origin] = tuple(i for i in nodes if graph.nodes[i].op == READ)
-    return Variables(handle, before, writes, reads, tuple(refusals))
+    _keep_whole(graph, handle, written)
+    return Variables(handle, written, before, writes, reads, tuple(refusals))
+
+
+def _handles(operation: str) -> int:
+    """How many of an operation's first operands are variables that it reads or densely writes."""
+    if operation in UPDATES:
+        return UPDATES[operation].variables
+    return 1 if operation == READ or operation in ASSIGNMENTS else 0
+
+
+def _keep_whole(
+    graph: GraphIndex, handle: dict[int, Edge], written: dict[int, tuple[Edge, ...]]
+) -> None:
+    """An update of several variables counts only where all are plain and distinct."""
+    for i, found in list(written.items()):
+        count = _handles(graph.nodes[i].op)
+        origins = tuple(resolve(graph, tensor) for tensor in graph.data[i][:count])
+        if set(origins) == set(found) and len(set(origins)) == count:
+            written[i] = origins
+        else:
+            del written[i]
+            handle.pop(i, None)
 
 
 def _ancestors(graph: GraphIndex, marked: list[int]) -> dict[int, int]:
