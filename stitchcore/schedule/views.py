@@ -101,36 +101,31 @@ def _sources(
                 else same[d]
                 for d in range(rank)
             ]
-        case op.SLICE:
-            return [
-                same[d]
-                if (start, step) == (0, 1)
-                else index.add(
-                    index.multiply(position(d), index.from_dim(step)), index.from_dim(start)
-                )
-                for d, (start, _, step) in enumerate(consumer["slice"])
-            ]
-        case op.PAD:
-            return [
-                same[d]
-                if pad == (0, 0, 0)
-                else _clamp(
-                    index.floor_divide(
-                        index.maximum(index.add(position(d), _negative(pad[0])), 0),
-                        index.from_dim(pad[2] + 1),
-                    ),
-                    extent(d),
-                )
-                for d, pad in enumerate(consumer["padding"])
-            ]
-        case op.CONCATENATE:
-            return [
-                _clamp(index.add(position(d), _negative(offset(consumer, number))), extent(d))
-                if d in consumer["dimensions"]
-                else same[d]
-                for d in range(rank)
-            ]
+        case op.SLICE | op.PAD | op.CONCATENATE:
+            return [_part(axes, consumer, number, d, environment) for d in range(rank)]
     raise Refused(consumer.opcode, Reason.UNSUPPORTED_OPCODE, "no index map")
+
+
+def _part(
+    axes: Axes, consumer: Instruction, number: int, d: int, environment: Environment
+) -> _Same | Index:
+    """Dimension `d` of an operand of which the consumer holds a part, or which is part of it."""
+    position = dim_index(axes, axes.dims[consumer][d], environment)
+    extent = index.from_dim(consumer.operands[number].shape.dims[d])
+    if consumer.opcode == op.SLICE:
+        start, _, step = consumer["slice"][d]
+        if (start, step) == (0, 1):
+            return _Same(d)
+        return index.add(index.multiply(position, index.from_dim(step)), index.from_dim(start))
+    if consumer.opcode == op.CONCATENATE:
+        if d not in consumer["dimensions"]:
+            return _Same(d)
+        return _clamp(index.add(position, _negative(offset(consumer, number))), extent)
+    low, high, interior = consumer["padding"][d]
+    if (low, high, interior) == (0, 0, 0):
+        return _Same(d)
+    shifted = index.maximum(index.add(position, _negative(low)), 0)
+    return _clamp(index.floor_divide(shifted, index.from_dim(interior + 1)), extent)
 
 
 def _negative(dim: object) -> Index:
