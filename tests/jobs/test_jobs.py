@@ -1,7 +1,9 @@
 """Every script through `stitch run`, judged by its untouched run. Seconds belong to bench/jobs.py.
 
-Runs are made once for each (script, optimizer, TensorFlow) and shared by the tests; with Adam a run
-has 50 steps, with SGD the first few (bench/jobs.py runs those to the end).
+Runs are made once for each (script, optimizer, TensorFlow) and shared by the tests. The suite must
+stay short, so only LONG cases run 50 steps here and SGD runs for four scripts: `python -m
+bench.jobs` runs every script with both optimizers to the end. UNMET names the bars that do not hold
+yet, with the figures measured: expected failures, reported by every run, never skipped.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,13 +26,30 @@ SCRIPTS = (
 )  # fmt: skip
 SCRIPTS_215 = ("mlp_function", "transformer_fit", "cnn_fit", "tf1_session")
 CASES = [
-    *((script, optimizer, "2.21") for script in SCRIPTS for optimizer in ("adam", "sgd")),
-    *((script, optimizer, "2.15") for script in SCRIPTS_215 for optimizer in ("adam", "sgd")),
+    *((script, "adam", "2.21") for script in SCRIPTS),
+    *((script, "sgd", "2.21") for script in SCRIPTS_215),
+    *((script, "adam", "2.15") for script in SCRIPTS_215),
 ]
-STEPS = {"adam": 50, "sgd": judges.FIRST_STEPS}
+LONG = [("mlp_function", "adam", "2.21"), ("tf1_session", "adam", "2.21")]
+STEPS = 50
 SHARE = 0.80
 
 pytestmark = pytest.mark.slow
+
+UNMET: dict[tuple[str, str], str] = {}
+"""(bar, script) to what was measured and why it does not hold yet."""
+
+
+def expected(bar: str, cases: Sequence[tuple[str, str, str]]) -> list[Any]:
+    """Cases of a bar; the unmet ones as expected failures with their reason."""
+    return [
+        pytest.param(
+            *case, marks=pytest.mark.xfail(reason=UNMET[bar, case[0]], raises=AssertionError)
+        )
+        if (bar, case[0]) in UNMET
+        else pytest.param(*case)
+        for case in cases
+    ]
 
 
 @dataclass(frozen=True)
@@ -57,17 +77,15 @@ def python_of(version: str) -> str:
 @functools.cache
 def _attempt(folder: Path, script: str, optimizer: str, version: str) -> Runs | Exception:
     job = judges.Job(script, optimizer, python_of(version))
-    base, steps = folder / f"{script}-{optimizer}-{version}", STEPS[optimizer]
+    long = (script, optimizer, version) in LONG
+    base = folder / f"{script}-{optimizer}-{version}"
+    steps = STEPS if long else judges.FIRST_STEPS
     try:
         plain = judges.untouched(job, base / "plain", steps)
         start = ["--checkpoint", str(plain.out / "initial.npz")]
         wide = judges.untouched(job, base / "wide", 1, [*start, "--dtype", "float64"])
         threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
-        single = (
-            judges.untouched(job, base / "single", steps, start, threads)
-            if steps > judges.FIRST_STEPS
-            else None
-        )
+        single = judges.untouched(job, base / "single", steps, start, threads) if long else None
         stitched = judges.stitched(job, base / "stitched", steps, base / "store", start)
     except judges.JobFailed as failure:
         return failure
@@ -90,13 +108,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Make:
     return make
 
 
-@pytest.mark.parametrize(("script", "optimizer", "version"), CASES)
+@pytest.mark.parametrize(("script", "optimizer", "version"), expected("swap", CASES))
 def test_kernels_are_swapped_in(script: str, optimizer: str, version: str, runs: Make) -> None:
     made = runs(script, optimizer, version)
     assert judges.stitched_steps(made.stitched), made.stitched.lines
 
 
-@pytest.mark.parametrize(("script", "optimizer", "version"), CASES)
+@pytest.mark.parametrize(("script", "optimizer", "version"), expected("state", CASES))
 def test_state_after_one_step(script: str, optimizer: str, version: str, runs: Make) -> None:
     made = runs(script, optimizer, version)
     judged = judges.state_after_one_step(
@@ -108,7 +126,7 @@ def test_state_after_one_step(script: str, optimizer: str, version: str, runs: M
     assert {"variable", "slot"} <= kinds
 
 
-@pytest.mark.parametrize(("script", "optimizer", "version"), CASES)
+@pytest.mark.parametrize(("script", "optimizer", "version"), expected("losses", CASES))
 def test_losses_of_first_steps(script: str, optimizer: str, version: str, runs: Make) -> None:
     made = runs(script, optimizer, version)
     first = slice(judges.FIRST_STEPS)
@@ -116,21 +134,21 @@ def test_losses_of_first_steps(script: str, optimizer: str, version: str, runs: 
     assert apart <= judges.FIRST_TOLERANCE
 
 
-@pytest.mark.parametrize(("script", "version"), [c[::2] for c in CASES if c[1] == "adam"])
-def test_losses_of_whole_run(script: str, version: str, runs: Make) -> None:
-    made = runs(script, "adam", version)
+@pytest.mark.parametrize(("script", "optimizer", "version"), LONG)
+def test_losses_of_whole_run(script: str, optimizer: str, version: str, runs: Make) -> None:
+    made = runs(script, optimizer, version)
     assert made.single is not None
-    assert len(made.plain.losses) == STEPS["adam"]
+    assert len(made.plain.losses) == STEPS
     apart = judges.losses_apart(made.stitched.losses, made.plain.losses)
     assert apart <= judges.losses_bar(made.plain, made.single)
 
 
-@pytest.mark.parametrize(("script", "version"), [c[::2] for c in CASES if c[1] == "adam"])
-def test_peak_memory(script: str, version: str, runs: Make) -> None:
-    made = runs(script, "adam", version)
+@pytest.mark.parametrize(("script", "optimizer", "version"), expected("memory", LONG))
+def test_peak_memory(script: str, optimizer: str, version: str, runs: Make) -> None:
+    made = runs(script, optimizer, version)
     assert made.stitched.peak_bytes <= judges.MEMORY_RATIO * made.plain.peak_bytes
 
 
-@pytest.mark.parametrize(("script", "optimizer", "version"), CASES)
+@pytest.mark.parametrize(("script", "optimizer", "version"), expected("share", CASES))
 def test_share_of_bytes_stitched(script: str, optimizer: str, version: str, runs: Make) -> None:
     assert judges.bytes_share(runs(script, optimizer, version).store) >= SHARE

@@ -81,13 +81,13 @@ void* PoolAllocate(size_t bytes) {
     }
     pool.state.fresh++;
   }
-  void* buffer = nullptr;
-  if (posix_memalign(&buffer, size >= kHuge ? kHuge : kPage, size) != 0) {
+  void* buffer = aligned_alloc(size >= kHuge ? kHuge : kPage, size);
+  if (buffer != nullptr && size >= kHuge) {
+    madvise(buffer, size, MADV_HUGEPAGE);
+  } else if (buffer == nullptr) {
     std::lock_guard<std::mutex> lock(pool.mutex);
     pool.state.used_bytes -= size;
-    return nullptr;
   }
-  if (size >= kHuge) madvise(buffer, size, MADV_HUGEPAGE);
   return buffer;
 }
 
@@ -104,6 +104,15 @@ void PoolRelease(void* buffer, size_t bytes) {
     pool.idle[size].push_back({buffer, now});
   }
   if (++pool.releases % kSweepEvery == 0) Sweep(&pool, now);
+}
+
+void PoolTrim() {
+  Pool& pool = Instance();
+  std::lock_guard<std::mutex> lock(pool.mutex);
+  for (auto& [size, buffers] : pool.idle) {
+    for (const Idle& idle : buffers) Free(&pool, size, idle.buffer);
+    buffers.clear();
+  }
 }
 
 PoolStatistics PoolState() {

@@ -18,6 +18,9 @@ struct PoolStatistics {
 // At least `bytes`, aligned to 64 bytes (2 MiB and huge pages when large); nullptr when memory is out.
 void* PoolAllocate(size_t bytes);
 void PoolRelease(void* buffer, size_t bytes);  // `bytes` as given to PoolAllocate
+// Gives back all idle buffers.
+void PoolTrim();
+
 PoolStatistics PoolState();
 
 }  // namespace stitch

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "exports.h"
+#include "pool.h"
 
 namespace stitch {
 namespace {
@@ -65,6 +66,7 @@ void Advance(Step* step, int arm) {
   if (arm != step->arm) return;  // a call that was under way when the schedule changed
   if (++step->taken < step->lengths[arm] || step->lengths[1 - arm] == 0) return;
   step->taken = 0;
+  if (arm == 1) PoolTrim();
   __atomic_store_n(&step->arm, 1 - arm, __ATOMIC_RELAXED);
 }
 
@@ -76,6 +78,9 @@ void PassStep(int number, int arm) {
   int64_t now = Now();
   std::lock_guard<std::mutex> lock(step->mutex);
   if (step->last_arm >= 0) Record(step, now);
+  // Original steps do not use the pool: what it keeps would stand beside all they allocate.
+  // Trimmed when they are due and, as the last stitched step may still run, when they have begun.
+  if (arm == 0 && step->last_arm == 1) PoolTrim();
   if (arm == step->last_arm) {
     step->position++;
   } else {
