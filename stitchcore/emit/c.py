@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from stitchcore.emit.render import (
     MEMORY_TYPES,
@@ -23,6 +24,7 @@ from stitchcore.emit.render import (
 from stitchcore.emit.tile import cut, needs_tiles, spread, stretches, tile_size
 from stitchcore.hlo import opcodes
 from stitchcore.kernel import index
+from stitchcore.kernel.index import Index
 from stitchcore.kernel.nodes import (
     Accumulate,
     Apply,
@@ -46,6 +48,12 @@ SUM_BLOCK = 1024
 
 _LARGEST_EXTENT = 2**40
 """No symbol of a kernel is larger: more elements than memory holds."""
+
+SHORT_LOOP = 256
+"""Below so many iterations, those that fill no whole vector cost a visible share of a loop."""
+
+VECTOR_LANES = (16, 8, 4)
+"""Lanes of 4 bytes in the vectors that x86 has, widest first."""
 
 
 def render(kernels: Sequence[Kernel]) -> str:
@@ -173,7 +181,8 @@ class _C(Renderer):
         elif rounding and not (isinstance(extent, int) and extent <= SUM_BLOCK):
             self.blocked(loop, sums)
         else:
-            self.vector_loop(loop, sums, self.index(loop.begin), self.index(loop.end))
+            for n, (begin, end) in enumerate(_whole_vectors(loop)):
+                self.vector_loop(loop, sums, self.index(begin), self.index(end), rest=n > 0)
 
     def tiled(self, loop: Loop) -> None:
         """A lane loop around serial loops, turned inside out (tile.py)."""
@@ -283,6 +292,18 @@ class _C(Renderer):
     def check(self, statement: Check) -> None:
         condition = self.expression(statement.condition)
         self.emit(f"failed_{statement.error} = failed_{statement.error} || !({condition});")
+
+
+def _whole_vectors(loop: Loop) -> list[tuple[Index, Index]]:
+    """A short loop cut where narrower vectors take over; gcc runs what remains lane by lane."""
+    begin, end = loop.begin, loop.end
+    if not (isinstance(begin, int) and isinstance(end, int) and 0 < end - begin < SHORT_LOOP):
+        return [(begin, end)]
+    cuts = [begin]
+    for lanes in VECTOR_LANES:
+        cuts.append(end - (end - cuts[-1]) % lanes)
+    cuts = sorted({*cuts, end})
+    return list(pairwise(cuts))
 
 
 def _wide(scalar: Scalar) -> Scalar:

@@ -51,6 +51,19 @@ def test_softmax_agrees_with_the_interpreter(dtype: str, rows: int, columns: int
     )
 
 
+@pytest.mark.parametrize(
+    ("columns", "parts"), [(36, 2), (64, 1), (47, 4), (31, 4), (7, 2), (3, 1), (1000, 1)]
+)
+def test_narrower_vectors_take_a_short_loops_remainder(columns: int, parts: int) -> None:
+    kernel = softmax(5, columns, "f32")
+    loops = c.render([kernel]).count("#pragma omp simd")
+    x = np.random.default_rng(0).standard_normal((5, columns)).astype(np.float32)
+    [found] = CpuKernel(compile_c(c.render([kernel]), host_device()).data, kernel).run([x])
+    [expected] = interpret(kernel, [x])
+    np.testing.assert_allclose(found, expected, rtol=4e-6)
+    assert loops == parts * c.render([softmax(5, 16, "f32")]).count("#pragma omp simd")
+
+
 def test_any_number_of_threads_gives_the_same_bits() -> None:
     kernel = build(column_sum(64))
     x = np.random.default_rng(1).standard_normal((1000, 64)).astype(np.float32)
