@@ -174,8 +174,17 @@ class _RegionPatch:
         for position, handle in enumerate(self.region.updates):
             source = self.program.outputs[first + position].source
             if isinstance(source, FromLaunch) and uses[source] == 1:
-                stored[source.launch, source.output] = handle
+                if not self._read_after(handle, source.launch):
+                    stored[source.launch, source.output] = handle
         return stored
+
+    def _read_after(self, handle: Edge, writer: int) -> bool:
+        """Whether a launch that needs the writer's outputs reads the variable's old value: then
+        the writer may not store in place (an assignment after all readers does)."""
+        waiting = after(self.program.launches, writer)
+        read = [n for n, a in enumerate(self.function.arguments) if a.variable and a.tensor == handle]
+        sources = [o.source for n in waiting for o in self.program.launches[n].inputs]
+        return any(isinstance(s, FromRegion) and s.position in read for s in sources)
 
     def _tensor_shapes(self) -> dict[tuple[int, int], tuple[Dim, ...]]:
         """(launch, output) to the shape in which the graph first sees that output."""
@@ -338,6 +347,16 @@ class _RegionPatch:
             AddedNode(name, "NoOp", _encoded(node_def_pb2.NodeDef()), self.device_of, inputs)
         )
         return name
+
+
+def after(launches: Sequence[Launch], first: int) -> frozenset[int]:
+    """Launches that need an output of launch `first`, directly or not. Launches are in order."""
+    found = {first}
+    for number, launch in enumerate(launches):
+        sources = [operand.source for operand in launch.inputs]
+        if any(isinstance(source, FromLaunch) and source.launch in found for source in sources):
+            found.add(number)
+    return frozenset(found - {first})
 
 
 class _Node:
