@@ -182,7 +182,9 @@ class _RegionPatch:
         """Whether a launch that needs the writer's outputs reads the variable's old value: then
         the writer may not store in place (an assignment after all readers does)."""
         waiting = after(self.program.launches, writer)
-        read = [n for n, a in enumerate(self.function.arguments) if a.variable and a.tensor == handle]
+        read = [
+            n for n, a in enumerate(self.function.arguments) if a.variable and a.tensor == handle
+        ]
         sources = [o.source for n in waiting for o in self.program.launches[n].inputs]
         return any(isinstance(s, FromRegion) and s.position in read for s in sources)
 
