@@ -26,9 +26,15 @@ from stitchcore.kernel.nodes import (
     Section,
     Store,
 )
+from stitchcore.kernel.text import parse_kernel, print_kernel
 from stitchcore.target.cpu_runtime import CheckFailed, CpuKernel
 from stitchcore.target.toolchain import compile_c
 from tests.kernel.sample import LANES, column_sum, device, softmax, whole_sum
+
+
+def extreme(size: int, reducer: str, dtype: str) -> Kernel:
+    """`whole_sum` with another reducer."""
+    return parse_kernel(print_kernel(whole_sum(size, dtype)).replace("add", reducer))
 
 
 def build(kernel: Kernel) -> CpuKernel:
@@ -92,6 +98,21 @@ def test_infinities_survive_long_sums() -> None:
     x[17] = np.inf
     [y] = build(whole_sum(5000)).run([x])
     assert y[0] == np.inf
+
+
+@pytest.mark.parametrize("reducer", [opcodes.MAXIMUM, opcodes.MINIMUM])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_a_nan_anywhere_reaches_the_end_of_a_reduction(reducer: str, dtype: str) -> None:
+    """After a NaN come larger and smaller numbers, in the same lane and in others."""
+    size = 133
+    kernel = build(extreme(size, reducer, dtype))
+    x = np.random.default_rng(6).standard_normal(size).astype(DTYPES[dtype].numpy)
+    exact = {opcodes.MAXIMUM: np.max, opcodes.MINIMUM: np.min}[reducer]
+    assert kernel.run([x])[0][0] == exact(x)
+    for position in range(size):
+        with_nan = x.copy()
+        with_nan[position] = np.nan
+        assert np.isnan(kernel.run([with_nan])[0][0]), position
 
 
 def test_denormals_are_flushed_and_the_callers_state_is_kept() -> None:

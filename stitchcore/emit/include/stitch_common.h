@@ -161,14 +161,13 @@ ST_INLINE bool st_clamp_pred(bool low, bool x, bool high) { return (x | low) & h
   ST_INLINE T st_divide_##t(T a, T b) { return a / b; }                                               \
   ST_INLINE T st_negate_##t(T a) { return -a; }                                                       \
   ST_INLINE T st_select_##t(bool c, T a, T b) { return c ? a : b; }                                   \
-  /* NaN propagates from either side; which of two zeros is unspecified */                            \
+  /* NaN propagates from either side; which of two zeros is unspecified. A reduction passes its       \
+   * accumulator as `a`: what waits for it is one comparison, and b's own test runs ahead. */         \
   ST_INLINE T st_maximum_##t(T a, T b) {                                                              \
-    T larger = a > b ? a : b;                                                                         \
-    return a != a ? a : larger;                                                                       \
+    return (b > a) | (b != b) ? b : a;                                                                \
   }                                                                                                   \
   ST_INLINE T st_minimum_##t(T a, T b) {                                                              \
-    T smaller = a < b ? a : b;                                                                        \
-    return a != a ? a : smaller;                                                                      \
+    return (b < a) | (b != b) ? b : a;                                                                \
   }                                                                                                   \
   ST_INLINE T st_clamp_##t(T low, T x, T high) {                                                      \
     return st_minimum_##t(st_maximum_##t(low, x), high);                                              \
