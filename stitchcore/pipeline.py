@@ -301,6 +301,8 @@ def _entries(work: Work) -> tuple[KernelEntry, ...]:
 
 def _expectation(work: Work) -> Expectation:
     """Sums over the graph's stitched regions: operations and bytes before, kernels after."""
+    from stitchcore.tensorflow.coverage import coverage
+
     assert work.made is not None
     chosen = [key for key in work.regions.values() if key in work.programs]
     builds = [work.made.regions[key] for key in chosen]
@@ -308,12 +310,16 @@ def _expectation(work: Work) -> Expectation:
     after = total(region.plan.planned for region in builds)
     sizes = {region.name: _node_bytes(work, region) for region in work.partition.regions}
     stitched = [name for name, key in work.regions.items() if key in work.programs]
+    regions = [region for region in work.partition.regions if region.name in stitched]
+    covered, intensive = coverage(work.partition, regions)
     return Expectation(
         kernels_before=sum(len(sizes[name]) for name in stitched),
         kernels_after=sum(len(work.programs[key].launches) for key in chosen),
         bytes_before=sum(sum(sizes[name]) for name in stitched),
         bytes_after=after.bytes,
         bytes_saveable=sum(map(sum, sizes.values())),
+        bytes_stitched=covered,
+        bytes_intensive=intensive,
         seconds_before=before.seconds,
         seconds_after=after.seconds,
     )

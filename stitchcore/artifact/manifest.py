@@ -71,6 +71,8 @@ class Expectation(msgspec.Struct, frozen=True):
     bytes_before: int = 0
     bytes_after: int = 0
     bytes_saveable: int = 0
+    bytes_stitched: int = 0
+    bytes_intensive: int = 0
     seconds_before: float = 0.0
     seconds_after: float = 0.0
 

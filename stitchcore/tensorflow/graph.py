@@ -15,6 +15,9 @@ from tensorflow.python.framework import dtypes, op_def_registry
 from stitchcore.errors import Reason, Refused
 from stitchcore.inject import digest
 
+NOMINAL_SIZE = 64
+"""What an unknown dimension counts as; the planner assumes the same of its symbols."""
+
 Predicate = tuple[int, int, int, str]
 """A branch taken: (Switch's predicate node, its port, branch, frame)."""
 
@@ -50,7 +53,7 @@ class GraphIndex:
             return None
         return tuple(dim.size for dim in shapes[tensor.port].dim)
 
-    def static_size(self, tensor: Edge, unknown: int = 32) -> int:
+    def static_size(self, tensor: Edge, unknown: int = NOMINAL_SIZE) -> int:
         """Elements of a tensor, unknown dimensions taken as `unknown`; 1 for an unknown rank."""
         total = 1
         for size in self.shape(tensor) or ():
@@ -58,7 +61,7 @@ class GraphIndex:
         return total
 
     def byte_size(self, tensor: Edge) -> int:
-        """Bytes of a tensor, unknown dimensions taken as 32."""
+        """Bytes of a tensor, unknown dimensions taken as NOMINAL_SIZE."""
         name = self.dtype(tensor)
         return self.static_size(tensor) * (dtypes.as_dtype(name).size if name else 0)
 

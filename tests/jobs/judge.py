@@ -202,14 +202,15 @@ def losses_bar(plain: Record, single_thread: Record) -> float:
 
 
 def bytes_share(store: Path) -> float:
-    """Share of the saveable memory-intensive bytes that the artifacts in `store` save."""
+    """Share of the steps' memory-intensive bytes that are inside kernels of two or more operations:
+    refused operations (lookups, random numbers, sparse losses) are in the denominator."""
     expected = [
         json.loads(path.read_text())["expect"]
         for path in (store / "store" / "artifacts").glob("*/manifest.json")
     ]
-    saved = sum(one["bytes_before"] - one["bytes_after"] for one in expected)
-    saveable = sum(one["bytes_saveable"] for one in expected)
-    return saved / saveable if saveable else 0.0
+    stitched = sum(one["bytes_stitched"] for one in expected)
+    intensive = sum(one["bytes_intensive"] for one in expected)
+    return stitched / intensive if intensive else 0.0
 
 
 def stitched_steps(record: Record) -> list[Mapping[str, Any]]:

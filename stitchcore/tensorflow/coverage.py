@@ -1,0 +1,51 @@
+"""How much of a step's memory-intensive work is stitched, in the framework's own bytes.
+
+A node's bytes are what its operation reads and writes. Library calls, control flow and views are
+not memory-intensive; refused operations are, and stay in the denominator. A lookup reads as much of
+its table as it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stitchcore.errors import Reason
+from stitchcore.tensorflow import allow
+from stitchcore.tensorflow.classify import Part
+from stitchcore.tensorflow.graph import Edge, GraphIndex
+from stitchcore.tensorflow.partition import Partition, Region
+
+NOT_INTENSIVE = frozenset({Reason.LIBRARY_CALL, Reason.CONTROL_FLOW})
+LOOKUPS = ("Gather", "Resource", "Sparse")
+
+
+def coverage(partition: Partition, stitched: Iterable[Region]) -> tuple[int, int]:
+    """(bytes of nodes inside `stitched` regions, bytes of all memory-intensive nodes).
+
+    Every region has two operations that are not views or more (partition.py). Unknown dimensions
+    count at GraphIndex's nominal size.
+    """
+    graph, classes = partition.graph, partition.classes
+    inside = {i for region in stitched for i in region.members}
+    covered = everything = 0
+    for i, part in enumerate(classes.parts):
+        refused = classes.reasons.get(i)
+        counted = refused is not None and refused not in NOT_INTENSIVE
+        if part is not Part.MEMBER and not counted:
+            continue
+        rule = allow.ALLOWED.get(graph.nodes[i].op)
+        if rule is not None and rule.view:
+            continue
+        size = node_bytes(graph, i)
+        everything += size
+        covered += size if i in inside else 0
+    return covered, everything
+
+
+def node_bytes(graph: GraphIndex, i: int) -> int:
+    """Bytes that node i's operation reads and writes."""
+    outputs = sum(graph.byte_size(Edge(i, p)) for p in range(len(graph.output_types[i])))
+    if graph.nodes[i].op.startswith(LOOKUPS):
+        return 2 * outputs
+    inputs = [t for t in graph.data[i] if graph.dtype(t) != "resource"]
+    return outputs + sum(graph.byte_size(tensor) for tensor in inputs)
