@@ -164,10 +164,12 @@ ST_INLINE bool st_clamp_pred(bool low, bool x, bool high) { return (x | low) & h
   /* NaN propagates from either side; which of two zeros is unspecified. A reduction passes its       \
    * accumulator as `a`: what waits for it is one comparison, and b's own test runs ahead. */         \
   ST_INLINE T st_maximum_##t(T a, T b) {                                                              \
-    return (b > a) | (b != b) ? b : a;                                                                \
+    T larger = b > a ? b : a;                                                                         \
+    return b != b ? b : larger;                                                                       \
   }                                                                                                   \
   ST_INLINE T st_minimum_##t(T a, T b) {                                                              \
-    return (b < a) | (b != b) ? b : a;                                                                \
+    T smaller = b < a ? b : a;                                                                        \
+    return b != b ? b : smaller;                                                                      \
   }                                                                                                   \
   ST_INLINE T st_clamp_##t(T low, T x, T high) {                                                      \
     return st_minimum_##t(st_maximum_##t(low, x), high);                                              \
