@@ -5,7 +5,7 @@ Protobuf messages are reached through the graph itself; only `annotate` needs Te
 
 from __future__ import annotations
 
-from typing import AbstractSet, Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import digest, reasons
 
@@ -24,6 +24,7 @@ UPDATE_PREFIXES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceSc
                    "SparseApply", "Scatter")  # fmt: skip
 PLAIN_ASSIGNMENTS = frozenset(("Assign", "AssignVariableOp"))
 XLA_ATTRIBUTE = "_XlaMustCompile"
+HANDLE_SHAPES, HANDLE_TYPES = "_handle_shapes", "_handle_dtypes"  # of an `_Arg` of resources
 Check = Callable[[List[int], List[int], List[int]], str]  # (table, Tin, Tout) -> what is wrong
 
 
@@ -176,6 +177,41 @@ def check_fusions(graph: Any, keys: AbstractSet[str], check: Check) -> None:
         why = check(*(list(one) for one in lists))
         if why:
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"{node.name}: {why}")
+
+
+def variable_shapes(graph: Any) -> Dict[str, Dict[int, Any]]:
+    """What is known of the variables that XLA's functions are called with.
+
+    Per function, by argument number: the `_Arg` behind the argument, whose attributes hold type and
+    shape. An argument in which two calls differ is left out.
+    """
+    nodes = {node.name: node for node in graph.node}
+    found: Dict[str, Dict[int, Any]] = {}
+    for call in xla_calls(graph):
+        known = {}
+        for number, reference in enumerate(r for r in call.input if not r.startswith("^")):
+            node = nodes[digest.parse_reference(reference)[0]]
+            while node.op in ("Identity", "Enter") and node.input:
+                node = nodes[digest.parse_reference(node.input[0])[0]]
+            if HANDLE_SHAPES in node.attr and HANDLE_TYPES in node.attr:
+                known[number] = node
+        name = call.attr["f"].func.name
+        before = found.setdefault(name, known)
+        found[name] = {i: node for i, node in before.items() if _same_handle(node, known.get(i))}
+    return found
+
+
+def _same_handle(one: Any, other: Any) -> bool:
+    return other is not None and all(
+        one.attr[name] == other.attr[name] for name in (HANDLE_SHAPES, HANDLE_TYPES)
+    )
+
+
+def set_variable_shapes(function: Any, shapes: Mapping[int, Any]) -> None:
+    """Tells a FunctionDef the shapes of its variables: a nested call does not pass them on."""
+    for number, node in shapes.items():
+        for name in (HANDLE_SHAPES, HANDLE_TYPES):
+            function.arg_attr[number].attr[name].CopyFrom(node.attr[name])
 
 
 def lift_xla(graph: Any) -> Any:

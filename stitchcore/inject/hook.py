@@ -176,6 +176,7 @@ class Hook:
         calls = graphs.xla_calls(graph)
         if calls:
             found.bodies = sorted({call.attr["f"].func.name for call in calls})
+            found.variables = graphs.variable_shapes(graph)
             if self._caller.now is None or not isinstance(self._caller.now[0], bytes):
                 self._disable(found, reasons.XLA_NOT_LIFTED, "not called as a function")
             return found
@@ -298,7 +299,8 @@ class Hook:
         self._caller.probing = found
         try:
             for body in found.bodies or []:
-                xla.instantiate(context, body, inputs)
+                variables = found.variables.get(body, {})
+                xla.instantiate(context, body, variables, inputs)
         except reasons.Refused as error:
             self._disable(found, error.reason, error.detail)
         finally:

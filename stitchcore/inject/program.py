@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import Any, FrozenSet, List, Optional
+from typing import Any, FrozenSet, List, Mapping, Optional
 
 from . import graphs, patch, reasons, timer
 from .client import Artifact
@@ -30,6 +30,7 @@ class Program:
     swapped: bool = False  # swap_begin has been written
     settled: bool = False  # swap_ok has been written
     bodies: Optional[List[str]] = None  # functions that XLA compiles; this graph only calls them
+    variables: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)  # of those bodies
     parts: List["Program"] = field(default_factory=list)  # those bodies, once they have been seen
     lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -8,10 +8,10 @@ nothing runs. The step itself stays XLA's until the artifact is there.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from . import reasons
-from .graphs import XLA_ATTRIBUTE
+from .graphs import HANDLE_SHAPES, XLA_ATTRIBUTE, set_variable_shapes
 
 DOUBLE, RESOURCE = 2, 20  # DataType.DT_DOUBLE, DT_RESOURCE
 SUFFIX = "_stitch"
@@ -35,9 +35,33 @@ def add_lifted(context: Any, definition: Any) -> bytes:
     return bytes(name)
 
 
-def instantiate(context: Any, body: str, inputs: Optional[Sequence[Any]]) -> None:
+def _told(context: Any, definition: Any, variables: Mapping[int, Any]) -> Any:
+    """Registers the function anew with its variables' shapes, which a nested call does not pass on.
+
+    Its lifted copy and the real lift then show one graph. (TensorFlow takes a called function's
+    definition from here, not from what an optimizer returns.) XLA's step is instantiated already.
+    Raises Refused(XLA_NOT_LIFTED) where other shapes were told before.
+    """
+    told = type(definition)()
+    told.CopyFrom(definition)
+    set_variable_shapes(told, variables)
+    if told == definition:
+        return definition
+    if any(HANDLE_SHAPES in known.attr for known in definition.arg_attr.values()):
+        raise reasons.Refused(reasons.XLA_NOT_LIFTED, "called with variables of other shapes")
+    name = definition.signature.name.encode()
+    while context.has_function(name):  # it counts references
+        context.remove_function(name)
+    context.add_function_def(told)
+    return told
+
+
+def instantiate(
+    context: Any, body: str, variables: Mapping[int, Any], inputs: Optional[Sequence[Any]]
+) -> None:
     """Makes TensorFlow optimize the lifted copy of function `body` without running it.
 
+    `variables` is what graphs.variable_shapes found for it.
     `inputs` are those of a real call, where the function is called by Python itself: their
     resource handles carry the variables' shapes into the graph.
     Raises Refused(XLA_NOT_LIFTED) where that cannot be done.
@@ -47,6 +71,8 @@ def instantiate(context: Any, body: str, inputs: Optional[Sequence[Any]]) -> Non
     if not context.has_function(body.encode()):
         raise reasons.Refused(reasons.XLA_NOT_LIFTED, "the compiled function is not registered")
     definition = context.get_function_def(body)  # those in Grappler's library are incomplete
+    if variables:
+        definition = _told(context, definition, variables)
     name = add_lifted(context, definition)
     arguments = definition.signature.input_arg
     if not arguments:
