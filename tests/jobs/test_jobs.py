@@ -36,7 +36,19 @@ SHARE = 0.80
 
 pytestmark = pytest.mark.slow
 
-UNMET: dict[tuple[str, str], str] = {}
+_TAIL = "one or few elements beyond twice TensorFlow's error (Adam divides by a tiny gradient)"
+_ALTERNATING = "1.03 to 1.08 while original and stitched steps alternate; 1.00 to 1.02 otherwise"
+UNMET: dict[tuple[str, str], str] = {
+    ("state", "mlp_function"): f"{_TAIL}: 1 of 768 with TensorFlow 2.15",
+    ("state", "transformer_fit"): f"{_TAIL}: 1 of 256,000",
+    ("state", "tf1_session"): f"{_TAIL}: 1 of 512",
+    ("state", "tf1_ref"): f"{_TAIL}: 1 of 512",
+    ("state", "cnn_fit"): "batch normalisation amplifies rounding; its bars need forced decisions",
+    ("losses", "cnn_fit"): "7e-5 in the first five steps, as the state",
+    ("memory", "mlp_function"): _ALTERNATING,
+    ("memory", "tf1_session"): _ALTERNATING,
+    ("share", "lstm_lm"): "0.73 of 0.80: single operations between stacks and library calls",
+}
 """(bar, script) to what was measured and why it does not hold yet."""
 
 
