@@ -329,17 +329,11 @@ def _node_bytes(work: Work, region: Any) -> list[int]:
     """Bytes that the framework's own operations of a region read and write, one entry per operation
     that moves data; unknown dimensions at the framework's nominal size."""
     from stitchcore.tensorflow.allow import ALLOWED
+    from stitchcore.tensorflow.coverage import node_bytes
 
     graph = work.partition.graph
-    found = []
-    for node in region.members:
-        rule = ALLOWED.get(graph.nodes[node].op)
-        if rule is not None and rule.view:
-            continue
-        tensors = [t for t in graph.data[node] if graph.dtype(t) != "resource"]
-        edge = type(tensors[0]) if tensors else None
-        if edge is None:
-            continue
-        tensors += [edge(node, port) for port in range(len(graph.output_types[node]))]
-        found.append(sum(graph.byte_size(tensor) for tensor in tensors))
-    return found
+    return [
+        node_bytes(graph, node)
+        for node in region.members
+        if not ((rule := ALLOWED.get(graph.nodes[node].op)) is not None and rule.view)
+    ]
