@@ -8,6 +8,7 @@ that text calls are in include/*.h.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -135,7 +136,7 @@ def size_of(buffer: Buffer) -> Index:
     return total
 
 
-class Renderer:
+class Renderer(ABC):
     """Collects lines. Dialects override the hooks marked so; `names` renames scalars in scope."""
 
     cuda = False
@@ -295,23 +296,23 @@ class Renderer:
         return f"for (long {variable} = {begin}; {variable} < {end}; {increment})"
 
     # ---- hooks of the dialects -----------------------------------------------------------------
-    def lane_loop(self, loop: Loop) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def lane_loop(self, loop: Loop) -> None: ...
 
-    def combine(self, statement: Combine) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def combine(self, statement: Combine) -> None: ...
 
-    def allocate(self, buffer: Buffer) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def allocate(self, buffer: Buffer) -> None: ...
 
-    def barrier(self, statement: Barrier) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def barrier(self, statement: Barrier) -> None: ...
 
-    def check(self, statement: Check) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def check(self, statement: Check) -> None: ...
 
-    def kernel(self, kernel: Kernel) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def kernel(self, kernel: Kernel) -> None: ...
 
 
 def provenance_comment(kernel: Kernel) -> str:
