@@ -1,8 +1,9 @@
 """Cutting a graph into regions: maximal convex sets of allow-listed nodes (architecture.md 3).
 
 Members of one level and kind (levels.py) that are joined by data edges, or that read one large
-tensor, form a region; small regions of one level are merged. Constants and shape arithmetic are
-copied in, plain variables' reads and writes become values. Deterministic and near linear.
+tensor, form a region; small regions of one level are merged, and so are lone operations (remote
+stitching). Constants and shape arithmetic are copied in, plain variables' reads and writes become
+values. Deterministic and near linear.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def partition(
     while True:
         classes = classify(indexed, variables, left_out)
         placed = levels.assign(indexed, classes, variables)
-        groups = _merge_small(indexed, placed, _components(indexed, classes, variables, placed))
+        groups = _components(indexed, classes, variables, placed)
+        groups = _join_lone(indexed, placed, _merge_small(indexed, placed, groups))
         crossing = _crossing_unranked(indexed, groups, kept)
         if not crossing:
             break
@@ -199,17 +201,52 @@ def _merge_small(
         else:
             done.append(group)
     for batch in small.values():
-        merged: list[int] = []
-        tensors = 0
-        for group in batch:
-            _, count = _traffic(graph, group)
-            if merged and tensors + count > REMOTE_TENSORS:
-                done.append(tuple(sorted(merged, key=position.__getitem__)))
-                merged, tensors = [], 0
-            merged += group
-            tensors += count
-        done.append(tuple(sorted(merged, key=position.__getitem__)))
+        done += _bounded(graph, position, batch)
     return sorted(done, key=lambda group: position[group[0]])
+
+
+def _join_lone(
+    graph: GraphIndex, placed: levels.Levels, groups: Sequence[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Give operations that are alone the company of others of their level and kind.
+
+    Independent operations of one level share a launch (AStitch 4.2, remote stitching): lone ones
+    with each other, a single lone one with the region of least traffic. An operation that finds no
+    company stays as it is.
+    """
+    position = {i: p for p, i in enumerate(graph.order)}
+    done: list[tuple[int, ...]] = []
+    lone: dict[tuple[int, levels.Kind], list[tuple[int, ...]]] = defaultdict(list)
+    company: dict[tuple[int, levels.Kind], list[tuple[int, ...]]] = defaultdict(list)
+    for group in groups:
+        work = sum(_work(graph, i) for i in group)
+        key = placed.level[group[0]], placed.kind[group[0]]
+        (done if not work else lone[key] if work == 1 else company[key]).append(group)
+    for key, singles in lone.items():
+        if len(singles) == 1 and company[key]:
+            host = min(company[key], key=lambda group: (_traffic(graph, group), group))
+            company[key].remove(host)
+            singles.append(host)
+        done += _bounded(graph, position, singles)
+    done += [group for grouped in company.values() for group in grouped]
+    return sorted(done, key=lambda group: position[group[0]])
+
+
+def _bounded(
+    graph: GraphIndex, position: Mapping[int, int], batch: Iterable[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Groups merged in order into as few as REMOTE_TENSORS allows, each in topological order."""
+    done: list[tuple[int, ...]] = []
+    merged: list[int] = []
+    tensors = 0
+    for group in batch:
+        _, count = _traffic(graph, group)
+        if merged and tensors + count > REMOTE_TENSORS:
+            done.append(tuple(sorted(merged, key=position.__getitem__)))
+            merged, tensors = [], 0
+        merged += group
+        tensors += count
+    return [*done, tuple(sorted(merged, key=position.__getitem__))]
 
 
 def _traffic(graph: GraphIndex, members: Sequence[int]) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import op_def_registry
+from tensorflow.python.ops import handle_data_util
 
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo.dim import Dim
@@ -156,7 +157,9 @@ def _infer(
                 if name in dropped and reference not in mapping:
                     dtype = _dtype(by_name[name], int(port or 0))
                     shape = given.get((name, int(port or 0)))
-                    mapping[f"{name}:{port or 0}"] = tf.compat.v1.placeholder(dtype, shape)
+                    root = tf.compat.v1.placeholder(dtype, shape)
+                    _describe(root, by_name[name])
+                    mapping[f"{name}:{port or 0}"] = root
         try:
             tf.graph_util.import_graph_def(body, input_map=mapping, name="")
         except (ValueError, KeyError) as error:
@@ -190,6 +193,22 @@ def _root_shapes(
             sizes.append(value if value >= 0 else None)
         shapes.append(tuple(sizes))
     return shapes
+
+
+def _describe(root: Any, node: Any) -> None:
+    """Tell inference the shape behind a variable's handle: a lookup's rank follows from it."""
+    if root.dtype != tf.resource:
+        return
+    if "_handle_shapes" in node.attr:
+        shapes = node.attr["_handle_shapes"].list.shape
+        types = node.attr["_handle_dtypes"].list.type
+    elif node.op == "VarHandleOp":
+        shapes, types = [node.attr["shape"].shape], [node.attr["dtype"].type]
+    else:
+        return
+    if len(shapes) == 1:
+        data = handle_data_util.create_handle_data(tf.TensorShape(shapes[0]), tf.as_dtype(types[0]))
+        handle_data_util.set_handle_data(root, data)
 
 
 def _dtype(node: Any, port: int) -> Any:
