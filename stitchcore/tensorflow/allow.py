@@ -63,6 +63,7 @@ ALLOWED: dict[str, Allowed] = {
     **{name: rule for rule, names in _GROUPS for name in names.split()},
     "Cast": Allowed(),
     "OneHot": Allowed(INTEGERS),
+    "_FusedBatchNormEx": Allowed(frozenset({"float32"})),
     # not as TensorFlow's kernel for the types left out (tests/tensorflow/test_conformance.py)
     "Erf": Allowed(FLOATS - {"float64"}),
     "Mean": Allowed(FLOATS - {"float16"}),

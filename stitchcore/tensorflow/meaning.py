@@ -3,12 +3,13 @@
 TensorFlow's kernels are the specification (hlo.md). Each rewrite is the formula of the CPU kernel
 in primitive operations that mean the same in both; tests/tensorflow/test_conformance.py holds every
 one of them against the kernel, bit patterns of NaN aside. A rewritten node keeps its name for the
-final operation, so references to it stay; the others are called "<name>/<number>".
+final operation, so references to it stay; the others are called "<name>/<number>". What Grappler's
+remapper fused is written as its parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,19 @@ class _Writer:
         for name, value in (types or {"T": self.dtype}).items():
             made.attr[name].type = value
         return str(made.name)
+
+    def copy(self, operation: str, inputs: Sequence[str], dropped: Iterable[str]) -> str:
+        """Another operation with the node's attributes but for `dropped`."""
+        made = self._graph.node.add(name=self._named(False), op=operation, input=inputs)
+        for name, value in self.node.attr.items():
+            if name not in dropped:
+                made.attr[name].CopyFrom(value)
+        return str(made.name)
+
+    def several(self, values: Sequence[str], others: Sequence[int]) -> None:
+        """The node's outputs: the first of the node's type, the others of types `others`."""
+        made = self._graph.node.add(name=self._name, op="IdentityN", input=values)
+        made.attr["T"].list.type.extend((self.dtype, *others))
 
     def mask(self, condition: str) -> str:
         """1 where the condition holds, else 0, in the node's type."""
@@ -135,6 +149,20 @@ def _softplus_gradient(write: _Writer) -> None:
     write("RealDiv", gradient, below, last=True)
 
 
+def _fused_batch_norm(write: _Writer) -> None:
+    """max(0, normalized + side input), 0 for NaN; the other outputs are the normalization's."""
+    sides = write.node.attr["num_side_inputs"].i
+    operands = write.inputs[: len(write.inputs) - sides]
+    norm = write.copy("FusedBatchNormV3", operands, dropped=("num_side_inputs", "activation_mode"))
+    value = norm
+    for side in write.inputs[len(operands) :]:
+        value = write("AddV2", value, side)
+    zero = write.constant(0.0)
+    value = write("SelectV2", write("Greater", value, zero), value, zero)
+    statistics = write.node.attr["U"].type
+    write.several((value, *(f"{norm}:{port}" for port in range(1, 6))), (statistics,) * 5)
+
+
 REWRITES: dict[str, Callable[[_Writer], None]] = {
     "ReluGrad": _relu_gradient,
     "Relu6Grad": _relu6_gradient,
@@ -148,6 +176,7 @@ REWRITES: dict[str, Callable[[_Writer], None]] = {
     "Selu": _selu,
     "SeluGrad": _selu_gradient,
     "SoftplusGrad": _softplus_gradient,
+    "_FusedBatchNormEx": _fused_batch_norm,
 }
 """By operation name."""
 

@@ -28,6 +28,8 @@ SHARED_BYTES = 65536
 REMOTE_BYTES = 262144
 """Regions whose traffic is below this are merged with others of their level (remote stitching)."""
 
+FUSED = frozenset({"_FusedBatchNormEx"})
+
 REMOTE_TENSORS = 96
 """Most inputs and outputs of a region made by merging."""
 
@@ -132,8 +134,10 @@ def _crossing_unranked(
 
 
 def _work(graph: GraphIndex, i: int) -> int:
-    """Operations that move data: an optimizer's update is several in one node."""
-    return 2 if graph.nodes[i].op in UPDATES else int(not _is_view(graph, i))
+    """Operations that move data: an optimizer's update is several in one node, and so is what
+    Grappler's remapper has fused."""
+    several = graph.nodes[i].op in UPDATES or graph.nodes[i].op in FUSED
+    return 2 if several else int(not _is_view(graph, i))
 
 
 def _is_view(graph: GraphIndex, i: int) -> bool:

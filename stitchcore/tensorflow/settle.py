@@ -4,7 +4,8 @@ A stack of tensors pushed in a loop and popped in its gradient's loop loses its 
 that is computed from it. Here a popped tensor gets the shape of what was pushed, where every push
 onto its list has one static shape; a loop variable keeps the shape it enters with, where the loop's
 end gives that shape back (assumed, propagated, then checked: what fails is withdrawn and all is
-done again without it). `VariableShape` of a variable of known shape becomes a constant.
+done again without it). `VariableShape` of a variable of known shape becomes a constant. The last
+output of a fused batch normalization is a workspace of its library, which nothing here reads.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ ELEMENTWISE = frozenset(
     """.split()
 )
 """The output has the inputs' broadcast shape."""
+
+WORKSPACES = {"FusedBatchNormV3": 5, "_FusedBatchNormEx": 5}
+"""Outputs whose contents the CPU kernels of the gradient ignore (reserve_space_3): empty for us."""
 
 
 def _product(node: Any, last: Any, inputs: Sequence[Shape | None]) -> Shape | None:
@@ -75,15 +79,22 @@ def settle(graph: Any) -> Any:
     result.CopyFrom(graph)
     indexed = index(result)
     _fix_variable_shapes(indexed)
+    for node in result.node:
+        if node.op in WORKSPACES:
+            _set_shape(node, WORKSPACES[node.op], (0,))
     if not any(node.op in (POP, "Fill") for node in result.node):
         return result
     for (node, port), shape in _proved(index(result)).items():
-        made = result.node[node].attr["_output_shapes"].list.shape[port]
-        made.unknown_rank = False
-        del made.dim[:]
-        for size in shape:
-            made.dim.add(size=size)
+        _set_shape(result.node[node], port, shape)
     return result
+
+
+def _set_shape(node: Any, port: int, shape: Shape) -> None:
+    made = node.attr["_output_shapes"].list.shape[port]
+    made.unknown_rank = False
+    del made.dim[:]
+    for size in shape:
+        made.dim.add(size=size)
 
 
 def _fix_variable_shapes(graph: GraphIndex) -> None:

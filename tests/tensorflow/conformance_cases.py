@@ -33,7 +33,8 @@ SHAPE = (6, 8)
 class Case:
     """`shapes` of the data inputs, `constants` are trailing (or, where `leading`, first) operands
     that are known when compiling. `dtypes` of the data inputs, in order. `positive` keeps ordinary
-    inputs in the function's domain. `list_input` packs the data inputs into one list argument."""
+    inputs in the function's domain. `list_input` packs the data inputs into one list argument.
+    `unread` outputs are workspaces without a meaning."""
 
     operation: str
     dtypes: tuple[str, ...]
@@ -42,6 +43,7 @@ class Case:
     constants: tuple[Array, ...] = ()
     order: tuple[int, ...] | None = None  # operand order: data inputs first, then constants
     note: str = ""
+    unread: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -163,6 +165,12 @@ def _special(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, .
                  (image, *channels, (0,), (0,)), {**norm, "is_training": True}, note="training"),
             Case("FusedBatchNormV3", (t, "float32", "float32", "float32", "float32"),
                  (image, *channels, *channels), {**norm, "is_training": False}, note="inference"),
+        ),
+        "_FusedBatchNormEx": tuple(
+            Case("_FusedBatchNormEx", (t, *("float32",) * 4), ((2, 3, 4, 8), *((8,),) * 4),
+                 {**norm, "is_training": training, "activation_mode": "Relu", "num_side_inputs": 0,
+                  "exponential_avg_factor": 0.01}, note=f"training {training}", unread=(5,))
+            for training in (True, False)
         ),
         "FusedBatchNormGradV3": (
             Case("FusedBatchNormGradV3", (t, t, "float32", "float32", "float32", "float32"),
