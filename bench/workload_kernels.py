@@ -47,12 +47,11 @@ def check(path: Path) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     wrong = []
     start = time.perf_counter()
-    for number, position in {n: p for p, n in reversed(list(enumerate(made.of)))}.items():
-        pattern = made.plan.patterns[position]
+    for number, (plan, pattern) in enumerate(made.uses()):
         if max(extent(node.shape.size) for node in pattern.instructions) > LIMIT:
             counts["too large"] += 1
             continue
-        found = check_kernel(pattern, made.module, partial(run, loaded[number], pattern), {})
+        found = check_kernel(pattern, plan.module, partial(run, loaded[number], pattern), {})
         counts["right" if found.passed else "wrong"] += 1
         counts["informative"] += found.informative
         if not found.passed:

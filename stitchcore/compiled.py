@@ -1,12 +1,13 @@
 """A module compiled for a device: the plan, its distinct kernels, and how to run the whole.
 
 Runs are for verification, `stitch bench` and tests: opaque instructions are evaluated by numpy,
-patterns by their kernels. Training jobs run kernels through StitchedFusion instead (inject/).
+which also drives loops and conditionals; patterns, those of loop bodies and branches included, are
+run by their kernels. Training jobs run kernels through StitchedFusion instead (inject/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +16,13 @@ import numpy as np
 from stitchcore.device.records import Device
 from stitchcore.hlo import dim as dims
 from stitchcore.hlo import opcodes
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.instruction import Instruction, computation, instruction
+from stitchcore.hlo.evaluate import branch, evaluate, evaluate_all
+from stitchcore.hlo.instruction import Computation, Instruction, computation, instruction
 from stitchcore.hlo.module import Module
 from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Kernel, Role
 from stitchcore.plan.pattern import Pattern, Plan
+from stitchcore.plan.text import bodies
 from stitchcore.target.cpu_runtime import CpuKernel, load_library
 from stitchcore.target.toolchain import CompiledLibrary
 
@@ -39,7 +41,8 @@ class CompiledKernel:
 
 @dataclass(frozen=True)
 class CompiledModule:
-    """`of[i]` is the kernel of `plan.patterns[i]`; equal patterns share one.
+    """`of[i]` is the kernel of `plan.patterns[i]`; equal patterns share one. `inner` is the same
+    for the plans of loop bodies and branches, at any depth.
 
     `sources` are the translation units of `libraries`. `seconds` are wall times by stage.
     """
@@ -51,6 +54,7 @@ class CompiledModule:
     libraries: tuple[CompiledLibrary, ...]
     sources: tuple[str, ...]
     seconds: Mapping[str, float] = field(default_factory=dict)
+    inner: Mapping[Computation, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def module(self) -> Module:
@@ -73,27 +77,114 @@ class CompiledModule:
         """
         sizes = dict(bindings) if bindings else bind(self.module, arguments)
         loaded = self.loaded()
-        owner = {
-            value: number
-            for number, pattern in enumerate(self.plan.patterns)
-            for value in pattern.outputs
-        }
-        values: dict[Instruction, Value] = {}
-        for parameter, argument in zip(self.module.entry.parameters, arguments, strict=True):
-            values[parameter] = argument
 
-        def launch(number: int) -> None:
-            pattern = self.plan.patterns[number]
-            given = [values[value] for value in pattern.inputs]
-            made = run_kernel(loaded[self.of[number]], pattern, given, sizes, threads)
+        def launch(plan: Plan, number: int, given: Sequence[Value]) -> Sequence[Value]:
+            of = self.of if plan is self.plan else self.inner[plan.module.entry]
+            return run_kernel(loaded[of[number]], plan.patterns[number], given, sizes, threads)
+
+        return interpret(self.plan, arguments, sizes, launch)
+
+    def uses(self) -> list[tuple[Plan, Pattern]]:
+        """A pattern that each kernel is of, and its plan: the entry's, or a loop body's."""
+        found: dict[int, tuple[Plan, Pattern]] = {}
+        for plan, of in ((self.plan, self.of), *self._inner_plans()):
+            for number, pattern in zip(of, plan.patterns, strict=True):
+                found.setdefault(number, (plan, pattern))
+        return [found[number] for number in range(len(self.kernels))]
+
+    def _inner_plans(self) -> list[tuple[Plan, tuple[int, ...]]]:
+        return [(plan, self.inner[body]) for body, plan in bodies(self.plan).items()]
+
+
+Launch = Callable[[Plan, int, Sequence[Value]], Sequence[Value]]
+"""Outputs of a plan's pattern by number, for its inputs."""
+
+
+def interpret(
+    plan: Plan, arguments: Sequence[Value], sizes: Mapping[str, int], launch: Launch
+) -> list[Value]:
+    """The outputs of `plan.module`: its patterns by `launch`, all else by numpy, with loops and
+    conditionals run here so that their bodies' patterns are launched too."""
+    owner = {
+        value: number for number, pattern in enumerate(plan.patterns) for value in pattern.outputs
+    }
+    values: dict[Instruction, Value] = {}
+    for parameter, argument in zip(plan.module.entry.parameters, arguments, strict=True):
+        values[parameter] = argument
+    for step in _steps(plan.module, plan.patterns, owner):
+        if isinstance(step, int):
+            pattern = plan.patterns[step]
+            made = launch(plan, step, [values[value] for value in pattern.inputs])
             values.update(zip(pattern.outputs, made, strict=True))
+            continue
+        given = [values[operand] for operand in step.operands]
+        values[step] = _control(plan, step, given, sizes, launch)
+    return [values[value] for value in plan.module.outputs]
 
-        for step in _steps(self.module, self.plan.patterns, owner):
-            if isinstance(step, int):
-                launch(step)
-            else:
-                values[step] = apply(step, [values[o] for o in step.operands], self.module, sizes)
-        return [values[value] for value in self.module.outputs]
+
+def _control(
+    plan: Plan, node: Instruction, given: list[Value], sizes: Mapping[str, int], launch: Launch
+) -> Value:
+    """The value of an instruction outside kernels; what it calls runs by the nested plans."""
+
+    def call(body: Computation, arguments: Sequence[Value]) -> Value:
+        made = interpret(plan.nested[body], arguments, sizes, launch)
+        return tuple(made) if body.root.opcode == opcodes.TUPLE else made[0]
+
+    if node.opcode == opcodes.WHILE:
+        state = given[0]
+        while bool(call(node["condition"], [state])):
+            state = call(node["body"], [state])
+        return state
+    if node.opcode == opcodes.CONDITIONAL:
+        chosen = branch(node, given[0])
+        return call(node["branch_computations"][chosen], [given[1 + chosen]])
+    return apply(node, given, plan.module, sizes)
+
+
+def captured_inputs(
+    plan: Plan, given: Sequence[Value], bindings: Mapping[str, int], warm: int = 2
+) -> dict[Computation, dict[Instruction, Value]]:
+    """Inputs of every pattern, by computation, as a numpy run of the module on `given` makes them.
+
+    Of a loop they are those of iteration `warm` (or of the last before), because initial states are
+    often constant; of a conditional, each branch's own operand, taken or not.
+    """
+    found: dict[Computation, dict[Instruction, Value]] = {}
+    _capture(plan, given, bindings, warm, found)
+    return found
+
+
+def _capture(
+    plan: Plan,
+    given: Sequence[Value],
+    bindings: Mapping[str, int],
+    warm: int,
+    found: dict[Computation, dict[Instruction, Value]],
+) -> None:
+    calls = [node for node in plan.opaque if opcodes.record(node.opcode).kind == "control"]
+    keep = {value for pattern in plan.patterns for value in pattern.inputs}
+    keep |= {operand for node in calls for operand in node.operands}
+    values = evaluate_all(plan.module, given, bindings, "storage", keep)
+    found[plan.module.entry] = values
+
+    def call(body: Computation, state: Value) -> Value:
+        made = evaluate(plan.nested[body].module, [state], bindings)
+        return tuple(made) if body.root.opcode == opcodes.TUPLE else made[0]
+
+    for node in calls:
+        if node.opcode == opcodes.WHILE:
+            state = values[node.operands[0]]
+            for _ in range(warm):
+                after = call(node["body"], state)
+                if not bool(call(node["condition"], after)):
+                    break
+                state = after
+            for body in (node["condition"], node["body"]):
+                _capture(plan.nested[body], [state], bindings, warm, found)
+        elif node.opcode == opcodes.CONDITIONAL:
+            for body, operand in zip(node["branch_computations"], node.operands[1:], strict=True):
+                _capture(plan.nested[body], [values[operand]], bindings, warm, found)
 
 
 def run_kernel(

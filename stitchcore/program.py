@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stitchcore.artifact.launch import (
@@ -24,8 +24,19 @@ from stitchcore.plan import candidates
 from stitchcore.plan.candidates import Role
 from stitchcore.plan.cost import cost, unfused
 from stitchcore.plan.pattern import Pattern, Plan
-from stitchcore.stages import STAGES, BuildOptions, Progress, State, compile_kernels, run_stages
+from stitchcore.stages import (
+    PLANNED,
+    BuildOptions,
+    Progress,
+    State,
+    compile_kernels,
+    restartable,
+    run_stages,
+)
 from stitchcore.target.toolchain import CompiledLibrary
+
+SHARED = "kernels"
+"""The dump folder of the stages that run over all regions' kernels together."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +68,10 @@ def build(
     """Plan and schedule every module, then compile all distinct kernels in batches.
 
     A region with an instruction that no kernel can hold is refused whole: its launches would not
-    cover it. Compilers run `options.jobs` at a time. Dumps go to a folder per region.
+    cover it. Compilers run `options.jobs` at a time. Dumps go to a folder per region, and those of
+    what all share to the folder "kernels"; an edited stage is known by the folder it lies in.
     """
+    _known_restart(options, [key[:12] for key in modules], device)
     seconds: dict[str, float] = {}
     regions: dict[str, RegionBuild] = {}
     refusals: list[Refusal] = []
@@ -66,10 +79,13 @@ def build(
     for number, (key, module) in enumerate(modules.items()):
         if progress is not None:
             progress("plan", number, len(modules))
-        own = replace(options, dump=options.dump / key[:12]) if options.dump else options
+        own = _options_of(options, key[:12])
         try:
-            state = run_stages(State(module, device, own), STAGES[:-1], seconds)
+            state = run_stages(State(module, device, own), PLANNED, seconds)
+            _same_interface(own, module, state.module)
         except Refused as refused:
+            if own.restart is not None:
+                raise
             refusals.append(Refusal(key, refused.refusal.reason, str(refused.refusal)))
             continue
         assert state.plan is not None
@@ -82,8 +98,46 @@ def build(
         regions[key] = RegionBuild(state.module, state.plan, launched)
     if progress is not None:
         progress("compile", 0, len(kernels))
-    compiled, libraries = compile_kernels(kernels, device, options, seconds)
+    shared = _options_of(options, SHARED)
+    compiled, libraries = compile_kernels(kernels, device, shared, seconds)
     return Build(regions, compiled, libraries, tuple(refusals), seconds)
+
+
+def _options_of(options: BuildOptions, name: str) -> BuildOptions:
+    """Options of one region, or of what all share: its folder of dumps, its edited stage."""
+    restart = options.restart
+    return replace(
+        options,
+        dump=options.dump / name if options.dump else None,
+        restart=restart if restart is not None and restart.parent.name == name else None,
+    )
+
+
+def _known_restart(options: BuildOptions, regions: Sequence[str], device: Device) -> None:
+    """Raises Refused for an edited file that would replace nothing."""
+    path = options.restart
+    if path is None:
+        return
+    stages = restartable(device)
+    if path.name not in stages:
+        detail = f"a file to go on from is called one of {', '.join(stages)}"
+        raise Refused(str(path), Reason.PARSE_ERROR, detail)
+    shared = stages[path.name] not in PLANNED
+    if path.parent.name not in ([SHARED] if shared else regions):
+        where = SHARED if shared else f"one of {', '.join(regions)} (regions of this graph)"
+        detail = f"{path.name} must lie in a folder called {where}"
+        raise Refused(str(path), Reason.PARSE_ERROR, detail)
+
+
+def _same_interface(options: BuildOptions, before: Module, after: Module) -> None:
+    """Raises Refused where an edited module no longer takes or returns what its region does."""
+    shapes = [
+        [[value.shape for value in values] for values in (one.entry.parameters, one.outputs)]
+        for one in (before, after)
+    ]
+    if options.restart is not None and shapes[0] != shapes[1]:
+        detail = "parameters and results must stay those of the region"
+        raise Refused(str(options.restart), Reason.PARSE_ERROR, detail)
 
 
 def program(made: Build, key: str, device: Device) -> RegionProgram:

@@ -1,37 +1,43 @@
 """The compiler's stages as one plain list: module in, compiled module out.
 
 Each stage is a pure function from State to State, timed, and prints what it made: with a dump
-folder every stage writes `NN_stage.txt`. A stage whose text can be read back (`restart`) may be
-replaced from an edited file; the stages after it then run on the edit.
+folder every stage writes `NN_stage.txt` (`.c` or `.cu` for sources). A stage whose text can be read
+back (`load`) may be replaced from an edited file; the stages after it then run on the edit.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from stitchcore import edited
 from stitchcore.artifact.keys import kernel_key
 from stitchcore.compiled import CompiledKernel, CompiledModule
 from stitchcore.device.records import Device
+from stitchcore.edited import Edited, Source
 from stitchcore.emit import c as emit_c
+from stitchcore.emit import cuda as emit_cuda
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.hlo import opcodes
 from stitchcore.hlo.expand import expand
-from stitchcore.hlo.instruction import Instruction
+from stitchcore.hlo.instruction import Computation, computation, instruction
 from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.hlo.print import names, print_module
+from stitchcore.hlo.print import print_module
+from stitchcore.hlo.shape import Shape
 from stitchcore.kernel.nodes import Kernel
-from stitchcore.kernel.text import parse_kernel, print_kernel
+from stitchcore.kernel.text import print_kernel
 from stitchcore.plan.canonical import pattern_text
 from stitchcore.plan.cost import cost
 from stitchcore.plan.pattern import Pattern, Plan
 from stitchcore.plan.planners import PLANNERS
+from stitchcore.plan.text import bodies, parse_plan, plan_text
 from stitchcore.schedule.schedule import feasible, schedule
-from stitchcore.target.toolchain import CompiledLibrary, compile_all, find_compiler
-
-KERNEL_TEXT_SEPARATOR = "\n// ----\n"
+from stitchcore.target import nvrtc, toolchain
+from stitchcore.target.nvrtc import CompiledProgram
+from stitchcore.target.toolchain import CompiledLibrary, compile_c, find_compiler
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class BuildOptions:
 
     `cache` is a folder for compiled translation units and `dump` one for the stages' texts; `jobs`
     is how many compilers run at a time. `restart` replaces the output of the stage named by the
-    file `NN_stage.txt` with the file's contents.
+    file (`02_plan.txt`) with the file's contents.
     """
 
     planner: str = "exhaustive"
@@ -56,8 +62,20 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
+class Unit:
+    """A translation unit: its kernels, source and binary (a shared object, or a cubin)."""
+
+    kernels: tuple[Kernel, ...]
+    source: str
+    binary: CompiledLibrary | CompiledProgram
+
+
+@dataclass(frozen=True)
 class State:
-    """What the stages have made so far. Fields are set from left to right."""
+    """What the stages have made so far. Fields are set from left to right.
+
+    `of[i]` is the kernel of `plan.patterns[i]`, `inner` the same for every loop body and branch.
+    """
 
     module: Module
     device: Device
@@ -66,7 +84,9 @@ class State:
     kernels: tuple[Kernel, ...] = ()
     keys: tuple[str, ...] = ()
     of: tuple[int, ...] = ()
-    units: tuple[tuple[tuple[Kernel, ...], str, CompiledLibrary], ...] = ()
+    inner: Mapping[Computation, tuple[int, ...]] = field(default_factory=dict)
+    sources: tuple[Source, ...] = ()
+    units: tuple[Unit, ...] = ()
     scheduled: Mapping[str, Kernel | Refusal] = field(default_factory=dict)
 
 
@@ -77,7 +97,7 @@ class Stage:
     name: str
     run: Callable[[State], State]
     text: Callable[[State], str]
-    load: Callable[[State, str], State] | None = None
+    load: Callable[[State, Edited], State] | None = None
 
 
 def compile_module(
@@ -86,22 +106,51 @@ def compile_module(
     options: BuildOptions | None = None,
     progress: Progress | None = None,
 ) -> CompiledModule:
-    """Plan, schedule, render and compile `module`. Raises Refused where its whole must be.
-
-    What single instructions are refused for is in the result's `plan.refusals`.
+    """Plan, schedule, render and compile `module` for a CPU. Raises Refused where its whole must
+    be. What single instructions are refused for is in the result's `plan.refusals`.
     """
     state = State(module, device, options or BuildOptions())
     seconds: dict[str, float] = {}
-    state = run_stages(state, STAGES, seconds, progress)
+    return compiled(run_stages(state, STAGES, seconds, progress), seconds)
+
+
+def compiled(state: State, seconds: Mapping[str, float]) -> CompiledModule:
+    """What all stages made for a CPU."""
     assert state.plan is not None
-    library = {kernel.name: number for number, unit in enumerate(state.units) for kernel in unit[0]}
-    kernels = tuple(
-        CompiledKernel(key, kernel, library[kernel.name])
-        for key, kernel in zip(state.keys, state.kernels, strict=True)
+    return CompiledModule(
+        state.plan,
+        state.device,
+        tuple(_compiled_kernels(dict(zip(state.keys, state.kernels, strict=True)), state).values()),
+        state.of,
+        _libraries(state.units),
+        tuple(unit.source for unit in state.units),
+        seconds,
+        state.inner,
     )
-    libraries = tuple(unit[2] for unit in state.units)
-    sources = tuple(unit[1] for unit in state.units)
-    return CompiledModule(state.plan, device, kernels, state.of, libraries, sources, seconds)
+
+
+def _libraries(units: Sequence[Unit]) -> tuple[CompiledLibrary, ...]:
+    return tuple(unit.binary for unit in units if isinstance(unit.binary, CompiledLibrary))
+
+
+def _compiled_kernels(kernels: Mapping[str, Kernel], state: State) -> dict[str, CompiledKernel]:
+    library = {kernel.name: n for n, unit in enumerate(state.units) for kernel in unit.kernels}
+    return {
+        key: CompiledKernel(key, kernel, library[kernel.name]) for key, kernel in kernels.items()
+    }
+
+
+def file_name(stage: Stage, device: Device) -> str:
+    """The file of a stage's text: `04_emit.c`."""
+    suffix = "txt"
+    if stage.name == "emit":
+        suffix = "c" if device.kind == "cpu" else "cu"
+    return f"{STAGES.index(stage):02d}_{stage.name}.{suffix}"
+
+
+def restartable(device: Device) -> dict[str, Stage]:
+    """Stages that can be replaced from an edited text, by the file's name."""
+    return {file_name(stage, device): stage for stage in STAGES if stage.load is not None}
 
 
 def run_stages(
@@ -115,18 +164,24 @@ def run_stages(
     for number, stage in enumerate(stages):
         if progress is not None:
             progress(stage.name, number, len(stages))
-        name = f"{number:02d}_{stage.name}.txt"
+        name = file_name(stage, state.device)
         start = time.perf_counter()
         if options.restart is not None and options.restart.name == name:
             if stage.load is None:
                 raise Refused(name, Reason.PARSE_ERROR, "this stage's text cannot be read back")
-            state = stage.load(state, options.restart.read_text())
+            state = stage.load(state, edited.read(options.restart))
         else:
             state = stage.run(state)
         seconds[stage.name] = seconds.get(stage.name, 0.0) + time.perf_counter() - start
         if options.dump is not None:
             options.dump.mkdir(parents=True, exist_ok=True)
-            (options.dump / name).write_text(stage.text(state))
+            (options.dump / name).write_text(stage.text(state), encoding="utf-8")
+    return state
+
+
+# ---- import and simplify -----------------------------------------------------------------------
+def _import(state: State) -> State:
+    """The module as it came: unified lowerings, or a file."""
     return state
 
 
@@ -135,29 +190,48 @@ def _simplify(state: State) -> State:
     return replace(state, module=expand(state.module).module)
 
 
-def _load_module(state: State, text: str) -> State:
-    return replace(state, module=parse(text))
+def _load_module(state: State, text: Edited) -> State:
+    return replace(state, module=edited.module(text))
 
 
+# ---- plan and schedule -------------------------------------------------------------------------
 def _plan(state: State) -> State:
     """Plan with the scheduler itself as the judge of feasibility; what it made is kept."""
     scheduled: dict[str, Kernel | Refusal] = {}
 
     def schedulable(pattern: Pattern, device: Device) -> Refusal | None:
         refusal = feasible(pattern, device)
-        if refusal is not None:
-            return refusal
-        key = _key(pattern, state)
-        if key not in scheduled:
-            try:
-                scheduled[key] = schedule(pattern, state.module, device, symbol_of(key))
-            except Refused as refused:
-                scheduled[key] = refused.refusal
-        found = scheduled[key]
-        return found if isinstance(found, Refusal) else None
+        return refusal or _scheduled(pattern, state, scheduled)
 
     plan = PLANNERS[state.options.planner](state.module, state.device, cost, schedulable)
     return replace(state, plan=plan, scheduled=scheduled)
+
+
+def _scheduled(
+    pattern: Pattern, state: State, scheduled: dict[str, Kernel | Refusal]
+) -> Refusal | None:
+    """Schedule `pattern` into `scheduled`, once; why it cannot be, or None."""
+    key = _key(pattern, state)
+    if key not in scheduled:
+        try:
+            scheduled[key] = schedule(pattern, state.module, state.device, symbol_of(key))
+        except Refused as refused:
+            scheduled[key] = refused.refusal
+    found = scheduled[key]
+    return found if isinstance(found, Refusal) else None
+
+
+def _load_plan(state: State, text: Edited) -> State:
+    """An edited plan; every kernel of it must be one that the scheduler takes."""
+    found = parse_plan(
+        text.text, state.module, state.device, cost, text.file, state.options.planner
+    )
+    scheduled: dict[str, Kernel | Refusal] = {}
+    for pattern, line in found.lines.items():
+        refusal = _scheduled(pattern, state, scheduled)
+        if refusal is not None:
+            raise Refused(f"{text.file}:{line}", refusal.reason, f"no kernel: {refusal.detail}")
+    return replace(state, plan=found.plan, scheduled=scheduled)
 
 
 def symbol_of(key: str) -> str:
@@ -170,107 +244,128 @@ def _key(pattern: Pattern, state: State) -> str:
 
 
 def _schedule(state: State) -> State:
-    """One kernel per distinct pattern, in order of first use."""
+    """One kernel per distinct pattern, in order of first use; loop bodies after the entry."""
     assert state.plan is not None
     order: dict[str, int] = {}
-    of = []
-    for pattern in state.plan.patterns:
-        of.append(order.setdefault(_key(pattern, state), len(order)))
+
+    def numbers(plan: Plan) -> tuple[int, ...]:
+        return tuple(order.setdefault(_key(p, state), len(order)) for p in plan.patterns)
+
+    of = numbers(state.plan)
+    inner = {body: numbers(plan) for body, plan in bodies(state.plan).items()}
     kernels = [state.scheduled[key] for key in order]
     made = tuple(kernel for kernel in kernels if isinstance(kernel, Kernel))
     assert len(made) == len(kernels)
-    return replace(state, kernels=made, keys=tuple(order), of=tuple(of))
+    return replace(state, kernels=made, keys=tuple(order), of=of, inner=inner)
 
 
-def _load_kernels(state: State, text: str) -> State:
+def _load_kernels(state: State, text: Edited) -> State:
+    """Edited kernels. One that was changed gets a key and a name of its own: its plan's key stands
+    for what the scheduler makes of it."""
     fresh = _schedule(state)
-    kernels = tuple(parse_kernel(part) for part in text.split(KERNEL_TEXT_SEPARATOR))
-    if [kernel.name for kernel in kernels] != [kernel.name for kernel in fresh.kernels]:
-        raise Refused("edited kernels", Reason.PARSE_ERROR, "kernel names do not match the plan")
-    return replace(fresh, kernels=kernels)
+    keys, kernels = [], []
+    for key, old, new in zip(
+        fresh.keys, fresh.kernels, edited.kernels(text, fresh.kernels), strict=True
+    ):
+        same = new == old
+        changed = key if same else kernel_key(print_kernel(new), state.device.target, "edited", key)
+        keys.append(changed)
+        kernels.append(new if same else replace(new, name=symbol_of(changed)))
+    return replace(fresh, keys=tuple(keys), kernels=tuple(kernels))
+
+
+# ---- emit and compile --------------------------------------------------------------------------
+def _batches(state: State) -> list[tuple[Kernel, ...]]:
+    if state.device.kind == "cpu":
+        return toolchain.batches(state.kernels)
+    size = nvrtc.BATCH
+    kernels = state.kernels
+    return [kernels[first : first + size] for first in range(0, len(kernels), size)]
+
+
+def _emit(state: State) -> State:
+    """C for a CPU, CUDA C++ for a GPU, in batches."""
+    render = emit_c.render if state.device.kind == "cpu" else emit_cuda.render
+    return replace(state, sources=tuple(Source(render(batch)) for batch in _batches(state)))
+
+
+def _load_sources(state: State, text: Edited) -> State:
+    return replace(state, sources=edited.sources(text, _batches(state)))
 
 
 def _compile(state: State) -> State:
-    """Render and compile in batches; equal sources come from the cache."""
-    return replace(state, units=_units(state.kernels, state.device, state.options))
+    """Compile `options.jobs` units at a time; equal sources for a CPU come from the cache."""
+    options, device = state.options, state.device
+    compiler = find_compiler() if state.sources and device.kind == "cpu" else None
 
+    def one(source: Source) -> CompiledLibrary | CompiledProgram:
+        try:
+            if compiler is None:
+                return nvrtc.compile_cuda(source.text, device.target)
+            return compile_c(
+                source.text,
+                device,
+                compiler=compiler,
+                cache=options.cache,
+                timeout=options.compile_seconds,
+            )
+        except Refused as refused:
+            raise source.located(refused) from None
 
-def _units(
-    kernels: Sequence[Kernel], device: Device, options: BuildOptions
-) -> tuple[tuple[tuple[Kernel, ...], str, CompiledLibrary], ...]:
-    if not kernels:
-        return ()
-    return tuple(
-        compile_all(
-            kernels,
-            emit_c.render,
-            device,
-            jobs=options.jobs,
-            compiler=find_compiler(),
-            cache=options.cache,
-            timeout=options.compile_seconds,
-        )
-    )
+    with ThreadPoolExecutor(max_workers=max(options.jobs, 1)) as pool:
+        made = list(pool.map(one, state.sources))
+    units = zip(_batches(state), state.sources, made, strict=True)
+    return replace(state, units=tuple(Unit(k, source.text, b) for k, source, b in units))
 
 
 def compile_kernels(
-    kernels: Mapping[str, Kernel], device: Device, options: BuildOptions, seconds: dict[str, float]
+    kernels: Mapping[str, Kernel],
+    device: Device,
+    options: BuildOptions,
+    seconds: dict[str, float],
+    progress: Progress | None = None,
 ) -> tuple[dict[str, CompiledKernel], tuple[CompiledLibrary, ...]]:
-    """Compile kernels by key: the compiled ones by key, and their libraries."""
-    start = time.perf_counter()
-    units = _units(tuple(kernels.values()), device, options)
-    library = {kernel.name: number for number, unit in enumerate(units) for kernel in unit[0]}
-    seconds["compile"] = seconds.get("compile", 0.0) + time.perf_counter() - start
-    made = {
-        key: CompiledKernel(key, kernel, library[kernel.name]) for key, kernel in kernels.items()
-    }
-    return made, tuple(unit[2] for unit in units)
-
-
-def plan_text(plan: Plan) -> str:
-    """A plan to read: every pattern with its estimate, then what was left out and why."""
-    name = names(plan.module)
-    lines = [
-        f"planner {plan.planner}: {len(plan.patterns)} kernels, "
-        f"{plan.unfused.launches} launches and {plan.unfused.bytes:,} bytes unfused, "
-        f"{plan.planned.bytes:,} bytes planned"
-    ]
-
-    def listed(values: Sequence[Instruction]) -> str:
-        return " ".join(name.get(value, "?") for value in values)
-
-    for number, pattern in enumerate(plan.patterns):
-        lines += [
-            f"kernel {number}: {len(pattern.instructions)} instructions",
-            f"  inputs {listed(pattern.inputs)}",
-            f"  instructions {listed(pattern.instructions)}",
-            f"  outputs {listed(pattern.outputs)}",
-        ]
-    lines += [f"left out {refusal}" for refusal in plan.refusals]
-    return "\n".join(lines) + "\n"
+    """Emit and compile kernels by key, of any number of modules: the compiled ones by key, and
+    their libraries."""
+    nothing = instruction(opcodes.TUPLE, Shape("tuple", (), ()))
+    module = Module("kernels", computation((), nothing))
+    state = State(module, device, options, kernels=tuple(kernels.values()))
+    state = run_stages(state, STAGES[STAGES.index(EMIT) :], seconds, progress)
+    return _compiled_kernels(kernels, state), _libraries(state.units)
 
 
 def _compile_text(state: State) -> str:
     lines = []
-    for kernels, source, library in state.units:
-        lines.append(f"{library.compiler}: {len(kernels)} kernels, {len(library.data)} bytes")
+    for number, unit in enumerate(state.units):
+        made = unit.binary
+        head = f"unit {number}: {len(unit.kernels)} kernels, {len(made.data)} bytes"
+        if isinstance(made, CompiledProgram):
+            lines.append(f"{head}, NVRTC {made.version} for {made.target}")
+            lines += [
+                f"  {one.name}: {one.registers} registers, {one.spill_bytes} bytes spilled, "
+                f"{one.shared_bytes} bytes of static shared memory"
+                for one in made.resources
+            ]
+            continue
+        lines.append(f"{head}, {made.compiler}")
         lines += [
-            f"  {loop.loop}: {loop.vector_bytes} byte vectors {loop.reason}"
-            for loop in library.loops
+            f"  {loop.loop}: "
+            + (f"{loop.vector_bytes} byte vectors" if loop.vector_bytes else "scalar")
+            + (f" ({loop.reason})" if loop.reason else "")
+            for loop in made.loops
         ]
-        lines.append(source)
     return "\n".join(lines) + "\n"
 
 
+EMIT = Stage("emit", _emit, lambda s: edited.sources_text(s.sources), _load_sources)
 STAGES: tuple[Stage, ...] = (
+    Stage("import", _import, lambda s: print_module(s.module), _load_module),
     Stage("simplify", _simplify, lambda s: print_module(s.module), _load_module),
-    Stage("plan", _plan, lambda s: plan_text(s.plan) if s.plan else ""),
-    Stage(
-        "schedule",
-        _schedule,
-        lambda s: KERNEL_TEXT_SEPARATOR.join(map(print_kernel, s.kernels)),
-        _load_kernels,
-    ),
+    Stage("plan", _plan, lambda s: plan_text(s.plan) if s.plan else "", _load_plan),
+    Stage("schedule", _schedule, lambda s: edited.kernels_text(s.kernels), _load_kernels),
+    EMIT,
     Stage("compile", _compile, _compile_text),
 )
-"""From an imported module to libraries, in order."""
+"""From an imported module to binaries, in order."""
+PLANNED = STAGES[: STAGES.index(EMIT)]
+"""Those that are run module by module where kernels of many are compiled together."""

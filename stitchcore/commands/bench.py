@@ -1,4 +1,5 @@
-"""`stitch bench MODULE`: every distinct kernel judged against numpy in float64, then timed.
+"""`stitch bench MODULE`: every distinct kernel, those of loop bodies and branches included, judged
+against numpy in float64, then timed.
 
 Times are medians of interleaved rounds on one set of inputs: the kernel on `--threads` threads and,
 where jaxlib is installed, XLA's CPU backend on the same instructions. Neither includes making the
@@ -17,13 +18,15 @@ import numpy as np
 
 from stitchcore import options as settings
 from stitchcore.commands import common, modules
-from stitchcore.compiled import buffers, run_kernel
+from stitchcore.compiled import buffers, captured_inputs, run_kernel
 from stitchcore.debug import xla
+from stitchcore.hlo.instruction import Computation
 from stitchcore.hlo.print import print_module
 from stitchcore.plan.canonical import pattern_module
 from stitchcore.plan.pattern import Pattern, Plan
-from stitchcore.target.cpu_runtime import CpuKernel, load_library
-from stitchcore.verify.capture import arguments, capture
+from stitchcore.stages import compiled
+from stitchcore.target.cpu_runtime import CpuKernel
+from stitchcore.verify.capture import arguments
 from stitchcore.verify.kernels import KernelCheck, check_kernel
 from stitchcore.verify.measure import Ratio, paired_ratio
 
@@ -45,6 +48,7 @@ class Timed:
     xla_seconds: float | None
     ratio: Ratio | None
     note: str
+    called: bool
 
 
 @click.command("bench")
@@ -72,24 +76,21 @@ def command(
     output = common.Output(as_json)
     options = settings.of_this_process()
     device = common.device_of(common.host_target(), output)
-    build = modules.build_options(options, output, planner=planner, restart=restart)
-    state, _ = modules.run(module, device, build, output, "compile")
-    plan = modules.plan_of(state)
-    bindings = parse_bindings(bind, plan, output)
+    build = modules.build_options(options, device, output, planner=planner, restart=restart)
+    state, seconds = modules.run(module, device, build, output, "compile")
+    made = compiled(state, seconds)
+    bindings = parse_bindings(bind, made.plan, output)
     count = threads or options.jobs
-    inputs = _captured(plan, bindings) if captured else {}
-    loaded: dict[str, CpuKernel] = {}
-    for kernels, _, library in state.units:
-        shared = load_library(library.data)
-        loaded |= {kernel.name: CpuKernel(shared, kernel) for kernel in kernels}
+    inputs = _captured(made.plan, bindings) if captured else {}
+    loaded = made.loaded()
     results = []
     with output.console.status("kernels") as status:
-        for number, kernel in enumerate(state.kernels):
-            status.update(f"kernel {number + 1}/{len(state.kernels)}")
-            pattern = plan.patterns[state.of.index(number)]
-            given = [inputs[v] for v in pattern.inputs] if captured else None
-            runner = _Bench(plan, bindings, rounds, count, not no_xla)
-            results.append(runner.measure(pattern, loaded[kernel.name], given))
+        for number, (plan, pattern) in enumerate(made.uses()):
+            status.update(f"kernel {number + 1}/{len(loaded)}")
+            own = inputs.get(plan.module.entry, {})
+            given = [own[v] for v in pattern.inputs] if captured else None
+            runner = _Bench(plan, bindings, rounds, count, not no_xla, plan is not made.plan)
+            results.append(runner.measure(pattern, loaded[number], given))
     _show(results, output, count)
     if any(not one.check.passed for one in results):
         raise SystemExit(1)
@@ -110,20 +111,21 @@ def parse_bindings(given: Sequence[str], plan: Plan, output: common.Output) -> d
     return found
 
 
-def _captured(plan: Plan, bindings: Mapping[str, int]) -> Mapping[Any, Array]:
+def _captured(plan: Plan, bindings: Mapping[str, int]) -> Mapping[Computation, Mapping[Any, Array]]:
     given = arguments(plan.module.entry.parameters, bindings, 0)
-    return capture(plan.module, given, plan.patterns, bindings)
+    return captured_inputs(plan, given, bindings)
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """How kernels of one module are measured."""
+    """How kernels of one computation are measured: the entry, or one that is `called`."""
 
     plan: Plan
     bindings: Mapping[str, int]
     rounds: int
     threads: int
     with_xla: bool
+    called: bool
 
     def measure(self, pattern: Pattern, kernel: CpuKernel, given: list[Array] | None) -> Timed:
         """Judge `kernel` as `pattern`, then time it beside XLA."""
@@ -144,7 +146,7 @@ class _Bench:
         ratio = paired_ratio(theirs, ours) if theirs else None
         name, size = kernel.kernel.name, len(pattern.instructions)
         other = _median(theirs) if theirs else None
-        return Timed(name, size, check, _median(ours), other, ratio, note)
+        return Timed(name, size, check, _median(ours), other, ratio, note, self.called)
 
     def _rival(self, pattern: Pattern, inputs: list[Array]) -> tuple[xla.Executable | None, str]:
         if not self.with_xla:
@@ -167,7 +169,7 @@ def _show(results: list[Timed], output: common.Output, threads: int) -> None:
         return
     rows = [
         (
-            one.name,
+            one.name + (" (loop body or branch)" if one.called else ""),
             one.instructions,
             "ok" if one.check.passed else f"WRONG {one.check}",
             common.seconds_text(one.seconds),
@@ -184,6 +186,7 @@ def _document(one: Timed) -> dict[str, Any]:
     interval = [one.ratio.value, one.ratio.low, one.ratio.high] if one.ratio else None
     return {
         "name": one.name,
+        "called": one.called,
         "instructions": one.instructions,
         "passed": one.check.passed,
         "informative": one.check.informative,

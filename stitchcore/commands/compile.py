@@ -10,11 +10,9 @@ import click
 from stitchcore import options as settings
 from stitchcore.artifact import report as reports
 from stitchcore.commands import common, modules
-from stitchcore.emit import cuda
-from stitchcore.errors import Refused
 from stitchcore.kernel.text import print_kernel
-from stitchcore.stages import State
-from stitchcore.target import nvrtc
+from stitchcore.stages import Unit
+from stitchcore.target.toolchain import CompiledLibrary
 
 
 @click.command("compile")
@@ -40,17 +38,14 @@ def command(
     output = common.Output(as_json)
     options = settings.of_this_process()
     device = common.device_of(target or common.host_target(), output)
-    build = modules.build_options(options, output, planner=planner, dump=dump, restart=restart)
-    cpu = device.kind == "cpu"
-    last = "compile" if cpu else "schedule"
-    state, seconds = modules.run(module, device, build, output, last)
+    build = modules.build_options(
+        options, device, output, planner=planner, dump=dump, restart=restart
+    )
+    state, seconds = modules.run(module, device, build, output, "compile")
     folder = out or Path(module.name.partition(".")[0] + ".stitch")
     folder.mkdir(parents=True, exist_ok=True)
     written = [_write(folder / "kernels.txt", "\n".join(map(print_kernel, state.kernels)))]
-    try:
-        binaries = _cpu(state, folder) if cpu else _gpu(state, folder, device.target)
-    except Refused as refused:
-        common.fail_refused(output, str(module), refused)
+    binaries = [_binary(unit, number, folder) for number, unit in enumerate(state.units)]
     page = reports.html(modules.report_of(state, str(module), seconds))
     written += [entry["file"] for entry in binaries]
     written.append(_write(folder / "report.html", page))
@@ -69,42 +64,26 @@ def _write(path: Path, content: str | bytes) -> str:
     return path.name
 
 
-def _cpu(state: State, folder: Path) -> list[dict[str, Any]]:
-    """Sources and shared objects; loops the compiler left scalar are named."""
-    entries = []
-    for number, (kernels, source, library) in enumerate(state.units):
-        _write(folder / f"kernels_{number:02d}.c", source)
-        entries.append(
-            {
-                "file": _write(folder / f"kernels_{number:02d}.so", library.data),
-                "kernels": len(kernels),
-                "bytes": len(library.data),
-                "compiler": library.compiler,
-                "vector_loops": len(library.loops) - len(library.scalar_loops),
-                "scalar_loops": [f"{loop.loop}: {loop.reason}" for loop in library.scalar_loops],
-            }
-        )
-    return entries
-
-
-def _gpu(state: State, folder: Path, target: str) -> list[dict[str, Any]]:
-    """CUDA sources, cubins, and what the compiler says of each kernel's registers and spills."""
-    entries = []
-    kernels = state.kernels
-    for number, first in enumerate(range(0, len(kernels), nvrtc.BATCH)):
-        batch = kernels[first : first + nvrtc.BATCH]
-        source = cuda.render(batch)
-        _write(folder / f"kernels_{number:02d}.cu", source)
-        program = nvrtc.compile_cuda(source, target)
-        used = program.resources
-        entries.append(
-            {
-                "file": _write(folder / f"kernels_{number:02d}.cubin", program.data),
-                "kernels": len(batch),
-                "bytes": len(program.data),
-                "compiler": f"NVRTC {program.version}",
-                "registers": max((one.registers for one in used), default=0),
-                "spill_bytes": sum(one.spill_bytes for one in used),
-            }
-        )
-    return entries
+def _binary(unit: Unit, number: int, folder: Path) -> dict[str, Any]:
+    """Source and binary of a unit, and what its compiler said: loops it left scalar on a CPU,
+    registers and spills on a GPU."""
+    made = unit.binary
+    entry: dict[str, Any] = {"kernels": len(unit.kernels), "bytes": len(made.data)}
+    name = f"kernels_{number:02d}"
+    if isinstance(made, CompiledLibrary):
+        _write(folder / f"{name}.c", unit.source)
+        return {
+            "file": _write(folder / f"{name}.so", made.data),
+            **entry,
+            "compiler": made.compiler,
+            "vector_loops": len(made.loops) - len(made.scalar_loops),
+            "scalar_loops": [f"{loop.loop}: {loop.reason}" for loop in made.scalar_loops],
+        }
+    _write(folder / f"{name}.cu", unit.source)
+    return {
+        "file": _write(folder / f"{name}.cubin", made.data),
+        **entry,
+        "compiler": f"NVRTC {made.version}",
+        "registers": max((one.registers for one in made.resources), default=0),
+        "spill_bytes": sum(one.spill_bytes for one in made.resources),
+    }

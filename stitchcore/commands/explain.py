@@ -51,7 +51,7 @@ def command(
         _of_report(report, first, second, output)
         return
     device = common.device_of(target or common.host_target(), output)
-    build = modules.build_options(options, output)
+    build = modules.build_options(options, device, output)
     state, _ = modules.run(module, device, build, output, "plan")
     plan = modules.plan_of(state)
     values = []

@@ -23,18 +23,13 @@ from stitchcore.plan.candidates import Role
 from stitchcore.plan.cost import cost, unfused
 from stitchcore.plan.pattern import Plan
 from stitchcore.plan.planners import PLANNERS
+from stitchcore.plan.text import bodies
 from stitchcore.stages import BuildOptions, State
-
-RESTARTABLE = {
-    f"{number:02d}_{stage.name}.txt": stage.name
-    for number, stage in enumerate(stages.STAGES)
-    if stage.load is not None
-}
-"""Files that `--from` accepts, by name."""
 
 
 def build_options(
     options: Options,
+    device: Device,
     output: common.Output,
     *,
     planner: str | None = None,
@@ -45,8 +40,9 @@ def build_options(
     chosen = planner or options.planner
     if chosen not in PLANNERS:
         common.fail(output, f"planner {chosen!r}", "unknown", f"one of: {', '.join(PLANNERS)}")
-    if restart is not None and restart.name not in RESTARTABLE:
-        mend = f"its file name must be one of: {', '.join(RESTARTABLE)}"
+    names = stages.restartable(device)
+    if restart is not None and restart.name not in names:
+        mend = f"its file name must be one of: {', '.join(names)}"
         common.fail(output, str(restart), "not a stage that can be restarted", mend)
     if restart is not None and not restart.is_file():
         common.fail(output, str(restart), "no such file", "write it with --dump, then edit it")
@@ -78,6 +74,12 @@ def progress(status: Status) -> Callable[[str, int, int], None]:
             status.update(f"{stage} ({done + 1}/{total})")
 
     return show
+
+
+def plans_of(state: State) -> list[Plan]:
+    """The module's plan, then those of its loop bodies and branches."""
+    plan = plan_of(state)
+    return [plan, *bodies(plan).values()]
 
 
 def plan_of(state: State) -> Plan:

@@ -42,7 +42,9 @@ def command(
     output = common.Output(as_json)
     options = settings.of_this_process()
     device = common.device_of(target or common.host_target(), output)
-    build = modules.build_options(options, output, planner=planner, dump=dump, restart=restart)
+    build = modules.build_options(
+        options, device, output, planner=planner, dump=dump, restart=restart
+    )
     state, seconds = modules.run(module, device, build, output, "schedule")
     plan = modules.plan_of(state)
     if html is not None:

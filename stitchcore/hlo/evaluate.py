@@ -30,7 +30,7 @@ from stitchcore.hlo.module import Module
 from stitchcore.hlo.numerics import Array
 from stitchcore.hlo.precision import Precision, settle, widen
 from stitchcore.hlo.rewrite import specialize_with_map
-from stitchcore.hlo.shape import DTYPES
+from stitchcore.hlo.shape import DTYPES, Shape
 
 Value = Any
 """An array, or a tuple of values."""
@@ -115,15 +115,21 @@ def decisions(module: Module) -> list[Instruction]:
 def _argument(run: Run, parameter: Instruction, argument: Value) -> Value:
     shape = parameter.shape
     if shape.elements is not None:
-        return tuple(
-            widen(np.asarray(part), element.dtype, run.precision)
-            for part, element in zip(argument, shape.elements, strict=True)
-        )
+        return _members(run, shape, argument)
     array = np.asarray(argument)
     if array.shape != shape.dims or array.dtype != DTYPES[shape.dtype].numpy:
         found = f"{array.dtype}{list(array.shape)}"
         raise ValueError(f"parameter {parameter['number']} is {shape}, the argument {found}")
     return widen(array, shape.dtype, run.precision)
+
+
+def _members(run: Run, shape: Shape, value: Value) -> Value:
+    """A tuple's members, tuples among them included."""
+    if shape.elements is None:
+        return widen(np.asarray(value), shape.dtype, run.precision)
+    return tuple(
+        _members(run, element, part) for part, element in zip(value, shape.elements, strict=True)
+    )
 
 
 def _computation(
@@ -211,14 +217,19 @@ def _while(run: Run, node: Instruction, operands: list[Value]) -> Value:
     return state
 
 
-def _conditional(run: Run, node: Instruction, operands: list[Value]) -> Value:
-    """A pred chooses branch 0 when true; an index out of range chooses the last branch."""
-    branches = node["branch_computations"]
-    chosen = operands[0].item()
+def branch(node: Instruction, operand: Array) -> int:
+    """The branch of a conditional that `operand` chooses: 0 when a pred is true; an index out of
+    range chooses the last."""
+    count = len(node["branch_computations"])
+    chosen = operand.item()
     if isinstance(chosen, bool):
-        chosen = 0 if chosen else 1
-    index = chosen if 0 <= chosen < len(branches) else len(branches) - 1
-    return call(run, branches[index], [operands[1 + index]])
+        return 0 if chosen else 1
+    return int(chosen) if 0 <= chosen < count else count - 1
+
+
+def _conditional(run: Run, node: Instruction, operands: list[Value]) -> Value:
+    index = branch(node, operands[0])
+    return call(run, node["branch_computations"][index], [operands[1 + index]])
 
 
 def _map(run: Run, node: Instruction, operands: list[Value]) -> Value:

@@ -20,6 +20,19 @@ def names(module: Module) -> Mapping[Instruction, str]:
     return _numbered(module.entry, "")
 
 
+def every_name(
+    module: Module,
+) -> Mapping[Computation, tuple[str, Mapping[Instruction, str]]]:
+    """The label of every computation in the printed text ("" for the entry), and the names of its
+    instructions there."""
+    found: dict[Computation, tuple[str, Mapping[Instruction, str]]] = {}
+    for number, inner in enumerate(_called_first(module.entry)):
+        label = f"computation.{number}"
+        found[inner] = (label, _numbered(inner, _prefix(label)))
+    found[module.entry] = ("", names(module))
+    return found
+
+
 def print_module(module: Module) -> str:
     """`module` as HLO text. Metadata holds the provenance, several names joined by `;`."""
     header = f"HloModule {module.name}"
@@ -68,6 +81,11 @@ def _called_first(entry: Computation) -> Iterator[Computation]:
         stack.extend((c, False) for c in reversed(inner))
 
 
+def _prefix(label: str) -> str:
+    """What begins the names of a computation's instructions."""
+    return label.replace("computation.", "c") + "." if label else ""
+
+
 def _numbered(computation: Computation, prefix: str) -> dict[Instruction, str]:
     numbered: dict[Instruction, str] = {}
     for node in (*computation.parameters, *topological((computation.root,))):
@@ -82,8 +100,7 @@ def _computation_text(
     name: str,
     provenance: Mapping[Instruction, tuple[str, ...]],
 ) -> list[str]:
-    prefix = name.replace("computation.", "c") + "." if name else ""
-    numbered = _numbered(computation, prefix)
+    numbered = _numbered(computation, _prefix(name))
     signature = ", ".join(f"{numbered[p]}: {p.shape}" for p in computation.parameters)
     title = f"%{name} " if name else "ENTRY %main "
     lines = [f"{title}({signature}) -> {computation.root.shape} {{"]

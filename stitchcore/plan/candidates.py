@@ -17,8 +17,9 @@ from enum import Enum
 from stitchcore.errors import Reason
 from stitchcore.hlo import dim as dims
 from stitchcore.hlo import opcodes
-from stitchcore.hlo.instruction import Instruction, topological
+from stitchcore.hlo.instruction import Computation, Instruction, topological
 from stitchcore.hlo.module import Module
+from stitchcore.hlo.print import called_computations
 from stitchcore.hlo.shape import DTYPES, Shape
 
 NOMINAL_EXTENT = 64
@@ -107,6 +108,18 @@ class Graph:
     def placed(self) -> list[int]:
         """Positions of placed instructions, in order."""
         return [v for v, role in enumerate(self.roles) if role is Role.PLACED]
+
+
+def bodies(graph: Graph) -> list[Module]:
+    """The computations that control-flow instructions of `graph` call, each once, as modules."""
+    found: dict[Computation, Module] = {}
+    for instruction in graph.instructions:
+        if opcodes.record(instruction.opcode).kind != "control":
+            continue
+        for body in called_computations(instruction):
+            name = f"{graph.module.name}_body"
+            found.setdefault(body, Module(name, body, graph.module.symbols))
+    return list(found.values())
 
 
 def build(module: Module, excluded: Mapping[Instruction, tuple[Reason, str]]) -> Graph:

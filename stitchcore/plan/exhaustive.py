@@ -16,14 +16,14 @@ Every step is linear or n log n in the number of instructions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal
-from stitchcore.hlo.instruction import Computation, Instruction
+from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.module import Module
-from stitchcore.hlo.print import called_computations, names
+from stitchcore.hlo.print import names
 from stitchcore.plan import candidates, extract, levels, recompute
 from stitchcore.plan.candidates import Graph, Role
 from stitchcore.plan.cost import total, unfused
@@ -102,28 +102,8 @@ def _assemble(
         before,
         after,
         "exhaustive",
-        _nested(graph.module, opaque, device, cost, feasible),
+        {body.entry: plan(body, device, cost, feasible) for body in candidates.bodies(graph)},
     )
-
-
-def _nested(
-    module: Module,
-    opaque: Iterable[Instruction],
-    device: Device,
-    cost: CostFunction,
-    feasible: Feasibility,
-) -> Mapping[Computation, Plan]:
-    """Plans of the computations that control-flow instructions call."""
-    inner: dict[Computation, Plan] = {}
-    for instruction in opaque:
-        found = candidates.refused(instruction)
-        if found is None or found[0] is not Reason.CONTROL_FLOW:
-            continue
-        for computation in called_computations(instruction):
-            if computation not in inner:
-                body = Module(f"{module.name}_body", computation, module.symbols)
-                inner[computation] = plan(body, device, cost, feasible)
-    return inner
 
 
 Acceptance = Callable[[Pattern], Refusal | None]

@@ -157,8 +157,8 @@ def compile_all(
 
     Returns (kernels, source, library) per translation unit, in the order of `kernels`.
     """
-    batches = [tuple(kernels[i : i + BATCH]) for i in range(0, len(kernels), BATCH)]
-    sources = [render(batch) for batch in batches]
+    units = batches(kernels)
+    sources = [render(batch) for batch in units]
     chosen = compiler or find_compiler()
 
     def one(source: str) -> CompiledLibrary:
@@ -166,7 +166,12 @@ def compile_all(
 
     with ThreadPoolExecutor(max_workers=max(jobs, 1)) as pool:
         libraries = list(pool.map(one, sources))
-    return list(zip(batches, sources, libraries, strict=True))
+    return list(zip(units, sources, libraries, strict=True))
+
+
+def batches(kernels: Sequence[Kernel]) -> list[tuple[Kernel, ...]]:
+    """Kernels by translation unit."""
+    return [tuple(kernels[i : i + BATCH]) for i in range(0, len(kernels), BATCH)]
 
 
 def _run(

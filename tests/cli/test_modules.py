@@ -86,7 +86,7 @@ def test_bench_compares_with_xla() -> None:
 
 def test_restart_from_an_edited_stage(tmp_path: Path) -> None:
     call("plan", SMALL, "--dump", tmp_path)
-    stage = tmp_path / "00_simplify.txt"
+    stage = tmp_path / "01_simplify.txt"
     text = stage.read_text()
     assert "exponential(" in text
     stage.write_text(text.replace("exponential(", "tanh("))
@@ -108,7 +108,7 @@ def test_explain_names_the_reason_of_a_refusal() -> None:
 
 def test_explain_finds_what_stands_between_two_kernels(tmp_path: Path) -> None:
     call("plan", MLP, "--dump", tmp_path)
-    lines = (tmp_path / "01_plan.txt").read_text().splitlines()
+    lines = (tmp_path / "02_plan.txt").read_text().splitlines()
     outputs = [line.split()[1] for line in lines if line.startswith("  outputs ")]
     told = [as_json("explain", outputs[0], other, "--module", MLP) for other in outputs[1:]]
     assert any(one["reason"] == "cycle" and one["path"] for one in told)
@@ -117,7 +117,7 @@ def test_explain_finds_what_stands_between_two_kernels(tmp_path: Path) -> None:
 
 def test_explain_says_when_one_kernel_holds_both(tmp_path: Path) -> None:
     call("plan", SMALL, "--dump", tmp_path)
-    lines = (tmp_path / "01_plan.txt").read_text().splitlines()
+    lines = (tmp_path / "02_plan.txt").read_text().splitlines()
     both = next(line.split()[1:3] for line in lines if line.startswith("  outputs "))
     assert as_json("explain", *both, "--module", SMALL)["together"]
 
