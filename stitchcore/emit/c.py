@@ -11,6 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from stitchcore.emit.hints import (
+    at_lane,
+    bytes_text,
+    hinted,
+    prefetch_function,
+    prefetched,
+    streamed,
+)
 from stitchcore.emit.render import (
     MEMORY_TYPES,
     Renderer,
@@ -39,6 +47,7 @@ from stitchcore.kernel.nodes import (
     Scalar,
     Section,
     Statement,
+    Store,
 )
 from stitchcore.kernel.walk import outer_accumulators, statements
 
@@ -97,6 +106,8 @@ class _C(Renderer):
     def __init__(self) -> None:
         super().__init__()
         self.kernel_name = ""
+        self.streamed: frozenset[Buffer] = frozenset()
+        self.moved: dict[Store, str] = {}
 
     # ---- functions -----------------------------------------------------------------------------
     def kernel(self, kernel: Kernel) -> None:
@@ -120,10 +131,13 @@ class _C(Renderer):
         for error in checks:
             self.emit(f"bool failed_{error} = false;")
         self.ranges = dict.fromkeys(kernel.symbols, (0, _LARGEST_EXTENT))
+        self.streamed = self.stream_flags(kernel, section)
         self.open(self.loop_head(section.variable, "task_begin", "task_end"))
         self.bound(section.variable, 0, section.tasks)
         self.body(section.body)
         self.close()
+        if self.streamed:
+            self.emit("st_stream_end();")
         result = "0"
         for error in reversed(checks):
             result = f"failed_{error} ? {error + 1} : {result}"
@@ -164,6 +178,26 @@ class _C(Renderer):
         self.emit("first += tasks;")
         self.close()
 
+    def stream_flags(self, kernel: Kernel, section: Section) -> frozenset[Buffer]:
+        """Define, for each buffer stored past the caches, whether it is in this call.
+
+        It is not where it took over the memory of an input: that lies in the caches already.
+        """
+        found = {
+            s.buffer: s.streams
+            for s in statements(section.body)
+            if isinstance(s, Store) and s.streams is not None
+        }
+        inputs, outputs = kernel.with_role(Role.INPUT), kernel.with_role(Role.OUTPUT)
+        sources = {outputs[o]: inputs[i] for i, o in kernel.forwards}
+        used, _ = outside_buffers(kernel, section)
+        for buffer, condition in found.items():
+            text = self.in_range(condition)
+            if (source := sources.get(buffer)) in used:
+                text += f" && (const void *){buffer.name} != (const void *){source.name}"
+            self.emit(f"const bool {buffer.name}_streams = {text};")
+        return frozenset(found)
+
     # ---- statements ----------------------------------------------------------------------------
     def lane_loop(self, loop: Loop) -> None:
         """Each stretch between the limits of pads and concatenations is a loop of its own."""
@@ -178,7 +212,7 @@ class _C(Renderer):
         extent = index.add(loop.end, index.multiply(loop.begin, -1))
         if needs_tiles(loop):
             self.tiled(loop)
-        elif rounding and not (isinstance(extent, int) and extent <= SUM_BLOCK):
+        elif (rounding or hinted(loop)) and not (isinstance(extent, int) and extent <= SUM_BLOCK):
             self.blocked(loop, sums)
         else:
             for n, (begin, end) in enumerate(_whole_vectors(loop)):
@@ -268,6 +302,9 @@ class _C(Renderer):
         ]
         failures = sorted({s.error for s in statements(loop.body) if isinstance(s, Check)})
         clauses += [f" reduction(|| : failed_{error})" for error in failures]
+        if hinted(loop):
+            self.open("")
+            self.stream_begin(loop, begin)
         self.emit(f"#pragma omp simd{''.join(clauses)}")
         trips = _trips(begin, end)
         marker = f" /* lanes {self.kernel_name}.{loop.variable}{trips} */"
@@ -278,6 +315,42 @@ class _C(Renderer):
         self.body(loop.body)
         self.in_lanes = False
         self.close()
+        if hinted(loop):
+            self.stream_end(loop, begin, end)
+            self.close()
+
+    def stream_begin(self, loop: Loop, begin: str) -> None:
+        """Where the lanes of each streamed store go: a tile, or the buffer itself."""
+        extent = index.add(loop.end, index.multiply(loop.begin, -1))
+        size = min(extent, SUM_BLOCK) if isinstance(extent, int) else SUM_BLOCK
+        for statement in streamed(loop):
+            buffer = statement.buffer
+            kind, name = MEMORY_TYPES[buffer.dtype], buffer.name
+            first = self.element(buffer, at_lane(statement.indices, loop.variable, begin))
+            self.emit(f"{kind} {name}_tile[{size}] ST_ALIGNED;")
+            self.emit(f"{kind} *const {name}_to = {name}_streams ? {name}_tile : &{first};")
+            self.moved[statement] = f"{name}_to[{loop.variable} - ({begin})]"
+
+    def stream_end(self, loop: Loop, begin: str, end: str) -> None:
+        """Send the tiles on their way, and ask for what the next rows need."""
+        for statement in streamed(loop):
+            buffer = statement.buffer
+            first = self.element(buffer, at_lane(statement.indices, loop.variable, begin))
+            size = bytes_text(buffer, begin, end)
+            self.emit(
+                f"if ({buffer.name}_streams) st_stream(&{first}, {buffer.name}_tile, {size});"
+            )
+        self.moved = {}
+        for hint in prefetched(loop):
+            first = self.element(hint.buffer, at_lane(hint.indices, loop.variable, begin))
+            function = prefetch_function(loop, hint.buffer)
+            self.emit(f"{function}(&{first}, {bytes_text(hint.buffer, begin, end)});")
+
+    def store(self, statement: Store) -> None:
+        if (target := self.moved.get(statement)) is None:
+            super().store(statement)
+        else:
+            self.emit(f"{target} = {self.stored(statement)};")
 
     def combine(self, statement: Combine) -> None:
         """One lane: its partial is the total."""

@@ -38,6 +38,7 @@ from stitchcore.kernel.nodes import (
     Load,
     Loop,
     LoopKind,
+    Prefetch,
     Role,
     Scalar,
     Section,
@@ -258,6 +259,8 @@ class Renderer(ABC):
                 self.allocate(buffer)
             case Barrier():
                 self.barrier(statement)
+            case Prefetch():
+                pass  # a hint, for dialects that render lane loops by vectors
             case If(condition, inner):
                 self.open(f"if ({self.expression(condition)})")
                 self.body(inner)
@@ -277,10 +280,17 @@ class Renderer(ABC):
         return literal(neutral(dtype), dtype)
 
     def store(self, statement: Store) -> None:
+        target = self.element(statement.buffer, statement.indices)
+        self.emit(f"{target} = {self.stored(statement)};")
+
+    def stored(self, statement: Store) -> str:
+        """The value of a store as it lies in memory."""
         value = self.expression(statement.value)
-        if statement.buffer.dtype in HALVES:
-            value = f"st_store_{statement.buffer.dtype}({value})"
-        self.emit(f"{self.element(statement.buffer, statement.indices)} = {value};")
+        return (
+            f"st_store_{statement.buffer.dtype}({value})"
+            if (statement.buffer.dtype in HALVES)
+            else value
+        )
 
     def serial_loop(self, loop: Loop) -> None:
         begin, end = loop.begin, loop.end

@@ -33,6 +33,7 @@ from stitchcore.kernel.nodes import (
     Loop,
     LoopKind,
     Phase,
+    Prefetch,
     Role,
     Scalar,
     Scope,
@@ -54,7 +55,7 @@ _RESERVED = frozenset(
 
 _OPTIONAL = frozenset({"type"})
 _KEPT_HEADS = ("st_", "ST_", "failed_")
-_KEPT_TAILS = ("_part", "_wide", "_block", "_last", "_tile")
+_KEPT_TAILS = ("_part", "_wide", "_block", "_last", "_tile", "_to", "_streams")
 
 
 class IllegalKernel(Exception):
@@ -83,6 +84,7 @@ class _Names:
 
     used: set[str]
     buffers: set[Buffer]
+    symbols: frozenset[str]
     scalars: dict[Scalar, str]  # how each was defined: "let", or the reducer of an accumulator
 
     def claim(self, name: str, place: _Place) -> None:
@@ -98,7 +100,7 @@ class _Names:
 def check(kernel: Kernel) -> None:
     """Raises IllegalKernel if `kernel` breaks a rule; else returns."""
     place = _Place(kernel.name, frozenset(kernel.symbols))
-    names = _Names(set(), set(), {})
+    names = _Names(set(), set(), place.indices, {})
     for name in (kernel.name, *kernel.symbols):
         names.claim(name, place)
     for buffer in kernel.buffers:
@@ -186,8 +188,15 @@ def _statement(statement: Statement, names: _Names, place: _Place) -> None:
             _same(_expression(value, names, place), scalar.dtype, f"let {scalar.name}", place)
             names.claim(scalar.name, place)
             names.scalars[scalar] = "let"
-        case Store(buffer, indices, value):
+        case Prefetch(buffer, indices):
+            if not place.in_lanes:
+                raise place.fail(f"prefetch of {buffer.name} outside a lane loop")
             _element(buffer, indices, names, place)
+        case Store(buffer, indices, value, streams):
+            _element(buffer, indices, names, place)
+            if streams is not None:
+                symbols = replace(place, indices=names.symbols)
+                _expression(streams, names, symbols)
             if buffer.role is Role.INPUT:
                 raise place.fail(f"input {buffer.name} is written")
             _same(_expression(value, names, place), buffer.dtype, f"store {buffer.name}", place)

@@ -42,6 +42,7 @@ from stitchcore.kernel.nodes import (
     Load,
     Loop,
     LoopKind,
+    Prefetch,
     Role,
     Scalar,
     Statement,
@@ -167,6 +168,8 @@ def _execute(statement: Statement, run: _Run) -> None:
             run.memories[buffer] = Memory.local(buffer)
         case Barrier():
             run.epoch += 1
+        case Prefetch():
+            pass  # a hint
         case If(condition, body):
             _if(condition, body, run)
         case Check(condition, error):

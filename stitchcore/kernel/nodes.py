@@ -141,9 +141,21 @@ class Let:
 
 @dataclass(frozen=True)
 class Store:
+    """`buffer[indices] = value`. Where `streams` holds the element is best written past the caches:
+    nothing reads it before it would have left them. A hint; `streams` depends on symbols only."""
+
     buffer: Buffer
     indices: tuple[Index, ...]
     value: Expression
+    streams: InRange | None = None
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """`buffer[indices]` will be read soon. A hint; indices may lie outside the buffer."""
+
+    buffer: Buffer
+    indices: tuple[Index, ...]
 
 
 @dataclass(frozen=True)
@@ -214,7 +226,17 @@ class Check:
 
 
 Statement = (
-    Let | Store | Accumulator | Accumulate | Combine | Loop | Allocate | Barrier | If | Check
+    Let
+    | Store
+    | Prefetch
+    | Accumulator
+    | Accumulate
+    | Combine
+    | Loop
+    | Allocate
+    | Barrier
+    | If
+    | Check
 )
 
 

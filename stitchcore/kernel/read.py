@@ -30,6 +30,7 @@ from stitchcore.kernel.nodes import (
     Loop,
     LoopKind,
     Phase,
+    Prefetch,
     Role,
     Scalar,
     Scope,
@@ -215,7 +216,7 @@ class Reader:
         if following == "[":
             buffer, indices = self.element(head)
             self.take("=")
-            return Store(buffer, indices, self.expression())
+            return Store(buffer, indices, self.expression(), self.streams())
         match head:
             case "let":
                 scalar = self.scalar()
@@ -237,11 +238,20 @@ class Reader:
             case "if":
                 condition = self.expression()
                 return If(condition, self.body())
+            case "prefetch":
+                return Prefetch(*self.element(self.word()))
             case "check":
                 condition = self.expression()
                 self.take("else")
                 return Check(condition, self.whole())
         raise self._error(self.tokens[self.position - 1].offset, "a statement")
+
+    def streams(self) -> InRange | None:
+        if not self.accept("streams"):
+            return None
+        self.take("in_range")
+        self.take("(")
+        return InRange(*self.listed(self.index, ")"))
 
     def reduction(self, head: str) -> Statement:
         scalar = self.named(self.word())

@@ -51,6 +51,7 @@ from stitchcore.kernel.nodes import (
     Literal,
     Load,
     Loop,
+    Prefetch,
     Role,
     Scalar,
     Scope,
@@ -115,8 +116,11 @@ def _head(statement: Statement) -> str:
     match statement:
         case Let(scalar, value):
             return f"let {scalar.name}: {scalar.dtype} = {expression_text(value)}"
-        case Store(buffer, indices, value):
-            return f"{_element(buffer, indices)} = {expression_text(value)}"
+        case Store(buffer, indices, value, streams):
+            hint = f" streams {expression_text(streams)}" if streams is not None else ""
+            return f"{_element(buffer, indices)} = {expression_text(value)}{hint}"
+        case Prefetch(buffer, indices):
+            return f"prefetch {_element(buffer, indices)}"
         case Accumulator(scalar, reducer):
             return f"accumulator {scalar.name}: {scalar.dtype} = {reducer}"
         case Accumulate(scalar, reducer, value):

@@ -13,7 +13,7 @@ from stitchcore.kernel.index import Index
 from stitchcore.kernel.nodes import Kernel, Phase
 from stitchcore.plan.pattern import Pattern
 from stitchcore.schedule import axes as axis_analysis
-from stitchcore.schedule import barrier, dominant, forwards, mapping, scheme, storage
+from stitchcore.schedule import barrier, caching, dominant, forwards, mapping, scheme, storage
 from stitchcore.schedule.body import CONSTANT_LIMIT, Names
 from stitchcore.schedule.lower import lower_section
 from stitchcore.schedule.scheme import SinkKind
@@ -41,6 +41,7 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
         for number, sections in enumerate(plan.phases)
         if sections
     )
+    phases = caching.hint(stored.buffers, phases)
     offsets, size = storage.place(stored.buffers, phases)
     provenance = dict.fromkeys(
         origin for value in pattern.instructions for origin in module.provenance.get(value, ())

@@ -44,6 +44,47 @@ ST_INLINE long st_max(long a, long b) { return a > b ? a : b; }
 /* Of two results of checks (0 or 1 + error number), the one to report. */
 ST_INLINE int64_t st_first(int64_t a, int64_t b) { return a == 0 || (b != 0 && b < a) ? b : a; }
 
+/* ---- cache hints --------------------------------------------------------------------------------- */
+#if defined(__AVX512F__)
+#define ST_LINE 64
+#elif defined(__AVX__)
+#define ST_LINE 32
+#else
+#define ST_LINE 16
+#endif
+typedef float st_line __attribute__((vector_size(ST_LINE), aligned(4), may_alias));
+/* One vector to an address that is a multiple of its size, past the caches. */
+ST_INLINE void st_stream_line(char *to, const char *from) {
+  st_line line = *(const st_line *)from;
+#ifdef __clang__
+  typedef float whole __attribute__((vector_size(ST_LINE), may_alias));
+  __builtin_nontemporal_store((whole)line, (whole *)to);
+#elif ST_LINE == 64
+  __builtin_ia32_movntps512((float *)to, line);
+#elif ST_LINE == 32
+  __builtin_ia32_movntps256((float *)to, line);
+#else
+  __builtin_ia32_movntps((float *)to, line);
+#endif
+}
+/* Copies bytes past the caches; the ends that do not fill a whole vector go the ordinary way. */
+ST_INLINE void st_stream(void *to, const void *from, long bytes) {
+  char *target = (char *)to;
+  const char *source = (const char *)from;
+  long head = st_min((long)(-(uintptr_t)target & (ST_LINE - 1)), bytes), at = head;
+  if (head != 0) ST_COPY(target, source, head);
+  for (; at + ST_LINE <= bytes; at += ST_LINE) st_stream_line(target + at, source + at);
+  if (at < bytes) ST_COPY(target + at, source + at, bytes - at);
+}
+/* Streamed stores become visible before those that follow. */
+ST_INLINE void st_stream_end(void) { __builtin_ia32_sfence(); }
+ST_INLINE void st_prefetch_near(const void *from, long bytes) {
+  for (long at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)from + at, 0, 3);
+}
+ST_INLINE void st_prefetch_far(const void *from, long bytes) {
+  for (long at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)from + at, 0, 2);
+}
+
 /* ---- rounding ------------------------------------------------------------------------------------ */
 ST_INLINE float st_floor_f32(float x) { return __builtin_floorf(x); }
 ST_INLINE float st_ceil_f32(float x) { return __builtin_ceilf(x); }
