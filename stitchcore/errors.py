@@ -15,6 +15,7 @@ class Reason(Enum):
     # the graph, before regions are cut
     NOT_ALLOWED_OPERATION = "not_allowed_operation"
     STATEFUL_RANDOM = "stateful_random"
+    RANDOM_STREAM = "random_stream"
     DATA_DEPENDENT_ERROR = "data_dependent_error"
     REF_VARIABLE = "ref_variable"
     SPARSE_VARIABLE = "sparse_variable"

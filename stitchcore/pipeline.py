@@ -30,7 +30,7 @@ from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.hlo.module import Module
 from stitchcore.options import Options
 from stitchcore.plan.cost import total
-from stitchcore.program import Build, build, program
+from stitchcore.program import Build, build, program, stitched_share
 from stitchcore.proof import Proof, prove
 from stitchcore.reporting import Outcome
 from stitchcore.stages import BuildOptions
@@ -310,8 +310,9 @@ def _expectation(work: Work) -> Expectation:
     after = total(region.plan.planned for region in builds)
     sizes = {region.name: _node_bytes(work, region) for region in work.partition.regions}
     stitched = [name for name, key in work.regions.items() if key in work.programs]
-    regions = [region for region in work.partition.regions if region.name in stitched]
-    covered, intensive = coverage(work.partition, regions)
+    made = work.made.regions
+    shares = {name: stitched_share(made[work.regions[name]], work.device) for name in stitched}
+    covered, intensive = coverage(work.partition, shares)
     return Expectation(
         kernels_before=sum(len(sizes[name]) for name in stitched),
         kernels_after=sum(len(work.programs[key].launches) for key in chosen),

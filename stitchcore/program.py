@@ -182,6 +182,18 @@ def saved_bytes(pattern: Pattern, graph: candidates.Graph, device: Device) -> in
     return max(0, unfused(own, device).bytes - cost(pattern, device).bytes)
 
 
+def stitched_share(region: RegionBuild, device: Device) -> float:
+    """Share of a region's traffic, one by one, that kernels of two operations or more take over."""
+    graph = candidates.build(region.module, {})
+    placed = [
+        [n for n in pattern.instructions if graph.roles[graph.position[n]] is Role.PLACED]
+        for pattern in region.plan.patterns
+    ]
+    everything = sum(unfused(own, device).bytes for own in placed)
+    together = sum(unfused(own, device).bytes for own in placed if len(own) > 1)
+    return together / everything if everything else 0.0
+
+
 def _operand(value: Instruction, owner: Mapping[Instruction, FromLaunch]) -> Operand:
     """Where `value` is in memory; views are looked through, keeping the shape that is asked for."""
     dims = value.shape.dims

@@ -184,7 +184,8 @@ def _demands(
     roles: list[Role],
 ) -> list[bool]:
     """Which values must be in memory. What is demanded but had no place becomes placed, unless it
-    is a constant (the framework has it) or a view of something else (free outside kernels)."""
+    is a constant (the framework has it) or a view of something else (free outside kernels); an
+    output that only looks at an input differently is the framework's too."""
     demanded = [False] * len(instructions)
     outputs = set(module.outputs)
     root = module.entry.root
@@ -192,7 +193,8 @@ def _demands(
         instruction = instructions[v]
         needed = demanded[v] or instruction in outputs
         if needed and roles[v] in (Role.ALIAS, Role.DUPLICABLE):
-            view = instruction.opcode in VIEWS and instruction not in outputs
+            view = instruction.opcode in VIEWS
+            view = view and (instruction not in outputs or _passes_through(instruction))
             if not view and opcodes.record(instruction.opcode).kind != "constant":
                 roles[v] = Role.PLACED
         demanded[v] = needed
@@ -201,6 +203,12 @@ def _demands(
             for operand in instruction.operands:
                 demanded[position[operand]] = True
     return demanded
+
+
+def _passes_through(value: Instruction) -> bool:
+    while value.opcode in VIEWS:
+        value = value.operands[0]
+    return value.opcode == opcodes.PARAMETER
 
 
 def _reads(

@@ -7,7 +7,7 @@
    carried over, again and again; an instruction refused alone becomes opaque and planning starts
    over without it.
 4. Small scopes of one level do not depend on each other and are merged (remote stitching), which
-   saves their launches.
+   saves their launches; so are scopes of a single instruction, whatever their size.
 5. What a scope reads from earlier ones is computed again where that moves fewer bytes
    (recompute.py).
 
@@ -235,16 +235,43 @@ def _merged(
             small.setdefault(scope.key, []).append(scope)
         else:
             kept.append(scope)
-    for key, group in small.items():
+    for group in small.values():
         for batch in _batches(group):
-            if len(batch) > 1:
-                members = tuple(sorted(v for scope in batch for v in scope.members))
-                pattern = extractor.pattern(members)
-                if accept(pattern) is None:
-                    kept.append(_Scope(key, members, pattern))
-                    continue
-            kept += batch
-    return kept
+            kept += _joined(batch, accept, extractor)
+    return _in_company(kept, device, cost, accept, extractor)
+
+
+def _in_company(
+    scopes: list[_Scope],
+    device: Device,
+    cost: CostFunction,
+    accept: Acceptance,
+    extractor: extract.Extractor,
+) -> list[_Scope]:
+    """Lone instructions of one level joined, or a single one with the cheapest scope there is."""
+    lone: dict[Key, list[_Scope]] = {}
+    others: dict[Key, list[_Scope]] = {}
+    for scope in scopes:
+        (lone if len(scope.members) == 1 else others).setdefault(scope.key, []).append(scope)
+    done: list[_Scope] = []
+    for key, group in lone.items():
+        company = others.get(key, [])
+        if len(group) == 1 and company:
+            host = min(company, key=lambda s: (cost(s.pattern, device).seconds, s.members))
+            company.remove(host)
+            group.append(host)
+        for batch in _batches(group):
+            done += _joined(batch, accept, extractor)
+    return done + [scope for group in others.values() for scope in group]
+
+
+def _joined(batch: list[_Scope], accept: Acceptance, extractor: extract.Extractor) -> list[_Scope]:
+    """One scope of all, or the batch as it is where that is refused."""
+    if len(batch) == 1:
+        return batch
+    members = tuple(sorted(v for scope in batch for v in scope.members))
+    pattern = extractor.pattern(members)
+    return [_Scope(batch[0].key, members, pattern)] if accept(pattern) is None else batch
 
 
 def _batches(group: list[_Scope]) -> list[list[_Scope]]:

@@ -21,7 +21,9 @@ SMALL_ELEMENTS = 64
 """Members whose outputs are all this small form regions of their own: a scalar shared by two
 updates must not tie them together."""
 
-RANDOM = ("Random", "Multinomial", "TruncatedNormal", "Stateless")
+RANDOM = ("Random", "Multinomial", "TruncatedNormal")
+STATELESS = "Stateless"
+"""Random by an explicit key: XLA draws another stream from it than TensorFlow's kernel."""
 ERRORS = frozenset(
     """
     Gather GatherV2 GatherNd ResourceGather ResourceGatherNd TensorScatterUpdate TensorScatterAdd
@@ -209,6 +211,8 @@ def _reason_of(operation: str) -> Reason:
         return Reason.DATA_DEPENDENT_ERROR
     if operation.startswith(RANDOM):
         return Reason.STATEFUL_RANDOM
+    if operation.startswith(STATELESS):
+        return Reason.RANDOM_STREAM
     return Reason.NOT_ALLOWED_OPERATION
 
 

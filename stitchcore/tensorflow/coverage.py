@@ -7,27 +7,33 @@ its table as it returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from stitchcore.errors import Reason
 from stitchcore.tensorflow import allow
 from stitchcore.tensorflow.classify import Part
 from stitchcore.tensorflow.graph import Edge, GraphIndex
-from stitchcore.tensorflow.partition import Partition, Region
+from stitchcore.tensorflow.partition import Partition
 
 NOT_INTENSIVE = frozenset({Reason.LIBRARY_CALL, Reason.CONTROL_FLOW})
 LOOKUPS = ("Gather", "Resource", "Sparse")
 
 
-def coverage(partition: Partition, stitched: Iterable[Region]) -> tuple[int, int]:
-    """(bytes of nodes inside `stitched` regions, bytes of all memory-intensive nodes).
+def coverage(partition: Partition, shares: Mapping[str, float]) -> tuple[int, int]:
+    """(bytes inside kernels of two operations or more, bytes of all memory-intensive nodes).
 
-    Every region has two operations that are not views or more (partition.py). Unknown dimensions
-    count at GraphIndex's nominal size.
+    `shares` gives, by name of a stitched region, the share of its traffic that such kernels took
+    over; regions that are not named stay as they were. Unknown dimensions count at GraphIndex's
+    nominal size.
     """
     graph, classes = partition.graph, partition.classes
-    inside = {i for region in stitched for i in region.members}
-    covered = everything = 0
+    share = {
+        i: shares[region.name]
+        for region in partition.regions
+        if region.name in shares
+        for i in region.members
+    }
+    covered, everything = 0.0, 0
     for i, part in enumerate(classes.parts):
         refused = classes.reasons.get(i)
         counted = refused is not None and refused not in NOT_INTENSIVE
@@ -38,8 +44,8 @@ def coverage(partition: Partition, stitched: Iterable[Region]) -> tuple[int, int
             continue
         size = node_bytes(graph, i)
         everything += size
-        covered += size if i in inside else 0
-    return covered, everything
+        covered += size * share.get(i, 0.0)
+    return round(covered), everything
 
 
 def node_bytes(graph: GraphIndex, i: int) -> int:

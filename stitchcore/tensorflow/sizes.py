@@ -30,7 +30,8 @@ SYMBOLIC = -1000
 
 ROOTS = frozenset({"IteratorGetNext", "_Arg", "Placeholder", "IteratorGetNextSync"})
 LEFT_OUT = frozenset({"_Retval", "_Send", "_HostSend", "StitchTimer"})
-STATIC_ROOTS = frozenset({"ReadVariableOp", "VarHandleOp", "VariableV2", "IteratorV2"})
+HANDLES = frozenset({"VarHandleOp", "IteratorV2"})
+STATIC_ROOTS = HANDLES | {"ReadVariableOp", "VariableV2"}
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,8 @@ def _describe(root: Any, node: Any) -> None:
 
 def _dtype(node: Any, port: int) -> Any:
     """Element type of a root's output."""
+    if node.op in HANDLES:
+        return tf.resource
     for attribute in ("output_types", "T", "dtype"):
         if attribute in node.attr:
             value = node.attr[attribute]

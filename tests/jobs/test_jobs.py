@@ -48,9 +48,6 @@ UNMET: dict[tuple[str, str, str, str], str] = {
     ("state", "cnn_fit", "sgd", "2.21"): "as with Adam",
     ("memory", "mlp_function", "adam", "2.21"): _ALTERNATING,
     ("memory", "tf1_session", "adam", "2.21"): _ALTERNATING,
-    ("share", "lstm_lm", "adam", "2.21"): "0.73 of 0.80: single operations between stacks",
-    ("share", "transformer_fit", "adam", "2.15"): "0.06 of 0.80 (0.95 with 2.21)",
-    ("share", "cnn_fit", "adam", "2.15"): "0.10 of 0.80 (1.00 with 2.21)",
 }
 """(bar, script, optimizer, TensorFlow) to what was measured; every other case is asserted."""
 

@@ -237,3 +237,35 @@ def test_roles_of_constants_views_and_scalars() -> None:
     assert roles[out] is Role.PLACED
     plan = planned(module_of([x, lr], out))
     assert [set(p.inputs) for p in plan.patterns] == [{x, lr}]
+
+
+LARGE = "f32[2048,1024]"
+
+
+def test_lone_instructions_of_one_level_share_a_kernel() -> None:
+    """Three large independent sums, as the biases of attention's projections."""
+    operands = ", ".join(f"p{k}: {LARGE}" for k in range(6))
+    lines = [f"  p{k} = {LARGE} parameter({k})" for k in range(6)]
+    lines += [f"  s{k} = {LARGE} add(p{2 * k}, p{2 * k + 1})" for k in range(3)]
+    result = f"({', '.join([LARGE] * 3)})"
+    text = (
+        f"HloModule lone\n\nENTRY main ({operands}) -> {result} {{\n"
+        + "\n".join(lines)
+        + f"\n  ROOT t = {result} tuple(s0, s1, s2)\n}}\n"
+    )
+    plan = planned(parse(text))
+    check(plan)
+    assert [len(pattern.outputs) for pattern in plan.patterns] == [3]
+
+
+def test_a_view_of_an_input_is_left_to_the_framework() -> None:
+    """An output that only reshapes a parameter is copied by no kernel."""
+    text = (
+        f"HloModule view\n\nENTRY main (p: {LARGE}) -> (f32[2097152], {LARGE}) {{\n"
+        f"  p = {LARGE} parameter(0)\n  v = f32[2097152] reshape(p)\n"
+        f"  e = {LARGE} exponential(p)\n  ROOT t = (f32[2097152], {LARGE}) tuple(v, e)\n}}\n"
+    )
+    plan = planned(parse(text))
+    assert [[n.opcode for n in pattern.instructions] for pattern in plan.patterns] == [
+        ["exponential"]
+    ]

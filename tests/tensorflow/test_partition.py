@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 
 from stitchcore.errors import Reason
 from stitchcore.tensorflow.lower import as_function, lower, subgraph
@@ -224,3 +225,78 @@ def test_a_region_that_is_not_convex_is_found() -> None:
     bad = replace(region, members=(*region.members, cut.graph.number["n3"]))
     assert reenters(replace(cut, regions=(bad,)), 0)
     assert not contracted_is_acyclic(replace(cut, regions=(bad,)))
+
+
+def attention_inputs(biases: int) -> Any:
+    """Projections whose biases are alone between library calls; one feeds a softmax beside them."""
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.compat.v1.placeholder(tf.float32, (512, 512), name="x")
+        sums = [
+            tf.nn.bias_add(tf.matmul(x, x), tf.constant(np.arange(512.0, dtype=np.float32)))
+            for _ in range(biases)
+        ]
+        for k, value in enumerate(sums):
+            tf.matmul(value, x, name=f"out{k}")
+    return pruned(graph, [f"out{k}" for k in range(biases)])
+
+
+def test_lone_operations_of_one_level_share_a_region() -> None:
+    cut = partition(attention_inputs(3))
+    assert [[cut.graph.nodes[i].op for i in region.members] for region in cut.regions] == [
+        ["BiasAdd"] * 3
+    ]
+    assert not any(reenters(cut, number) for number in range(len(cut.regions)))
+
+
+def test_an_operation_without_company_stays() -> None:
+    cut = partition(attention_inputs(1))
+    assert cut.regions == ()
+    assert [r.reason for r in cut.refusals if "BiasAdd" in r.subject] == [Reason.REGION_TOO_SMALL]
+
+
+def test_a_lookup_has_a_rank_by_its_variables_handle() -> None:
+    """The batch is unknown and Grappler gives no rank: the handle's shape does."""
+    graph = tf.Graph()
+    with graph.as_default():
+        tokens = tf.compat.v1.placeholder(tf.int32, (None, 16), name="tokens")
+        table = tf.Variable(np.zeros((100, 64), np.float32), name="table")
+        rows = tf.raw_ops.ResourceGather(
+            resource=table.handle, indices=tokens, dtype=tf.float32, name="rows"
+        )
+        tf.identity(tf.nn.softmax(tf.tanh(rows) * 2.0), name="out")
+    definition = pruned(graph, ["out"])
+    for node in definition.node:
+        if node.name != "tokens":
+            for shape in node.attr["_output_shapes"].list.shape:
+                for dim in shape.dim:
+                    dim.size = dim.size if dim.size > 0 else -7
+    cut = partition(definition)
+    (region,) = cut.regions
+    assert [cut.graph.nodes[i].op for i in region.members][:2] == ["Tanh", "Mul"]
+    dims = [cut.sizes.dim(size) for size in cut.graph.shape(region.tensors[0]) or ()]
+    assert None not in dims
+    assert dims[1:] == [16, 64]
+
+
+def test_fused_batch_normalization_is_stitched_with_its_activation() -> None:
+    """What Grappler's remapper fused is work enough for a region; its workspace is empty."""
+    definition = graph_pb2.GraphDef()
+    for name, sizes in (("x", (8, 4, 4, 16)), *((n, (16,)) for n in "sbmv")):
+        node = definition.node.add(name=name, op="Placeholder")
+        node.attr["dtype"].type = tf.float32.as_datatype_enum
+        node.attr["_output_shapes"].list.shape.add().CopyFrom(tf.TensorShape(sizes).as_proto())
+    node = definition.node.add(name="norm", op="_FusedBatchNormEx", input=list("xsbmv"))
+    for name in "TU":
+        node.attr[name].type = tf.float32.as_datatype_enum
+    node.attr["activation_mode"].s = b"Relu"
+    node.attr["data_format"].s = b"NHWC"
+    node.attr["is_training"].b = True
+    for sizes in ((8, 4, 4, 16), *((16,),) * 4):
+        node.attr["_output_shapes"].list.shape.add().CopyFrom(tf.TensorShape(sizes).as_proto())
+    node.attr["_output_shapes"].list.shape.add().unknown_rank = True
+    cut = partition(definition, ["norm"])
+    (region,) = cut.regions
+    assert cut.graph.shape(region.results[5]) == (0,)
+    module = lower(subgraph(cut, region)).module
+    assert len(module.outputs) == 6
