@@ -70,6 +70,10 @@ def analyse(graph: GraphIndex) -> Variables:
         if origin in touched_otherwise:
             refusals.append(Refusal(name, Reason.SPARSE_VARIABLE, "not only read and assigned"))
             continue
+        if any(graph.nodes[i].op != READ for i in nodes) and _may_change_shape(graph, origin):
+            detail = "a variable declared without a fixed shape is assigned values of any"
+            refusals.append(Refusal(name, Reason.UNKNOWN_RANK, detail))
+            continue
         versions = _versions(graph, nodes, ancestors)
         if versions is None:
             refusals.append(Refusal(name, Reason.UNORDERED_VARIABLE, "reads and writes unordered"))
@@ -82,6 +86,15 @@ def analyse(graph: GraphIndex) -> Variables:
         reads[origin] = tuple(i for i in nodes if graph.nodes[i].op == READ)
     _keep_whole(graph, handle, written)
     return Variables(handle, written, before, writes, reads, tuple(refusals))
+
+
+def _may_change_shape(graph: GraphIndex, handle: Edge) -> bool:
+    """Whether the variable is declared with unknown sizes: its value is replaced, never stored in
+    place. A handle that tells nothing (an argument of some functions) is taken as fixed."""
+    attributes = graph.nodes[handle.node].attr
+    told = attributes["_handle_shapes"].list.shape if "_handle_shapes" in attributes else ()
+    shapes = [attributes["shape"].shape] if "shape" in attributes else list(told)
+    return any(one.unknown_rank or any(dim.size < 0 for dim in one.dim) for one in shapes)
 
 
 def _handles(operation: str) -> int:

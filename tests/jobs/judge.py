@@ -1,8 +1,9 @@
 """Runs a training script untouched and stitched, and judges the second by the first.
 
 What is compared: every variable, optimizer slot and fetched gradient after one step against the
-same script in float64; losses of the first steps and of a whole run; peak memory; seconds a step.
-Losses alone would not do: all gradients times 1.5 move an Adam loss by 6e-6 in five steps.
+same script in float64 (state.py); losses of the first steps and of a whole run; peak memory;
+seconds a step. Losses alone would not do: all gradients times 1.5 move an Adam loss by 6e-6 in five
+steps.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.verify.judge import Judgement, judge
-
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,8 +29,6 @@ FIRST_TOLERANCE = 1e-5
 
 MEMORY_RATIO = 1.02
 PLAIN_SECONDS, STITCHED_SECONDS = 300.0, 600.0
-STATE_TOLERANCE = 1e-6
-"""Of an element plus its array's root mean square, beside twice TensorFlow's own error."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +54,12 @@ class Record:
     peak_bytes: int
     lines: tuple[str, ...] = ()  # what stitch wrote to stderr
     summary: Mapping[str, Any] = field(default_factory=dict)  # of `stitch run --json`
+    update: Mapping[str, float] = field(default_factory=dict)  # Adam's constants (update.py)
 
-    def step1(self) -> dict[str, Array]:
-        with np.load(self.out / "step1.npz") as saved:
-            return {name: saved[name] for name in saved.files}
+    def arrays(self, name: str) -> dict[str, Array]:
+        """The arrays of `initial`, `step1` or `decisions` (scripts/recording.py)."""
+        with np.load(self.out / f"{name}.npz") as saved:
+            return {key: saved[key] for key in saved.files}
 
 
 class JobFailed(Exception):
@@ -91,7 +90,8 @@ def _record(out: Path, done: subprocess.CompletedProcess[str], summary: dict[str
     run = json.loads((out / "run.json").read_text())
     lines = tuple(line for line in done.stderr.splitlines() if "[stitch]" in line)
     losses = tuple(json.loads((out / "losses.json").read_text()))
-    return Record(out, losses, tuple(run["seconds"]), run["peak_bytes"], lines, summary)
+    seconds = tuple(run["seconds"])
+    return Record(out, losses, seconds, run["peak_bytes"], lines, summary, run["update"])
 
 
 def untouched(
@@ -136,56 +136,6 @@ def _summary(stdout: str) -> dict[str, Any]:
 
 
 # ---- judgements --------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class State:
-    """One array after one step. Errors are against float64, largest and root mean square."""
-
-    elementwise: Judgement
-    ours: tuple[float, float]
-    theirs: tuple[float, float]
-
-    @property
-    def passed(self) -> bool:
-        """Within 2 x TensorFlow's error, element by element or as a whole.
-
-        An element that TensorFlow happens to round exactly leaves no room for another order of
-        additions, and Adam's first step divides rounding by rounding where a gradient is almost
-        zero. So an array also passes when both its largest and its root mean square error are at
-        most twice TensorFlow's own: a wrong value anywhere still shows in the largest.
-        """
-        return self.elementwise.passed or all(
-            ours <= 2 * theirs for ours, theirs in zip(self.ours, self.theirs, strict=True)
-        )
-
-    def __str__(self) -> str:
-        return f"{self.elementwise}; (largest, rms) {self.ours}, TensorFlow {self.theirs}"
-
-
-def state_after_one_step(
-    ours: Mapping[str, Array], theirs: Mapping[str, Array], exact: Mapping[str, Array]
-) -> dict[str, State]:
-    """Every array after one step, TensorFlow's own error against float64 being the allowance.
-
-    The three runs start from one checkpoint; names carry kind and position.
-    """
-    if not (list(ours) == list(theirs) == list(exact)):
-        raise ValueError("the runs recorded different arrays")
-    return {
-        name: State(
-            judge(ours[name], exact[name], theirs[name], STATE_TOLERANCE),
-            _errors(ours[name], exact[name]),
-            _errors(theirs[name], exact[name]),
-        )
-        for name in ours
-        if ours[name].size
-    }
-
-
-def _errors(array: Array, exact: Array) -> tuple[float, float]:
-    error = np.abs(array.astype(np.float64) - exact.astype(np.float64))
-    return float(np.max(error)), float(np.sqrt(np.mean(np.square(error))))
-
-
 def losses_apart(one: Sequence[float], other: Sequence[float]) -> float:
     """Largest relative difference, step by step. Infinite when the counts differ,
     nan (which passes no bar) where a loss is."""

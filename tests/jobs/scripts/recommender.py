@@ -134,7 +134,7 @@ def main() -> None:
             after = recording.values("variable", weights)
             after |= recording.values("slot", recording.slots(optimizer))
             recorder.save("step1.npz", after | recording.values("gradient", gradients))
-    recorder.finish()
+    recorder.finish(recording.update_rule(optimizer))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 Ordinary user code: it knows TensorFlow and numpy and nothing of what might speed the script up.
 A run leaves in its --out folder: `initial.npz` (variables before step 1), `step1.npz` (variables,
 optimizer slots and gradients after step 1), `losses.json` (one float a step) and `run.json`
-(seconds of each step, peak resident bytes).
+(seconds of each step, peak resident bytes). With --record-decisions also `decisions.npz`: the
+inputs of the ReLUs in step 1; --decisions makes a run let through what was positive there.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for the record of the run")
     parser.add_argument("--checkpoint", type=Path, help="initial.npz of another run: start there")
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    parser.add_argument("--record-decisions", action="store_true", help="of step 1's ReLUs")
+    parser.add_argument("--decisions", type=Path, help="decisions.npz of another run: take those")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     return options
@@ -57,10 +60,12 @@ class Recorder:
     def save(self, name: str, values: dict[str, np.ndarray]) -> None:
         np.savez(self.out / name, **values)
 
-    def finish(self) -> None:
+    def finish(self, update: dict[str, float]) -> None:
+        """Write the record; `update` holds the optimizer's hyper-parameters (`update_rule`)."""
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         (self.out / "losses.json").write_text(json.dumps(self.losses))
         record = {"seconds": self.seconds, "peak_bytes": peak, "tf": tf.__version__}
+        record["update"] = update
         (self.out / "run.json").write_text(json.dumps(record))
         print(f"steps {len(self.losses)} first loss {self.losses[0]!r} last {self.losses[-1]!r}")
 
@@ -91,6 +96,24 @@ def make_optimizer(name: str, rate: float) -> tf.keras.optimizers.Optimizer:
     return tf.keras.optimizers.SGD(10 * rate, momentum=0.9)
 
 
+def update_rule(optimizer: tf.keras.optimizers.Optimizer) -> dict[str, float]:
+    """The constants of an Adam's first update; none of other optimizers."""
+    settings = optimizer.get_config()
+    if "beta_2" not in settings:
+        return {}
+    beta_1, beta_2 = (float(settings[name]) for name in ("beta_1", "beta_2"))
+    scale = first_scale(float(settings["learning_rate"]), beta_1, beta_2)
+    epsilon = float(settings["epsilon"])
+    return {"scale": scale, "beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
+
+
+def first_scale(rate: float, beta_1: float, beta_2: float) -> float:
+    """The learning rate with Adam's correction of the first step. TensorFlow reads the constants
+    from float32 whatever the precision of the variables."""
+    rounded = [float(np.float32(value)) for value in (rate, beta_1, beta_2)]
+    return rounded[0] * float(np.sqrt(1 - rounded[2])) / (1 - rounded[1])
+
+
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     """Dropout whose mask depends on the seed alone, not on the precision of x."""
     if x.dtype == tf.float32:
@@ -114,13 +137,56 @@ class Dropout(tf.keras.layers.Layer):
         return tf.where(kept, x / (1 - self.rate), tf.zeros_like(x))
 
 
+class Decisions:
+    """What decides the ReLUs of a model in its first step: recorded, or taken from another run.
+
+    A pre-activation within rounding of zero may fall on the other side in another precision or
+    order of additions, and then its whole gradient comes or goes; to compare two runs beyond that,
+    one takes the decisions of the other.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.recording = options.record_decisions
+        self.forced = list(np.load(options.decisions).values()) if options.decisions else None
+        self.made: list[tf.Variable] = []
+
+    def relu(self) -> tf.keras.layers.Layer:
+        """The next ReLU of the model, an ordinary one unless decisions are wanted."""
+        if not self.recording and self.forced is None:
+            return tf.keras.layers.ReLU()
+        position = len(self.made)
+        empty = np.zeros((0,), tf.keras.backend.floatx())
+        self.made.append(tf.Variable(empty, shape=tf.TensorShape(None), trainable=False))
+        passed = None if self.forced is None else self.forced[position] > 0
+        return Deciding(self.made[-1], passed)
+
+    def save(self, out: Path) -> None:
+        if self.recording:
+            named = {f"activation_{i:03d}": made.numpy() for i, made in enumerate(self.made)}
+            np.savez(out / "decisions.npz", **named)
+
+
+class Deciding(tf.keras.layers.Layer):
+    """A ReLU that keeps its input in a variable; it lets through what is positive, or `passed`."""
+
+    def __init__(self, given: tf.Variable, passed: np.ndarray | None) -> None:
+        super().__init__()
+        self.keep = given.assign
+        self.passed = passed
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        self.keep(x)
+        return tf.nn.relu(x) if self.passed is None else tf.where(self.passed, x, tf.zeros_like(x))
+
+
 class StepCallback(tf.keras.callbacks.Callback):
     """Records a Keras fit step by step and stops it after `steps`."""
 
-    def __init__(self, recorder: Recorder, steps: int) -> None:
+    def __init__(self, recorder: Recorder, steps: int, decisions: Decisions | None) -> None:
         super().__init__()
         self.recorder = recorder
         self.steps = steps
+        self.decisions = decisions
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         self.model.reset_metrics()  # so that logs["loss"] is this batch's, not a running mean
@@ -132,6 +198,8 @@ class StepCallback(tf.keras.callbacks.Callback):
             variables = values("variable", list(self.model.trainable_variables))
             variables |= values("state", list(self.model.non_trainable_variables))
             self.recorder.save("step1.npz", variables | values("slot", slots(self.model.optimizer)))
+            if self.decisions:
+                self.decisions.save(self.recorder.out)
         if count >= self.steps:
             self.model.stop_training = True
             raise StopTraining
@@ -152,6 +220,7 @@ def fit(
     targets: np.ndarray,
     options: argparse.Namespace,
     batch: int,
+    decisions: Decisions | None = None,
 ) -> None:
     """Keras fit over the data until `options.steps` steps have run, recorded."""
     recorder = Recorder(options.out)
@@ -159,8 +228,8 @@ def fit(
     if options.checkpoint:
         restore(options.checkpoint, weights)
     recorder.save("initial.npz", values("weight", weights))
-    callback = StepCallback(recorder, options.steps)
+    callback = StepCallback(recorder, options.steps, decisions)
     settings = {"batch_size": batch, "epochs": options.steps, "shuffle": False, "verbose": 0}
     with contextlib.suppress(StopTraining):
         model.fit(inputs, targets, callbacks=[callback], **settings)
-    recorder.finish()
+    recorder.finish(update_rule(model.optimizer))

@@ -40,10 +40,15 @@ def network(x: tf.Tensor, y: tf.Tensor, dtype: str, resource: bool) -> tf.Tensor
     return tf.reduce_mean(losses)
 
 
-def make_optimizer(name: str) -> v1.train.Optimizer:
-    if name == "adam":
-        return v1.train.AdamOptimizer(1e-3)
-    return v1.train.MomentumOptimizer(1e-2, 0.9)
+def make_optimizer(name: str) -> tuple[v1.train.Optimizer, dict[str, float]]:
+    """The optimizer and what `recording.update_rule` tells of a Keras one."""
+    if name != "adam":
+        return v1.train.MomentumOptimizer(1e-2, 0.9), {}
+    rate, beta_1, beta_2, epsilon = 1e-3, 0.9, 0.999, 1e-8
+    stored = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
+    rule = {key: float(np.float32(value)) for key, value in stored.items()}
+    rule["scale"] = recording.first_scale(rate, beta_1, beta_2)
+    return v1.train.AdamOptimizer(rate, beta_1, beta_2, epsilon), rule
 
 
 def train(description: str, resource: bool) -> None:
@@ -55,7 +60,7 @@ def train(description: str, resource: bool) -> None:
     y = v1.placeholder("int32", (BATCH,))
     loss = network(x, y, options.dtype, resource)
     weights = v1.trainable_variables()
-    optimizer = make_optimizer(options.optimizer)
+    optimizer, rule = make_optimizer(options.optimizer)
     pairs = optimizer.compute_gradients(loss, weights)
     update = optimizer.apply_gradients(pairs)
     slots = [v for v in v1.global_variables() if v not in weights]
@@ -76,7 +81,7 @@ def train(description: str, resource: bool) -> None:
                 after = named("variable", weights, session.run(weights))
                 after |= named("slot", slots, session.run(slots))
                 recorder.save("step1.npz", after | named("gradient", weights, gradients))
-    recorder.finish()
+    recorder.finish(rule)
 
 
 def named(kind: str, variables: list, arrays: list) -> dict[str, np.ndarray]:

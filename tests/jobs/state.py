@@ -1,0 +1,202 @@
+"""Judging what a training step left: variables, slots and gradients, under float64 (rulings.md 22).
+
+Every array of the stitched run is compared with the same script in float64 from the same
+checkpoint; TensorFlow's own error there, doubled, is the allowance (stitchcore/verify/judge.py).
+Two things that no kernel can help are computed, not waved through:
+
+- A ReLU whose input is within rounding of zero may decide differently in float64, and then its
+  gradient comes or goes. Where a script decides so, each run is compared with a float64 run that
+  takes *that run's* decisions. The elements decided differently are counted, and the inputs
+  of the ReLUs are judged like everything else, so that only rounding can have turned a decision.
+- Adam divides a gradient by its magnitude; update.py carries a gradient's error through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stitchcore.verify.judge import DECISION_SHARE, Judgement, allowance, judge
+from tests.jobs import judge as jobs
+from tests.jobs import update as updates
+from tests.jobs.update import Adam, Names
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+STATE_TOLERANCE = 2.0**-21
+"""Of an element plus its array's root mean square, beside twice TensorFlow's own error: four units
+in the last place, which is eight roundings of half a unit. Between a loss and any of its gradients
+lie more; most arrays agree without it."""
+
+DECIDING = ("cnn_fit",)
+"""Scripts that can record their decisions and take another run's (scripts/recording.py)."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The arrays of a run after step 1, and the same script's in float64: from the same checkpoint
+    and with the decisions of this run."""
+
+    arrays: Mapping[str, Array]
+    exact: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class State:
+    """One array after one step: against float64, and (what an update wrote) against float64's
+    update from the slots of the run itself."""
+
+    against_exact: Judgement
+    own_update: Judgement | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.against_exact.passed and (self.own_update is None or self.own_update.passed)
+
+    def __str__(self) -> str:
+        own = f"; from its own slots {self.own_update}" if self.own_update else ""
+        return f"{self.against_exact}{own}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All arrays of a step, and how many of its decisions fell differently than in float64."""
+
+    states: Mapping[str, State]
+    turned: int = 0
+    decisions: int = 0
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """What does not hold, by array."""
+        found = {name: str(one) for name, one in self.states.items() if not one.passed}
+        if self.turned > DECISION_SHARE * self.decisions:
+            found["decisions"] = f"{self.turned} of {self.decisions} fell differently"
+        return found
+
+
+# ---- judging arrays ----------------------------------------------------------------------------
+def after_one_step(
+    ours: Step, theirs: Step, adam: Adam | None = None, initial: Mapping[str, Array] | None = None
+) -> dict[str, State]:
+    """Every array after one step, TensorFlow's own error against float64 being the allowance.
+
+    `adam`, with the variables before the step, carries the errors allowed in gradients through the
+    update. Names carry kind and position. ValueError where the runs are not of one script.
+    """
+    if not (list(ours.arrays) == list(theirs.arrays) == list(ours.exact) == list(theirs.exact)):
+        raise ValueError("the runs recorded different arrays")
+    moved: dict[str, Array] = {}
+    own: dict[str, Judgement] = {}
+    if adam is not None:
+        for names in updates.pairs(ours.arrays, initial or {}):
+            start = (initial or {})[names.initial]
+            moved |= _carried(adam, names, ours, theirs, start)
+            own |= _own_update(adam, names, ours, theirs, start)
+    return {
+        name: State(_against_exact(ours, theirs, name, moved.get(name)), own.get(name))
+        for name in ours.arrays
+        if ours.arrays[name].size
+    }
+
+
+def _against_exact(ours: Step, theirs: Step, name: str, moved: Array | None) -> Judgement:
+    framework = _as_if(theirs, ours, name)
+    return judge(
+        ours.arrays[name], ours.exact[name], framework, STATE_TOLERANCE, sensitivity=moved
+    )
+
+
+def _as_if(theirs: Step, ours: Step, name: str) -> Array:
+    """TensorFlow's array with its error, moved to where our decisions have the exact value."""
+    if theirs.exact is ours.exact or theirs.arrays[name].dtype.kind != "f":
+        return theirs.arrays[name]
+    off = theirs.arrays[name].astype(np.float64) - theirs.exact[name]
+    return np.asarray(ours.exact[name] + off)
+
+
+def _carried(adam: Adam, names: Names, ours: Step, theirs: Step, start: Array) -> dict[str, Array]:
+    """What the errors allowed in the first moment make of second moment and variable."""
+    exact = updates.update(adam, names, ours.exact, start)
+    if not exact.explained():
+        raise ValueError(f"{names} is not an update with {adam}")
+    off = allowance(exact.first, _as_if(theirs, ours, names.first), STATE_TOLERANCE)
+    moved = updates.carried(exact, off)
+    return {names.variable: moved.variable, names.second: moved.second}
+
+
+def _own_update(
+    adam: Adam, names: Names, ours: Step, theirs: Step, start: Array
+) -> dict[str, Judgement]:
+    """What our update wrote against float64's update from what it read, TensorFlow's being the
+    allowance. The second moment of a sparse gradient does not follow from the first."""
+    run, other = (updates.update(adam, names, step.arrays, start) for step in (ours, theirs))
+    limits = updates.rounding(run)
+    expected, off = run.start + run.step(), other.variable - (other.start + other.step())
+    written = ours.arrays[names.variable]
+    found = {names.variable: judge(written, expected, expected + off, sensitivity=limits.variable)}
+    if updates.update(adam, names, ours.exact, start).dense():
+        expected = adam.second(run.gradient())
+        off = other.second - adam.second(other.gradient())
+        written = ours.arrays[names.second]
+        found[names.second] = judge(written, expected, expected + off, sensitivity=limits.second)
+    return found
+
+
+# ---- judging runs ------------------------------------------------------------------------------
+def verdict(job: jobs.Job, base: Path, plain: jobs.Record, stitched: jobs.Record) -> Verdict:
+    """The stitched run's first step, judged by the untouched one's. Both started from `plain`'s
+    initial variables. Runs what float64 needs under `base`; JobFailed where a run fails or where
+    recording its decisions changed its result."""
+    start = ("--checkpoint", str(plain.out / "initial.npz"))
+    adam = Adam(**plain.update) if plain.update else None
+    initial = plain.arrays("initial")
+    if job.script in DECIDING:
+        return _with_decisions(job, base, plain, stitched, adam, start)
+    wide = jobs.untouched(job, base / "wide", 1, [*start, "--dtype", "float64"]).arrays("step1")
+    ours, theirs = (Step(record.arrays("step1"), wide) for record in (stitched, plain))
+    return Verdict(after_one_step(ours, theirs, adam, initial))
+
+
+def _with_decisions(
+    job: jobs.Job,
+    base: Path,
+    plain: jobs.Record,
+    stitched: jobs.Record,
+    adam: Adam | None,
+    start: tuple[str, ...],
+) -> Verdict:
+    """As `verdict`, of one-step runs that record their decisions and are otherwise the same."""
+    record = [*start, "--record-decisions"]
+    wide = [*record, "--dtype", "float64"]
+    again = jobs.untouched(job, base / "plain-decisions", 1, record)
+    ours_again = jobs.stitched(
+        job, base / "stitched-decisions", 1, base / "store-decisions", record
+    )
+    for first, second in ((plain, again), (stitched, ours_again)):
+        if not _same(first.arrays("step1"), second.arrays("step1")):
+            raise jobs.JobFailed(f"{second.out}: recording decisions changed the result")
+    free = jobs.untouched(job, base / "wide", 1, wide).arrays("decisions")
+    steps = []
+    for run in (ours_again, again):
+        taken = ["--decisions", str(run.out / "decisions.npz")]
+        exact = jobs.untouched(job, base / f"wide-{run.out.name}", 1, [*wide, *taken])
+        steps.append(Step(_everything(run), _everything(exact)))
+    made = ours_again.arrays("decisions")
+    return Verdict(
+        after_one_step(*steps, adam, plain.arrays("initial")),
+        turned=sum(int(np.count_nonzero((made[n] > 0) != (free[n] > 0))) for n in free),
+        decisions=sum(array.size for array in free.values()),
+    )
+
+
+def _everything(record: jobs.Record) -> dict[str, Array]:
+    return record.arrays("step1") | record.arrays("decisions")
+
+
+def _same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    return list(one) == list(other) and all(np.array_equal(one[n], other[n]) for n in one)
