@@ -66,8 +66,7 @@ def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
     base = folder / f"{job.script}-{job.optimizer}"
     first = judges.untouched(job, base / "first", steps)
     start = ["--checkpoint", str(first.out / "initial.npz")]
-    threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
-    single = judges.untouched(job, base / "single", steps, start, threads)
+    threads = judges.thread_counts(job, base, steps, start, (1,))
     judges.stitched(job, base / "cold", steps, base / "store", start)
     plain, stitched = [], []
     for pair in range(pairs):
@@ -87,7 +86,7 @@ def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
         float(np.median(after)),
         paired_ratio(before, after),
         apart,
-        judges.losses_bar(plain[0], single),
+        judges.losses_bar([plain[0], *threads]),
         peaks[0] / peaks[1],
         judges.bytes_share(base / "store"),
         ran,

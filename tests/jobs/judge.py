@@ -8,6 +8,7 @@ steps.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -146,9 +147,28 @@ def losses_apart(one: Sequence[float], other: Sequence[float]) -> float:
     return float(np.max(np.abs(a - b) / largest))  # nan where a loss is
 
 
-def losses_bar(plain: Record, single_thread: Record) -> float:
-    """How far losses may drift over a run: what another thread count does, or 1e-5."""
-    return max(FIRST_TOLERANCE, losses_apart(plain.losses, single_thread.losses))
+def losses_bar(threads: Sequence[Record]) -> float:
+    """How far losses may drift over a run: what another thread count does, or 1e-5. `threads` are
+    untouched runs that differ in their thread count alone; the largest difference of any two
+    counts, for where rounding is amplified one pair is one draw of many."""
+    pairs = itertools.combinations(threads, 2)
+    return max([FIRST_TOLERANCE, *(losses_apart(one.losses, two.losses) for one, two in pairs)])
+
+
+def thread_counts(
+    job: Job, base: Path, steps: int, start: Sequence[str], counts: Sequence[int]
+) -> list[Record]:
+    """Untouched runs on these numbers of threads."""
+    return [
+        untouched(
+            job,
+            base / f"threads{count}",
+            steps,
+            start,
+            {"TF_NUM_INTRAOP_THREADS": str(count), "TF_NUM_INTEROP_THREADS": str(count)},
+        )
+        for count in counts
+    ]
 
 
 def bytes_share(store: Path) -> float:

@@ -24,9 +24,8 @@ SMALLEST = float(np.finfo(np.float32).tiny)  # below it float32 is flushed to ze
 
 OWN_UNITS = 4.0
 """Units in the last place that may lie between what an update wrote and float64's from the slots it
-wrote, beside twice TensorFlow's: the first moment's rounding counts twice in its square, and four
-operations follow, each rounded to half a unit; so does the step. (Rounded constants weigh more,
-`1 - beta_2` a hundred units in TensorFlow 1, and are in TensorFlow's own figure.)"""
+wrote: the first moment's rounding counts twice in its square, and four operations follow with one
+rounded constant, each off by half a unit; so it is with the step. TensorFlow stays below 2."""
 
 
 @dataclass(frozen=True)

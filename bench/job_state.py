@@ -1,0 +1,149 @@
+"""`python -m bench.job_state [SCRIPT...]`: are the stitched scripts' numbers TensorFlow's?
+
+For every (script, optimizer, TensorFlow), from one checkpoint: variables, slots and gradients after
+one step under float64 judging, the losses of the first five steps, and the losses of the whole run
+beside what a change of the thread count alone does to TensorFlow's. Nothing here is timed, so it
+may run on a busy machine. Writes bench/results/job_state.{json,md}; given some scripts, it replaces
+their rows and keeps the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.jobs import judge as jobs
+from tests.jobs import state as states
+
+RESULTS = Path(__file__).resolve().parent / "results" / "job_state"
+SCRIPTS = (
+    "mlp_function", "transformer_fit", "cnn_fit", "lstm_lm", "tf1_session", "recommender",
+    "accumulate_cond", "fit_jit", "tf1_ref",
+)  # fmt: skip
+SCRIPTS_215 = ("mlp_function", "transformer_fit", "cnn_fit", "tf1_session")
+THREADS = (1, 3, 4)
+"""Thread counts beside TensorFlow's own choice (one a processor)."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case. Losses are largest relative differences from the untouched run, `losses_bar` what
+    thread counts do to TensorFlow's own, or 1e-5; `turned` counts decisions that fell differently
+    than in float64. `wrong` names what does not hold."""
+
+    script: str
+    optimizer: str
+    tensorflow: str
+    arrays: int
+    turned: int
+    first_losses: float
+    steps: int
+    losses: float
+    losses_bar: float
+    wrong: tuple[str, ...]
+    note: str = ""
+
+    @property
+    def case(self) -> tuple[str, str, str]:
+        return self.tensorflow, self.script, self.optimizer
+
+    @property
+    def holds(self) -> bool:
+        first = self.first_losses <= jobs.FIRST_TOLERANCE
+        return first and self.losses <= self.losses_bar and not self.wrong and not self.note
+
+
+def measure(job: jobs.Job, version: str, steps: int, base: Path) -> Row:
+    """The whole runs, and what float64 needs."""
+    plain = jobs.untouched(job, base / "plain", steps)
+    start = ["--checkpoint", str(plain.out / "initial.npz")]
+    threads = jobs.thread_counts(job, base, steps, start, THREADS)
+    stitched = jobs.stitched(job, base / "stitched", steps, base / "store", start)
+    verdict = states.verdict(job, base, plain, stitched)
+    first = slice(jobs.FIRST_STEPS)
+    return Row(
+        job.script,
+        job.optimizer,
+        version,
+        len(verdict.states),
+        verdict.turned,
+        jobs.losses_apart(stitched.losses[first], plain.losses[first]),
+        len(plain.losses),
+        jobs.losses_apart(stitched.losses, plain.losses),
+        jobs.losses_bar([plain, *threads]),
+        tuple(f"{name}: {what}" for name, what in verdict.wrong.items()),
+        "" if jobs.stitched_steps(stitched) else "not swapped in",
+    )
+
+
+def failed(job: jobs.Job, version: str, why: Exception) -> Row:
+    nan, note = float("nan"), str(why).splitlines()[-1][:300]
+    return Row(job.script, job.optimizer, version, 0, 0, nan, 0, nan, nan, (), note)
+
+
+def text(rows: Sequence[Row]) -> str:
+    lines = [
+        "| TensorFlow | script | optimizer | arrays wrong after step 1 | decisions turned "
+        "| losses of 5 steps | of a whole run | bar | holds |",
+        "|---" * 9 + "|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row.tensorflow} | {row.script} | {row.optimizer} "
+            f"| {len(row.wrong)} of {row.arrays} | {row.turned} | {row.first_losses:.1e} "
+            f"| {row.losses:.1e} ({row.steps} steps) | {row.losses_bar:.1e} "
+            f"| {'yes' if row.holds else 'NO'} |"
+        )
+    notes = [f"- {' '.join(row.case)}: {row.note}" for row in rows if row.note]
+    wrong = [f"- {' '.join(row.case)}: {what}" for row in rows for what in row.wrong[:3]]
+    return "\n".join([*lines, *(["", *notes, *wrong] if notes or wrong else [])]) + "\n"
+
+
+def kept(path: Path) -> dict[tuple[str, str, str], Row]:
+    """The rows of earlier runs, by case."""
+    if not path.exists():
+        return {}
+    told = json.loads(path.read_text())["rows"]
+    rows = [Row(**{**row, "wrong": tuple(row["wrong"])}) for row in told]
+    return {row.case: row for row in rows}
+
+
+def write(rows: Sequence[Row], base: Path) -> None:
+    base.parent.mkdir(parents=True, exist_ok=True)
+    record = {"rows": [asdict(row) for row in rows]}
+    base.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+    base.with_suffix(".md").write_text(text(rows))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.job_state", description=__doc__)
+    parser.add_argument("scripts", nargs="*")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--optimizers", nargs="+", default=["adam", "sgd"])
+    parser.add_argument("--tensorflow", default="2.21", help="version that --python has")
+    parser.add_argument("--python", default=sys.executable, help="the jobs' interpreter")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    every = SCRIPTS if options.tensorflow == "2.21" else SCRIPTS_215
+    rows = kept(options.out.with_suffix(".json"))
+    for script in options.scripts or every:
+        for optimizer in options.optimizers:
+            job = jobs.Job(script, optimizer, options.python)
+            with tempfile.TemporaryDirectory(prefix="stitch-state-") as folder:
+                try:
+                    row = measure(job, options.tensorflow, options.steps, Path(folder))
+                except jobs.JobFailed as why:
+                    row = failed(job, options.tensorflow, why)
+            rows[row.case] = row
+            write([rows[case] for case in sorted(rows)], options.out)
+            print(text([row]), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
