@@ -295,6 +295,15 @@ class Call {
     return true;
   }
 
+  void* Forward(const Output& output, int position, const int64_t* dims, int rank) {
+    if (output.forward.empty() || Shim() == nullptr) return nullptr;
+    void* data = Shim()->forward_input(context_, output.forward.data(),
+                                       static_cast<int>(output.forward.size()), position, dims,
+                                       rank);
+    if (data != nullptr) forwarded_outputs.fetch_add(1, std::memory_order_relaxed);
+    return data;
+  }
+
   bool MakeOutputs() {
     size_t first = table_.operands.size();
     for (size_t i = 0; i < table_.results.size(); i++) {
@@ -309,7 +318,12 @@ class Call {
         }
       }
       TF_Tensor*& tensor = outputs_[result.position];
-      if (!output.forward.empty()) {
+      // With a shim, an output that finds no input to take over may still come from the pool.
+      if (void* data = bytes == 0 ? nullptr : Forward(output, result.position, Dims(i), rank)) {
+        buffers_[first + i] = data;
+        continue;
+      }
+      if (!output.forward.empty() && Shim() == nullptr) {
         int taken = -1;
         tensor = TF_ForwardInputOrAllocateOutput(
             context_, output.forward.data(), static_cast<int>(output.forward.size()),

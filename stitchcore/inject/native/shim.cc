@@ -132,7 +132,21 @@ void CloseVariables(void* opaque, bool commit) {
   delete session;
 }
 
-const StitchShim kShim = {1, Threads, Schedule, OpenVariables, CloseVariables};
+void* ForwardInput(void* context, const int* inputs, int count, int output, const int64_t* dims,
+                   int rank) {
+  tensorflow::TensorShape shape;
+  for (int axis = 0; axis < rank; axis++) shape.AddDim(dims[axis]);
+  for (int i = 0; i < count; i++) {
+    Tensor* taken = nullptr;
+    if (Context(context)->forward_input_to_output_with_shape(inputs[i], output, shape, &taken)) {
+      return const_cast<char*>(taken->tensor_data().data());
+    }
+  }
+  return nullptr;
+}
+
+const StitchShim kShim = {kShimVersion,  Threads,        Schedule,
+                          OpenVariables, CloseVariables, ForwardInput};
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 extern "C" {
 
 constexpr int kShimRank = 16;
+constexpr int64_t kShimVersion = 2;
 
 // One variable a kernel reads, writes, or both. Dimensions are those of its dense row-major value.
 struct StitchVariable {
@@ -26,7 +27,7 @@ struct StitchVariable {
 };
 
 struct StitchShim {
-  int64_t version;  // 1
+  int64_t version;  // kShimVersion
   // Number of threads of the intra-op pool, and a closure to run on one of them.
   int (*threads)(void* context);
   void (*schedule)(void* context, void (*function)(void*), void* argument);
@@ -35,6 +36,10 @@ struct StitchShim {
   void* (*open_variables)(void* context, StitchVariable* variables, int count, char* error,
                           size_t error_size);
   void (*close_variables)(void* session, bool commit);
+  // Makes `output` the memory of the first of `inputs` that nobody else holds; its data, or nullptr
+  // when there is none (then nothing has been allocated, unlike with the C API's function).
+  void* (*forward_input)(void* context, const int* inputs, int count, int output,
+                         const int64_t* dims, int rank);
 };
 
 typedef const StitchShim* (*StitchShimEntry)();  // exported as "stitch_shim"

@@ -143,8 +143,8 @@ int stitch_load_shim(const char* path, char* error, size_t error_size) {
   if (library == nullptr) return snprintf(error, error_size, "%s", dlerror()), 0;
   auto entry = reinterpret_cast<StitchShimEntry>(dlsym(library, "stitch_shim"));
   const StitchShim* shim = entry == nullptr ? nullptr : entry();
-  if (shim == nullptr || shim->version != 1) {
-    return snprintf(error, error_size, "not a shim of version 1"), 0;
+  if (shim == nullptr || shim->version != kShimVersion) {
+    return snprintf(error, error_size, "a shim of another version"), 0;
   }
   stitch::loaded_shim.store(shim, std::memory_order_release);
   return 1;
