@@ -34,7 +34,7 @@ from stitchcore.kernel.nodes import (
     Section,
     Store,
 )
-from stitchcore.schedule import mapping, stages, views
+from stitchcore.schedule import again, mapping, stages, views
 from stitchcore.schedule.axes import Axis
 from stitchcore.schedule.body import (
     Body,
@@ -70,7 +70,14 @@ class _Lowering:
         self.axes = around.axes
         self.geometry = around.geometry(section)
         self.rows = frozenset(section.rows or ()) | {*self.geometry.kept, *self.geometry.rows}
-        self.body = Body(around.axes, around.names, self.residence, self.parts)
+        self.again = again.find(
+            [sink.root for sink in section.sinks],
+            around.axes,
+            lambda value: around.residence(value, phase) is not None,
+            lambda value: value in around.scheme.stored,
+            self.operands,
+        )
+        self.body = Body(around.axes, around.names, self.residence, around.parts.get)
         self.environment: dict[Axis, Index] = {}
         self.orders: dict[frozenset[Axis], tuple[Axis, ...]] = {}
         self.block: tuple[Index, Index] = (0, 0)
@@ -81,17 +88,7 @@ class _Lowering:
 
     # ---- what lies where -----------------------------------------------------------------------
     def residence(self, value: Instruction) -> Residence | None:
-        if self.around.scheme.stored.get(value, -1 if self._is_input(value) else self.phase) < (
-            self.phase
-        ):
-            return self.around.residences.get(value)
-        return None
-
-    def _is_input(self, value: Instruction) -> bool:
-        return value in self.around.residences and value not in self.around.scheme.stored
-
-    def parts(self, value: Instruction) -> tuple[Buffer, tuple[Axis, ...]] | None:
-        return self.around.parts.get(value)
+        return None if value in self.again else self.around.residence(value, self.phase)
 
     def is_regional(self, value: Instruction) -> bool:
         dominants = self.around.dominants

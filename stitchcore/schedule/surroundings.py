@@ -27,6 +27,10 @@ class Surroundings:
     names: Names
     device: Device
 
+    def residence(self, value: Instruction, phase: int) -> Residence | None:
+        """Where `value` lies when `phase` begins, if it lies anywhere."""
+        return self.residences.get(value) if self.scheme.stored.get(value, -1) < phase else None
+
     def geometry(self, section: SectionScheme) -> Geometry:
         """The tasks of a section: a function of shapes only."""
         extents = self.axes.extents
