@@ -99,7 +99,7 @@ def over_elements(extents: Mapping[Axis, Dim], order: tuple[Axis, ...], combines
     extent = extents[lane]
     if isinstance(extent, int) and extent <= 2 * elements:
         count = product(extents[a] for a in rows)
-        chunk = min(_chunk(count, extent, False), max(2 * elements // extent, 1))
+        chunk = min(_chunk(count, extent, False), max(2 * elements // max(extent, 1), 1))
         chunks = index.ceil_divide(index.from_dim(count), chunk)
         return Geometry((), rows, chunk, chunks, lane, None, 1, 1)
     count_index = index.from_dim(product(extents[a] for a in rows))
@@ -111,7 +111,7 @@ def of_few_rows(extents: Mapping[Axis, Dim], geometry: Geometry) -> Geometry:
     """`geometry` with tasks so small that buffers of all their rows stay in the first cache."""
     assert geometry.lane is not None and isinstance(geometry.rows_per_task, int)
     count = product(extents[a] for a in geometry.rows)
-    fitting = max(CHAIN_ELEMENTS // size_of((extents[geometry.lane],)), 1)
+    fitting = max(CHAIN_ELEMENTS // max(size_of((extents[geometry.lane],)), 1), 1)
     rows = min(geometry.rows_per_task, fitting)
     chunks = index.ceil_divide(index.from_dim(count), rows)
     return replace(geometry, rows_per_task=rows, chunks=chunks)
