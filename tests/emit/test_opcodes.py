@@ -54,8 +54,8 @@ def agrees(opcode: str, found: Array, expected: Array, dtype: str) -> bool:
     a, b = found.astype(np.float64), expected.astype(np.float64)
     tiny, epsilon = float(numbers.tiny), float(numbers.eps)
     with np.errstate(invalid="ignore", over="ignore"):
-        allowed = 2 * opcodes.record(opcode).ulp * np.abs(b) * epsilon
-        close = (a == b) | (np.abs(a - b) <= allowed) | (np.abs(a - b) <= tiny)
+        allowed = np.maximum(2 * opcodes.record(opcode).ulp * np.abs(b) * epsilon, tiny)
+        close = (a == b) | (np.isfinite(b) & (np.abs(a - b) <= allowed))
     same_nan = np.isnan(a) & np.isnan(b)
     zeros = (a == 0) & (b == 0) & (np.signbit(a) != np.signbit(b))
     if opcode in ZERO_SIGN_FREE:

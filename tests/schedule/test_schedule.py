@@ -284,3 +284,12 @@ def test_scheduling_is_a_function_of_its_arguments(device: str) -> None:
     pattern = whole(module)
     one = schedule(pattern, module, DEVICES[device], "kernel")
     assert one == schedule(pattern, module, DEVICES[device], "kernel")
+
+
+@pytest.mark.parametrize("dims", [(0, 8), (8, 0), (0,)])
+def test_arrays_of_no_elements(dims: tuple[int, ...]) -> None:
+    x = parameter(0, dims)
+    axis = len(dims) - 1
+    module = module_of([apply(op.NEGATE, x), reduce(x, (axis,)), reduce(x, (0,))], [x])
+    pattern = whole(module)
+    check(pattern, module, draw_inputs(pattern, 0), compiled=True)

@@ -1,14 +1,15 @@
-"""TensorFlow against our lowering of each allow-listed operation, evaluated by numpy.
+"""TensorFlow against each allow-listed operation as it is lowered, and as it is stitched.
 
 `python -m tests.tensorflow.conformance` writes docs/conformance.md. The reference is TensorFlow's
-own kernel on this machine, never XLA (hlo.md).
+own kernel on this machine, never XLA (hlo.md). Two candidates are held against it: the region's HLO
+evaluated by numpy, and the compiled kernels that a job would launch.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,17 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import op_def_registry
 
+from stitchcore import program
+from stitchcore.device.host import host_device
 from stitchcore.errors import Refused
 from stitchcore.hlo.evaluate import evaluate
+from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
+from stitchcore.stages import BuildOptions
+from stitchcore.target.cpu_runtime import CpuKernel, load_library
 from stitchcore.tensorflow import allow, lower
 from stitchcore.tensorflow.graph import Edge
+from stitchcore.verify.region import Runner
 from tests.tensorflow.conformance_cases import CLASSES, NUMPY, Array, Case, cases, inputs
 
 RELATIVE = {"float32": 2e-6, "float64": 1e-13, "bfloat16": 2**-7, "float16": 2**-10}
@@ -42,15 +49,25 @@ OVERFLOWING = frozenset({"FusedBatchNormGradV3"})
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict on one case: by class of input "equal", or what differs; or why it is no case."""
+    """The verdicts on one case: by class of input "equal", or what differs; or why it is no case.
+
+    `lowered` is the HLO under numpy, `stitched` the compiled kernels."""
 
     case: Case
-    verdicts: dict[str, str]
+    lowered: dict[str, str]
+    stitched: dict[str, str]
     absent: str = ""
 
     @property
+    def differences(self) -> list[str]:
+        """What is not equal, by candidate and class."""
+        both = {"lowered": self.lowered, "stitched": self.stitched}
+        return [f"{candidate} {kind}: {verdict}" for candidate, verdicts in both.items()
+                for kind, verdict in verdicts.items() if verdict != "equal"]  # fmt: skip
+
+    @property
     def holds(self) -> bool:
-        return all(verdict == "equal" for verdict in self.verdicts.values())
+        return not self.differences
 
 
 def function(case: Case, shapes: Sequence[tuple[int, ...]]) -> lower.Subgraph:
@@ -119,6 +136,9 @@ def _set_attributes(node: Any, case: Case) -> None:
 Program = Callable[[Sequence[Array]], "list[Array] | str"]
 """Results, or the kind of error that is raised."""
 
+Shapes = tuple[tuple[int, ...], ...]
+"""Of a case's data inputs: one lowering and one set of kernels."""
+
 
 def by_tensorflow(made: lower.Subgraph) -> Program:
     """The operation as TensorFlow's own kernel computes it."""
@@ -135,39 +155,88 @@ def by_tensorflow(made: lower.Subgraph) -> Program:
     return run
 
 
-def by_lowering(made: lower.Subgraph) -> Program:
-    """The region's HLO, evaluated."""
-    try:
-        module = parse(lower.hlo_text(made, {}, made.key))
-    except Refused as refused:
-        reason = f"refused: {refused.refusal.reason.value}"
-        return lambda arrays: reason
+def by_evaluation(module: Module | str) -> Program:
+    """The region's HLO, evaluated; a text is why there is none."""
+    if isinstance(module, str):
+        return lambda arrays: module
     return lambda arrays: evaluate(module, arrays)
 
 
-def check(case: Case) -> Finding:
+def lowered(made: lower.Subgraph) -> Module | str:
+    """The region's HLO, or why it is refused."""
+    try:
+        return parse(lower.hlo_text(made, {}, made.key))
+    except Refused as refused:
+        return f"refused: {refused.refusal.reason.value}"
+
+
+def by_kernels(modules: Sequence[Module | str]) -> list[Program]:
+    """The regions as a job would run them: planned, scheduled, compiled together, launched."""
+    device = host_device()
+    whole = {str(n): module for n, module in enumerate(modules) if isinstance(module, Module)}
+    made = program.build(whole, device, BuildOptions())
+    libraries = [load_library(library.data) for library in made.libraries]
+    refused = {r.subject: f"refused: {r.reason.value} {r.detail}" for r in made.refusals}
+    found: list[Program] = []
+    for number, module in enumerate(modules):
+        key = str(number)
+        if isinstance(module, str) or key in refused:
+            found.append(by_evaluation(refused.get(key, module)))
+            continue
+        region = program.program(made, key, device)
+        kernels = (CpuKernel(libraries[step.library], step.kernel) for step in region.launches)
+        found.append(_launched(Runner(region, tuple(kernels))))
+    return found
+
+
+def _launched(runner: Runner) -> Program:
+    return lambda arrays: runner.run([np.ascontiguousarray(array) for array in arrays], {})
+
+
+@dataclass(frozen=True)
+class Form:
+    """A case at the shapes of one or more classes of inputs: TensorFlow's program and the HLO."""
+
+    original: Program
+    module: Module | str
+
+
+def forms(case: Case) -> dict[Shapes, Form] | str:
+    """The case by shapes; a text is why it is none."""
+    made: dict[Shapes, Form] = {}
+    for kind in CLASSES:
+        arrays = inputs(case, kind)
+        shapes = () if arrays is None else tuple(array.shape for array in arrays)
+        if arrays is None or shapes in made:
+            continue
+        try:
+            whole = function(case, shapes)
+            original = by_tensorflow(whole)
+        except (ValueError, TypeError) as error:
+            if kind == "empty":
+                continue
+            return f"not a TensorFlow program: {str(error)[:120]}"
+        if original(arrays) in ("NotFoundError", "UnimplementedError"):
+            return "TensorFlow has no such kernel"
+        made[shapes] = Form(original, lowered(whole))
+    return made
+
+
+def check(case: Case, made: Mapping[Shapes, Form], kernels: Mapping[Shapes, Program]) -> Finding:
     """Compare one case over all classes of input."""
-    verdicts: dict[str, str] = {}
-    programs: dict[tuple[tuple[int, ...], ...], tuple[Program, Program]] = {}
+    finding = Finding(case, {}, {})
     for kind in CLASSES:
         arrays = inputs(case, kind)
         if arrays is None or (kind == "extreme" and case.operation in OVERFLOWING):
             continue
         shapes = tuple(array.shape for array in arrays)
-        try:
-            if shapes not in programs:
-                made = function(case, shapes)
-                programs[shapes] = (by_tensorflow(made), by_lowering(made))
-        except (ValueError, TypeError) as error:
-            if kind == "empty":
-                continue
-            return Finding(case, {}, f"not a TensorFlow program: {str(error)[:120]}")
-        original, lowered = programs[shapes]
-        expected = original(arrays)
-        if isinstance(expected, str) and expected in ("NotFoundError", "UnimplementedError"):
-            return Finding(case, {}, "TensorFlow has no such kernel")
-        verdicts[kind] = compare(case, expected, lowered(arrays))
-    return Finding(case, verdicts)
+        if shapes not in made:
+            continue
+        expected = made[shapes].original(arrays)
+        by_numpy = by_evaluation(made[shapes].module)
+        finding.lowered[kind] = compare(case, expected, by_numpy(arrays))
+        finding.stitched[kind] = compare(case, expected, kernels[shapes](arrays))
+    return finding
 
 
 def compare(case: Case, expected: list[Array] | str, found: list[Array] | str) -> str:
@@ -175,7 +244,7 @@ def compare(case: Case, expected: list[Array] | str, found: list[Array] | str) -
     if isinstance(expected, str) or isinstance(found, str):
         left = expected if isinstance(expected, str) else "a value"
         right = found if isinstance(found, str) else "a value"
-        return "equal" if left == right else f"TensorFlow: {left}, lowered: {right}"
+        return "equal" if left == right else f"TensorFlow: {left}, ours: {right}"
     for port, (want, have) in enumerate(zip(expected, found, strict=True)):
         if port in case.unread:
             continue
@@ -221,36 +290,55 @@ def findings(operation: str) -> list[Finding]:
     """All cases of an operation over the element types it is allow-listed for."""
     rule = allow.ALLOWED[operation]
     order = [dtype for dtype in NUMPY if dtype in rule.inputs]
-    made = list(cases(operation, order))
+    chosen = list(cases(operation, order))
     if operation == "Cast":
-        made = [c for c in made if allow.cast_is_allowed(c.dtypes[0], c.attributes["DstT"])]
-    return [check(case) for case in made]
+        chosen = [c for c in chosen if allow.cast_is_allowed(c.dtypes[0], c.attributes["DstT"])]
+    return check_all(chosen)
+
+
+def check_all(chosen: Sequence[Case]) -> list[Finding]:
+    """Findings on the cases, their kernels compiled together."""
+    made = [forms(case) for case in chosen]
+    flat = [form.module for found in made if not isinstance(found, str) for form in found.values()]
+    programs = iter(by_kernels(flat))
+    found = []
+    for case, by_shapes in zip(chosen, made, strict=True):
+        if isinstance(by_shapes, str):
+            found.append(Finding(case, {}, {}, by_shapes))
+        else:
+            found.append(check(case, by_shapes, {s: next(programs) for s in by_shapes}))
+    return found
 
 
 def document() -> str:
     """docs/conformance.md: one row per operation."""
     lines = [
-        "# Conformance: TensorFlow against what is lowered",
+        "# Conformance: TensorFlow against what is lowered and what is stitched",
         "",
         f"Written by `python -m tests.tensorflow.conformance` with TensorFlow {tf.__version__} on "
         "the CPU; do not edit.",
         "Each allow-listed operation over its element types and over ordinary, NaN, infinite, "
-        "signed-zero, denormal, extreme and empty inputs: TensorFlow's own kernel against the "
-        "region's HLO evaluated by numpy.",
+        "signed-zero, denormal, extreme and empty inputs. TensorFlow's own kernel is held against "
+        "the region's HLO evaluated by numpy (lowered) and against the compiled kernels that a job "
+        "launches (stitched): how many cases of each are equal.",
         "",
-        "| operation | element types that hold | cases | differs |",
-        "|---|---|---|---|",
+        "| operation | element types that hold | lowered | stitched | differs |",
+        "|---|---|---|---|---|",
     ]
     for operation in sorted(allow.ALLOWED):
-        found = findings(operation)
-        live = [f for f in found if not f.absent]
+        live = [f for f in findings(operation) if not f.absent]
         types = list(dict.fromkeys(f.case.dtypes[0] if f.case.dtypes else f.case.note
                                    for f in live if f.holds))  # fmt: skip
-        bad = [f"{f.case.name}: {kind}: {verdict}" for f in live
-               for kind, verdict in f.verdicts.items() if verdict != "equal"]  # fmt: skip
-        count = sum(len(f.verdicts) for f in live)
-        lines.append(f"| {operation} | {', '.join(types)} | {count} | {'; '.join(bad)} |")
+        bad = [f"{f.case.name}: {text}" for f in live for text in f.differences]
+        counts = [_equal(f.lowered for f in live), _equal(f.stitched for f in live)]
+        cells = (operation, ", ".join(types), *counts, "; ".join(bad))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _equal(found: Iterable[Mapping[str, str]]) -> str:
+    verdicts = [verdict for by_class in found for verdict in by_class.values()]
+    return f"{verdicts.count('equal')} of {len(verdicts)}"
 
 
 if __name__ == "__main__":

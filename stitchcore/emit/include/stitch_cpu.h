@@ -229,9 +229,11 @@ ST_INLINE float st_cbrt_f32(float x) {
 #include "stitch_cpu_wide.h"
 
 /* ---- float64: libm ------------------------------------------------------------------------------- */
+/* libm looks at bits where DAZ does not act: denormal arguments become zeros first. */
+ST_INLINE double st_flush_f64(double x) { return x == 0.0 ? x * 0.0 : x; }
 ST_INLINE double st_exponential_f64(double x) { return exp(x); }
 ST_INLINE double st_exponential_minus_one_f64(double x) { return expm1(x); }
-ST_INLINE double st_log_f64(double x) { return log(x); }
+ST_INLINE double st_log_f64(double x) { return log(st_flush_f64(x)); }
 ST_INLINE double st_log_plus_one_f64(double x) { return log1p(x); }
 ST_INLINE double st_logistic_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
 ST_INLINE double st_tanh_f64(double x) { return tanh(x); }
@@ -242,8 +244,6 @@ ST_INLINE double st_cbrt_f64(double x) { return cbrt(x); }
 ST_INLINE double st_sine_f64(double x) { return sin(x); }
 ST_INLINE double st_cosine_f64(double x) { return cos(x); }
 ST_INLINE double st_tan_f64(double x) { return tan(x); }
-/* libm looks at bits where DAZ does not act: denormal arguments become zeros first. */
-ST_INLINE double st_flush_f64(double x) { return x == 0.0 ? x * 0.0 : x; }
 ST_INLINE double st_power_f64(double x, double y) { return pow(st_flush_f64(x), st_flush_f64(y)); }
 ST_INLINE double st_atan2_f64(double y, double x) { return atan2(st_flush_f64(y), st_flush_f64(x)); }
 ST_INLINE double st_remainder_f64(double x, double y) { return fmod(x, y); }
