@@ -3,7 +3,8 @@
 Where a comparison or rounding falls the other way in float64, the reference is computed again with
 the storage run's decisions forced, and the elements that only then agree are counted. Where the
 exact result itself moves far when the inputs move by their rounding (a division by what is nearly
-zero), that movement is allowed too. Both are computed only when the plain judgement fails.
+zero), that movement is allowed too: a computation in the storage type is at best the exact one of
+inputs that far off. Both are computed only when the plain judgement fails.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def judge_all(
     ):
         step = unit(output.shape.dtype)
         allowed = move * max(1.0, limit / step) if step else None
-        again.append(judge(o, e, t, limit, _agrees(o, f, t, limit), allowed))
+        again.append(judge(o, e, t, limit, _agrees(o, e, f, t, limit), allowed))
     return tuple(again)
 
 
@@ -80,8 +81,10 @@ def _sensitivity(
     module: Module, given: Sequence[Array], bindings: Mapping[str, int], exact: Sequence[Array]
 ) -> list[Array]:
     """How far each element moves when every float input moves by one unit in the last place: up,
-    down, or each by chance."""
+    down, or each by chance. No decision turns: what one moves is counted, not allowed."""
     random = np.random.default_rng(1)
+    deciding = decisions(module)
+    taken = evaluate_all(module, given, bindings, "float64", set(deciding)) if deciding else {}
     widest = [np.zeros(array.shape) for array in exact]
     for direction in (1.0, -1.0, None):
         moved = []
@@ -90,7 +93,7 @@ def _sensitivity(
             sign = random.choice([-1.0, 1.0], array.shape) if direction is None else direction
             wide = array.astype(np.float64) * (1.0 + sign * step) if step else array
             moved.append(np.asarray(wide).astype(array.dtype))
-        for number, array in enumerate(evaluate(module, moved, bindings, "float64")):
+        for number, array in enumerate(evaluate(module, moved, bindings, "float64", taken)):
             if array.dtype.kind == "f":
                 with np.errstate(all="ignore"):
                     change = np.abs(array - exact[number])
@@ -98,14 +101,15 @@ def _sensitivity(
     return widest
 
 
-def _agrees(ours: Array, forced: Array, theirs: Array, tolerance: float) -> Array:
-    """Elements that agree with the reference once decisions are forced."""
+def _agrees(ours: Array, exact: Array, forced: Array, theirs: Array, tolerance: float) -> Array:
+    """Elements that agree with the reference once decisions are forced. The framework's error is
+    that from the reference it decided like."""
     if ours.dtype.kind in "iub":
         return np.asarray(ours == forced.astype(ours.dtype))
-    wide, expected = ours.astype(np.float64), forced.astype(np.float64)
+    wide, expected, framework = (x.astype(np.float64) for x in (ours, forced, theirs))
     finite = expected[np.isfinite(expected)]
     scale = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
     with np.errstate(all="ignore"):
-        allowed = tolerance * (np.abs(expected) + scale)
-        allowed = allowed + 2.0 * np.abs(theirs.astype(np.float64) - expected)
+        error = np.fmin(np.abs(framework - expected), np.abs(framework - exact))
+        allowed = tolerance * (np.abs(expected) + scale) + 2.0 * error
         return np.asarray((np.abs(wide - expected) <= allowed) | (wide == expected))

@@ -182,14 +182,15 @@ def _with_decisions(
         if not _same(first.arrays("step1"), second.arrays("step1")):
             raise jobs.JobFailed(f"{second.out}: recording decisions changed the result")
     free = jobs.untouched(job, base / "wide", 1, wide).arrays("decisions")
-    steps = []
-    for run in (ours_again, again):
+
+    def step(run: jobs.Record) -> Step:
         taken = ["--decisions", str(run.out / "decisions.npz")]
         exact = jobs.untouched(job, base / f"wide-{run.out.name}", 1, [*wide, *taken])
-        steps.append(Step(_everything(run), _everything(exact)))
+        return Step(_everything(run), _everything(exact))
+
     made = ours_again.arrays("decisions")
     return Verdict(
-        after_one_step(*steps, adam, plain.arrays("initial")),
+        after_one_step(step(ours_again), step(again), adam, plain.arrays("initial")),
         turned=sum(int(np.count_nonzero((made[n] > 0) != (free[n] > 0))) for n in free),
         decisions=sum(array.size for array in free.values()),
     )
