@@ -94,6 +94,56 @@ def topological(nodes: Sequence[Any], edges: Edges) -> List[int]:
     return order
 
 
+def frames_of(nodes: Sequence[Any], edges: Edges, order: Sequence[int]) -> List[Tuple[str, ...]]:
+    """The stack of loop frames of each node, from Enter and Exit.
+
+    An Exit belongs to the frame around the loop: what leaves is outside for its consumers.
+    """
+    frames: List[Tuple[str, ...]] = [()] * len(nodes)
+    for i in order:
+        node = nodes[i]
+        sources = [source for source, _ in edges.data[i]] + list(edges.control[i])
+        stacks = [frames[s] for s in sources if not nodes[s].op.endswith(LOOP_BACK)]
+        stack = max(stacks, key=len, default=())
+        if node.op in ("Enter", "RefEnter"):
+            stack = (*stack, node.attr["frame_name"].s.decode(errors="replace"))
+        elif node.op in ("Exit", "RefExit"):
+            stack = stack[:-1]
+        frames[i] = stack
+    return frames
+
+
+def loop_ends(
+    nodes: Sequence[Any], edges: Edges, frames: Sequence[Tuple[str, ...]]
+) -> Dict[int, List[int]]:
+    """For each Exit the NextIteration nodes of the loop it leaves: it fires after their last pass,
+    though no forward edge says so."""
+    passes: Dict[Tuple[str, ...], List[int]] = {}
+    for i, node in enumerate(nodes):
+        if node.op.endswith(LOOP_BACK):
+            passes.setdefault(frames[i], []).append(i)
+    return {
+        i: passes.get(frames[edges.data[i][0][0]], [])
+        for i, node in enumerate(nodes)
+        if node.op in ("Exit", "RefExit") and edges.data[i]
+    }
+
+
+def completion_order(
+    nodes: Sequence[Any], edges: Edges, ends: Mapping[int, Sequence[int]]
+) -> List[int]:
+    """A topological order in which every Exit also follows its `loop_ends`.
+
+    Raises ValueError where there is none: an executor would end without having run such a graph.
+    """
+    control = [[*own, *ends.get(i, ())] for i, own in enumerate(edges.control)]
+    consumers = [list(uses) for uses in edges.consumers]
+    for exit_, sources in ends.items():
+        for source in sources:
+            consumers[source].append((exit_, -1))
+    return topological(nodes, Edges(edges.data, control, consumers))
+
+
 def _hash(*parts: bytes) -> bytes:
     state = hashlib.blake2b(digest_size=16)
     for part in parts:

@@ -105,22 +105,6 @@ def annotate(
     return copy, types
 
 
-def _frames(graph: Any, edges: digest.Edges, order: Sequence[int]) -> List[Tuple[str, ...]]:
-    """The stack of loop frames of each node, from Enter and Exit."""
-    frames: List[Tuple[str, ...]] = [()] * len(graph.node)
-    for i in order:
-        node = graph.node[i]
-        sources = [source for source, _ in edges.data[i]] + list(edges.control[i])
-        stacks = [frames[source] for source in sources if graph.node[source].op != "NextIteration"]
-        stack = max(stacks, key=len, default=())
-        if node.op in ("Enter", "RefEnter"):
-            stack = (*stack, node.attr["frame_name"].s.decode())
-        elif node.op in ("Exit", "RefExit"):
-            stack = stack[:-1]
-        frames[i] = stack
-    return frames
-
-
 def _loop_body_entry(graph: Any, edges: digest.Edges, frames: Sequence[Tuple[str, ...]],
                      frame: Tuple[str, ...]) -> Optional[int]:  # fmt: skip
     """A node that runs once in every pass of the loop body: it reads a Switch on the condition."""
@@ -144,7 +128,7 @@ def add_timer(graph: Any, step: int, arm: int) -> Any:
     Raises Refused(HOOK_ERROR) where no such place is found.
     """
     edges = digest.edges_of(graph.node)
-    frames = _frames(graph, edges, digest.topological(graph.node, edges))
+    frames = digest.frames_of(graph.node, edges, digest.topological(graph.node, edges))
     updates = [i for i, node in enumerate(graph.node) if _is_step_work(node)]
     if not updates:
         raise reasons.Refused(reasons.HOOK_ERROR, "no update to hang the step timer on")

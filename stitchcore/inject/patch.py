@@ -160,7 +160,10 @@ def _check_whole(graph: Any, preserve: Iterable[str]) -> None:
         if name not in names:
             raise _refuse("a node that must stay was removed")
     try:
-        digest.topological(graph.node, digest.edges_of(graph.node))
+        edges = digest.edges_of(graph.node)
+        frames = digest.frames_of(graph.node, edges, digest.topological(graph.node, edges))
+        ends = digest.loop_ends(graph.node, edges, frames)
+        digest.completion_order(graph.node, edges, ends)
     except ValueError as error:
         raise _refuse(str(error)) from error
 

@@ -1,8 +1,8 @@
 """How much of a step's memory-intensive work is stitched, in the framework's own bytes.
 
-A node's bytes are what its operation reads and writes. Library calls, control flow and views are
-not memory-intensive; refused operations are, and stay in the denominator. A lookup reads as much of
-its table as it returns.
+A node's bytes are what its operation reads and writes. Library calls, control flow, views, and
+lists that hand tensors on by reference are not memory-intensive; refused operations are, and stay
+in the denominator. A lookup reads as much of its table as it returns.
 """
 
 from __future__ import annotations
@@ -16,6 +16,12 @@ from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.partition import Partition
 
 NOT_INTENSIVE = frozenset({Reason.LIBRARY_CALL, Reason.CONTROL_FLOW})
+BY_REFERENCE = frozenset(
+    {"TensorListPushBack", "TensorListPopBack", "TensorListGetItem", "TensorListSetItem"}
+)
+"""A tensor list holds references: these move no elements. Making a list from a tensor and stacking
+one do (tensorflow/core/kernels/list_kernels.h)."""
+
 LOOKUPS = ("Gather", "Resource", "Sparse")
 
 
@@ -39,8 +45,9 @@ def coverage(partition: Partition, shares: Mapping[str, float]) -> tuple[int, in
         counted = refused is not None and refused not in NOT_INTENSIVE
         if part is not Part.MEMBER and not counted:
             continue
-        rule = allow.ALLOWED.get(graph.nodes[i].op)
-        if rule is not None and rule.view:
+        operation = graph.nodes[i].op
+        rule = allow.ALLOWED.get(operation)
+        if operation in BY_REFERENCE or (rule is not None and rule.view):
             continue
         size = node_bytes(graph, i)
         everything += size

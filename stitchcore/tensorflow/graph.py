@@ -5,7 +5,7 @@ The graph is untrusted and may be damaged: whatever does not hold raises Refused
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -35,7 +35,9 @@ class GraphIndex:
     """Nodes by number, with what partitioning asks of them.
 
     `data[i]` and `control[i]` are node i's inputs, `consumers[i]` the (node, input position; -1 for
-    control) that use it, `order` a topological order without loop-back edges.
+    control) that use it. `frames[i]` names the while loops around a node, "" outside. `order` is
+    topological without loop-back edges; in it an Exit follows the NextIteration nodes of its loop,
+    `ends[exit]`, for it fires after their last pass.
     """
 
     graph: Any
@@ -45,6 +47,8 @@ class GraphIndex:
     control: tuple[tuple[int, ...], ...]
     consumers: tuple[tuple[tuple[int, int], ...], ...]
     order: tuple[int, ...]
+    ends: Mapping[int, Sequence[int]]
+    frames: tuple[str, ...]
 
     def shape(self, tensor: Edge) -> tuple[int, ...] | None:
         """Dimensions as Grappler inferred them (negative: unknown), None for an unknown rank."""
@@ -74,26 +78,6 @@ class GraphIndex:
     def output_types(self) -> tuple[tuple[str, ...], ...]:
         """Element types of every node's outputs."""
         return tuple(_output_types(node) for node in self.nodes)
-
-    @cached_property
-    def frames(self) -> tuple[str, ...]:
-        """Name of the while frame each node runs in; "" outside loops."""
-        frame = [""] * len(self.nodes)
-        parent: dict[str, str] = {"": ""}
-        for i in self.order:
-            node = self.nodes[i]
-            sources = [e.node for e in self.data[i]] + list(self.control[i])
-            inner = max((frame[s] for s in sources), key=len, default="")
-            if node.op in ("Enter", "RefEnter"):
-                name = f"{inner}/{node.attr['frame_name'].s.decode(errors='replace')}"
-                parent[name] = inner
-                frame[i] = name
-            elif node.op in ("Exit", "RefExit"):
-                # What leaves a loop is outside it for its consumers.
-                frame[i] = parent.get(inner, "")
-            else:
-                frame[i] = inner
-        return tuple(frame)
 
     @cached_property
     def deadness(self) -> tuple[frozenset[Predicate], ...]:
@@ -131,7 +115,9 @@ def index(graph: Any) -> GraphIndex:
     nodes = list(graph.node)
     try:
         edges = digest.edges_of(nodes)
-        order = digest.topological(nodes, edges)
+        frames = digest.frames_of(nodes, edges, digest.topological(nodes, edges))
+        ends = digest.loop_ends(nodes, edges, frames)
+        order = digest.completion_order(nodes, edges, ends)
     except ValueError as error:
         raise Refused("graph", Reason.PARSE_ERROR, str(error)) from error
     return GraphIndex(
@@ -142,6 +128,8 @@ def index(graph: Any) -> GraphIndex:
         tuple(tuple(sources) for sources in edges.control),
         tuple(tuple(uses) for uses in edges.consumers),
         tuple(order),
+        ends,
+        tuple("/".join(stack) for stack in frames),
     )
 
 

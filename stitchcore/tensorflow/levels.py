@@ -1,9 +1,10 @@
 """Levels: between which opaque nodes each node can run; what makes cutting acyclic.
 
-Along every edge the level does not fall, and it rises where a region would be left. So two members
-of one level and one kind have no path between them that leaves the region: any set of them is
-convex, and regions of one level cannot depend on each other in a cycle. One pass forward gives the
-earliest levels; one pass backward moves members later where that holds fewer bytes.
+Along every edge the level does not fall, and it rises where a region would be left; what leaves a
+loop comes after all that its passes compute. So two members of one level and one kind have no path
+between them that leaves the region: any set of them is convex, and regions of one level cannot
+depend on each other in a cycle. One pass forward gives the earliest levels; one pass backward moves
+members later where that holds fewer bytes.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def _earliest(
     origin: list[Kind | None] = [None] * len(graph.nodes)
     for i in graph.order:
         sources = [tensor.node for tensor in graph.data[i]] + list(graph.control[i])
+        sources += graph.ends.get(i, ())
         own = classes.parts[i]
         written = variables.before.get(i) if own is Part.READ else None
         for source in sources:

@@ -33,7 +33,8 @@ CASES = [
 ]
 LONG = [("mlp_function", "adam", "2.21"), ("tf1_session", "adam", "2.21")]
 STEPS = 50
-SHARE = 0.80
+SHARE = {"transformer_fit": 0.95}
+"""Least share of memory-intensive bytes in kernels of two operations or more; others 0.80."""
 
 pytestmark = pytest.mark.slow
 
@@ -149,4 +150,4 @@ def test_peak_memory(script: str, optimizer: str, version: str, runs: Make) -> N
 
 @pytest.mark.parametrize(("script", "optimizer", "version"), expected("share", CASES))
 def test_share_of_bytes_stitched(script: str, optimizer: str, version: str, runs: Make) -> None:
-    assert judges.bytes_share(runs(script, optimizer, version).store) >= SHARE
+    assert judges.bytes_share(runs(script, optimizer, version).store) >= SHARE.get(script, 0.80)

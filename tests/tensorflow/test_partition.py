@@ -31,9 +31,9 @@ def owners(cut: Partition) -> dict[int, int]:
 
 
 def successors(cut: Partition, node: int) -> list[int]:
-    """Consumers in the same pass of a loop."""
+    """Consumers in the same pass of a loop; after its last pass comes what leaves the loop."""
     if cut.graph.nodes[node].op == "NextIteration":
-        return []
+        return [exit_ for exit_, sources in cut.graph.ends.items() if node in sources]
     return [consumer for consumer, _ in cut.graph.consumers[node]]
 
 
@@ -300,3 +300,26 @@ def test_fused_batch_normalization_is_stitched_with_its_activation() -> None:
     assert cut.graph.shape(region.results[5]) == (0,)
     module = lower(subgraph(cut, region)).module
     assert len(module.outputs) == 6
+
+
+def test_what_leaves_a_loop_follows_all_its_passes() -> None:
+    """`scale` enters the loop as an invariant and only its passes read it: no forward path leads
+    from it to the loop's exit. Joined with what follows the loop, each would wait for the other."""
+    graph = tf.Graph()
+    with graph.as_default(), tf.control_dependencies(None):
+        tf.compat.v1.disable_control_flow_v2()
+        try:
+            x = tf.compat.v1.placeholder(tf.float32, (256, 256), name="x")
+            scale = tf.tanh(tf.matmul(tf.exp(x), x), name="scale")
+            _, last = tf.compat.v1.while_loop(
+                lambda i, y: i < 3, lambda i, y: (i + 1, tf.matmul(y, scale)), [0, x]
+            )
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+        tf.matmul(tf.sigmoid(last, name="after"), x, name="out")
+    cut = partition(pruned(graph, ["out"]))
+    together = [{cut.graph.nodes[i].name for i in region.members} for region in cut.regions]
+    assert not any({"scale", "after"} <= names for names in together)
+    assert contracted_is_acyclic(cut)
+    order = {i: position for position, i in enumerate(cut.graph.order)}
+    assert order[cut.graph.number["scale"]] < order[cut.graph.number["after"]]
