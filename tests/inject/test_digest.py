@@ -176,6 +176,28 @@ def test_loops_and_cycles() -> None:
         digest.number(dangling)
 
 
+def test_an_exit_follows_its_loops_passes() -> None:
+    """One node that reads the loop's exit and feeds its passes: no forward cycle, yet it waits for
+    itself, and an executor would end without having run it."""
+    kinds = ["A", "Enter", "Merge", "Switch", "NextIteration", "Exit", "Both", "Enter"]
+    inputs = [[], [0], [1], [2], [3], [3], [5], [6]]
+    graph = make(list(zip(kinds, inputs, strict=True)))
+    for number in (1, 7):
+        graph.node[number].attr["frame_name"].s = b"loop"
+    graph.node[2].input.append("n4")
+    graph.node[4].input.append("^n7")
+    edges = digest.edges_of(graph.node)
+    frames = digest.frames_of(graph.node, edges, digest.topological(graph.node, edges))
+    ends = digest.loop_ends(graph.node, edges, frames)
+    assert ends == {5: [4]}
+    with pytest.raises(ValueError, match="cycle"):
+        digest.completion_order(graph.node, edges, ends)
+    del graph.node[4].input[-1]
+    edges = digest.edges_of(graph.node)
+    order = digest.completion_order(graph.node, edges, ends)
+    assert order.index(5) > order.index(4)
+
+
 def chain(count: int) -> Any:
     return make([("Arg", [])] + [("Mul", [i, max(0, i - 3)]) for i in range(count - 1)])
 
