@@ -266,6 +266,7 @@ class _Choice:
             at_hand = (
                 context.lies(node)
                 or context.regional(node)
+                or (node is not value and not context.inner(context.axes.of(node)))
                 or (
                     node is not value
                     and (node in self.saved or node in self.read_back or node in self.invariant)
