@@ -6,6 +6,7 @@
 | STITCH_CACHE | folder of compiled translation units | `$XDG_CACHE_HOME/stitch/kernels` |
 | STITCH_KEY | file of the user's signing key | `$XDG_DATA_HOME/stitch/signing.key` |
 | STITCH_DUMP | folder for the text of every stage | no dump |
+| STITCH_RESTART | an edited file of such a folder, to go on from | from the start |
 | STITCH_PLANNER | planner by name | exhaustive |
 | STITCH_JOBS | compilers that run at a time | cores |
 | STITCH_WORKER_MEMORY | resident bytes the worker may use | 8 GiB |
@@ -40,6 +41,7 @@ class Options:
     worker_memory: int = 8 * 2**30
     worker_seconds: float = 600.0
     wait: float = 600.0
+    restart: Path | None = None
 
     @property
     def signature(self) -> str:
@@ -52,7 +54,7 @@ def read(environment: Mapping[str, str]) -> Options:
     home = Path(environment.get("HOME") or "/tmp")
     caches = Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "stitch"
     data = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share") / "stitch"
-    dump = environment.get("STITCH_DUMP")
+    dump, restart = environment.get("STITCH_DUMP"), environment.get("STITCH_RESTART")
     return Options(
         store=Path(environment.get("STITCH_STORE") or caches / "store").absolute(),
         cache=Path(environment.get("STITCH_CACHE") or caches / "kernels").absolute(),
@@ -63,6 +65,7 @@ def read(environment: Mapping[str, str]) -> Options:
         worker_memory=int(_number(environment, "STITCH_WORKER_MEMORY", 8 * 2**30, 2**28, 2**50)),
         worker_seconds=_number(environment, "STITCH_WORKER_SECONDS", 600, 1, 86400),
         wait=_number(environment, "STITCH_WAIT", 600, 0, 86400),
+        restart=Path(restart).absolute() if restart else None,
     )
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stitchcore import reporting
+from stitchcore import edited, reporting
 from stitchcore.artifact import package
 from stitchcore.artifact import report as reports
 from stitchcore.artifact.keys import artifact_key
@@ -25,13 +25,14 @@ from stitchcore.artifact.launch import RegionProgram
 from stitchcore.artifact.manifest import Expectation, KernelEntry, Manifest, Patch
 from stitchcore.artifact.sign import load_or_create_key
 from stitchcore.artifact.store import Store, open_store
+from stitchcore.debug import texts
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.hlo.module import Module
 from stitchcore.options import Options
 from stitchcore.plan.cost import total
 from stitchcore.program import Build, build, program, stitched_share
-from stitchcore.proof import Proof, prove
+from stitchcore.proof import Proof, References, measure, verify
 from stitchcore.reporting import Outcome
 from stitchcore.stages import BuildOptions
 from stitchcore.target.toolchain import find_compiler
@@ -72,6 +73,7 @@ class Work:
     made: Build | None = None
     proof: Proof | None = None
     programs: Mapping[str, RegionProgram] = field(default_factory=dict)
+    references: Mapping[str, References] = field(default_factory=dict)
     patch: Patch | None = None
     refusals: tuple[Refusal, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -90,9 +92,12 @@ def optimize(
     digest = request.name
     try:
         asked = _read(request)
+        options = _options_of(options, digest)
         key = _key(asked, device, options)
-        if package.exists(opened, key):
-            opened.answer(digest, {"status": "ready", "key": key})
+        ready = {"status": "ready", "key": key} | ({"edited": True} if options.restart else {})
+        known = package.exists(opened, key)
+        if known and (options.dump is None or options.dump.exists()):
+            opened.answer(digest, ready)
             return key
 
         def report(stage: str, done: int, total_: int) -> None:
@@ -100,15 +105,17 @@ def optimize(
             opened.answer(digest, pending)
 
         work = Work(asked, device, options, report)
-        stages = STAGES if prove_regions else [s for s in STAGES if s[0] != "prove"]
-        for number, (name, run) in enumerate(stages):
-            report(name, number, len(stages))
+        stages = [s for s in STAGES if prove_regions or s.name not in PROVING]
+        for number, stage in enumerate(stages):
+            report(stage.name, number, len(stages))
             start = time.perf_counter()
-            work = run(work)
-            work = replace(work, seconds={**work.seconds, name: time.perf_counter() - start})
+            work = stage.run(work)
+            work = replace(work, seconds={**work.seconds, stage.name: time.perf_counter() - start})
+            _dump(work, stage)
         if prove_regions:
-            _publish(work, key, opened)
-            opened.answer(digest, {"status": "ready", "key": key})
+            if not known:
+                _publish(work, key, opened)
+            opened.answer(digest, ready)
         return key
     except Refused as refused:
         return _refuse(opened, digest, refused.refusal)
@@ -126,11 +133,32 @@ def _read(folder: Path) -> Request:
         raise Refused(str(folder), Reason.STORE_UNREADABLE, str(error)) from error
 
 
+def _options_of(options: Options, digest: str) -> Options:
+    """Dumps of a request go to a folder of its own; an edited stage is of the request in whose
+    folder it lies."""
+    name, restart = digest[:12], options.restart
+    return replace(
+        options,
+        dump=options.dump / name if options.dump is not None else None,
+        restart=restart if restart is not None and name in restart.parts else None,
+    )
+
+
+def _dump(work: Work, stage: Stage) -> None:
+    folder = work.options.dump
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{STAGES.index(stage):02d}_{stage.name}.txt"
+        (folder / name).write_text(stage.text(work, folder), encoding="utf-8")
+
+
 def _key(request: Request, device: Device, options: Options) -> str:
     """The artifact's key. The digest covers the input signature: shapes are hashed with nodes."""
     compiler = find_compiler().version
     preserved = json.dumps(sorted(request.meta.get("preserve", ())))
     settings = f"{options.signature};preserve={preserved}"
+    if options.restart is not None:
+        settings += f";{options.restart.name}={edited.read(options.restart).text}"
     return artifact_key(
         request.digest, "", device.target, request.tf, KERNEL_ABI, compiler, settings
     )
@@ -202,26 +230,45 @@ def _with_programs(work: Work) -> Work:
 
 def build_options(options: Options) -> BuildOptions:
     """What the compiler's stages need of the process's settings."""
-    return BuildOptions(options.planner, options.jobs, options.cache, options.dump)
+    return BuildOptions(options.planner, options.jobs, options.cache, options.dump, options.restart)
 
 
-def _prove(work: Work) -> Work:
-    """Verify each distinct region against TensorFlow, and drop what is wrong or slower."""
+def _verify(work: Work) -> Work:
+    """Judge each distinct region against TensorFlow, and drop what is wrong."""
     from stitchcore.tensorflow import region_run
 
     assert work.made is not None
-    references = {
-        key: (
-            region_run.runner(work.lowered[key].subgraph),
-            region_run.empty(work.lowered[key].subgraph),
-        )
-        for key in work.programs
-    }
+    references = {}
+    for key in work.programs:
+        function = work.lowered[key].subgraph
+        plain, call = region_run.runner(function), region_run.empty(function)
+        references[key] = References(plain, region_run.under_xla(function), call)
+    proof = verify(work.made, work.programs, references, work.report)
+    return _proved(replace(work, references=references), proof)
+
+
+def _measure(work: Work) -> Work:
+    """Time each distinct region beside TensorFlow and XLA, those that weigh most first, and drop
+    what is slower."""
+    assert work.made is not None
+    assert work.proof is not None
+    built, uses = work.made.regions, Counter(work.regions.values())
+    ordered = sorted(
+        work.programs, key=lambda key: uses[key] * built[key].plan.planned.seconds, reverse=True
+    )
+    programs = {key: work.programs[key] for key in ordered}
     threads = int(work.request.meta.get("threads", 1))
-    proof = prove(work.made, work.programs, references, threads, work.report)
+    proof = measure(
+        work.made, programs, work.references, work.proof, work.device, threads, work.report
+    )
+    return _proved(work, proof)
+
+
+def _proved(work: Work, proof: Proof) -> Work:
     kept = {key: value for key, value in work.programs.items() if key not in proof.refused}
-    refusals = work.refusals + tuple(proof.refused.values())
-    return replace(work, proof=proof, programs=kept, refusals=refusals)
+    told = set(work.proof.refused) if work.proof is not None else set()
+    added = tuple(refusal for key, refusal in proof.refused.items() if key not in told)
+    return replace(work, proof=proof, programs=kept, refusals=work.refusals + added)
 
 
 def _patch(work: Work) -> Work:
@@ -239,14 +286,25 @@ def _patch(work: Work) -> Work:
     return replace(work, patch=patch(work.partition, chosen))
 
 
-STAGES: tuple[tuple[str, Callable[[Work], Work]], ...] = (
-    ("partition", _partition),
-    ("lower", _lower),
-    ("build", _build),
-    ("prove", _prove),
-    ("patch", _patch),
+@dataclass(frozen=True)
+class Stage:
+    """`text` tells what the stage made, for people; it may write further files to the folder."""
+
+    name: str
+    run: Callable[[Work], Work]
+    text: Callable[[Work, Path], str]
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage("partition", _partition, lambda w, _: texts.partition(w.partition)),
+    Stage("lower", _lower, lambda w, to: texts.lowered(w.regions, w.lowered, w.refusals, to)),
+    Stage("build", _build, lambda w, _: texts.built(w.made, w.programs) if w.made else ""),
+    Stage("verify", _verify, lambda w, _: texts.verified(w.proof) if w.proof else ""),
+    Stage("measure", _measure, lambda w, _: texts.measured(w.proof) if w.proof else ""),
+    Stage("patch", _patch, lambda w, _: texts.patch(w.patch) if w.patch else ""),
 )
 """From a request to a patch, in order; publishing follows."""
+PROVING = frozenset({"verify", "measure"})
 
 
 # ---- the artifact ------------------------------------------------------------------------------

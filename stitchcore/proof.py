@@ -1,17 +1,27 @@
-"""Proof of a build: every distinct region right and not slower, or refused."""
+"""Proof of a build: every distinct region right and not slower, or refused.
+
+Times are the region's own: what a call from outside costs is taken off each contestant, and our
+launches pay what the framework's executor asks for one operation each. XLA is timed beside the
+framework and told; the verdict is against the framework, which runs what is not stitched.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from stitchcore.artifact.launch import RegionProgram
-from stitchcore.errors import Reason, Refusal
+from stitchcore.device.records import Device
+from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.hlo.module import Module
 from stitchcore.program import Build
 from stitchcore.stages import Progress
 from stitchcore.target.cpu_runtime import CheckFailed, CpuKernel, load_library
-from stitchcore.verify.measure import Ratio, paired_ratio
+from stitchcore.verify.measure import Comparison, Ratio, paired_ratio
 from stitchcore.verify.region import (
     SLOWER,
     Reference,
@@ -21,27 +31,53 @@ from stitchcore.verify.region import (
     time_region,
 )
 
-TIMED_SECONDS = 0.001
-"""Regions estimated below this are not timed alone: calling them from outside costs as much. The
-job's own paired blocks judge them (rulings.md 19)."""
-
 SYMBOL_SIZE = 32
 """What each symbol is bound to in a proof."""
 
-LIMIT_SECONDS = 1.5
-"""Longest that one region is timed."""
+REGION_SECONDS = 1.0
+"""Longest that one region is timed, XLA's compilation not counted."""
+
+TOTAL_SECONDS = 30.0
+"""Longest that all regions of an artifact are timed; those that weigh most come first."""
+
+XLA_SHARE = 0.5
+"""XLA compiles a region to be timed beside it only in this first part of TOTAL_SECONDS."""
+
+CALL_SHARE = 0.2
+"""A region that takes the framework less than this share of what calling it from outside costs
+cannot be timed from there: the job's own paired blocks judge it (rulings.md 19)."""
+
+
+@dataclass(frozen=True)
+class References:
+    """A region by the framework, by XLA (which raises Refused where it cannot), and an empty call
+    of the framework's with the region's arguments."""
+
+    framework: Reference
+    xla: Reference
+    call: Reference
+
+
+@dataclass(frozen=True)
+class RegionTiming:
+    """Medians of one run's seconds, by contestant ("framework", "stitched", "xla", net of "call"),
+    and stitched time over the framework's and XLA's. `note` says what was not timed, and why."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    ratio: Ratio | None = None
+    xla_ratio: Ratio | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class RegionProof:
-    """A region's check and, where it was timed, stitched time over the framework's."""
+    """A region's check and, once measured, its timing."""
 
     check: RegionCheck
-    ratio: Ratio | None
-    seconds: Mapping[str, float]
+    timing: RegionTiming = RegionTiming()
 
     def summary(self) -> dict[str, Any]:
-        """For report.json."""
+        """For report.json. Intervals are [low, median, high]."""
         found: dict[str, Any] = {
             "passed": self.check.passed,
             "informative": self.check.informative,
@@ -49,9 +85,14 @@ class RegionProof:
             "worst_error": max((j.worst_ours for j in self.check.judgements), default=0.0),
             "framework_error": max((j.worst_theirs for j in self.check.judgements), default=0.0),
         }
-        if self.ratio is not None:
-            found |= {"ratio": [self.ratio.low, self.ratio.value, self.ratio.high]}
-            found |= {"seconds": dict(self.seconds)}
+        timing = self.timing
+        for name, ratio in (("ratio", timing.ratio), ("xla_ratio", timing.xla_ratio)):
+            if ratio is not None:
+                found[name] = [ratio.low, ratio.value, ratio.high]
+        if timing.seconds:
+            found["seconds"] = dict(timing.seconds)
+        if timing.note:
+            found["note"] = timing.note
         return found
 
 
@@ -62,49 +103,140 @@ class Proof:
     regions: Mapping[str, RegionProof]
     refused: Mapping[str, Refusal]
 
+    def figures(self) -> dict[str, str]:
+        """How much was proved, for the report's reader."""
+        proofs = self.regions.values()
+        timed = sum(proof.timing.ratio is not None for proof in proofs)
+        beside = sum(proof.timing.xla_ratio is not None for proof in proofs)
+        told = f"{timed} of {len(self.regions)}, {beside} beside XLA"
+        notes: dict[str, int] = {}
+        for proof in proofs:
+            if proof.timing.ratio is None and proof.check.passed:
+                notes[proof.timing.note] = notes.get(proof.timing.note, 0) + 1
+        told += "".join(f"; {count} not: {note}" for note, count in notes.items())
+        return {"Distinct regions timed": told}
 
-def prove(
+
+def verify(
     made: Build,
     programs: Mapping[str, RegionProgram],
-    references: Mapping[str, tuple[Reference, Reference]],
-    threads: int,
+    references: Mapping[str, References],
     progress: Progress | None = None,
 ) -> Proof:
-    """Check and time every region. `references`: (the region, an empty call) by the framework."""
-    libraries = [load_library(library.data) for library in made.libraries]
+    """Judge every region's results against the framework's and float64."""
+    runners = _runners(made, programs)
     proofs: dict[str, RegionProof] = {}
     refused: dict[str, Refusal] = {}
-    for number, (key, chosen) in enumerate(programs.items()):
+    for number, (key, runner) in enumerate(runners.items()):
         if progress is not None:
-            progress("prove", number, len(programs))
-        kernels = (CpuKernel(libraries[one.library], one.kernel) for one in chosen.launches)
-        runner = Runner(chosen, tuple(kernels))
+            progress("verify", number, len(runners))
+        module = made.regions[key].module
+        bindings = dict.fromkeys(module.symbols, SYMBOL_SIZE)
         try:
-            proofs[key] = _proof(made, key, runner, references[key], threads)
+            check = check_region(runner, module, references[key].framework, bindings)
         except CheckFailed as error:
             refused[key] = Refusal(key[:12], Reason.WRONG_RESULT, str(error))
             continue
-        found = proofs[key]
-        if not found.check.passed:
-            refused[key] = Refusal(key[:12], Reason.WRONG_RESULT, found.check.detail)
-        elif found.ratio is not None and found.ratio.low > SLOWER:
-            refused[key] = Refusal(key[:12], Reason.SLOWER, f"time ratio {found.ratio}")
+        proofs[key] = RegionProof(check)
+        if not check.passed:
+            refused[key] = Refusal(key[:12], Reason.WRONG_RESULT, check.detail)
     return Proof(proofs, refused)
 
 
-def _proof(
-    made: Build, key: str, runner: Runner, references: tuple[Reference, Reference], threads: int
-) -> RegionProof:
-    region = made.regions[key]
-    bindings = dict.fromkeys(region.module.symbols, SYMBOL_SIZE)
-    check = check_region(runner, region.module, references[0], bindings)
-    if not check.passed or region.plan.planned.seconds < TIMED_SECONDS:
-        return RegionProof(check, None, {})
-    times = time_region(
-        runner, region.module, *references, bindings, threads, limit_seconds=LIMIT_SECONDS
-    )
-    call = times.median("call")
-    framework = times.seconds["framework"] - call
-    ratio = paired_ratio(times.seconds["stitched"], framework.clip(min=1e-9))
-    medians = {name: times.median(name) for name in ("framework", "stitched", "call")}
-    return RegionProof(check, ratio, medians)
+def measure(
+    made: Build,
+    programs: Mapping[str, RegionProgram],
+    references: Mapping[str, References],
+    proof: Proof,
+    device: Device,
+    threads: int,
+    progress: Progress | None = None,
+    total_seconds: float = TOTAL_SECONDS,
+) -> Proof:
+    """Time the regions that are right beside the framework; those that are slower are refused.
+
+    `programs` are in the order in which they are timed for `total_seconds` altogether.
+    """
+    runners = _runners(made, programs)
+    proofs, refused = dict(proof.regions), dict(proof.refused)
+    began = time.perf_counter()
+    for number, (key, runner) in enumerate(runners.items()):
+        if progress is not None:
+            progress("measure", number, len(runners))
+        spent = time.perf_counter() - began
+        if spent > total_seconds:
+            note = f"the {total_seconds:g} s for timing were spent on regions that weigh more"
+            proofs[key] = replace(proofs[key], timing=RegionTiming(note=note))
+            continue
+        timer = _Timer(made.regions[key].module, runner, references[key], device, threads)
+        timing = timer.run(with_xla=spent <= XLA_SHARE * total_seconds)
+        proofs[key] = replace(proofs[key], timing=timing)
+        if timing.ratio is not None and timing.ratio.low > SLOWER:
+            detail = f"{timing.ratio} of the framework's time, {_figures(timing)}"
+            refused[key] = Refusal(key[:12], Reason.SLOWER, detail)
+    return Proof(proofs, refused)
+
+
+def _runners(made: Build, programs: Mapping[str, RegionProgram]) -> dict[str, Runner]:
+    libraries = [load_library(library.data) for library in made.libraries]
+    return {
+        key: Runner(
+            chosen,
+            tuple(CpuKernel(libraries[one.library], one.kernel) for one in chosen.launches),
+        )
+        for key, chosen in programs.items()
+    }
+
+
+def _figures(timing: RegionTiming) -> str:
+    return ", ".join(f"{name} {value * 1e6:.1f} µs" for name, value in timing.seconds.items())
+
+
+@dataclass(frozen=True)
+class _Timer:
+    """One region and those it runs against."""
+
+    module: Module
+    runner: Runner
+    references: References
+    device: Device
+    threads: int
+
+    def run(self, with_xla: bool) -> RegionTiming:
+        """Interleaved times. XLA's absence is a note, not a failure."""
+        bindings = dict.fromkeys(self.module.symbols, SYMBOL_SIZE)
+        rivals = {"framework": self.references.framework, "call": self.references.call}
+        note = "" if with_xla else "no time left for XLA's compiler"
+
+        def timed() -> Comparison:
+            return time_region(
+                self.runner, self.module, rivals, bindings, self.threads, REGION_SECONDS
+            )
+
+        if with_xla:
+            rivals["xla"] = self.references.xla
+        try:
+            times = timed()
+        except Refused as refused:
+            note = f"no XLA: {refused.refusal.detail}"
+            del rivals["xla"]
+            times = timed()
+        return self._timing(times, note)
+
+    def _timing(self, times: Comparison, note: str) -> RegionTiming:
+        """What each contestant takes without what it costs to call it from here."""
+        call, launches = times.median("call"), len(self.runner.kernels)
+        own = times.seconds["stitched"] - times.seconds["idle"]
+        net = {"stitched": own.clip(min=0.0) + launches * self.device.launch_seconds}
+        for name in ("framework", "xla"):
+            if name in times.seconds:
+                net[name] = (times.seconds[name] - times.seconds["call"]).clip(min=1e-9)
+        seconds = {name: float(np.median(values)) for name, values in net.items()}
+        told = {
+            name: paired_ratio(net["stitched"], net[name])
+            for name in ("framework", "xla")
+            if name in net and seconds[name] >= CALL_SHARE * call
+        }
+        if "framework" not in told:
+            note = f"shorter than {CALL_SHARE:g} of what a call from outside costs"
+        return RegionTiming(seconds | {"call": call}, told.get("framework"), told.get("xla"), note)

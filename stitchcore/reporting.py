@@ -79,6 +79,7 @@ def report(outcome: Outcome) -> Report:
         seconds_before=expect.seconds_before,
         seconds_after=expect.seconds_after,
         seconds={**outcome.seconds, **{f"build.{k}": v for k, v in outcome.made.seconds.items()}},
+        figures=outcome.proof.figures() if outcome.proof is not None else {},
         regions=_regions(outcome),
         scalar_loops=tuple(
             f"{loop.loop}: {loop.reason}" for one in libraries for loop in one.scalar_loops

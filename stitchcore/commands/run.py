@@ -91,7 +91,8 @@ def _prepare(
         options.store.mkdir(parents=True, exist_ok=True)
         (options.store / "sessions" / session).mkdir(parents=True)
         key = sign.public_hex(sign.load_or_create_key(options.key))
-        _forget(open_store(str(options.store)), fresh)
+        again = fresh or options.dump is not None or options.restart is not None
+        _forget(open_store(str(options.store)), again)
     except (OSError, ValueError, Refused) as error:
         click.echo(f"[stitch] store_unreadable: {error}; the job runs unchanged", err=True)
         return plain, False
@@ -100,14 +101,16 @@ def _prepare(
 
 
 def _forget(store: Store, everything: bool) -> None:
-    """Drop answers that a new run should ask for again."""
+    """Drop answers that a new run should ask for again; what was built from an edited stage is of
+    the run that asked for it."""
     for name in store.list("answers"):
         try:
             answer = json.loads(store.read("answers", name))
         except ValueError:
             answer = {}
         unfinished = answer.get("status") != "ready" and answer.get("reason", "") in RETRIED
-        if everything or unfinished or answer.get("status") == "pending":
+        passing = answer.get("status") == "pending" or answer.get("edited", False)
+        if everything or unfinished or passing:
             store.filesystem.rm_file(store.path("answers", name))
 
 

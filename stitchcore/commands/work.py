@@ -34,7 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if target not in DEVICES:
         raise Refused(target, Reason.WRONG_TARGET, "no device record of this name")
     options = Options(
-        store, given.cache, given.key, given.dump, planner=given.planner, jobs=given.jobs
+        store,
+        given.cache,
+        given.key,
+        given.dump,
+        planner=given.planner,
+        jobs=given.jobs,
+        restart=given.restart,
     )
     optimize(request, str(store), DEVICES[target], options)
     return 0
@@ -46,6 +52,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name in ("--store", "--cache", "--key"):
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--dump", type=Path, default=None)
+    parser.add_argument("--restart", type=Path, default=None)
     parser.add_argument("--planner", required=True)
     parser.add_argument("--jobs", type=int, required=True)
     return parser.parse_args(arguments)

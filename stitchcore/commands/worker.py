@@ -97,6 +97,8 @@ def _command(digest: str, options: Options, python: str, polite: bool) -> list[s
     ]
     if options.dump is not None:
         command += ["--dump", str(options.dump)]
+    if options.restart is not None:
+        command += ["--restart", str(options.restart)]
     return ["nice", "-n", str(NICE), *command] if polite else command
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from stitchcore.errors import Reason, Refused
 from stitchcore.tensorflow.lower import Subgraph, as_function
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -18,6 +19,21 @@ def runner(function: Subgraph, jit: bool = False) -> Callable[[Sequence[Array]],
     the same arrays again does not time their copies."""
     region = as_function(function, jit)
     return _with_tensors(region)
+
+
+def under_xla(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
+    """The region compiled by XLA at its first call, which raises Refused(LOWERING_FAILED) where XLA
+    cannot."""
+    run = runner(function, jit=True)
+
+    def compiled(given: Sequence[Array]) -> list[Array]:
+        try:
+            return run(given)
+        except (tf.errors.OpError, ValueError, TypeError) as error:
+            message = str(error).strip().splitlines()[0][:200]
+            raise Refused("region", Reason.LOWERING_FAILED, message) from error
+
+    return compiled
 
 
 def empty(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
