@@ -20,6 +20,7 @@ IGNORED_ATTRIBUTES = frozenset(
 LOOP_BACK = "NextIteration"  # its edge into Merge closes a loop
 MASKED = -1
 UNKNOWN_RANK = -(2**63)
+REFINEMENTS = 8
 
 
 @dataclass(frozen=True)
@@ -249,10 +250,21 @@ def _shapes(node: Any) -> List[List[int]]:
     ]
 
 
-def _propagate(
-    nodes: Sequence[Any], edges: Edges, local: Sequence[bytes], order: Sequence[int]
-) -> List[bytes]:
-    """Hash of each node's surroundings: what it computes from, then what is done with it."""
+def _propagate(edges: Edges, local: Sequence[bytes], order: Sequence[int]) -> List[bytes]:
+    """Hash of each node's surroundings: what it computes from, then what is done with it, and again
+    until no more nodes are told apart. Equal hashes then mean symmetric places in all but odd
+    graphs; those only miss a cached artifact."""
+    full = _round(edges, local, order)
+    for _ in range(REFINEMENTS):
+        classes = len(set(full))
+        full = _round(edges, full, order)
+        if len(set(full)) == classes:
+            break
+    return full
+
+
+def _round(edges: Edges, local: Sequence[bytes], order: Sequence[int]) -> List[bytes]:
+    """One pass along the edges and one back."""
     forward = list(local)
     for i in order:
         data = [forward[s] + port.to_bytes(4, "little") for s, port in edges.data[i]]
@@ -326,7 +338,7 @@ def number(graph: Any, preserve: Iterable[str] = ()) -> Numbering:
         _hash(own[i], _masked(shapes[i]), b"preserved" if node.name in kept else b"")
         for i, node in enumerate(nodes)
     ]
-    full = _propagate(nodes, edges, local, topological(nodes, edges))
+    full = _propagate(edges, local, topological(nodes, edges))
     order = _canonical_order(edges, full)
     position = {i: number for number, i in enumerate(order)}
     symbol, alias = _FirstSeen(), _FirstSeen()

@@ -80,6 +80,15 @@ def test_equal_digests_mean_an_isomorphism(graph: Any, seed: int) -> None:
     assert set(mapped.values()) == set(table.values())
 
 
+def test_twins_are_told_apart_by_their_parents_children() -> None:
+    """Grandchildren that look alike until one knows how many siblings each has."""
+    graph = make([("A", inputs) for inputs in ([], [0], [0], [], [], [1], [1], [], [], [2])])
+    for i in (0, 3, 4, 7, 8):
+        graph.node[i].attr["index"].i = i
+    for seed in range(20):
+        assert digest.number(renamed(graph, seed)[0]).digest == digest.number(graph).digest
+
+
 BASE = [("Arg", []), ("Arg", []), ("Mul", [0, 1]), ("Sub", [2, 0]), ("Out", [3])]
 
 
