@@ -76,6 +76,7 @@ class Work:
     references: Mapping[str, References] = field(default_factory=dict)
     patch: Patch | None = None
     refusals: tuple[Refusal, ...] = ()
+    figures: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -271,14 +272,34 @@ def _proved(work: Work, proof: Proof) -> Work:
     return replace(work, proof=proof, programs=kept, refusals=work.refusals + added)
 
 
-def _patch(work: Work) -> Work:
-    from stitchcore.tensorflow.patching import patch
+def _limit(work: Work) -> Work:
+    """Leave regions as they were with which a step would hold more memory than the untouched."""
+    from stitchcore.tensorflow.memory import limited
 
-    chosen = [
+    refused, before, after = limited(work.partition, _chosen(work))
+    figure = f"{before.bytes:,} → {after.bytes:,}"
+    if refused:
+        figure += f", {len(refused)} regions left as they were for it"
+    return replace(
+        work,
+        regions={name: key for name, key in work.regions.items() if name not in refused},
+        refusals=work.refusals + tuple(refused.values()),
+        figures={**work.figures, "Live bytes of a step, estimated": figure},
+    )
+
+
+def _chosen(work: Work) -> list[tuple[Any, Any, RegionProgram]]:
+    return [
         (region, work.functions[region.name], work.programs[key])
         for region in work.partition.regions
         if (key := work.regions.get(region.name, "")) in work.programs
     ]
+
+
+def _patch(work: Work) -> Work:
+    from stitchcore.tensorflow.patching import patch
+
+    chosen = _chosen(work)
     if not chosen:
         counts = Counter(refusal.reason for refusal in work.refusals)
         reason, _ = counts.most_common(1)[0] if counts else (Reason.REGION_TOO_SMALL, 0)
@@ -301,6 +322,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("build", _build, lambda w, _: texts.built(w.made, w.programs) if w.made else ""),
     Stage("verify", _verify, lambda w, _: texts.verified(w.proof) if w.proof else ""),
     Stage("measure", _measure, lambda w, _: texts.measured(w.proof) if w.proof else ""),
+    Stage("limit", _limit, lambda w, _: texts.limited(w.figures, w.refusals)),
     Stage("patch", _patch, lambda w, _: texts.patch(w.patch) if w.patch else ""),
 )
 """From a request to a patch, in order; publishing follows."""
@@ -336,6 +358,7 @@ def _publish(work: Work, key: str, store: Store) -> None:
             work.refusals,
             manifest.expect,
             work.seconds,
+            work.figures,
         )
     )
     files = {"report.json": reports.encode(report), "report.html": reports.html(report).encode()}

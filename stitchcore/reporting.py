@@ -47,6 +47,7 @@ class Outcome:
     refusals: Sequence[Refusal]
     expect: Expectation
     seconds: Mapping[str, float]
+    figures: Mapping[str, str]
 
 
 def report(outcome: Outcome) -> Report:
@@ -79,7 +80,10 @@ def report(outcome: Outcome) -> Report:
         seconds_before=expect.seconds_before,
         seconds_after=expect.seconds_after,
         seconds={**outcome.seconds, **{f"build.{k}": v for k, v in outcome.made.seconds.items()}},
-        figures=outcome.proof.figures() if outcome.proof is not None else {},
+        figures={
+            **(outcome.proof.figures() if outcome.proof is not None else {}),
+            **outcome.figures,
+        },
         regions=_regions(outcome),
         scalar_loops=tuple(
             f"{loop.loop}: {loop.reason}" for one in libraries for loop in one.scalar_loops

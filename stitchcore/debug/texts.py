@@ -15,7 +15,7 @@ import msgspec
 
 from stitchcore.artifact.launch import RegionProgram
 from stitchcore.artifact.manifest import Patch
-from stitchcore.errors import Refusal
+from stitchcore.errors import Reason, Refusal
 from stitchcore.program import Build
 from stitchcore.proof import Proof
 
@@ -112,6 +112,12 @@ def measured(proof: Proof) -> str:
         for rival, ratio in (("the framework", timing.ratio), ("XLA", timing.xla_ratio)):
             lines += [f"  stitched / {rival} {ratio}"] if ratio is not None else []
     return _text([*lines, *_refusals(proof.refused.values())])
+
+
+def limited(figures: Mapping[str, str], refusals: Sequence[Refusal]) -> str:
+    """Live bytes, and what was left as it was for them."""
+    lines = [f"{name}: {told}" for name, told in figures.items()]
+    return _text([*lines, *_refusals(r for r in refusals if r.reason is Reason.MEMORY)])
 
 
 def patch(made: Patch) -> str:
