@@ -1,7 +1,9 @@
 """`python -m bench.jobs [SCRIPT...]`: real training scripts, untouched against stitched.
 
-Runs of the two alternate (each a process of its own, from the same initial variables); a run's
-figure is the median of its steps after the first ones. Ratios have 95 % intervals over the pairs.
+Two measurements of speed. *Within one run* blocks of stitched steps alternate with blocks of the
+original step (STITCH_CONTROL=0.5), so that both meet the same machine: the ratio and its 95 %
+interval are the job's own, over pairs of neighbouring blocks. *Between runs* processes alternate,
+each from the same initial variables: what the hook itself costs is in it, and the machine's drift.
 Prints the bars beside what was measured: speed, losses over the whole run, memory, bytes.
 """
 
@@ -33,14 +35,16 @@ SCRIPTS = (
     "fit_jit",
     "tf1_ref",
 )
+WITHIN_STEPS = 200
 WARM_STEPS = 10
 """Steps left out of a run's figure: tracing, first page faults."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One script. Seconds are medians of run medians; `speedup` above 1 means stitched is faster.
+    """One script. Seconds are medians of run medians; ratios above 1 mean stitched is faster.
 
+    `within` compares blocks of one run, `speedup` runs; None where none could be measured.
     `losses_apart` and `losses_bar` are of the whole run (tests/jobs/judge.py).
     """
 
@@ -48,6 +52,7 @@ class Row:
     optimizer: str
     seconds: float
     stitched_seconds: float
+    within: Ratio | None
     speedup: Ratio | None
     losses_apart: float
     losses_bar: float
@@ -61,6 +66,15 @@ def step_seconds(record: judges.Record) -> float:
     return float(np.median(record.seconds[WARM_STEPS:]))
 
 
+def within_one_run(record: judges.Record) -> Ratio | None:
+    """The speed-up that the job itself measured, of the graph with the most stitched steps."""
+    measured = [step for step in record.summary.get("steps", []) if step["ratio"] is not None]
+    if not measured:
+        return None
+    value, low, high = max(measured, key=lambda step: step["steps"])["ratio"]
+    return Ratio(1 / value, 1 / high, 1 / low)
+
+
 def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
     """Alternate untouched and stitched runs. The first stitched run makes the artifact."""
     base = folder / f"{job.script}-{job.optimizer}"
@@ -68,6 +82,9 @@ def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
     start = ["--checkpoint", str(first.out / "initial.npz")]
     threads = judges.thread_counts(job, base, steps, start, (1,))
     judges.stitched(job, base / "cold", steps, base / "store", start)
+    alternating = judges.stitched(
+        job, base / "within", WITHIN_STEPS, base / "store", start, {"STITCH_CONTROL": "0.5"}
+    )
     plain, stitched = [], []
     for pair in range(pairs):
         plain.append(judges.untouched(job, base / f"plain{pair}", steps, start))
@@ -84,6 +101,7 @@ def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
         job.optimizer,
         float(np.median(before)),
         float(np.median(after)),
+        within_one_run(alternating),
         paired_ratio(before, after),
         apart,
         judges.losses_bar([plain[0], *threads]),
@@ -97,19 +115,19 @@ def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
 def failed(job: judges.Job, why: Exception) -> Row:
     nan = float("nan")
     note = str(why).splitlines()[-1][:300]
-    return Row(job.script, job.optimizer, nan, nan, None, nan, nan, nan, 0.0, False, note)
+    return Row(job.script, job.optimizer, nan, nan, None, None, nan, nan, nan, 0.0, False, note)
 
 
 def text(rows: Sequence[Row]) -> str:
     lines = [
-        "| script | optimizer | untouched ms | stitched ms | speed-up [95 %] | losses apart (bar) "
-        "| memory | bytes stitched |",
-        "|---" * 8 + "|",
+        "| script | optimizer | untouched ms | stitched ms | speed-up within a run [95 %] "
+        "| between runs | losses apart (bar) | memory | bytes stitched |",
+        "|---" * 9 + "|",
     ]
     for row in rows:
         lines.append(
             f"| {row.script} | {row.optimizer} | {row.seconds * 1e3:.1f} "
-            f"| {row.stitched_seconds * 1e3:.1f} | {row.speedup or '-'} "
+            f"| {row.stitched_seconds * 1e3:.1f} | {row.within or '-'} | {row.speedup or '-'} "
             f"| {row.losses_apart:.1e} ({row.losses_bar:.1e}) | {row.memory_ratio:.3f} "
             f"| {row.bytes_share:.0%}{'' if row.stitched else ' (not swapped in)'} |"
         )
@@ -123,14 +141,12 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     except ImportError:
         print(f"no plot: pip install matplotlib to get {path.name}")
         return
-    shown = [row for row in rows if row.speedup is not None]
+    shown = [row for row in rows if row.within is not None]
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots()
-    heights = [row.speedup.value for row in shown if row.speedup is not None]
-    spread = [
-        [r.speedup.value - r.speedup.low for r in shown if r.speedup is not None],
-        [r.speedup.high - r.speedup.value for r in shown if r.speedup is not None],
-    ]
+    ratios = [row.within for row in shown if row.within is not None]
+    heights = [ratio.value for ratio in ratios]
+    spread = [[r.value - r.low for r in ratios], [r.high - r.value for r in ratios]]
     axes.bar(range(len(shown)), heights, yerr=spread, capsize=3)
     names = [f"{row.script}\n{row.optimizer}" for row in shown]
     axes.set_xticks(range(len(shown)), names, rotation=20, ha="right")
