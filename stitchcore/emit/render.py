@@ -19,6 +19,7 @@ from stitchcore.hlo import opcodes
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel import index
 from stitchcore.kernel.index import Index
+from stitchcore.kernel.layout import flat_index
 from stitchcore.kernel.nodes import (
     Accumulate,
     Accumulator,
@@ -117,16 +118,6 @@ def index_text(node: Index, level: int = 0) -> str:
     left, right = index_text(node.left, own), index_text(node.right, own + 1)
     text = f"{left} {'/' if node.operator == '//' else node.operator} {right}"
     return f"({text})" if own < level else text
-
-
-def flat_index(buffer: Buffer, indices: Sequence[Index]) -> Index:
-    """Row-major position of `buffer[indices]`."""
-    total: Index = 0
-    stride: Index = 1
-    for i, extent in zip(reversed(indices), reversed(buffer.dims), strict=True):
-        total = index.add(index.multiply(i, stride), total)
-        stride = index.multiply(stride, extent)
-    return total
 
 
 def size_of(buffer: Buffer) -> Index:

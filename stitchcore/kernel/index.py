@@ -209,6 +209,47 @@ def simplify(index: Index, ranges: Mapping[str, Range]) -> Index:
     return Binary(index.operator, left, right)
 
 
+def mentions(index: Index, variable: str) -> bool:
+    """Whether `index` depends on `variable`."""
+    if isinstance(index, Binary):
+        return mentions(index.left, variable) or mentions(index.right, variable)
+    return index == Variable(variable)
+
+
+def collapse(index: Index) -> Index:
+    """`index` with c*m*(x // m) + c*(x % m) written as c*x, wherever it is such a sum."""
+    terms: dict[Node, int] = {}
+    constant = _add_terms(index, 1, terms)
+    joined = False
+    for node in list(terms):
+        if isinstance(node, Binary) and node.operator == "%" and isinstance(node.right, int):
+            whole = Binary("//", node.left, node.right)
+            if terms[node] != 0 and terms.get(whole) == terms[node] * node.right:
+                times = terms.pop(node)
+                del terms[whole]
+                constant += _add_terms(node.left, times, terms)
+                joined = True
+    if not joined:
+        return index
+    total: Index = 0
+    for node, times in terms.items():
+        total = add(total, multiply(node, times))
+    return add(total, constant)
+
+
+def _add_terms(index: Index, times: int, terms: dict[Node, int]) -> int:
+    """Add the terms of `index` times a number to `terms`; returns the constant among them."""
+    if isinstance(index, int):
+        return index * times
+    if isinstance(index, Binary) and index.operator == "+":
+        left = _add_terms(index.left, times, terms)
+        return left + _add_terms(index.right, times, terms)
+    if isinstance(index, Binary) and index.operator == "*" and isinstance(index.right, int):
+        return _add_terms(index.left, times * index.right, terms)
+    terms[index] = terms.get(index, 0) + times
+    return 0
+
+
 def postfix(index: Index, symbols: tuple[str, ...]) -> tuple[int, ...]:
     """`index` over symbols as the flat integer program of launch tables (docs/contracts.md).
 

@@ -131,22 +131,16 @@ def _fills_lines(store: Store, loop: Loop) -> bool:
 
 def unit_stride(indices: Sequence[Index], variable: str) -> bool:
     """Whether neighbouring lanes touch neighbouring elements."""
-    if not indices or any(_mentions(node, variable) for node in indices[:-1]):
+    if not indices or any(index.mentions(node, variable) for node in indices[:-1]):
         return False
     node = indices[-1]
     while isinstance(node, Binary) and node.operator == "+":
         left, right = node.left, node.right
-        if _mentions(right, variable):
+        if index.mentions(right, variable):
             left, right = right, left
-        if _mentions(right, variable):
+        if index.mentions(right, variable):
             return False
         node = left
-    return node == Variable(variable)
-
-
-def _mentions(node: Index, variable: str) -> bool:
-    if isinstance(node, Binary):
-        return _mentions(node.left, variable) or _mentions(node.right, variable)
     return node == Variable(variable)
 
 
@@ -194,7 +188,7 @@ _LANE = "lane"
 
 def _of_next_rows(load: Load, loop: Loop, row: str) -> bool:
     outside = load.buffer.role is Role.INPUT
-    varies = any(_mentions(node, row) for node in load.indices)
+    varies = any(index.mentions(node, row) for node in load.indices)
     return outside and varies and unit_stride(load.indices, loop.variable)
 
 

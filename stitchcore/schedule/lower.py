@@ -10,8 +10,8 @@ One section is lowered as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from stitchcore.hlo.instruction import Instruction
@@ -21,23 +21,18 @@ from stitchcore.kernel.index import Index, Variable
 from stitchcore.kernel.nodes import (
     Accumulate,
     Accumulator,
-    Allocate,
     Apply,
-    Buffer,
     Combine,
     Expression,
     Load,
     LoopKind,
-    Role,
     Scalar,
     Scope,
     Section,
     Store,
 )
-from stitchcore.schedule import again, mapping, stages, views
-from stitchcore.schedule.axes import Axis
+from stitchcore.schedule import mapping, packing, stages, views
 from stitchcore.schedule.body import (
-    Body,
     Environment,
     Residence,
     accumulation_dtype,
@@ -46,12 +41,9 @@ from stitchcore.schedule.body import (
     indices,
     store,
 )
-from stitchcore.schedule.dominant import Scheme, order_of
+from stitchcore.schedule.frame import ROW, Frame
 from stitchcore.schedule.scheme import SectionScheme, Sink, SinkKind, domain_of
 from stitchcore.schedule.surroundings import Surroundings
-
-ROW: Axis = -1
-"""Stands for the number of a row, whatever axes it is made of, in LOCAL buffers of many rows."""
 
 CPU_LOCAL_BYTES = 256 * 1024
 """LOCAL row buffers of one task on a CPU: they should stay in the core's second-level cache."""
@@ -59,74 +51,28 @@ CPU_LOCAL_BYTES = 256 * 1024
 
 def lower_section(around: Surroundings, phase: int, section: SectionScheme) -> Section:
     """The loop IR of `section`."""
-    return _Lowering(around, phase, section).run()
+    lowering = _Lowering(around, phase, section, may_pack=True)
+    made = lowering.run()
+    if lowering.packed and not packing.is_dense(made):
+        return _Lowering(around, phase, section, may_pack=False).run()
+    return made
 
 
-class _Lowering:
-    def __init__(self, around: Surroundings, phase: int, section: SectionScheme) -> None:
-        self.around = around
-        self.phase = phase
-        self.section = section
-        self.axes = around.axes
-        self.geometry = around.geometry(section)
-        self.rows = frozenset(section.rows or ()) | {*self.geometry.kept, *self.geometry.rows}
-        self.again = again.find(
-            [sink.root for sink in section.sinks],
-            around.axes,
-            lambda value: around.residence(value, phase) is not None,
-            lambda value: value in around.scheme.stored,
-            self.operands,
-        )
-        self.body = Body(around.axes, around.names, self.residence, around.parts.get)
-        self.environment: dict[Axis, Index] = {}
-        self.orders: dict[frozenset[Axis], tuple[Axis, ...]] = {}
-        self.block: tuple[Index, Index] = (0, 0)
-        self.first_row: Index = 0
+class _Lowering(Frame):
+    def __init__(
+        self, around: Surroundings, phase: int, section: SectionScheme, may_pack: bool
+    ) -> None:
+        super().__init__(around, phase, section, may_pack)
         self.scalars: dict[Sink, Scalar] = {}
         self.vectors: dict[Sink, Residence] = {}
-        self.kept: dict[Instruction, tuple[Residence, tuple[Axis, ...]]] = {}
 
     # ---- what lies where -----------------------------------------------------------------------
-    def residence(self, value: Instruction) -> Residence | None:
-        return None if value in self.again else self.around.residence(value, self.phase)
-
-    def is_regional(self, value: Instruction) -> bool:
-        dominants = self.around.dominants
-        return (
-            dominants.schemes.get(value) is Scheme.REGIONAL
-            and dominants.states[value].phase == self.phase
-            and self.residence(value) is None
-        )
-
-    def operands(self, value: Instruction) -> Sequence[Instruction]:
-        return value.operands[1:] if value in self.around.parts else value.operands
-
-    def inner(self, domain: Iterable[Axis]) -> tuple[Axis, ...]:
-        """The axes of a domain that are looped inside a row, in loop order."""
-        wanted = frozenset(domain) - self.rows
-        order = self.orders.get(wanted)
-        if order is None:
-            order = tuple(a for a in self.section.order if a in wanted)
-            if len(order) < len(wanted):
-                order = self._order_elsewhere(wanted)
-            self.orders[wanted] = order
-        return order
-
-    def _order_elsewhere(self, wanted: frozenset[Axis]) -> tuple[Axis, ...]:
-        layouts = self.around.dominants.layouts
-        for value in self.around.dominants.schemes:
-            if self.is_regional(value) and wanted <= frozenset(self.axes.domain(value)):
-                return tuple(a for a in order_of(self.axes, layouts, value) if a in wanted)
-        for sink in self.section.sinks:
-            if wanted <= domain_of(sink, self.axes) and sink.kind is SinkKind.STORE:
-                return tuple(a for a in self.axes.of(sink.value) if a in wanted)
-        return tuple(sorted(wanted))
 
     def plan(self) -> stages.Stages:
         device = self.around.device
         context = stages.Context(
             self.axes,
-            lambda value: self.residence(value) is not None,
+            self.lies,
             self.is_regional,
             self.operands,
             self.inner,
@@ -137,20 +83,13 @@ class _Lowering:
         )
         return stages.plan(self.section.sinks, context)
 
-    @property
-    def splits(self) -> bool:
-        """An elementwise section of static rows: its lane loop may be cut into stages."""
-        section, geometry = self.section, self.geometry
-        elementwise = section.rows is None and section.loops is None and not section.combines
-        if not elementwise or geometry.lane is None or not geometry.rows:
-            return False
-        return geometry.lane_block is None and isinstance(self.axes.extents[geometry.lane], int)
-
     # ---- the section ---------------------------------------------------------------------------
     def run(self) -> Section:
         plan = self.plan()
         if self.splits and len(plan.nests) > 1:
             self.geometry = mapping.of_few_rows(self.axes.extents, self.geometry)
+            pays = packing.pays(plan, self.geometry, self.axes.extents)
+            self.packed = self.may_pack and pays
         variable = self.around.names.new("task")
         chunk = self.bind_task(Variable(variable))
         self.accumulators()
@@ -162,7 +101,7 @@ class _Lowering:
                 self.combine_parts(plan.wanted)
                 for nests in plan.nests:
                     for nest in nests:
-                        self.nest(nest, plan.read_back)
+                        self.nest(nest, plan.read_back, self.lanes(nest.inner))
         for sink in self.section.sinks:
             if sink.kind in (SinkKind.PARTIAL, SinkKind.FINAL):
                 self.leave(sink, chunk)
@@ -175,75 +114,44 @@ class _Lowering:
             ended = [v for v in self.kept if plan.last.get(v, number) < number]
             free += [self.kept.pop(value)[0] for value in ended]
             for nest in nests:
+                if self.packed:
+                    self.packed_nest(nest, plan.read_back, chunk, free)
+                    continue
                 with self.row_loop(chunk):
-                    self.nest(nest, plan.read_back, free)
+                    self.nest(nest, plan.read_back, self.lanes(nest.inner), free)
 
-    def bind_task(self, task: Index) -> Index:
-        """Bind kept axes and the lane block; the number of the row chunk."""
-        geometry = self.geometry
-        rest = task
-        block: Index = 0
-        if geometry.lane_block is not None:
-            block = index.modulo(rest, geometry.lane_blocks)
-            rest = index.floor_divide(rest, geometry.lane_blocks)
-        if geometry.lane is not None:
-            extent = index.from_dim(self.axes.extents[geometry.lane])
-            self.block = (0, extent)
-            if geometry.lane_block is not None:
-                begin = index.multiply(block, geometry.lane_block)
-                end = index.minimum(index.add(begin, geometry.lane_block), extent)
-                self.block = (begin, end)
-        self.part = block
-        chunk: Index = 0
-        if geometry.chunks != 1:
-            chunk = rest if not geometry.kept else index.modulo(rest, geometry.chunks)
-            rest = 0 if not geometry.kept else index.floor_divide(rest, geometry.chunks)
-        if geometry.kept:
-            views.bind_row(self.axes, geometry.kept, rest, self.environment)
-        return chunk
-
-    @contextmanager
-    def row_loop(self, chunk: Index) -> Iterator[None]:
-        rows, count = self.geometry.rows, self.geometry.rows_per_task
-        if not rows:
-            yield
-        elif count == 1:
-            views.bind_row(self.axes, rows, chunk, self.environment)
-            yield
-        else:
-            total = index.from_dim(mapping.product(self.axes.extents[a] for a in rows))
-            begin: Index = 0
-            end = total
-            if self.geometry.chunks != 1:
-                begin = index.multiply(chunk, count)
-                end = index.minimum(index.add(begin, count), total)
-            self.first_row = begin
-            with self.body.loop("row", begin, end, LoopKind.SERIAL) as row:
-                views.bind_row(self.axes, rows, row, self.environment)
-                self.environment[ROW] = row
-                yield
-
-    @contextmanager
-    def lanes(self, inner: Sequence[Axis]) -> Iterator[Environment]:
-        """Serial loops over all but the last of `inner`, a lane loop over that."""
-        environment = dict(self.environment)
-        with ExitStack() as stack:
-            for axis in inner:
-                last = axis == inner[-1]
-                begin: Index = 0
-                end = index.from_dim(self.axes.extents[axis])
-                if axis == self.geometry.lane:
-                    begin, end = self.block
-                kind = LoopKind.LANES if last else LoopKind.SERIAL
-                loop = self.body.loop("lane" if last else "outer", begin, end, kind)
-                environment[axis] = stack.enter_context(loop)
-            yield environment
+    def packed_nest(
+        self,
+        nest: stages.Nest,
+        read_back: frozenset[Instruction],
+        chunk: Index,
+        free: list[Residence],
+    ) -> None:
+        """A nest over packed rows, after what varies along rows or lanes only is spread."""
+        lane = self.geometry.lane
+        assert lane is not None
+        extent = index.from_dim(self.axes.extents[lane])
+        whole = frozenset((*self.geometry.rows, lane))
+        roots = [*nest.saved, *(sink.root for sink in nest.sinks)]
+        spread = packing.partial(roots, self.axes, whole, self.lies, self.kept, self.operands)
+        for value in spread:
+            place = self.saved_buffer(value.shape.dtype, nest.inner, free)
+            with self.row_loop(chunk), self.lanes(nest.inner) as environment:
+                row = index.add(environment[ROW], index.multiply(self.first_row, -1))
+                at = index.add(index.multiply(row, extent), environment[lane])
+                self.body.add(Store(place.buffer, (at,), self.body.value(value, environment)))
+            self.kept[value] = (place, nest.inner)
+        self.nest(nest, read_back, self.packed_lanes(chunk), free)
+        for value in spread:
+            if frozenset(self.axes.of(value)) & frozenset(self.geometry.rows):
+                free.append(self.kept.pop(value)[0])
 
     # ---- one nest ------------------------------------------------------------------------------
     def nest(
         self,
         nest: stages.Nest,
         read_back: frozenset[Instruction],
+        loops: AbstractContextManager[Environment],
         free: list[Residence] | None = None,
     ) -> None:
         sums: list[tuple[Instruction, Scalar, str]] = []
@@ -251,7 +159,7 @@ class _Lowering:
             scalar, reducer = self.accumulator(value)
             self.body.add(Accumulator(scalar, reducer))
             sums.append((value, scalar, reducer))
-        with self.lanes(nest.inner) as environment:
+        with loops as environment:
             self.body.local = {
                 value: self.exactly(value, residence, environment)
                 for value, (residence, inner) in self.kept.items()
@@ -291,36 +199,6 @@ class _Lowering:
         dtype = accumulation_dtype(value.shape.dtype)
         return Scalar(self.around.names.new("a"), dtype), reducer
 
-    def saved_buffer(
-        self, dtype: str, inner: tuple[Axis, ...], free: list[Residence] | None
-    ) -> Residence:
-        """A row buffer; one for all rows of the task where stages run over all of them."""
-        if free is None or self.geometry.rows_per_task == 1:
-            return self.local_buffer(dtype, inner)
-        for place in free:
-            if place.buffer.dtype == dtype and place.order == (ROW, *inner):
-                free.remove(place)
-                return place
-        return self.local_buffer(dtype, (ROW, *inner))
-
-    def local_buffer(self, dtype: str, order: tuple[Axis, ...]) -> Residence:
-        """A LOCAL buffer over `order` (the lane block only, where lanes are cut)."""
-        dims: list[Index] = []
-        origin: list[tuple[Axis, Index]] = []
-        for axis in order:
-            if axis == self.geometry.lane and self.geometry.lane_block is not None:
-                dims.append(self.geometry.lane_block)
-                origin.append((axis, self.block[0]))
-            elif axis == ROW:
-                dims.append(self.geometry.rows_per_task)
-                origin.append((axis, self.first_row))
-            else:
-                dims.append(index.from_dim(self.axes.extents[axis]))
-        name = self.around.names.new("local")
-        buffer = Buffer(name, dtype, tuple(dims), Scope.GROUP, Role.LOCAL)
-        self.body.blocks[0].statements.append(Allocate(buffer))
-        return Residence(buffer, order, tuple(origin))
-
     def sink(self, sink: Sink, environment: Environment) -> None:
         if sink.kind is SinkKind.STORE:
             value = self.body.value(sink.value, environment)
@@ -352,14 +230,6 @@ class _Lowering:
                 found = convert(Load(buffer, at), place.buffer.dtype)
                 self.update(place, environment, value, found)
             self.body.combined[value] = place
-
-    def is_static(self, inner: Sequence[Axis]) -> bool:
-        block = self.geometry.lane_block
-        extents = self.axes.extents
-        return all(
-            isinstance(extents[a], int) or (a == self.geometry.lane and block is not None)
-            for a in inner
-        )
 
     def clear(self, place: Residence, value: Instruction) -> None:
         """Fill a LOCAL buffer with the neutral element of `value`'s reducer."""
