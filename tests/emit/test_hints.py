@@ -29,6 +29,7 @@ def hinted(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     with monkeypatch.context() as patch:
         patch.setattr(caching, "STREAM_BYTES", 1)
         patch.setattr(caching, "LONG_RUN", 64)
+        patch.setattr(caching, "SHORT_RUN", 64)
         return replace(kernel, phases=caching.hint(kernel.buffers, kernel.phases))
 
 
@@ -93,6 +94,7 @@ def test_sizes_decide_in_the_call_where_they_are_symbols(monkeypatch: pytest.Mon
     text = text.replace("min(task * 4 + 4, 8)", "min(task * 4 + 4, B)")
     with monkeypatch.context() as patch:
         patch.setattr(caching, "STREAM_BYTES", 10 * 64 * 4 * 2)
+        patch.setattr(caching, "SHORT_RUN", 64)
         plain = parse_kernel(text)
         kernel = replace(plain, phases=caching.hint(plain.buffers, plain.phases))
     assert "const bool y_streams = (" in c.render([kernel])
@@ -114,8 +116,9 @@ def stores(kernel: Kernel) -> list[tuple[Buffer, bool]]:
 
 
 def test_small_kernels_do_not_stream_and_large_ones_do() -> None:
-    for rows, expected in ((1024, False), (20480, True)):
-        kernel = softmax(rows, 768)
+    """Nor do large ones whose runs are short."""
+    for rows, columns, expected in ((1024, 768, False), (20480, 768, True), (81920, 256, False)):
+        kernel = softmax(rows, columns)
         kernel = replace(kernel, phases=caching.hint(kernel.buffers, kernel.phases))
         assert [streams for _, streams in stores(kernel)] == [expected]
 
