@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stitchcore import edited, reporting
 from stitchcore.artifact import package
 from stitchcore.artifact import report as reports
@@ -346,22 +348,25 @@ def _publish(work: Work, key: str, store: Store) -> None:
         expect=_expectation(work),
         refusals=dict(Counter(refusal.reason.value for refusal in work.refusals)),
     )
-    report = reporting.report(
-        Outcome(
-            work.request.digest,
-            work.device,
-            work.partition,
-            work.regions,
-            work.made,
-            work.programs,
-            work.proof,
-            work.refusals,
-            manifest.expect,
-            work.seconds,
-            work.figures,
-        )
+    outcome = Outcome(
+        work.request.digest,
+        work.device,
+        work.partition,
+        work.regions,
+        work.made,
+        work.programs,
+        work.proof,
+        work.refusals,
+        manifest.expect,
+        work.seconds,
+        work.figures,
     )
-    files = {"report.json": reports.encode(report), "report.html": reports.html(report).encode()}
+    report = reporting.report(outcome)
+    files = {
+        "report.json": reports.encode(report),
+        "report.html": reports.html(report).encode(),
+        reports.MODULES: msgspec.json.encode(reporting.modules(outcome), order="sorted"),
+    }
     package.publish(store, manifest, libraries, load_or_create_key(work.options.key), files)
 
 

@@ -13,19 +13,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from stitchcore.artifact.launch import RegionProgram
 from stitchcore.artifact.manifest import Expectation
 from stitchcore.artifact.report import (
     NO_KERNEL,
     Report,
     ReportKernel,
+    ReportModule,
     ReportNode,
     ReportRegion,
     count_reasons,
 )
+from stitchcore.debug.texts import branches
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal
+from stitchcore.hlo.print import print_module
 from stitchcore.kernel.text import print_kernel
+from stitchcore.plan.text import plan_text
 from stitchcore.program import Build, RegionBuild
 from stitchcore.proof import Proof
 
@@ -54,11 +60,13 @@ def report(outcome: Outcome) -> Report:
     """The report of `outcome`."""
     kernels: list[ReportKernel] = []
     kernel_of: dict[int, int] = {}
+    first: dict[str, int] = {}
     reasons = _reasons(outcome)
     for region in outcome.partition.regions:
         key = outcome.regions.get(region.name, "")
         if key in outcome.programs:
             origins = _origins(outcome, region)
+            first[region.name] = len(kernels)
             held = _holders(outcome.made.regions[key], origins)
             kernel_of |= {node: len(kernels) + launch for node, launch in held.items()}
             kernels += _kernels(outcome.made.regions[key], outcome.programs[key])
@@ -84,7 +92,7 @@ def report(outcome: Outcome) -> Report:
             **(outcome.proof.figures() if outcome.proof is not None else {}),
             **outcome.figures,
         },
-        regions=_regions(outcome),
+        regions=_regions(outcome, first),
         scalar_loops=tuple(
             f"{loop.loop}: {loop.reason}" for one in libraries for loop in one.scalar_loops
         ),
@@ -168,18 +176,53 @@ def _reasons(outcome: Outcome) -> dict[int, Refusal]:
 def _nodes(
     outcome: Outcome, kernel_of: Mapping[int, int], reasons: Mapping[int, Refusal]
 ) -> tuple[ReportNode, ...]:
-    graph = outcome.partition.graph
+    from stitchcore.tensorflow.levels import assign
+
+    found = outcome.partition
+    graph = found.graph
+    levels = assign(graph, found.classes, found.variables)
+    region_of = {node: n for n, region in enumerate(found.regions) for node in region.members}
     made = []
     for number, node in enumerate(graph.nodes):
         kernel = kernel_of.get(number, NO_KERNEL)
         why = reasons.get(number) if kernel == NO_KERNEL else None
         reason, detail = (why.reason.value, why.detail) if why is not None else ("", "")
         inputs = tuple(dict.fromkeys(edge.node for edge in graph.data[number]))
-        made.append(ReportNode(node.name, node.op, kernel, reason, detail, inputs))
+        written = list(node.experimental_debug_info.original_node_names)[-1:]
+        told = ReportNode(
+            node.name,
+            node.op,
+            kernel,
+            reason,
+            detail,
+            inputs,
+            written[0] if written and written[0] != node.name else "",
+        )
+        if number in region_of:
+            told = msgspec.structs.replace(
+                told,
+                region=region_of[number],
+                level=levels.level[number],
+                device=node.device,
+                frame=graph.frames[number],
+                branches=tuple(branches(graph, number)),
+                small=found.classes.small[number],
+            )
+        made.append(told)
     return tuple(made)
 
 
-def _regions(outcome: Outcome) -> tuple[ReportRegion, ...]:
+def modules(outcome: Outcome) -> dict[str, ReportModule]:
+    """Modules and plans of stitched regions that became several kernels, by region key."""
+    builds = {key: outcome.made.regions[key] for key in outcome.programs}
+    return {
+        key: ReportModule(print_module(build.module), plan_text(build.plan), build.plan.planner)
+        for key, build in builds.items()
+        if len(build.plan.patterns) > 1
+    }
+
+
+def _regions(outcome: Outcome, first: Mapping[str, int]) -> tuple[ReportRegion, ...]:
     proofs = outcome.proof.regions if outcome.proof is not None else {}
     made = []
     for region in outcome.partition.regions:
@@ -195,6 +238,8 @@ def _regions(outcome: Outcome) -> tuple[ReportRegion, ...]:
                 build.plan.unfused.bytes if build is not None else 0,
                 build.plan.planned.bytes if build is not None else 0,
                 proofs[key].summary() if key in proofs else {},
+                first.get(region.name, NO_KERNEL),
+                tuple(_origins(outcome, region)) if region.name in first else (),
             )
         )
     return tuple(made)

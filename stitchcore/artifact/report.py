@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 NO_KERNEL = -1
+NO_REGION = -1
 DRAWN_NODES = 12000
 """Larger graphs are listed but not drawn: a browser would not scroll them."""
 
@@ -23,11 +24,14 @@ CELL_WIDTH, CELL_HEIGHT, ROW_CELLS = 14, 14, 90
 PAGE = Path(__file__).with_name("report_page.html")
 
 
-class ReportNode(msgspec.Struct, frozen=True):
+class ReportNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node (or instruction): its kernel's number, or NO_KERNEL and the reason why not.
 
     `inputs` are positions in Report.nodes. A node with neither kernel nor reason is a source or a
-    view, which needs no work.
+    view, which needs no work. `written` is the name the script gave it, where the graph has
+    another. `region` is a position in Report.regions. What one region's nodes share: `level`
+    (between which nodes outside regions it can run), `device`, while `frame`, `branches` taken, and
+    whether they are `small`.
     """
 
     name: str
@@ -36,6 +40,13 @@ class ReportNode(msgspec.Struct, frozen=True):
     reason: str = ""
     detail: str = ""
     inputs: tuple[int, ...] = ()
+    written: str = ""
+    region: int = NO_REGION
+    level: int = 0
+    device: str = ""
+    frame: str = ""
+    branches: tuple[str, ...] = ()
+    small: bool = False
 
 
 class ReportKernel(msgspec.Struct, frozen=True):
@@ -51,7 +62,10 @@ class ReportKernel(msgspec.Struct, frozen=True):
 
 class ReportRegion(msgspec.Struct, frozen=True):
     """A region that was cut out: whether it is stitched, bytes one by one and as planned, and what
-    its proof said (errors, interval of the time over the framework's)."""
+    its proof said (errors, intervals of the time over the framework's and XLA's).
+
+    `first_kernel` is the number of its first launch in Report.kernels. `origins[k]` is the position
+    in Report.nodes of the node called n{k} in its module (modules.json, by `key`)."""
 
     name: str
     key: str
@@ -61,6 +75,8 @@ class ReportRegion(msgspec.Struct, frozen=True):
     bytes_before: int = 0
     bytes_after: int = 0
     proof: dict[str, Any] = {}
+    first_kernel: int = NO_KERNEL
+    origins: tuple[int, ...] = ()
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -86,6 +102,23 @@ class Report(msgspec.Struct, frozen=True):
     figures: dict[str, str] = {}
     regions: tuple[ReportRegion, ...] = ()
     scalar_loops: tuple[str, ...] = ()
+
+
+class ReportModule(msgspec.Struct, frozen=True):
+    """A region's module as it was planned, and the plan (plan/text.py): enough to ask again why."""
+
+    module: str
+    plan: str
+    planner: str
+
+
+MODULES = "modules.json"
+"""The file of an artifact that holds ReportModules by region key, for plans of several kernels."""
+
+
+def decode_modules(data: bytes) -> dict[str, ReportModule]:
+    """Raises msgspec.DecodeError for anything else."""
+    return msgspec.json.decode(data, type=dict[str, ReportModule])
 
 
 def encode(report: Report) -> bytes:

@@ -1,17 +1,15 @@
 """Why two operations are not in one kernel, and why one was refused.
 
 Answers come from the plan and the rules that made it, not from a log: merging the two kernels is
-tried, and the first rule against it is named. Of a report (`explain_node`), only what was written
-down can be told.
+tried, and the first rule against it is named. Operations of a job are explained in job.py.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stitchcore.artifact.report import NO_KERNEL, Report, ReportNode
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason
 from stitchcore.hlo.instruction import Instruction
@@ -47,7 +45,8 @@ class Explanation:
     """Two places, whether one kernel holds both, and the rule that keeps them apart.
 
     `path` names the operations through which the second depends on the first, when that is the
-    reason: what stands between them cannot be in a kernel.
+    reason: what stands between them cannot be in a kernel. `differences` say what nodes of one
+    region must share and these two do not.
     """
 
     first: Place
@@ -56,6 +55,7 @@ class Explanation:
     reason: str
     detail: str
     path: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
 
 
 def find(module: Module, name: str) -> list[Instruction]:
@@ -103,15 +103,27 @@ def explain(
         if not one.kernels:
             detail = f"{one.name} is in no kernel" + (f": {one.detail}" if one.detail else "")
             return Explanation(*places, False, one.reason, detail)
-    number, other = places[0].kernels[0], places[1].kernels[0]
-    patterns = plan.patterns[number], plan.patterns[other]
+    numbers = places[0].kernels[0], places[1].kernels[0]
+    reason, detail, path = apart(plan, numbers, device, cost, feasible)
+    return Explanation(*places, False, reason, detail, path)
+
+
+def apart(
+    plan: Plan,
+    numbers: tuple[int, int],
+    device: Device,
+    cost: CostFunction,
+    feasible: Feasibility,
+) -> tuple[str, str, tuple[str, ...]]:
+    """Why two kernels of `plan` are not one: the reason, its detail, and the path between them."""
+    patterns = plan.patterns[numbers[0]], plan.patterns[numbers[1]]
     path = _path(plan.module, *patterns) or _path(plan.module, *reversed(patterns))
     if path:
         name = names(plan.module)
         passed = tuple(name.get(value, "?") for value in path)
         detail = f"one kernel waits for {passed[-1]}, which waits for the other kernel"
-        return Explanation(*places, False, Reason.CYCLE.value, detail, passed)
-    return Explanation(*places, False, *_against(plan, patterns, device, cost, feasible))
+        return Reason.CYCLE.value, detail, passed
+    return (*_against(plan, patterns, device, cost, feasible), ())
 
 
 def _path(module: Module, first: Pattern, second: Pattern) -> list[Instruction]:
@@ -182,20 +194,3 @@ def _excluded(plan: Plan) -> Mapping[Instruction, tuple[Reason, str]]:
         for refusal in plan.refusals
         if refusal.subject in by_name
     }
-
-
-def explain_node(report: Report, name: str) -> list[Place]:
-    """Where the report's nodes called `name` (or ending in `/name`) ended."""
-    return [_reported(node) for node in report.nodes if _ends(node.name, name)]
-
-
-def _reported(node: ReportNode) -> Place:
-    if node.kernel != NO_KERNEL:
-        return Place(node.name, node.op, (node.kernel,))
-    return Place(node.name, node.op, (), node.reason or SOURCE, node.detail)
-
-
-def common_kernel(places: Sequence[Place]) -> bool:
-    """Whether one kernel holds all of `places`."""
-    kernels = [set(one.kernels) for one in places]
-    return bool(kernels) and bool(set.intersection(*kernels))

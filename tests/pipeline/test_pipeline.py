@@ -10,12 +10,15 @@ import lzma
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from stitchcore.artifact import package
 from stitchcore.artifact.sign import load_or_create_key, public_hex
 from stitchcore.artifact.store import open_store
+from stitchcore.cli import stitch
 from stitchcore.device.host import host_device
 from stitchcore.errors import Reason, Refusal
 from stitchcore.options import Options
@@ -80,6 +83,36 @@ def test_every_region_was_proved_on_telling_data(optimized: tuple[Path, str]) ->
         assert region["proof"]["informative"], region["name"]
     assert "wrong_result" not in report["refusals"]
     assert report["refusals"]["library_call"] >= 8
+
+
+@pytest.mark.slow
+def test_operations_of_the_job_are_explained(optimized: tuple[Path, str]) -> None:
+    """By the names of the script, from the artifact and from a session that used it."""
+    folder, key = optimized
+    store = folder / "store"
+    events = store / "sessions" / "s1" / "events.jsonl"
+    events.parent.mkdir(parents=True)
+    event = {"time": 1.0, "type": "ready", "digest": DIGEST, "key": key}
+    events.write_text(json.dumps(event) + "\n")
+
+    def explain(*arguments: str, code: int = 0) -> Any:
+        command = ["explain", *arguments, "--store", str(store), "--json"]
+        result = CliRunner().invoke(stitch, command)
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout)
+
+    for chosen in ([], ["--artifact", key[:8]], ["--session", "s1"]):
+        (place,) = explain("MatMul", *chosen)
+        assert place["reason"] == "library_call"
+        assert "library" in place["meaning"]
+    between = explain("Gelu/mul", "Gelu_1/mul")
+    assert between["reason"] == "cycle"
+    assert between["path"] == ["BiasAdd_1"]
+    assert any("level" in told for told in between["differences"])
+    assert explain("Gelu/mul", "Gelu/Erfc")["together"]
+    assert "Gelu/mul" in explain("gelu/mull", code=2)["error"]["mend"]
+    assert "in full" in explain("mul", "Gelu/mul", code=2)["error"]["mend"]
+    assert "s1" in explain("mul", "--session", "s2", code=2)["error"]["mend"]
 
 
 @pytest.mark.slow
