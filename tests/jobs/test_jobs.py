@@ -8,6 +8,7 @@ yet, with the figures measured: expected failures, reported by every run, never 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.jobs import judge as judges
@@ -124,6 +126,22 @@ def test_state_after_one_step(script: str, optimizer: str, version: str, runs: M
     verdict = states.verdict(made.job, made.store.parent, made.plain, made.stitched)
     assert not verdict.wrong
     assert {"variable", "slot"} <= {name.split("_")[0] for name in verdict.states}
+
+
+def test_every_array_of_a_real_step_shows_a_small_change(runs: Make) -> None:
+    """A mutant of a real record: each array by itself off by a factor that no loss would show."""
+    made = runs("tf1_session", "adam", "2.21")
+    arrays = made.stitched.arrays("step1")
+    changed = {
+        name: array * np.float32(1 + 1e-4) if array.dtype.kind == "f" and array.ndim else array
+        for name, array in arrays.items()
+    }
+    mutant = made.store.parent / "mutant"
+    mutant.mkdir()
+    np.savez(mutant / "step1.npz", **changed)
+    record = dataclasses.replace(made.stitched, out=mutant)
+    verdict = states.verdict(made.job, made.store.parent, made.plain, record)
+    assert set(verdict.wrong) == {name for name in arrays if changed[name] is not arrays[name]}
 
 
 @pytest.mark.parametrize(("script", "optimizer", "version"), expected("losses", CASES))
