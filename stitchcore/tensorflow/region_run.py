@@ -39,7 +39,7 @@ def under_xla(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
 def empty(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
     """A function of the same arguments that does nothing: what a call itself costs."""
     del function
-    return _with_tensors(tf.function(lambda *arguments: [tf.identity(arguments[0])]))
+    return _with_tensors(tf.function(lambda *arguments: [tf.identity(a) for a in arguments[:1]]))
 
 
 def _with_tensors(region: Any) -> Callable[[Sequence[Array]], list[Array]]:
