@@ -106,6 +106,25 @@ def test_two_equally_good_computations_agree() -> None:
     assert not judge(reference + 8e-6, reference, theirs).passed
 
 
+def test_the_ordinary_error_of_a_noisy_row_is_its_own() -> None:
+    """Few rows with three times the others' error: another computation with the same errors is as
+    good; the noise of those rows excuses nothing in the others."""
+    random = np.random.default_rng(4)
+    reference = random.standard_normal((4000, 64))
+    deviation = np.where(np.arange(4000) < 3, 5e-6, 1e-6)[:, None]
+    ours, theirs = (reference + deviation * random.standard_normal((4000, 64)) for _ in range(2))
+    ours[0, 0] = reference[0, 0] + 4.5 * deviation[0, 0]
+    theirs[0, 0] = reference[0, 0]
+    assert judge(ours, reference, theirs).passed
+    for row, passed in ((0, True), (2000, False)):
+        wrong = ours.copy()
+        wrong[row, 7] = reference[row, 7] + 4 * 5e-6
+        assert judge(wrong, reference, theirs).passed is passed
+    assert not judge(
+        ours + np.where(deviation > 1e-6, 8 * deviation, 0.0), reference, theirs
+    ).passed
+
+
 def test_sensitivity_is_allowed_on_top_where_it_is() -> None:
     sensitivity = np.zeros(1000)
     sensitivity[7] = 1e-3
