@@ -104,22 +104,39 @@ def interpret(
     plan: Plan, arguments: Sequence[Value], sizes: Mapping[str, int], launch: Launch
 ) -> list[Value]:
     """The outputs of `plan.module`: its patterns by `launch`, all else by numpy, with loops and
-    conditionals run here so that their bodies' patterns are launched too."""
+    conditionals run here so that their bodies' patterns are launched too. A value is dropped after
+    its last use, so that a training step of many gigabytes fits."""
     owner = {
         value: number for number, pattern in enumerate(plan.patterns) for value in pattern.outputs
     }
     values: dict[Instruction, Value] = {}
     for parameter, argument in zip(plan.module.entry.parameters, arguments, strict=True):
         values[parameter] = argument
-    for step in _steps(plan.module, plan.patterns, owner):
+    steps = _steps(plan.module, plan.patterns, owner)
+    for step, dead in zip(steps, _last_uses(plan, steps), strict=True):
         if isinstance(step, int):
             pattern = plan.patterns[step]
             made = launch(plan, step, [values[value] for value in pattern.inputs])
             values.update(zip(pattern.outputs, made, strict=True))
-            continue
-        given = [values[operand] for operand in step.operands]
-        values[step] = _control(plan, step, given, sizes, launch)
+        else:
+            given = [values[operand] for operand in step.operands]
+            values[step] = _control(plan, step, given, sizes, launch)
+            del given
+        for value in dead:
+            values.pop(value, None)
     return [values[value] for value in plan.module.outputs]
+
+
+def _last_uses(plan: Plan, steps: Sequence[int | Instruction]) -> list[list[Instruction]]:
+    """After each step, the values that no later step reads and the module does not return."""
+    last: dict[Instruction, int] = {}
+    for position, step in enumerate(steps):
+        read = plan.patterns[step].inputs if isinstance(step, int) else step.operands
+        last.update(dict.fromkeys(read, position))
+    dead: list[list[Instruction]] = [[] for _ in steps]
+    for value in set(last) - set(plan.module.outputs):
+        dead[last[value]].append(value)
+    return dead
 
 
 def _control(

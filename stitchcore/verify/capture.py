@@ -67,6 +67,22 @@ def arguments(
     return [draw(v.shape, bindings, seed + 7919 * i, family) for i, v in enumerate(values)]
 
 
+def plausible(values: Sequence[Instruction], bindings: Mapping[str, int], seed: int) -> list[Array]:
+    """Arguments on which a whole training step stays finite: matrices are normal and scaled by
+    what flows into them, vectors and scalars (scales, variances, rates) positive."""
+    found = []
+    for number, value in enumerate(values):
+        one = seed + 7919 * number
+        extents = [dims.evaluate(dim, bindings) for dim in value.shape.dims]
+        if DTYPES[value.shape.dtype].kind != "float" or len(extents) < 2:
+            found.append(draw(value.shape, bindings, one, "positive"))
+            continue
+        scale = max(float(np.prod(extents[:-1])) ** -0.5, 0.02)
+        array = draw(value.shape, bindings, one)
+        found.append(np.asarray(array * scale).astype(array.dtype))
+    return found
+
+
 def capture(
     module: Module,
     given: Sequence[Array],
