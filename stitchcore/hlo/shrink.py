@@ -28,7 +28,7 @@ from stitchcore.hlo.rewrite import rebuild, renew
 from stitchcore.hlo.shape import Shape
 
 SMALLEST = 8
-"""Sizes up to this one stand for themselves."""
+"""Sizes up to this one stand for themselves, unless a larger one is asked for."""
 
 Axes = tuple[Any, ...]
 """One extent per dimension of an array; one Axes per member of a tuple."""
@@ -55,8 +55,9 @@ class _Analysis:
     prefixes: list[tuple[int, int]]
 
 
-def shrink(module: Module) -> Shrunk:
-    """The twin of a static module. Raises ValueError for a symbolic one (specialize it first)."""
+def shrink(module: Module, smallest: int = SMALLEST) -> Shrunk:
+    """The twin of a static module; sizes up to `smallest` stay. Raises ValueError for a symbolic
+    one (specialize it first)."""
     if module.symbols:
         raise ValueError(f"{module.name} is symbolic")
     order = list(topological((*module.entry.parameters, module.entry.root)))
@@ -70,7 +71,7 @@ def shrink(module: Module) -> Shrunk:
         if node not in opaque:
             _constrain(analysis, node)
     _settle_prefixes(analysis)
-    stand_in, sizes = _stand_ins(analysis.extents)
+    stand_in, sizes = _stand_ins(analysis.extents, smallest)
     numbers = {node: len(module.entry.parameters) + i for i, node in enumerate(cuts)}
 
     def build(node: Instruction, operands: tuple[Instruction, ...]) -> Instruction:
@@ -105,9 +106,9 @@ def _opaque(order: Sequence[Instruction]) -> set[Instruction]:
     return found
 
 
-def _stand_ins(extents: Extents) -> tuple[Callable[[int], int], dict[int, int]]:
+def _stand_ins(extents: Extents, smallest: int) -> tuple[Callable[[int], int], dict[int, int]]:
     free = [c for c in extents.classes() if not extents.pinned(c)]
-    sizes = ladder([extents.size(c) for c in free], SMALLEST)
+    sizes = ladder([extents.size(c) for c in free], smallest)
 
     def stand_in(axis: int) -> int:
         product = 1

@@ -1,16 +1,17 @@
 """Barriers from lane maps: where one lane reads or rewrites what another lane left in GROUP memory.
 
-Two lane loops over the same range deal iterations to lanes alike, so a buffer that both index by
-their own variable in the same way needs nothing between them. Where the maps differ (read after
-write, write after read), a barrier stands before the later loop; inside a serial loop the last
-iteration's accesses come before the first's, so a loop that ends with pending accesses whose maps
-differ begins with a barrier. On a machine with one lane barriers render to nothing.
+Two lane loops over the same range deal iterations to lanes alike, so a buffer of which both index
+one dimension by their own variable needs nothing between them, whatever its other dimensions are:
+an element that both touch is one lane's. Else (read after write, write after read) a barrier stands
+before the later loop; inside a serial loop the last iteration's accesses come before the first's,
+so a loop that ends with pending accesses of other lanes begins with a barrier. On a machine with
+one lane barriers render to nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from stitchcore.kernel.index import Binary, Index, Variable
 from stitchcore.kernel.nodes import (
@@ -31,9 +32,25 @@ from stitchcore.kernel.nodes import (
     Statement,
     Store,
 )
+from stitchcore.kernel.walk import statements
 
-LaneMap = tuple[object, ...]
-"""Which lane touches which element: the lane loop's range and the indices over its variable."""
+
+@dataclass(frozen=True)
+class LaneMap:
+    """Which lane touches which element: the lane loop's range (None outside one, and where it
+    changes during the task), and the indices over its variable; None for an index of which serial
+    loops decide."""
+
+    lanes: tuple[Index, Index] | None
+    indices: tuple[Index | None, ...]
+
+    def same_lane(self, other: LaneMap) -> bool:
+        """Whether every element that both touch is touched by one lane."""
+        if self.lanes is None or self.lanes != other.lanes:
+            return False
+        pairs = zip(self.indices, other.indices, strict=True)
+        return any(left is not None and left == right and _injective(left) for left, right in pairs)
+
 
 Pending = dict[Buffer, set[tuple[bool, LaneMap]]]
 """Accesses since the last barrier: (writes, lane map) by LOCAL buffer."""
@@ -41,20 +58,27 @@ Pending = dict[Buffer, set[tuple[bool, LaneMap]]]
 
 def insert(section: Section) -> Section:
     """`section` with the barriers its LOCAL buffers need."""
-    body, _ = _body(section.body, {})
+    serial = frozenset(
+        loop.variable
+        for loop in statements(section.body)
+        if isinstance(loop, Loop) and loop.kind is LoopKind.SERIAL
+    )
+    body, _ = _body(section.body, {}, serial)
     return replace(section, body=body)
 
 
-def _body(body: Sequence[Statement], pending: Pending) -> tuple[tuple[Statement, ...], Pending]:
+def _body(
+    body: Sequence[Statement], pending: Pending, serial: frozenset[str]
+) -> tuple[tuple[Statement, ...], Pending]:
     made: list[Statement] = []
     for statement in body:
         if isinstance(statement, Loop) and statement.kind is LoopKind.SERIAL:
-            inner, pending = _serial(statement, pending)
+            inner, pending = _serial(statement, pending, serial)
             made.append(replace(statement, body=inner))
             continue
         if isinstance(statement, Barrier):
             pending = {}
-        accesses = _accesses(statement)
+        accesses = _accesses(statement, serial)
         if _conflict(pending, accesses):
             made.append(Barrier(Scope.GROUP))
             pending = {}
@@ -66,10 +90,12 @@ def _body(body: Sequence[Statement], pending: Pending) -> tuple[tuple[Statement,
     return tuple(made), pending
 
 
-def _serial(loop: Loop, pending: Pending) -> tuple[tuple[Statement, ...], Pending]:
+def _serial(
+    loop: Loop, pending: Pending, serial: frozenset[str]
+) -> tuple[tuple[Statement, ...], Pending]:
     """A serial loop's body runs after what precedes it and after itself."""
-    first, after = _body(loop.body, _copy(pending))
-    again, last = _body(first, _merged(_copy(pending), after))
+    first, after = _body(loop.body, _copy(pending), serial)
+    again, last = _body(first, _merged(_copy(pending), after), serial)
     return again, last
 
 
@@ -85,28 +111,53 @@ def _merged(left: Pending, right: Pending) -> Pending:
 
 def _conflict(pending: Pending, accesses: Pending) -> bool:
     return any(
-        (writes or wrote) and lanes != before
+        (writes or wrote) and not lanes.same_lane(before)
         for buffer, found in accesses.items()
         for writes, lanes in found
         for wrote, before in pending.get(buffer, ())
     )
 
 
-def _accesses(statement: Statement) -> Pending:
+def _accesses(statement: Statement, serial: frozenset[str]) -> Pending:
     """LOCAL accesses of a statement (a whole lane loop, or one at row level)."""
     found: Pending = {}
     names: Mapping[str, Index] = {}
-    head: tuple[object, ...] = ("uniform",)
+    lanes: tuple[Index, Index] | None = None
     body: Sequence[Statement] = (statement,)
     if isinstance(statement, Loop):
-        names = {statement.variable: Variable("lane")}
-        head = ("lanes", statement.begin, statement.end)
+        names = {statement.variable: _LANE}
         body = statement.body
+        if not serial & (_names(statement.begin) | _names(statement.end)):
+            lanes = (statement.begin, statement.end)
     for buffer, indices, writes in _touched(body):
         if buffer.role is Role.LOCAL:
-            lanes = (*head, *(_renamed(i, names) for i in indices))
-            found.setdefault(buffer, set()).add((writes, lanes))
+            fixed = (None if serial & _names(i) else _renamed(i, names) for i in indices)
+            found.setdefault(buffer, set()).add((writes, LaneMap(lanes, tuple(fixed))))
     return found
+
+
+_LANE = Variable("lane")
+"""Stands for the variable of whatever lane loop."""
+
+
+def _injective(node: Index) -> bool:
+    """Whether the lane variable can be told from the index: a multiple of it, and something fixed
+    added."""
+    if isinstance(node, Binary) and node.operator in "+*":
+        by_lane = [part for part in (node.left, node.right) if _LANE.name in _names(part)]
+        scaled = node.operator == "*" and not any(
+            isinstance(part, int) and part for part in (node.left, node.right)
+        )
+        return len(by_lane) == 1 and not scaled and _injective(by_lane[0])
+    return node == _LANE
+
+
+def _names(node: Index) -> frozenset[str]:
+    if isinstance(node, Variable):
+        return frozenset((node.name,))
+    if isinstance(node, Binary):
+        return _names(node.left) | _names(node.right)
+    return frozenset()
 
 
 def _touched(body: Sequence[Statement]) -> Iterator[tuple[Buffer, tuple[Index, ...], bool]]:

@@ -1,0 +1,126 @@
+"""Barriers: enough that nothing races, and none that could be left out (rulings.md 30)."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stitchcore.kernel.index import Index, Variable
+from stitchcore.kernel.interpret import interpret
+from stitchcore.kernel.nodes import (
+    Allocate,
+    Buffer,
+    Kernel,
+    Let,
+    Literal,
+    Load,
+    Loop,
+    LoopKind,
+    Phase,
+    Role,
+    Scalar,
+    Scope,
+    Section,
+    Statement,
+    Store,
+)
+from stitchcore.schedule import barrier
+from tests.schedule.barriers import barriers, mutants, objects
+
+SIZE = 12
+OUT = Buffer("out", "f32", (SIZE,), Scope.DEVICE, Role.OUTPUT)
+ROWS = 3
+LOCALS = tuple(
+    Buffer(f"local{n}", "f32", dims, Scope.GROUP, Role.LOCAL)
+    for n, dims in enumerate(((SIZE,), (SIZE,), (ROWS, SIZE)))
+)
+
+
+def _loop(number: int, kind: LoopKind, end: int, *body: Statement) -> Loop:
+    return Loop(f"i{number}", 0, end, kind, body)
+
+
+def _access(number: int, buffer: Buffer, writes: bool, mirrored: bool, row: Index) -> Loop:
+    """A lane loop that touches all of `buffer`'s row, forwards or backwards."""
+    lane: Index = Variable(f"i{number}")
+    at = (lane * -1 + (SIZE - 1)) if mirrored else lane
+    indices = (row, at) if len(buffer.dims) == 2 else (at,)
+    statement: Statement = Let(Scalar(f"v{number}", "f32"), Load(buffer, indices))
+    if writes:
+        statement = Store(buffer, indices, Literal(1.0, "f32"))
+    return _loop(number, LoopKind.LANES, SIZE, statement)
+
+
+@st.composite
+def kernels(draw: st.DrawFn) -> Kernel:
+    """One task: every LOCAL buffer is filled, then lane loops touch them, some in serial loops.
+    Rows are never mirrored: lanes of two rows do not meet, which the derivation does not see."""
+    numbers = iter(range(1000))
+    body: list[Statement] = [Allocate(buffer) for buffer in LOCALS]
+    for buffer in LOCALS:
+        for row in range(ROWS if len(buffer.dims) == 2 else 1):
+            body.append(_access(next(numbers), buffer, True, False, row))
+
+    def accesses(row: Index) -> list[Statement]:
+        count = draw(st.integers(1, 4))
+        found: list[Statement] = []
+        for _ in range(count):
+            buffer = draw(st.sampled_from(LOCALS))
+            writes, mirrored = draw(st.booleans()), draw(st.booleans()) and len(buffer.dims) == 1
+            found.append(_access(next(numbers), buffer, writes, mirrored, row))
+        return found
+
+    for _ in range(draw(st.integers(1, 3))):
+        if draw(st.booleans()):
+            number = next(numbers)
+            inner = accesses(Variable(f"i{number}"))
+            body.append(_loop(number, LoopKind.SERIAL, ROWS, *inner))
+        else:
+            body += accesses(draw(st.integers(0, ROWS - 1)))
+    last = next(numbers)
+    store = Store(OUT, (Variable(f"i{last}"),), Literal(0.0, "f32"))
+    body.append(_loop(last, LoopKind.LANES, SIZE, store))
+    section = barrier.insert(Section("task", 1, tuple(body)))
+    return Kernel("k", (), (OUT,), (Phase((section,)),))
+
+
+@settings(max_examples=300, deadline=None)
+@given(kernels())
+def test_barriers_are_enough_and_each_is_needed(kernel: Kernel) -> None:
+    for seed in range(4):
+        interpret(kernel, [], {}, np.random.default_rng(seed))
+    for what, mutant in mutants(kernel):
+        assert objects(mutant, []), f"{what} can be left out"
+
+
+def test_stages_of_rows_that_one_lane_keeps_need_no_barrier() -> None:
+    """Rows of a LOCAL buffer are written in one serial loop and read in another: one lane's."""
+    kept = LOCALS[2]
+    body = (
+        Allocate(kept),
+        _loop(0, LoopKind.SERIAL, ROWS, _access(1, kept, True, False, Variable("i0"))),
+        _loop(2, LoopKind.SERIAL, ROWS, _access(3, kept, False, False, Variable("i2"))),
+    )
+    assert barriers(barrier.insert(Section("task", 1, body)).body) == 0
+
+
+def test_lanes_shifted_by_a_serial_loop_need_barriers() -> None:
+    """local[lane + row]: the same text, but in each row another lane's element."""
+    kept = Buffer("kept", "f32", (SIZE + ROWS,), Scope.GROUP, Role.LOCAL)
+    at = Variable("i1") + Variable("i0")
+    store = _loop(1, LoopKind.LANES, SIZE, Store(kept, (at,), Literal(1.0, "f32")))
+    body = (Allocate(kept), _loop(0, LoopKind.SERIAL, ROWS, store))
+    made = barrier.insert(Section("task", 1, body))
+    assert barriers(made.body) == 1
+
+
+def test_uniform_stores_and_loads_are_kept_apart() -> None:
+    """Outside lane loops one lane stores and every lane loads."""
+    kept = Buffer("kept", "f32", (1,), Scope.GROUP, Role.LOCAL)
+    body = (
+        Allocate(kept),
+        Store(kept, (0,), Literal(1.0, "f32")),
+        Let(Scalar("v", "f32"), Load(kept, (0,))),
+    )
+    assert barriers(barrier.insert(Section("task", 1, body)).body) == 1

@@ -1,0 +1,271 @@
+"""A kernel's small twin that takes the same decisions, for the interpreter (rulings.md 25).
+
+The pattern's sizes shrink (hlo/shrink.py) and so do the limits that the scheduler holds them
+against: toy limits are searched until every decision of the twin is that of the kernel itself. Then
+interpreting the twin runs the code that the kernel runs at full size, in every task, lane and phase.
+
+`python -m tests.schedule.twins [NAME...]` interprets the twin of each kernel of the workload modules
+and writes bench/results/twins.json.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stitchcore.compiled import buffers
+from stitchcore.device.host import host_device
+from stitchcore.device.records import Device
+from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.instruction import Instruction, computation, instruction, topological
+from stitchcore.hlo.module import Module
+from stitchcore.hlo.shape import Shape
+from stitchcore.hlo.shrink import shrink
+from stitchcore.kernel.interpret import interpret
+from stitchcore.kernel.nodes import (
+    Accumulate,
+    Accumulator,
+    Allocate,
+    Apply,
+    Barrier,
+    Combine,
+    Expression,
+    If,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Prefetch,
+    Section,
+    Statement,
+    Store,
+)
+from stitchcore.plan.pattern import Pattern
+from stitchcore.schedule import axes as axis_analysis
+from stitchcore.schedule import dominant, lower, mapping, scheme
+from stitchcore.schedule.body import Names
+from stitchcore.schedule.mapping import Geometry
+from stitchcore.schedule.schedule import schedule
+from stitchcore.schedule.surroundings import Surroundings
+from stitchcore.stages import BuildOptions, compile_module
+from stitchcore.verify.kernels import KernelCheck, check_kernel
+from tests.hlo import workloads
+
+RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results" / "twins.json"
+
+LIMITS: Mapping[str, tuple[Any, tuple[int, ...]]] = {
+    "TASK_ELEMENTS": (mapping, (256, 16, 24, 32, 48, 64, 96, 128, 192, 512, 1024, 4096, 16384)),
+    "INLINE_SIZE": (dominant, (8, 2, 4)),
+    "LANE_BLOCK": (mapping, (4096, 16, 64, 256)),
+    "ENOUGH_TASKS": (mapping, (32, 5, 12)),
+    "MAX_SPLITS": (mapping, (64, 4, 16)),
+    "MAX_PART_ROWS": (mapping, (512, 2, 8, 32)),
+    "CHAIN_ELEMENTS": (mapping, (1024, 8, 64)),
+    "FEW_ROWS": (dominant, (32, 3, 10)),
+    "LONG_ROW": (dominant, (65536, 16, 256, 1024)),
+    "CPU_LOCAL_BYTES": (lower, (262144, 128, 1024, 8192)),
+}
+"""Limits on sizes: their module, and toy values in the order of trying; real ones are among them."""
+
+SMALLEST = (8, 16, 48, 128)
+"""What sizes shrink to, at least; a product of extents may need some room between two limits."""
+
+Limits = dict[str, int]
+Decisions = tuple[Any, ...]
+
+
+@contextmanager
+def toy(limits: Limits) -> Iterator[None]:
+    """The scheduler with other limits."""
+    before = {name: getattr(LIMITS[name][0], name) for name in limits}
+    try:
+        for name, value in limits.items():
+            setattr(LIMITS[name][0], name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(LIMITS[name][0], name, value)
+
+
+# ---- decisions -----------------------------------------------------------------------------------
+def decisions(pattern: Pattern, module: Module, device: Device) -> tuple[Decisions, Kernel]:
+    """All that was decided, flat: scheme of each reduction, phase and kind of home of each value,
+    sections of each phase with their sinks and mapping, and the statements these became."""
+    axes = axis_analysis.analyse(pattern)
+    dominants = dominant.find(pattern, axes)
+    plan = scheme.assign(pattern, axes, dominants)
+    around = Surroundings(axes, dominants, plan, {}, {}, Names(frozenset()), device)
+    found: list[Any] = []
+    for value in pattern.instructions:
+        state = dominants.states[value]
+        home = state.home.kind if state.home is not None else None
+        found.append((dominants.schemes.get(value), state.phase, home, value in dominants.single))
+    for sections in plan.phases:
+        for section in sections:
+            sinks = tuple((sink.kind, sink.number) for sink in section.sinks)
+            found.append((sinks, section.rows is None, section.loops is None, section.combines))
+            found.append(_mapping(around.geometry(section)))
+    kernel = schedule(pattern, module, device, "twin")
+    for phase in kernel.phases:
+        found.append(len(phase.sections))
+        for part in phase.sections:
+            found.append(("tasks", part.tasks != 1))
+            found += _skeleton(part)
+    return tuple(found), kernel
+
+
+def _mapping(geometry: Geometry) -> Decisions:
+    """What kind of tasks: which loops are cut, not how often."""
+    return (
+        len(geometry.kept),
+        len(geometry.rows),
+        geometry.rows_per_task != 1,
+        geometry.chunks != 1,
+        geometry.lane is not None,
+        geometry.lane_block is not None,
+        geometry.lane_blocks != 1,
+    )
+
+
+def _skeleton(section: Section) -> list[Any]:
+    """The statements of a section without its numbers; cache hints aside."""
+
+    def walk(body: Sequence[Statement]) -> Iterator[Any]:
+        for statement in body:
+            match statement:
+                case Loop():
+                    yield ("loop", statement.kind, *walk(statement.body), "end")
+                case If():
+                    yield ("if", *walk(statement.body), "end")
+                case Let(_, value):
+                    yield ("let", *_shape_of(value))
+                case Store(buffer, _, value):
+                    yield ("store", buffer.role, buffer.dtype, *_shape_of(value))
+                case Accumulator(_, reducer) | Combine(_, reducer, _):
+                    yield (type(statement).__name__, reducer)
+                case Accumulate(_, reducer, value):
+                    yield ("accumulate", reducer, *_shape_of(value))
+                case Allocate(buffer):
+                    yield ("allocate", buffer.dtype)
+                case Barrier():
+                    yield "barrier"
+                case Prefetch():
+                    pass
+                case _:
+                    yield type(statement).__name__
+
+    return list(walk(section.body))
+
+
+def _shape_of(value: Expression) -> Iterator[Any]:
+    match value:
+        case Load(buffer, _):
+            yield ("load", buffer.role)
+        case Apply(opcode, operands, dtype, _):
+            yield (opcode, dtype)
+            for operand in operands:
+                yield from _shape_of(operand)
+        case _:
+            yield type(value).__name__
+
+
+# ---- twins ---------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Twin:
+    """A pattern at small sizes with the limits under which it is scheduled like the large one.
+
+    `differing` decisions are none where the twin is one."""
+
+    pattern: Pattern
+    module: Module
+    kernel: Kernel
+    limits: Limits
+    differing: tuple[Any, ...]
+
+
+def alone(pattern: Pattern) -> tuple[Module, Pattern]:
+    """`pattern` as a module of its own, and as a pattern of that, in the same order. What none of
+    its outputs needs is left out."""
+    made: dict[Instruction, Instruction] = {}
+    for number, value in enumerate(pattern.inputs):
+        made[value] = instruction(op.PARAMETER, value.shape, number=number)
+    for node in pattern.instructions:
+        operands = (made[operand] for operand in node.operands)
+        made[node] = instruction(node.opcode, node.shape, operands, **dict(node.attributes))
+    parameters = tuple(made[value] for value in pattern.inputs)
+    shape = Shape("tuple", (), tuple(value.shape for value in pattern.outputs))
+    root = instruction(op.TUPLE, shape, (made[value] for value in pattern.outputs))
+    live = frozenset(topological((root,)))
+    needed = tuple(node for node in pattern.instructions if made[node] in live)
+    whole = Module("pattern", computation(parameters, root))
+    return whole, _mapped(Pattern(needed, pattern.inputs, pattern.outputs), made)
+
+
+def _mapped(pattern: Pattern, made: Mapping[Instruction, Instruction]) -> Pattern:
+    parts = (pattern.instructions, pattern.inputs, pattern.outputs)
+    return Pattern(*(tuple(made[value] for value in part) for part in parts))
+
+
+def twin_of(pattern: Pattern, device: Device) -> Twin:
+    """The smallest twin of a static pattern that some toy limits make decide alike, else the one
+    that came nearest."""
+    whole, inside = alone(pattern)
+    wanted, _ = decisions(inside, whole, device)
+    best: Twin | None = None
+    for smallest in SMALLEST:
+        small = shrink(whole, smallest)
+        twin = _searched(wanted, _mapped(inside, small.made), small.module, device)
+        if best is None or len(twin.differing) < len(best.differing):
+            best = twin
+        if not twin.differing:
+            break
+    assert best is not None
+    return best
+
+
+def _searched(wanted: Decisions, pattern: Pattern, module: Module, device: Device) -> Twin:
+    """Limits are changed one at a time, keeping what comes nearer, until nothing does."""
+
+    def attempt(limits: Limits) -> Twin:
+        with toy(limits):
+            found, kernel = decisions(pattern, module, device)
+        return Twin(pattern, module, kernel, limits, tuple(_unequal(wanted, found)))
+
+    best, before = attempt({}), -1
+    while best.differing and len(best.differing) != before:
+        before = len(best.differing)
+        for name, (_, values) in LIMITS.items():
+            for value in values:
+                twin = attempt({**best.limits, name: value})
+                if not twin.differing:
+                    return twin
+                if len(twin.differing) < len(best.differing):
+                    best = twin
+    return best
+
+
+def _unequal(wanted: Decisions, found: Decisions) -> Iterator[Any]:
+    for left, right in itertools.zip_longest(wanted, found):
+        if left != right:
+            yield left, right
+
+
+def interpreted(twin: Twin, seed: int = 0) -> KernelCheck:
+    """The twin's kernel in the interpreter, judged. Raises Race and KernelError."""
+    random = np.random.default_rng(seed)
+
+    def run(given: Sequence[Any]) -> Sequence[Any]:
+        made = interpret(twin.kernel, buffers(twin.kernel, given, {}), {}, random)
+        outputs = zip(made, twin.pattern.outputs, strict=True)
+        return [array.reshape(value.shape.static) for array, value in outputs]
+
+    return check_kernel(twin.pattern, twin.module, run, {})
