@@ -1,11 +1,11 @@
 """A kernel's small twin that takes the same decisions, for the interpreter (rulings.md 25).
 
 The pattern's sizes shrink (hlo/shrink.py) and so do the limits that the scheduler holds them
-against: toy limits are searched until every decision of the twin is that of the kernel itself. Then
-interpreting the twin runs the code that the kernel runs at full size, in every task, lane and phase.
+against: toy limits are searched until every decision of the twin is that of the kernel itself.
+Interpreting the twin then runs what the kernel runs at full size, in every task, lane and phase.
 
-`python -m tests.schedule.twins [NAME...]` interprets the twin of each kernel of the workload modules
-and writes bench/results/twins.json.
+`python -m tests.schedule.twins [NAME...]` does so for each kernel of the workload modules and
+writes bench/results/twins.json after each module.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import itertools
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from stitchcore.hlo.instruction import Instruction, computation, instruction, to
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.shape import Shape
 from stitchcore.hlo.shrink import shrink
-from stitchcore.kernel.interpret import interpret
+from stitchcore.kernel.interpret import KernelError, Race, interpret
 from stitchcore.kernel.nodes import (
     Accumulate,
     Accumulator,
@@ -50,13 +51,14 @@ from stitchcore.kernel.nodes import (
     Store,
 )
 from stitchcore.plan.pattern import Pattern
+from stitchcore.plan.text import bodies
 from stitchcore.schedule import axes as axis_analysis
 from stitchcore.schedule import dominant, lower, mapping, scheme
 from stitchcore.schedule.body import Names
 from stitchcore.schedule.mapping import Geometry
 from stitchcore.schedule.schedule import schedule
 from stitchcore.schedule.surroundings import Surroundings
-from stitchcore.stages import BuildOptions, compile_module
+from stitchcore.stages import PLANNED, BuildOptions, State, run_stages
 from stitchcore.verify.kernels import KernelCheck, check_kernel
 from tests.hlo import workloads
 
@@ -74,7 +76,7 @@ LIMITS: Mapping[str, tuple[Any, tuple[int, ...]]] = {
     "LONG_ROW": (dominant, (65536, 16, 256, 1024)),
     "CPU_LOCAL_BYTES": (lower, (262144, 128, 1024, 8192)),
 }
-"""Limits on sizes: their module, and toy values in the order of trying; real ones are among them."""
+"""Limits on sizes by name: their module, and toy values in the order of trying."""
 
 SMALLEST = (8, 16, 48, 128)
 """What sizes shrink to, at least; a product of extents may need some room between two limits."""
@@ -269,3 +271,51 @@ def interpreted(twin: Twin, seed: int = 0) -> KernelCheck:
         return [array.reshape(value.shape.static) for array, value in outputs]
 
     return check_kernel(twin.pattern, twin.module, run, {})
+
+
+# ---- whole modules -------------------------------------------------------------------------------
+def patterns_of(name: str, device: Device) -> list[Pattern]:
+    """One pattern of each distinct kernel of a workload's entry and of its loop bodies."""
+    state = State(workloads.module(name), device, BuildOptions())
+    state = run_stages(state, PLANNED, {})
+    assert state.plan is not None
+    plans = [(state.plan, state.of)]
+    plans += [(plan, state.inner[body]) for body, plan in bodies(state.plan).items()]
+    found: dict[int, Pattern] = {}
+    for plan, of in plans:
+        for number, pattern in zip(of, plan.patterns, strict=True):
+            found.setdefault(number, pattern)
+    return list(found.values())
+
+
+def figures(name: str, device: Device) -> dict[str, Any]:
+    """How many kernels of a workload have a twin that decides alike, and agree on it."""
+    start = time.perf_counter()
+    counts = Counter({"kernels": 0, "decide alike": 0, "right": 0})
+    wrong = []
+    for number, pattern in enumerate(patterns_of(name, device)):
+        counts["kernels"] += 1
+        twin = twin_of(pattern, device)
+        counts["decide alike"] += not twin.differing
+        try:
+            found = interpreted(twin)
+        except (Race, KernelError) as error:
+            wrong.append(f"{number}: {error}")
+            continue
+        counts["right"] += found.passed
+        counts["informative"] += found.informative
+        if not found.passed or twin.differing:
+            wrong.append(f"{number}: {found} {twin.differing[:1]}"[:400])
+    return {**counts, "wrong": wrong, "seconds": time.perf_counter() - start}
+
+
+def main() -> None:
+    for name in sys.argv[1:] or workloads.NAMES:
+        found = figures(name, host_device())
+        print(name, found, flush=True)
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        RESULTS.write_text(json.dumps(dict(sorted({**results, name: found}.items())), indent=1))
+
+
+if __name__ == "__main__":
+    main()

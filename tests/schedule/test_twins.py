@@ -1,0 +1,75 @@
+"""Twins of the workloads' kernels decide as the kernels do, agree with numpy, and miss every phase
+boundary that is taken away."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from stitchcore.compiled import buffers
+from stitchcore.device.host import host_device
+from stitchcore.kernel.interpret import interpret
+from stitchcore.schedule import dominant, mapping
+from stitchcore.verify.exact import telling
+from tests.schedule import barriers, twins
+from tests.schedule.twins import Twin
+
+NAMES = ("layernorm_gelu_grad", "softmax_grad", "mlp_train", "crnn_infer")
+
+
+@functools.cache
+def twins_of(name: str) -> tuple[Twin, ...]:
+    device = host_device()
+    return tuple(twins.twin_of(pattern, device) for pattern in twins.patterns_of(name, device))
+
+
+@pytest.mark.parametrize("name", [*NAMES, pytest.param("dien_infer", marks=pytest.mark.slow)])
+def test_twins_decide_alike_and_agree_with_numpy(name: str) -> None:
+    for number, twin in enumerate(twins_of(name)):
+        assert not twin.differing, (name, number, twin.limits)
+        found = twins.interpreted(twin)
+        assert found.passed, (name, number, str(found))
+
+
+@pytest.mark.parametrize("name", [*NAMES, pytest.param("dien_infer", marks=pytest.mark.slow)])
+def test_each_boundary_of_a_kernel_matters(name: str) -> None:
+    for number, twin in enumerate(twins_of(name)):
+        removed = list(barriers.mutants(twin.kernel))
+        if not removed:
+            continue
+        _, arrays, _ = telling(twin.module, {}, 0)
+        given = buffers(twin.kernel, arrays, {})
+        interpret(twin.kernel, given, {}, np.random.default_rng(0))
+        for what, mutant in removed:
+            assert barriers.objects(mutant, given), f"{name} {number}: {what} can be left out"
+
+
+def test_some_kernels_have_boundaries() -> None:
+    kernels = [twin.kernel for name in NAMES for twin in twins_of(name)]
+    assert sum(len(kernel.phases) - 1 for kernel in kernels) >= 4
+
+
+@pytest.mark.parametrize(
+    ("module", "limit", "value"),
+    [
+        (dominant, "INLINE_SIZE", 4096),  # every reduction inside a lane
+        (dominant, "LONG_ROW", 1),  # rows are reduced in parts
+        (mapping, "TASK_ELEMENTS", 17),  # more tasks
+    ],
+)
+def test_a_twin_that_decides_otherwise_is_seen(
+    module: object, limit: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another limit the same small module decides differently, and the comparison says so."""
+    device = host_device()
+    pattern = twins.patterns_of("layernorm_gelu_grad", device)[0]
+    whole, inside = twins.alone(pattern)
+    wanted, _ = twins.decisions(inside, whole, device)
+    twin = twins.twin_of(pattern, device)
+    with twins.toy(twin.limits):
+        same, _ = twins.decisions(twin.pattern, twin.module, device)
+        monkeypatch.setattr(module, limit, value)
+        other, _ = twins.decisions(twin.pattern, twin.module, device)
+    assert same == wanted and other != wanted
