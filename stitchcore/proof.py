@@ -34,10 +34,10 @@ from stitchcore.verify.region import (
 SYMBOL_SIZE = 32
 """What each symbol is bound to in a proof."""
 
-REGION_SECONDS = 1.0
+REGION_SECONDS = 0.5
 """Longest that one region is timed, XLA's compilation not counted."""
 
-TOTAL_SECONDS = 30.0
+TOTAL_SECONDS = 12.0
 """Longest that all regions of an artifact are timed; those that weigh most come first."""
 
 XLA_SHARE = 0.5

@@ -39,7 +39,11 @@ def under_xla(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
 def empty(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
     """A function of the same arguments that does nothing: what a call itself costs."""
     del function
-    return _with_tensors(tf.function(lambda *arguments: [tf.identity(a) for a in arguments[:1]]))
+
+    def nothing(*arguments: Any) -> list[Any]:
+        return [tf.identity(one) for one in arguments[:1]]  # a region of constants has none
+
+    return _with_tensors(tf.function(nothing, autograph=False))
 
 
 def _with_tensors(region: Any) -> Callable[[Sequence[Array]], list[Array]]:

@@ -58,7 +58,7 @@ def no_xla(given: Sequence[Array]) -> list[Array]:
 
 
 def proof(
-    made: tuple[Build, dict[str, RegionProgram]], references: References, seconds: float = 30.0
+    made: tuple[Build, dict[str, RegionProgram]], references: References, seconds: float = 12.0
 ) -> Proof:
     checked = verify(*made, {KEY: references})
     return measure(*made, {KEY: references}, checked, host_device(), 1, None, seconds)
