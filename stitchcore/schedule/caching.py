@@ -46,6 +46,9 @@ LONG_RUN = 4096
 
 LARGEST_BYTES = 2**50
 
+LEAST_AHEAD = 1024
+"""Bytes of a row from which fetching ahead pays; the machine itself sees to shorter ones."""
+
 AHEAD_BYTES = 65536
 """Most of a row that is fetched ahead: it should fit the second cache beside the row at work."""
 
@@ -177,7 +180,9 @@ def _row(body: tuple[Statement, ...], row: str) -> tuple[Statement, ...]:
     for number, (prefetch, first) in enumerate(wanted.items()):
         hosts = [p for p in plain[1:] if (p.begin, p.end) == (first.begin, first.end)]
         size = _row_bytes(prefetch, first)
-        if hosts and size is not None and total + size <= AHEAD_BYTES:
+        if not hosts or size is None or size < LEAST_AHEAD:
+            continue
+        if total + size <= AHEAD_BYTES:
             total += size
             host = hosts[number % len(hosts)]
             at = tuple(_renamed(i, _LANE, host.variable) for i in prefetch.indices)

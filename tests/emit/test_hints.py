@@ -30,6 +30,7 @@ def hinted(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Kernel:
         patch.setattr(caching, "STREAM_BYTES", 1)
         patch.setattr(caching, "LONG_RUN", 64)
         patch.setattr(caching, "SHORT_RUN", 64)
+        patch.setattr(caching, "LEAST_AHEAD", 64)
         return replace(kernel, phases=caching.hint(kernel.buffers, kernel.phases))
 
 
