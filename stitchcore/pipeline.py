@@ -121,10 +121,11 @@ def optimize(
             opened.answer(digest, ready)
         return key
     except Refused as refused:
-        return _refuse(opened, digest, refused.refusal)
+        return _refuse(opened, digest, refused.refusal, options.restart is not None)
     except Exception as error:
         detail = "".join(traceback.format_exception_only(error)).strip()
-        _refuse(opened, digest, Refusal("worker", Reason.WORKER_FAILED, detail))
+        failure = Refusal("worker", Reason.WORKER_FAILED, detail)
+        _refuse(opened, digest, failure, options.restart is not None)
         raise
 
 
@@ -167,9 +168,10 @@ def _key(request: Request, device: Device, options: Options) -> str:
     )
 
 
-def _refuse(store: Store, digest: str, refusal: Refusal) -> Refusal:
-    answer = {"status": "refused", "reason": refusal.reason.value, "detail": str(refusal)}
-    store.answer(digest, answer)
+def _refuse(store: Store, digest: str, refusal: Refusal, edited_: bool) -> Refusal:
+    detail = ": ".join(filter(None, (refusal.subject, refusal.detail)))
+    answer = {"status": "refused", "reason": refusal.reason.value, "detail": detail}
+    store.answer(digest, answer | ({"edited": True} if edited_ else {}))
     return refusal
 
 

@@ -183,7 +183,9 @@ def _show(results: list[Timed], output: common.Output, threads: int) -> None:
 
 
 def _document(one: Timed) -> dict[str, Any]:
-    interval = [one.ratio.value, one.ratio.low, one.ratio.high] if one.ratio else None
+    """One kernel as plain data: seconds, absolute errors, and ratios with their 95 % interval."""
+    judged = one.check.judgements
+    ratio = one.ratio
     return {
         "name": one.name,
         "called": one.called,
@@ -191,8 +193,13 @@ def _document(one: Timed) -> dict[str, Any]:
         "passed": one.check.passed,
         "informative": one.check.informative,
         "data": one.check.data,
+        "elements": sum(found.elements for found in judged),
+        "failures": sum(found.failures for found in judged),
+        "worst_error": max((found.worst_ours for found in judged), default=0.0),
         "seconds": one.seconds,
         "xla_seconds": one.xla_seconds,
-        "xla_over_ours": interval,
+        "xla_over_ours": (
+            {"median": ratio.value, "low": ratio.low, "high": ratio.high} if ratio else None
+        ),
         "note": one.note,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,22 @@ def command(
     state, seconds = modules.run(module, device, build, output, "compile")
     folder = out or Path(module.name.partition(".")[0] + ".stitch")
     folder.mkdir(parents=True, exist_ok=True)
-    written = [_write(folder / "kernels.txt", "\n".join(map(print_kernel, state.kernels)))]
+    _write(folder / "kernels.txt", "\n".join(map(print_kernel, state.kernels)))
     binaries = [_binary(unit, number, folder) for number, unit in enumerate(state.units)]
     page = reports.html(modules.report_of(state, str(module), seconds))
-    written += [entry["file"] for entry in binaries]
-    written.append(_write(folder / "report.html", page))
+    _write(folder / "report.html", page)
     if as_json:
-        output.document({"folder": str(folder), "target": device.target, "binaries": binaries})
+        left = Counter(r.reason.value for one in modules.plans_of(state) for r in one.refusals)
+        output.document(
+            {
+                "folder": str(folder),
+                "target": device.target,
+                "kernels": len(state.kernels),
+                "binaries": binaries,
+                "left_as_it_was": dict(left),
+                "report": str(folder / "report.html"),
+            }
+        )
         return
     for entry in binaries:
         line = ", ".join(f"{name} {value}" for name, value in entry.items() if value != [])
@@ -71,17 +81,17 @@ def _binary(unit: Unit, number: int, folder: Path) -> dict[str, Any]:
     entry: dict[str, Any] = {"kernels": len(unit.kernels), "bytes": len(made.data)}
     name = f"kernels_{number:02d}"
     if isinstance(made, CompiledLibrary):
-        _write(folder / f"{name}.c", unit.source)
         return {
             "file": _write(folder / f"{name}.so", made.data),
+            "source": _write(folder / f"{name}.c", unit.source),
             **entry,
             "compiler": made.compiler,
             "vector_loops": len(made.loops) - len(made.scalar_loops),
             "scalar_loops": [f"{loop.loop}: {loop.reason}" for loop in made.scalar_loops],
         }
-    _write(folder / f"{name}.cu", unit.source)
     return {
         "file": _write(folder / f"{name}.cubin", made.data),
+        "source": _write(folder / f"{name}.cu", unit.source),
         **entry,
         "compiler": f"NVRTC {made.version}",
         "registers": max((one.registers for one in made.resources), default=0),

@@ -100,8 +100,8 @@ def _python(interpreter: str) -> Finding:
     if isinstance(found, Finding):
         return found
     version, enough = found.split()
-    state = "ok" if enough == "True" else "missing"
-    return Finding("Python of the job", state, f"{version} ({interpreter})", "use 3.9 or later")
+    state, mend = ("ok", "") if enough == "True" else ("missing", "use 3.9 or later")
+    return Finding("Python of the job", state, f"{version} ({interpreter})", mend)
 
 
 def _plugin(interpreter: str) -> Finding:

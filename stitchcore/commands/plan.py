@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from stitchcore import options as settings
 from stitchcore.artifact import report as reports
 from stitchcore.commands import common, modules
 from stitchcore.device.records import Device
+from stitchcore.hlo.print import every_name
 from stitchcore.plan.cost import cost
-from stitchcore.plan.pattern import Plan
+from stitchcore.plan.pattern import Estimate, Plan
+from stitchcore.plan.text import bodies
+from stitchcore.stages import State
 
 COLUMNS = ("kernel", "operations>", "inputs>", "outputs>", "bytes>", "saved>", "flops>", "time>")
 SHOWN = 40
@@ -51,7 +55,7 @@ def command(
         page = reports.html(modules.report_of(state, str(module), seconds))
         html.write_text(page, encoding="utf-8")
     if as_json:
-        output.document(document(plan, device))
+        output.document(document(state))
         return
     output.console.print(
         common.table(f"{module} for {device.target}", COLUMNS, _rows(plan, device))
@@ -60,27 +64,50 @@ def command(
         output.console.print(line)
 
 
-def document(plan: Plan, device: Device) -> dict[str, Any]:
+def document(state: State) -> dict[str, Any]:
     """The plan as plain data: estimates in bytes, operations and seconds."""
-    saved = modules.saved_bytes(plan, device)
+    plan = modules.plan_of(state)
+    labels = every_name(plan.module)
     return {
-        "target": device.target,
+        "target": state.device.target,
         "planner": plan.planner,
+        **_planned(plan, state, state.of),
+        "loop_bodies": [
+            {"computation": labels[body][0], **_planned(inner, state, state.inner[body])}
+            for body, inner in bodies(plan).items()
+        ],
+    }
+
+
+def _planned(plan: Plan, state: State, of: Sequence[int]) -> dict[str, Any]:
+    saved = modules.saved_bytes(plan, state.device)
+    return {
         "kernels": [
             {
+                "name": state.kernels[of[number]].name,
+                "phases": len(state.kernels[of[number]].phases),
                 "instructions": len(pattern.instructions),
                 "inputs": len(pattern.inputs),
                 "outputs": len(pattern.outputs),
                 "bytes_saved": saved[number],
-                **asdict(cost(pattern, device)),
+                **_estimate(cost(pattern, state.device)),
             }
             for number, pattern in enumerate(plan.patterns)
         ],
-        "unfused": asdict(plan.unfused),
-        "planned": asdict(plan.planned),
-        "refusals": [[r.subject, r.reason.value, r.detail] for r in plan.refusals],
-        "loop_bodies": [document(inner, device) for inner in plan.nested.values()],
+        "unfused": _estimate(plan.unfused),
+        "planned": _estimate(plan.planned),
+        "refusals": [
+            {"subject": one.subject, "reason": one.reason.value, "detail": one.detail}
+            for one in plan.refusals
+        ],
     }
+
+
+def _estimate(estimate: Estimate) -> dict[str, Any]:
+    """Its fields, with the one that could be taken for a measurement named as what it is."""
+    found = asdict(estimate)
+    found["seconds_estimated"] = found.pop("seconds")
+    return found
 
 
 def summary(plan: Plan) -> list[str]:
@@ -92,9 +119,10 @@ def summary(plan: Plan) -> list[str]:
         f"{common.bytes_text(after.bytes)}{share}; estimated "
         f"{common.seconds_text(before.seconds)} → {common.seconds_text(after.seconds)}"
     ]
-    if plan.nested:
-        inner = sum(len(nested.patterns) for nested in plan.nested.values())
-        lines.append(f"{len(plan.nested)} loop bodies and branches hold {inner} more kernels")
+    inner = bodies(plan)
+    if inner:
+        more = sum(len(one.patterns) for one in inner.values())
+        lines.append(f"{len(inner)} loop bodies and branches hold {more} more kernels")
     counted = Counter(refusal.reason.value for refusal in plan.refusals)
     lines += [f"left as it was: {count} x {reason}" for reason, count in counted.most_common()]
     return lines

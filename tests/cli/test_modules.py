@@ -51,10 +51,26 @@ def test_plan_draws_the_graph(tmp_path: Path) -> None:
     assert "http" not in text.replace("http://www.w3.org", ""), "the page fetches something"
 
 
+def test_plan_names_kernels_and_loop_bodies(tmp_path: Path) -> None:
+    module = WORKLOADS / "crnn_infer.hlo.xz"
+    plan = as_json("plan", module, "--dump", tmp_path)
+    text = (tmp_path / "02_plan.txt").read_text()
+    assert [body["computation"] for body in plan["loop_bodies"]]
+    assert all(f"computation {body['computation']}\n" in text for body in plan["loop_bodies"])
+    schedule = (tmp_path / "03_schedule.txt").read_text()
+    for part in (plan, *plan["loop_bodies"]):
+        assert all(f"kernel {one['name']}(" in schedule for one in part["kernels"])
+        assert all({"subject", "reason", "detail"} == set(one) for one in part["refusals"])
+    assert plan["kernels"][0]["seconds_estimated"] > 0
+
+
 def test_compile_writes_sources_and_binaries(tmp_path: Path) -> None:
     result = as_json("compile", SMALL, "--out", tmp_path / "out")
     entry = result["binaries"][0]
     assert result["target"] == host_target()
+    assert (tmp_path / "out" / entry["source"]).exists()
+    assert Path(result["report"]).exists()
+    assert result["left_as_it_was"] == {}
     assert (tmp_path / "out" / "report.html").exists()
     assert "int64_t" in (tmp_path / "out" / "kernels_00.c").read_text()
     library = ctypes.CDLL(str(tmp_path / "out" / entry["file"]))
@@ -80,8 +96,10 @@ def test_bench_compares_with_xla() -> None:
     pytest.importorskip("jaxlib", reason="no XLA beside our kernels: pip install jaxlib")
     kernel = as_json("bench", SMALL, "--rounds", "3")["kernels"][0]
     assert kernel["note"] == ""
-    low, high = kernel["xla_over_ours"][1:]
-    assert 0 < low <= high
+    ratio = kernel["xla_over_ours"]
+    assert 0 < ratio["low"] <= ratio["median"] <= ratio["high"]
+    assert (kernel["failures"], kernel["called"]) == (0, False)
+    assert 0 <= kernel["worst_error"] < 1e-3
 
 
 def test_restart_from_an_edited_stage(tmp_path: Path) -> None:
@@ -99,7 +117,8 @@ def test_restart_from_an_edited_stage(tmp_path: Path) -> None:
 
 def test_explain_names_the_reason_of_a_refusal() -> None:
     plan = as_json("plan", MLP)
-    name = next(subject for subject, reason, _ in plan["refusals"] if reason == "library_call")
+    refused = plan["refusals"]
+    name = next(one["subject"] for one in refused if one["reason"] == "library_call")
     place = as_json("explain", name, "--module", MLP)[0]
     assert place["kernels"] == []
     assert place["reason"] == "library_call"

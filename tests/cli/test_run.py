@@ -157,6 +157,15 @@ def test_too_few_blocks_are_no_figure() -> None:
     json.loads(json.dumps(summary.document(found), allow_nan=False))
 
 
+def test_what_an_edited_stage_became_is_of_one_run(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.answer("a" * 64, {"status": "ready", "key": "k", "edited": True})
+    store.answer("b" * 64, {"status": "refused", "reason": "parse_error", "edited": True})
+    store.answer("c" * 64, {"status": "ready", "key": "k"})
+    _forget(store, everything=False)
+    assert [store.read_answer(name * 64) is None for name in "abc"] == [True, True, False]
+
+
 def test_answers_that_a_new_run_asks_again(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     answers = {

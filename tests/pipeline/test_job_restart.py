@@ -164,3 +164,5 @@ def test_a_broken_edit_refuses_the_request(
     assert answer is not None
     assert answer["status"] == "refused"
     assert told in answer["detail"]
+    assert answer["detail"].count(found.reason.value) == 0, "the reason has a field of its own"
+    assert answer["edited"], "the next run must not take it for its own"
