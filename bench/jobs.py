@@ -76,16 +76,17 @@ def within_one_run(record: judges.Record) -> Ratio | None:
 
 
 def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
-    """Alternate untouched and stitched runs. The first stitched run makes the artifact."""
+    """Alternate untouched and stitched runs. The first stitched run makes the artifact; without
+    pairs it and the first untouched one are all there is, and only `within` is a comparison."""
     base = folder / f"{job.script}-{job.optimizer}"
     first = judges.untouched(job, base / "first", steps)
     start = ["--checkpoint", str(first.out / "initial.npz")]
     threads = judges.thread_counts(job, base, steps, start, (1,))
-    judges.stitched(job, base / "cold", steps, base / "store", start)
+    cold = judges.stitched(job, base / "cold", steps, base / "store", start)
     alternating = judges.stitched(
         job, base / "within", WITHIN_STEPS, base / "store", start, {"STITCH_CONTROL": "0.5"}
     )
-    plain, stitched = [], []
+    plain, stitched = ([], []) if pairs else ([first], [cold])
     for pair in range(pairs):
         plain.append(judges.untouched(job, base / f"plain{pair}", steps, start))
         stitched.append(
@@ -102,7 +103,7 @@ def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
         float(np.median(before)),
         float(np.median(after)),
         within_one_run(alternating),
-        paired_ratio(before, after),
+        paired_ratio(before, after) if pairs else None,
         apart,
         judges.losses_bar([plain[0], *threads]),
         peaks[0] / peaks[1],
@@ -167,7 +168,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.jobs", description=__doc__)
     parser.add_argument("scripts", nargs="*", default=SCRIPTS)
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--pairs", type=int, default=4, help="of runs; 0: blocks of one run only")
     parser.add_argument("--optimizers", nargs="+", default=["adam", "sgd"])
     parser.add_argument("--python", default=sys.executable, help="the jobs' interpreter")
     parser.add_argument("--out", type=Path, default=RESULTS / "jobs")
