@@ -1,0 +1,129 @@
+"""A mutant of each opcode that is not elementwise: the check of its kernel fails (rulings.md 24).
+
+Elementwise opcodes have theirs in tests/emit/test_opcodes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from stitchcore.compiled import CompiledModule, run_kernel
+from stitchcore.device.host import host_device
+from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.parse import parse
+from stitchcore.plan.pattern import Pattern
+from stitchcore.stages import compile_module
+from stitchcore.target.cpu_runtime import CpuKernel
+from stitchcore.verify.kernels import check_kernel
+
+SUM = "sum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n"
+TOP = SUM.replace("sum {", "top {").replace("add(", "maximum(")
+ZERO = "z = f32[] constant(0)"
+
+MUTANTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
+    op.CONSTANT: (
+        ("v = f32[] constant(1.5)", "y = f32[6,6] broadcast(v), dimensions={}"),
+        (("v = f32[] constant(1.25)", "y = f32[6,6] broadcast(v), dimensions={}"),),
+    ),
+    op.IOTA: (
+        ("y = f32[6,6] iota(), iota_dimension=0",),
+        (("y = f32[6,6] iota(), iota_dimension=1",),),
+    ),
+    op.BROADCAST: (
+        ("s = f32[1,6] slice(x), slice={[0:1], [0:6]}", "v = f32[6] reshape(s)",
+         "y = f32[6,6] broadcast(v), dimensions={1}"),
+        (("s = f32[1,6] slice(x), slice={[0:1], [0:6]}", "v = f32[6] reshape(s)",
+          "y = f32[6,6] broadcast(v), dimensions={0}"),),
+    ),
+    op.RESHAPE: (
+        ("v = f32[4,9] reshape(x)", "w = f32[9,4] transpose(v), dimensions={1,0}",
+         "y = f32[6,6] reshape(w)"),
+        (("v = f32[9,4] reshape(x)", "w = f32[4,9] transpose(v), dimensions={1,0}",
+          "y = f32[6,6] reshape(w)"),),
+    ),
+    op.BITCAST: (
+        ("v = f32[4,9] bitcast(x)", "w = f32[9,4] transpose(v), dimensions={1,0}",
+         "y = f32[6,6] bitcast(w)"),
+        (("v = f32[9,4] bitcast(x)", "w = f32[4,9] transpose(v), dimensions={1,0}",
+          "y = f32[6,6] bitcast(w)"),),
+    ),
+    op.TRANSPOSE: (
+        ("y = f32[6,6] transpose(x), dimensions={1,0}",),
+        (("y = f32[6,6] transpose(x), dimensions={0,1}",),),
+    ),
+    op.SLICE: (
+        ("v = f32[6,3] slice(x), slice={[0:6], [0:6:2]}",
+         "y = f32[6,6] concatenate(v, v), dimensions={1}"),
+        (("v = f32[6,3] slice(x), slice={[0:6], [1:6:2]}",
+          "y = f32[6,6] concatenate(v, v), dimensions={1}"),
+         ("v = f32[6,3] slice(x), slice={[0:6], [0:3]}",
+          "y = f32[6,6] concatenate(v, v), dimensions={1}")),
+    ),
+    op.PAD: (
+        ("v = f32[6,5] slice(x), slice={[0:6], [0:5]}", ZERO,
+         "y = f32[6,6] pad(v, z), padding=0_0x0_1"),
+        (("v = f32[6,5] slice(x), slice={[0:6], [0:5]}", ZERO,
+          "y = f32[6,6] pad(v, z), padding=0_0x1_0"),
+         ("v = f32[6,5] slice(x), slice={[0:6], [0:5]}", "z = f32[] constant(1)",
+          "y = f32[6,6] pad(v, z), padding=0_0x0_1")),
+    ),
+    op.CONCATENATE: (
+        ("a = f32[6,2] slice(x), slice={[0:6], [0:2]}",
+         "b = f32[6,4] slice(x), slice={[0:6], [2:6]}",
+         "y = f32[6,6] concatenate(b, a), dimensions={1}"),
+        (("a = f32[6,2] slice(x), slice={[0:6], [0:2]}",
+          "b = f32[6,4] slice(x), slice={[0:6], [2:6]}",
+          "y = f32[6,6] concatenate(a, b), dimensions={1}"),),
+    ),
+    op.REVERSE: (
+        ("y = f32[6,6] reverse(x), dimensions={0}",),
+        (("y = f32[6,6] reverse(x), dimensions={1}",), ("y = f32[6,6] copy(x)",)),
+    ),
+    op.REDUCE: (
+        (ZERO, "v = f32[6] reduce(x, z), dimensions={1}, to_apply=sum",
+         "y = f32[6,6] broadcast(v), dimensions={0}"),
+        ((ZERO, "v = f32[6] reduce(x, z), dimensions={0}, to_apply=sum",
+          "y = f32[6,6] broadcast(v), dimensions={0}"),
+         (ZERO, "v = f32[6] reduce(x, z), dimensions={1}, to_apply=top",
+          "y = f32[6,6] broadcast(v), dimensions={0}"),
+         ("z = f32[] constant(1)", "v = f32[6] reduce(x, z), dimensions={1}, to_apply=sum",
+          "y = f32[6,6] broadcast(v), dimensions={0}")),
+    ),
+}  # fmt: skip
+"""By opcode: how y is made of x, and wrong ways of the same types. The result is x + y."""
+
+
+def compiled(lines: Sequence[str]) -> CompiledModule:
+    body = "".join(f"  {line}\n" for line in lines)
+    text = f"HloModule m\n\n{SUM}\n{TOP}\nENTRY main {{\n  x = f32[6,6] parameter(0)\n{body}"
+    return compile_module(
+        parse(text + "  ROOT out = f32[6,6] add(x, y)\n}\n"),
+        host_device(),
+    )
+
+
+def running(kernel: CpuKernel, pattern: Pattern, given: Sequence[Any]) -> Sequence[Any]:
+    return run_kernel(kernel, pattern, given, {})
+
+
+def test_every_such_opcode_has_a_mutant() -> None:
+    kinds = op.STITCHABLE_KINDS - {"elementwise"}
+    assert set(MUTANTS) == {name for name, r in op.OPCODES.items() if r.kind in kinds}
+
+
+@pytest.mark.parametrize("opcode", sorted(MUTANTS))
+def test_the_check_fails_for_mutants_only(opcode: str) -> None:
+    right, wrong = MUTANTS[opcode]
+    made = compiled(right)
+    [pattern] = made.plan.patterns
+    check = partial(check_kernel, pattern, made.module)
+    assert check(partial(running, made.loaded()[0], pattern), {}).passed
+    for lines in wrong:
+        mutant = compiled(lines)
+        [other] = mutant.plan.patterns
+        found = check(partial(running, mutant.loaded()[0], other), {})
+        assert not found.passed, lines
