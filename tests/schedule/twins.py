@@ -81,6 +81,9 @@ LIMITS: Mapping[str, tuple[Any, tuple[int, ...]]] = {
 SMALLEST = (8, 16, 48, 128)
 """What sizes shrink to, at least; a product of extents may need some room between two limits."""
 
+INTERPRETABLE = 2_000_000
+"""Elements of all values together that the interpreter works through in about a minute."""
+
 Limits = dict[str, int]
 Decisions = tuple[Any, ...]
 
@@ -218,8 +221,8 @@ def _mapped(pattern: Pattern, made: Mapping[Instruction, Instruction]) -> Patter
 
 
 def twin_of(pattern: Pattern, device: Device) -> Twin:
-    """The smallest twin of a static pattern that some toy limits make decide alike, else the one
-    that came nearest."""
+    """The smallest twin of a static pattern that some toy limits make decide alike; else the
+    pattern itself, where it can be interpreted, or the twin that came nearest."""
     whole, inside = alone(pattern)
     wanted, _ = decisions(inside, whole, device)
     best: Twin | None = None
@@ -231,6 +234,8 @@ def twin_of(pattern: Pattern, device: Device) -> Twin:
         if not twin.differing:
             break
     assert best is not None
+    if best.differing and sum(node.shape.size for node in inside.instructions) <= INTERPRETABLE:
+        return _searched(wanted, inside, whole, device)
     return best
 
 
