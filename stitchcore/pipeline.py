@@ -33,6 +33,7 @@ from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.hlo.module import Module
 from stitchcore.options import Options
 from stitchcore.plan.cost import total
+from stitchcore.plan.planners import PLANNERS
 from stitchcore.program import Build, build, program, stitched_share
 from stitchcore.proof import Proof, References, measure, verify
 from stitchcore.reporting import Outcome
@@ -140,6 +141,9 @@ def _read(folder: Path) -> Request:
 def _options_of(options: Options, digest: str) -> Options:
     """Dumps of a request go to a folder of its own; an edited stage is of the request in whose
     folder it lies."""
+    if options.planner not in PLANNERS:
+        detail = f"{options.planner!r} is no planner; there is {', '.join(PLANNERS)}"
+        raise Refused("STITCH_PLANNER", Reason.WORKER_FAILED, detail)
     name, restart = digest[:12], options.restart
     return replace(
         options,

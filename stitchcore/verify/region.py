@@ -17,7 +17,9 @@ import numpy as np
 
 from stitchcore.artifact.launch import FromConstant, FromLaunch, FromRegion, Operand, RegionProgram
 from stitchcore.hlo import dim as dims
+from stitchcore.hlo.instruction import topological
 from stitchcore.hlo.module import Module
+from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Role
 from stitchcore.target.cpu_runtime import CpuKernel
@@ -25,7 +27,7 @@ from stitchcore.verify.capture import arguments
 from stitchcore.verify.exact import judge_all, telling
 from stitchcore.verify.judge import Judgement
 from stitchcore.verify.measure import Comparison, compare
-from stitchcore.verify.tolerance import module_tolerances
+from stitchcore.verify.tolerance import module_tolerances, unit
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Reference = Callable[[Sequence[Array]], Sequence[Array]]
@@ -36,7 +38,10 @@ THREADED_WORK = 200_000
 
 APART = 0.02
 """The framework's result is another one where it is this far from float64's, relative to the
-element and the array's root mean square: more than rounding does, in bfloat16 too."""
+element and the array's root mean square: more than rounding does in float32."""
+
+APART_ROUNDINGS = 16
+"""The same in units of the coarsest type's rounding, for bfloat16 and float16."""
 
 APART_SHARE = 0.01
 """Most elements that may be apart: decisions that fall the other way, and cancellation."""
@@ -190,11 +195,18 @@ def _judged(
     theirs = [np.asarray(array) for array in reference(given)]
     limits = module_tolerances(module)
     judgements = judge_all(module, ours, exact, theirs, limits, given, bindings)
-    apart = tuple(_apart(*both) for both in zip(theirs, exact, strict=True))
+    rounding = _coarsest(module)
+    apart = tuple(_apart(*both, rounding) for both in zip(theirs, exact, strict=True))
     return RegionCheck(judgements, family, apart)
 
 
-def _apart(theirs: Array, exact: Array) -> float:
+def _coarsest(module: Module) -> float:
+    """Rounding of the coarsest float type that a value of `module` has."""
+    values = topological((module.entry.root,))
+    return max((unit(v.shape.dtype) for v in values if v.shape.dtype in DTYPES), default=0.0)
+
+
+def _apart(theirs: Array, exact: Array, rounding: float) -> float:
     """Share of elements on which `theirs` is not the result in `exact`, rounding apart."""
     if exact.size == 0:
         return 0.0
@@ -206,7 +218,8 @@ def _apart(theirs: Array, exact: Array) -> float:
         return 0.0
     wide, expected = wide[both], expected[both]
     scale = float(np.sqrt(np.mean(np.square(expected))))
-    return float(np.mean(np.abs(wide - expected) > APART * (np.abs(expected) + scale)))
+    limit = max(APART, APART_ROUNDINGS * rounding)
+    return float(np.mean(np.abs(wide - expected) > limit * (np.abs(expected) + scale)))
 
 
 def time_region(

@@ -9,6 +9,7 @@ import json
 import lzma
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,14 @@ def test_an_empty_graph_is_refused(tmp_path: Path) -> None:
     refusal = pipeline.optimize(request, str(options.store), host_device(), options)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.REGION_TOO_SMALL
+
+
+def test_an_unknown_planner_is_named(tmp_path: Path) -> None:
+    options = replace(options_in(tmp_path), planner="wishful")
+    request = submit(options.store, b"")
+    refusal = pipeline.optimize(request, str(options.store), host_device(), options)
+    assert isinstance(refusal, Refusal)
+    assert "'wishful' is no planner; there is exhaustive" in refusal.detail
 
 
 def test_a_missing_request_is_refused(tmp_path: Path) -> None:
