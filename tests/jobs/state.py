@@ -64,16 +64,20 @@ class State:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All arrays of a step, and how many of its decisions fell differently than in float64."""
+    """All arrays of a step, and how many of its decisions fell differently than in float64. `same`:
+    every array is TensorFlow's bit for bit, so the step was its own and nothing was judged."""
 
     states: Mapping[str, State]
     turned: int = 0
     decisions: int = 0
+    same: bool = False
 
     @property
     def wrong(self) -> dict[str, str]:
         """What does not hold, by array."""
         found = {name: str(one) for name, one in self.states.items() if not one.passed}
+        if self.same:
+            found["step"] = "TensorFlow's own, bit for bit: no stitched step was judged"
         if self.turned > DECISION_SHARE * self.decisions:
             found["decisions"] = f"{self.turned} of {self.decisions} fell differently"
         return found
@@ -160,7 +164,8 @@ def verdict(job: jobs.Job, base: Path, plain: jobs.Record, stitched: jobs.Record
         return _with_decisions(job, base, plain, stitched, adam, start)
     wide = jobs.untouched(job, base / "wide", 1, [*start, "--dtype", "float64"]).arrays("step1")
     ours, theirs = (Step(record.arrays("step1"), wide) for record in (stitched, plain))
-    return Verdict(after_one_step(ours, theirs, adam, initial))
+    same = _same(ours.arrays, theirs.arrays)
+    return Verdict(after_one_step(ours, theirs, adam, initial), same=same)
 
 
 def _with_decisions(
@@ -193,6 +198,7 @@ def _with_decisions(
         after_one_step(step(ours_again), step(again), adam, plain.arrays("initial")),
         turned=sum(int(np.count_nonzero((made[n] > 0) != (free[n] > 0))) for n in free),
         decisions=sum(array.size for array in free.values()),
+        same=_same(stitched.arrays("step1"), plain.arrays("step1")),
     )
 
 

@@ -190,6 +190,10 @@ def test_turned_decisions_are_bounded() -> None:
     assert Verdict({}, turned=2, decisions=100_000).wrong.keys() == {"decisions"}
 
 
+def test_a_step_that_is_the_frameworks_own_was_not_judged() -> None:
+    assert Verdict({}, same=True).wrong.keys() == {"step"}
+
+
 def test_each_run_is_judged_against_its_own_decisions() -> None:
     """A decision that fell differently moves whole gradients; forced, only rounding is left."""
     exact = run(gradients(), np.float64)
