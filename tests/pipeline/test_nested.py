@@ -121,6 +121,7 @@ def test_a_loop_bodys_kernel_is_what_runs(tmp_path: Path) -> None:
     assert not np.allclose(right.run(given)[0], wrong.run(given)[0])
 
 
+@pytest.mark.slow
 def test_a_recurrent_network_computes_what_numpy_does() -> None:
     module = load("crnn_infer")
     made = compile_module(module, host_device())
