@@ -29,9 +29,6 @@ SCRIPTS_215 = ("mlp_function", "transformer_fit", "cnn_fit", "tf1_session")
 THREADS = (1, 3, 4)
 """Thread counts beside TensorFlow's own choice (one a processor), run where losses drift at all."""
 
-EVERY_STEP = {"STITCH_CONTROL": "0"}
-"""No step stays the original's, and none is rolled back for being slow on a busy machine."""
-
 
 @dataclass(frozen=True)
 class Row:
@@ -67,7 +64,9 @@ def measure(job: jobs.Job, version: str, steps: int, base: Path) -> Row:
     """The whole runs, and what float64 needs; other thread counts where the least bar is missed."""
     plain = jobs.untouched(job, base / "plain", steps)
     start = ["--checkpoint", str(plain.out / "initial.npz")]
-    stitched = jobs.stitched(job, base / "stitched", steps, base / "store", start, EVERY_STEP)
+    stitched = jobs.stitched(
+        job, base / "stitched", steps, base / "store", start, states.EVERY_STEP
+    )
     verdict = states.verdict(job, base, plain, stitched)
     first, threads = slice(jobs.FIRST_STEPS), [plain]
     apart = jobs.losses_apart(stitched.losses, plain.losses)

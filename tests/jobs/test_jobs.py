@@ -42,7 +42,6 @@ pytestmark = pytest.mark.slow
 
 _ALTERNATING = "1.03 to 1.08 while original and stitched steps alternate; 1.00 to 1.02 otherwise"
 UNMET: dict[tuple[str, str, str, str], str] = {
-    ("state", "fit_jit", "adam", "2.21"): "under XLA the first step is the original's, bit for bit",
     ("memory", "mlp_function", "adam", "2.21"): _ALTERNATING,
     ("memory", "tf1_session", "adam", "2.21"): _ALTERNATING,
 }

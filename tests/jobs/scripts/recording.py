@@ -33,6 +33,7 @@ def arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, help="initial.npz of another run: start there")
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--record-decisions", action="store_true", help="of step 1's ReLUs")
+    parser.add_argument("--skip", type=int, default=0, help="fit: steps taken back, not recorded")
     parser.add_argument("--decisions", type=Path, help="decisions.npz of another run: take those")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -182,17 +183,27 @@ class Deciding(tf.keras.layers.Layer):
 class StepCallback(tf.keras.callbacks.Callback):
     """Records a Keras fit step by step and stops it after `steps`."""
 
-    def __init__(self, recorder: Recorder, steps: int, decisions: Decisions | None) -> None:
+    def __init__(
+        self, recorder: Recorder, options: argparse.Namespace, decisions: Decisions | None
+    ) -> None:
         super().__init__()
         self.recorder = recorder
-        self.steps = steps
+        self.steps = options.steps
+        self.skip = options.skip
         self.decisions = decisions
+        self.start: list[np.ndarray] | None = None
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        if self.skip and self.start is None:
+            self.start = [np.asarray(weight) for weight in weights(self.model)]
         self.model.reset_metrics()  # so that logs["loss"] is this batch's, not a running mean
         self.recorder.begin()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        if self.skip:
+            self.skip -= 1
+            self.take_back()
+            return
         count = self.recorder.end(float(logs["loss"]))
         if count == 1:
             variables = values("variable", list(self.model.trainable_variables))
@@ -203,6 +214,18 @@ class StepCallback(tf.keras.callbacks.Callback):
         if count >= self.steps:
             self.model.stop_training = True
             raise StopTraining
+
+    def take_back(self) -> None:
+        """Weights as before the first step, slots as before any."""
+        for weight, value in zip(weights(self.model), self.start or [], strict=True):
+            weight.assign(value)
+        for slot in slots(self.model.optimizer):
+            if "learning_rate" not in slot.name:
+                slot.assign(np.zeros_like(np.asarray(slot)))
+
+
+def weights(model: tf.keras.Model) -> list:
+    return list(model.trainable_variables) + list(model.non_trainable_variables)
 
 
 class StopTraining(Exception):
@@ -224,11 +247,10 @@ def fit(
 ) -> None:
     """Keras fit over the data until `options.steps` steps have run, recorded."""
     recorder = Recorder(options.out)
-    weights = list(model.trainable_variables) + list(model.non_trainable_variables)
     if options.checkpoint:
-        restore(options.checkpoint, weights)
-    recorder.save("initial.npz", values("weight", weights))
-    callback = StepCallback(recorder, options.steps, decisions)
+        restore(options.checkpoint, weights(model))
+    recorder.save("initial.npz", values("weight", weights(model)))
+    callback = StepCallback(recorder, options, decisions)
     settings = {"batch_size": batch, "epochs": options.steps, "shuffle": False, "verbose": 0}
     with contextlib.suppress(StopTraining):
         model.fit(inputs, targets, callbacks=[callback], **settings)
