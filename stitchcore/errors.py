@@ -60,6 +60,7 @@ class Reason(Enum):
     WRONG_TARGET = "wrong_target"
     GUARD_FAILED = "guard_failed"
     CRASHED_BEFORE = "crashed_before"
+    KERNEL_FAILED = "kernel_failed"
     XLA_NOT_LIFTED = "xla_not_lifted"
     NO_TENSORFLOW = "no_tensorflow"
     UNSUPPORTED_VERSION = "unsupported_version"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
 from . import client, guard, plugin, program, reasons, settings, timer
 from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program
+
+# INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL, UNKNOWN: what TensorFlow makes of
+# wrong values or shapes from a kernel. Ends of data and cancelled steps are not among them.
+SUSPECT_ERRORS = frozenset((3, 9, 12, 13, 2))
 
 
 class Follower:
@@ -54,6 +58,62 @@ class Follower:
             if instance.widened:
                 blocks = (program.ORIGINAL_BLOCK, program.STITCHED_BLOCK)
                 self._plugin.schedule(instance.step, STITCHED, *blocks)
+
+    def raised(
+        self, programs: Sequence[Program], instance: Optional[Instance], error: Exception
+    ) -> List[Program]:
+        """Whom to blame for an `error` of a step; `instance` is None if it ran its original.
+
+        A stitched operation's own error is charged to its artifact. An error elsewhere in the very
+        first stitched pass may be the kernels' too, and none has shown yet that they work.
+        """
+        blamed = self.charge(programs)
+        if instance is None:
+            return blamed
+        instance.raised += 1
+        found = instance.program
+        suspect = getattr(error, "error_code", None) in SUSPECT_ERRORS and found.swapped
+        if suspect and found.failure is None and not self.has_passed(instance):
+            self.blame(found, f"first stitched step: {error}"[:300])
+            blamed.append(found)
+        return blamed
+
+    def charge(self, programs: Iterable[Program]) -> List[Program]:
+        """Keeps the breakers of programs whose stitched operations raised an error.
+
+        Returns the programs that are newly found to have failed.
+        """
+        failures = self._plugin.failures()
+        blamed = []
+        for found in programs if failures else ():
+            keys = sorted(found.kernels & failures.keys())
+            if keys and found.failure is None:
+                self.blame(found, failures[keys[0]])
+                blamed.append(found)
+        return blamed
+
+    def blame(self, found: Program, failure: str) -> None:
+        """The next start leaves the artifacts of `found` alone and says why."""
+        for part in found.parts or [found]:
+            found.failure = part.failure = failure
+            if part.artifact is not None:
+                key, session = part.artifact.key, self._config.session
+                guard.keep(self._config.store, part.digest, key, session, failure)
+
+    def finish(self, programs: Iterable[Program], instances: List[Instance]) -> None:
+        """At an orderly exit: settles what has run, and forgets swaps that never came to run."""
+        for found in programs:
+            if not found.swapped or found.settled or found.failure is not None:
+                continue
+            users = [one for one in instances if one.runs(found)]
+            if not users or any(self.has_passed(one) for one in users):
+                self.settle(found)
+            else:
+                guard.swap_ok(self._config.store, found.digest)
+
+    def has_passed(self, instance: Instance) -> bool:
+        """True when a stitched pass has finished: a timer counts a pass when it begins."""
+        return self._plugin.passes(instance.step, STITCHED) > instance.raised
 
     def settle(self, found: Program) -> None:
         """The swap has survived: closes the breaker's account."""

@@ -1,9 +1,11 @@
 """The breaker: a job that died right after a swap does not get that swap again.
 
 `breaker/<digest>.json` is written before the first stitched step and removed when 20 stitched steps
-have passed, or at an orderly exit. Found at the next start, it means that the process died in
-between. A parent that knows how the job ended calls `job_ended`: only the exit codes of crashes
-count, a killed or failed job is not the kernel's fault.
+have passed, or at an orderly exit after one. Found at the next start, it means that the process
+died in between. A parent that knows how the job ended calls `job_ended`: only the exit codes of
+crashes count, a killed or failed job is not the kernel's fault. A record with the field `failed`
+tells of an error that a stitched operation raised: it stays whatever the exit code, because such a
+job dies as one with a mistake of its own does.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Optional
+from typing import Any, Dict, Mapping, Optional
 
 CRASH_CODES = frozenset((132, 134, 135, 136, 139))  # illegal instruction, abort, bus, float, fault
 OK_STEPS = 20
@@ -31,38 +33,74 @@ def _alive(process: int) -> bool:
     return True
 
 
-def crashed_before(store: str, digest: str, key: str) -> bool:
-    """True when an earlier process died in the first steps after swapping `key` in."""
+def _read(path: str) -> Dict[str, Any]:
+    """Raises OSError or ValueError when there is no record to read."""
+    with open(path, encoding="utf-8") as file:
+        found = json.load(file)
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is not a record")
+    return found
+
+
+def why_not(store: str, digest: str, key: str) -> Optional[str]:
+    """What an earlier process suffered from `key`; None when nothing speaks against the swap."""
     try:
-        with open(_path(store, digest), encoding="utf-8") as file:
-            found = json.load(file)
-        return bool(found["key"] == key and not _alive(int(found["process"])))
+        found = _read(_path(store, digest))
+        if found["key"] != key:
+            return None
+        if found.get("failed"):
+            return str(found["failed"])
+        return None if _alive(int(found["process"])) else "the process died in its first steps"
     except FileNotFoundError:
-        return False
+        return None
     except (OSError, ValueError, KeyError, TypeError):
-        return True  # a breaker that cannot be read is taken as open
+        return "its record cannot be read"  # taken as a crash
 
 
-def swap_begin(store: str, digest: str, key: str, session: str) -> None:
-    """Raises OSError when the breaker cannot be written: then there must be no swap."""
+def _write(store: str, digest: str, record: Mapping[str, Any]) -> None:
     path = _path(store, digest)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.{os.getpid()}"
     with open(temporary, "w", encoding="utf-8") as file:
-        record = {"key": key, "session": session, "process": os.getpid(), "time": time.time()}
-        json.dump(record, file)
+        json.dump({"process": os.getpid(), "time": time.time(), **record}, file)
     os.replace(temporary, path)
 
 
-def swap_ok(store: str, digest: str) -> None:
+def swap_begin(store: str, digest: str, key: str, session: str) -> None:
+    """Raises OSError when the breaker cannot be written: then there must be no swap."""
+    _write(store, digest, {"key": key, "session": session})
+
+
+def keep(store: str, digest: str, key: str, session: str, failed: str) -> None:
+    """Leaves the breaker for good: `key` made a step fail with the error `failed`."""
     try:
-        os.unlink(_path(store, digest))
+        _write(store, digest, {"key": key, "session": session, "failed": failed[:500]})
+    except OSError:
+        return  # the store is gone: what stands there decides
+
+
+def swap_ok(store: str, digest: str) -> None:
+    """Closes the account; a failure that is on record stays."""
+    path = _path(store, digest)
+    try:
+        if not _failed(path):
+            os.unlink(path)
     except OSError:
         return  # never written, or the store is gone: the next start decides
 
 
+def _failed(path: str) -> bool:
+    """True when the record tells of a failure; one that cannot be parsed tells nothing."""
+    try:
+        return bool(_read(path).get("failed"))
+    except ValueError:
+        return False
+
+
 def job_ended(store: str, session: str, code: Optional[int]) -> None:
     """Called by the parent: forgets breakers of `session` unless `code` is a crash's.
+
+    Those with a failure on record stay.
 
     `code` is an exit code as a shell shows it, or a negative signal number as subprocess does.
     """
@@ -73,9 +111,8 @@ def job_ended(store: str, session: str, code: Optional[int]) -> None:
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         path = os.path.join(folder, name)
         try:
-            with open(path, encoding="utf-8") as file:
-                mine = json.load(file).get("session") == session
+            found = _read(path)
         except (OSError, ValueError):
             continue
-        if mine:
+        if found.get("session") == session and not found.get("failed"):
             os.unlink(path)

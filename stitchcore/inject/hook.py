@@ -65,8 +65,8 @@ class Hook:
         self._ended = False
 
     def start(self) -> None:
-        swap.install_functions(self._caller, self._choose, self._after_first_call)
-        swap.install_sessions(self._caller, self._choose)
+        swap.install_functions(self._caller, self._choose, self._after_first_call, self._failed)
+        swap.install_sessions(self._caller, self._choose, self._failed)
         self._plugin.set_callback(self.on_graph)
         threading.Thread(target=self._watch, name="stitch", daemon=True).start()
         atexit.register(self._end)
@@ -239,8 +239,9 @@ class Hook:
             reason = str(answer.get("reason") or reasons.WORKER_FAILED)
             raise reasons.Refused(reason, str(answer.get("detail") or ""))
         key = str(answer.get("key"))
-        if guard.crashed_before(self._config.store, found.digest, key):
-            raise reasons.Refused(reasons.CRASHED_BEFORE, f"artifact {key[:12]}")
+        why = guard.why_not(self._config.store, found.digest, key)
+        if why is not None:
+            raise reasons.Refused(reasons.CRASHED_BEFORE, f"artifact {key[:12]}: {why}")
         minor = ".".join(self._tf.split(".")[:2])
         artifact = client.fetch(
             self._config.store, key, found.digest, minor, self._target,
@@ -256,7 +257,7 @@ class Hook:
         """This graph runs its original from now on."""
         found.reason = reason
         for instance in list(self._instances.values()):
-            if instance.program is found or found in instance.program.parts:
+            if instance.runs(found):
                 instance.program.reason = reason
                 self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
         self._events.write("disabled", digest=found.digest, reason=reason, detail=detail)
@@ -363,6 +364,19 @@ class Hook:
                 blocks = (0, FOREVER)
             self._plugin.schedule(instance.step, STITCHED, *blocks)
 
+    # Errors
+
+    def _failed(self, caller: Hashable, marked: bool, lifted: bool, error: Exception) -> None:
+        """A step has raised `error` to the user's program; never raises itself."""
+        try:
+            instance = self._instances.get(caller)
+            stitched = instance is not None and (lifted or instance.arm_of(marked) == STITCHED)
+            programs = list(self._programs.values())
+            for found in self._follower.raised(programs, instance if stitched else None, error):
+                self._disable(found, reasons.KERNEL_FAILED, str(found.failure))
+        except Exception as own:
+            self._refuse("", reasons.HOOK_ERROR, f"{type(own).__name__}: {own}")
+
     # Beside the job
 
     def _watch(self) -> None:
@@ -403,9 +417,9 @@ class Hook:
         instances = list(self._instances.values())
         for instance in instances:
             self._follower.follow(instance)
-        for found in list(self._programs.values()):
-            if found.swapped and not found.settled:
-                self._follower.settle(found)
+        programs = list(self._programs.values())
+        self._follower.charge(programs)
+        self._follower.finish(programs, instances)
         self._follower.report_savings(instances)
         steps = self._follower.step_figures(instances)
         self._events.write("end", counters=self._plugin.counters(), steps=steps)

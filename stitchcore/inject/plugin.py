@@ -76,6 +76,7 @@ def _declare(library: Any) -> None:
         ),
         ("stitch_pass_step", None, [integer, integer]),
         ("stitch_passes", wide, [integer, integer]),
+        ("stitch_failures", void, []),
         ("stitch_counters", None, [ctypes.POINTER(wide)]),
     ):
         function = getattr(library, name)
@@ -191,6 +192,21 @@ class Plugin:
 
     def passes(self, step: int, arm: int) -> int:
         return int(self._library.stitch_passes(step, arm))
+
+    def failures(self) -> Dict[str, str]:
+        """Kernel keys whose operation raised an error in this process, with the first message."""
+        buffer = self._library.stitch_failures()
+        if not buffer:
+            return {}
+        try:
+            text = ctypes.string_at(buffer).decode(errors="replace")
+        finally:
+            self._library.stitch_free(buffer)
+        found = {}
+        for line in text.splitlines():
+            key, _, message = line.partition("\t")
+            found[key] = message
+        return found
 
     def counters(self) -> Dict[str, int]:
         """Pool and buffer statistics since the start (native/pool.h, op.cc)."""

@@ -29,6 +29,7 @@ class Program:
     reason: Optional[str] = None
     swapped: bool = False  # swap_begin has been written
     settled: bool = False  # swap_ok has been written
+    failure: Optional[str] = None  # the error that a stitched operation of it raised
     bodies: Optional[List[str]] = None  # functions that XLA compiles; this graph only calls them
     variables: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)  # of those bodies
     parts: List["Program"] = field(default_factory=list)  # those bodies, once they have been seen
@@ -70,10 +71,18 @@ class Instance:
     lifted: Optional[bytes] = None  # called instead of a bare XLA function, by the stitched arm
     cursor: int = 0
     swapped_late: bool = False
+    raised: int = 0  # calls of the stitched arm that ended with an error
     widened: bool = False
     decided: Optional[bool] = None
     history: List[Interval] = field(default_factory=list)
     comparison: Optional[timer.Comparison] = None
+
+    def runs(self, program: Program) -> bool:
+        """True when `program` is this caller's, or a part of it."""
+        return self.program is program or program in self.program.parts
+
+    def arm_of(self, marked: bool) -> int:
+        return 1 - self.first_arm if marked else self.first_arm
 
     def marked(self) -> bool:
         """True when the next call must use the marked instantiation."""

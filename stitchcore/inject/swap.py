@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Hashable, Optional, Set, Tuple
 MARKER = "stitch"
 Choose = Callable[[Hashable], Tuple[bool, Any]]  # caller -> (marked?, what to call instead)
 After = Callable[[Any, bytes, Any], None]  # (context, function, inputs), after its first call
+Failed = Callable[[Hashable, bool, bool, Exception], None]  # (caller, marked?, lifted?, error)
 
 
 class Caller(threading.local):
@@ -34,7 +35,7 @@ def _marked_options(options: Any) -> Any:
     return context.FunctionCallOptions(config_proto=config, executor_type=options.executor_type)
 
 
-def install_functions(caller: Caller, choose: Choose, after: After) -> None:
+def install_functions(caller: Caller, choose: Choose, after: After, failed: Failed) -> None:
     """Wraps the one method through which every eager call of a tf.function passes."""
     from tensorflow.python.eager import context
 
@@ -66,13 +67,16 @@ def install_functions(caller: Caller, choose: Choose, after: After) -> None:
                 return original(self, called, tensor_inputs, num_outputs)
             finally:
                 self.function_call_options = options
+        except Exception as error:
+            failed(name, marked, called != name, error)
+            raise
         finally:
             caller.now = None
 
     context.Context.call_function = call_function
 
 
-def install_sessions(caller: Caller, choose: Choose) -> None:
+def install_sessions(caller: Caller, choose: Choose, failed: Failed) -> None:
     """Wraps Session.run's last Python step."""
     from tensorflow.python.client import session
 
@@ -93,6 +97,9 @@ def install_sessions(caller: Caller, choose: Choose) -> None:
                 last = operations[0]
                 targets.append(targets[0] if targets else getattr(last, "op", last))
             return original(self, handle, targets, fetch_list, feed_dict, options, run_metadata)
+        except Exception as error:
+            failed(key, marked, False, error)
+            raise
         finally:
             caller.now = None
 

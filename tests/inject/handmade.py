@@ -7,6 +7,9 @@ AssignSubVariableOp of one by an in-place variable update. `behaviour` spoils th
     wrong       result times 1.5
     slow        wastes time in every call
     crash       dereferences a null pointer
+    fails       returns an error at every call
+    fails_late  returns an error at every call after the 300th
+    guard       asks for a shape that its input does not have
     truncated   the library file is cut after signing its hash
     unsigned    the signature is not the key's
     level       the artifact claims a target above the machine's
@@ -40,7 +43,7 @@ def kernel_source(symbol: str, body: str) -> str:
     loop = f"for (int64_t i = t0 * {ROWS}; i < t1 * {ROWS} && i < n; i++)"
     return (
         f"int64_t {symbol}(ARGUMENTS) {{ int64_t n = s[0]; CRASH; if (SPIN) waste();"
-        f" {loop} {body} return 0; }}\n"
+        f" {loop} {body} return FAILURE; }}\n"
     )
 
 
@@ -57,8 +60,12 @@ def shape_of(node: Any) -> list[int] | None:
     return dims if not shape.unknown_rank and dims and all(d > 0 for d in dims) else None
 
 
-def table(dims: list[int], inputs: list[tuple[int, int]], output: tuple[int, int]) -> list[int]:
-    """Kernel symbol 0 is the element count, which the table gets from an axis of 1-d view sizes."""
+def table(
+    dims: list[int], inputs: list[tuple[int, int]], output: tuple[int, int], guarded: list[int]
+) -> list[int]:
+    """Kernel symbol 0 is the element count, which the table gets from an axis of 1-d view sizes.
+
+    `guarded` is the shape that the last input must have."""
     count = 1
     for dim in dims:
         count *= dim
@@ -66,7 +73,7 @@ def table(dims: list[int], inputs: list[tuple[int, int]], output: tuple[int, int
     words += [len(inputs), *(word for pair in inputs for word in pair)]
     words += [1, *output, *programs(dims)]
     words += [1, 0, 0]  # the first input and the output may share memory
-    words += [1, inputs[-1][1], *programs(dims)]
+    words += [1, inputs[-1][1], *programs(guarded)]
     words += [2, 0, 0]  # no scratch
     return [*words, 1, 2, 0, -(-count // ROWS)]
 
@@ -84,7 +91,7 @@ def fusion(graph_class: Any, types: list[int], results: list[int], words: list[i
     return base64.b64encode(node.SerializeToString()).decode()
 
 
-def make_patch(graph: Any, ids: Any, work: int) -> dict[str, Any]:
+def make_patch(graph: Any, ids: Any, work: int, behaviour: str) -> dict[str, Any]:
     by_name = {node.name: node for node in graph.node}
     patch: dict[str, Any] = {"remove": [], "add": [], "rewire": [], "controls": []}
 
@@ -96,13 +103,17 @@ def make_patch(graph: Any, ids: Any, work: int) -> dict[str, Any]:
         number = ids[node.name]
         inputs = [reference(text) for text in node.input]
         if node.op == "Sqrt" and node.attr["T"].type == 1 and shape_of(node):
-            words = table(shape_of(node) or [], [(0, 0)], (0, 0))
+            dims = shape_of(node) or []
+            guarded = [dims[0] + 1, *dims[1:]] if behaviour == "guard" else dims
+            words = table(dims, [(0, 0)], (0, 0), guarded)
             attr = fusion(type(graph), [1], [1], words, "k" * 64 + ":root", work)
         elif node.op == "AssignSubVariableOp" and node.attr["dtype"].type == 1:
             value = by_name[digest.parse_reference(node.input[1])[0]]
             if not shape_of(value):
                 continue
-            words = table(shape_of(value) or [], [(1, 0), (0, 1)], (1, 0))
+            dims = shape_of(value) or []
+            guarded = [dims[0] + 1, *dims[1:]] if behaviour == "guard" else dims
+            words = table(dims, [(1, 0), (0, 1)], (1, 0), guarded)
             attr = fusion(type(graph), [20, 1], [], words, "k" * 64 + ":subtract", work)
         else:
             continue
@@ -121,6 +132,8 @@ def library(behaviour: str, folder: Path) -> bytes:
     source = HEAD.replace("WASTE", "3000000" if behaviour == "slow" else "0")
     crash = "*(volatile int *)0 = 1" if behaviour == "crash" else ""
     source += f"#define CRASH {crash}\n#define SPIN {1 if behaviour == 'slow' else 0}\n"
+    failure = {"fails": "1", "fails_late": "++calls > 300"}.get(behaviour, "0")
+    source += f"static long calls;\n#define FAILURE {failure}\n"
     source += kernel_source("root", f"((float *)b[1])[i] = {factor}sqrtf(((float *)b[0])[i]);")
     difference = "((float *)b[0])[i] - ((float *)b[1])[i]"
     source += kernel_source("subtract", f"((float *)b[2])[i] = {factor}({difference});")
@@ -150,7 +163,7 @@ def answer(store: Path, key_file: Path, behaviour: str, work: int = 0) -> int:
         folder = store / "artifacts" / request.name
         folder.mkdir(parents=True, exist_ok=True)
         data = library(behaviour, folder)
-        patch = make_patch(graph, numbering.ids, work)
+        patch = make_patch(graph, numbering.ids, work, behaviour)
         most = max(most, len(patch["add"]))
         manifest = {
             "format": 1, "key": request.name, "digest": request.name, "tf": meta["tf"], "abi": 1,

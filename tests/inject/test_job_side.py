@@ -139,25 +139,37 @@ def test_targets() -> None:
 
 def test_breaker(tmp_path: Path) -> None:
     store = str(tmp_path)
-    assert not guard.crashed_before(store, "d", "key")
+    assert guard.why_not(store, "d", "key") is None
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     guard.swap_begin(store, "d", "key", "s")
-    assert not guard.crashed_before(store, "d", "key")  # still alive
+    assert guard.why_not(store, "d", "key") is None  # still alive
     path = tmp_path / "breaker" / "d.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "process": gone.pid}))
-    assert guard.crashed_before(store, "d", "key")
-    assert not guard.crashed_before(store, "d", "another key")
+    assert guard.why_not(store, "d", "key")
+    assert guard.why_not(store, "d", "another key") is None
     guard.job_ended(store, "s", -11)
-    assert guard.crashed_before(store, "d", "key")  # a segmentation fault stays
+    assert guard.why_not(store, "d", "key")  # a segmentation fault stays
     guard.job_ended(store, "other", 1)
-    assert guard.crashed_before(store, "d", "key")
+    assert guard.why_not(store, "d", "key")
     guard.job_ended(store, "s", -9)
-    assert not guard.crashed_before(store, "d", "key")  # killed: not the kernel's fault
+    assert guard.why_not(store, "d", "key") is None  # killed: not the kernel's fault
     path.write_text("{")
-    assert guard.crashed_before(store, "d", "key")
+    assert guard.why_not(store, "d", "key")
     guard.swap_ok(store, "d")
-    assert not guard.crashed_before(store, "d", "key")
+    assert guard.why_not(store, "d", "key") is None
+
+
+def test_a_failure_on_record_outlives_the_job(tmp_path: Path) -> None:
+    """Exit code 1 is what a job with a mistake of its own ends with: it must not clear this."""
+    store = str(tmp_path)
+    guard.keep(store, "d", "key", "s", "kernel says no")
+    guard.swap_ok(store, "d")
+    guard.job_ended(store, "s", 1)
+    assert guard.why_not(store, "d", "key") == "kernel says no"  # this process is alive
+    assert guard.why_not(store, "d", "another key") is None
+    guard.swap_begin(store, "d", "another key", "s")  # a new artifact opens its own account
+    assert guard.why_not(store, "d", "key") is None
 
 
 def test_order_interval_is_exact() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stitchcore.inject import guard
 from tests.inject import jobs
 
 VERSIONS = ("2.21", "2.15")
@@ -231,6 +232,53 @@ def test_crash_disables_the_swap_at_the_next_start(
     )
     assert done.code == 0 and tuple(done.losses) == plain
     assert len(done.lines) == 1 and "crashed_before" in done.lines[0]
+
+
+FAILING = {"fails": "kernel failed", "guard": "has another shape", "fails_late": "kernel failed"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("behaviour", "script"),
+    [*((one, "function_step.py") for one in FAILING), ("fails", "session.py")],
+)
+def test_failing_kernel_disables_the_swap_at_the_next_start(
+    behaviour: str, script: str, native: Path, store: Path, key_file: Path, public_key: str
+) -> None:
+    """It ends the job like a mistake of the user's own, with exit code 1, but is remembered."""
+    count = 100
+    plain = jobs.run(jobs.python_of("2.21"), script, count)
+    answered("2.21", script, store, key_file, behaviour)
+    python = jobs.python_of("2.21")
+    failed = jobs.run(python, script, count, store=store, public_key=public_key)
+    assert failed.code == 1
+    assert ("swap_ok" in failed.kinds()) == (behaviour == "fails_late")
+    assert FAILING[behaviour] in failed.event("disabled")["detail"]
+    guard.job_ended(str(store), "s", failed.code)
+    done = jobs.run(python, script, count, store=store, public_key=public_key, session="next")
+    assert done.code == 0 and done.losses == plain.losses
+    assert len(done.lines) == 1 and "crashed_before" in done.lines[0]
+    assert FAILING[behaviour] in done.lines[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("raise_at", [0, 1, 3])
+def test_a_mistake_of_the_users_own_disables_nothing(
+    raise_at: int, native: Path, store: Path, key_file: Path, public_key: str
+) -> None:
+    answered("2.21", "function_step.py", store, key_file, "good")
+    python = jobs.python_of("2.21")
+    failed = jobs.run(
+        python, "function_step.py", 30, 0, raise_at, store=store, public_key=public_key
+    )
+    assert failed.code == 1 and len(failed.losses) == raise_at
+    assert ("swap_ok" in failed.kinds()) == (raise_at > 0)
+    guard.job_ended(str(store), "s", failed.code)
+    done = jobs.run(
+        python, "function_step.py", 30, store=store, public_key=public_key, session="next"
+    )
+    assert done.code == 0 and done.lines == []
+    assert done.event("end")["counters"]["in_place"] > 20
 
 
 @pytest.mark.slow

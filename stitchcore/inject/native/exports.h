@@ -51,6 +51,10 @@ STITCH_EXPORT int64_t stitch_read_step(int step, int64_t* cursor, StitchInterval
 STITCH_EXPORT void stitch_pass_step(int step, int arm);
 STITCH_EXPORT int64_t stitch_passes(int step, int arm);
 
+// failures.cc: errors of stitched operations so far, "kernel key TAB message" and a newline each; to
+// be freed. nullptr when there was none.
+STITCH_EXPORT char* stitch_failures();
+
 // pool.cc: fresh, reused, released, idle bytes, used bytes; op.cc: forwarded outputs, in-place
 // variable updates.
 STITCH_EXPORT void stitch_counters(int64_t out[7]);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "exports.h"
+#include "failures.h"
 #include "kernels.h"
 #include "launch.h"
 #include "pool.h"
@@ -61,6 +62,7 @@ struct VariableUse {
 };
 
 struct Fusion {
+  std::string key;
   Kernel kernel;
   Table table;
   std::vector<TF_DataType> input_types;
@@ -199,7 +201,8 @@ void* CreateFusion(TF_OpKernelConstruction* context) {
   fusion->needed.resize(fusion->input_types.size());
   fusion->errors = Texts(context, "errors");
   TF_OpKernelConstruction_GetAttrInt64(context, "work", &fusion->work, status.status);
-  std::string key = Text(context, "kernel"), error;
+  const std::string key = fusion->key = Text(context, "kernel");
+  std::string error;
   fusion->kernel = FindKernel(key);
   std::vector<int64_t> words = Integers(context, "table");
   if (fusion->kernel == nullptr) {
@@ -209,6 +212,7 @@ void* CreateFusion(TF_OpKernelConstruction* context) {
     error = Prepare(fusion, Integers(context, "pool"));
   }
   if (!error.empty()) {
+    AddFailure(key, error);
     TF_SetStatus(status.status, TF_INTERNAL, ("stitch: " + error).c_str());
     TF_OpKernelConstruction_Failure(context, status.status);
   }
@@ -217,7 +221,7 @@ void* CreateFusion(TF_OpKernelConstruction* context) {
 
 void DeleteFusion(void* kernel) { delete static_cast<Fusion*>(kernel); }
 
-void ReleasePooled(void* data, size_t size, void*) { PoolRelease(data, size); }
+void ReleasePooled(void* data, size_t, void*) { PoolRelease(data); }
 
 // One execution. Everything it holds is let go by the destructor, whatever happened.
 class Call {
@@ -236,7 +240,7 @@ class Call {
 
   ~Call() {
     if (session_ != nullptr) Shim()->close_variables(session_, succeeded_);
-    if (scratch_ != nullptr) PoolRelease(scratch_, scratch_bytes_);
+    if (scratch_ != nullptr) PoolRelease(scratch_);
     for (size_t i = 0; i < inputs_.size(); i++) {
       if (inputs_[i] != nullptr) TF_DeleteTensor(inputs_[i]);
     }
@@ -254,12 +258,14 @@ class Call {
 
  private:
   bool Fail(const std::string& message) {
+    AddFailure(fusion_.key, message);
     TF_SetStatus(status_.status, TF_INTERNAL, ("stitch: " + message).c_str());
     TF_OpKernelContext_Failure(context_, status_.status);
     return false;
   }
   bool Check() {
     if (status_.ok()) return true;
+    AddFailure(fusion_.key, TF_Message(status_.status));
     TF_OpKernelContext_Failure(context_, status_.status);
     return false;
   }
@@ -420,7 +426,7 @@ class Call {
     int64_t bytes = 0;
     if (!Evaluate(table_.scratch, symbols_.data(), &bytes) || bytes < 0) return Fail("scratch");
     if (bytes > 0) {
-      scratch_ = PoolAllocate(scratch_bytes_ = bytes);
+      scratch_ = PoolAllocate(bytes);
       if (scratch_ == nullptr) return Fail("out of memory");
     }
     Launch launch{fusion_.kernel, buffers_.data(), symbols_.data(), static_cast<char*>(scratch_),
@@ -458,7 +464,6 @@ class Call {
   Small<void*, 48> buffers_;
   void* session_ = nullptr;
   void* scratch_ = nullptr;
-  size_t scratch_bytes_ = 0;
   bool succeeded_ = false;
 };
 

@@ -15,11 +15,13 @@ struct PoolStatistics {
   int64_t fresh, reused, released, idle_bytes, used_bytes;
 };
 
-// At least `bytes`, aligned to 64 bytes (2 MiB and huge pages when large); nullptr when memory is out.
+// At least `bytes`, aligned to a page (2 MiB and huge pages when large); nullptr when memory is out.
 void* PoolAllocate(size_t bytes);
-void PoolRelease(void* buffer, size_t bytes);  // `bytes` as given to PoolAllocate
+void PoolRelease(void* buffer);
 // Gives back all idle buffers.
 void PoolTrim();
+// Gives back what TensorFlow has freed and malloc still holds.
+void HeapTrim();
 
 PoolStatistics PoolState();
 

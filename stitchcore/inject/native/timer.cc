@@ -81,6 +81,7 @@ void PassStep(int number, int arm) {
   // Original steps do not use the pool: what it keeps would stand beside all they allocate.
   // Trimmed when they are due and, as the last stitched step may still run, when they have begun.
   if (arm == 0 && step->last_arm == 1) PoolTrim();
+  if (arm == 1 && step->last_arm == 0) HeapTrim();
   if (arm == step->last_arm) {
     step->position++;
   } else {
