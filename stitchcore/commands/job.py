@@ -86,7 +86,8 @@ class Graph:
     steps: int = 0
     baseline_ns: float = 0.0
     stitched_ns: float = 0.0
-    interval: tuple[float, float] | None = None
+    interval: tuple[float, float] | None = None  # None: too few pairs of blocks to tell
+    pairs: int = 0
 
 
 @dataclass
@@ -128,6 +129,9 @@ def _take_figures(graph: Graph, event: Event) -> None:
     graph.steps = int(event.get("steps") or graph.steps)
     graph.baseline_ns = float(event["baseline_ns"])
     graph.stitched_ns = float(event["stitched_ns"])
+    graph.pairs = int(event.get("pairs") or graph.pairs)
+    if event.get("interval") is None:
+        return
     low, high = event["interval"]
     graph.interval = (float(low), float(high))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,6 +31,7 @@ class Step:
     seconds_before: float = 0.0
     seconds_after: float = 0.0
     ratio: tuple[float, float, float] | None = None
+    pairs: int = 0  # pairs of blocks compared
     kernels_before: int = 0
     kernels_after: int = 0
     bytes_before: int = 0
@@ -61,7 +61,7 @@ def _step(graph: Graph, store: Path) -> Step:
     folder = store / "artifacts" / graph.key if graph.key else None
     manifest = _manifest(folder)
     ratio = None
-    if graph.interval is not None and graph.baseline_ns and math.isfinite(graph.interval[1]):
+    if graph.interval is not None and graph.baseline_ns:
         ratio = (graph.stitched_ns / graph.baseline_ns, *graph.interval)
     step = Step(
         graph.digest,
@@ -72,6 +72,7 @@ def _step(graph: Graph, store: Path) -> Step:
         graph.baseline_ns / 1e9,
         graph.stitched_ns / 1e9,
         ratio,
+        graph.pairs,
     )
     if manifest is None or folder is None:
         return step
@@ -140,6 +141,10 @@ def _lines(step: Step) -> list[str]:
 def _verdict(step: Step) -> str:
     if step.reason:
         return f"runs as it was, {step.reason}" + (f" ({step.detail})" if step.detail else "")
+    if step.ratio is None and step.pairs:
+        before = common.seconds_text(step.seconds_before)
+        after = common.seconds_text(step.seconds_after)
+        return f"{before} → {after}, but too few steps to tell ({step.pairs} pairs of blocks)"
     if step.ratio is None:
         return _UNMEASURED.get(step.status, step.status)
     value, low, high = step.ratio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
@@ -53,8 +54,8 @@ class Follower:
             stitched = max(program.STITCHED_BLOCK, int(original / self._config.control) - original)
             self._plugin.schedule(instance.step, STITCHED, original, stitched)
         elif instance.comparison is not None and not instance.widened:
-            # Not hopeless: more of the steps may be stitched while evidence grows.
-            instance.widened = instance.comparison.pairs >= 2
+            # Close to equal: more of the steps may be stitched while evidence grows.
+            instance.widened = instance.comparison.pairs >= program.WIDEN_PAIRS
             if instance.widened:
                 blocks = (program.ORIGINAL_BLOCK, program.STITCHED_BLOCK)
                 self._plugin.schedule(instance.step, STITCHED, *blocks)
@@ -129,7 +130,7 @@ class Follower:
         found.reason = reasons.SLOWER
         self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
         detail = f"{comparison.ratio:.3f} of the original's time" if comparison else ""
-        fields = {"reason": reasons.SLOWER, "detail": detail, **_figures(comparison)}
+        fields = {"reason": reasons.SLOWER, "detail": detail, **comparison_fields(comparison)}
         self._events.write("rolled_back", digest=found.reported, **fields)
         self._say(reasons.SLOWER, f"rolled back ({detail})")
 
@@ -138,7 +139,7 @@ class Follower:
             if instance.comparison is None:
                 continue
             steps = self._plugin.passes(instance.step, STITCHED)
-            figures = _figures(instance.comparison)
+            figures = comparison_fields(instance.comparison)
             self._events.write("savings", digest=instance.program.reported, steps=steps, **figures)
 
     def step_figures(self, instances: List[Instance]) -> List[Dict[str, Any]]:
@@ -154,12 +155,13 @@ class Follower:
         return figures
 
 
-def _figures(comparison: Optional[timer.Comparison]) -> Dict[str, Any]:
+def comparison_fields(comparison: Optional[timer.Comparison]) -> Dict[str, Any]:
     if comparison is None:
         return {}
     return {
         "baseline_ns": comparison.original,
         "stitched_ns": comparison.stitched,
-        "interval": [comparison.low, comparison.high],
+        # Infinity is no JSON, and no finding either: too few pairs to tell.
+        "interval": [comparison.low, comparison.high] if math.isfinite(comparison.high) else None,
         "pairs": comparison.pairs,
     }

@@ -349,7 +349,7 @@ class Hook:
         instance = Instance(found, step, first, self._plugin.step_arm(step), alternate)
         self._plugin.schedule(step, first, 0, 0)
         if first == STITCHED and alternate:
-            self._plugin.schedule(step, STITCHED, program.ORIGINAL_BLOCK, program.STITCHED_BLOCK)
+            self._plugin.schedule(step, STITCHED, program.ORIGINAL_BLOCK, program.FIRST_BLOCK)
         with self._lock:
             return self._instances.setdefault(caller, instance)
 

@@ -16,6 +16,7 @@ ORIGINAL, STITCHED = 0, 1
 FOREVER = 2**62
 HISTORY = 4096  # intervals kept for comparison
 FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 2, 6  # steps
+WIDEN_PAIRS = 12  # short blocks bring a verdict early; after so many pairs they have not
 
 
 @dataclass

@@ -1,8 +1,10 @@
 """Statistics of step intervals: medians, the ratio's interval, and what to do about it.
 
-A block of stitched steps is compared with the original block before it. The ratio's 95 % interval
-comes from the order statistics of the pairs (no assumption about the distribution): for six pairs
-it is [lowest, highest].
+A block of stitched steps is compared with the original block before it, so that what slows the
+machine for a while slows both. The 95 % interval of the ratio's median is the sign test's: order
+statistics of the pairs, without an assumption about their distribution. For six pairs it is
+[lowest, highest]; fewer have none. The first pair is warm-up and the last block may still run, so
+blocks of two original and three stitched steps need 3 + 7 * 5 + 1 = 39 steps for a first verdict.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from .plugin import Interval
 MINIMUM_PAIRS = 6
 ENOUGH_PAIRS = 60  # still undecided: what is not shown to be as fast goes
 SLOWER = 1.02  # a step slower by more than this is rolled back
-HOPELESS = 1.25  # three pairs beyond this and none below are proof enough
+HOPELESS = 1.25  # four pairs beyond this and none below are proof enough
+HOPELESS_PAIRS = 4
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Medians of a step in nanoseconds, the ratio stitched/original and its 95 % interval."""
+    """Medians of a step in nanoseconds, the ratio stitched/original and its 95 % interval, which is
+    [0, infinity] while there are too few pairs to tell."""
 
     pairs: int
     original: float
@@ -81,7 +85,7 @@ def verdict(comparison: Optional[Comparison]) -> Optional[bool]:
     """True: keep; False: roll back; None: not known yet."""
     if comparison is None:
         return None
-    if comparison.pairs >= 3 and comparison.least > HOPELESS:
+    if comparison.pairs >= HOPELESS_PAIRS and comparison.least > HOPELESS:
         return False
     if comparison.pairs < MINIMUM_PAIRS:
         return None

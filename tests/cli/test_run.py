@@ -5,8 +5,8 @@ Jobs here import no TensorFlow; tests/jobs runs real training scripts through th
 
 from __future__ import annotations
 
+import io
 import json
-import math
 import os
 import signal
 import subprocess
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from stitchcore import options as settings
 from stitchcore.artifact.store import open_store
@@ -149,11 +150,14 @@ def test_a_record_tells_the_last_figures() -> None:
 
 def test_too_few_blocks_are_no_figure() -> None:
     record = job.Record()
-    figures = {"baseline_ns": 2e6, "stitched_ns": 1e6, "interval": [0.0, math.inf], "pairs": 2}
+    figures = {"baseline_ns": 2e6, "stitched_ns": 1e6, "interval": None, "pairs": 2}
     record.add({"type": "swap_begin", "digest": "d", "key": "k"})
     record.add({"type": "savings", "digest": "d", "steps": 9, **figures})
     found = summary.of(record, Path("/nowhere"))
-    assert found.steps[0].ratio is None
+    assert found.steps[0].ratio is None and found.steps[0].pairs == 2
+    console = Console(record=True, file=io.StringIO(), width=200)
+    summary.show(found, console)
+    assert "too few steps to tell (2 pairs" in console.export_text()
     json.loads(json.dumps(summary.document(found), allow_nan=False))
 
 

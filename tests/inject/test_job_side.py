@@ -17,7 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stitchcore.errors import Reason
-from stitchcore.inject import build, client, guard, reasons, settings, target, timer
+from stitchcore.inject import (
+    build,
+    client,
+    follow,
+    guard,
+    program,
+    reasons,
+    settings,
+    target,
+    timer,
+)
 from stitchcore.inject.plugin import Interval
 
 INJECT = Path(build.__file__).parent
@@ -203,7 +213,7 @@ def steps(ratio: float, pairs: int, noise: float = 0.01) -> list[Interval]:
         (0.8, 3, None),
         (1.1, 12, False),
         (3.0, 4, False),
-        (3.0, 2, None),
+        (3.0, 3, None),
         (1.01, 12, None),
         (1.01, 70, True),
         (1.06, 7, False),
@@ -213,6 +223,29 @@ def test_verdict(ratio: float, pairs: int, expected: bool | None) -> None:
     found = timer.compare(steps(ratio, pairs))
     assert found is not None and found.ratio == pytest.approx(ratio, rel=0.03)
     assert timer.verdict(found) is expected
+
+
+def test_a_job_of_fifty_steps_gets_its_verdict() -> None:
+    """Blocks as the hook schedules them, the stitched arm first; the docstring names 39 steps."""
+    lengths = {1: program.FIRST_BLOCK, 0: program.ORIGINAL_BLOCK}
+    made: list[Interval] = []
+    block, position = 0, 0
+    while len(made) < 50:
+        arm = 1 - block % 2
+        made.append(Interval(1_000_000 if arm else 1_300_000, arm, position, block))
+        position += 1
+        if position == lengths[arm]:
+            block, position = block + 1, 0
+        done = [one for one in made if one.block != made[-1].block]
+        if timer.verdict(timer.compare(done)) is not None:
+            break
+    assert len(made) == 39 and timer.verdict(timer.compare(done)) is True
+
+
+def test_too_few_pairs_have_no_interval() -> None:
+    found = timer.compare(steps(0.8, 3))
+    assert follow.comparison_fields(found)["interval"] is None
+    assert follow.comparison_fields(timer.compare(steps(0.8, 12)))["interval"] is not None
 
 
 def test_no_verdict_without_pairs() -> None:

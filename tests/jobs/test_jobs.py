@@ -40,11 +40,7 @@ SHARE = {"transformer_fit": 0.95}
 
 pytestmark = pytest.mark.slow
 
-_ALTERNATING = "1.03 to 1.08 while original and stitched steps alternate; 1.00 to 1.02 otherwise"
-UNMET: dict[tuple[str, str, str, str], str] = {
-    ("memory", "mlp_function", "adam", "2.21"): _ALTERNATING,
-    ("memory", "tf1_session", "adam", "2.21"): _ALTERNATING,
-}
+UNMET: dict[tuple[str, str, str, str], str] = {}
 """(bar, script, optimizer, TensorFlow) to what was measured; every other case is asserted."""
 
 

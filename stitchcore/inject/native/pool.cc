@@ -161,7 +161,9 @@ void PoolTrim() {
   }
 }
 
-void HeapTrim() { malloc_trim(0); }
+void HeapTrim() {
+  if (PoolState().fresh > 0) malloc_trim(0);
+}
 
 PoolStatistics PoolState() {
   Pool& pool = Instance();

@@ -20,7 +20,8 @@ void* PoolAllocate(size_t bytes);
 void PoolRelease(void* buffer);
 // Gives back all idle buffers.
 void PoolTrim();
-// Gives back what TensorFlow has freed and malloc still holds.
+// Gives back what TensorFlow has freed and malloc still holds, if buffers of the pool would stand
+// beside it.
 void HeapTrim();
 
 PoolStatistics PoolState();

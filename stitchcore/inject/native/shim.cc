@@ -145,8 +145,13 @@ void* ForwardInput(void* context, const int* inputs, int count, int output, cons
   return nullptr;
 }
 
-const StitchShim kShim = {kShimVersion,  Threads,        Schedule,
-                          OpenVariables, CloseVariables, ForwardInput};
+int AllocatorKeeps(void* context) {
+  auto* allocator = Context(context)->device()->GetAllocator(tensorflow::AllocatorAttributes());
+  return allocator->Name() == "mklcpu";  // a BFCAllocator, which never gives a region back
+}
+
+const StitchShim kShim = {kShimVersion,   Threads,      Schedule,      OpenVariables,
+                          CloseVariables, ForwardInput, AllocatorKeeps};
 
 }  // namespace
 

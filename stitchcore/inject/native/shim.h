@@ -9,7 +9,7 @@
 extern "C" {
 
 constexpr int kShimRank = 16;
-constexpr int64_t kShimVersion = 2;
+constexpr int64_t kShimVersion = 3;
 
 // One variable a kernel reads, writes, or both. Dimensions are those of its dense row-major value.
 struct StitchVariable {
@@ -40,6 +40,9 @@ struct StitchShim {
   // when there is none (then nothing has been allocated, unlike with the C API's function).
   void* (*forward_input)(void* context, const int* inputs, int count, int output,
                          const int64_t* dims, int rank);
+  // 1 when the device's allocator keeps what is freed, as oneDNN's does: a pool beside it would
+  // hold the same memory a second time.
+  int (*allocator_keeps)(void* context);
 };
 
 typedef const StitchShim* (*StitchShimEntry)();  // exported as "stitch_shim"
