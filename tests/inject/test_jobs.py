@@ -44,7 +44,8 @@ def test_cache_hit_swaps_before_the_first_step(
     done = jobs.run(jobs.python_of(version), script, count, store=store, public_key=public_key)
     assert done.code == 0 and done.lines == []
     assert done.losses == pytest.approx(plain, rel=1e-5)
-    assert done.event("swap_ok") and done.event("end")["counters"]["in_place"] > 20
+    # Three of five steps are stitched while both are compared.
+    assert done.event("swap_ok") and done.event("end")["counters"]["in_place"] >= 18
 
 
 @pytest.mark.slow
