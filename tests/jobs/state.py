@@ -165,7 +165,7 @@ def verdict(job: jobs.Job, base: Path, plain: jobs.Record, stitched: jobs.Record
     """The stitched run's first step, judged by the untouched one's. Both started from `plain`'s
     initial variables. Runs what float64 needs under `base`; JobFailed where a run fails or where
     recording its decisions changed its result."""
-    start = ("--checkpoint", str(plain.out / "initial.npz"))
+    start: tuple[str, ...] = ("--checkpoint", str(plain.out / "initial.npz"))
     adam = Adam(**plain.update) if plain.update else None
     initial = plain.arrays("initial")
     if job.script in DECIDING:

@@ -134,7 +134,7 @@ def test_every_array_of_a_real_step_shows_a_small_change(runs: Make) -> None:
     }
     mutant = made.store.parent / "mutant"
     mutant.mkdir()
-    np.savez(mutant / "step1.npz", **changed)
+    np.savez(mutant / "step1.npz", **changed)  # type: ignore[arg-type]
     record = dataclasses.replace(made.stitched, out=mutant)
     verdict = states.verdict(made.job, made.store.parent, made.plain, record)
     assert set(verdict.wrong) == {name for name in arrays if changed[name] is not arrays[name]}
