@@ -15,6 +15,7 @@ from typing import Any
 import fsspec
 from fsspec import AbstractFileSystem
 
+from stitchcore.artifact.keys import code_version
 from stitchcore.errors import Reason, Refused
 
 
@@ -74,8 +75,9 @@ class Store:
         return tuple(sorted(name for name in names if not name.startswith(".")))
 
     def answer(self, digest: str, answer: Mapping[str, Any]) -> None:
-        """Publish where a request stands (pending, ready, refused)."""
-        self.write(json.dumps(answer, sort_keys=True).encode(), "answers", f"{digest}.json")
+        """Publish where a request stands (pending, ready, refused), and by which code."""
+        made = {**answer, "code": code_version()}
+        self.write(json.dumps(made, sort_keys=True).encode(), "answers", f"{digest}.json")
 
     def read_answer(self, digest: str) -> dict[str, Any] | None:
         """The request's answer, None before the first one."""

@@ -24,6 +24,7 @@ from rich.status import Status
 
 from stitchcore import options as settings
 from stitchcore.artifact import sign
+from stitchcore.artifact.keys import code_version
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.commands import common, job, summary
 from stitchcore.commands.worker import POLL_SECONDS, Failure, Worker, worker_python
@@ -101,8 +102,9 @@ def _prepare(
 
 
 def _forget(store: Store, everything: bool) -> None:
-    """Drop answers that a new run should ask for again; what was built from an edited stage is of
-    the run that asked for it."""
+    """Drop answers that a new run should ask for again: unfinished ones, those of other code than
+    this (a mended compiler never answers with an old artifact), and what was built from an edited
+    stage, which is of the run that asked for it."""
     for name in store.list("answers"):
         try:
             answer = json.loads(store.read("answers", name))
@@ -110,7 +112,8 @@ def _forget(store: Store, everything: bool) -> None:
             answer = {}
         unfinished = answer.get("status") != "ready" and answer.get("reason", "") in RETRIED
         passing = answer.get("status") == "pending" or answer.get("edited", False)
-        if everything or unfinished or passing:
+        foreign = answer.get("code") != code_version()
+        if everything or unfinished or passing or foreign:
             store.filesystem.rm_file(store.path("answers", name))
 
 

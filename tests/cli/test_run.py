@@ -170,6 +170,19 @@ def test_what_an_edited_stage_became_is_of_one_run(tmp_path: Path) -> None:
     assert [store.read_answer(name * 64) is None for name in "abc"] == [True, True, False]
 
 
+def test_an_answer_of_other_code_is_asked_again(tmp_path: Path) -> None:
+    """A mended compiler never answers with what the old one made or refused."""
+    store = open_store(str(tmp_path))
+    store.answer("a" * 64, {"status": "ready", "key": "k"})
+    store.answer("b" * 64, {"status": "refused", "reason": "region_too_small"})
+    store.answer("c" * 64, {"status": "ready", "key": "k"})
+    for name in "ab":
+        old = {**(store.read_answer(name * 64) or {}), "code": "0" * 64}
+        store.write(json.dumps(old).encode(), "answers", f"{name * 64}.json")
+    _forget(store, everything=False)
+    assert store.list("answers") == (f"{'c' * 64}.json",)
+
+
 def test_answers_that_a_new_run_asks_again(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     answers = {
