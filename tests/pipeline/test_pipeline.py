@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import lzma
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,11 @@ def options_in(folder: Path) -> Options:
     return Options(folder / "store", folder / "cache", folder / "key", jobs=2)
 
 
+def answered(store: Path) -> tuple[str, str]:
+    answer = open_store(str(store)).read_answer(DIGEST) or {}
+    return answer["status"], answer["key"]
+
+
 @pytest.fixture(scope="module")
 def optimized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("pipeline")
@@ -59,7 +63,7 @@ def optimized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_a_captured_step_becomes_a_signed_artifact(optimized: tuple[Path, str]) -> None:
     folder, key = optimized
     store = open_store(str(folder / "store"))
-    assert store.read_answer(DIGEST) == {"status": "ready", "key": key}
+    assert answered(folder / "store") == ("ready", key)
     manifest, libraries = package.load(store, key, public_hex(load_or_create_key(folder / "key")))
     assert manifest.digest == DIGEST
     assert libraries
@@ -117,16 +121,16 @@ def test_operations_of_the_job_are_explained(optimized: tuple[Path, str]) -> Non
 
 
 @pytest.mark.slow
-def test_a_known_request_is_answered_within_a_second(optimized: tuple[Path, str]) -> None:
+def test_a_known_request_is_answered_without_a_stage(
+    optimized: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, key = optimized
     options = options_in(folder)
     request = options.store / "requests" / DIGEST
     (options.store / "answers" / f"{DIGEST}.json").unlink()
-    start = time.perf_counter()
-    again = pipeline.optimize(request, str(options.store), host_device(), options)
-    assert time.perf_counter() - start < 1.0
-    assert again == key
-    assert open_store(str(options.store)).read_answer(DIGEST) == {"status": "ready", "key": key}
+    monkeypatch.setattr(pipeline, "STAGES", ())
+    assert pipeline.optimize(request, str(options.store), host_device(), options) == key
+    assert answered(options.store) == ("ready", key)
 
 
 @pytest.mark.parametrize("graph", [b"not a graph", b"\x0a\xff\xff\xff\xff"])
