@@ -50,6 +50,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.WRONG_TARGET: "the artifact was built for another processor",
     Reason.GUARD_FAILED: "a shape was not what the kernels were built for",
     Reason.CRASHED_BEFORE: "a run with this artifact crashed before",
+    Reason.KERNEL_FAILED: "a stitched operation reported an error in the step",
     Reason.XLA_NOT_LIFTED: "the step runs under XLA and could not be taken out of it",
     Reason.NO_TENSORFLOW: "there is no TensorFlow",
     Reason.UNSUPPORTED_VERSION: "this TensorFlow version is not supported",
