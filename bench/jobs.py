@@ -183,7 +183,7 @@ def main() -> int:
                 except judges.JobFailed as why:
                     rows.append(failed(job, why))
                 print(text(rows[-1:]).splitlines()[-1], flush=True)
-    write(rows, options.out)
+                write(rows, options.out)  # a run that is cut short keeps what it has measured
     print(text(rows))
     return 0
 

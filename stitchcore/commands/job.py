@@ -86,6 +86,7 @@ class Graph:
     steps: int = 0
     baseline_ns: float = 0.0
     stitched_ns: float = 0.0
+    ratio: float = 0.0
     interval: tuple[float, float] | None = None  # None: too few pairs of blocks to tell
     pairs: int = 0
 
@@ -129,6 +130,7 @@ def _take_figures(graph: Graph, event: Event) -> None:
     graph.steps = int(event.get("steps") or graph.steps)
     graph.baseline_ns = float(event["baseline_ns"])
     graph.stitched_ns = float(event["stitched_ns"])
+    graph.ratio = float(event["ratio"])
     graph.pairs = int(event.get("pairs") or graph.pairs)
     if event.get("interval") is None:
         return

@@ -62,7 +62,7 @@ def _step(graph: Graph, store: Path) -> Step:
     manifest = _manifest(folder)
     ratio = None
     if graph.interval is not None and graph.baseline_ns:
-        ratio = (graph.stitched_ns / graph.baseline_ns, *graph.interval)
+        ratio = (graph.ratio, *graph.interval)
     step = Step(
         graph.digest,
         graph.status,

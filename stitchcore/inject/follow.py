@@ -161,6 +161,7 @@ def comparison_fields(comparison: Optional[timer.Comparison]) -> Dict[str, Any]:
     return {
         "baseline_ns": comparison.original,
         "stitched_ns": comparison.stitched,
+        "ratio": comparison.ratio,
         # Infinity is no JSON, and no finding either: too few pairs to tell.
         "interval": [comparison.low, comparison.high] if math.isfinite(comparison.high) else None,
         "pairs": comparison.pairs,

@@ -134,7 +134,7 @@ def test_half_a_line_of_events_waits(tmp_path: Path) -> None:
 
 def test_a_record_tells_the_last_figures() -> None:
     record = job.Record()
-    figures = {"baseline_ns": 2e6, "stitched_ns": 1e6, "interval": [0.4, 0.6]}
+    figures = {"baseline_ns": 2e6, "stitched_ns": 1e6, "ratio": 0.5, "interval": [0.4, 0.6]}
     for event in (
         {"type": "refused", "digest": "", "reason": "input_pipeline"},
         {"type": "submitted", "digest": "d"},
@@ -150,7 +150,7 @@ def test_a_record_tells_the_last_figures() -> None:
 
 def test_too_few_blocks_are_no_figure() -> None:
     record = job.Record()
-    figures = {"baseline_ns": 2e6, "stitched_ns": 1e6, "interval": None, "pairs": 2}
+    figures = {"baseline_ns": 2e6, "stitched_ns": 1e6, "ratio": 0.5, "interval": None, "pairs": 2}
     record.add({"type": "swap_begin", "digest": "d", "key": "k"})
     record.add({"type": "savings", "digest": "d", "steps": 9, **figures})
     found = summary.of(record, Path("/nowhere"))
