@@ -42,7 +42,8 @@ WARM_STEPS = 10
 
 @dataclass(frozen=True)
 class Row:
-    """One script. Seconds are medians of run medians; ratios above 1 mean stitched is faster.
+    """One script. Seconds are medians of run medians, None without pairs of runs (the run that makes
+    the artifact is no warm one); ratios above 1 mean stitched is faster.
 
     `within` compares blocks of one run, `speedup` runs; None where none could be measured.
     `losses_apart` and `losses_bar` are of the whole run (tests/jobs/judge.py).
@@ -50,8 +51,8 @@ class Row:
 
     script: str
     optimizer: str
-    seconds: float
-    stitched_seconds: float
+    seconds: float | None
+    stitched_seconds: float | None
     within: Ratio | None
     speedup: Ratio | None
     losses_apart: float
@@ -100,8 +101,8 @@ def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
     return Row(
         job.script,
         job.optimizer,
-        float(np.median(before)),
-        float(np.median(after)),
+        float(np.median(before)) if pairs else None,
+        float(np.median(after)) if pairs else None,
         within_one_run(alternating),
         paired_ratio(before, after) if pairs else None,
         apart,
@@ -116,7 +117,11 @@ def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
 def failed(job: judges.Job, why: Exception) -> Row:
     nan = float("nan")
     note = str(why).splitlines()[-1][:300]
-    return Row(job.script, job.optimizer, nan, nan, None, None, nan, nan, nan, 0.0, False, note)
+    return Row(job.script, job.optimizer, None, None, None, None, nan, nan, nan, 0.0, False, note)
+
+
+def milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.1f}"
 
 
 def text(rows: Sequence[Row]) -> str:
@@ -127,8 +132,8 @@ def text(rows: Sequence[Row]) -> str:
     ]
     for row in rows:
         lines.append(
-            f"| {row.script} | {row.optimizer} | {row.seconds * 1e3:.1f} "
-            f"| {row.stitched_seconds * 1e3:.1f} | {row.within or '-'} | {row.speedup or '-'} "
+            f"| {row.script} | {row.optimizer} | {milliseconds(row.seconds)} "
+            f"| {milliseconds(row.stitched_seconds)} | {row.within or '-'} | {row.speedup or '-'} "
             f"| {row.losses_apart:.1e} ({row.losses_bar:.1e}) | {row.memory_ratio:.3f} "
             f"| {row.bytes_share:.0%}{'' if row.stitched else ' (not swapped in)'} |"
         )
