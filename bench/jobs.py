@@ -42,8 +42,8 @@ WARM_STEPS = 10
 
 @dataclass(frozen=True)
 class Row:
-    """One script. Seconds are medians of run medians, None without pairs of runs (the run that makes
-    the artifact is no warm one); ratios above 1 mean stitched is faster.
+    """One script. Seconds are medians of run medians; None without pairs of runs, for the run that
+    makes the artifact is no warm one. Ratios above 1 mean stitched is faster.
 
     `within` compares blocks of one run, `speedup` runs; None where none could be measured.
     `losses_apart` and `losses_bar` are of the whole run (tests/jobs/judge.py).
