@@ -88,10 +88,11 @@ def optimize(request: Path, store: Path, folder: Path) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.bert", description=__doc__)
-    parser.add_argument("--layers", default="12")
-    parser.add_argument("--hidden", default="768")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
-    arguments = ["--layers", options.layers, "--hidden", options.hidden]
+    arguments = ["--layers", str(options.layers), "--hidden", str(options.hidden)]
     with tempfile.TemporaryDirectory(prefix="stitch-bert-") as name:
         folder = Path(name)
         request = capture(folder, arguments)
@@ -109,8 +110,8 @@ def main() -> int:
     cold = rows["cold"]
     print(f"{cold['kernels_before']} operations -> {cold['kernels_after']} launches")
     record = {"processor": processor(), "layers": options.layers, "hidden": options.hidden}
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n")
     return 0
 
 

@@ -29,6 +29,7 @@ REMOTE_BYTES = 262144
 """Regions whose traffic is below this are merged with others of their level (remote stitching)."""
 
 FUSED = frozenset({"_FusedBatchNormEx"})
+"""Nodes that Grappler's remapper made of several operations."""
 
 REMOTE_TENSORS = 96
 """Most inputs and outputs of a region made by merging."""

@@ -228,7 +228,7 @@ def test_a_region_that_is_not_convex_is_found() -> None:
 
 
 def attention_inputs(biases: int) -> Any:
-    """Projections whose biases are alone between library calls; one feeds a softmax beside them."""
+    """Projections whose biases are alone between library calls."""
     graph = tf.Graph()
     with graph.as_default():
         x = tf.compat.v1.placeholder(tf.float32, (512, 512), name="x")

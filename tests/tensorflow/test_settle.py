@@ -89,3 +89,30 @@ def test_a_variable_whose_shape_is_known_gives_a_constant() -> None:
     assert list(tf.make_ndarray(settled["size"].attr["value"].tensor)) == [3, 5]
     assert shapes(settle(definition))["ones", 0] == (3, 5)
     assert {node.op for node in definition.node} >= {"VariableShape"}, "the given graph stays"
+
+
+def test_no_gradient_reads_the_workspace_of_a_batch_normalization() -> None:
+    """WORKSPACES calls it empty: a gradient that stays TensorFlow's must not miss its contents."""
+    random = np.random.default_rng(1)
+    x, slope = (tf.constant(random.normal(size=(4, 8, 8, 8)), tf.float32) for _ in range(2))
+    ones = tf.ones([8])
+
+    @tf.function
+    def gradients(x: Any, slope: Any) -> list[Any]:
+        made = tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=ones, offset=ones, mean=ones, variance=ones, is_training=True, epsilon=1e-3
+        )
+        return [
+            *(
+                tf.raw_ops.FusedBatchNormGradV3(
+                    y_backprop=slope, x=x, scale=ones, reserve_space_1=made[3],
+                    reserve_space_2=made[4], reserve_space_3=workspace, epsilon=1e-3,
+                ).x_backprop
+                for workspace in (made[5], tf.zeros([0]))
+            ),
+            tf.nn.relu(made[0]),  # Grappler fuses it: only then is there a workspace
+        ]  # fmt: skip
+
+    own, without, _ = gradients(x, slope)
+    assert np.ptp(own.numpy()) > 0
+    assert np.array_equal(own.numpy(), without.numpy())
