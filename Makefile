@@ -18,7 +18,7 @@ test: plugin $(STAMP_TF215) lint
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy stitchcore
+	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
 bench: plugin
@@ -41,14 +41,14 @@ $(SYSTEM):
 
 $(STAMP): pyproject.toml $(SYSTEM)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  -e '.[tensorflow,test,bench,cuda12]' 'tensorflow-cpu==2.21.*' ziglang
+	  -e '.[tensorflow,worker,operator,test,bench,cuda12]' 'tensorflow-cpu==2.21.*' ziglang
 	touch $@
 
 # The oldest supported TensorFlow, with stitchcore beside it: a job's worker needs the job's version.
 $(STAMP_TF215): pyproject.toml $(SYSTEM)
 	$$(sh tools/python.sh $(PYTHON)) -m venv $(VENV_TF215)
 	$(VENV_TF215)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  -e . 'tensorflow-cpu==2.15.1' 'numpy<2'
+	  -e '.[worker]' 'tensorflow-cpu==2.15.1' 'numpy<2'
 	touch $@
 
 clean:

@@ -30,6 +30,25 @@ def artifact_key(
     return content_key("artifact", parts)
 
 
+def request_key(
+    digest: str,
+    target: str,
+    tf: str,
+    abi: int,
+    preserve: Iterable[int],
+    xla: bool = False,
+    deterministic: bool = False,
+) -> str:
+    """Key of a request to the gateway: equal for all jobs that one artifact serves.
+
+    `preserve` are canonical ids (`inject.digest.Numbering.ids`), so that names do not matter; `tf`
+    is the minor version. Gateway and worker both compute it and believe no one else's.
+    """
+    kept = ",".join(str(number) for number in sorted(preserve))
+    parts = (digest, target, tf, str(abi), kept, f"xla={xla}", f"deterministic={deterministic}")
+    return content_key("request", parts)
+
+
 @lru_cache(maxsize=1)
 def code_version() -> str:
     """Content key of the package's sources."""
