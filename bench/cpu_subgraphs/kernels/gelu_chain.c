@@ -1,4 +1,4 @@
-// z = gelu(h + bias) * mask / keep + residual; y = LayerNorm(z), over [4096, 768]; and its gradient.
+// z = gelu(h + bias) * mask / keep + residual; y = LayerNorm(z), over [4096, 768]; its gradient.
 #include "kernel.h"
 
 enum { ROWS = 4096, COLUMNS = 768, BLOCK = 256 };
@@ -36,7 +36,8 @@ KERNEL(gelu_chain_forward) {
   }
 }
 
-// in: h bias mask residual gamma dy mean reciprocal_deviation; out: dh dbias dresidual dgamma dbeta.
+// in: h bias mask residual gamma dy mean reciprocal_deviation;
+// out: dh dbias dresidual dgamma dbeta.
 // 16 tasks, then 1. Recomputes z. scratch: dbias, dgamma and dbeta of each block.
 KERNEL(gelu_chain_backward) {
   float *partial = (float *)scratch;

@@ -1,4 +1,4 @@
-// What the hand-written kernels share: the kernel ABI (docs/contracts.md section 2) and vector math.
+// What the hand-written kernels share: the kernel ABI (docs/contracts.md section 2), vector math.
 #pragma once
 #include <immintrin.h>
 #include <math.h>

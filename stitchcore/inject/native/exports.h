@@ -12,7 +12,8 @@ STITCH_EXPORT void* stitch_load_library(const char* data, size_t size, char* err
                                         size_t error_size);
 STITCH_EXPORT int stitch_register_kernel(const char* key, void* library, const char* symbol);
 
-// op.cc: 1 when a node with these attributes can be made; else 0 and why. `types`: Tin, then Tout.
+// fusion.cc: 1 when a node with these attributes can be made; else 0 and why. `types`: Tin, then
+// Tout.
 STITCH_EXPORT int stitch_check_fusion(const int64_t* table, size_t words, const int32_t* types,
                                       int inputs, int outputs, char* error, size_t error_size);
 
@@ -51,8 +52,8 @@ STITCH_EXPORT int64_t stitch_read_step(int step, int64_t* cursor, StitchInterval
 STITCH_EXPORT void stitch_pass_step(int step, int arm);
 STITCH_EXPORT int64_t stitch_passes(int step, int arm);
 
-// failures.cc: errors of stitched operations so far, "kernel key TAB message" and a newline each; to
-// be freed. nullptr when there was none.
+// failures.cc: errors of stitched operations so far, "kernel key TAB message" and a newline each;
+// to be freed. nullptr when there was none.
 STITCH_EXPORT char* stitch_failures();
 
 // pool.cc: fresh, reused, released, idle bytes, used bytes; op.cc: forwarded outputs, in-place

@@ -1,5 +1,5 @@
-// Errors that stitched operations raised. They end the user's step, so the job side must learn which
-// artifact to blame even when the script catches the exception or dies of it.
+// Errors that stitched operations raised. They end the user's step, so the job side must learn
+// which artifact to blame even when the script catches the exception or dies of it.
 #ifndef STITCH_FAILURES_H_
 #define STITCH_FAILURES_H_
 

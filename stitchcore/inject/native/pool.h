@@ -15,7 +15,7 @@ struct PoolStatistics {
   int64_t fresh, reused, released, idle_bytes, used_bytes;
 };
 
-// At least `bytes`, aligned to a page (2 MiB and huge pages when large); nullptr when memory is out.
+// At least `bytes`, aligned to a page (2 MiB and huge pages when large); nullptr without memory.
 void* PoolAllocate(size_t bytes);
 void PoolRelease(void* buffer);
 // Gives back all idle buffers.

@@ -118,7 +118,7 @@ void stitch_schedule_step(int number, int arm, int64_t original, int64_t stitche
   __atomic_store_n(&step->arm, arm, __ATOMIC_RELAXED);
 }
 
-// Copies the intervals from `*cursor` on, moves it, returns how many. Those overwritten are skipped.
+// Copies the intervals from `*cursor` on, moves it, returns how many. Overwritten ones are skipped.
 int64_t stitch_read_step(int number, int64_t* cursor, StitchInterval* out, int64_t capacity) {
   stitch::Step* step = stitch::Find(number);
   std::lock_guard<std::mutex> lock(step->mutex);

@@ -1,0 +1,54 @@
+// One StitchedFusion node, decoded once when its kernel object is made: what every call needs.
+#ifndef STITCH_FUSION_H_
+#define STITCH_FUSION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "launch.h"
+#include "tensorflow/c/kernels.h"
+#include "tensorflow/c/tf_datatype.h"
+#include "tensorflow/c/tf_status.h"
+
+namespace stitch {
+
+struct Output {
+  TF_DataType type;
+  size_t element_bytes;
+  std::vector<int> forward;  // op inputs whose memory it may take
+  bool pooled;
+};
+
+// How a kernel uses one variable.
+struct VariableUse {
+  int op_input, operand, result;  // operand or result is -1 when unused
+  bool in_place;
+};
+
+struct Fusion {
+  std::string key;
+  Kernel kernel;
+  Table table;
+  std::vector<TF_DataType> input_types;
+  std::vector<Output> outputs;            // by op output
+  std::vector<VariableUse> variables;
+  std::vector<bool> needed;               // op inputs that are tensors the kernel or a guard reads
+  std::vector<std::string> errors;
+  int64_t work;
+};
+
+struct Status {
+  TF_Status* status = TF_NewStatus();
+  ~Status() { TF_DeleteStatus(status); }
+  bool ok() const { return TF_GetCode(status) == TF_OK; }
+};
+
+// Reads the node's attributes and finds its kernel; a failure is set in `context`.
+Fusion* MakeFusion(TF_OpKernelConstruction* context);
+
+}  // namespace stitch
+
+#endif  // STITCH_FUSION_H_
