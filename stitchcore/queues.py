@@ -1,0 +1,30 @@
+"""Names that gateway and workers must agree on: the task, its queues, how those are declared.
+
+A queue holds the requests of one target and one TensorFlow minor version, because a region is
+proved and timed on the processor and by the TensorFlow it is made for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+TASK = "stitch.compile"
+"""One argument: the request's key. What it stands for lies in the store."""
+
+
+def queue_name(target: str, tf: str) -> str:
+    """The queue of a target ("cpu-x86-64-v4") and a TensorFlow version ("2.21" or "2.21.0").
+
+    Raises ValueError for anything that is not a version of TensorFlow 2.
+    """
+    major, _, rest = tf.partition(".")
+    minor = rest.partition(".")[0]
+    if major != "2" or not minor.isdigit():
+        raise ValueError(f"{tf!r} is no version of TensorFlow 2")
+    return f"stitch.{target}.tf2.{minor}"
+
+
+def queue_arguments(broker: str) -> dict[str, Any]:
+    """How a queue is declared at a broker URL: on RabbitMQ replicated (quorum) queues, which count
+    deliveries; both sides must declare the same or the broker refuses."""
+    return {"x-queue-type": "quorum"} if broker.startswith(("amqp://", "amqps://")) else {}
