@@ -18,6 +18,7 @@ from pathlib import Path
 
 import click
 
+from stitchcore import isolate
 from stitchcore import options as settings
 from stitchcore.artifact import sign
 from stitchcore.commands import common
@@ -66,6 +67,7 @@ def command(interpreter: str, as_json: bool) -> None:
         _compiler,
         lambda: _store(options),
         lambda: _key(options),
+        _isolation,
         _gpu,
         _nvrtc,
         _xla,
@@ -181,6 +183,15 @@ def _key(options: Options) -> Finding:
     except (OSError, ValueError) as error:
         return Finding("signing key", "missing", str(error), f"remove or mend {options.key}")
     return Finding("signing key", "ok", f"{options.key} (public {public[:12]}...)")
+
+
+def _isolation() -> Finding:
+    """Whether the worker's child, which parses graphs, can be cut off from the network."""
+    why = isolate.network_open()
+    if not why:
+        return Finding("isolation", "ok", "the worker has no network and no capabilities")
+    detail = f"the worker can reach the network: {why}"
+    return Finding("isolation", "absent", detail, "allow user namespaces (unshare)")
 
 
 def _gpu() -> Finding:

@@ -1,31 +1,26 @@
-"""The worker of `stitch run`: one child process per request, bounded in time and memory.
+"""The worker of `stitch run`: one child process per request, isolated as isolate.py says.
 
-The graph is untrusted: the child gets an empty environment, a folder of its own, no core files, and
-dies with its parent. Memory is watched as resident bytes of the child's whole session (compilers
-included), because TensorFlow and XLA reserve far more address space than they use.
+The graph is untrusted. A worker started by the job's own user writes answers and artifacts itself:
+it can reach that user's files, but no network.
 """
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
-import resource
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import stitchcore
+from stitchcore import isolate
 from stitchcore.errors import Reason
 from stitchcore.options import Options
 
 PACKAGE = Path(stitchcore.__file__).resolve().parent.parent
-PAGE = resource.getpagesize()
 POLL_SECONDS = 0.2
 NICE = 10
 
@@ -45,43 +40,36 @@ class Worker:
         self.digest = digest
         self._options = options
         self._log = log
-        self._folder = tempfile.TemporaryDirectory(prefix="stitch-worker-")
         log.parent.mkdir(parents=True, exist_ok=True)
+        environment = {"PYTHONPATH": str(PACKAGE), "TF_CPP_MIN_LOG_LEVEL": "2"}
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                _command(digest, options, python, polite),
-                env=_environment(os.environ.get("PATH", os.defpath), self._folder.name),
-                cwd=self._folder.name,
-                stdin=subprocess.DEVNULL,
+            self._child = isolate.command(
+                _command(digest, options, python),
+                limits(options, polite),
+                environment=environment,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
             )
-        self._deadline = time.monotonic() + options.worker_seconds
 
     def poll(self) -> Failure | bool | None:
         """None while it runs, True when it answered, a Failure when it died or was ended."""
-        code = self._process.poll()
+        code = self._child.poll()
         if code is not None:
             self.stop()
             return True if code == 0 else Failure(Reason.WORKER_FAILED, self._last_words(code))
-        if time.monotonic() > self._deadline:
+        if self._child.late():
             self.stop()
             detail = f"the worker took longer than {self._options.worker_seconds:g} s"
             return Failure(Reason.DEADLINE, detail)
-        used = session_bytes(self._process.pid)
-        if used > self._options.worker_memory:
+        exceeded = self._child.exceeded()
+        if exceeded is not None:
             self.stop()
-            limit = self._options.worker_memory / 2**30
-            return Failure(Reason.WORKER_FAILED, f"the worker used more than {limit:.1f} GiB")
+            return Failure(Reason.WORKER_FAILED, f"the worker used {exceeded}")
         return None
 
     def stop(self) -> None:
         """End the child and everything it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._folder.cleanup()
+        self._child.stop()
 
     def _last_words(self, code: int) -> str:
         lines = self._log.read_bytes().decode(errors="replace").strip().splitlines()
@@ -89,7 +77,7 @@ class Worker:
         return f"exit code {code}: {last} (all of it: {self._log})"
 
 
-def _command(digest: str, options: Options, python: str, polite: bool) -> list[str]:
+def _command(digest: str, options: Options, python: str) -> list[str]:
     command = [
         *(python, "-m", "stitchcore.commands.work", digest),
         *("--store", str(options.store), "--cache", str(options.cache), "--key", str(options.key)),
@@ -99,34 +87,17 @@ def _command(digest: str, options: Options, python: str, polite: bool) -> list[s
         command += ["--dump", str(options.dump)]
     if options.restart is not None:
         command += ["--restart", str(options.restart)]
-    return ["nice", "-n", str(NICE), *command] if polite else command
+    return command
 
 
-def _environment(path: str, folder: str) -> Mapping[str, str]:
-    return {
-        "PATH": path,
-        "HOME": folder,
-        "TMPDIR": folder,
-        "LANG": "C.UTF-8",
-        "PYTHONPATH": str(PACKAGE),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-
-
-def session_bytes(session: int) -> int:
-    """Resident bytes of all processes of a session (Linux)."""
-    total = 0
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except (OSError, UnicodeDecodeError):
-            continue  # it ended meanwhile
-        if int(fields[3]) == session:
-            total += int(fields[21]) * PAGE
-    return total
+def limits(options: Options, polite: bool) -> isolate.Limits:
+    """A worker's limits: every core may be busy for all of its time."""
+    return isolate.Limits(
+        seconds=options.worker_seconds,
+        memory=options.worker_memory,
+        cpu_seconds=math.ceil(options.worker_seconds * (os.cpu_count() or 1)),
+        nice=NICE if polite else 0,
+    )
 
 
 def worker_python(job: Sequence[str], job_tf: str, own_tf: str) -> str | None:
