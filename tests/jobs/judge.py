@@ -155,18 +155,27 @@ def losses_bar(threads: Sequence[Record]) -> float:
     return max([FIRST_TOLERANCE, *(losses_apart(one.losses, two.losses) for one, two in pairs)])
 
 
+def drift(stitched: Sequence[Record], threads: Sequence[Record]) -> tuple[float, float]:
+    """For scripts that amplify rounding, where one run is one draw: the median distance of a
+    stitched run from an untouched one, and the bar it must not pass: the upper quartile of the
+    distances between untouched runs on different numbers of threads (`threads`, two or more)."""
+    ours = [losses_apart(one.losses, other.losses) for one in stitched for other in threads]
+    pairs = itertools.combinations(threads, 2)
+    theirs = [losses_apart(one.losses, other.losses) for one, other in pairs]
+    return float(np.median(ours)), max(FIRST_TOLERANCE, float(np.quantile(theirs, 0.75)))
+
+
+def on_threads(count: int) -> dict[str, str]:
+    """Environment of a job on this number of threads."""
+    return {"TF_NUM_INTRAOP_THREADS": str(count), "TF_NUM_INTEROP_THREADS": str(count)}
+
+
 def thread_counts(
     job: Job, base: Path, steps: int, start: Sequence[str], counts: Sequence[int]
 ) -> list[Record]:
     """Untouched runs on these numbers of threads."""
     return [
-        untouched(
-            job,
-            base / f"threads{count}",
-            steps,
-            start,
-            {"TF_NUM_INTRAOP_THREADS": str(count), "TF_NUM_INTEROP_THREADS": str(count)},
-        )
+        untouched(job, base / f"threads{count}", steps, start, on_threads(count))
         for count in counts
     ]
 
