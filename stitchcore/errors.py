@@ -65,6 +65,15 @@ class Reason(Enum):
     NO_TENSORFLOW = "no_tensorflow"
     UNSUPPORTED_VERSION = "unsupported_version"
     HOOK_ERROR = "hook_error"
+    # the job side as a gateway's client
+    GATEWAY_UNREACHABLE = "gateway_unreachable"
+    GATEWAY_UNTRUSTED = "gateway_untrusted"
+    GATEWAY_DENIED = "gateway_denied"
+    GATEWAY_ERROR = "gateway_error"
+    REVOKED = "revoked"
+    CACHE_FULL = "cache_full"
+    UNMEASURED = "unmeasured"
+    SWAP_GROUP = "swap_group"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""The job's view of the store, a folder: hand in requests, follow answers, fetch artifacts.
+"""Where a job hands in requests and gets artifacts from: a `Source`, and the one that is a folder.
 
-Everything is written under a temporary name and renamed. Nothing read is trusted: an artifact is
-checked against the public keys, its own hashes and the request before anyone looks inside.
+A folder's files are written under a temporary name and renamed. Nothing read is trusted: an
+artifact is checked against the public keys, its own hashes and the request before anyone looks
+inside, whatever source it came from (`verified`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import shutil
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Tuple
 
 from . import reasons, target
 
@@ -22,7 +23,10 @@ ABI = 1
 KEY = re.compile(r"^[0-9a-f]{16,64}$")
 FILE = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
 MAX_BYTES = 512 * 2**20
+MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
+SIGNATURE_BYTES = 64
 Verify = Callable[[bytes, bytes, bytes], bool]  # (signature, message, public key)
+Read = Callable[[str, int], bytes]  # (file name, most bytes) -> contents; raises Refused
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,33 @@ class Artifact:
     @property
     def key(self) -> str:
         return str(self.manifest["key"])
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an artifact must fit before it is looked into: "2.21", this machine's target, and who
+    may have signed it (32 bytes each)."""
+
+    tf_minor: str
+    target: str
+    public_keys: Tuple[bytes, ...]
+    verify: Verify
+
+
+class Source(Protocol):
+    """Where requests go and artifacts come from. No call waits for a network."""
+
+    def submit(self, digest: str, graph: bytes, meta: Mapping[str, Any]) -> None:
+        """Hands a request in, once."""
+
+    def answer(self, digest: str) -> Optional[Dict[str, Any]]:
+        """Where the request stands (docs/contracts.md section 5); None while nothing is known."""
+
+    def fetch(self, key: str, digest: str) -> Artifact:
+        """The verified artifact that a ready answer named. Raises Refused with what is wrong."""
+
+    def revoked(self, key: str) -> bool:
+        """True when an artifact must not run any more."""
 
 
 def _read(path: str, limit: int = MAX_BYTES) -> bytes:
@@ -83,18 +114,18 @@ def answer(store: str, digest: str) -> Optional[Dict[str, Any]]:
     return found
 
 
-def _check_manifest(
-    manifest: Any, key: str, digest: str, tf_minor: str, job_target: str
-) -> Mapping[str, Any]:
+def _check_manifest(manifest: Any, digest: str, expected: Expected) -> Mapping[str, Any]:
     if not isinstance(manifest, dict):
         raise reasons.Refused(reasons.BAD_ARTIFACT, "manifest is not an object")
-    for field, expected in (("format", FORMAT), ("abi", ABI), ("key", key), ("digest", digest)):
-        if manifest.get(field) != expected:
+    for field, value in (("format", FORMAT), ("abi", ABI), ("digest", digest)):
+        if manifest.get(field) != value:
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"manifest is of another {field}")
-    if ".".join(str(manifest.get("tf")).split(".")[:2]) != tf_minor:
+    if not KEY.match(str(manifest.get("key"))):
+        raise reasons.Refused(reasons.BAD_ARTIFACT, "key")
+    if ".".join(str(manifest.get("tf")).split(".")[:2]) != expected.tf_minor:
         raise reasons.Refused(reasons.BAD_ARTIFACT, "manifest is of another TensorFlow version")
-    if not target.runs_on(str(manifest.get("target")), job_target):
-        detail = f"built for {manifest.get('target')}, this machine is {job_target}"
+    if not target.runs_on(str(manifest.get("target")), expected.target):
+        detail = f"built for {manifest.get('target')}, this machine is {expected.target}"
         raise reasons.Refused(reasons.WRONG_TARGET, detail)
     for field, kind in (("libraries", list), ("kernels", list), ("patch", dict)):
         if not isinstance(manifest.get(field), kind):
@@ -102,32 +133,24 @@ def _check_manifest(
     return manifest
 
 
-def fetch(
-    store: str,
-    key: str,
-    digest: str,
-    tf_minor: str,
-    job_target: str,
-    public_keys: Sequence[bytes],
-    verify: Verify,
-) -> Artifact:
-    """Reads and verifies `artifacts/<key>/`. Raises Refused with what is wrong."""
-    if not KEY.match(key):
-        raise reasons.Refused(reasons.BAD_ARTIFACT, "key")
-    folder = os.path.join(store, "artifacts", key)
-    data = _read(os.path.join(folder, "manifest.json"))
-    signature = _read(os.path.join(folder, "manifest.sig"), 64 * 2)
-    if not public_keys:
+def verified(read: Read, digest: str, expected: Expected) -> Artifact:
+    """The artifact whose files `read` gives, each read once: what was checked is what is loaded.
+
+    Raises Refused: BAD_SIGNATURE, WRONG_TARGET, BAD_ARTIFACT (anything else), or what `read` does.
+    """
+    data = read(MANIFEST, MAX_BYTES)
+    signature = read(SIGNATURE, SIGNATURE_BYTES)
+    if not expected.public_keys:
         raise reasons.Refused(reasons.BAD_SIGNATURE, "no public key is configured")
-    if len(signature) != 64 or not any(verify(signature, data, public) for public in public_keys):
-        raise reasons.Refused(reasons.BAD_SIGNATURE, f"artifact {key[:12]}")
+    if not any(expected.verify(signature, data, public) for public in expected.public_keys):
+        raise reasons.Refused(reasons.BAD_SIGNATURE, f"artifact of {digest[:12]}")
     try:
-        manifest = _check_manifest(json.loads(data), key, digest, tf_minor, job_target)
+        manifest = _check_manifest(json.loads(data), digest, expected)
         libraries = []
         for entry in manifest["libraries"]:
             if not FILE.match(entry["file"]):
                 raise reasons.Refused(reasons.BAD_ARTIFACT, "library name")
-            library = _read(os.path.join(folder, entry["file"]))
+            library = read(entry["file"], MAX_BYTES)
             if hashlib.sha256(library).hexdigest() != entry["sha256"]:
                 raise reasons.Refused(reasons.BAD_ARTIFACT, f"{entry['file']} is damaged")
             libraries.append(library)
@@ -136,13 +159,55 @@ def fetch(
     return Artifact(manifest, tuple(libraries))
 
 
-class Events:
-    """Appends JSON lines to `sessions/<session>/events.jsonl`. A failure to write is not ours."""
+class Folder:
+    """The source that `stitch run` serves: a store on this machine."""
 
-    def __init__(self, store: str, session: str) -> None:
+    def __init__(self, store: str, expected: Expected) -> None:
+        self._store = store
+        self._expected = expected
+
+    def submit(self, digest: str, graph: bytes, meta: Mapping[str, Any]) -> None:
+        submit(self._store, digest, graph, meta)
+
+    def answer(self, digest: str) -> Optional[Dict[str, Any]]:
+        return answer(self._store, digest)
+
+    def fetch(self, key: str, digest: str) -> Artifact:
+        if not KEY.match(key):
+            raise reasons.Refused(reasons.BAD_ARTIFACT, "key")
+        folder = os.path.join(self._store, "artifacts", key)
+        found = verified(reader(folder), digest, self._expected)
+        if found.key != key:
+            raise reasons.Refused(reasons.BAD_ARTIFACT, "manifest is of another key")
+        return found
+
+    def revoked(self, key: str) -> bool:
+        return False  # nobody revokes what a user made on this machine
+
+
+def reader(folder: str) -> Read:
+    """Reads files of `folder`."""
+    return lambda name, limit: _read(os.path.join(folder, name), limit)
+
+
+class Events:
+    """Appends JSON lines to `sessions/<session>/events.jsonl`. A failure to write is not ours.
+
+    `also` is told of each event: (type, fields). It must neither wait nor raise.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        session: str,
+        also: Optional[Callable[[str, Mapping[str, Any]], None]] = None,
+    ) -> None:
         self._path = os.path.join(store, "sessions", session, "events.jsonl")
+        self._also = also
 
     def write(self, kind: str, **fields: Any) -> None:
+        if self._also is not None:
+            self._also(kind, fields)
         line = json.dumps({"time": time.time(), "type": kind, **fields}) + "\n"
         try:
             os.makedirs(os.path.dirname(self._path), exist_ok=True)

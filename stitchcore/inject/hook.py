@@ -19,6 +19,7 @@ from . import (
     client,
     digest,
     follow,
+    gateway,
     graphs,
     guard,
     plugin,
@@ -51,7 +52,16 @@ class Hook:
         self._plugin = native
         self._tf = tf_version
         self._target = target.detect(target.cpu_flags())
-        self._events = client.Events(config.store, config.session)
+        expected = client.Expected(
+            ".".join(tf_version.split(".")[:2]), self._target, config.public_keys, native.verify
+        )
+        self._gateway: Optional[gateway.Gateway] = None
+        self._source: client.Source = client.Folder(config.store, expected)
+        observe = None
+        if config.gateway is not None:
+            self._gateway = gateway.Gateway(config, config.gateway, expected, self._refuse)
+            self._source, observe = self._gateway, self._gateway.observe
+        self._events = client.Events(config.store, config.session, observe)
         self._programs: Dict[str, Program] = {}
         self._instances: Dict[Hashable, Instance] = {}
         self._lock = threading.Lock()
@@ -69,6 +79,8 @@ class Hook:
         swap.install_sessions(self._caller, self._choose, self._failed)
         self._plugin.set_callback(self.on_graph)
         threading.Thread(target=self._watch, name="stitch", daemon=True).start()
+        if self._gateway is not None:
+            self._gateway.start()
         atexit.register(self._end)
 
     def _choose(self, caller: Hashable) -> Tuple[bool, Hashable]:
@@ -215,7 +227,7 @@ class Hook:
             "deterministic": bool(config.is_op_determinism_enabled()),
         }
         graph = annotated.SerializeToString(deterministic=True)
-        client.submit(self._config.store, found.digest, graph, meta)
+        self._source.submit(found.digest, graph, meta)
         self._events.write("submitted", digest=found.digest)
 
     def _wait(self, found: Program) -> None:
@@ -232,7 +244,7 @@ class Hook:
 
     def _look(self, found: Program) -> None:
         """Reads the answer; fetches, verifies and loads the artifact when it is ready."""
-        answer = client.answer(self._config.store, found.digest)
+        answer = self._source.answer(found.digest)
         if answer is None or answer.get("status") not in ("ready", "refused"):
             return
         if answer["status"] == "refused":
@@ -242,11 +254,7 @@ class Hook:
         why = guard.why_not(self._config.store, found.digest, key)
         if why is not None:
             raise reasons.Refused(reasons.CRASHED_BEFORE, f"artifact {key[:12]}: {why}")
-        minor = ".".join(self._tf.split(".")[:2])
-        artifact = client.fetch(
-            self._config.store, key, found.digest, minor, self._target,
-            self._config.public_keys, self._plugin.verify,
-        )  # fmt: skip
+        artifact = self._source.fetch(key, found.digest)
         with found.lock:
             if found.artifact is None:
                 found.kernels = program.load_kernels(self._plugin, artifact)

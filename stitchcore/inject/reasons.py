@@ -24,6 +24,14 @@ KERNEL_FAILED = "kernel_failed"
 XLA_NOT_LIFTED = "xla_not_lifted"
 UNSUPPORTED_VERSION = "unsupported_version"
 HOOK_ERROR = "hook_error"
+GATEWAY_UNREACHABLE = "gateway_unreachable"
+GATEWAY_UNTRUSTED = "gateway_untrusted"
+GATEWAY_DENIED = "gateway_denied"
+GATEWAY_ERROR = "gateway_error"
+REVOKED = "revoked"
+CACHE_FULL = "cache_full"
+UNMEASURED = "unmeasured"
+SWAP_GROUP = "swap_group"
 
 
 class Refused(Exception):

@@ -2,32 +2,48 @@
 
 | variable | meaning |
 |---|---|
-| STITCH_STORE | folder of requests, answers, artifacts and sessions; without it nothing happens |
+| STITCH_STORE | folder of requests, answers, artifacts, sessions; with a gateway its cache |
 | STITCH_MODE | off, observe (time and submit, never swap), optimize (default) |
 | STITCH_WAIT | seconds to wait for the answer before the first step; 0 (default): swap in later |
 | STITCH_SESSION | name of this run's events; made up when absent |
-| STITCH_PUBLIC_KEY | 64 hexadecimal digits; two keys may be given with a comma between |
+| STITCH_PUBLIC_KEYS | 64 hexadecimal digits; two keys may be given with a comma between |
+| STITCH_PUBLIC_KEY | the same, as `stitch run` calls it |
 | STITCH_CONTROL | share of steps that keep running the original for comparison (default 0.01) |
 | STITCH_PLUGIN | folder of the native files; default beside this module |
+| STITCH_GATEWAY | https://host:port of a gateway, asked instead of the store |
+| STITCH_CA | file of the certificates that the gateway's must be signed by |
+| STITCH_TOKEN_FILE | file of the token sent with each request, read anew each time |
+| STITCH_CACHE_LIMIT | bytes of the cache folder, of which 80 % are used (default 1 GiB) |
+| STITCH_BASELINE | original steps before a swap: default 50 with a gateway, else 0 |
+| STITCH_ALLOW_UNMEASURED | 1: a step that cannot be swapped later may be swapped unmeasured |
+
+Without STITCH_GATEWAY and without STITCH_STORE nothing happens. With a gateway the cache folder is
+/stitchcore/cache where that exists, else `stitchcore/job` in the user's cache folder.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 import time
 from dataclasses import dataclass
-from typing import Mapping, Tuple
+from typing import Mapping, Optional, Tuple
 
-from . import reasons
+from . import reasons, wire
 
 MODES = ("off", "observe", "optimize")
+POD_CACHE = "/stitchcore/cache"
+CACHE_LIMIT = 2**30
+PUBLIC_KEYS = 2  # the present one, and the one before or after it
+BASELINE_STEPS = 50
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One process's settings. `wait` in seconds, `control` a share of steps."""
+    """One process's settings. `wait` in seconds, `control` a share of steps, `cache_limit` in
+    bytes; `reports` is False for the kinds of process that must not report savings."""
 
     store: str
     mode: str
@@ -36,6 +52,11 @@ class Settings:
     public_keys: Tuple[bytes, ...]
     control: float
     native: str
+    gateway: Optional[wire.Endpoint] = None
+    cache_limit: int = CACHE_LIMIT
+    baseline: int = 0
+    allow_unmeasured: bool = False
+    reports: bool = True
 
 
 def _number(environment: Mapping[str, str], name: str, default: float, high: float) -> float:
@@ -48,28 +69,77 @@ def _number(environment: Mapping[str, str], name: str, default: float, high: flo
     return value
 
 
+def _flag(environment: Mapping[str, str], name: str) -> bool:
+    value = environment.get(name) or "0"
+    if value not in ("0", "1"):
+        raise reasons.Refused(reasons.HOOK_ERROR, f"{name} is not 0 or 1")
+    return value == "1"
+
+
+def _public_keys(environment: Mapping[str, str]) -> Tuple[bytes, ...]:
+    name = "STITCH_PUBLIC_KEYS" if environment.get("STITCH_PUBLIC_KEYS") else "STITCH_PUBLIC_KEY"
+    keys = []
+    for text in filter(None, (environment.get(name) or "").split(",")):
+        if not re.fullmatch(r"[0-9a-fA-F]{64}", text.strip()):
+            raise reasons.Refused(reasons.HOOK_ERROR, f"{name} is not a key")
+        keys.append(bytes.fromhex(text.strip()))
+    if len(keys) > PUBLIC_KEYS:
+        raise reasons.Refused(reasons.HOOK_ERROR, f"{name} has more than {PUBLIC_KEYS} keys")
+    return tuple(keys)
+
+
+def _gateway(environment: Mapping[str, str]) -> Optional[wire.Endpoint]:
+    url = environment.get("STITCH_GATEWAY")
+    if not url:
+        return None
+    for name in ("STITCH_CA", "STITCH_TOKEN_FILE"):
+        if not environment.get(name):
+            raise reasons.Refused(reasons.HOOK_ERROR, f"STITCH_GATEWAY needs {name}")
+    if not _public_keys(environment):
+        raise reasons.Refused(reasons.HOOK_ERROR, "STITCH_GATEWAY needs STITCH_PUBLIC_KEYS")
+    return wire.parse_url(url, environment["STITCH_CA"], environment["STITCH_TOKEN_FILE"])
+
+
+def _cache(environment: Mapping[str, str]) -> str:
+    if os.path.isdir(POD_CACHE):
+        return POD_CACHE
+    home = environment.get("XDG_CACHE_HOME") or os.path.expanduser(os.path.join("~", ".cache"))
+    return os.path.join(home, "stitchcore", "job")
+
+
+def _reports(environment: Mapping[str, str]) -> bool:
+    """False for parameter servers and evaluators, as TensorFlow's TF_CONFIG names them."""
+    try:
+        task = json.loads(environment.get("TF_CONFIG") or "{}").get("task", {})
+        return task.get("type") not in ("ps", "evaluator")
+    except (ValueError, AttributeError):
+        return True  # not ours to judge: TensorFlow says what is wrong with it
+
+
 def read(environment: Mapping[str, str]) -> Settings:
     """Settings from environment variables. Raises Refused(HOOK_ERROR) naming a bad one."""
     mode = environment.get("STITCH_MODE") or "optimize"
     if mode not in MODES:
         raise reasons.Refused(reasons.HOOK_ERROR, f"STITCH_MODE is not one of {', '.join(MODES)}")
-    keys = []
-    for text in filter(None, (environment.get("STITCH_PUBLIC_KEY") or "").split(",")):
-        if not re.fullmatch(r"[0-9a-fA-F]{64}", text.strip()):
-            raise reasons.Refused(reasons.HOOK_ERROR, "STITCH_PUBLIC_KEY is not a key")
-        keys.append(bytes.fromhex(text.strip()))
     session = environment.get("STITCH_SESSION") or f"{int(time.time())}-{os.getpid()}"
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,128}", session) or session.startswith("."):
         raise reasons.Refused(reasons.HOOK_ERROR, "STITCH_SESSION is not a file name")
     here = os.path.dirname(os.path.abspath(__file__))
+    gateway = _gateway(environment)
+    steps = BASELINE_STEPS if gateway is not None else 0
     return Settings(
-        store=environment.get("STITCH_STORE", ""),
+        store=environment.get("STITCH_STORE") or (_cache(environment) if gateway else ""),
         mode=mode,
         wait=_number(environment, "STITCH_WAIT", 0.0, 86400.0),
         session=session,
-        public_keys=tuple(keys),
+        public_keys=_public_keys(environment),
         control=_number(environment, "STITCH_CONTROL", 0.01, 0.5),
         native=environment.get("STITCH_PLUGIN") or os.path.join(here, "lib", platform.machine()),
+        gateway=gateway,
+        cache_limit=int(_number(environment, "STITCH_CACHE_LIMIT", CACHE_LIMIT, 2.0**50)),
+        baseline=int(_number(environment, "STITCH_BASELINE", steps, 1e6)),
+        allow_unmeasured=_flag(environment, "STITCH_ALLOW_UNMEASURED"),
+        reports=_reports(environment),
     )
 
 

@@ -96,6 +96,7 @@ def _guarded(function) -> None:  # type: ignore[no-untyped-def]
 
 
 _guarded(_hide)
-if os.environ.get("STITCH_STORE") and os.environ.get("STITCH_MODE", "optimize") != "off":
+_asked = os.environ.get("STITCH_STORE") or os.environ.get("STITCH_GATEWAY")
+if _asked and os.environ.get("STITCH_MODE", "optimize") != "off":
     sys.meta_path.insert(0, _Finder())
 _chain()

@@ -1,0 +1,387 @@
+"""The source that is a gateway: graphs go out, artifacts come in, reports follow.
+
+One daemon thread does all of it. The job's own threads only put things into memory and read them
+from there, so a gateway that is dead, slow or lying costs a job nothing: every request has a
+deadline and a size limit (wire.py), every failure is a counted reason, and the original steps go
+on. What arrives is verified here, before it is kept (cache.py) and before anyone may load it.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import os
+import random
+import re
+import tarfile
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Set
+
+from . import cache, client, reasons, report, settings, wire
+
+REQUEST_SECONDS = 20.0
+ARTIFACT_SECONDS = 300.0
+ANSWER_BYTES = 2**20
+PATIENCE_SECONDS = 60.0  # a service mesh's proxy may start after the job (design: section 7)
+QUICK_SECONDS, SLOW_SECONDS = 5.0, 300.0  # longest pauses between tries: while patient, and later
+EXIT_SECONDS = 3.0  # what the last reports may add to the end of a job
+REASON = re.compile(r"[a-z_]{1,40}")
+ETAG, ETAG_VALUE = "etag", re.compile(r'(W/)?"[\x21\x23-\x7e]*"')  # RFC 9110, section 8.8.3
+FILES = 258  # of an artifact: a manifest, its signature, libraries
+Complain = Callable[[str, str, str], None]  # (digest or "", reason, detail)
+
+
+@dataclass
+class Asked:
+    """A graph that was handed in. `due` and `since` are readings of the monotonic clock."""
+
+    digest: str
+    graph: bytes
+    meta: Mapping[str, Any]
+    since: float
+    due: float
+    key: str = ""  # of the request, as the gateway calls it
+    attempts: int = 0  # failures in a row
+    answer: Optional[Dict[str, Any]] = None
+    artifact: Optional[client.Artifact] = None
+    cached: Optional[client.Artifact] = None  # of an earlier process, verified
+    etag: str = ""  # under which that one was served
+
+    @property
+    def settled(self) -> bool:
+        return self.answer is not None and self.answer["status"] != "pending"
+
+
+@dataclass
+class Contact:
+    """Whether the gateway has been reached. Failures are said once they have lasted."""
+
+    since: float
+    reached: bool = False
+    failure: Optional[reasons.Refused] = None
+    said: Set[str] = field(default_factory=set)
+
+
+def body_of(asked: Asked) -> bytes:
+    """The gzipped body of a submission; `preserve` and the rest as the worker reads them."""
+    document = {**asked.meta, "graph": base64.b64encode(asked.graph).decode()}
+    return gzip.compress(json.dumps(document).encode(), 6)
+
+
+def unpack(data: bytes) -> Dict[str, bytes]:
+    """Files of an artifact from a tar: flat, regular, each named once. Raises Refused."""
+    files: Dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
+            for member in archive:
+                stream = archive.extractfile(member) if member.isreg() else None
+                known = member.name in files or len(files) >= FILES
+                if stream is None or known or not client.FILE.match(member.name):
+                    raise reasons.Refused(reasons.BAD_ARTIFACT, "its tar holds something else")
+                files[member.name] = stream.read()
+                if len(files[member.name]) != member.size:
+                    raise reasons.Refused(reasons.BAD_ARTIFACT, "its tar is cut short")
+    except (tarfile.TarError, ValueError, EOFError) as error:
+        raise reasons.Refused(reasons.BAD_ARTIFACT, f"its tar cannot be read: {error}") from error
+    return files
+
+
+def file_of(files: Mapping[str, bytes]) -> client.Read:
+    """Reads from what was unpacked."""
+
+    def read(name: str, limit: int) -> bytes:
+        if name not in files or len(files[name]) > limit:
+            raise reasons.Refused(reasons.BAD_ARTIFACT, f"{name} is missing or too large")
+        return files[name]
+
+    return read
+
+
+def _word(value: Any) -> str:
+    """A reason that the gateway gave, fit to be printed."""
+    text = str(value)
+    return text if REASON.fullmatch(text) else reasons.GATEWAY_ERROR
+
+
+def pause(attempts: int, patient: bool, draw: float) -> float:
+    """Seconds until the next try after `attempts` failures in a row: doubled each time, bounded,
+    and spread by `draw` of [0, 1) over half to all of it, so that a thousand jobs that lost one
+    gateway do not come back in step."""
+    longest = QUICK_SECONDS if patient else SLOW_SECONDS
+    return float(min(0.5 * 2 ** min(attempts, 20), longest) * (0.5 + 0.5 * draw))
+
+
+def wait_of(text: Any, draw: float) -> float:
+    """Seconds that an answer asks to wait, within bounds, and spread as above."""
+    try:
+        seconds = float(text)
+    except (TypeError, ValueError):
+        seconds = 1.0
+    bounded = min(max(seconds, 0.2), 60.0) if seconds == seconds else 1.0
+    return bounded * (1.0 + 0.25 * draw)
+
+
+class Gateway:
+    """A client.Source. `start` starts its thread, `finish` ends it."""
+
+    def __init__(
+        self,
+        config: settings.Settings,
+        endpoint: wire.Endpoint,
+        expected: client.Expected,
+        complain: Complain,
+    ) -> None:
+        self._config = config
+        self._endpoint = endpoint
+        self._expected = expected
+        self._complain = complain
+        self._asked: Dict[str, Asked] = {}
+        self._revoked: FrozenSet[str] = frozenset()
+        self._random = random.Random(os.urandom(16))  # the job's own generator is left alone
+        self._contact = Contact(time.monotonic())
+        self._outbox = report.Outbox(self._random.getrandbits(64))
+        self._reports_due, self._report_failures = 0.0, 0
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._ended, self._drained = False, threading.Event()
+
+    # Called by the job's threads: memory only.
+
+    def submit(self, digest: str, graph: bytes, meta: Mapping[str, Any]) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._asked.setdefault(digest, Asked(digest, graph, meta, now, now))
+        self._wake.set()
+
+    def answer(self, digest: str) -> Optional[Dict[str, Any]]:
+        asked = self._asked.get(digest)
+        return asked.answer if asked is not None else None
+
+    def fetch(self, key: str, digest: str) -> client.Artifact:
+        asked = self._asked.get(digest)
+        if asked is None or asked.artifact is None or asked.artifact.key != key:
+            raise reasons.Refused(reasons.BAD_ARTIFACT, f"artifact {key[:12]} was not fetched")
+        artifact, asked.artifact = asked.artifact, None  # its bytes are not needed twice
+        return artifact
+
+    def revoked(self, key: str) -> bool:
+        return key in self._revoked
+
+    def observe(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Takes in an event of the job (client.Events)."""
+        if self._config.reports and self._outbox.add(kind, fields):
+            self._wake.set()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="stitch-gateway", daemon=True).start()
+
+    def finish(self) -> None:
+        """Sends what is left, for EXIT_SECONDS at most; at once where nobody answered before."""
+        self._ended = True
+        self._wake.set()
+        if self._contact.reached and self._contact.failure is None:
+            self._drained.wait(EXIT_SECONDS)
+        elif self._contact.failure is not None:
+            self._say(self._contact.failure)
+
+    # The thread
+
+    def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                delay = self._turn()
+            except Exception as error:
+                self._complain("", reasons.HOOK_ERROR, f"{type(error).__name__}: {error}")
+                break
+            if self._ended:
+                break
+            self._wake.wait(delay)
+        self._drained.set()
+
+    def _turn(self) -> float:
+        """Does what is due; returns the seconds until something else is."""
+        asked_now: List[Asked] = [] if self._ended else list(self._asked.values())
+        for asked in asked_now:
+            if not asked.settled and asked.due <= time.monotonic():
+                self._ask(asked)
+        self._report()
+        now = time.monotonic()
+        due = [asked.due - now for asked in self._asked.values() if not asked.settled]
+        if self._outbox.waiting:
+            due.append(self._reports_due - now)
+        return max(0.01, min([*due, 3600.0]))
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Optional[bytes],
+        limit: int,
+        extra: Optional[Mapping[str, str]] = None,
+    ) -> wire.Response:
+        headers = {"Accept": "application/json, application/x-tar", **(extra or {})}
+        if body is not None:
+            headers.update({"Content-Type": "application/json", "Content-Encoding": "gzip"})
+        seconds = ARTIFACT_SECONDS if limit > ANSWER_BYTES else REQUEST_SECONDS
+        if self._ended:
+            seconds = EXIT_SECONDS
+        answer = wire.request(self._endpoint, method, path, body, headers, seconds, limit)
+        if answer.status in (401, 403):
+            raise reasons.Refused(reasons.GATEWAY_DENIED, f"status {answer.status}")
+        self._contact.reached, self._contact.failure = True, None
+        return answer
+
+    def _document(self, answer: wire.Response) -> Dict[str, Any]:
+        """The JSON object of an answer; notes what is revoked. Raises Refused(GATEWAY_ERROR)."""
+        try:
+            found = json.loads(answer.body)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            detail = f"status {answer.status} without a JSON object"
+            raise reasons.Refused(reasons.GATEWAY_ERROR, detail)
+        revoked = found.get("revoked")
+        if isinstance(revoked, list):
+            self._revoked = frozenset(key for key in revoked if isinstance(key, str))
+        return found
+
+    # Graphs
+
+    def _ask(self, asked: Asked) -> None:
+        try:
+            if not asked.key:
+                answer = self._call("POST", "/v1/graphs", body_of(asked), ANSWER_BYTES)
+            else:
+                limit = min(client.MAX_BYTES, int(cache.SHARE * self._config.cache_limit))
+                asked.cached = asked.cached or self._cached(asked)
+                known = {"If-None-Match": asked.etag} if asked.cached else {}
+                answer = self._call("GET", f"/v1/artifacts/{asked.key}", None, limit, known)
+            self._understand(asked, answer)
+            asked.attempts = 0
+        except reasons.Refused as error:
+            self._failed(asked, error)
+
+    def _understand(self, asked: Asked, answer: wire.Response) -> None:
+        draw = self._random.random()
+        if asked.key and answer.status == 304 and asked.cached is not None:
+            self._accept(asked, asked.cached)
+        elif asked.key and answer.status == 200:
+            self._take(asked, answer.body, answer.headers.get("etag", ""))
+        elif asked.key and answer.status == 404:  # it has lost everything: ask anew
+            asked.key, asked.due = "", time.monotonic() + wait_of(None, draw)
+        elif answer.status in (200, 202):
+            found = self._document(answer)
+            key = found.get("key")
+            if not isinstance(key, str) or not client.KEY.match(key):
+                raise reasons.Refused(reasons.GATEWAY_ERROR, "an answer without a key")
+            asked.key = key
+            asked.answer = {**found, "status": "pending"}
+            wait = 0.0 if answer.status == 200 else wait_of(found.get("retry_after"), draw)
+            asked.due = time.monotonic() + wait
+        elif answer.status in (409, 410, 413):
+            found = self._document(answer)
+            if found.get("retry_after") is not None:  # refused for now
+                asked.due = time.monotonic() + wait_of(found["retry_after"], draw)
+                reason = _word(found.get("reason"))
+                self._complain(asked.digest, reason, str(found.get("detail") or ""))
+            else:
+                detail = found.get("detail") or found.get("what") or ""
+                self._refuse(asked, _word(found.get("reason")), str(detail))
+        elif answer.status in (429, 503):
+            asked.due = time.monotonic() + wait_of(answer.headers.get("retry-after"), draw)
+        else:
+            raise reasons.Refused(reasons.GATEWAY_ERROR, f"status {answer.status}")
+
+    def _cached(self, asked: Asked) -> Optional[client.Artifact]:
+        """What an earlier process kept; removed when it does not hold (any more)."""
+        folder = cache.folder(self._config.store, asked.digest)
+        if not cache.touch(folder):
+            return None
+        read = client.reader(folder)
+        try:
+            asked.etag = read(ETAG, 128).decode("ascii", "replace")
+            found = client.verified(read, asked.digest, self._expected)
+        except reasons.Refused as error:
+            cache.forget(folder)
+            detail = f"kept by an earlier process: {error.detail}"
+            self._complain(asked.digest, error.reason, detail)
+            return None
+        return found if ETAG_VALUE.fullmatch(asked.etag) else None
+
+    def _take(self, asked: Asked, data: bytes, etag: str) -> None:
+        """Verifies an artifact and keeps it; a bad one is the final answer to this graph."""
+        try:
+            files = unpack(data)
+            artifact = client.verified(file_of(files), asked.digest, self._expected)
+        except reasons.Refused as error:
+            self._refuse(asked, error.reason, error.detail)
+            return
+        try:
+            folder = cache.folder(self._config.store, asked.digest)
+            kept = {**files, ETAG: etag[:128].encode("ascii", "replace")}
+            cache.keep(self._config.store, folder, kept, self._config.cache_limit)
+        except reasons.Refused as error:  # the job has it in memory: only the next start pays
+            self._complain(asked.digest, error.reason, error.detail)
+        self._accept(asked, artifact)
+
+    def _accept(self, asked: Asked, artifact: client.Artifact) -> None:
+        if self.revoked(artifact.key):
+            self._refuse(asked, reasons.REVOKED, f"artifact {artifact.key[:12]}")
+            return
+        asked.graph, asked.cached, asked.artifact = b"", None, artifact
+        asked.answer = {"status": "ready", "key": artifact.key}
+
+    def _refuse(self, asked: Asked, reason: str, detail: str) -> None:
+        asked.graph = b""
+        asked.answer = {"status": "refused", "reason": reason, "detail": detail}
+
+    def _failed(self, asked: Asked, error: reasons.Refused) -> None:
+        asked.attempts += 1
+        now = time.monotonic()
+        patient = now - asked.since < PATIENCE_SECONDS
+        asked.due = now + pause(asked.attempts, patient, self._random.random())
+        self._contact.failure = error
+        if not patient:
+            self._say(error)
+
+    # Reports
+
+    def _report(self) -> None:
+        """Sends what waits, until it is all sent or something fails."""
+        while time.monotonic() >= self._reports_due or self._ended:
+            report_ = self._outbox.first()
+            if report_ is None:
+                return
+            try:
+                body = gzip.compress(json.dumps(report_.document).encode())
+                answer = self._call("POST", report_.path, body, ANSWER_BYTES)
+                if answer.status in (429, 503):
+                    self._later(wait_of(answer.headers.get("retry-after"), self._random.random()))
+                    return
+                self._outbox.sent(report_)
+                self._report_failures = 0
+                if answer.status >= 400:  # it will never take this one
+                    detail = f"{report_.path}: status {answer.status}"
+                    self._complain("", reasons.GATEWAY_ERROR, detail)
+                elif answer.body:
+                    self._document(answer)
+            except reasons.Refused as error:
+                self._contact.failure = error
+                self._report_failures += 1
+                self._later(pause(self._report_failures, False, self._random.random()))
+                return
+
+    def _later(self, seconds: float) -> None:
+        self._reports_due = time.monotonic() + seconds
+        if self._ended:
+            self._outbox.close()  # there is no later
+
+    def _say(self, error: reasons.Refused) -> None:
+        if error.reason not in self._contact.said:
+            self._contact.said.add(error.reason)
+            self._complain("", error.reason, error.detail)
