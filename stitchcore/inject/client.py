@@ -67,6 +67,15 @@ class Source(Protocol):
     def revoked(self, key: str) -> bool:
         """True when an artifact must not run any more."""
 
+    def observe(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Takes in an event of the job, to pass it on."""
+
+    def start(self) -> None:
+        """Called once, when the hook is in place."""
+
+    def finish(self) -> None:
+        """Called at an orderly exit; may take a few seconds at most."""
+
 
 def _read(path: str, limit: int = MAX_BYTES) -> bytes:
     try:
@@ -184,6 +193,15 @@ class Folder:
     def revoked(self, key: str) -> bool:
         return False  # nobody revokes what a user made on this machine
 
+    def observe(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Nothing: events.jsonl is what `stitch run` follows."""
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def finish(self) -> None:
+        """Nothing."""
+
 
 def reader(folder: str) -> Read:
     """Reads files of `folder`."""
@@ -200,14 +218,13 @@ class Events:
         self,
         store: str,
         session: str,
-        also: Optional[Callable[[str, Mapping[str, Any]], None]] = None,
+        also: Callable[[str, Mapping[str, Any]], None],
     ) -> None:
         self._path = os.path.join(store, "sessions", session, "events.jsonl")
         self._also = also
 
     def write(self, kind: str, **fields: Any) -> None:
-        if self._also is not None:
-            self._also(kind, fields)
+        self._also(kind, fields)
         line = json.dumps({"time": time.time(), "type": kind, **fields}) + "\n"
         try:
             os.makedirs(os.path.dirname(self._path), exist_ok=True)

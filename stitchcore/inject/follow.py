@@ -120,7 +120,7 @@ class Follower:
         """The swap has survived: closes the breaker's account."""
         for part in found.parts or [found]:
             guard.swap_ok(self._config.store, part.digest)
-            self._events.write("swap_ok", digest=part.digest)
+            self._events.write("swap_ok", digest=part.digest, key=part.key)
             part.settled = True
         found.settled = True
 
@@ -131,7 +131,7 @@ class Follower:
         self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
         detail = f"{comparison.ratio:.3f} of the original's time" if comparison else ""
         fields = {"reason": reasons.SLOWER, "detail": detail, **comparison_fields(comparison)}
-        self._events.write("rolled_back", digest=found.reported, **fields)
+        self._events.write("rolled_back", digest=found.reported, key=found.key, **fields)
         self._say(reasons.SLOWER, f"rolled back ({detail})")
 
     def report_savings(self, instances: List[Instance]) -> None:

@@ -385,3 +385,12 @@ class Gateway:
         if error.reason not in self._contact.said:
             self._contact.said.add(error.reason)
             self._complain("", error.reason, error.detail)
+
+
+def source(
+    config: settings.Settings, expected: client.Expected, complain: Complain
+) -> client.Source:
+    """The source that the settings name."""
+    if config.gateway is None:
+        return client.Folder(config.store, expected)
+    return Gateway(config, config.gateway, expected, complain)

@@ -57,6 +57,15 @@ def has_kernel_random(graph: Any) -> bool:
     return any(node.op in KERNEL_RANDOM for node in graph.node)
 
 
+def late_refusal(graph: Any, in_function: bool) -> Optional[str]:
+    """Why a graph must not be swapped once it has run; None when it may be."""
+    from tensorflow.python.framework import config
+
+    if in_function and has_kernel_random(graph):
+        return reasons.KERNEL_RANDOM_STATE
+    return reasons.DEADLINE if config.is_op_determinism_enabled() else None
+
+
 def _is_xla_call(node: Any) -> bool:
     call = node.op.endswith("PartitionedCall") and XLA_ATTRIBUTE in node.attr
     return bool(call and node.attr[XLA_ATTRIBUTE].b)

@@ -55,13 +55,8 @@ class Hook:
         expected = client.Expected(
             ".".join(tf_version.split(".")[:2]), self._target, config.public_keys, native.verify
         )
-        self._gateway: Optional[gateway.Gateway] = None
-        self._source: client.Source = client.Folder(config.store, expected)
-        observe = None
-        if config.gateway is not None:
-            self._gateway = gateway.Gateway(config, config.gateway, expected, self._refuse)
-            self._source, observe = self._gateway, self._gateway.observe
-        self._events = client.Events(config.store, config.session, observe)
+        self._source = gateway.source(config, expected, self._refuse)
+        self._events = client.Events(config.store, config.session, self._source.observe)
         self._programs: Dict[str, Program] = {}
         self._instances: Dict[Hashable, Instance] = {}
         self._lock = threading.Lock()
@@ -79,8 +74,7 @@ class Hook:
         swap.install_sessions(self._caller, self._choose, self._failed)
         self._plugin.set_callback(self.on_graph)
         threading.Thread(target=self._watch, name="stitch", daemon=True).start()
-        if self._gateway is not None:
-            self._gateway.start()
+        self._source.start()
         atexit.register(self._end)
 
     def _choose(self, caller: Hashable) -> Tuple[bool, Hashable]:
@@ -183,7 +177,8 @@ class Hook:
                 found = self._programs[key] = Program(key)
         if not new:
             return found
-        found.refused_late = self._late_refusal(graph)
+        caller = self._caller.now
+        found.refused_late = graphs.late_refusal(graph, caller is None or type(caller[0]) is bytes)
         self._events.write("seen", digest=key, nodes=len(graph.node))
         calls = graphs.xla_calls(graph)
         if calls:
@@ -204,15 +199,6 @@ class Hook:
         except reasons.Refused as error:
             self._disable(found, error.reason, error.detail)
         return found
-
-    def _late_refusal(self, graph: Any) -> Optional[str]:
-        from tensorflow.python.framework import config
-
-        caller = self._caller.now
-        in_function = caller is None or isinstance(caller[0], bytes)
-        if in_function and graphs.has_kernel_random(graph):
-            return reasons.KERNEL_RANDOM_STATE
-        return reasons.DEADLINE if config.is_op_determinism_enabled() else None
 
     def _submit(self, found: Program, annotated: Any, preserve: frozenset[str]) -> None:
         from tensorflow.python.framework import config
@@ -253,6 +239,7 @@ class Hook:
         key = str(answer.get("key"))
         why = guard.why_not(self._config.store, found.digest, key)
         if why is not None:
+            self._events.write("crashed_before", digest=found.digest, key=key)
             raise reasons.Refused(reasons.CRASHED_BEFORE, f"artifact {key[:12]}: {why}")
         artifact = self._source.fetch(key, found.digest)
         with found.lock:
@@ -268,7 +255,8 @@ class Hook:
             if instance.runs(found):
                 instance.program.reason = reason
                 self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
-        self._events.write("disabled", digest=found.digest, reason=reason, detail=detail)
+        fields = {"reason": reason, "detail": detail, "key": found.key if found.swapped else None}
+        self._events.write("disabled", digest=found.digest, **fields)
         self._refuse(found.digest, reason, detail)
 
     # Steps under XLA
@@ -405,6 +393,8 @@ class Hook:
                     self._look(found)
                 except reasons.Refused as error:
                     self._disable(found, error.reason, error.detail)
+            if found.reason is None and found.key and self._source.revoked(found.key):
+                self._disable(found, reasons.REVOKED, f"artifact {found.key[:12]}")
         for instance in list(self._instances.values()):
             late = instance.program.ready and instance.first_arm == ORIGINAL
             if waiting and late and instance.decided is None and instance.arm[0] == ORIGINAL:
@@ -431,6 +421,7 @@ class Hook:
         self._follower.report_savings(instances)
         steps = self._follower.step_figures(instances)
         self._events.write("end", counters=self._plugin.counters(), steps=steps)
+        self._source.finish()
         pending = [p for p in self._programs.values() if not p.ready and p.reason is None]
         if pending and self._config.mode == "optimize":
             self._say(reasons.NO_ARTIFACT, "none arrived before the end of the run")

@@ -49,6 +49,12 @@ class Program:
         """The digest that events name: the compiled body's, where this graph only calls one."""
         return self.parts[0].digest if len(self.parts) == 1 else self.digest
 
+    @property
+    def key(self) -> Optional[str]:
+        """Of its artifact, once that is there."""
+        artifact = self.parts[0].artifact if len(self.parts) == 1 else self.artifact
+        return artifact.key if artifact is not None else None
+
 
 @dataclass(frozen=True)
 class View:

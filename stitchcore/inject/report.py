@@ -11,14 +11,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Deque, Dict, Mapping, Optional
 
-from . import reasons
-
 EVENTS, SAVINGS = "/v1/jobs/events", "/v1/savings"
 KEPT_EVENTS = 256  # a job has a handful; an endless retry must not grow
 TYPES = {
     "swap_begin": "swap-begin",
     "swap_ok": "swap-ok",
     "rolled_back": "rolled-back",
+    "crashed_before": "crashed-before",
     "acknowledged": "acknowledged",
 }
 EVENT_FIELDS = ("key", "reason", "detail")
@@ -35,9 +34,7 @@ class Report:
 
 def event_type(kind: str, fields: Mapping[str, Any]) -> Optional[str]:
     """The gateway's name of an event of the job; None for those it is not told of."""
-    if kind == "disabled" and fields.get("reason") == reasons.CRASHED_BEFORE:
-        return "crashed-before"
-    if kind == "disabled" and fields.get("swapped"):
+    if kind == "disabled" and fields.get("key"):  # that of an artifact that was running
         return "rolled-back"
     return TYPES.get(kind)
 

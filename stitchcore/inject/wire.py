@@ -148,6 +148,9 @@ def _read(answer: http.client.HTTPResponse, limit: int) -> bytes:
         if size > limit:
             raise reasons.Refused(reasons.GATEWAY_ERROR, f"an answer of more than {limit} bytes")
         parts.append(part)
+    promised = answer.getheader("Content-Length")
+    if promised is not None and promised != str(size):  # read(n) does not say so itself
+        raise http.client.IncompleteRead(b"")
     return b"".join(parts)
 
 
@@ -178,13 +181,12 @@ def request(
         return Response(answer.status, found, _read(answer, limit))
     except ssl.SSLCertVerificationError as error:
         raise reasons.Refused(reasons.GATEWAY_UNTRUSTED, error.verify_message) from error
-    except http.client.IncompleteRead as error:
-        raise reasons.Refused(reasons.GATEWAY_UNREACHABLE, "it ended in mid-answer") from error
+    except (OSError, http.client.IncompleteRead) as error:
+        # Timeouts, refused or broken connections, names that do not resolve, TLS alerts.
+        detail = f"{type(error).__name__}: {error}"
+        raise reasons.Refused(reasons.GATEWAY_UNREACHABLE, detail) from error
     except http.client.HTTPException as error:
         detail = f"not HTTP: {type(error).__name__}"
         raise reasons.Refused(reasons.GATEWAY_ERROR, detail) from error
-    except OSError as error:  # timeouts, refused connections, names that do not resolve, TLS alerts
-        detail = f"{type(error).__name__}: {error}"
-        raise reasons.Refused(reasons.GATEWAY_UNREACHABLE, detail) from error
     finally:
         connection.close()

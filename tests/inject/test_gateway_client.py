@@ -1,0 +1,506 @@
+"""The gateway's client without TensorFlow: what it asks, keeps, refuses and reports."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stitchcore.artifact import sign
+from stitchcore.inject import cache, client, gateway, reasons, report, settings
+from tests.inject import https_gateway as gateways
+from tests.inject.https_gateway import Asked, Reply, Server
+
+DIGEST, KEY = "d" * 64, "a" * 64
+META = {"tf": "2.21.0", "target": "cpu-x86-64-v3", "abi": 1, "preserve": [], "threads": 2}
+
+
+def verify(signature: bytes, message: bytes, public: bytes) -> bool:
+    return sign.verify(public.hex(), signature, message)
+
+
+def manifest(library: bytes = b"code", **changes: Any) -> dict[str, Any]:
+    return {
+        "format": 1, "key": KEY, "digest": DIGEST, "tf": "2.21", "abi": 1,
+        "target": "cpu-x86-64-v3", "compiler": "none", "patch": {}, "kernels": [],
+        "libraries": [{"file": "kernels_00.so", "sha256": hashlib.sha256(library).hexdigest()}],
+        **changes,
+    }  # fmt: skip
+
+
+def files(key: Any, document: Mapping[str, Any], library: bytes = b"code") -> dict[str, bytes]:
+    text = json.dumps(document).encode()
+    return {
+        "manifest.json": text,
+        "manifest.sig": sign.sign(key, text),
+        "kernels_00.so": library,
+    }
+
+
+class Job:
+    """What the hook does with a client, and what it was told."""
+
+    def __init__(self, server: Server, store: Path, keys: tuple[str, ...], **extra: str) -> None:
+        environment = server.settings(STITCH_PUBLIC_KEYS=",".join(keys), STITCH_STORE=str(store))
+        self.config = settings.read({**environment, **extra})
+        expected = client.Expected("2.21", "cpu-x86-64-v4", self.config.public_keys, verify)
+        self.complaints: list[tuple[str, str, str]] = []
+        self.source = gateway.source(self.config, expected, self._complain)
+        self.source.start()
+
+    def _complain(self, about: str, reason: str, detail: str) -> None:
+        self.complaints.append((about, reason, detail))
+
+    def until(self, status: str, seconds: float = 10.0) -> dict[str, Any]:
+        def there() -> bool:
+            answer = self.source.answer(DIGEST)
+            return answer is not None and answer["status"] == status
+
+        wait_for(there, seconds, lambda: (self.source.answer(DIGEST), self.complaints))
+        return self.source.answer(DIGEST) or {}
+
+
+def wait_for(
+    condition: Callable[[], bool], seconds: float = 10.0, told: Callable[[], Any] = lambda: None
+) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, told()
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def key(key_file: Path) -> Any:
+    return sign.load_or_create_key(key_file)
+
+
+def ready(tar: bytes) -> gateways.Answer:
+    """A gateway that has the artifact: pending once, then ready."""
+
+    def answer(asked: Asked) -> Reply:
+        if asked.path == "/v1/graphs":
+            waiting = {"key": "b" * 64, "status": "pending", "stage": "plan", "retry_after": 0.2}
+            return gateways.reply(202, waiting)
+        if asked.headers.get("if-none-match") == '"tag"':
+            return Reply(304, b"")
+        return Reply(200, tar, {"ETag": '"tag"', "Content-Type": "application/x-tar"})
+
+    return answer
+
+
+def test_graph_out_artifact_in(tmp_path: Path, key: Any, public_key: str) -> None:
+    made = files(key, manifest())
+    with gateways.serve(tmp_path / "g", ready(gateways.tar(made))) as server:
+        job = Job(server, tmp_path / "c", ("00" * 32, public_key))  # either key will do
+        assert job.source.answer(DIGEST) is None
+        job.source.submit(DIGEST, b"graph", META)
+        job.source.submit(DIGEST, b"graph", META)
+        assert job.until("pending")["stage"] == "plan"
+        assert job.until("ready")["key"] == KEY
+        artifact = job.source.fetch(KEY, DIGEST)
+        assert artifact.libraries == (b"code",) and artifact.key == KEY
+        assert server.paths() == ["POST /v1/graphs", f"GET /v1/artifacts/{'b' * 64}"]
+        assert server.asked[0].document == {**META, "graph": "Z3JhcGg="}
+        with pytest.raises(reasons.Refused):
+            job.source.fetch(KEY, "e" * 64)
+        assert job.complaints == []
+        assert (tmp_path / "c" / "artifacts" / DIGEST / "kernels_00.so").read_bytes() == b"code"
+
+
+def test_the_cache_spares_the_download_and_is_trusted_no_more_than_it(
+    tmp_path: Path, key: Any, public_key: str
+) -> None:
+    made = gateways.tar(files(key, manifest()))
+    for spoil, status in ((None, 200), (None, 304), ("kernels_00.so", 200), ("etag", 200)):
+        if spoil:
+            path = tmp_path / "c" / "artifacts" / DIGEST / spoil
+            path.write_bytes(path.read_bytes() + b"x")
+        given: list[int] = []
+
+        def answer(asked: Asked, given: list[int] = given) -> Reply:
+            made_ = ready(made)(asked)
+            given.append(made_.status)
+            return made_
+
+        with gateways.serve(tmp_path / "g", answer) as server:
+            job = Job(server, tmp_path / "c", (public_key,))
+            job.source.submit(DIGEST, b"graph", META)
+            job.until("ready")
+            assert given[-1] == status
+            assert job.source.fetch(KEY, DIGEST).libraries == (b"code",)
+            said = [reason for _, reason, _ in job.complaints]
+            assert said == (["bad_artifact"] if spoil == "kernels_00.so" else [])
+
+
+FORGED = {
+    "another key's signature": "bad_signature",
+    "edited after signing": "bad_signature",
+    "another graph": "bad_artifact",
+    "a newer machine": "wrong_target",
+    "another architecture": "wrong_target",
+    "another TensorFlow": "bad_artifact",
+    "another ABI": "bad_artifact",
+    "another library": "bad_artifact",
+    "cut": "bad_artifact",
+    "no signature": "bad_artifact",
+    "a path": "bad_artifact",
+    "a link": "bad_artifact",
+    "not a tar": "bad_artifact",
+    "revoked": "revoked",
+}
+
+
+def forged(how: str, key: Any, other: Any) -> bytes:
+    changes: dict[str, dict[str, Any]] = {
+        "another graph": {"digest": "e" * 64},
+        "a newer machine": {"target": "cpu-x86-64-v9"},
+        "another architecture": {"target": "sm_90"},
+        "another TensorFlow": {"tf": "2.15"},
+        "another ABI": {"abi": 2},
+    }
+    made = files(key, manifest(**changes.get(how, {})))
+    if how == "another key's signature":
+        made = files(other, manifest())
+    if how == "edited after signing":
+        made["manifest.json"] += b" "
+    if how == "another library":
+        made["kernels_00.so"] = b"evil"
+    if how == "no signature":
+        del made["manifest.sig"]
+    if how == "a path":
+        made["../../x"] = b""
+    data = gateways.tar(made)
+    if how == "a link":
+        data = data.replace(*link_of("kernels_00.so", data))
+    if how == "cut":
+        data = data[:1200]
+    return b"\x1f\x8b" + data if how == "not a tar" else data
+
+
+def link_of(name: str, data: bytes) -> tuple[bytes, bytes]:
+    """The header of `name` in a tar, and the same turned into a symbolic link."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        entry = archive.getmember(name)
+        start = entry.offset
+    link = tarfile.TarInfo(name)
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    return data[start : start + 512], link.tobuf(tarfile.USTAR_FORMAT)[:512]
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_a_forged_artifact_is_refused_before_anyone_may_load_it(
+    how: str, tmp_path: Path, key: Any, public_key: str
+) -> None:
+    other = sign.load_or_create_key(tmp_path / "other")
+    tar = forged(how, key, other)
+
+    def answer(asked: Asked) -> Reply:
+        if how == "revoked" and asked.path == "/v1/graphs":
+            return gateways.reply(200, {"key": "b" * 64, "revoked": [KEY, 5]})
+        return ready(tar)(asked)
+
+    with gateways.serve(tmp_path / "g", answer) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source.submit(DIGEST, b"graph", META)
+        assert job.until("refused")["reason"] == FORGED[how]
+        with pytest.raises(reasons.Refused):
+            job.source.fetch(KEY, DIGEST)
+        kept = [path.name for path in (tmp_path / "c").glob("artifacts/*")]
+        assert kept == ([DIGEST] if how == "revoked" else [])
+
+
+LIES = [
+    gateways.reply(202, {"status": "pending"}),
+    gateways.reply(202, {"key": "../../etc/passwd"}),
+    gateways.reply(200, {"key": 5}),
+    Reply(200, b"[" * 100_000),
+    Reply(200, b"not json"),
+    Reply(500, b"{}"),
+    Reply(200, b"{}" + b" " * 2**21),
+    Reply(raw=b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 1000),
+    Reply(302, headers={"Location": "https://127.0.0.1/"}),
+]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
+def test_a_lying_gateway_is_asked_again(lie: Reply, tmp_path: Path, public_key: str) -> None:
+    with gateways.serve(tmp_path / "g", lambda _: lie) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source.submit(DIGEST, b"graph", META)
+        wait_for(lambda: len(server.asked) >= 2)
+        assert job.source.answer(DIGEST) is None
+        job.source.finish()
+        assert [reason for _, reason, _ in job.complaints] == ["gateway_error"]
+
+
+def test_what_the_gateway_has_lost_is_posted_again(
+    tmp_path: Path, key: Any, public_key: str
+) -> None:
+    tar = gateways.tar(files(key, manifest()))
+    lost = iter([True])
+
+    def answer(asked: Asked) -> Reply:
+        if asked.method == "GET" and next(lost, False):
+            return gateways.reply(404, {"reason": "not_found"})
+        return ready(tar)(asked)
+
+    with gateways.serve(tmp_path / "g", answer) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source.submit(DIGEST, b"graph", META)
+        job.until("ready")
+        assert [path.split()[0] for path in server.paths()] == ["POST", "GET", "POST", "GET"]
+
+
+def test_refusals_of_the_gateway(tmp_path: Path, public_key: str) -> None:
+    answers = iter(
+        [
+            gateways.reply(429, {}, Retry_After="0.2"),
+            gateways.reply(409, {"reason": "no_worker_for_target", "retry_after": 0.2}),
+            gateways.reply(409, {"reason": "collective", "detail": "why"}),
+        ]
+    )
+    with gateways.serve(tmp_path / "g", lambda _: next(answers)) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source.submit(DIGEST, b"graph", META)
+        found = job.until("refused")
+        assert (found["reason"], found["detail"]) == ("collective", "why")
+        assert [reason for _, reason, _ in job.complaints] == ["no_worker_for_target"]
+        assert len(server.asked) == 3
+
+
+def test_a_gateway_that_comes_up_later_is_found(tmp_path: Path, key: Any, public_key: str) -> None:
+    """As where a service mesh's proxy starts after the job."""
+    started = time.monotonic()
+    tar = gateways.tar(files(key, manifest()))
+
+    def answer(asked: Asked) -> Reply:
+        return ready(tar)(asked) if time.monotonic() - started > 1.0 else Reply(raw=b"")
+
+    with gateways.serve(tmp_path / "g", answer) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source.submit(DIGEST, b"graph", META)
+        job.until("ready")
+        assert job.complaints == []  # it was not silent for long enough to be worth a line
+
+
+def test_silence_is_said_once_after_a_minute(
+    tmp_path: Path, public_key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(gateway, "SLOW_SECONDS", 0.2)
+    with gateways.serve(tmp_path / "g", lambda _: Reply(raw=b"")) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source.submit(DIGEST, b"graph", META)
+        wait_for(lambda: bool(job.complaints))
+        asked = len(server.asked)
+        wait_for(lambda: len(server.asked) > asked + 2)  # and it is still tried
+        assert [reason for _, reason, _ in job.complaints] == ["gateway_unreachable"]
+
+
+def test_a_full_cache_is_counted_and_the_artifact_used(
+    tmp_path: Path, key: Any, public_key: str
+) -> None:
+    library = os.urandom(60_000)
+    tar = gateways.tar(files(key, manifest(library), library))
+    with gateways.serve(tmp_path / "g", ready(tar)) as server:
+        (tmp_path / "c").mkdir()
+        (tmp_path / "c" / "something-else").write_bytes(os.urandom(60_000))
+        job = Job(server, tmp_path / "c", (public_key,), STITCH_CACHE_LIMIT="120000")
+        job.source.submit(DIGEST, b"graph", META)
+        job.until("ready")
+        assert [reason for _, reason, _ in job.complaints] == ["cache_full"]
+        assert job.source.fetch(KEY, DIGEST).libraries == (library,)
+
+
+def test_an_artifact_beyond_the_cache_limit_is_not_even_read(
+    tmp_path: Path, public_key: str
+) -> None:
+    with gateways.serve(tmp_path / "g", ready(b"x" * 100_000)) as server:
+        job = Job(server, tmp_path / "c", (public_key,), STITCH_CACHE_LIMIT="100000")
+        job.source.submit(DIGEST, b"graph", META)
+        wait_for(lambda: len(server.asked) >= 3)
+        job.source.finish()
+        assert [reason for _, reason, _ in job.complaints] == ["gateway_error"]
+
+
+def test_room_is_made_by_what_was_used_longest_ago(tmp_path: Path) -> None:
+    store = str(tmp_path)
+    for number, name in enumerate("abc"):
+        path = cache.folder(store, name)
+        cache.keep(store, path, {"f": os.urandom(30_000)}, 10**6)
+        os.utime(path, (number, number))
+    assert cache.touch(cache.folder(store, "a")) and not cache.touch(cache.folder(store, "z"))
+    cache.keep(store, cache.folder(store, "d"), {"f": os.urandom(30_000)}, 160_000)
+    assert sorted(os.listdir(tmp_path / "artifacts")) == ["a", "c", "d"]
+    with pytest.raises(reasons.Refused) as caught:
+        cache.keep(store, cache.folder(store, "e"), {"f": bytes(200_000)}, 160_000)
+    assert caught.value.reason == "cache_full"
+
+
+# ---- reports -----------------------------------------------------------------------------------
+def test_reports_arrive_in_order_and_survive_failures(tmp_path: Path, public_key: str) -> None:
+    broken = iter([Reply(raw=b""), gateways.reply(503, {}, Retry_After="0.2")])
+
+    def answer(asked: Asked) -> Reply:
+        return next(broken, gateways.reply(200, {"status": "noted"}))
+
+    with gateways.serve(tmp_path / "g", answer) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source.observe("seen", {"digest": DIGEST})  # not the gateway's business
+        job.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
+        job.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 5})
+        job.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
+        job.source.observe("swap_ok", {"digest": DIGEST, "key": KEY})
+        wait_for(lambda: len(server.asked) >= 5)
+        got = [(a.path, a.document.get("type"), a.document["seq"]) for a in server.asked]
+        assert got == [
+            ("/v1/jobs/events", "swap-begin", 1),
+            ("/v1/jobs/events", "swap-begin", 1),  # the same report, not another
+            ("/v1/jobs/events", "swap-begin", 1),
+            ("/v1/jobs/events", "swap-ok", 4),
+            ("/v1/savings", None, 3),
+        ]
+        assert server.asked[-1].document["steps"] == 9
+        assert len({a.document["session"] for a in server.asked}) == 1
+
+
+def test_the_last_report_is_sent_at_exit_and_a_dead_gateway_does_not_hold_it_up(
+    tmp_path: Path, public_key: str
+) -> None:
+    slow = [0.0]
+
+    def answer(asked: Asked) -> Reply:
+        return Reply(200, b'{"status": "noted"}', hang=slow[0])
+
+    with gateways.serve(tmp_path / "g", answer) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
+        wait_for(lambda: len(server.asked) == 1)
+        time.sleep(0.05)
+        job.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
+        job.source.finish()
+        assert server.paths()[-1] == "POST /v1/savings"
+        another = Job(server, tmp_path / "c", (public_key,))
+        another.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
+        wait_for(lambda: len(server.asked) == 3)
+        slow[0] = 60.0
+        another.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
+        start = time.monotonic()
+        another.source.finish()
+        assert time.monotonic() - start < gateway.EXIT_SECONDS + 0.5
+    start = time.monotonic()
+    dead = Job(server, tmp_path / "c", (public_key,))
+    dead.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
+    time.sleep(0.3)
+    dead.source.finish()
+    assert time.monotonic() - start < 0.6
+
+
+@pytest.mark.parametrize("kind", ["ps", "evaluator", "worker"])
+def test_servers_and_evaluators_report_nothing(kind: str, tmp_path: Path, public_key: str) -> None:
+    answer = gateways.reply(200, {})
+    with gateways.serve(tmp_path / "g", lambda _: answer) as server:
+        role = json.dumps({"cluster": {}, "task": {"type": kind, "index": 0}})
+        job = Job(server, tmp_path / "c", (public_key,), TF_CONFIG=role)
+        job.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
+        if kind == "worker":
+            wait_for(lambda: len(server.asked) == 1)
+        else:
+            time.sleep(0.3)
+            assert server.asked == []
+
+
+def test_a_report_that_is_never_taken_is_dropped_and_counted(
+    tmp_path: Path, public_key: str
+) -> None:
+    answer = gateways.reply(422, {"reason": "implausible"})
+    with gateways.serve(tmp_path / "g", lambda _: answer) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
+        wait_for(lambda: bool(job.complaints))
+        time.sleep(0.3)
+        assert len(server.asked) == 1 and job.complaints[0][1] == "gateway_error"
+
+
+def test_a_revocation_arrives_with_any_answer(tmp_path: Path, public_key: str) -> None:
+    answer = gateways.reply(200, {"status": "noted", "revoked": [KEY]})
+    with gateways.serve(tmp_path / "g", lambda _: answer) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        assert not job.source.revoked(KEY)
+        job.source.observe("swap_ok", {"digest": DIGEST, "key": KEY})
+        wait_for(lambda: job.source.revoked(KEY))
+
+
+def test_events_do_not_pile_up() -> None:
+    outbox = report.Outbox(1)
+    for _ in range(10_000):
+        outbox.add("swap_begin", {"digest": DIGEST, "key": KEY})
+        outbox.add("savings_total", {"digest": DIGEST, "steps": 1})
+    count = 0
+    while (first := outbox.first()) is not None:
+        outbox.sent(first)
+        count += 1
+    assert count == report.KEPT_EVENTS + 1 and not outbox.waiting
+
+
+@given(st.integers(0, 10_000), st.booleans(), st.floats(0, 1, exclude_max=True))
+def test_pauses_are_bounded(attempts: int, patient: bool, draw: float) -> None:
+    longest = gateway.QUICK_SECONDS if patient else gateway.SLOW_SECONDS
+    assert 0.25 <= gateway.pause(attempts, patient, draw) <= longest
+    assert gateway.pause(attempts, patient, draw) <= gateway.pause(attempts + 1, patient, draw)
+
+
+@given(st.one_of(st.none(), st.floats(), st.text(), st.integers(), st.lists(st.none())))
+def test_what_an_answer_asks_to_wait_is_bounded(asked: Any) -> None:
+    assert 0.2 <= gateway.wait_of(asked, 0.5) <= 75.0
+
+
+@given(st.binary(max_size=2000))
+def test_any_bytes_unpack_or_are_refused(data: bytes) -> None:
+    try:
+        found = gateway.unpack(data)
+    except reasons.Refused as refused:
+        found = {refused.reason: b""}
+    assert set(found) == {"bad_artifact"} or all(client.FILE.match(name) for name in found)
+
+
+def test_settings_of_a_gateway(tmp_path: Path) -> None:
+    keys = "ab" * 32 + "," + "cd" * 32
+    good = {
+        "STITCH_GATEWAY": "https://gateway.example:8443",
+        "STITCH_CA": "/ca",
+        "STITCH_TOKEN_FILE": "/token",
+        "STITCH_PUBLIC_KEYS": keys,
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+    read = settings.read(good)
+    assert read.gateway is not None and (read.gateway.host, read.gateway.port) == (
+        "gateway.example",
+        8443,
+    )
+    assert read.store == str(tmp_path / "stitchcore" / "job") and read.baseline == 50
+    assert len(read.public_keys) == 2 and read.reports
+    assert settings.read({}).store == "" and settings.read({}).baseline == 0
+    for name in ("STITCH_CA", "STITCH_TOKEN_FILE", "STITCH_PUBLIC_KEYS"):
+        with pytest.raises(reasons.Refused, match=name):
+            settings.read({**good, name: ""})
+    for name, value in (
+        ("STITCH_PUBLIC_KEYS", keys + "," + "ef" * 32),
+        ("STITCH_CACHE_LIMIT", "-1"),
+        ("STITCH_BASELINE", "x"),
+        ("STITCH_ALLOW_UNMEASURED", "yes"),
+    ):
+        with pytest.raises(reasons.Refused, match=name):
+            settings.read({**good, name: value})
+    assert replace(read, mode="off").mode == "off"

@@ -1,0 +1,192 @@
+"""Real training programs as clients of a gateway, with nothing around them but PYTHONPATH."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import importlib
+import json
+import os
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.inject import handmade, jobs
+from tests.inject import https_gateway as gateways
+from tests.inject.https_gateway import Asked, Reply, Server
+
+KEY_OF_REQUEST = "b" * 64
+
+
+class HandmadeGateway:
+    """Answers graphs by the worker of handmade.py, in `store`."""
+
+    def __init__(self, store: Path, key_file: Path, behaviour: str) -> None:
+        self._store, self._key_file, self._behaviour = store, key_file, behaviour
+        self._lock = threading.Lock()
+        importlib.import_module("tensorflow")  # takes longer than the jobs run
+        self.digest = ""
+        self.revoked: list[str] = []
+        self.events: list[dict[str, Any]] = []
+        self.savings: list[dict[str, Any]] = []
+
+    def __call__(self, asked: Asked) -> Reply:
+        with self._lock:
+            if asked.path == "/v1/graphs":
+                return self._submitted(asked.document)
+            if asked.path.startswith("/v1/artifacts/"):
+                return self._artifact()
+            kept = self.savings if asked.path == "/v1/savings" else self.events
+            kept.append(asked.document)
+            return gateways.reply(200, {"status": "noted", "revoked": self.revoked})
+
+    def _submitted(self, document: dict[str, Any]) -> Reply:
+        graph = base64.b64decode(document.pop("graph"))
+        self.digest = digest_of(graph, document["preserve"])
+        folder = self._store / "requests" / self.digest
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "graph.pb").write_bytes(graph)
+        (folder / "meta.json").write_text(json.dumps(document))
+        return gateways.reply(202, {"key": KEY_OF_REQUEST, "retry_after": 0.2})
+
+    def _artifact(self) -> Reply:
+        folder = self._store / "artifacts" / self.digest
+        if not (folder / "manifest.sig").exists():
+            handmade.answer(self._store, self._key_file, self._behaviour)
+        names = ("manifest.json", "manifest.sig", "kernels_00.so")
+        tar = gateways.tar({name: (folder / name).read_bytes() for name in names})
+        return Reply(200, tar, {"ETag": '"1"'})
+
+
+def digest_of(graph: bytes, preserve: list[str]) -> str:
+    from tensorflow.core.framework import graph_pb2
+
+    from stitchcore.inject import digest
+
+    return digest.number(graph_pb2.GraphDef.FromString(graph), preserve).digest
+
+
+def run(
+    server: Server, cache: Path, public_key: str, *arguments: object, **settings: str
+) -> jobs.Run:
+    """The program as its user starts it, but for PYTHONPATH and where the gateway is."""
+    extra = server.settings(
+        STITCH_PUBLIC_KEYS=public_key,
+        STITCH_STORE=str(cache),
+        PYTHONPATH=str(jobs.BOOTSTRAP),
+        STITCH_SESSION="s",
+        **{f"STITCH_{name.upper()}": value for name, value in settings.items()},
+    )
+    command = [jobs.python_of("2.21"), str(jobs.SCRIPTS / "function_step.py")]
+    done = subprocess.run(
+        [*command, *map(str, arguments)],
+        env=jobs.environment(**extra),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    lines = [line for line in done.stderr.splitlines() if "stitch" in line]
+    path = cache / "sessions" / "s" / "events.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    losses = [float(line) for line in done.stdout.splitlines()]
+    return jobs.Run(done.returncode, losses, lines, events)
+
+
+@functools.cache
+def untouched(count: int) -> list[float]:
+    return jobs.run(jobs.python_of("2.21"), "function_step.py", count).losses
+
+
+@pytest.mark.slow
+def test_a_job_is_swapped_in_mid_run_and_reports(
+    native: Path, tmp_path: Path, key_file: Path, public_key: str
+) -> None:
+    answers = HandmadeGateway(tmp_path / "store", key_file, "good")
+    with gateways.serve(tmp_path / "g", answers) as server:
+        done = run(server, tmp_path / "cache", public_key, 400, 0.02)
+    assert done.code == 0 and done.lines == []
+    assert done.losses == pytest.approx(untouched(400), rel=1e-5)
+    assert done.event("submitted")["time"] < done.event("swap_begin")["time"]
+    (steps,) = done.event("end")["steps"]
+    assert steps["stitched_steps"] > 50 and steps["original_steps"] > 50
+    assert [event["type"] for event in answers.events] == ["swap-begin", "swap-ok"]
+    assert all(event["key"] == answers.digest for event in answers.events)
+
+
+BROKEN = {
+    "truncated": "bad_artifact",
+    "unsigned": "bad_signature",
+    "level": "wrong_target",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("behaviour", BROKEN)
+def test_a_bad_artifact_leaves_the_job_as_it_was(
+    behaviour: str, native: Path, tmp_path: Path, key_file: Path, public_key: str
+) -> None:
+    answers = HandmadeGateway(tmp_path / "store", key_file, behaviour)
+    with gateways.serve(tmp_path / "g", answers) as server:
+        done = run(server, tmp_path / "cache", public_key, 100, 0.02)
+    assert done.code == 0 and done.losses == untouched(100)
+    assert BROKEN[behaviour] in done.lines[0] and len(done.lines) == 1
+    assert "swap_begin" not in done.kinds()
+
+
+@pytest.mark.slow
+def test_a_revoked_artifact_is_taken_out_of_a_running_job(
+    native: Path, tmp_path: Path, key_file: Path, public_key: str
+) -> None:
+    answers = HandmadeGateway(tmp_path / "store", key_file, "good")
+
+    def answer(asked: Asked) -> Reply:
+        if asked.document.get("type") == "swap-ok":
+            answers.revoked.append(answers.digest)
+        return answers(asked)
+
+    with gateways.serve(tmp_path / "g", answer) as server:
+        done = run(server, tmp_path / "cache", public_key, 400, 0.02)
+    assert done.code == 0 and done.losses == pytest.approx(untouched(400), rel=1e-5)
+    assert done.event("disabled")["reason"] == "revoked"
+    assert [event["type"] for event in answers.events][-1] == "rolled-back"
+    (steps,) = done.event("end")["steps"]
+    assert 20 <= steps["stitched_steps"] < 200
+
+
+GATEWAYS = {
+    "hangs": Reply(hang=600),
+    "drips": Reply(body=b" " * 10_000, drip=0.5),
+    "lies": gateways.reply(200, {"key": "../../x"}),
+    "denies": gateways.reply(403, {"reason": "forbidden"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [*GATEWAYS, "nobody"])
+def test_a_bad_gateway_leaves_the_job_bit_identical(
+    how: str, native: Path, tmp_path: Path, public_key: str
+) -> None:
+    said = {"lies": "gateway_error", "denies": "gateway_denied", "nobody": "gateway_unreachable"}
+    with gateways.serve(tmp_path / "g", lambda _: GATEWAYS[how]) as server:
+        if how == "nobody":
+            server.url = "https://127.0.0.1:9"
+        done = run(server, tmp_path / "cache", public_key, 100, 0.01)
+    assert done.code == 0 and done.losses == untouched(100)
+    assert len(done.lines) == 1 and said.get(how, "no_artifact") in done.lines[0], done.lines
+
+
+def test_without_its_settings_a_gateway_is_named_in_one_line(native: Path, tmp_path: Path) -> None:
+    extra = {"STITCH_GATEWAY": "https://127.0.0.1:9", "PYTHONPATH": str(jobs.BOOTSTRAP)}
+    done = subprocess.run(
+        [jobs.python_of("2.21"), "-c", "import tensorflow; print(1)"],
+        env=jobs.environment(**extra),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert [line for line in done.stderr.splitlines() if "STITCH_CA" in line]
+    assert os.listdir(tmp_path) == []
