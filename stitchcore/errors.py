@@ -72,8 +72,6 @@ class Reason(Enum):
     GATEWAY_ERROR = "gateway_error"
     REVOKED = "revoked"
     CACHE_FULL = "cache_full"
-    UNMEASURED = "unmeasured"
-    SWAP_GROUP = "swap_group"
 
 
 @dataclass(frozen=True)

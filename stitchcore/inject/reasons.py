@@ -30,8 +30,6 @@ GATEWAY_DENIED = "gateway_denied"
 GATEWAY_ERROR = "gateway_error"
 REVOKED = "revoked"
 CACHE_FULL = "cache_full"
-UNMEASURED = "unmeasured"
-SWAP_GROUP = "swap_group"
 
 
 class Refused(Exception):
