@@ -55,6 +55,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.NO_TENSORFLOW: "there is no TensorFlow",
     Reason.UNSUPPORTED_VERSION: "this TensorFlow version is not supported",
     Reason.HOOK_ERROR: "something unexpected happened in the job's hook",
+    Reason.NO_WORKER_FOR_TARGET: "no worker serves this processor or GPU and TensorFlow version",
 }
 """One sentence each, after "because"."""
 

@@ -1,0 +1,130 @@
+"""`python -m stitch_operator.gateway`: one gateway, until SIGTERM or SIGINT.
+
+In a cluster clients authenticate by TokenReview; with --token-file by one shared token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import re
+import ssl
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+from kubernetes import client, config
+from prometheus_client import start_http_server
+
+from stitch_operator.gateway import tls
+from stitch_operator.gateway.app import application
+from stitch_operator.gateway.blocking import LOG
+from stitch_operator.gateway.digests import Digests
+from stitch_operator.gateway.identity import Authenticator, Cached, Identity, SharedToken
+from stitch_operator.gateway.ledger import Ledger
+from stitch_operator.gateway.limits import Rate
+from stitch_operator.gateway.metrics import Durable, Metrics
+from stitch_operator.gateway.queue import CeleryQueue
+from stitch_operator.gateway.service import RATES, Parts, Rates, Service
+from stitch_operator.gateway.tokenreview import TokenReview
+from stitchcore import __version__
+from stitchcore.artifact.store import open_store
+
+LOCAL = "local"
+SHUTDOWN_SECONDS = 10
+HEADER_BYTES = 64 * 2**10
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _arguments(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    try:
+        context = tls.context(given.certificate, given.certificate_key)
+    except (OSError, ssl.SSLError) as error:
+        print(f"gateway: {given.certificate}: {error}", file=sys.stderr)
+        return 2
+    ledger = Ledger(given.ledger)
+    metrics = Metrics(
+        lambda: Durable(ledger.totals(), ledger.spent(), ledger.counts()), __version__
+    )
+    service = Service(
+        Parts(
+            store=open_store(given.store),
+            queue=CeleryQueue(given.broker),
+            ledger=ledger,
+            digests=Digests(given.digest_processes),
+            authenticator=Cached(_authenticator(given.token_file, given.devices)),
+            metrics=metrics,
+            public_keys=tuple(given.public_key),
+            rates=Rates(Rate(given.calls, 2 * given.calls), RATES.bytes, RATES.compiles),
+            store_seconds=given.store_seconds,
+        )
+    )
+    start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
+    asyncio.run(_serve(service, given.host, given.port, context))
+    return 0
+
+
+async def _serve(service: Service, host: str, port: int, context: ssl.SSLContext) -> None:
+    settings = uvicorn.Config(
+        application(service),
+        host=host,
+        port=port,
+        http="h11",
+        ws="none",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        ssl_context_factory=lambda _config, _default: context,
+    )
+    server = uvicorn.Server(settings)
+    LOG.info("gateway on https://%s:%d", host, port)
+    await server.serve()
+
+
+def _authenticator(token_file: Path | None, devices: float) -> Authenticator:
+    if token_file is None:
+        config.load_incluster_config()
+        return TokenReview(client.ApiClient())
+    token = token_file.read_text(encoding="ascii").strip()
+    if len(token) < 16:
+        raise SystemExit(f"gateway: {token_file} holds no token of 16 characters or more")
+    return SharedToken(token, Identity(LOCAL, LOCAL, "", devices, "cpu"))
+
+
+def _public_key(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise argparse.ArgumentTypeError("a public key has 64 hexadecimal digits")
+    return text
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m stitch_operator.gateway")
+    parser.add_argument("--store", required=True, help="folder or fsspec URL")
+    parser.add_argument("--broker", required=True, help="redis:// or amqp:// URL")
+    parser.add_argument("--ledger", type=Path, required=True, help="file; SQLite")
+    parser.add_argument("--certificate", type=Path, required=True)
+    parser.add_argument("--certificate-key", type=Path, required=True)
+    parser.add_argument("--token-file", type=Path, help="a shared token; default: TokenReview")
+    parser.add_argument("--devices", type=float, default=float(os.cpu_count() or 1),
+                        help="with --token-file: processor cores a job may have")  # fmt: skip
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8443)
+    parser.add_argument("--metrics-host", default="127.0.0.1")
+    parser.add_argument("--metrics-port", type=int, default=9090)
+    parser.add_argument("--public-key", type=_public_key, action="append", default=[])
+    parser.add_argument("--calls", type=float, default=RATES.calls.per_second,
+                        help="calls a second, per namespace")  # fmt: skip
+    parser.add_argument("--store-seconds", type=float, default=10.0)
+    parser.add_argument("--digest-processes", type=int, default=1)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,222 @@
+"""HTTP: routes, authentication, limits, problems as JSON. What the calls do is in service.py."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stitch_operator.gateway import body, reports
+from stitch_operator.gateway.body import GRAPHS, REPORTS, Limits
+from stitch_operator.gateway.identity import Identity
+from stitch_operator.gateway.openapi import document
+from stitch_operator.gateway.problems import Problem, Rejected
+from stitch_operator.gateway.records import Event, Record, Savings, SubmitGraph, decode
+from stitch_operator.gateway.service import Service
+from stitch_operator.gateway.standing import Standing
+from stitch_operator.gateway.trust import Trust
+
+LOG = logging.getLogger("stitch.gateway")
+BODY_SECONDS = 60.0
+DRAINED_BYTES = 16 * 2**20
+"""Of a refused body: read on so far, so that the client reads the answer and not a reset."""
+BY_STATUS = {404: Problem.NOT_FOUND, 405: Problem.METHOD_NOT_ALLOWED}
+KEY_LENGTH = 64
+Handler = Callable[[Service, Request, Identity], Awaitable[Response]]
+
+
+def application(service: Service) -> Starlette:
+    """The ASGI application; the service lives as long as it does."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        await service.start()
+        yield
+        await service.stop()
+
+    def route(path: str, method: str, name: str, handler: Handler) -> Route:
+        async def endpoint(request: Request) -> Response:
+            return await _answered(service, request, name, handler)
+
+        return Route(path, endpoint, methods=[method], name=name)
+
+    async def ready(_request: Request) -> Response:
+        return await _ready(service)
+
+    def failed(_request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        problem = BY_STATUS.get(status, Problem.INTERNAL)
+        response = _problem(Rejected(problem, "there is no such path or method"))
+        if isinstance(error, HTTPException) and error.headers:
+            response.headers.update(error.headers)
+        return response
+
+    return Starlette(
+        routes=[
+            route("/v1/graphs", "POST", "submit", _submit),
+            route("/v1/graphs/{key}", "GET", "standing", _standing),
+            route("/v1/artifacts/{key}", "GET", "artifact", _artifact),
+            route("/v1/jobs/events", "POST", "event", _event),
+            route("/v1/savings", "POST", "savings", _savings),
+            Route("/v1/openapi.json", _openapi, methods=["GET"]),
+            Route("/healthz", _healthy, methods=["GET"]),
+            Route("/readyz", ready, methods=["GET"]),
+        ],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: failed},
+    )
+
+
+async def _answered(service: Service, request: Request, name: str, handler: Handler) -> Response:
+    """A call's answer, or its problem, counted and timed."""
+    start = time.perf_counter()
+    try:
+        identity = await service.identify(_token(request))
+        wait = service.calls.take(identity.namespace, 1, time.monotonic())
+        if wait:
+            raise Rejected(Problem.RATE_LIMITED, "too many calls", wait)
+        response = await handler(service, request, identity)
+    except Rejected as rejected:
+        response = await _rejected(service, request, rejected)
+    except ClientDisconnect:
+        return Response(status_code=400)
+    except Exception:
+        LOG.exception("%s", name)
+        what = "the gateway failed at this request"
+        response = await _rejected(service, request, Rejected(Problem.INTERNAL, what))
+    status = f"{response.status_code // 100}xx"
+    service.metrics.requests.labels(name, status).observe(time.perf_counter() - start)
+    return response
+
+
+async def _rejected(service: Service, request: Request, rejected: Rejected) -> Response:
+    if rejected.problem is not Problem.NOT_FOUND:
+        service.metrics.fallback(rejected.problem.reason)
+    drained = 0
+    with contextlib.suppress(RuntimeError, ClientDisconnect, TimeoutError):
+        async with asyncio.timeout(5.0):
+            async for chunk in request.stream():
+                drained += len(chunk)
+                if drained > DRAINED_BYTES:
+                    break
+    return _problem(rejected, service.trust)
+
+
+def _problem(rejected: Rejected, trust: Trust | None = None) -> Response:
+    response = _json(rejected.document(), rejected.problem.value.status, trust)
+    if rejected.retry_after:
+        response.headers["Retry-After"] = str(max(1, round(rejected.retry_after)))
+    if rejected.problem is Problem.UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _json(content: dict[str, Any], status: int, trust: Trust | None) -> Response:
+    """JSON with the public keys and revocations that ride on every answer."""
+    if trust is not None:
+        riding = trust.document()
+        content = {**content, "trust": riding, "revoked": riding["revoked"]}
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+def _token(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip() or not token.isascii():
+        raise Rejected(Problem.UNAUTHORIZED, "no bearer token")
+    return token.strip()
+
+
+def _key(request: Request) -> str:
+    key = str(request.path_params["key"])
+    if len(key) != KEY_LENGTH or set(key) - set("0123456789abcdef"):
+        raise Rejected(Problem.BAD_REQUEST, "a key has 64 hexadecimal digits")
+    return key
+
+
+async def _decoded(request: Request, kind: type[Record], limits: Limits) -> tuple[Record, int]:
+    """The body's record and its unpacked size."""
+    encoding = request.headers.get("content-encoding", "").lower()
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > limits.sent:
+        raise Rejected(Problem.TOO_LARGE, f"more than {limits.sent} bytes")
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            data = await body.read(request.stream(), encoding, limits)
+    except TimeoutError:
+        raise Rejected(Problem.TIMEOUT, f"the body took over {BODY_SECONDS:g} s") from None
+    return decode(data, request.headers.get("content-type", ""), kind), len(data)
+
+
+async def _submit(service: Service, request: Request, identity: Identity) -> Response:
+    asked, size = await _decoded(request, SubmitGraph, GRAPHS)
+    wait = service.bytes.take(identity.namespace, size, time.monotonic())
+    if wait:
+        raise Rejected(Problem.RATE_LIMITED, "too many bytes of graphs", wait)
+    return _stands(await service.submit(identity, asked), service)
+
+
+async def _standing(service: Service, request: Request, identity: Identity) -> Response:
+    return _stands(await service.standing(identity, _key(request)), service)
+
+
+async def _artifact(service: Service, request: Request, identity: Identity) -> Response:
+    found = await service.artifact(identity, _key(request))
+    if isinstance(found, Standing):
+        return _stands(found, service)
+    key, archive = found
+    keys = service.trust.public_keys if service.trust is not None else ()
+    headers = {
+        "ETag": f'"{archive.tag}"',
+        "Stitch-Key": key,
+        "Stitch-Public-Keys": ",".join(keys),
+        "Cache-Control": "private",
+    }
+    if f'"{archive.tag}"' in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(archive.data, headers=headers, media_type="application/x-tar")
+
+
+async def _event(service: Service, request: Request, identity: Identity) -> Response:
+    said, _ = await _decoded(request, Event, REPORTS)
+    return _json(await reports.event(service, identity, said), 200, service.trust)
+
+
+async def _savings(service: Service, request: Request, identity: Identity) -> Response:
+    said, _ = await _decoded(request, Savings, REPORTS)
+    return _json(await reports.save(service, identity, said), 200, service.trust)
+
+
+def _stands(standing: Standing, service: Service) -> Response:
+    response = _json(standing.document(), standing.http_status, service.trust)
+    if standing.retry_after:
+        response.headers["Retry-After"] = str(max(1, round(standing.retry_after)))
+    return response
+
+
+async def _openapi(_request: Request) -> Response:
+    return _json(document(), 200, None)
+
+
+async def _healthy(_request: Request) -> Response:
+    return _json({"status": "ok"}, 200, None)
+
+
+async def _ready(service: Service) -> Response:
+    """Ready: the ledger can be read, and the store has said which artifacts are revoked."""
+    try:
+        await service.ledger(service.parts.ledger.counts)
+    except Rejected as rejected:
+        return _problem(rejected)
+    if service.trust is None:
+        return _problem(Rejected(Problem.UNAVAILABLE, "the store has not been read yet"))
+    return _json({"status": "ready"}, 200, service.trust)

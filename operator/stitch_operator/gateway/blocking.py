@@ -1,0 +1,68 @@
+"""Calls that may block (store, broker, API server, ledger), in threads and with a deadline.
+
+A thread that hangs in a store cannot be stopped, only given up: there are so many and no more, and
+when all hang, callers are told at once that the service is unavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from stitch_operator.gateway.problems import Problem, Rejected
+from stitchcore.errors import Refused
+
+LOG = logging.getLogger("stitch.gateway")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class Blocking:
+    """`threads` calls at a time, each within `seconds`. `what` names the thing that is called."""
+
+    def __init__(self, what: str, threads: int, seconds: float) -> None:
+        self._what = what
+        self._seconds = seconds
+        self._most = threads * 64
+        self._under_way = 0
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=what)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def finish(self) -> None:
+        """Close, once what has begun is done."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    async def __call__(
+        self,
+        function: Callable[Arguments, Result],
+        *arguments: Arguments.args,
+        **named: Arguments.kwargs,
+    ) -> Result:
+        """Raises Rejected(UNAVAILABLE) when it is late, or the store or ledger refuses."""
+        if self._under_way >= self._most:
+            raise Rejected(Problem.UNAVAILABLE, f"the {self._what} does not answer")
+        self._under_way += 1
+        future = self._pool.submit(function, *arguments, **named)
+        future.add_done_callback(self._done)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), self._seconds)
+        except TimeoutError:
+            LOG.error("the %s took longer than %g s", self._what, self._seconds)
+            what = f"the {self._what} does not answer"
+            raise Rejected(Problem.UNAVAILABLE, what) from None
+        except Refused as refused:
+            LOG.error("the %s: %s", self._what, refused)
+            what = f"the {self._what}: {refused.refusal.reason.value}"
+            raise Rejected(Problem.UNAVAILABLE, what) from refused
+        except sqlite3.Error as error:
+            LOG.error("the %s: %s", self._what, error)
+            raise Rejected(Problem.UNAVAILABLE, f"the {self._what}: {error}") from error
+
+    def _done(self, _future: object) -> None:
+        self._under_way -= 1

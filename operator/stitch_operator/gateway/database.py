@@ -1,0 +1,112 @@
+"""The ledger's file: SQLite, durable (WAL, synchronous=FULL), with one writing process.
+
+Postgres would do for several gateways; one gateway with a volume of its own needs neither a server
+nor a password.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+VERSION = 1
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS requests (
+  request TEXT PRIMARY KEY, digest TEXT NOT NULL, target TEXT NOT NULL, tf TEXT NOT NULL,
+  enqueued REAL, attempts INTEGER NOT NULL DEFAULT 0, artifact TEXT, ratio REAL);
+CREATE INDEX IF NOT EXISTS requests_by_artifact ON requests (artifact);
+CREATE TABLE IF NOT EXISTS submissions (
+  namespace TEXT, request TEXT, digest TEXT NOT NULL, time REAL NOT NULL,
+  PRIMARY KEY (namespace, request)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS submissions_by_digest ON submissions (namespace, digest);
+CREATE TABLE IF NOT EXISTS sessions (
+  namespace TEXT, pod TEXT, session TEXT, time REAL NOT NULL,
+  PRIMARY KEY (namespace, pod, session)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS savings (
+  namespace TEXT, pod TEXT, session TEXT, graph TEXT, gpu TEXT NOT NULL, seq INTEGER NOT NULL,
+  steps INTEGER NOT NULL, net INTEGER NOT NULL, saved INTEGER NOT NULL, lost INTEGER NOT NULL,
+  time REAL NOT NULL, PRIMARY KEY (namespace, pod, session, graph)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS totals (
+  namespace TEXT, gpu TEXT, saved INTEGER NOT NULL, lost INTEGER NOT NULL,
+  PRIMARY KEY (namespace, gpu)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS spent (
+  request TEXT, purpose TEXT, device TEXT NOT NULL, seconds REAL NOT NULL,
+  PRIMARY KEY (request, purpose)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS events (
+  namespace TEXT, pod TEXT, session TEXT, seq INTEGER, type TEXT NOT NULL, graph TEXT NOT NULL,
+  key TEXT NOT NULL, time REAL NOT NULL,
+  PRIMARY KEY (namespace, pod, session, seq)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS swaps (
+  namespace TEXT, pod TEXT, session TEXT, key TEXT, owner TEXT NOT NULL, state TEXT NOT NULL,
+  time REAL NOT NULL, PRIMARY KEY (namespace, pod, session, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS breakers (
+  namespace TEXT, owner TEXT, key TEXT, target TEXT, time REAL NOT NULL,
+  PRIMARY KEY (namespace, owner, key, target)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS groups (
+  namespace TEXT, owner TEXT, name TEXT, round INTEGER, record BLOB NOT NULL, time REAL NOT NULL,
+  PRIMARY KEY (namespace, owner, name, round)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counts (
+  name TEXT, label TEXT, count INTEGER NOT NULL, PRIMARY KEY (name, label)) WITHOUT ROWID;
+"""
+"""`savings.net`, `saved`, `lost` and the totals in device-nanoseconds; times in epoch seconds."""
+
+
+class LedgerHeld(RuntimeError):
+    """Another process writes this ledger."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """The ledger in `path`, made if it is not there; locked for this process until it ends.
+
+    Raises LedgerHeld, or sqlite3.Error for a file that is no ledger of this version.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(
+        path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+    )
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
+    except OSError as error:
+        os.close(lock)
+        raise LedgerHeld(f"{path} is in use by another gateway") from error
+    database = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, factory=_Locked, timeout=5.0
+    )
+    assert isinstance(database, _Locked)
+    database.lock = lock
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = FULL")
+    found = database.execute("PRAGMA user_version").fetchone()[0]
+    if found not in (0, VERSION):
+        raise sqlite3.DatabaseError(f"{path} is a ledger of version {found}, not {VERSION}")
+    database.executescript(SCHEMA + f"PRAGMA user_version = {VERSION};")
+    return database
+
+
+class _Locked(sqlite3.Connection):
+    """A connection that gives the lock back when closed."""
+
+    lock: int = -1
+
+    def close(self) -> None:
+        super().close()
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
+
+
+@contextlib.contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """All of a block, durable when it ends, or nothing of it."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield database
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise

@@ -1,0 +1,125 @@
+"""Canonical digests of strangers' graphs, computed in child processes that hold nothing.
+
+Numbering a large graph takes a second of one core, and what a stranger sends may make it take
+longer or crash it: children keep the gateway answering, and each graph has a limit of time and
+memory. Equal bodies are numbered once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import multiprocessing
+import resource
+import signal
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from stitch_operator.gateway.problems import Problem, Rejected
+from stitch_operator.gateway.wire import MESSAGES
+from stitchcore.inject.digest import number
+
+SECONDS = 60
+MEMORY_BYTES = 6 * 2**30
+MOST_NODES = 200_000
+REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """A graph's digest and the canonical ids of its preserved nodes, sorted."""
+
+    digest: str
+    preserve: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BadGraph:
+    """Why bytes are not a graph that can be numbered."""
+
+    what: str
+
+
+def canonical(graph: bytes, preserve: Sequence[str]) -> Canonical | BadGraph:
+    """Number a serialized GraphDef. Pure; runs in a child."""
+    try:
+        parsed = MESSAGES["GraphDef"].FromString(graph)
+        if not 0 < len(parsed.node) <= MOST_NODES:
+            return BadGraph(f"{len(parsed.node)} nodes; between 1 and {MOST_NODES} are served")
+        numbering = number(parsed, preserve)
+        missing = [name for name in preserve if name not in numbering.ids]
+        if missing:
+            return BadGraph(f"{len(missing)} preserved nodes are not in the graph")
+    except (DecodeError, ValueError, KeyError, RecursionError, MemoryError) as error:
+        return BadGraph(f"{type(error).__name__}: {error}"[:300])
+    ids = sorted(numbering.ids[name] for name in set(preserve))
+    return Canonical(numbering.digest, tuple(ids))
+
+
+def _limited() -> None:
+    """In a new child: no more memory than MEMORY_BYTES, signals to the gateway are not its own."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _timed(graph: bytes, preserve: Sequence[str]) -> Canonical | BadGraph:
+    signal.alarm(SECONDS)  # its default action ends the child; no Python code can hold it up
+    try:
+        return canonical(graph, preserve)
+    finally:
+        signal.alarm(0)
+
+
+class Digests:
+    """The pool and what it has found. `close` ends the children."""
+
+    def __init__(self, processes: int = 1) -> None:
+        self._processes = processes
+        self._known: OrderedDict[bytes, Canonical] = OrderedDict()
+        self._running: dict[bytes, asyncio.Future[Canonical]] = {}
+        self._pool = self._made()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def of(self, graph: bytes, preserve: Sequence[str]) -> Canonical:
+        """Digest of a graph. Raises Rejected(BAD_REQUEST)."""
+        mark = hashlib.sha256(json.dumps(list(preserve)).encode() + b"\0" + graph).digest()
+        known = self._known.get(mark)
+        if known is not None:
+            self._known.move_to_end(mark)
+            return known
+        running = self._running.get(mark)
+        if running is None:
+            running = asyncio.ensure_future(self._number(mark, graph, preserve))
+            self._running[mark] = running
+            running.add_done_callback(lambda done: self._running.pop(mark, None))
+        return await asyncio.shield(running)
+
+    async def _number(self, mark: bytes, graph: bytes, preserve: Sequence[str]) -> Canonical:
+        pool = self._pool
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(pool, _timed, graph, list(preserve))
+        except BrokenProcessPool:
+            if pool is self._pool:
+                self._pool = self._made()
+            what = f"numbering the graph took more than {SECONDS} s, or ended its process"
+            raise Rejected(Problem.BAD_REQUEST, what) from None
+        if isinstance(found, BadGraph):
+            raise Rejected(Problem.BAD_REQUEST, f"graph: {found.what}")
+        self._known[mark] = found
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return found
+
+    def _made(self) -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self._processes, mp_context=context, initializer=_limited)

@@ -1,0 +1,111 @@
+"""Who asks: the identity that everything a request may do and claim hangs on.
+
+In a cluster it comes from the pod that a token was made for (tokenreview.py), never from what a
+client says. With a shared token, on one machine, all clients are one namespace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from stitch_operator.gateway.problems import Problem, Rejected
+
+CACHE_SECONDS = 60.0
+DENIED_SECONDS = 10.0
+MOST_TOKENS = 10_000
+GPUS = (
+    *("a10", "a30", "a40", "a100", "b200", "gb200", "h100", "h200", "l4", "l40", "l40s", "t4"),
+    *("rtx-6000", "v100"),
+)
+"""Products that metrics name; every other one is "other"."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """An authenticated client.
+
+    `owner` is the workload without its run's suffix, `pod` the pod's uid. `devices` GPUs, or
+    processor cores where `gpu` is "cpu". `started` (epoch seconds) is when its container began,
+    None where only the session's first call tells. `last_exit_code` of a restarted container.
+    """
+
+    namespace: str
+    owner: str
+    pod: str
+    devices: float
+    gpu: str
+    started: float | None = None
+    last_exit_code: int | None = None
+
+
+class Authenticator(Protocol):
+    """Turns a bearer token into an identity. Raises Rejected(UNAUTHORIZED or FORBIDDEN), or
+    UNAVAILABLE where nobody can tell."""
+
+    def identify(self, token: str) -> Identity: ...
+
+
+@dataclass(frozen=True)
+class SharedToken:
+    """One token for all, for `stitch serve`. Compared in constant time."""
+
+    token: str
+    identity: Identity
+
+    def identify(self, token: str) -> Identity:
+        if not hmac.compare_digest(token.encode(), self.token.encode()):
+            raise Rejected(Problem.UNAUTHORIZED, "the token is not this gateway's")
+        return self.identity
+
+
+class Cached:
+    """Remembers identities, and denials more briefly, by the token's hash: never the token."""
+
+    def __init__(self, inner: Authenticator, clock: Callable[[], float] = time.monotonic) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._known: OrderedDict[bytes, tuple[float, Identity | Rejected]] = OrderedDict()
+
+    def remembered(self, token: str) -> Identity | None:
+        """The identity if it is known and fresh. Raises Rejected for a denial that is."""
+        until, found = self._known.get(_hash(token), (0.0, None))
+        if found is None or self._clock() >= until:
+            return None
+        if isinstance(found, Rejected):
+            raise found
+        return found
+
+    def identify(self, token: str) -> Identity:
+        known = self.remembered(token)
+        if known is not None:
+            return known
+        found: Identity | Rejected
+        try:
+            found, seconds = self._inner.identify(token), CACHE_SECONDS
+        except Rejected as denied:
+            if denied.problem is Problem.UNAVAILABLE:
+                raise
+            found, seconds = denied, DENIED_SECONDS
+        self._known[_hash(token)] = (self._clock() + seconds, found)
+        if len(self._known) > MOST_TOKENS:
+            self._known.popitem(last=False)
+        if isinstance(found, Rejected):
+            raise found
+        return found
+
+
+def product(label: str) -> str:
+    """The GPU product of a node's label ("NVIDIA-H100-80GB-HBM3" -> "h100"), in GPUS or "other"."""
+    words = label.lower().removeprefix("nvidia-").removeprefix("tesla-")
+    fitting = [gpu for gpu in GPUS if words == gpu or words.startswith(f"{gpu}-")]
+    return max(fitting, key=len, default="other")
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

@@ -1,0 +1,313 @@
+"""The one durable ledger: who asked for what, what was saved, which swaps crashed, which step
+groups swap at. Synchronous; the application calls it from one thread.
+
+Everything a client repeats changes nothing, so a gateway that died between writing and answering
+is simply asked again. Design: contracts.md sections 1, 3 and 6.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from stitch_operator.gateway import groups, savings
+from stitch_operator.gateway.database import connect, transaction
+from stitch_operator.gateway.groups import Acknowledgement, Group
+from stitch_operator.gateway.identity import Identity
+from stitch_operator.gateway.savings import Bounds, Report, Row
+
+CRASH_CODES = frozenset({132, 134, 135, 136, 139})
+"""Illegal instruction, abort, bus error, floating-point exception, segmentation fault."""
+PURPOSES = ("compile", "measure", "idle")
+KEPT_SECONDS = 30 * 86400.0
+COUNTED, OLD = "counted", "old"
+BEGUN = "begun"
+SETTLED = {"swap-ok": "ok", "rolled-back": "rolled-back", "crashed-before": "crashed"}
+
+
+@dataclass(frozen=True)
+class Known:
+    """A request as the ledger knows it; `enqueued` in epoch seconds, None before the first time."""
+
+    request: str
+    digest: str
+    target: str
+    tf: str
+    enqueued: float | None
+    attempts: int
+    artifact: str | None
+    ratio: float | None
+
+
+@dataclass(frozen=True)
+class Happened:
+    """An event of a job's session, in the ledger's terms."""
+
+    session: str
+    seq: int
+    type: str
+    graph: str
+    key: str
+    exit_code: int | None = None
+
+
+def pod_of(identity: Identity, session: str) -> str:
+    """What bounds and crashes are counted by: the pod, or where there is none the session."""
+    return identity.pod or f"session:{session}"
+
+
+class Ledger:
+    """Open with a path; close when done."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = connect(path)
+        self._totals = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+
+    def close(self) -> None:
+        self._totals.close()
+        self._db.close()
+
+    # Requests
+
+    def submitted(self, identity: Identity, session: str | None, known: Known, now: float) -> None:
+        """A namespace has handed in a graph. A session that is new begins now."""
+        with transaction(self._db) as db:
+            db.execute(
+                "INSERT OR IGNORE INTO requests (request, digest, target, tf) VALUES (?, ?, ?, ?)",
+                (known.request, known.digest, known.target, known.tf),
+            )
+            db.execute(
+                "INSERT OR IGNORE INTO submissions VALUES (?, ?, ?, ?)",
+                (identity.namespace, known.request, known.digest, now),
+            )
+            if session is not None:
+                self._begin_session(identity, session, now)
+            if identity.pod and identity.last_exit_code in CRASH_CODES:
+                self._crashed_pod(identity, session, now)
+
+    def enqueued(self, request: str, now: float) -> None:
+        with transaction(self._db) as db:
+            statement = "UPDATE requests SET enqueued = ?, attempts = attempts + 1"
+            db.execute(f"{statement} WHERE request = ?", (now, request))
+
+    def finished(
+        self,
+        request: str,
+        artifact: str | None,
+        ratio: float | None,
+        spent: Mapping[str, float],
+        device: str,
+    ) -> None:
+        """A final answer was seen; what it spent counts once per request."""
+        with transaction(self._db) as db:
+            db.execute(
+                "UPDATE requests SET artifact = ?, ratio = ? WHERE request = ?",
+                (artifact, ratio, request),
+            )
+            db.executemany(
+                "INSERT OR IGNORE INTO spent VALUES (?, ?, ?, ?)",
+                [(request, purpose, device, s) for purpose, s in spent.items() if s > 0],
+            )
+
+    def find(self, namespace: str, key: str) -> Known | None:
+        """The request of `namespace` with this request or artifact key; None for all others."""
+        columns = "r.request, r.digest, r.target, r.tf, r.enqueued, r.attempts, r.artifact, r.ratio"
+        found = self._db.execute(
+            f"SELECT {columns} FROM requests r JOIN submissions s USING (request) "
+            "WHERE s.namespace = ? AND (r.request = ? OR r.artifact = ?) LIMIT 1",
+            (namespace, key, key),
+        ).fetchone()
+        return Known(*found) if found else None
+
+    def request(self, request: str) -> Known | None:
+        """A request by its key, whoever handed it in."""
+        columns = "request, digest, target, tf, enqueued, attempts, artifact, ratio"
+        found = self._db.execute(
+            f"SELECT {columns} FROM requests WHERE request = ?", (request,)
+        ).fetchone()
+        return Known(*found) if found else None
+
+    def breaker(self, identity: Identity, key: str, target: str) -> bool:
+        """Whether this workload has crashed after a swap to this artifact."""
+        found = self._db.execute(
+            "SELECT 1 FROM breakers WHERE namespace = ? AND owner = ? AND key = ? AND target = ?",
+            (identity.namespace, identity.owner, key, target),
+        ).fetchone()
+        return found is not None
+
+    # Events
+
+    def happened(self, identity: Identity, event: Happened, now: float) -> bool:
+        """Notes an event; False when it was noted before."""
+        pod = pod_of(identity, event.session)
+        where = (identity.namespace, pod, event.session)
+        with transaction(self._db) as db:
+            self._begin_session(identity, event.session, now)
+            values = (*where, event.seq, event.type, event.graph, event.key, now)
+            marks = ", ".join("?" * len(values))
+            if not db.execute(f"INSERT OR IGNORE INTO events VALUES ({marks})", values).rowcount:
+                return False
+            self._count("events", event.type)
+            if event.type == "swap-begin":
+                db.execute(
+                    "INSERT OR REPLACE INTO swaps VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (*where, event.key, identity.owner, BEGUN, now),
+                )
+                return True
+            db.execute(
+                "UPDATE swaps SET state = ?, time = ? "
+                "WHERE namespace = ? AND pod = ? AND session = ? AND key = ?",
+                (SETTLED[event.type], now, *where, event.key),
+            )
+            code = event.exit_code if identity.last_exit_code is None else identity.last_exit_code
+            if event.type == "crashed-before" and (code is None or code in CRASH_CODES):
+                self._open_breaker(identity, event.key, now)
+            return True
+
+    def acknowledge(
+        self, identity: Identity, name: str, number: int, said: Acknowledgement, now: float
+    ) -> Group:
+        """The swap group's state after a member's word, durable before anyone is told."""
+        with transaction(self._db) as db:
+            group = self._group(identity, name, number)
+            after = groups.acknowledge(group, said, now)
+            if after != group:
+                db.execute(
+                    "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?, ?, ?)",
+                    (identity.namespace, identity.owner, name, number,
+                     msgspec.json.encode(after), now),
+                )  # fmt: skip
+            if after.state == groups.ABORTED and (group is None or group.state != groups.ABORTED):
+                self._count("groups", groups.ABORTED)
+            return after
+
+    def latest_round(self, identity: Identity, name: str) -> int:
+        """Number of the group's last round that any member began; 0 without one."""
+        found = self._db.execute(
+            "SELECT max(round) FROM groups WHERE namespace = ? AND owner = ? AND name = ?",
+            (identity.namespace, identity.owner, name),
+        ).fetchone()
+        return int(found[0] or 0)
+
+    # Savings
+
+    def save(
+        self, identity: Identity, session: str, graph: str, report: Report, ratio: float, now: float
+    ) -> str:
+        """Adds a report. COUNTED, OLD (changes nothing), or why it is implausible."""
+        pod = pod_of(identity, session)
+        where = (identity.namespace, pod, session, graph)
+        with transaction(self._db) as db:
+            begun = self._begin_session(identity, session, now)
+            row = self._row(where)
+            if report.seq <= row.seq:
+                return OLD
+            started = identity.started if identity.started is not None else begun
+            elsewhere = self._elsewhere(where)
+            runtime = int(max(0.0, now - started) * 1e9)
+            bounds = Bounds(runtime, ratio, identity.devices, *elsewhere)
+            wrong = savings.implausible(row, report, bounds)
+            if wrong:
+                self._count("savings", "implausible")
+                return wrong
+            after = savings.add(row, report, identity.devices)
+            db.execute(
+                "INSERT OR REPLACE INTO savings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*where, identity.gpu, after.seq, after.steps, after.net, after.saved, after.lost,
+                 now),
+            )  # fmt: skip
+            db.execute(
+                "INSERT INTO totals VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "saved = saved + excluded.saved, lost = lost + excluded.lost",
+                (identity.namespace, identity.gpu, after.saved - row.saved, after.lost - row.lost),
+            )
+            self._count("savings", COUNTED)
+            return COUNTED
+
+    # Totals, on a connection of their own: metrics are asked for from any thread
+
+    def totals(self) -> list[tuple[str, str, int, int]]:
+        """(namespace, gpu, saved, lost) in device-nanoseconds; none of them ever falls."""
+        return self._totals.execute("SELECT * FROM totals ORDER BY namespace, gpu").fetchall()
+
+    def spent(self) -> list[tuple[str, str, float]]:
+        """(device, purpose, seconds) over all requests."""
+        return self._totals.execute(
+            "SELECT device, purpose, sum(seconds) FROM spent GROUP BY device, purpose"
+        ).fetchall()
+
+    def counts(self) -> list[tuple[str, str, int]]:
+        """(name, label, count): events by type, savings by what became of them, aborted groups."""
+        return self._totals.execute("SELECT * FROM counts ORDER BY name, label").fetchall()
+
+    def prune(self, now: float) -> int:
+        """Forgets sessions that have been silent for KEPT_SECONDS; totals and breakers stay."""
+        removed = 0
+        with transaction(self._db) as db:
+            for table in ("savings", "events", "swaps", "groups"):
+                limit = (now - KEPT_SECONDS,)
+                removed += db.execute(f"DELETE FROM {table} WHERE time < ?", limit).rowcount
+        return removed
+
+    # Inside a transaction
+
+    def _begin_session(self, identity: Identity, session: str, now: float) -> float:
+        where = (identity.namespace, pod_of(identity, session), session)
+        self._db.execute("INSERT OR IGNORE INTO sessions VALUES (?, ?, ?, ?)", (*where, now))
+        found = self._db.execute(
+            "SELECT time FROM sessions WHERE namespace = ? AND pod = ? AND session = ?", where
+        ).fetchone()
+        return float(found[0])
+
+    def _crashed_pod(self, identity: Identity, session: str | None, now: float) -> None:
+        """The pod's container ended in a crash: swaps that an earlier session of it had begun and
+        not settled are what it crashed after."""
+        where = (identity.namespace, identity.pod, session or "", BEGUN)
+        condition = "namespace = ? AND pod = ? AND session != ? AND state = ?"
+        found = self._db.execute(f"SELECT key FROM swaps WHERE {condition}", where).fetchall()
+        for (key,) in found:
+            self._open_breaker(identity, key, now)
+        self._db.execute(f"UPDATE swaps SET state = 'crashed' WHERE {condition}", where)
+
+    def _open_breaker(self, identity: Identity, key: str, now: float) -> None:
+        target = self._db.execute("SELECT target FROM requests WHERE artifact = ?", (key,))
+        found = target.fetchone()
+        if found is not None:
+            self._db.execute(
+                "INSERT OR IGNORE INTO breakers VALUES (?, ?, ?, ?, ?)",
+                (identity.namespace, identity.owner, key, found[0], now),
+            )
+
+    def _group(self, identity: Identity, name: str, number: int) -> Group | None:
+        found = self._db.execute(
+            "SELECT record FROM groups WHERE namespace = ? AND owner = ? AND name = ? "
+            "AND round = ?",
+            (identity.namespace, identity.owner, name, number),
+        ).fetchone()
+        return msgspec.json.decode(found[0], type=Group) if found else None
+
+    def _row(self, where: tuple[str, str, str, str]) -> Row:
+        found = self._db.execute(
+            "SELECT seq, steps, net, saved, lost FROM savings "
+            "WHERE namespace = ? AND pod = ? AND session = ? AND graph = ?",
+            where,
+        ).fetchone()
+        return Row(*found) if found else Row()
+
+    def _elsewhere(self, where: tuple[str, str, str, str]) -> tuple[int, int]:
+        found = self._db.execute(
+            "SELECT coalesce(sum(saved), 0), coalesce(sum(lost), 0) FROM savings "
+            "WHERE namespace = ? AND pod = ? AND NOT (session = ? AND graph = ?)",
+            where,
+        ).fetchone()
+        return int(found[0]), int(found[1])
+
+    def _count(self, name: str, label: str) -> None:
+        self._db.execute(
+            "INSERT INTO counts VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
+            (name, label),
+        )

@@ -1,0 +1,137 @@
+"""Where compiles wait: a protocol, Celery behind it, and one in memory for tests of the gateway.
+
+A task carries the request's key and nothing else. The gateway knows the task by its name only
+(stitchcore.queues), so that it runs without a worker's packages.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from celery import Celery
+from kombu import Queue as KombuQueue
+from kombu.exceptions import OperationalError
+
+from stitch_operator.gateway.problems import Problem, Rejected
+from stitchcore.queues import TASK, queue_arguments, queue_name
+
+REFRESH_SECONDS = 5.0
+INSPECT_SECONDS = 1.0
+REMEMBERED_SECONDS = 120.0
+"""How long a worker that does not answer is taken to be busy or restarting, not gone."""
+BROKER_SECONDS = 5.0
+
+
+class Queue(Protocol):
+    """Calls may block; they raise Rejected(UNAVAILABLE) when the broker cannot be reached."""
+
+    def submit(self, request_key: str, target: str, tf_minor: str) -> None: ...
+
+    def served(self) -> frozenset[str]:
+        """Names of queues that have a live worker. Never blocks."""
+        ...
+
+    def depth(self, name: str) -> int:
+        """Tasks that wait in a queue."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class MemoryQueue:
+    """For unit tests only: remembers what was submitted."""
+
+    def __init__(self, *served: str) -> None:
+        self.submitted: list[tuple[str, str]] = []
+        self.names = frozenset(served)
+
+    def submit(self, request_key: str, target: str, tf_minor: str) -> None:
+        self.submitted.append((request_key, queue_name(target, tf_minor)))
+
+    def served(self) -> frozenset[str]:
+        return self.names
+
+    def depth(self, name: str) -> int:
+        return sum(queue == name for _, queue in self.submitted)
+
+    def close(self) -> None:
+        pass
+
+
+class CeleryQueue:
+    """Sends tasks by name; a thread asks the workers which queues they consume."""
+
+    def __init__(self, broker: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._app = _app(broker)
+        self._seen: dict[str, float] = {}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="workers", daemon=True)
+        self._thread.start()
+
+    def submit(self, request_key: str, target: str, tf_minor: str) -> None:
+        queue = self._declared(queue_name(target, tf_minor))
+        try:
+            with self._app.connection_for_write() as connection:
+                self._app.send_task(
+                    TASK, (request_key,), queue=queue, connection=connection, ignore_result=True
+                )
+        except (OperationalError, OSError) as error:
+            raise _unavailable(error) from error
+
+    def served(self) -> frozenset[str]:
+        oldest = self._clock() - REMEMBERED_SECONDS
+        return frozenset(name for name, time_ in list(self._seen.items()) if time_ >= oldest)
+
+    def depth(self, name: str) -> int:
+        try:
+            with self._app.connection_for_read() as connection:
+                channel = connection.default_channel
+                return int(self._declared(name)(channel).queue_declare().message_count)
+        except (OperationalError, OSError, *self._app.connection().channel_errors) as error:
+            raise _unavailable(error) from error
+
+    def close(self) -> None:
+        self._end.set()
+        self._app.close()
+
+    def _declared(self, name: str) -> KombuQueue:
+        return KombuQueue(
+            name, routing_key=name, durable=True, queue_arguments=queue_arguments(self._broker)
+        )
+
+    def _follow(self) -> None:
+        while not self._end.is_set():
+            try:
+                answers = self._app.control.inspect(timeout=INSPECT_SECONDS).active_queues() or {}
+            except Exception:  # whatever the client library raises: a broker that is away
+                answers = {}
+            now = self._clock()
+            for queues in answers.values():
+                for one in queues:
+                    self._seen[str(one["name"])] = now
+            self._end.wait(REFRESH_SECONDS)
+
+
+def _app(broker: str) -> Celery:
+    app = Celery("stitch", broker=broker, set_as_current=False)
+    limits = {"socket_connect_timeout": BROKER_SECONDS, "socket_timeout": BROKER_SECONDS}
+    redis = broker.startswith(("redis://", "rediss://"))
+    app.conf.update(
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        task_create_missing_queues=True,
+        task_publish_retry=False,
+        broker_connection_timeout=BROKER_SECONDS,
+        broker_transport_options=limits if redis else {"confirm_publish": True},
+    )
+    return app
+
+
+def _unavailable(error: Exception) -> Rejected:
+    return Rejected(Problem.UNAVAILABLE, f"the broker cannot be reached: {type(error).__name__}")

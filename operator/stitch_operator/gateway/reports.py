@@ -1,0 +1,81 @@
+"""What jobs report: events and savings, from a decoded body to the ledger and the answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from stitch_operator.gateway.groups import Acknowledgement, Group
+from stitch_operator.gateway.identity import Identity
+from stitch_operator.gateway.ledger import COUNTED, OLD, Happened, Known
+from stitch_operator.gateway.problems import Problem, Rejected
+from stitch_operator.gateway.records import Event, Savings
+from stitch_operator.gateway.savings import Report
+from stitch_operator.gateway.service import Service
+
+
+async def event(service: Service, identity: Identity, said: Event) -> dict[str, Any]:
+    """Note an event. Raises Rejected: NOT_FOUND for an artifact of another namespace."""
+    known = await _artifact(service, identity, said.key, said.graph)
+    if said.type == "acknowledged":
+        return await _acknowledge(service, identity, said)
+    happened = Happened(said.session, said.seq, said.type, said.graph, said.key, said.exit_code)
+    new = await service.ledger(service.parts.ledger.happened, identity, happened, time.time())
+    if new and said.reason:
+        service.metrics.fallback(said.reason)
+    answer: dict[str, Any] = {"status": "noted" if new else OLD, "request": known.request}
+    if said.group:
+        answer["group"] = await _latest(service, identity, said.group)
+    return answer
+
+
+async def save(service: Service, identity: Identity, said: Savings) -> dict[str, Any]:
+    """Count a report of savings. Raises Rejected: NOT_FOUND, IMPLAUSIBLE."""
+    known = await _artifact(service, identity, said.key, said.graph)
+    report = Report(
+        *(said.seq, said.steps, said.baseline_ns, said.stitched_ns, said.lost_ns),
+        *(said.devices, said.measured),
+    )
+    session, ratio, now = said.session, known.ratio or 1.0, time.time()
+    outcome = await service.ledger(
+        service.parts.ledger.save, identity, session, said.graph, report, ratio, now
+    )
+    if outcome not in (COUNTED, OLD):
+        raise Rejected(Problem.IMPLAUSIBLE, outcome)
+    if outcome == COUNTED and said.measured and said.stitched_ns and said.pairs:
+        service.first_speedup(identity, session, said.graph, said.baseline_ns / said.stitched_ns)
+    return {"status": outcome}
+
+
+async def _artifact(service: Service, identity: Identity, key: str, digest: str) -> Known:
+    known = await service.known(identity.namespace, key)
+    if known.digest != digest:
+        raise Rejected(Problem.NOT_FOUND, f"{key[:12]} is not of graph {digest[:12]}")
+    return known
+
+
+async def _acknowledge(service: Service, identity: Identity, said: Event) -> dict[str, Any]:
+    if not said.group:
+        raise Rejected(Problem.BAD_REQUEST, "acknowledged: `group` is missing")
+    word = Acknowledgement(*(said.session, said.key, said.size, said.rank, said.step, said.confirm))
+    ledger, now = service.parts.ledger, time.time()
+    group = await service.ledger(ledger.acknowledge, identity, said.group, said.round, word, now)
+    latest = await service.ledger(ledger.latest_round, identity, said.group)
+    answer: dict[str, Any] = {
+        "status": "noted",
+        "group": {**_document(group), "round": said.round, "latest_round": latest},
+    }
+    if group.step:
+        answer["swap_at"] = group.step
+    return answer
+
+
+async def _latest(service: Service, identity: Identity, name: str) -> Mapping[str, Any]:
+    latest = await service.ledger(service.parts.ledger.latest_round, identity, name)
+    return {"latest_round": latest}
+
+
+def _document(group: Group) -> dict[str, Any]:
+    document = {"state": group.state, "members": len(group.members), "size": group.size}
+    return document | ({"reason": group.reason} if group.reason else {})

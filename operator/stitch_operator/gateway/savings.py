@@ -1,0 +1,87 @@
+"""What a report of savings adds to the ledger: pure arithmetic over totals, with its bounds.
+
+A report carries totals of (session, graph), so a lost or repeated one costs nothing. What the
+difference rose by since the last report is saved, what it fell by is lost: both only grow, as
+counters must, and saved - lost is the difference itself, negatives included. Design: contracts.md
+sections 3 and 6 (time at most the container's runtime, ratio at most 1.25 x the measured one).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RATIO_SLACK = 1.25
+CLOCK_SECONDS = 5.0
+"""How far two clocks of a cluster may be apart."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The high-water of one (session, graph). `net`, `saved` and `lost` in device-nanoseconds:
+    `saved - lost == net`, and neither of the last two ever falls."""
+
+    seq: int = -1
+    steps: int = 0
+    net: int = 0
+    saved: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Totals as reported. `devices` is at most the pod's; `measured` False counts nothing."""
+
+    seq: int
+    steps: int
+    baseline_ns: int
+    stitched_ns: int
+    lost_ns: int
+    devices: float
+    measured: bool
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """`runtime_ns` of the container, `ratio` the worker's measured original/stitched, `devices`
+    the pod's; what the pod's other rows have claimed already, in device-nanoseconds."""
+
+    runtime_ns: int
+    ratio: float
+    devices: float
+    saved_elsewhere: int = 0
+    lost_elsewhere: int = 0
+
+
+def implausible(row: Row, report: Report, bounds: Bounds) -> str:
+    """Why the report cannot be true; empty when it can."""
+    runtime = bounds.runtime_ns + int(CLOCK_SECONDS * 1e9)
+    if report.stitched_ns > runtime or report.lost_ns > runtime:
+        return "more time than the container has run"
+    if report.stitched_ns == 0 and report.baseline_ns > 0:
+        return "time saved in no time"
+    if report.baseline_ns > report.stitched_ns * max(bounds.ratio, 1.0) * RATIO_SLACK:
+        return "faster than the artifact was measured to be, by more than a quarter"
+    made = _made(row, report, bounds.devices)
+    most = runtime * bounds.devices
+    if made.saved + bounds.saved_elsewhere > most or made.lost + bounds.lost_elsewhere > most:
+        return "more device time than the container has had"
+    return ""
+
+
+def add(row: Row, report: Report, devices: float) -> Row:
+    """The row afterwards; the same for an older or repeated report."""
+    return row if report.seq <= row.seq else _made(row, report, devices)
+
+
+def _made(row: Row, report: Report, devices: float) -> Row:
+    used = min(report.devices, devices)
+    difference = report.baseline_ns - report.stitched_ns if report.measured else 0
+    net = round((difference - report.lost_ns) * used)
+    change = net - row.net
+    return Row(
+        seq=report.seq,
+        steps=max(row.steps, report.steps),
+        net=net,
+        saved=row.saved + max(change, 0),
+        lost=row.lost + max(-change, 0),
+    )

@@ -1,0 +1,362 @@
+"""What the gateway does, without HTTP: submissions, standings, artifacts, events, savings.
+
+Everything that can block is called through `Blocking`; the rest is memory. Nothing here is needed
+again after a crash: what counts is in the ledger and in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stitch_operator.gateway import archive, trust
+from stitch_operator.gateway.archive import Archive, Archives
+from stitch_operator.gateway.blocking import Blocking
+from stitch_operator.gateway.digests import Digests
+from stitch_operator.gateway.identity import Cached, Identity
+from stitch_operator.gateway.ledger import PURPOSES, Known, Ledger
+from stitch_operator.gateway.limits import Buckets, Rate
+from stitch_operator.gateway.metrics import Metrics
+from stitch_operator.gateway.problems import Problem, Rejected
+from stitch_operator.gateway.queue import Queue
+from stitch_operator.gateway.records import SubmitGraph
+from stitch_operator.gateway.standing import Next, Situation, Standing, crashed, decide, tell
+from stitch_operator.gateway.trust import Trust
+from stitchcore.artifact.keys import code_version, request_key
+from stitchcore.artifact.store import Store
+from stitchcore.queues import queue_name
+
+LOG = logging.getLogger("stitch.gateway")
+FOLLOW_SECONDS = 1.0
+TRUST_SECONDS = 5.0
+PRUNE_SECONDS = 3600.0
+ANSWER_SECONDS = {"pending": 0.25, "ready": 5.0, "refused": 5.0}
+"""How long an answer read from the store is believed."""
+MOST_REMEMBERED = 50_000
+LOCKS = 256
+"""Requests are decided on one at a time each; those that share a lock wait for each other."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Per namespace: calls, bytes of graphs, and compiles that are begun."""
+
+    calls: Rate
+    bytes: Rate
+    compiles: Rate
+
+
+RATES = Rates(Rate(200, 400), Rate(32 * 2**20, 512 * 2**20), Rate(1, 200))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the gateway is made of. `public_keys` are added to those the signer publishes."""
+
+    store: Store
+    queue: Queue
+    ledger: Ledger
+    digests: Digests
+    authenticator: Cached
+    metrics: Metrics
+    public_keys: tuple[str, ...] = ()
+    rates: Rates = RATES
+    store_seconds: float = 10.0
+
+
+@dataclass
+class Memory:
+    """What one process remembers and may forget at any time. Times by the monotonic clock."""
+
+    answers: OrderedDict[str, tuple[float, Mapping[str, Any] | None, bool]]
+    known: OrderedDict[tuple[str, str], tuple[float, Known]]
+    pending: dict[str, Known] = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)
+    finished: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    told: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
+    locks: tuple[asyncio.Lock, ...] = ()
+
+
+class Service:
+    """The calls of a gateway. `start` and `stop` around its life, in one event loop."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.metrics = parts.metrics
+        self.store = Blocking("store", 16, parts.store_seconds)
+        self.broker = Blocking("broker", 4, 15.0)
+        self.ledger = Blocking("ledger", 1, 10.0)
+        self.authority = Blocking("API server", 8, 15.0)
+        self.trust: Trust | None = None
+        self.calls = Buckets(parts.rates.calls)
+        self.bytes = Buckets(parts.rates.bytes)
+        self._compiles = Buckets(parts.rates.compiles)
+        self._archives = Archives()
+        self._memory = Memory(OrderedDict(), OrderedDict())
+        self._memory.locks = tuple(asyncio.Lock() for _ in range(LOCKS))
+        self._code = code_version()
+        self._since = time.time()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        loops = (
+            (self._follow, FOLLOW_SECONDS),
+            (self._read_trust, TRUST_SECONDS),
+            (self._prune, PRUNE_SECONDS),
+        )
+        self._tasks = [asyncio.create_task(_every(*one)) for one in loops]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.parts.digests.close()
+        for blocking in (self.store, self.broker, self.authority):
+            blocking.close()
+        self.ledger.finish()
+        self.parts.ledger.close()
+        self.parts.queue.close()
+
+    async def identify(self, token: str) -> Identity:
+        """Who a token is. Raises Rejected."""
+        known = self.parts.authenticator.remembered(token)
+        if known is not None:
+            return known
+        return await self.authority(self.parts.authenticator.identify, token)
+
+    # Calls
+
+    async def submit(self, identity: Identity, asked: SubmitGraph) -> Standing:
+        """Where a graph stands, after it was handed in."""
+        found = await self.parts.digests.of(asked.graph, asked.preserve)
+        key = request_key(
+            *(found.digest, asked.target, asked.minor, asked.abi, found.preserve),
+            xla=asked.xla,
+            deterministic=asked.deterministic,
+        )
+        meta = {
+            "digest": found.digest,
+            **{name: getattr(asked, name) for name in META},
+        }
+        await self.store(self._publish, key, asked.graph, json.dumps(meta, sort_keys=True))
+        known = Known(key, found.digest, asked.target, asked.minor, None, 0, None, None)
+        session, now = asked.session, time.time()
+        await self.ledger(self.parts.ledger.submitted, identity, session, known, now)
+        return await self._standing(identity, key, submitted=True)
+
+    async def standing(self, identity: Identity, key: str) -> Standing:
+        """Where the request stands whose key, or whose artifact's key, is `key`."""
+        return await self._standing(identity, key)
+
+    async def artifact(self, identity: Identity, key: str) -> tuple[str, Archive] | Standing:
+        """An artifact's key and archive, else where its request stands."""
+        if self.trust is None:
+            raise Rejected(Problem.UNAVAILABLE, "the revocation list has not been read yet")
+        standing = await self._standing(identity, key)
+        if standing.status != "ready":
+            return standing
+        if standing.key in self.trust.revoked:
+            self._archives.drop(standing.key)
+            raise Rejected(Problem.REVOKED, f"artifact {standing.key[:12]} is revoked")
+        found = self._archives.get(standing.key)
+        if found is None:
+            found = await self.store(archive.pack, self.parts.store, standing.key)
+            self._archives.keep(standing.key, found)
+        return standing.key, found
+
+    async def known(self, namespace: str, key: str) -> Known:
+        """The namespace's request by its own or its artifact's key. Raises Rejected(NOT_FOUND)."""
+        memory, now = self._memory.known, time.monotonic()
+        until, found = memory.get((namespace, key), (0.0, None))
+        if found is not None and now < until:
+            return found
+        found = await self.ledger(self.parts.ledger.find, namespace, key)
+        if found is None:
+            what = f"namespace {namespace!r} has handed in no graph of key {key[:12]}"
+            raise Rejected(Problem.NOT_FOUND, what)
+        if found.artifact is not None:
+            _remember(memory, (namespace, key), (now + 10.0, found))
+        return found
+
+    # Standing
+
+    async def _standing(self, identity: Identity, key: str, submitted: bool = False) -> Standing:
+        known = await self.known(identity.namespace, key)
+        async with self._memory.locks[hash(known.request) % LOCKS]:
+            standing = await self._decided(identity, known, submitted)
+        if standing.status == "refused":
+            self._tell_once(identity.namespace, standing)
+        return standing
+
+    async def _decided(self, identity: Identity, known: Known, submitted: bool) -> Standing:
+        answer, published = await self._answer(known.request)
+        status = (answer or {}).get("status")
+        queue = queue_name(known.target, known.tf)
+        if status in ("ready", "refused") and known.request not in self._memory.finished:
+            await self._finish(known, answer or {})
+        if status != "ready" or not published:
+            known = await self._current(identity.namespace, known)
+        served = queue in self.parts.queue.served()
+        moments = (self._code, self._since, time.time())
+        found = decide(Situation(answer, published, known.enqueued, 0, served, *moments))
+        if found is Next.ENQUEUE and known.enqueued is not None:
+            waiting = await self._waiting(queue)
+            at = Situation(answer, published, known.enqueued, waiting, served, *moments)
+            found = decide(at)
+        if submitted:
+            results = {Next.READY: "hit", Next.ENQUEUE: "miss"}
+            self.metrics.cache(results.get(found, "join"))
+        if found is Next.READY:
+            artifact = str((answer or {})["key"])
+            if await self.ledger(self.parts.ledger.breaker, identity, artifact, known.target):
+                return crashed(known.request, artifact)
+        if found is Next.ENQUEUE:
+            await self._enqueue(identity, known)
+        return tell(known.request, found, answer, queue)
+
+    async def _current(self, namespace: str, known: Known) -> Known:
+        found = await self.ledger(self.parts.ledger.find, namespace, known.request)
+        return found or known
+
+    async def _enqueue(self, identity: Identity, known: Known) -> None:
+        wait = self._compiles.take(identity.namespace, 1, time.monotonic())
+        if wait:
+            raise Rejected(Problem.RATE_LIMITED, "too many new graphs", wait)
+        await self.broker(self.parts.queue.submit, known.request, known.target, known.tf)
+        await self.ledger(self.parts.ledger.enqueued, known.request, time.time())
+        self._memory.pending[known.request] = known
+        self._memory.begun.discard(known.request)
+        self._memory.finished.pop(known.request, None)
+        self._memory.answers.pop(known.request, None)
+
+    async def _waiting(self, queue: str) -> int:
+        """Tasks in line; where the broker does not say, none: then a request may be sent twice."""
+        try:
+            return await self.broker(self.parts.queue.depth, queue)
+        except Rejected:
+            return 0
+
+    async def _answer(self, request: str) -> tuple[Mapping[str, Any] | None, bool]:
+        """The store's answer, and whether the artifact it names is there."""
+        until, answer, published = self._memory.answers.get(request, (0.0, None, False))
+        if time.monotonic() < until:
+            return answer, published
+        answer, published = await self.store(self._read_answer, request)
+        seconds = ANSWER_SECONDS.get(str((answer or {}).get("status")), 0.0)
+        entry = (time.monotonic() + seconds, answer, published)
+        _remember(self._memory.answers, request, entry)
+        return answer, published
+
+    def _read_answer(self, request: str) -> tuple[Mapping[str, Any] | None, bool]:
+        answer = self.parts.store.read_answer(request)
+        if answer is None or answer.get("status") != "ready":
+            return answer, False
+        return answer, self.parts.store.exists("artifacts", str(answer["key"]), archive.SIGNATURE)
+
+    def _publish(self, key: str, graph: bytes, meta: str) -> None:
+        if not self.parts.store.exists("requests", key, "meta.json"):
+            files = {"graph.pb": graph, "meta.json": meta.encode()}
+            self.parts.store.publish(files, "meta.json", "requests", key)
+
+    async def _finish(self, known: Known, answer: Mapping[str, Any]) -> None:
+        """Keep what a final answer says: its artifact, measured ratio, and what it cost."""
+        artifact = str(answer["key"]) if answer["status"] == "ready" else None
+        ratio = await self.store(self._ratio, answer) if artifact else None
+        device = "cpu" if known.target.startswith("cpu") else "gpu"
+        costs = _spent(answer)
+        await self.ledger(self.parts.ledger.finished, known.request, artifact, ratio, costs, device)
+        _remember(self._memory.finished, known.request, None)
+
+    def _ratio(self, answer: Mapping[str, Any]) -> float:
+        said = answer.get("ratio")
+        if isinstance(said, int | float) and said > 0:
+            return float(said)
+        store, key = self.parts.store, str(answer["key"])
+        if not store.exists("artifacts", key, archive.MANIFEST):
+            return 1.0
+        expect = json.loads(store.read("artifacts", key, archive.MANIFEST)).get("expect", {})
+        before, after = expect.get("seconds_before", 0), expect.get("seconds_after", 0)
+        return float(before / after) if before > 0 and after > 0 else 1.0
+
+    def _tell_once(self, namespace: str, standing: Standing) -> None:
+        """Count a refusal once per namespace and graph, however often it is asked for."""
+        mark = (namespace, f"{standing.request}:{standing.reason}")
+        if mark not in self._memory.told:
+            _remember(self._memory.told, mark, None)
+            self.metrics.fallback(standing.reason)
+
+    def first_speedup(self, identity: Identity, session: str, graph: str, ratio: float) -> None:
+        """Observe a job's ratio once, when it is first known."""
+        mark = (identity.namespace, f"{identity.pod}:{session}:{graph}")
+        if mark not in self._memory.told:
+            _remember(self._memory.told, mark, None)
+            self.metrics.speedup.observe(ratio)
+
+    # In the background
+
+    async def _follow(self) -> None:
+        """Watch what was enqueued, so that waits and durations are seen though nobody asks."""
+        self.metrics.pending.set(len(self._memory.pending))
+        for request, known in list(self._memory.pending.items()):
+            answer, _ = await self._answer(request)
+            said = answer or {}
+            enqueued = (await self._row(request) or known).enqueued or self._since
+            moment = float(said.get("time") or 0.0)
+            if moment < enqueued:
+                continue
+            if request not in self._memory.begun:
+                self._memory.begun.add(request)
+                self.metrics.queue_wait.observe(moment - enqueued)
+            if said.get("status") in ("ready", "refused"):
+                self.metrics.compile.labels(known.target).observe(moment - enqueued)
+                await self._finish(known, said)
+                self._memory.pending.pop(request, None)
+                self._memory.begun.discard(request)
+
+    async def _row(self, request: str) -> Known | None:
+        return await self.ledger(self.parts.ledger.request, request)
+
+    async def _read_trust(self) -> None:
+        self.trust = await self.store(trust.read, self.parts.store, self.parts.public_keys)
+
+    async def _prune(self) -> None:
+        await self.ledger(self.parts.ledger.prune, time.time())
+
+
+META = ("tf", "target", "threads", "abi", "preserve", "xla", "deterministic")
+
+
+def _spent(answer: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds by purpose; what is of no known purpose was spent on compiling."""
+    said = answer.get("spent")
+    total: dict[str, float] = {}
+    for name, seconds in (said if isinstance(said, dict) else {}).items():
+        if isinstance(seconds, int | float) and 0 <= seconds < 1e9:
+            purpose = name if name in PURPOSES else PURPOSES[0]
+            total[purpose] = total.get(purpose, 0.0) + float(seconds)
+    return total
+
+
+def _remember(memory: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    memory[key] = value
+    memory.move_to_end(key)
+    if len(memory) > MOST_REMEMBERED:
+        memory.popitem(last=False)
+
+
+async def _every(function: Any, seconds: float) -> None:
+    """Call again and again; a failure is logged and the next round tries anew."""
+    while True:
+        with contextlib.suppress(Rejected):  # logged where it arose
+            try:
+                await function()
+            except (ValueError, KeyError, TypeError) as error:
+                LOG.error("%s: %r", function.__name__, error)
+        await asyncio.sleep(seconds)

@@ -1,0 +1,141 @@
+"""Graphs, artifacts and gateways for the tests of the gateway. Everything but the queue is real."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from stitch_operator.gateway.app import application
+from stitch_operator.gateway.digests import Digests, canonical
+from stitch_operator.gateway.identity import Authenticator, Cached, Identity
+from stitch_operator.gateway.ledger import Ledger
+from stitch_operator.gateway.metrics import Durable, Metrics
+from stitch_operator.gateway.problems import Problem, Rejected
+from stitch_operator.gateway.queue import MemoryQueue
+from stitch_operator.gateway.service import RATES, Parts, Rates, Service
+from stitch_operator.gateway.wire import MESSAGES
+from stitchcore.artifact.keys import request_key
+from stitchcore.artifact.store import Store, open_store
+
+TARGET, TF = "cpu-x86-64-v3", "2.21.0"
+QUEUE = "stitch.cpu-x86-64-v3.tf2.21"
+TOKENS = {"alice-token-0123456789": "alice", "bob-token-0123456789ab": "bob"}
+KEY = "ab" * 32
+
+
+def graph(size: int = 4, salt: int = 0) -> bytes:
+    """A chain of additions; `salt` makes it another graph."""
+    made = MESSAGES["GraphDef"]()
+    made.node.add(name="in", op="Placeholder").attr["dtype"].type = 1
+    for number in range(size):
+        node = made.node.add(name=f"n{number}", op="AddV2")
+        node.input.extend(["in" if number == 0 else f"n{number - 1}", "in"])
+        node.attr["salt"].i = salt
+    return bytes(made.SerializeToString())
+
+
+def submission(data: bytes, **more: Any) -> dict[str, Any]:
+    """Body of POST /v1/graphs."""
+    text = base64.b64encode(data).decode()
+    return {"target": TARGET, "tf": TF, "abi": 1, "graph": text, "session": "s1", **more}
+
+
+def key_of(data: bytes) -> tuple[str, str]:
+    """(canonical digest, request key) of a graph as `submission` hands it in."""
+    found = canonical(data, [])
+    return found.digest, request_key(found.digest, TARGET, "2.21", 1, ())
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """An authenticator of two namespaces."""
+
+    started: float | None = None
+    devices: float = 2.0
+    pods: Mapping[str, Any] = ()
+
+    def identify(self, token: str) -> Identity:
+        if token not in TOKENS:
+            raise Rejected(Problem.UNAUTHORIZED, "unknown token")
+        name = TOKENS[token]
+        return Identity(name, "train", f"pod-{name}", self.devices, "cpu", self.started)
+
+
+@dataclass
+class Running:
+    """A gateway in this process: its client (as alice), store, queue and ledger."""
+
+    client: TestClient
+    store: Store
+    queue: MemoryQueue
+    service: Service
+    folder: Path
+
+    def as_(self, name: str) -> dict[str, str]:
+        token = next(token for token, who in TOKENS.items() if who == name)
+        return {"Authorization": f"Bearer {token}"}
+
+    def submit(self, data: bytes, name: str = "alice", **more: Any) -> Any:
+        return self.client.post("/v1/graphs", json=submission(data, **more), headers=self.as_(name))
+
+    def get(self, path: str, name: str = "alice", **headers: str) -> Any:
+        return self.client.get(path, headers={**self.as_(name), **headers})
+
+    def post(self, path: str, body: Mapping[str, Any], name: str = "alice") -> Any:
+        return self.client.post(path, json=body, headers=self.as_(name))
+
+    def forget(self) -> None:
+        """Nothing read from the store is believed any longer."""
+        self.service._memory.answers.clear()
+        self.service._memory.known.clear()
+
+
+@contextmanager
+def gateway(
+    folder: Path,
+    authenticator: Authenticator | None = None,
+    rates: Rates = RATES,
+    store: Store | None = None,
+    store_seconds: float = 10.0,
+    served: tuple[str, ...] = (QUEUE,),
+    trusting: bool = True,
+) -> Iterator[Running]:
+    """A gateway on `folder`; started again on the same folder it goes on where it was."""
+    opened = store or open_store(str(folder / "store"))
+    queue = MemoryQueue(*served)
+    ledger = Ledger(folder / "ledger.sqlite")
+    metrics = Metrics(lambda: Durable(ledger.totals(), ledger.spent(), ledger.counts()), "test")
+    inner = authenticator or Tokens(started=time.time() - 3600)
+    service = Service(
+        Parts(
+            *(opened, queue, ledger, Digests(), Cached(inner), metrics),
+            rates=rates,
+            store_seconds=store_seconds,
+        )
+    )
+    with TestClient(application(service)) as client:
+        deadline = time.monotonic() + 10
+        while trusting and service.trust is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield Running(client, opened, queue, service, folder)
+
+
+def publish(store: Store, request: str, key: str = KEY, **answer: Any) -> bytes:
+    """What worker and signer leave behind: an artifact and a ready answer. Its library's bytes."""
+    library = b"\x7fELF" + key.encode() * 50
+    entry = {"file": "kernels_00.so", "sha256": hashlib.sha256(library).hexdigest()}
+    expect = {"seconds_before": 2.0, "seconds_after": 1.0}
+    manifest = json.dumps({"key": key, "libraries": [entry], "expect": expect}).encode()
+    files = {"kernels_00.so": library, "manifest.json": manifest, "manifest.sig": b"s" * 64}
+    store.publish({**files, "report.json": b"{}"}, "manifest.sig", "artifacts", key)
+    store.answer(request, {"status": "ready", "key": key, "time": time.time(), **answer})
+    return library

@@ -1,0 +1,243 @@
+"""The calls over HTTP, with a real store and ledger: submissions, artifacts, who may see what."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stitch_operator.gateway.limits import Rate
+from stitch_operator.gateway.service import Rates
+from stitch_operator.gateway.wire import MESSAGES
+from tests.operator.gateway.support import (
+    KEY,
+    QUEUE,
+    TARGET,
+    TF,
+    Running,
+    gateway,
+    graph,
+    key_of,
+    publish,
+    submission,
+)
+
+
+def test_a_graph_is_published_and_enqueued_once(running: Running) -> None:
+    data = graph()
+    digest, request = key_of(data)
+    for _ in range(5):
+        answer = running.submit(data)
+        assert answer.status_code == 202
+        assert answer.json()["request"] == answer.json()["key"] == request
+        assert answer.json()["stage"] == "queued"
+        assert int(answer.headers["retry-after"]) >= 1
+    assert running.queue.submitted == [(request, QUEUE)]
+    meta = json.loads(running.store.read("requests", request, "meta.json"))
+    assert meta["digest"] == digest
+    assert (meta["target"], meta["tf"], meta["preserve"]) == (TARGET, TF, [])
+    assert running.store.read("requests", request, "graph.pb") == data
+
+
+def test_names_and_order_of_nodes_do_not_make_another_request(running: Running) -> None:
+    one = MESSAGES["GraphDef"].FromString(graph(1))
+    other = MESSAGES["GraphDef"]()
+    for node in reversed(one.node):
+        copy = other.node.add()
+        copy.CopyFrom(node)
+        copy.name = f"renamed/{node.name}"
+        copy.input[:] = [f"renamed/{name}" for name in node.input]
+    first = running.submit(one.SerializeToString()).json()
+    second = running.submit(other.SerializeToString(), "bob").json()
+    assert first["request"] == second["request"]
+    assert len(running.queue.submitted) == 1
+
+
+@pytest.mark.parametrize("other", [{"target": "cpu-x86-64-v4"}, {"tf": "2.15.1"}, {"abi": 2}])
+def test_another_target_version_or_abi_is_another_request(
+    running: Running, other: dict[str, Any]
+) -> None:
+    first = running.submit(graph()).json()
+    assert running.submit(graph(), **other).json()["request"] != first["request"]
+
+
+def test_progress_then_the_artifact(running: Running) -> None:
+    _, request = key_of(graph())
+    running.submit(graph())
+    pending = {"status": "pending", "stage": "compile", "done": 3, "total": 9}
+    running.store.answer(request, {**pending, "time": time.time()})
+    running.forget()
+    answer = running.get(f"/v1/artifacts/{request}")
+    assert answer.status_code == 202
+    assert (answer.json()["stage"], answer.json()["done"]) == ("compile", 3)
+    library = publish(running.store, request)
+    running.forget()
+    assert running.submit(graph()).json()["key"] == KEY
+    for key in (request, KEY):
+        answer = running.get(f"/v1/artifacts/{key}")
+        assert answer.status_code == 200
+        assert answer.headers["stitch-key"] == KEY
+        with tarfile.open(fileobj=io.BytesIO(answer.content), mode="r:") as tar:
+            assert tar.getnames() == ["manifest.json", "manifest.sig", "kernels_00.so"]
+            member = tar.extractfile("kernels_00.so")
+            assert member is not None
+            assert member.read() == library
+    tag = answer.headers["etag"]
+    again = running.get(f"/v1/artifacts/{KEY}", **{"If-None-Match": tag})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_only_a_namespace_that_handed_in_the_graph_gets_the_artifact(running: Running) -> None:
+    _, request = key_of(graph())
+    running.submit(graph(), "alice")
+    publish(running.store, request)
+    running.forget()
+    assert running.get(f"/v1/artifacts/{request}", "alice").status_code == 200
+    for key in (KEY, request):
+        for call in ("artifacts", "graphs"):
+            answer = running.get(f"/v1/{call}/{key}", "bob")
+            assert (answer.status_code, answer.json()["reason"]) == (404, "not_found")
+    running.submit(graph(), "bob")
+    assert running.get(f"/v1/artifacts/{KEY}", "bob").status_code == 200
+
+
+def test_trust_rides_on_every_answer_and_revoked_artifacts_are_not_served(tmp_path: Path) -> None:
+    keys = ["11" * 32, "22" * 32]
+    with gateway(tmp_path) as running:
+        running.store.write(json.dumps({"public_keys": keys}).encode(), "public_keys.json")
+        running.store.write(json.dumps({"artifacts": [KEY]}).encode(), "revoked.json")
+    with gateway(tmp_path) as running:
+        _, request = key_of(graph())
+        answers = [running.submit(graph())]
+        publish(running.store, request)
+        running.forget()
+        answers.append(running.submit(graph()))
+        answers.append(running.get(f"/v1/artifacts/{request}"))
+        answers.append(running.get(f"/v1/graphs/{'0' * 64}"))
+        assert [answer.status_code for answer in answers] == [202, 200, 410, 404]
+        for answer in answers:
+            assert answer.json()["trust"] == {"public_keys": keys, "revoked": [KEY]}
+            assert answer.json()["revoked"] == [KEY]
+
+
+def test_a_revocation_list_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    with gateway(tmp_path) as running:
+        running.store.write(b"{torn", "revoked.json")
+    with gateway(tmp_path, trusting=False) as running:
+        _, request = key_of(graph())
+        running.submit(graph())
+        publish(running.store, request)
+        running.forget()
+        assert running.get(f"/v1/artifacts/{request}").status_code == 503
+        assert running.client.get("/readyz").status_code == 503
+        assert running.client.get("/healthz").status_code == 200
+
+
+def test_without_a_worker_the_answer_says_so_and_is_not_kept(tmp_path: Path) -> None:
+    with gateway(tmp_path, served=()) as running:
+        running.service._since -= 1000  # it has had time to see workers
+        answer = running.submit(graph())
+        assert answer.status_code == 409
+        assert answer.json()["reason"] == "no_worker_for_target"
+        assert answer.json()["retry_after"] > 0
+        running.queue.names = frozenset({QUEUE})
+        assert running.submit(graph()).status_code == 202
+        assert len(running.queue.submitted) == 1
+
+
+def test_a_refusal_is_given_with_its_reason(running: Running) -> None:
+    _, request = key_of(graph())
+    running.submit(graph())
+    refusal = {"status": "refused", "reason": "quarantined", "detail": "it died twice"}
+    running.store.answer(request, {**refusal, "time": time.time()})
+    running.forget()
+    answer = running.submit(graph())
+    assert answer.status_code == 409
+    assert (answer.json()["reason"], answer.json()["detail"]) == ("quarantined", "it died twice")
+    assert len(running.queue.submitted) == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [({}, 401), ({"Authorization": "Bearer wrong"}, 401), ({"Authorization": "Basic x"}, 401)],
+)
+def test_without_a_valid_token_nothing_is_served(
+    running: Running, header: dict[str, str], status: int
+) -> None:
+    for method, path in (("POST", "/v1/graphs"), ("GET", f"/v1/artifacts/{KEY}")):
+        answer = running.client.request(method, path, headers=header)
+        assert answer.status_code == status
+        assert set(answer.json()) >= {"reason", "what", "mend"}
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"graph": ""}, "nodes"),
+        ({"graph": "AAAA"}, "graph"),
+        ({"target": "../../etc"}, "target"),
+        ({"tf": "1.15"}, "tf"),
+        ({"abi": "one"}, "abi"),
+        ({"preserve": ["nowhere"]}, "preserved"),
+        ({"session": "a/b"}, "session"),
+    ],
+)
+def test_a_bad_submission_is_told_what_is_wrong(
+    running: Running, change: dict[str, Any], what: str
+) -> None:
+    answer = running.post("/v1/graphs", {**submission(graph()), **change})
+    assert (answer.status_code, answer.json()["reason"]) == (400, "bad_request")
+    assert what in answer.json()["what"]
+    assert running.store.list("requests") == ()
+
+
+def test_unknown_fields_are_ignored(running: Running) -> None:
+    body = {**submission(graph()), "of_a_later_version": {"a": [1]}}
+    assert running.post("/v1/graphs", body).status_code == 202
+
+
+def test_gzip_and_protobuf_are_the_same_submission(running: Running) -> None:
+    headers = running.as_("alice")
+    plain = running.submit(graph()).json()["request"]
+    packed = gzip.compress(json.dumps(submission(graph())).encode())
+    gzipped = {**headers, "Content-Encoding": "gzip", "Content-Type": "application/json"}
+    message = MESSAGES["SubmitGraph"](target=TARGET, tf=TF, abi=1, graph=graph())
+    proto = {**headers, "Content-Type": "application/x-protobuf"}
+    bodies = ((packed, gzipped), (message.SerializeToString(), proto))
+    for content, sent in bodies:
+        answer = running.client.post("/v1/graphs", content=content, headers=sent)
+        assert answer.status_code == 202
+        assert answer.json()["request"] == plain
+
+
+def test_rates_hold_per_namespace(tmp_path: Path) -> None:
+    slow = Rates(Rate(0.01, 3), Rate(1e9, 1e9), Rate(1e9, 1e9))
+    with gateway(tmp_path, rates=slow) as running:
+        statuses = [running.get(f"/v1/graphs/{KEY}").status_code for _ in range(5)]
+        assert statuses == [404, 404, 404, 429, 429]
+        refused = running.get(f"/v1/graphs/{KEY}")
+        assert int(refused.headers["retry-after"]) > 10
+        assert running.get(f"/v1/graphs/{KEY}", "bob").status_code == 404
+
+
+def test_new_graphs_have_a_rate_of_their_own(tmp_path: Path) -> None:
+    slow = Rates(Rate(1e9, 1e9), Rate(1e9, 1e9), Rate(0.01, 2))
+    with gateway(tmp_path, rates=slow) as running:
+        statuses = [running.submit(graph(salt=salt)).status_code for salt in range(4)]
+        assert statuses == [202, 202, 429, 429]
+        assert running.submit(graph(salt=0)).status_code == 202  # joins, compiles nothing
+
+
+def test_paths_and_methods_that_are_not_there_are_problems(running: Running) -> None:
+    assert running.client.get("/v2/graphs").json()["reason"] == "not_found"
+    answer = running.client.delete("/v1/graphs")
+    assert (answer.status_code, answer.json()["reason"]) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == "POST"
+    assert running.get("/v1/artifacts/..%2f..%2fetc").status_code in (400, 404)
+    assert running.get(f"/v1/artifacts/{'g' * 64}").status_code == 400
