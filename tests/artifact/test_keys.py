@@ -1,4 +1,4 @@
-"""Keys of requests and names of queues: each thing an answer depends on tells two requests apart."""
+"""Keys of requests and names of queues: what an answer depends on tells two requests apart."""
 
 from __future__ import annotations
 

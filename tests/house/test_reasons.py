@@ -11,7 +11,7 @@ from stitchcore.errors import Reason
 from stitchcore.inject import reasons as job_side
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "stitchcore"
+PACKAGES = [ROOT / "stitchcore", ROOT / "operator", ROOT / "worker"]
 
 
 def test_the_job_side_knows_no_other_reason() -> None:
@@ -28,7 +28,8 @@ def test_values_are_the_names_in_lower_case() -> None:
 
 @pytest.mark.parametrize("reason", list(Reason), ids=lambda reason: reason.name)
 def test_every_reason_is_given_by_some_code(reason: Reason) -> None:
-    sources = (p for p in PACKAGE.rglob("*.py") if p.name not in ("errors.py", "reasons.py"))
+    found = (path for package in PACKAGES for path in package.rglob("*.py"))
+    sources = (path for path in found if path.name not in ("errors.py", "reasons.py"))
     assert any(reason.name in _names(path) for path in sources), "no code refuses for this reason"
 
 
