@@ -4,7 +4,9 @@ Two measurements of speed. *Within one run* blocks of stitched steps alternate w
 original step (STITCH_CONTROL=0.5), so that both meet the same machine: the ratio and its 95 %
 interval are the job's own, over pairs of neighbouring blocks. *Between runs* processes alternate,
 each from the same initial variables: what the hook itself costs is in it, and the machine's drift.
-Prints the bars beside what was measured: speed, losses over the whole run, memory, bytes.
+Scripts of XLA_SCRIPTS also run with their step under `jit_compile=True`, as a third process of each
+pair. Rows of earlier runs stay where they are not measured again. Prints the bars beside what was
+measured: speed, losses over the whole run, memory, bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +38,9 @@ SCRIPTS = (
     "fit_jit",
     "tf1_ref",
 )
+XLA_SCRIPTS = ("mlp_function",)
+"""Scripts that take `--jit`."""
+
 WITHIN_STEPS = 200
 WARM_STEPS = 10
 """Steps left out of a run's figure: tracing, first page faults."""
@@ -45,7 +51,8 @@ class Row:
     """One script. Seconds are medians of run medians; None without pairs of runs, for the run that
     makes the artifact is no warm one. Ratios above 1 mean stitched is faster.
 
-    `within` compares blocks of one run, `speedup` runs; None where none could be measured.
+    `within` compares blocks of one run, `speedup` runs, `xla` untouched runs with runs under XLA;
+    None where none could be measured.
     `losses_apart` and `losses_bar` are of the whole run (tests/jobs/judge.py).
     """
 
@@ -61,6 +68,7 @@ class Row:
     bytes_share: float
     stitched: bool
     note: str = ""
+    xla: Ratio | None = None
 
 
 def step_seconds(record: judges.Record) -> float:
@@ -88,11 +96,15 @@ def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
         job, base / "within", WITHIN_STEPS, base / "store", start, {"STITCH_CONTROL": "0.5"}
     )
     plain, stitched = ([], []) if pairs else ([first], [cold])
+    compiled: list[judges.Record] = []
     for pair in range(pairs):
         plain.append(judges.untouched(job, base / f"plain{pair}", steps, start))
         stitched.append(
             judges.stitched(job, base / f"stitched{pair}", steps, base / "store", start)
         )
+        if job.script in XLA_SCRIPTS:
+            under_xla = [*start, "--jit"]
+            compiled.append(judges.untouched(job, base / f"xla{pair}", steps, under_xla))
     before = [step_seconds(record) for record in plain]
     after = [step_seconds(record) for record in stitched]
     ran = bool(judges.stitched_steps(stitched[-1]))
@@ -111,6 +123,7 @@ def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:
         judges.bytes_share(base / "store"),
         ran,
         "" if ran else "; ".join(stitched[-1].lines)[:300],
+        paired_ratio(before, [step_seconds(one) for one in compiled]) if compiled else None,
     )
 
 
@@ -127,14 +140,15 @@ def milliseconds(seconds: float | None) -> str:
 def text(rows: Sequence[Row]) -> str:
     lines = [
         "| script | optimizer | untouched ms | stitched ms | speed-up within a run [95 %] "
-        "| between runs | losses apart (bar) | memory | bytes stitched |",
-        "|---" * 9 + "|",
+        "| between runs | XLA between runs | losses apart (bar) | memory | bytes stitched |",
+        "|---" * 10 + "|",
     ]
     for row in rows:
         lines.append(
             f"| {row.script} | {row.optimizer} | {milliseconds(row.seconds)} "
             f"| {milliseconds(row.stitched_seconds)} | {row.within or '-'} | {row.speedup or '-'} "
-            f"| {row.losses_apart:.1e} ({row.losses_bar:.1e}) | {row.memory_ratio:.3f} "
+            f"| {row.xla or '-'} | {row.losses_apart:.1e} ({row.losses_bar:.1e}) "
+            f"| {row.memory_ratio:.3f} "
             f"| {row.bytes_share:.0%}{'' if row.stitched else ' (not swapped in)'} |"
         )
     notes = [f"- {row.script} {row.optimizer}: {row.note}" for row in rows if row.note]
@@ -161,6 +175,26 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def kept(path: Path) -> list[Row]:
+    """The rows of an earlier run, if it was on such a machine."""
+    if not path.exists():
+        return []
+    record = json.loads(path.read_text())
+    return [_row(told) for told in record["rows"] if record["processor"] == processor()]
+
+
+def _row(told: dict[str, Any]) -> Row:
+    ratios = ("within", "speedup", "xla")
+    made = {name: Ratio(**told[name]) for name in ratios if told.get(name) is not None}
+    return Row(**{**told, **made})
+
+
+def ordered(rows: Sequence[Row]) -> list[Row]:
+    """The last row of each case: first all scripts with Adam, then with SGD."""
+    last = {(row.optimizer, SCRIPTS.index(row.script)): row for row in rows}
+    return [last[case] for case in sorted(last)]
+
+
 def write(rows: Sequence[Row], base: Path) -> None:
     base.parent.mkdir(parents=True, exist_ok=True)
     record = {"processor": processor(), "rows": [asdict(row) for row in rows]}
@@ -178,7 +212,7 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable, help="the jobs' interpreter")
     parser.add_argument("--out", type=Path, default=RESULTS / "jobs")
     options = parser.parse_args()
-    rows = []
+    rows = kept(options.out.with_suffix(".json"))
     with tempfile.TemporaryDirectory(prefix="stitch-jobs-") as folder:
         for script in options.scripts:
             for optimizer in options.optimizers:
@@ -188,8 +222,10 @@ def main() -> int:
                 except judges.JobFailed as why:
                     rows.append(failed(job, why))
                 print(text(rows[-1:]).splitlines()[-1], flush=True)
-                write(rows, options.out)  # a run that is cut short keeps what it has measured
-    print(text(rows))
+                write(
+                    ordered(rows), options.out
+                )  # a run that is cut short keeps what it has measured
+    print(text(ordered(rows)))
     return 0
 
 

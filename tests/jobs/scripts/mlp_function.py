@@ -62,7 +62,7 @@ def main() -> None:
     x = tf.constant(features.astype(options.dtype))
     y = tf.constant(random.integers(0, CLASSES, BATCH).astype("int32"))
 
-    @tf.function
+    @tf.function(jit_compile=options.jit or None)
     def train_step(x: tf.Tensor, y: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, list]:
         with tf.GradientTape() as tape:
             logits = model(x, step)

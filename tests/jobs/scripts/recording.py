@@ -33,6 +33,7 @@ def arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, help="initial.npz of another run: start there")
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--record-decisions", action="store_true", help="of step 1's ReLUs")
+    parser.add_argument("--jit", action="store_true", help="compile mlp_function's step with XLA")
     parser.add_argument("--skip", type=int, default=0, help="fit: steps taken back, not recorded")
     parser.add_argument("--decisions", type=Path, help="decisions.npz of another run: take those")
     options = parser.parse_args()
