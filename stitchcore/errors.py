@@ -74,6 +74,11 @@ class Reason(Enum):
     CACHE_FULL = "cache_full"
     # the gateway
     NO_WORKER_FOR_TARGET = "no_worker_for_target"
+    # the worker
+    GRAPH_TOO_LARGE = "graph_too_large"
+    DIGEST_MISMATCH = "digest_mismatch"
+    QUARANTINED = "quarantined"
+    LEASE_LOST = "lease_lost"
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,10 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.UNSUPPORTED_VERSION: "this TensorFlow version is not supported",
     Reason.HOOK_ERROR: "something unexpected happened in the job's hook",
     Reason.NO_WORKER_FOR_TARGET: "no worker serves this processor or GPU and TensorFlow version",
+    Reason.GRAPH_TOO_LARGE: "the graph is beyond the limits for graphs of strangers",
+    Reason.DIGEST_MISMATCH: "what was asked for is not what its key says",
+    Reason.QUARANTINED: "building it ended the compiler's process twice",
+    Reason.LEASE_LOST: "another worker took over while this one was building",
 }
 """One sentence each, after "because"."""
 
