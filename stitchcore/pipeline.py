@@ -8,7 +8,6 @@ reason.
 
 from __future__ import annotations
 
-import json
 import time
 import traceback
 from collections import Counter
@@ -22,9 +21,10 @@ import msgspec
 from stitchcore import edited, reporting
 from stitchcore.artifact import package
 from stitchcore.artifact import report as reports
-from stitchcore.artifact.keys import artifact_key
+from stitchcore.artifact.keys import artifact_key, settings_text
 from stitchcore.artifact.launch import RegionProgram
 from stitchcore.artifact.manifest import Expectation, KernelEntry, Manifest, Patch
+from stitchcore.artifact.package import Unsigned
 from stitchcore.artifact.sign import load_or_create_key
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.debug import texts
@@ -37,24 +37,13 @@ from stitchcore.plan.planners import PLANNERS
 from stitchcore.program import Build, build, program, stitched_share
 from stitchcore.proof import Proof, References, measure, verify
 from stitchcore.reporting import Outcome
+from stitchcore.request import Request, read_request
 from stitchcore.stages import BuildOptions
 from stitchcore.target.toolchain import find_compiler
 
 KERNEL_ABI = 1
-
-
-@dataclass(frozen=True)
-class Request:
-    """A job's request as it lies in the store. `graph` is the serialized GraphDef."""
-
-    digest: str
-    graph: bytes
-    meta: Mapping[str, Any]
-
-    @property
-    def tf(self) -> str:
-        """TensorFlow's minor version: "2.21"."""
-        return ".".join(str(self.meta["tf"]).split(".")[:2])
+Report = Callable[[str, int, int], None]
+"""Told the stage, and how much of it is done of how much."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +57,7 @@ class Work:
     request: Request
     device: Device
     options: Options
-    report: Callable[[str, int, int], None]
+    report: Report
     partition: Any = None
     regions: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, Any] = field(default_factory=dict)
@@ -95,9 +84,9 @@ def optimize(
     opened = open_store(store)
     digest = request.name
     try:
-        asked = _read(request)
+        asked = read_request(request)
         options = _options_of(options, digest)
-        key = _key(asked, device, options)
+        key = key_of(asked, device, options)
         ready = {"status": "ready", "key": key} | ({"edited": True} if options.restart else {})
         known = package.exists(opened, key)
         if known and (options.dump is None or options.dump.exists()):
@@ -108,17 +97,12 @@ def optimize(
             pending = {"status": "pending", "stage": stage, "done": done, "total": total_}
             opened.answer(digest, pending)
 
-        work = Work(asked, device, options, report)
-        stages = [s for s in STAGES if prove_regions or s.name not in PROVING]
-        for number, stage in enumerate(stages):
-            report(stage.name, number, len(stages))
-            start = time.perf_counter()
-            work = stage.run(work)
-            work = replace(work, seconds={**work.seconds, stage.name: time.perf_counter() - start})
-            _dump(work, stage)
+        work = _run(Work(asked, device, options, report), prove_regions)
         if prove_regions:
             if not known:
-                _publish(work, key, opened)
+                manifest, libraries, files = _packed(work, key)
+                signing = load_or_create_key(options.key)
+                package.publish(opened, manifest, libraries, signing, files)
             opened.answer(digest, ready)
         return key
     except Refused as refused:
@@ -130,12 +114,22 @@ def optimize(
         raise
 
 
-def _read(folder: Path) -> Request:
-    try:
-        meta = json.loads((folder / "meta.json").read_text())
-        return Request(folder.name, (folder / "graph.pb").read_bytes(), meta)
-    except (OSError, ValueError) as error:
-        raise Refused(str(folder), Reason.STORE_UNREADABLE, str(error)) from error
+def produce(request: Request, device: Device, options: Options, report: Report) -> Unsigned:
+    """The artifact of a request, unsigned, published nowhere: what the compile child of a cluster's
+    worker makes. Raises Refused."""
+    work = _run(Work(request, device, _options_of(options, request.digest), report))
+    return package.unsigned(*_packed(work, key_of(request, device, options)))
+
+
+def _run(work: Work, prove_regions: bool = True) -> Work:
+    stages = [s for s in STAGES if prove_regions or s.name not in PROVING]
+    for number, stage in enumerate(stages):
+        work.report(stage.name, number, len(stages))
+        start = time.perf_counter()
+        work = stage.run(work)
+        work = replace(work, seconds={**work.seconds, stage.name: time.perf_counter() - start})
+        _dump(work, stage)
+    return work
 
 
 def _options_of(options: Options, digest: str) -> Options:
@@ -160,11 +154,11 @@ def _dump(work: Work, stage: Stage) -> None:
         (folder / name).write_text(stage.text(work, folder), encoding="utf-8")
 
 
-def _key(request: Request, device: Device, options: Options) -> str:
-    """The artifact's key. The digest covers the input signature: shapes are hashed with nodes."""
+def key_of(request: Request, device: Device, options: Options) -> str:
+    """The artifact's key. The digest covers the input signature: shapes are hashed with nodes.
+    Raises Refused(NO_COMPILER)."""
     compiler = find_compiler().version
-    preserved = json.dumps(sorted(request.meta.get("preserve", ())))
-    settings = f"{options.signature};preserve={preserved}"
+    settings = settings_text(options.signature, request.meta.get("preserve", ()))
     if options.restart is not None:
         settings += f";{options.restart.name}={edited.read(options.restart).text}"
     return artifact_key(
@@ -338,7 +332,8 @@ PROVING = frozenset({"verify", "measure"})
 
 
 # ---- the artifact ------------------------------------------------------------------------------
-def _publish(work: Work, key: str, store: Store) -> None:
+def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str, bytes]]:
+    """Manifest, libraries and reports."""
     assert work.made is not None
     assert work.patch is not None
     libraries = tuple(library.data for library in work.made.libraries)
@@ -373,7 +368,7 @@ def _publish(work: Work, key: str, store: Store) -> None:
         "report.html": reports.html(report).encode(),
         reports.MODULES: msgspec.json.encode(reporting.modules(outcome), order="sorted"),
     }
-    package.publish(store, manifest, libraries, load_or_create_key(work.options.key), files)
+    return manifest, libraries, files
 
 
 def _entries(work: Work) -> tuple[KernelEntry, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +29,12 @@ def artifact_key(
     """
     parts = (digest, signature, target, tf, str(abi), compiler, options, code_version())
     return content_key("artifact", parts)
+
+
+def settings_text(signature: str, preserve: Iterable[str]) -> str:
+    """The `options` of an artifact's key: what of the worker's settings may change an artifact
+    (options.Options.signature), and the preserved nodes."""
+    return f"{signature};preserve={json.dumps(sorted(preserve))}"
 
 
 def request_key(

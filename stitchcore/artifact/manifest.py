@@ -78,7 +78,8 @@ class Expectation(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One artifact. `key` is the artifact key, `digest` the graph's."""
+    """One artifact. `key` is the artifact key, `digest` the graph's, `issued` when it was signed by
+    a signer (seconds since 1970; 0: by the process that made it)."""
 
     key: str
     digest: str
@@ -92,6 +93,7 @@ class Manifest(msgspec.Struct, frozen=True):
     refusals: dict[str, int] = {}
     format: int = FORMAT
     abi: int = KERNEL_ABI
+    issued: int = 0
 
 
 def encode(manifest: Manifest) -> bytes:

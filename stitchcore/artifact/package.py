@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -18,11 +19,33 @@ MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 
 
 def library_entries(libraries: Sequence[bytes]) -> tuple[LibraryEntry, ...]:
-    """Manifest entries of shared objects, named by position."""
+    """Manifest entries of shared objects. Files are named by position and content, so that files
+    of two writers of one key are never taken for each other."""
+    digests = [hashlib.sha256(data).hexdigest() for data in libraries]
     return tuple(
-        LibraryEntry(f"kernels_{number:02d}.so", hashlib.sha256(data).hexdigest())
-        for number, data in enumerate(libraries)
+        LibraryEntry(f"kernels_{number:02d}_{digest[:16]}.so", digest)
+        for number, digest in enumerate(digests)
     )
+
+
+@dataclass(frozen=True)
+class Unsigned:
+    """All files of an artifact but its signature, by name."""
+
+    key: str
+    files: Mapping[str, bytes]
+
+
+def unsigned(
+    manifest: Manifest, libraries: Sequence[bytes], reports: Mapping[str, bytes]
+) -> Unsigned:
+    """An artifact's files. Raises ValueError when `libraries` are not those of the manifest."""
+    if library_entries(libraries) != manifest.libraries:
+        raise ValueError("the manifest names other libraries")
+    named = {
+        entry.file: library for entry, library in zip(manifest.libraries, libraries, strict=True)
+    }
+    return Unsigned(manifest.key, {**named, **reports, MANIFEST: manifests.encode(manifest)})
 
 
 def publish(
@@ -32,20 +55,10 @@ def publish(
     key: Ed25519PrivateKey,
     reports: Mapping[str, bytes],
 ) -> str:
-    """Sign and write the artifact; the signature comes last, so a reader sees all or nothing.
-
-    Equal content from two writers is equal bytes, and whoever writes last changes nothing. Raises
-    ValueError when `libraries` are not those of the manifest.
-    """
-    if library_entries(libraries) != manifest.libraries:
-        raise ValueError("the manifest names other libraries")
-    data = manifests.encode(manifest)
-    files = {
-        entry.file: library for entry, library in zip(manifest.libraries, libraries, strict=True)
-    }
-    files |= dict(reports)
-    files[MANIFEST] = data
-    files[SIGNATURE] = sign.sign(key, data)
+    """Sign and write the artifact: a reader sees all of it or nothing, and of two writers the first
+    one's. Raises ValueError when `libraries` are not those of the manifest."""
+    files = dict(unsigned(manifest, libraries, reports).files)
+    files[SIGNATURE] = sign.sign(key, files[MANIFEST])
     store.publish(files, SIGNATURE, "artifacts", manifest.key)
     return manifest.key
 

@@ -6,17 +6,33 @@ but the answers, which are small and replaced whole; two writers of one key writ
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
+import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import fsspec
 from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 from stitchcore.artifact.keys import code_version
 from stitchcore.errors import Reason, Refused
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """What a file system says (also: full, timed out) as a refusal that names the file."""
+    try:
+        yield
+    except OSError as error:
+        detail = f"{type(error).__name__}: {error}"
+        raise Refused(path, Reason.STORE_UNREADABLE, detail) from error
 
 
 @dataclass(frozen=True)
@@ -25,6 +41,11 @@ class Store:
 
     filesystem: AbstractFileSystem
     root: str
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder of this machine, where renames are atomic."""
+        return isinstance(self.filesystem, LocalFileSystem)
 
     def path(self, *parts: str) -> str:
         """Full path of `parts`; refuses to leave the root."""
@@ -35,42 +56,87 @@ class Store:
     def read(self, *parts: str) -> bytes:
         """Bytes of a file. Raises Refused(STORE_UNREADABLE), naming the file."""
         path = self.path(*parts)
-        try:
+        with _named(path):
             data: bytes = self.filesystem.cat_file(path)
-        except OSError as error:
-            detail = f"{type(error).__name__}: {error}"
-            raise Refused(path, Reason.STORE_UNREADABLE, detail) from error
         return data
 
     def exists(self, *parts: str) -> bool:
-        return bool(self.filesystem.exists(self.path(*parts)))
+        """Raises Refused(STORE_UNREADABLE) where the store does not say."""
+        path = self.path(*parts)
+        with _named(path):
+            return bool(self.filesystem.exists(path))
 
     def write(self, data: bytes, *parts: str) -> None:
-        """Write by a temporary name and a rename, so that no reader sees half a file."""
+        """Write a whole file, so that no reader sees half of one: in a folder by a temporary name
+        and a rename, elsewhere in one put. Raises Refused(STORE_UNREADABLE)."""
         path = self.path(*parts)
         parent, name = path.rsplit("/", 1)
-        temporary = f"{parent}/.{name}.{uuid.uuid4().hex}"
-        try:
+        with _named(path):
             self.filesystem.makedirs(parent, exist_ok=True)
-            self.filesystem.pipe_file(temporary, data)
-            self.filesystem.mv(temporary, path)
-        except OSError as error:
-            detail = f"{type(error).__name__}: {error}"
-            raise Refused(path, Reason.STORE_UNREADABLE, detail) from error
+            if not self.is_folder:
+                self.filesystem.pipe_file(path, data)
+                return
+            temporary = f"{parent}/.{name}.{uuid.uuid4().hex}"
+            try:
+                Path(temporary).write_bytes(data)
+                os.replace(temporary, path)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
 
-    def publish(self, files: Mapping[str, bytes], last: str, *folder: str) -> None:
-        """Write a folder of files, `last` after all others: its presence says it is complete."""
-        for name, data in files.items():
-            if name != last:
-                self.write(data, *folder, name)
-        self.write(files[last], *folder, last)
+    def publish(self, files: Mapping[str, bytes], last: str, *folder: str) -> bool:
+        """Publish a folder of files; whether it is ours: a folder that is complete stays.
+
+        In a folder store it appears whole, by a rename. Elsewhere `last` is put after all others
+        and says that the folder is complete; two writers at once must be kept apart by a lease.
+        """
+        if self.exists(*folder, last):
+            return False
+        if self.is_folder:
+            return self._rename_in(files, last, folder)
+        for name in [*(name for name in files if name != last), last]:
+            self.write(files[name], *folder, name)
+        return True
+
+    def _rename_in(self, files: Mapping[str, bytes], last: str, folder: Sequence[str]) -> bool:
+        path = Path(self.path(*folder))
+        for name in files:
+            self.path(*folder, name)  # a name, not a way out
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        with _named(str(path)):
+            try:
+                temporary.mkdir(parents=True)
+                for name, data in files.items():
+                    (temporary / name).write_bytes(data)
+                if path.exists() and not (path / last).exists():
+                    shutil.rmtree(path)  # of a writer that ended half-way, before renames
+                os.rename(temporary, path)
+            except OSError as error:
+                shutil.rmtree(temporary, ignore_errors=True)
+                if error.errno in (errno.EEXIST, errno.ENOTEMPTY) and (path / last).exists():
+                    return False
+                raise
+        return True
+
+    def delete(self, *parts: str) -> None:
+        """Remove a file or a folder with all in it; nothing where there is none."""
+        path = self.path(*parts)
+        with _named(path), contextlib.suppress(FileNotFoundError):
+            if self.is_folder and Path(path).is_dir():
+                # out of sight first: no reader finds half a folder
+                away = Path(path).with_name(f".{parts[-1]}.{uuid.uuid4().hex}")
+                os.rename(path, away)
+                shutil.rmtree(away)
+            else:
+                self.filesystem.rm(path, recursive=True)
 
     def list(self, *folder: str) -> tuple[str, ...]:
         """Names in a folder, sorted; empty when it does not exist."""
         path = self.path(*folder)
-        if not self.filesystem.exists(path):
-            return ()
-        found = self.filesystem.ls(path, detail=False)
+        with _named(path):
+            if not self.filesystem.exists(path):
+                return ()
+            found = self.filesystem.ls(path, detail=False)
         names = (str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in found)
         return tuple(sorted(name for name in names if not name.startswith(".")))
 

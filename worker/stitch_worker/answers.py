@@ -1,0 +1,66 @@
+"""Where a request stands, as its worker tells it: pending with a heartbeat, ready, or refused.
+
+Answers carry the fencing token of their writer's lease: a holder whose lease was taken over finds
+a larger token there and writes nothing any more. Between that look and the write there is a
+moment; what can slip through it is an old progress line, which the next heartbeat replaces, never
+an artifact (those are named by content and published by the signer).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from stitchcore.artifact.keys import code_version
+from stitchcore.artifact.store import Store
+from stitchcore.errors import Reason, Refusal, Refused
+
+HEARTBEAT_SECONDS = 2.0
+"""A pending answer's `time` is renewed this often while the child lives; 15 s are promised
+(docs/contracts.md section 7)."""
+
+
+class Answers:
+    """Writes answers of one request on behalf of one lease token."""
+
+    def __init__(self, store: Store, key: str, token: int) -> None:
+        self._store, self._key, self.token = store, key, token
+        self._last: tuple[str, float] = ("", 0.0)
+
+    def pending(self, stage: str, done: int = 0, total: int = 0, **fields: Any) -> None:
+        """Progress; lines of one stage are thinned to one per heartbeat. Raises Refused."""
+        now = time.monotonic()
+        if self._last[0] == stage and now - self._last[1] < HEARTBEAT_SECONDS:
+            return
+        self._write({"status": "pending", "stage": stage, "done": done, "total": total, **fields})
+        self._last = (stage, now)
+
+    def refused(self, refusal: Refusal, spent: Mapping[str, float]) -> None:
+        """The final no. Raises Refused where the store does not take it or the lease is lost."""
+        detail = ": ".join(filter(None, (refusal.subject, refusal.detail)))
+        answer = {"status": "refused", "reason": refusal.reason.value, "detail": detail}
+        self._write({**answer, "spent": dict(spent)})
+
+    def ready(self, key: str, spent: Mapping[str, float]) -> None:
+        """The artifact `key` is published. Raises Refused as above."""
+        self._write({"status": "ready", "key": key, "spent": dict(spent)})
+
+    def _write(self, answer: Mapping[str, Any]) -> None:
+        current = self._store.read_answer(self._key) or {}
+        if token_of(current) > self.token:
+            raise Refused(self._key, Reason.LEASE_LOST, f"a later worker answers: {current}")
+        self._store.answer(self._key, {**answer, "time": time.time(), "token": self.token})
+
+
+def token_of(answer: Mapping[str, Any] | None) -> int:
+    """The fencing token of an answer; 0 where there is none."""
+    token = (answer or {}).get("token", 0)
+    return token if isinstance(token, int) else 0
+
+
+def is_final(answer: Mapping[str, Any] | None) -> bool:
+    """Whether nothing is left to do: refused by this very code (other code may know better). A
+    ready answer is not final by itself: its artifact may have been collected."""
+    found = answer or {}
+    return found.get("status") == "refused" and found.get("code") == code_version()

@@ -1,0 +1,141 @@
+"""The compile child: one request in this folder, one unsigned artifact (or a refusal) beside it.
+
+    python -m stitch_worker.child FOLDER
+
+FOLDER holds `request/{graph.pb,meta.json}`. Progress goes to standard output as JSON lines, each
+with the processor seconds used so far; whatever else is printed goes to standard error. At the
+end there is `unsigned/`, an artifact's files, or `refused.json`. The graph is a stranger's: this
+process has no credentials, no network, and nothing of it is trusted by its parent but bytes that
+fit what the parent computed itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from stitchcore.artifact.keys import request_key
+from stitchcore.device.records import DEVICES
+from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.options import Options
+from stitchcore.request import Request, read_request
+
+MAXIMUM_BYTES = 64 * 2**20
+"""Largest serialized graph that is taken from strangers: only structure is handed in."""
+HAND_OVER_SECONDS = 60.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when it left an artifact or a refusal."""
+    folder = Path((sys.argv[1:] if arguments is None else arguments)[0])
+    progress = _claim_stdout()
+    try:
+        _produce(folder, progress)
+    except Refused as refused:
+        _leave(folder, refused.refusal)
+    except MemoryError:
+        _leave(folder, Refusal("worker", Reason.GRAPH_TOO_LARGE, "out of memory"))
+    except Exception as error:
+        traceback.print_exc()
+        detail = "".join(traceback.format_exception_only(error)).strip()[:500]
+        _leave(folder, Refusal("worker", Reason.WORKER_FAILED, detail))
+    return 0
+
+
+def _claim_stdout() -> TextIO:
+    """Standard output for progress alone: what libraries print goes to standard error."""
+    kept = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return kept
+
+
+def _produce(folder: Path, progress: TextIO) -> None:
+    given = _awaited(folder / "options.json")
+
+    def report(stage: str, done: int, total: int) -> None:
+        cpu = round(cpu_seconds(), 2)
+        line = {"stage": stage, "done": done, "total": total, "cpu": cpu, "time": time.time()}
+        progress.write(json.dumps(line) + "\n")
+        progress.flush()
+
+    report("start", 0, 1)
+    request = read_request(folder / "request")
+    if len(request.graph) > MAXIMUM_BYTES:
+        detail = f"{len(request.graph)} bytes, at most {MAXIMUM_BYTES}"
+        raise Refused("graph", Reason.GRAPH_TOO_LARGE, detail)
+    from stitchcore.pipeline import produce  # imports TensorFlow
+
+    request = Request(_checked(request, str(given["key"])), request.graph, request.meta)
+    options = Options(
+        folder,
+        folder / "kernels",
+        folder / "no-key",
+        planner=str(given["planner"]),
+        jobs=int(given["jobs"]),
+    )
+    made = produce(request, DEVICES[str(request.meta["target"])], options, report)
+    to = folder / "unsigned"
+    to.mkdir()
+    for name, data in made.files.items():
+        (to / name).write_bytes(data)
+    report("packed", 1, 1)
+
+
+def _awaited(path: Path) -> Any:
+    """What the parent writes last. Raises Refused(WORKER_FAILED) when it never does."""
+    deadline = time.monotonic() + HAND_OVER_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise Refused("worker", Reason.WORKER_FAILED, "nothing was handed over")
+        time.sleep(0.02)
+    return json.loads(path.read_text())
+
+
+def _checked(request: Request, key: str) -> str:
+    """The graph's digest, computed here. Raises Refused(DIGEST_MISMATCH) when the request's key
+    says something else, PARSE_ERROR when the graph is damaged."""
+    from stitchcore.inject import digest
+    from stitchcore.tensorflow.request import STRANGERS, read_graph
+
+    graph, meta = read_graph(request.graph, STRANGERS), request.meta
+    preserve = [str(name) for name in meta.get("preserve", ())]
+    try:
+        numbering = digest.number(graph, preserve)
+        kept = [numbering.ids[name] for name in preserve]
+    except (ValueError, KeyError) as error:
+        raise Refused("graph", Reason.PARSE_ERROR, str(error)) from error
+    found = request_key(numbering.digest, *_asked(meta, request.tf, kept))
+    if found != key or meta.get("digest", numbering.digest) != numbering.digest:
+        detail = f"the graph's own key is {found[:16]}, not {key[:16]}"
+        raise Refused("request", Reason.DIGEST_MISMATCH, detail)
+    return numbering.digest
+
+
+def _asked(
+    meta: Mapping[str, Any], tf: str, preserve: Sequence[int]
+) -> tuple[str, str, int, Sequence[int], bool, bool]:
+    flags = bool(meta.get("xla", False)), bool(meta.get("deterministic", False))
+    return str(meta["target"]), tf, int(meta.get("abi", 1)), preserve, *flags
+
+
+def cpu_seconds() -> float:
+    """Processor seconds of this process and of all that it waited for."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    used = [resource.getrusage(kind) for kind in kinds]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def _leave(folder: Path, refusal: Refusal) -> None:
+    told = {"subject": refusal.subject, "reason": refusal.reason.value, "detail": refusal.detail}
+    (folder / "refused.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,196 @@
+"""The compile child from outside: started alone in a folder, fed, followed, bounded, judged.
+
+This process reads no graph. It gives the child a copy of the request and takes from it progress
+lines and files; those are bytes of a stranger until they fit what was computed here: the
+artifact's key, the digest of the request, every library's hash (`checked`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import stitch_worker
+import stitchcore
+from stitchcore import isolate
+from stitchcore.artifact import package
+from stitchcore.artifact.check import check_files, read_files, read_regular
+from stitchcore.artifact.package import Unsigned
+from stitchcore.errors import Reason, Refusal, Refused
+
+TICK_SECONDS = 0.5
+LINE_BYTES = 4096
+SOURCES = tuple(
+    dict.fromkeys(
+        str(Path(str(module.__file__)).resolve().parents[1])
+        for module in (stitchcore, stitch_worker)
+    )
+)
+PROVING = frozenset({"verify", "measure"})
+
+
+@dataclass(frozen=True)
+class Job:
+    """One compilation: the request's files, the key that the artifact must have, and what the
+    child is told. `expected` are the manifest's fields that were computed here."""
+
+    key: str
+    graph: bytes
+    meta: bytes
+    artifact: str
+    expected: Mapping[str, Any]
+    planner: str
+    jobs: int
+
+
+@dataclass(frozen=True)
+class Died:
+    """The child ended without a word, or was ended: `cause` in words. That counts as a death."""
+
+    cause: str
+
+
+@dataclass
+class Spent:
+    """Processor seconds of the child so far, by what for."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: {"compile": 0.0, "measure": 0.0})
+    _last: float = 0.0
+    _stage: str = ""
+
+    def add(self, stage: str, cpu: float) -> None:
+        """`cpu` seconds had been used when `stage` was reported; they count to the one before."""
+        purpose = "measure" if self._stage in PROVING else "compile"
+        self.seconds[purpose] = round(self.seconds[purpose] + max(0.0, cpu - self._last), 3)
+        self._last, self._stage = max(cpu, self._last), stage
+
+
+Progress = Callable[[str, int, int], None]
+
+
+def compile_alone(
+    job: Job,
+    limits: isolate.Limits,
+    log: Path,
+    progress: Progress,
+    stop: Callable[[], bool],
+    spent: Spent,
+) -> Unsigned | Refusal | Died | None:
+    """Run the child to its end. None: `stop` said that nobody wants the result any more.
+
+    `progress` is called at least every few seconds while the child lives. Raises OSError where no
+    child can be started.
+    """
+    environment = {"PYTHONPATH": os.pathsep.join(SOURCES), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as lines, log.open("wb") as errors:
+        try:
+            argv = [sys.executable, "-m", "stitch_worker.child", "."]
+            child = isolate.command(
+                argv, limits, environment=environment, stdout=writing, stderr=errors
+            )
+        finally:
+            os.close(writing)
+        try:
+            _hand_over(child.folder, job)
+            died = _follow(child, limits, lines, progress, stop, spent)
+            if died is not None:
+                return None if died.cause == "" else died
+            return _result(child, job, log)
+        finally:
+            child.stop()
+
+
+def _hand_over(folder: Path, job: Job) -> None:
+    """The child waits for `options.json`, which comes last."""
+    (folder / "request").mkdir()
+    (folder / "request" / "graph.pb").write_bytes(job.graph)
+    (folder / "request" / "meta.json").write_bytes(job.meta)
+    told = {"key": job.key, "planner": job.planner, "jobs": job.jobs}
+    (folder / ".options").write_text(json.dumps(told))
+    (folder / ".options").rename(folder / "options.json")
+
+
+def _follow(
+    child: isolate.Child,
+    limits: isolate.Limits,
+    lines: Any,
+    progress: Progress,
+    stop: Callable[[], bool],
+    spent: Spent,
+) -> Died | None:
+    """Until the child ends by itself with code 0: None; else why it did not."""
+    told = ("start", 0, 1)
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(lines, selectors.EVENT_READ)
+        while True:
+            if selector.select(TICK_SECONDS):
+                data = lines.read(65536)
+                if not data:
+                    selector.unregister(lines)
+                    return _ended(child)
+                *whole, rest = (rest + data).split(b"\n")
+                rest = rest[-LINE_BYTES:]
+                for line in whole:
+                    told = _line(line, spent) or told
+            progress(*told)
+            if stop():
+                return Died("")
+            if child.late():
+                return Died(f"it took longer than {limits.seconds:g} s")
+            if (broken := child.exceeded()) is not None:
+                return Died(f"it used {broken}")
+
+
+def _line(line: bytes, spent: Spent) -> tuple[str, int, int] | None:
+    """A progress line, None for anything else: the child may write what it likes."""
+    try:
+        told = json.loads(line[:LINE_BYTES])
+        stage, done, total = str(told["stage"])[:32], int(told["done"]), int(told["total"])
+        spent.add(stage, float(told["cpu"]))
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
+    return (stage if stage.isidentifier() else "unknown"), done, total
+
+
+def _ended(child: isolate.Child) -> Died | None:
+    """Its output is closed: give it a moment to end, or count it as hanging."""
+    deadline = time.monotonic() + 10
+    while (code := child.poll()) is None:
+        if time.monotonic() > deadline:
+            return Died("it closed its output and did not end")
+        time.sleep(0.02)
+    if code == 0:
+        return None
+    return Died(f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
+
+
+def _result(child: isolate.Child, job: Job, log: Path) -> Unsigned | Refusal | Died:
+    refused = child.folder / "refused.json"
+    try:
+        if refused.exists():
+            told = json.loads(read_regular(refused, 65536))
+            reason = Reason(told["reason"])
+            return Refusal(str(told["subject"])[:200], reason, str(told["detail"])[:500])
+        if not (child.folder / "unsigned" / package.MANIFEST).exists():
+            return Died(f"it left no answer (see {log})")
+        files = read_files(child.folder / "unsigned")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Died(f"its answer cannot be read: {error!r}")
+    except Refused as error:
+        return error.refusal
+    try:
+        check_files(job.artifact, files, job.expected)
+    except Refused as error:
+        return error.refusal
+    return Unsigned(job.artifact, files)

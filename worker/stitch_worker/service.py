@@ -1,0 +1,190 @@
+"""One request from the queue to its answer: what a task does, without Celery.
+
+Every step may be repeated and every process may die between any two of them: what is already done
+is found in the store and not done again. Graphs are never parsed here, only in the compile child.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from stitch_worker import attempts, unsigned
+from stitch_worker.answers import Answers, is_final, token_of
+from stitch_worker.attempts import Attempts
+from stitch_worker.compiling import Died, Job, Spent, compile_alone
+from stitch_worker.lease import SECONDS, Keeper, Lease, Leases
+from stitchcore import isolate
+from stitchcore.artifact import package
+from stitchcore.artifact.package import Unsigned
+from stitchcore.artifact.store import Store
+from stitchcore.device.records import DEVICES
+from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.options import Options
+from stitchcore.pipeline import KERNEL_ABI, key_of
+from stitchcore.request import Request
+
+KEY = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Service:
+    """What a worker works with. `target` and `tf` (minor version) are its own; `logs` is a folder
+    of this machine; `told` gets (event, key) for metrics and tests."""
+
+    store: Store
+    leases: Leases
+    target: str
+    tf: str
+    limits: isolate.Limits
+    logs: Path
+    planner: str = "exhaustive"
+    jobs: int = 1
+    lease_seconds: float = SECONDS
+    told: Callable[[str, str], None] = field(default=lambda event, key: None)
+
+
+def process(service: Service, key: str) -> str:
+    """Bring request `key` one step to its end, in this process's own time.
+
+    Returns what happened: "ready", "refused", "signing" (it waits for the signer), "held" (another
+    worker is at it), "again" (its compile child died for the first time), "lost" (another worker
+    took over). Raises Refused(STORE_UNREADABLE) where the store does not do its part, and OSError
+    where leases cannot be asked: try again later.
+    """
+    if not KEY.fullmatch(key):
+        raise Refused(key[:80], Reason.DIGEST_MISMATCH, "not a request's key")
+    lease = _acquired(service, key)
+    if isinstance(lease, str):
+        return lease
+    with Keeper(service.leases, lease, service.lease_seconds) as keeper:
+        answers = Answers(service.store, key, lease.token)
+        try:
+            return _process(service, key, answers, keeper)
+        except Refused as refused:
+            reason = refused.refusal.reason
+            if reason is Reason.LEASE_LOST:
+                return "lost"
+            if reason is Reason.STORE_UNREADABLE:
+                raise
+            answers.refused(refused.refusal, {})
+            return "refused"
+
+
+def _acquired(service: Service, key: str) -> Lease | str:
+    """The lease, or what makes it needless. Waits as long as a dead holder's lease may live: one
+    that is renewed meanwhile has a living holder, who finishes the work."""
+    deadline = time.monotonic() + service.lease_seconds * 1.2
+    while True:
+        answer = service.store.read_answer(key)
+        if (settled := _settled(service, answer)) is not None:
+            return settled
+        lease = service.leases.acquire(key, token_of(answer))
+        if lease is not None:
+            return lease
+        if time.monotonic() > deadline:
+            return "held"
+        time.sleep(min(0.5, service.lease_seconds / 10))
+
+
+def _settled(service: Service, answer: Mapping[str, Any] | None) -> str | None:
+    if is_final(answer):
+        return "refused"
+    if answer is not None and answer.get("status") == "ready":
+        if package.exists(service.store, str(answer.get("key"))):
+            return "ready"
+    return None
+
+
+def _process(service: Service, key: str, answers: Answers, keeper: Keeper) -> str:
+    settled = _settled(service, service.store.read_answer(key))
+    if settled is not None:
+        return settled  # who had the lease before us has done it
+    answers.pending("start")
+    job = _job(service, key)
+    if package.exists(service.store, job.artifact):
+        answers.ready(job.artifact, {})
+        return "ready"
+    if unsigned.waiting(service.store, job.artifact):
+        answers.pending("sign")
+        return "signing"
+    known = attempts.read(service.store, key)
+    refusal = attempts.verdict(known)
+    if refusal is not None:
+        answers.refused(refusal, {})
+        return "refused"
+    return _compile(service, job, known, answers, keeper)
+
+
+def _job(service: Service, key: str) -> Job:
+    """The request, which must be for this worker. Raises Refused."""
+    store = service.store
+    data = store.read("requests", key, "meta.json")
+    try:
+        meta = json.loads(data)
+        digest, target = str(meta["digest"]), str(meta["target"])
+        request = Request(digest, store.read("requests", key, "graph.pb"), meta)
+        found = (target, request.tf, int(meta.get("abi", KERNEL_ABI)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refused("meta.json", Reason.PARSE_ERROR, repr(error)) from error
+    if target != service.target or target not in DEVICES:
+        raise Refused(target, Reason.WRONG_TARGET, f"this worker is {service.target}")
+    if found != (service.target, service.tf, KERNEL_ABI):
+        detail = f"this worker has TensorFlow {service.tf}, ABI {KERNEL_ABI}"
+        raise Refused(f"TensorFlow {found[1]}, ABI {found[2]}", Reason.UNSUPPORTED_VERSION, detail)
+    options = Options(service.logs, service.logs, service.logs, planner=service.planner)
+    artifact = key_of(request, DEVICES[target], options)
+    expected = {"digest": digest, "target": target, "tf": service.tf, "abi": KERNEL_ABI}
+    return Job(key, request.graph, data, artifact, expected, service.planner, service.jobs)
+
+
+def _compile(service: Service, job: Job, known: Attempts, answers: Answers, keeper: Keeper) -> str:
+    store, key = service.store, job.key
+    known = structs.replace(known, started=known.started + 1)
+    attempts.write(store, key, known)
+    spent = Spent()
+
+    def progress(stage: str, done: int, total: int) -> None:
+        answers.pending(stage, done, total, spent=dict(spent.seconds))
+        service.told(stage, key)
+
+    service.told("compile", key)
+    log = service.logs / f"{key[:16]}.log"
+    result = compile_alone(job, service.limits, log, progress, keeper.lost.is_set, spent)
+    if result is None or not keeper.check():
+        return "lost"
+    ended = _with_end(known, result)
+    attempts.write(store, key, ended)
+    if isinstance(result, Died):
+        refusal = attempts.verdict(ended)
+        if refusal is None:
+            answers.pending("again", spent=dict(spent.seconds))
+            return "again"
+        answers.refused(refusal, spent.seconds)
+        return "refused"
+    if isinstance(result, Refusal):
+        answers.refused(result, spent.seconds)
+        return "refused"
+    return _hand_on(service, key, result, answers, spent)
+
+
+def _hand_on(service: Service, key: str, made: Unsigned, answers: Answers, spent: Spent) -> str:
+    """To the signer, who gives the answer."""
+    answers.pending("upload", spent=dict(spent.seconds))
+    origin = unsigned.Origin(key, answers.token, spent.seconds)
+    unsigned.upload(service.store, made, origin)
+    answers.pending("sign", spent=dict(spent.seconds))
+    service.told("signing", key)
+    return "signing"
+
+
+def _with_end(known: Attempts, result: Unsigned | Refusal | Died) -> Attempts:
+    deaths = (*known.deaths, result.cause) if isinstance(result, Died) else known.deaths
+    return structs.replace(known, ended=known.ended + 1, deaths=deaths)

@@ -1,0 +1,245 @@
+"""The signer: signs artifacts that workers made, after checking all that can be checked without
+reading a graph. The only process with the signing key; it has no broker and starts nothing.
+
+    python -m stitch_worker.signer --store URL --key FILE [--also-valid HEX] [--revoke KEY]
+        [--resign] [--once]
+
+It takes each `unsigned/<key>/`, recomputes the artifact's key from the request it was made for,
+checks manifest, names, sizes, hashes and library headers, writes the issue time, signs, publishes
+`artifacts/<key>/`, answers the request and removes `unsigned/<key>/`. What does not hold is refused
+with the reason. Compromised workers can so at worst publish a wrong artifact for a graph that was
+handed in, never for another.
+
+Rotation: start with the new key and `--also-valid` the old one's public half, `--resign` once when
+all clients know the new key, then drop the old. Revocation: `--revoke` puts an artifact's key into
+`revoked.json`, which rides on the gateway's answers, and removes the artifact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from stitch_worker import unsigned
+from stitch_worker.answers import Answers
+from stitch_worker.unsigned import Origin
+from stitchcore.artifact import manifest as manifests
+from stitchcore.artifact import package, sign
+from stitchcore.artifact.check import KEY, check_files
+from stitchcore.artifact.keys import artifact_key, settings_text
+from stitchcore.artifact.store import Store, open_store
+from stitchcore.errors import Reason, Refused
+
+log = logging.getLogger("stitch.signer")
+POLL_SECONDS = 0.5
+REVOKED, PUBLIC_KEYS = "revoked.json", "public_keys.json"
+
+
+@dataclass(frozen=True)
+class Signer:
+    """`key` signs; `public_keys` are its own and at most one other that is valid meanwhile."""
+
+    store: Store
+    key: Ed25519PrivateKey
+    public_keys: tuple[str, ...]
+    signature: str = "planner=exhaustive"
+    """The workers' Options.signature: part of an artifact's key."""
+
+
+def run_once(signer: Signer) -> dict[str, str]:
+    """Handle all that waits: what became of each artifact key ("signed" or a reason's value).
+
+    A store that does not answer leaves an artifact where it is, for the next round.
+    """
+    done: dict[str, str] = {}
+    for key in signer.store.list(unsigned.FOLDER):
+        try:
+            if unsigned.waiting(signer.store, key):
+                done[key] = _handle(signer, key)
+        except Refused as refused:
+            done[key] = refused.refusal.reason.value
+            log.warning("%s", refused.refusal)
+    return done
+
+
+def _handle(signer: Signer, key: str) -> str:
+    store = signer.store
+    origin = None
+    try:
+        try:
+            origin = msgspec.json.decode(
+                store.read(unsigned.FOLDER, key, unsigned.MARKER), type=Origin
+            )
+        except msgspec.DecodeError as error:
+            raise Refused(key, Reason.BAD_ARTIFACT, str(error)) from error
+        _sign(signer, key, origin)
+        outcome = "signed"
+        _answer(store, origin, key, None)
+    except Refused as refused:
+        if refused.refusal.reason is Reason.STORE_UNREADABLE:
+            raise
+        outcome = refused.refusal.reason.value
+        log.warning("refused %s: %s", key[:16], refused.refusal)
+        if origin is not None and KEY.fullmatch(origin.request):
+            _answer(store, origin, key, refused)
+    store.delete(unsigned.FOLDER, key)
+    return outcome
+
+
+def _answer(store: Store, origin: Origin, key: str, refused: Refused | None) -> None:
+    answers = Answers(store, origin.request, origin.token)
+    try:
+        if refused is None:
+            answers.ready(key, origin.spent)
+        else:
+            answers.refused(refused.refusal, origin.spent)
+    except Refused as stale:
+        if stale.refusal.reason is not Reason.LEASE_LOST:
+            raise
+        # a later worker answers by itself, and finds what was signed
+
+
+def _sign(signer: Signer, key: str, origin: Origin) -> None:
+    """Check and publish one artifact. Raises Refused."""
+    store = signer.store
+    if not KEY.fullmatch(key) or not KEY.fullmatch(origin.request):
+        raise Refused(key[:80], Reason.BAD_ARTIFACT, "not a key")
+    if package.exists(store, key) or key in revoked(store):
+        return
+    names = [name for name in store.list(unsigned.FOLDER, key) if name != unsigned.MARKER]
+    files = {name: store.read(unsigned.FOLDER, key, name) for name in names}
+    try:
+        meta = json.loads(store.read("requests", origin.request, "meta.json"))
+        tf = ".".join(str(meta["tf"]).split(".")[:2])
+        expected = {"digest": str(meta["digest"]), "target": str(meta["target"]), "tf": tf}
+        preserve = [str(name) for name in meta.get("preserve", ())]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused("meta.json", Reason.PARSE_ERROR, repr(error)) from error
+    manifest = check_files(key, files, expected)
+    recomputed = artifact_key(
+        manifest.digest,
+        "",
+        manifest.target,
+        manifest.tf,
+        manifest.abi,
+        manifest.compiler,
+        settings_text(signer.signature, preserve),
+    )
+    if recomputed != key:
+        detail = f"its contents have the key {recomputed[:16]}"
+        raise Refused(f"artifact {key[:16]}", Reason.DIGEST_MISMATCH, detail)
+    issued = msgspec.structs.replace(manifest, issued=int(time.time()))
+    data = manifests.encode(issued)
+    signed = {
+        **files,
+        package.MANIFEST: data,
+        package.SIGNATURE: sign.sign(signer.key, data),
+    }
+    store.publish(signed, package.SIGNATURE, "artifacts", key)
+    log.info("signed %s", key[:16])
+
+
+# ---- keys --------------------------------------------------------------------------------------
+def announce(signer: Signer) -> None:
+    """Write which public keys are valid, for the gateway to hand on."""
+    data = json.dumps({"public_keys": list(signer.public_keys)}).encode()
+    signer.store.write(data, PUBLIC_KEYS)
+
+
+def revoked(store: Store) -> tuple[str, ...]:
+    """Keys of artifacts that no job may load any more."""
+    if not store.exists(REVOKED):
+        return ()
+    try:
+        return tuple(str(one) for one in json.loads(store.read(REVOKED))["artifacts"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Refused(REVOKED, Reason.STORE_UNREADABLE, repr(error)) from error
+
+
+def revoke(store: Store, keys: Sequence[str]) -> None:
+    """Add to the revocation list, then remove the artifacts."""
+    listed = sorted({*revoked(store), *keys})
+    store.write(json.dumps({"artifacts": listed}).encode(), REVOKED)
+    for key in keys:
+        store.delete("artifacts", key)
+
+
+def resign(signer: Signer) -> int:
+    """Sign again with `signer.key` what another valid key signed; how many. What no valid key
+    signed is left as it is, and said."""
+    count = 0
+    for key in signer.store.list("artifacts"):
+        if not package.exists(signer.store, key):
+            continue
+        data = signer.store.read("artifacts", key, package.MANIFEST)
+        signature = signer.store.read("artifacts", key, package.SIGNATURE)
+        if sign.verify(sign.public_hex(signer.key), signature, data):
+            continue
+        if not any(sign.verify(public, signature, data) for public in signer.public_keys):
+            log.warning("%s is signed by no valid key", key[:16])
+            continue
+        signer.store.write(sign.sign(signer.key, data), "artifacts", key, package.SIGNATURE)
+        count += 1
+    return count
+
+
+# ---- the process -------------------------------------------------------------------------------
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Sign until SIGTERM or SIGINT."""
+    given = _arguments(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    key = sign.load_or_create_key(given.key)
+    public = (sign.public_hex(key), *given.also_valid)
+    if len(public) > 2:
+        raise SystemExit("at most two public keys are valid at a time")
+    signer = Signer(open_store(given.store), key, public, f"planner={given.planner}")
+    announce(signer)
+    if given.revoke:
+        revoke(signer.store, given.revoke)
+        return 0
+    if given.resign:
+        log.info("%d artifacts signed again", resign(signer))
+        return 0
+    if given.once:
+        run_once(signer)
+        return 0
+    _serve(signer)
+    return 0
+
+
+def _serve(signer: Signer) -> None:
+    end = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: end.set())
+    while not end.wait(POLL_SECONDS):
+        try:
+            run_once(signer)
+        except Refused as refused:
+            log.warning("%s", refused.refusal)
+            end.wait(5.0)
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m stitch_worker.signer")
+    parser.add_argument("--store", required=True, help="folder or fsspec URL")
+    parser.add_argument("--key", type=Path, required=True, help="file of the Ed25519 key")
+    parser.add_argument("--also-valid", action="append", default=[], metavar="HEX")
+    parser.add_argument("--planner", default="exhaustive")
+    parser.add_argument("--revoke", action="append", default=[], metavar="KEY")
+    parser.add_argument("--resign", action="store_true")
+    parser.add_argument("--once", action="store_true")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

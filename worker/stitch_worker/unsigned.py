@@ -1,0 +1,38 @@
+"""Artifacts on their way from a worker to the signer: `unsigned/<key>/` in the store.
+
+`request.json`, written last, says for which request and under which token it was made, so that the
+signer can answer; a folder without it is not finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from stitchcore.artifact.package import Unsigned
+from stitchcore.artifact.store import Store
+
+FOLDER, MARKER = "unsigned", "request.json"
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The request an artifact was made for, the fencing token of its maker, what it cost."""
+
+    request: str
+    token: int
+    spent: dict[str, float] = {}
+
+
+def upload(store: Store, made: Unsigned, origin: Origin) -> bool:
+    """Hand an artifact to the signer; False when one of this key is waiting already.
+
+    Raises Refused(STORE_UNREADABLE).
+    """
+    files: Mapping[str, bytes] = {**made.files, MARKER: msgspec.json.encode(origin)}
+    return store.publish(files, MARKER, FOLDER, made.key)
+
+
+def waiting(store: Store, key: str) -> bool:
+    """Whether a finished artifact of this key waits for the signer."""
+    return store.exists(FOLDER, key, MARKER)
