@@ -12,6 +12,7 @@
 | STITCH_WORKER_MEMORY | resident bytes the worker may use | 8 GiB |
 | STITCH_WORKER_SECONDS | seconds the worker may take for one graph | 600 |
 | STITCH_WAIT | seconds `stitch run --wait` holds the first step back | 600 |
+| STITCH_BROKER | URL of the broker (`python -m stitch_worker`) | redis://127.0.0.1:6379/0 |
 
 Variables of the job side are read in `inject/settings.py`, in the job's process.
 """
@@ -72,6 +73,11 @@ def read(environment: Mapping[str, str]) -> Options:
 def of_this_process() -> Options:
     """Options of this process's environment."""
     return read(os.environ)
+
+
+def broker_url(environment: Mapping[str, str]) -> str:
+    """The broker's URL, which may hold a password."""
+    return environment.get("STITCH_BROKER") or "redis://127.0.0.1:6379/0"
 
 
 def _number(

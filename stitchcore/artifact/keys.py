@@ -20,14 +20,23 @@ def content_key(kind: str, parts: Iterable[bytes | str]) -> str:
 
 
 def artifact_key(
-    digest: str, signature: str, target: str, tf: str, abi: int, compiler: str, options: str
+    digest: str,
+    signature: str,
+    target: str,
+    tf: str,
+    abi: int,
+    compiler: str,
+    options: str,
+    code: str | None = None,
 ) -> str:
     """Key of an artifact: graph digest, input signature, target, TF minor, ABI, compiler, options,
     and this compiler's own code, so that a mended compiler never answers with an old artifact.
 
     `signature` is the text of the input shapes and types, `tf` is "2.21" (the minor version).
+    `code` is the version of the code that made it, where that is another process's.
     """
-    parts = (digest, signature, target, tf, str(abi), compiler, options, code_version())
+    made_by = code_version() if code is None else code
+    parts = (digest, signature, target, tf, str(abi), compiler, options, made_by)
     return content_key("artifact", parts)
 
 

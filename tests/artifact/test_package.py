@@ -42,8 +42,8 @@ def test_round_trip(published: tuple[Store, str]) -> None:
 @pytest.mark.parametrize(
     ("file", "change", "reason"),
     [
-        ("kernels_01.so", lambda data: data[:-1], Reason.BAD_ARTIFACT),
-        ("kernels_00.so", lambda data: b"X" + data[1:], Reason.BAD_ARTIFACT),
+        (MANIFEST.libraries[1].file, lambda data: data[:-1], Reason.BAD_ARTIFACT),
+        (MANIFEST.libraries[0].file, lambda data: b"X" + data[1:], Reason.BAD_ARTIFACT),
         ("manifest.json", lambda data: data.replace(b"v3", b"v4"), Reason.BAD_SIGNATURE),
         ("manifest.sig", lambda data: bytes(64), Reason.BAD_SIGNATURE),
     ],

@@ -143,6 +143,7 @@ def _follow(
                 rest = rest[-LINE_BYTES:]
                 for line in whole:
                     told = _line(line, spent) or told
+                    progress(*told)
             progress(*told)
             if stop():
                 return Died("")

@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from stitch_worker.compiling import Died, Job, Spent, compile_alone
 from stitch_worker.lease import SECONDS, Keeper, Lease, Leases
 from stitchcore import isolate
 from stitchcore.artifact import package
+from stitchcore.artifact.keys import code_version
 from stitchcore.artifact.package import Unsigned
 from stitchcore.artifact.store import Store
 from stitchcore.device.records import DEVICES
@@ -48,7 +49,7 @@ class Service:
     planner: str = "exhaustive"
     jobs: int = 1
     lease_seconds: float = SECONDS
-    told: Callable[[str, str], None] = field(default=lambda event, key: None)
+    told: Callable[[str, str], None] = lambda event, key: None
 
 
 def process(service: Service, key: str) -> str:
@@ -178,8 +179,10 @@ def _compile(service: Service, job: Job, known: Attempts, answers: Answers, keep
 def _hand_on(service: Service, key: str, made: Unsigned, answers: Answers, spent: Spent) -> str:
     """To the signer, who gives the answer."""
     answers.pending("upload", spent=dict(spent.seconds))
-    origin = unsigned.Origin(key, answers.token, spent.seconds)
+    service.told("upload", key)
+    origin = unsigned.Origin(key, code_version(), answers.token, spent.seconds)
     unsigned.upload(service.store, made, origin)
+    service.told("uploaded", key)
     answers.pending("sign", spent=dict(spent.seconds))
     service.told("signing", key)
     return "signing"

@@ -31,7 +31,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from stitch_worker import unsigned
-from stitch_worker.answers import Answers
+from stitch_worker.answers import Answers, token_of
 from stitch_worker.unsigned import Origin
 from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact import package, sign
@@ -97,16 +97,15 @@ def _handle(signer: Signer, key: str) -> str:
 
 
 def _answer(store: Store, origin: Origin, key: str, refused: Refused | None) -> None:
-    answers = Answers(store, origin.request, origin.token)
-    try:
-        if refused is None:
-            answers.ready(key, origin.spent)
-        else:
-            answers.refused(refused.refusal, origin.spent)
-    except Refused as stale:
-        if stale.refusal.reason is not Reason.LEASE_LOST:
-            raise
-        # a later worker answers by itself, and finds what was signed
+    """Ready is a fact whoever holds the lease by now. A refusal is told unless a later worker is
+    building anew; one that only saw the artifact wait ("sign") is not coming back for it."""
+    current = store.read_answer(origin.request)
+    later = token_of(current) > origin.token and (current or {}).get("stage") != "sign"
+    answers = Answers(store, origin.request, max(origin.token, token_of(current)))
+    if refused is None:
+        answers.ready(key, origin.spent)
+    elif not later:
+        answers.refused(refused.refusal, origin.spent)
 
 
 def _sign(signer: Signer, key: str, origin: Origin) -> None:
@@ -134,6 +133,7 @@ def _sign(signer: Signer, key: str, origin: Origin) -> None:
         manifest.abi,
         manifest.compiler,
         settings_text(signer.signature, preserve),
+        origin.code,
     )
     if recomputed != key:
         detail = f"its contents have the key {recomputed[:16]}"

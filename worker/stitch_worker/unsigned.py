@@ -17,9 +17,11 @@ FOLDER, MARKER = "unsigned", "request.json"
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The request an artifact was made for, the fencing token of its maker, what it cost."""
+    """The request an artifact was made for, by which code (part of its key, and in a rolling update
+    not the signer's own), the fencing token of its maker, what it cost."""
 
     request: str
+    code: str
     token: int
     spent: dict[str, float] = {}
 

@@ -1,0 +1,113 @@
+"""One worker: finds out what it is, and consumes the one queue of requests it can answer.
+
+    python -m stitch_worker --broker redis://... --store /path/or/url
+
+The broker's URL holds a password: give it by STITCH_BROKER instead where others can see the
+process list. Ends at SIGTERM after the running task, or after its grace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+
+# Celery reads this when it is imported: SIGTERM gives running tasks their grace, then ends them.
+os.environ.setdefault("REMAP_SIGTERM", "SIGQUIT")
+
+from stitch_worker.app import broker_for, make_app
+from stitch_worker.lease import SECONDS, open_leases
+from stitch_worker.service import Service
+from stitchcore import isolate
+from stitchcore.artifact.store import open_store
+from stitchcore.device.host import host
+from stitchcore.errors import Refused
+from stitchcore.options import broker_url
+from stitchcore.queues import queue_name
+from stitchcore.target.toolchain import find_compiler
+
+log = logging.getLogger("stitch.worker")
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    told: Callable[[str, str], None] = lambda event, key: None,
+) -> int:
+    """Consume until a signal; `told` hears of every stage (event, request key). Returns 2 where
+    this machine cannot serve."""
+    given = _arguments(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    try:
+        machine, tf = host(), tensorflow_minor()
+        find_compiler()
+    except Refused as refused:
+        log.error("this machine cannot serve: %s", refused.refusal)
+        return 2
+    if network := isolate.network_open():
+        log.warning("compile children can reach the network here: %s", network)
+    url = given.broker or broker_url(os.environ)
+    service = Service(
+        open_store(given.store),
+        open_leases(given.leases or url, given.store, given.lease_seconds),
+        machine.target,
+        tf,
+        isolate.Limits(given.seconds, given.memory, int(given.seconds * machine.cores)),
+        given.logs or Path(tempfile.mkdtemp(prefix="stitch-worker-")),
+        given.planner,
+        given.jobs or machine.cores,
+        given.lease_seconds,
+        told,
+    )
+    broker = broker_for(
+        url,
+        given.seconds,
+        concurrency=given.concurrency,
+        heartbeat=given.heartbeat,
+        visibility=given.visibility,
+        grace=given.grace,
+    )
+    app = make_app(service, broker)
+    queue = queue_name(service.target, service.tf)
+    log.info("%s, TensorFlow %s: consuming %s", service.target, service.tf, queue)
+    name = f"{queue}.{os.getpid()}@%h"
+    app.worker_main(["worker", "--loglevel=WARNING", "-n", name, "--without-gossip"])
+    return 0
+
+
+def tensorflow_minor() -> str:
+    """The installed TensorFlow's "2.21", without importing it. Raises Refused(NO_TENSORFLOW)."""
+    from stitchcore.errors import Reason
+
+    for package in ("tensorflow", "tensorflow-cpu", "tensorflow-intel"):
+        try:
+            return ".".join(metadata.version(package).split(".")[:2])
+        except metadata.PackageNotFoundError:
+            continue
+    raise Refused("worker", Reason.NO_TENSORFLOW, "install the version that your jobs have")
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m stitch_worker")
+    parser.add_argument("--broker", default="", help="redis:// or amqp:// URL (or STITCH_BROKER)")
+    parser.add_argument("--store", required=True, help="folder or fsspec URL")
+    parser.add_argument("--leases", default="", help="Redis URL for leases, where not the broker")
+    parser.add_argument("--concurrency", type=int, default=1, help="requests at a time")
+    parser.add_argument("--jobs", type=int, default=0, help="compilers at a time (0: cores)")
+    parser.add_argument("--planner", default="exhaustive")
+    parser.add_argument("--seconds", type=float, default=600.0, help="longest compilation")
+    parser.add_argument("--memory", type=int, default=8 * 2**30, help="bytes of a compilation")
+    parser.add_argument("--logs", type=Path, help="folder of the compile children's output")
+    parser.add_argument("--heartbeat", type=Path, help="file to touch while consuming")
+    parser.add_argument("--visibility", type=float, help="seconds; Redis only")
+    parser.add_argument("--grace", type=float, help="seconds for a running task at shutdown")
+    parser.add_argument("--lease-seconds", type=float, default=SECONDS)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
