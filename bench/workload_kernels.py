@@ -27,7 +27,7 @@ from stitchcore.hlo.parse import parse
 from stitchcore.plan.pattern import Pattern, Plan
 from stitchcore.stages import BuildOptions, compile_module
 from stitchcore.target.cpu_runtime import CpuKernel
-from stitchcore.verify.capture import plausible
+from stitchcore.verify.capture import integer_limit, plausible
 from stitchcore.verify.kernels import KernelCheck, check_kernel
 
 CAPTURES = 3
@@ -55,7 +55,8 @@ def on_captured(made: CompiledModule, loaded: Sequence[CpuKernel]) -> dict[int, 
             checks.append(check_kernel(pattern, plan.module, lambda _: outputs, {}, given))
         return outputs
 
-    given = plausible(made.module.entry.parameters, {}, 0)
+    integers = integer_limit(made.module, {})
+    given = plausible(made.module.entry.parameters, {}, 0, integers)
     interpret(made.plan, given, {}, launch)
     return found
 

@@ -93,6 +93,26 @@ class Refusal:
         return f"{self.subject}: {self.reason.value}" + (f" ({self.detail})" if self.detail else "")
 
 
+class CheckFailed(Exception):
+    """A check that is part of an operation's meaning does not hold for this data; the message is
+    the one that the framework would raise."""
+
+    @classmethod
+    def of(cls, message: str, reported: int) -> CheckFailed:
+        """`message` with the reported value, where it has a place for one."""
+        return cls(message.replace(REPORTED, str(reported)))
+
+
+REPORTED = "{}"
+"""Where a check's message names the value that did not pass."""
+
+
+def worse(first: int, second: int) -> int:
+    """Of two reported values the one TensorFlow names: the least if negative, else the most."""
+    low = min(first, second)
+    return low if low < 0 else max(first, second)
+
+
 class Refused(Exception):
     """Raised inside a stage when its whole input must be refused; carries the Refusal."""
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from stitchcore.artifact.launch import RegionProgram
 from stitchcore.device.records import Device
-from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.errors import CheckFailed, Reason, Refusal, Refused
 from stitchcore.hlo.module import Module
 from stitchcore.program import Build
 from stitchcore.stages import Progress
-from stitchcore.target.cpu_runtime import CheckFailed, CpuKernel, load_library
+from stitchcore.target.cpu_runtime import CpuKernel, load_library
 from stitchcore.verify.measure import Comparison, Ratio, paired_ratio
 from stitchcore.verify.region import (
     SLOWER,

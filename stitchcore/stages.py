@@ -21,7 +21,7 @@ from stitchcore.edited import Edited, Source
 from stitchcore.emit import c as emit_c
 from stitchcore.emit import cuda as emit_cuda
 from stitchcore.errors import Reason, Refusal, Refused
-from stitchcore.hlo import opcodes
+from stitchcore.hlo import checks, opcodes
 from stitchcore.hlo.expand import expand
 from stitchcore.hlo.instruction import Computation, computation, instruction
 from stitchcore.hlo.module import Module
@@ -187,7 +187,7 @@ def _import(state: State) -> State:
 
 def _simplify(state: State) -> State:
     """Composites into primitives, and both to a fixed point."""
-    return replace(state, module=expand(state.module).module)
+    return replace(state, module=checks.keep(state.module, expand(state.module).module))
 
 
 def _load_module(state: State, text: Edited) -> State:

@@ -26,7 +26,7 @@ from stitchcore.plan.canonical import pattern_module
 from stitchcore.plan.pattern import Pattern, Plan
 from stitchcore.stages import compiled
 from stitchcore.target.cpu_runtime import CpuKernel
-from stitchcore.verify.capture import arguments
+from stitchcore.verify.capture import arguments, integer_limit
 from stitchcore.verify.kernels import KernelCheck, check_kernel
 from stitchcore.verify.measure import Ratio, paired_ratio
 
@@ -112,7 +112,8 @@ def parse_bindings(given: Sequence[str], plan: Plan, output: common.Output) -> d
 
 
 def _captured(plan: Plan, bindings: Mapping[str, int]) -> Mapping[Computation, Mapping[Any, Array]]:
-    given = arguments(plan.module.entry.parameters, bindings, 0)
+    integers = integer_limit(plan.module, bindings)
+    given = arguments(plan.module.entry.parameters, bindings, 0, integers=integers)
     return captured_inputs(plan, given, bindings)
 
 

@@ -129,7 +129,7 @@ class _C(Renderer):
         for symbol in kernel.symbols:
             self.emit(f"(void){symbol};")
         for error in checks:
-            self.emit(f"bool failed_{error} = false;")
+            self.emit(f"int64_t low_{error} = INT64_MAX, high_{error} = INT64_MIN;")
         self.ranges = dict.fromkeys(kernel.symbols, (0, _LARGEST_EXTENT))
         self.streamed = self.stream_flags(kernel, section)
         self.open(self.loop_head(section.variable, "task_begin", "task_end"))
@@ -140,7 +140,8 @@ class _C(Renderer):
             self.emit("st_stream_end();")
         result = "0"
         for error in reversed(checks):
-            result = f"failed_{error} ? {error + 1} : {result}"
+            failed = f"st_failed({error}, low_{error}, high_{error})"
+            result = f"low_{error} <= high_{error} ? {failed} : {result}"
         self.emit(f"return {result};")
         self.close()
 
@@ -301,7 +302,8 @@ class _C(Renderer):
             for a in sums
         ]
         failures = sorted({s.error for s in statements(loop.body) if isinstance(s, Check)})
-        clauses += [f" reduction(|| : failed_{error})" for error in failures]
+        for error in failures:
+            clauses.append(f" reduction(min : low_{error}) reduction(max : high_{error})")
         if hinted(loop):
             self.open("")
             self.stream_begin(loop, begin)
@@ -363,8 +365,14 @@ class _C(Renderer):
         self.emit(f"{kind} {buffer.name}[{index_text(size_of(buffer))}] ST_ALIGNED;")
 
     def check(self, statement: Check) -> None:
-        condition = self.expression(statement.condition)
-        self.emit(f"failed_{statement.error} = failed_{statement.error} || !({condition});")
+        """The range of what failed; empty, so low above high, while nothing did."""
+        condition, reported = map(self.expression, (statement.condition, statement.reported))
+        for name, none, better in (("low", "INT64_MAX", "<"), ("high", "INT64_MIN", ">")):
+            kept = f"{name}_{statement.error}"
+            self.open("")
+            self.emit(f"const int64_t given = ({condition}) ? {none} : ({reported});")
+            self.emit(f"{kept} = given {better} {kept} ? given : {kept};")
+            self.close()
 
 
 def _whole_vectors(loop: Loop) -> list[tuple[Index, Index]]:

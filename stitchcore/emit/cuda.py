@@ -4,11 +4,13 @@ One `__global__` per kernel, phases separated by a grid barrier (AStitch's globa
 kernel of several phases needs a cooperative launch of at most one wave:
 
     extern "C" __global__ void NAME(void *const *buffers, const int64_t *symbols, char *scratch,
-                                    unsigned *arrived, int *failed)
+                                    unsigned *arrived, long long *failed)
 
 `buffers` and `symbols` as on the CPU (docs/contracts.md 2), in device memory. `arrived` points to a
-zero before each launch; `failed[e]` becomes 1 when check e fails. Blocks have THREADS threads and
-`shared_bytes(kernel)` bytes of dynamic shared memory; tasks are dealt to blocks by grid stride.
+zero before each launch. `failed[2e]` and `failed[2e + 1]`, before it the largest and the smallest
+int64, become the range of what check e reports; it failed where the first is at most the second.
+Blocks have THREADS threads and `shared_bytes(kernel)` bytes of dynamic shared memory; tasks are
+dealt to blocks by grid stride.
 """
 
 from __future__ import annotations
@@ -140,7 +142,7 @@ class _Cuda(Renderer):
             f"{'' if b in stored else 'const '}{MEMORY_TYPES[b.dtype]} *{b.name}" for b in used
         ]
         arguments += [f"long {symbol}" for symbol in kernel.symbols]
-        arguments += ["char *shared", "int *failed", "long first_task", "long tasks"]
+        arguments += ["char *shared", "long long *failed", "long first_task", "long tasks"]
         self.open(f"ST_INLINE void {name}({', '.join(arguments)})")
         self.shared_offset = 0
         variable = section.variable
@@ -158,7 +160,7 @@ class _Cuda(Renderer):
         self.open(
             f'extern "C" __global__ void __launch_bounds__({THREADS}) {kernel.name}('
             "void *const *buffers, const int64_t *symbols, char *scratch, unsigned *arrived,"
-            " int *failed)"
+            " long long *failed)"
         )
         self.emit("extern __shared__ __align__(16) char shared[];")
         for position, symbol in enumerate(kernel.symbols):
@@ -217,5 +219,8 @@ class _Cuda(Renderer):
         self.shared_offset += _bytes(buffer)
 
     def check(self, statement: Check) -> None:
-        condition = self.expression(statement.condition)
-        self.emit(f"if (!({condition})) failed[{statement.error}] = 1;")
+        condition, reported = map(self.expression, (statement.condition, statement.reported))
+        self.open(f"if (!({condition}))")
+        self.emit(f"atomicMin(failed + {2 * statement.error}, (long long)({reported}));")
+        self.emit(f"atomicMax(failed + {2 * statement.error + 1}, (long long)({reported}));")
+        self.close()

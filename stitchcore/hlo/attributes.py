@@ -211,6 +211,9 @@ DEFAULTS: Mapping[str, Hashable] = {
 COMPUTATIONS = frozenset({"to_apply", "condition", "body", "calls", "select", "scatter"})
 """Attributes that name one computation. `branch_computations` names several."""
 
+CHECK_TARGET = "stitch.check"
+"""The custom_call_target of a check in HLO text; its message is the backend_config."""
+
 IGNORED = frozenset(
     {
         "metadata",
@@ -221,6 +224,7 @@ IGNORED = frozenset(
         "statistics",
         "result_accuracy",
         "original_value",
+        "operand_layout_constraints",
     }
 )
 """Attributes that do not change what is computed on one device."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.errors import Reason, Refused
+from stitchcore.errors import CheckFailed, Reason, Refused, worse
 from stitchcore.hlo import evaluate_indexed as indexed
 from stitchcore.hlo import evaluate_library as library
 from stitchcore.hlo import evaluate_movement as movement
@@ -55,7 +55,7 @@ def evaluate(
 
     `arguments` are one array per parameter, in storage types (tuples of arrays for tuples). Raises
     ValueError when one does not fit its parameter, Refused(UNSUPPORTED_OPCODE) for what numpy
-    cannot compute.
+    cannot compute, CheckFailed where a check does not hold.
     """
     outputs = module.outputs
     values = evaluate_all(module, arguments, bindings, precision, set(outputs), forced)
@@ -206,6 +206,15 @@ def _elementwise(run: Run, node: Instruction, operands: list[Array]) -> Array:
     )
 
 
+def _check(run: Run, node: Instruction, operands: list[Array]) -> Array:
+    """The first operand. Raises CheckFailed where the second is false."""
+    value, holds = operands
+    if not np.all(holds):
+        failed = value[~holds] if value.dtype.kind in "iu" else np.zeros(1, np.int64)
+        raise CheckFailed.of(node["message"], worse(int(failed.min()), int(failed.max())))
+    return value
+
+
 def _constant(run: Run, node: Instruction, operands: list[Array]) -> Array:
     return widen(node["value"].array, node.shape.dtype, run.precision)
 
@@ -292,6 +301,7 @@ def operands_dtype(node: Instruction) -> str:
 
 
 _FUNCTIONS: Mapping[str, Callable[[Run, Instruction, list[Value]], Value]] = {
+    op.CHECK: _check,
     op.CONSTANT: _constant,
     op.IOTA: _precise(movement.iota),
     op.TUPLE: lambda run, node, operands: tuple(operands),

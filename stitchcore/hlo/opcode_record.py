@@ -13,6 +13,7 @@ from stitchcore.hlo.shape import DTYPES
 
 Kind = Literal[
     "elementwise",  # one output element from the same element of each operand
+    "check",  # the first operand's element; an error where the second operand's is false
     "reduce",
     "movement",  # elements only move; index maps say where
     "constant",

@@ -15,7 +15,8 @@ Attribute values (names as in HLO text; every extent may be a Dim):
   window: tuple of attributes.WindowDim, one per dimension |
   while condition, body: Computation | conditional branch_computations: tuple[Computation, ...]
   (true, then false, when the predicate is pred) | rng distribution: str, unique: int |
-  rng-bit-generator algorithm: str | batch-norm-* epsilon: float, feature_index: int.
+  check message: str (at {} the integer that did not pass) | rng-bit-generator algorithm: str |
+  batch-norm-* epsilon: float, feature_index: int.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ CONVERT = "convert"
 BITCAST_CONVERT = "bitcast-convert"
 REDUCE_PRECISION = "reduce-precision"
 COMPARE = "compare"
+CHECK = "check"
 SELECT = "select"
 CLAMP = "clamp"
 ADD = "add"
@@ -260,6 +262,7 @@ _OTHERS = (
     plain(PAD, "movement", 2, "padding"),
     plain(CONCATENATE, "movement", None, "dimensions"),
     plain(REVERSE, "movement", 1, "dimensions"),
+    plain(CHECK, "check", 2, "message", flops=1),
     plain(REDUCE, "reduce", None, "dimensions", "to_apply", flops=1),
     plain(
         GATHER,
@@ -372,7 +375,9 @@ DECISIONS: frozenset[str] = frozenset(
 )
 """Opcodes whose result jumps where their float operand crosses a threshold."""
 
-STITCHABLE_KINDS: frozenset[str] = frozenset({"elementwise", "movement", "reduce", "constant"})
+POINTWISE = frozenset({"elementwise", "check"})
+"""Kinds whose result's element comes from the same element of each operand."""
+STITCHABLE_KINDS: frozenset[str] = POINTWISE | {"movement", "reduce", "constant"}
 
 
 def record(name: str) -> Opcode:

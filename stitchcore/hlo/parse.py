@@ -8,6 +8,7 @@ meets its caller: entry parameters and results must be row-major.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -202,11 +203,24 @@ def _instruction(
     if attributes is None:
         attributes = _attributes(state, opcode, rest, end + 1)
         state.attributes[opcode, rest] = attributes
+    if attributes.get("custom_call_target") == _CHECK_TARGET:
+        opcode, attributes = op.CHECK, _check_message(attributes, end + 1)
     node = _build(state, opcode, shape, inner, attributes, values, rest, (label, begin))
     if names and opcode != op.PARAMETER:
         before = state.provenance.get(node, ())
         state.provenance[node] = before + tuple(n for n in names if n not in before)
     return node, head.group(1) is not None, label
+
+
+_CHECK_TARGET = f'"{codecs.CHECK_TARGET}"'
+
+
+def _check_message(attributes: dict[str, Hashable], column: int) -> dict[str, Hashable]:
+    """A check is written as a custom call whose configuration is its message."""
+    try:
+        return {"message": json.loads(str(attributes["backend_config"]))}
+    except (KeyError, ValueError):
+        raise ScanError(column, "a check without its message") from None
 
 
 def _origins(metadata: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ that only this package reads. Sharing numbers (`unique`) travel as a frontend at
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 
 from stitchcore.hlo import attributes as codecs
@@ -106,7 +107,8 @@ def _computation_text(
     lines = [f"{title}({signature}) -> {computation.root.shape} {{"]
     for node, label in numbered.items():
         root = "ROOT " if node is computation.root else ""
-        text = f"  {root}%{label} = {node.shape} {node.opcode}({_inside(node, numbered)})"
+        opcode = op.CUSTOM_CALL if node.opcode == op.CHECK else node.opcode
+        text = f"  {root}%{label} = {node.shape} {opcode}({_inside(node, numbered)})"
         text += _attribute_text(node, called)
         origins = provenance.get(node)
         if origins:
@@ -127,6 +129,9 @@ def _inside(node: Instruction, numbered: Mapping[Instruction, str]) -> str:
 def _attribute_text(node: Instruction, called: Mapping[Computation, str]) -> str:
     if node.opcode in (op.PARAMETER, op.CONSTANT):
         return ""
+    if node.opcode == op.CHECK:
+        message = json.dumps(node["message"])
+        return f', custom_call_target="{codecs.CHECK_TARGET}", backend_config={message}'
     texts = []
     for name, value in node.attributes:
         if isinstance(value, Computation):

@@ -157,6 +157,12 @@ def decided_select(node: Instruction) -> Instruction | None:
     return None if value is None else (on_true if value else on_false)
 
 
+def held_check(node: Instruction) -> Instruction | None:
+    """A check that always holds."""
+    value, predicate = node.operands
+    return value if _splat_value(predicate) is True else None
+
+
 def same_type_convert(node: Instruction) -> Instruction | None:
     operand = node.operands[0]
     return operand if operand.shape == node.shape else None

@@ -95,7 +95,7 @@ def _opaque(order: Sequence[Instruction]) -> set[Instruction]:
     """What is cut out: opcodes without a rule, bounded shapes, and elements of such tuples."""
     found: set[Instruction] = set()
     for node in order:
-        ruled = node.opcode in _RULES or op.record(node.opcode).kind == "elementwise"
+        ruled = node.opcode in _RULES or op.record(node.opcode).kind in op.POINTWISE
         inner = node.opcode == op.GET_TUPLE_ELEMENT and node.operands[0] in found
         carried = node.shape.elements is not None and any(
             o in found for o in node.operands if o.shape.elements is not None

@@ -63,6 +63,7 @@ RULES: tuple[NamedRule, ...] = (
     _rule(rules_algebra.small_power, op.POWER),
     _rule(rules_algebra.involution, op.NOT, op.NEGATE),
     _rule(rules_algebra.decided_select, op.SELECT),
+    _rule(rules_algebra.held_check, op.CHECK),
     _rule(rules_algebra.same_type_convert, op.CONVERT),
     _rule(rules_algebra.convert_of_convert, op.CONVERT),
     _rule(rules_algebra.same_type_bitcast, op.BITCAST_CONVERT),

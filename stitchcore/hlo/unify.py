@@ -227,7 +227,7 @@ def _scalar(walk: _Walk, node: Instruction, scalars: Sequence[Literal]) -> Instr
 def _check(walk: _Walk, node: Instruction, made: Instruction) -> None:
     """A coincidental fit shows where shapes must agree symbolically and do not."""
     kind = op.record(made.opcode).kind
-    if kind == "elementwise":
+    if kind in op.POINTWISE:
         whole = [o.shape.dims for o in made.operands if o.shape.dims]
         fits = all(dims == made.shape.dims for dims in whole) or made.opcode == op.BITCAST_CONVERT
     elif made.opcode == op.RESHAPE:

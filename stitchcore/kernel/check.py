@@ -223,8 +223,9 @@ def _statement(statement: Statement, names: _Names, place: _Place) -> None:
         case If(condition, body):
             _same(_expression(condition, names, place), "pred", "if", place)
             _body(body, names, replace(place.enter("if"), in_if=True))
-        case Check(condition, _):
+        case Check(condition, _, reported):
             _same(_expression(condition, names, place), "pred", "check", place)
+            _same(_expression(reported, names, place), "s64", "what a check reports", place)
 
 
 def _loop(loop: Loop, names: _Names, place: _Place) -> None:

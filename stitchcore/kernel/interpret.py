@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from stitchcore.errors import CheckFailed, worse
 from stitchcore.hlo import opcodes
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel import index
@@ -57,10 +58,6 @@ _LANE_COUNTS = (3, 4, 8, 32)
 _OUTSIDE = 2**62
 
 
-class CheckFailed(Exception):
-    """A Check was false; the message is Kernel.errors' entry."""
-
-
 @dataclass(frozen=True)
 class _Partial:
     """A scalar that lanes accumulated into: one partial per lane, until its Combine."""
@@ -96,7 +93,7 @@ class _Run:
     epoch: int = 0
     values: dict[Scalar, Any] = field(default_factory=dict)
     lanes: _Lanes | None = None
-    failed: set[int] = field(default_factory=set)
+    failed: dict[int, int] = field(default_factory=dict)
 
 
 def interpret(
@@ -119,7 +116,7 @@ def interpret(
     bound = {name: int(value) for name, value in (bindings or {}).items()}
     memories = allocate(kernel, inputs, bound, share_forwards)
     count = lanes if lanes is not None else int(rng.choice(_LANE_COUNTS))
-    failed: set[int] = set()
+    failed: dict[int, int] = {}
     counter, task_number = [0], 0
     for phase in kernel.phases:
         start = task_number + 1
@@ -129,9 +126,10 @@ def interpret(
                 indices = {**bound, section.variable: int(task)}
                 run = _Run(kernel, dict(memories), indices, rng, count, start, task_number, counter)
                 _body(section.body, run)
-                failed |= run.failed
-    if failed:
-        raise CheckFailed(kernel.errors[min(failed)])
+                for error, value in run.failed.items():
+                    failed[error] = worse(failed.get(error, value), value)
+        if failed:
+            raise CheckFailed.of(kernel.errors[min(failed)], failed[min(failed)])
     outputs = [memories[buffer] for buffer in kernel.with_role(Role.OUTPUT)]
     for memory in outputs:
         memory.check_written()
@@ -172,8 +170,8 @@ def _execute(statement: Statement, run: _Run) -> None:
             pass  # a hint
         case If(condition, body):
             _if(condition, body, run)
-        case Check(condition, error):
-            _check(condition, error, run)
+        case Check():
+            _check(statement, run)
 
 
 # ---- loops and masks ---------------------------------------------------------------------------
@@ -225,12 +223,14 @@ def _masked(mask: Array, body: Sequence[Statement], run: _Run) -> None:
     lanes.active = before
 
 
-def _check(condition: Expression, error: int, run: _Run) -> None:
-    holds = np.asarray(_expression(condition, run))
+def _check(check: Check, run: _Run) -> None:
+    holds = np.asarray(_expression(check.condition, run))
     if run.lanes is not None and run.lanes.active is not None:
         holds = holds | ~run.lanes.active
     if not holds.all():
-        run.failed.add(error)
+        failed = np.broadcast_to(_expression(check.reported, run), holds.shape)[~holds]
+        value = worse(int(failed.min()), int(failed.max()))
+        run.failed[check.error] = worse(run.failed.get(check.error, value), value)
 
 
 # ---- reductions --------------------------------------------------------------------------------

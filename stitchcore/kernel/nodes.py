@@ -219,10 +219,15 @@ class If:
 
 @dataclass(frozen=True)
 class Check:
-    """If `condition` (pred) is false anywhere, the caller raises `Kernel.errors[error]`."""
+    """If `condition` (pred) is false anywhere, the caller raises `Kernel.errors[error]`.
+
+    What the kernel has written is then worth nothing. `reported` (s64) is the value that the error
+    names: of all that failed the least if negative, else the greatest (errors.worse).
+    """
 
     condition: Expression
     error: int
+    reported: Expression
 
 
 Statement = (

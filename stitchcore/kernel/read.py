@@ -243,7 +243,9 @@ class Reader:
             case "check":
                 condition = self.expression()
                 self.take("else")
-                return Check(condition, self.whole())
+                error = self.whole()
+                self.take("of")
+                return Check(condition, error, self.expression())
         raise self._error(self.tokens[self.position - 1].offset, "a statement")
 
     def streams(self) -> InRange | None:

@@ -135,8 +135,9 @@ def _head(statement: Statement) -> str:
             return f"barrier {scope.value}"
         case If(condition, _):
             return f"if {expression_text(condition)}"
-        case Check(condition, error):
-            return f"check {expression_text(condition)} else {error}"
+        case Check(condition, error, reported):
+            failed = f"{error} of {expression_text(reported)}"
+            return f"check {expression_text(condition)} else {failed}"
 
 
 def _element(buffer: Buffer, indices: Sequence[Index]) -> str:

@@ -37,8 +37,10 @@ def expressions(body: Sequence[Statement]) -> Iterator[Expression]:
         match statement:
             case Let() | Store() | Accumulate():
                 stack.append(statement.value)
-            case If() | Check():
+            case If():
                 stack.append(statement.condition)
+            case Check(condition, _, reported):
+                stack += (condition, reported)
     while stack:
         node = stack.pop()
         yield node

@@ -95,7 +95,7 @@ class _Analysis:
             self.set(value, self._reduce(value))
         elif kind == "constant":
             self.set(value, self._constant(value))
-        elif kind == "elementwise":
+        elif kind in op.POINTWISE:
             self.set(value, self._join(value, range(len(value.operands)), ()))
         else:
             self.set(value, self._movement(value))

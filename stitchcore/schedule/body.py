@@ -8,7 +8,7 @@ Blocks remember what they hold: asking again for a value at the same indices cos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,6 +25,7 @@ from stitchcore.kernel.nodes import (
     Accumulator,
     Apply,
     Buffer,
+    Check,
     Expression,
     FromIndex,
     InRange,
@@ -120,11 +121,13 @@ class Body:
         names: Names,
         residence: Callable[[Instruction], Residence | None],
         parts: Callable[[Instruction], tuple[Buffer, tuple[Axis, ...]] | None],
+        errors: Sequence[str] = (),
     ) -> None:
         self.axes = axes
         self.names = names
         self.residence = residence
         self.parts = parts
+        self.errors = errors
         self.local: dict[Instruction, Residence] = {}
         self.combined: dict[Instruction, Residence] = {}
         self.blocks: list[_Block] = [_Block()]
@@ -250,9 +253,20 @@ class Body:
             attributes = tuple((k, v) for k, v in value.attributes if k in record.attributes)
             applied = Apply(value.opcode, operands, value.shape.dtype, attributes)
             return self.let(applied, depth)
+        if value.opcode == op.CHECK:
+            self._check(value, operands, depth)
+            return operands[0]
         if value.opcode in (op.PAD, op.CONCATENATE):
             return self.let(self._selected(value, environment, operands), depth)
         return operands[0]
+
+    def _check(self, value: Instruction, operands: tuple[Expression, ...], depth: int) -> None:
+        """A check is a statement beside the value, which stays what it was."""
+        reported: Expression = Literal(0, "s64")
+        if DTYPES[value.shape.dtype].kind in ("signed", "unsigned"):
+            reported = convert(operands[0], "s64")
+        statement = Check(operands[1], self.errors.index(value["message"]), reported)
+        self.blocks[depth].statements.append(statement)
 
     def load(self, residence: Residence, environment: Environment) -> Load:
         at = residence.at

@@ -109,8 +109,10 @@ def _loads(statement: Statement) -> Iterator[Load]:
     match statement:
         case Let(_, value) | Store(_, _, value) | Accumulate(_, _, value):
             expressions.append(value)
-        case If(condition, _) | Check(condition, _):
+        case If(condition, _):
             expressions.append(condition)
+        case Check(condition, _, reported):
+            expressions += (condition, reported)
     while expressions:
         node = expressions.pop()
         if isinstance(node, Load):

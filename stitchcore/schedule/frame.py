@@ -42,7 +42,7 @@ class Frame:
             lambda value: value in around.scheme.stored,
             self.operands,
         )
-        self.body = Body(around.axes, around.names, self.residence, around.parts.get)
+        self.body = Body(around.axes, around.names, self.residence, around.parts.get, around.errors)
         self.environment: dict[Axis, Index] = {}
         self.orders: dict[frozenset[Axis], tuple[Axis, ...]] = {}
         self.block: tuple[Index, Index] = (0, 0)

@@ -20,6 +20,8 @@ from stitchcore.schedule.scheme import SinkKind
 from stitchcore.schedule.surroundings import Surroundings
 
 MAX_BUFFERS = 1024
+MAX_ERRORS = 255
+"""Checks that the result of a task range can tell apart (contracts.md 2)."""
 
 
 def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Kernel:
@@ -31,7 +33,8 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
     dominants = dominant.find(pattern, axes)
     plan = scheme.assign(pattern, axes, dominants)
     names = Names(frozenset(module.symbols))
-    around = Surroundings(axes, dominants, plan, {}, {}, names, device)
+    errors = _errors(pattern)
+    around = Surroundings(axes, dominants, plan, {}, {}, names, device, errors)
     counts = _parts(around)
     stored = storage.assign(pattern, axes, dominants, plan, counts)
     around.residences.update(stored.residences)
@@ -54,8 +57,15 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
         scratch_offsets=offsets,
         scratch_bytes=size,
         forwards=forwards.find(stored.buffers, phases),
+        errors=errors,
         provenance=tuple(provenance),
     )
+
+
+def _errors(pattern: Pattern) -> tuple[str, ...]:
+    """Messages of the checks in `pattern`, each once."""
+    checks = (value for value in pattern.instructions if value.opcode == op.CHECK)
+    return tuple(dict.fromkeys(value["message"] for value in checks))
 
 
 def _parts(around: Surroundings) -> dict[Instruction, Index]:
@@ -78,6 +88,8 @@ def feasible(pattern: Pattern, device: Device) -> Refusal | None:
     if len(pattern.inputs) + len(pattern.outputs) > MAX_BUFFERS:
         detail = f"{len(pattern.inputs)} inputs and {len(pattern.outputs)} outputs"
         return Refusal("pattern", Reason.TOO_MANY_BUFFERS, detail)
+    if len(_errors(pattern)) > MAX_ERRORS:
+        return Refusal("pattern", Reason.UNSUPPORTED_OPCODE, f"more than {MAX_ERRORS} checks")
     for value in (*pattern.inputs, *pattern.instructions):
         if value.shape.elements is not None or value.shape.dtype not in DTYPES:
             return Refusal(value.opcode, Reason.UNSUPPORTED_TYPE, str(value.shape))

@@ -17,7 +17,7 @@ from stitchcore.schedule.scheme import KernelScheme, SectionScheme, SinkKind, do
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What all sections of a kernel share."""
+    """What all sections of a kernel share. `errors` are the messages of its checks."""
 
     axes: Axes
     dominants: Dominants
@@ -26,6 +26,7 @@ class Surroundings:
     parts: dict[Instruction, tuple[Buffer, tuple[Axis, ...]]]
     names: Names
     device: Device
+    errors: tuple[str, ...] = ()
 
     def residence(self, value: Instruction, phase: int) -> Residence | None:
         """Where `value` lies when `phase` begins, if it lies anywhere."""

@@ -76,7 +76,7 @@ def _sources(
     operand = consumer.operands[number]
     rank = operand.shape.rank
     same = [_Same(d) for d in range(rank)]
-    if op.record(consumer.opcode).kind == "elementwise":
+    if op.record(consumer.opcode).kind in op.POINTWISE:
         return same
 
     def position(d: int) -> Index:

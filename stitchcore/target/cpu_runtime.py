@@ -13,10 +13,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from stitchcore.errors import CheckFailed, worse
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Buffer, Kernel, Role
@@ -26,8 +28,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _ARGUMENTS = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p) + (ctypes.c_int64,) * 3
 
 
-class CheckFailed(Exception):
-    """A kernel's Check was false; the message is the one that the framework would raise."""
+def _first(left: int, right: int) -> int:
+    """Of two results of task ranges the one to raise (contracts.md 2)."""
+    if not left or not right:
+        return left or right
+    if left & 255 != right & 255:
+        return min(left, right, key=lambda result: result & 255)
+    return worse(left >> 8, right >> 8) << 8 | left & 255
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any], alignment: int = 64) -> Array:
@@ -73,7 +80,6 @@ class CpuKernel:
         Raises ValueError for a wrong count, dtype or shape, CheckFailed when a Check fails.
         """
         call = self._prepare(inputs, bindings or {}, outputs)
-        failed = 0
         with ThreadPoolExecutor(max_workers=threads) as pool:
             for phase, tasks in enumerate(call.tasks):
                 ranges = _split(tasks, threads)
@@ -81,10 +87,10 @@ class CpuKernel:
                     results = [call(self._function, phase, *part) for part in ranges]
                 else:
                     results = list(pool.map(lambda r, p=phase: call(self._function, p, *r), ranges))
-                failures = [r for r in results if r] + ([failed] if failed else [])
-                failed = min(failures, default=0)
-        if failed:
-            raise CheckFailed(self.kernel.errors[failed - 1])
+                failed = reduce(_first, results, 0)
+                if failed:
+                    message = self.kernel.errors[(failed & 255) - 1]
+                    raise CheckFailed.of(message, failed >> 8)
         return call.outputs
 
     def seconds(

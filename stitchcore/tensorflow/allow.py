@@ -3,7 +3,8 @@
 A line names the operation, the element types it is taken for, and how its outputs relate to its
 inputs. What tf2xla does not mean as TensorFlow does (hlo.md) is absent, or limited by type: integer
 division and powers (an error in TensorFlow), casts from float to integer (another rule for NaN and
-out of range), left shifts, and everything that raises on data (Gather, sparse labels).
+out of range), left shifts, and what raises on data (Gather), but for sparse labels: there the error
+is part of the meaning (CHECKED).
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ ALLOWED: dict[str, Allowed] = {
     **{name: rule for rule, names in _GROUPS for name in names.split()},
     "Cast": Allowed(),
     "OneHot": Allowed(INTEGERS),
+    "SparseSoftmaxCrossEntropyWithLogits": Allowed(FLOATS),
     "_FusedBatchNormEx": Allowed(frozenset({"float32"})),
     # not as TensorFlow's kernel for the types left out (tests/tensorflow/test_conformance.py)
     "Erf": Allowed(FLOATS - {"float64"}),
@@ -96,6 +98,9 @@ SHAPE_OPERATIONS = frozenset(
     """.split()
 )
 """Operations that shape arithmetic is made of: small integer tensors that come from shapes."""
+
+CHECKED = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})
+"""Operations whose error on data is part of their formula (meaning.py)."""
 
 READ = "ReadVariableOp"
 ASSIGNMENTS = {

@@ -10,6 +10,7 @@ from tensorflow.python.framework import dtypes
 
 from stitchcore.errors import Reason
 from stitchcore.tensorflow import allow
+from stitchcore.tensorflow.allow import CHECKED
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.updates import UPDATES
 from stitchcore.tensorflow.variables import Variables, late_ref_readers
@@ -27,8 +28,8 @@ STATELESS = "Stateless"
 ERRORS = frozenset(
     """
     Gather GatherV2 GatherNd ResourceGather ResourceGatherNd TensorScatterUpdate TensorScatterAdd
-    ScatterNd SegmentSum SegmentMean UnsortedSegmentSum SparseSoftmaxCrossEntropyWithLogits
-    CheckNumerics CheckNumericsV2 Assert InTopKV2
+    ScatterNd SegmentSum SegmentMean UnsortedSegmentSum CheckNumerics CheckNumericsV2 Assert
+    InTopKV2
     """.split()
 )
 CONTROL_FLOW = frozenset(
@@ -177,9 +178,20 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables) -> Reason | None:
         return Reason.UNKNOWN_RANK
     if any(size == -1 for tensor in tensors for size in graph.shape(tensor) or ()):
         return Reason.DOES_NOT_UNIFY
+    if node.op in CHECKED and not _checkable(graph, i):
+        return Reason.DATA_DEPENDENT_ERROR
     if not node.device or "CPU" in node.device.upper():
         return None
     return Reason.DEVICE_BOUNDARY
+
+
+def _checkable(graph: GraphIndex, i: int) -> bool:
+    """Whether the error of an operation can be a kernel's: its message names the last size of the
+    first input, and no write of a variable waits for it by a control edge alone."""
+    shape = graph.shape(graph.data[i][0])
+    writes = {*allow.ASSIGNMENTS, *UPDATES}
+    waiting = {graph.nodes[n].op for n, position in graph.consumers[i] if position < 0}
+    return shape is not None and shape[-1] >= 0 and not waiting & writes
 
 
 def _refuse_assignment(graph: GraphIndex, i: int, variables: Variables) -> Reason | None:

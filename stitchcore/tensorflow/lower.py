@@ -240,7 +240,8 @@ def as_function(function: Subgraph, jit: bool) -> Any:
 def hlo_text(function: Subgraph, point: Mapping[str, int], subject: str) -> str:
     """HLO text at one point, large constants filled in. Raises Refused(LOWERING_FAILED)."""
     try:
-        exact = replace(function, graph=meaning.rewrite(function.graph))
+        graph = meaning.rewrite(function.graph, _checked_shapes(function, point))
+        exact = replace(function, graph=graph)
         ir = as_function(exact, jit=True).experimental_get_compiler_ir(*specs(function, point))
         text = ir(stage="hlo")
         if "constant({...})" in text:
@@ -249,6 +250,18 @@ def hlo_text(function: Subgraph, point: Mapping[str, int], subject: str) -> str:
         message = re.sub(r"\s+", " ", str(error))[:300]
         raise Refused(subject, Reason.LOWERING_FAILED, message) from error
     return str(text)
+
+
+def _checked_shapes(function: Subgraph, point: Mapping[str, int]) -> meaning.Shapes:
+    """Input shapes of operations whose formula needs them, by TensorFlow's shape inference."""
+    names = [node.name for node in function.graph.node if node.op in allow.CHECKED]
+    if not names:
+        return {}
+    made = as_function(function, jit=False).get_concrete_function(*specs(function, point)).graph
+    return {
+        name: [tuple(t.shape) for t in made.get_operation_by_name(f"region/{name}").inputs]
+        for name in names
+    }
 
 
 _ELIDED = re.compile(r"%?([\w.\-]+) = (\S+) constant\(\{\.\.\.\}\)")

@@ -9,22 +9,30 @@ remapper fused is written as its parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from stitchcore.errors import REPORTED
+from stitchcore.hlo import attributes
+
 SELU_SCALE = 1.0507009873554804934193349852946
 SELU_SCALE_ALPHA = 1.7580993408473768599402175208123
+
+
+Shapes = Mapping[str, Sequence[tuple[int, ...]]]
+"""By node name the shapes of its inputs."""
 
 
 class _Writer:
     """Adds the operations that stand for one node; the last one takes the node's name."""
 
-    def __init__(self, graph: Any, node: Any) -> None:
+    def __init__(self, graph: Any, node: Any, shapes: Shapes) -> None:
         self._graph = graph
+        self._shapes = shapes
         self._name = node.name
         self._count = 0
         self.inputs: Sequence[str] = [r for r in node.input if not r.startswith("^")]
@@ -65,6 +73,43 @@ class _Writer:
         """The node's outputs: the first of the node's type, the others of types `others`."""
         made = self._graph.node.add(name=self._name, op="IdentityN", input=values)
         made.attr["T"].list.type.extend((self.dtype, *others))
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        """The shape of an input of the node, where the operation is in allow.CHECKED."""
+        return self._shapes[self._name][position]
+
+    def integers(self, values: Any, dtype: int) -> str:
+        """A constant of integers."""
+        made = self._graph.node.add(name=self._named(False), op="Const")
+        made.attr["dtype"].type = dtype
+        array = np.asarray(values, tf.as_dtype(dtype).as_numpy_dtype)
+        made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(array))
+        return str(made.name)
+
+    def both(self, left: str, right: str) -> str:
+        name = self._named(False)
+        self._graph.node.add(name=name, op="LogicalAnd", input=(left, right))
+        return name
+
+    def reduced(self, operation: str, value: str, rank: int) -> str:
+        """A reduction of the last axis of a value of the node's type, which stays with size 1."""
+        axis = self.integers([rank - 1], tf.int32.as_datatype_enum)
+        name = self(operation, value, axis, T=self.dtype, Tidx=tf.int32.as_datatype_enum)
+        self._graph.node[-1].attr["keep_dims"].b = True
+        return name
+
+    def check(self, value: str, holds: str, message: str, dtype: int, shape: Any) -> str:
+        """`value`, which is an error where `holds` is not true (hlo/opcodes.py: CHECK)."""
+        made = self._graph.node.add(
+            name=self._named(False), op="XlaCustomCallV2", input=(value, holds)
+        )
+        made.attr["call_target_name"].s = attributes.CHECK_TARGET.encode()
+        made.attr["backend_config"].s = message.encode()
+        made.attr["has_side_effect"].b = False
+        made.attr["operand_dtypes"].list.type.extend((dtype, tf.bool.as_datatype_enum))
+        made.attr["result_dtypes"].list.type.append(dtype)
+        made.attr["result_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
+        return str(made.name)
 
     def mask(self, condition: str) -> str:
         """1 where the condition holds, else 0, in the node's type."""
@@ -163,6 +208,34 @@ def _fused_batch_norm(write: _Writer) -> None:
     write.several((value, *(f"{norm}:{port}" for port in range(1, 6))), (statistics,) * 5)
 
 
+def _sparse_cross_entropy(write: _Writer) -> None:
+    """loss = log(sum(exp(logits - max))) - (logits - max) at the label, and its gradient
+    exp(logits - max) / sum - (1 at the label); a label without a class is an error."""
+    logits, given = write.inputs
+    batch, classes = write.shape(0)
+    kind, index = write.node.attr["Tlabels"].type, tf.int32.as_datatype_enum
+    low = write("GreaterEqual", given, write.integers(0, kind), T=kind)
+    high = write("Less", given, write.integers(classes, kind), T=kind)
+    message = f"Received a label value of {REPORTED} which is outside the valid range of "
+    holds = write.both(low, high)
+    label = write.check(given, holds, f"{message}[0, {classes}).", kind, (batch,))
+    column = write.integers([batch, 1], index)
+    label = write("Reshape", label, column, T=kind, Tshape=index)
+    label = write("Cast", label, SrcT=kind, DstT=index)  # vectors of int32 are as wide as float32's
+    ends = (write.integers(number, index) for number in (0, classes, 1))
+    chosen = write("Equal", write("Range", *ends, Tidx=index), label, T=index)
+    shifted = write("Sub", logits, write.reduced("Max", logits, 2))
+    powers = write("Exp", shifted)
+    total = write.reduced("Sum", powers, 2)
+    zero = write.constant(0.0)
+    losses = write("SelectV2", chosen, write("Sub", write("Log", total), shifted), zero)
+    flat = write.integers([batch], index)
+    loss = write.reduced("Sum", losses, 2)
+    loss = write("Reshape", loss, flat, T=write.dtype, Tshape=index)
+    gradient = write("Sub", write("RealDiv", powers, total), write.mask(chosen))
+    write.several((loss, gradient), (write.dtype,))
+
+
 REWRITES: dict[str, Callable[[_Writer], None]] = {
     "ReluGrad": _relu_gradient,
     "Relu6Grad": _relu6_gradient,
@@ -176,13 +249,15 @@ REWRITES: dict[str, Callable[[_Writer], None]] = {
     "Selu": _selu,
     "SeluGrad": _selu_gradient,
     "SoftplusGrad": _softplus_gradient,
+    "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
     "_FusedBatchNormEx": _fused_batch_norm,
 }
 """By operation name."""
 
 
-def rewrite(graph: Any) -> Any:
-    """A copy of a GraphDef in which every operation of REWRITES is TensorFlow's own formula."""
+def rewrite(graph: Any, shapes: Shapes) -> Any:
+    """A copy of a GraphDef in which every operation of REWRITES is TensorFlow's own formula.
+    `shapes` are those of the inputs of operations in allow.CHECKED."""
     result = graph_pb2.GraphDef()
     result.versions.CopyFrom(graph.versions)
     result.library.CopyFrom(graph.library)
@@ -191,5 +266,5 @@ def rewrite(graph: Any) -> Any:
         if made is None:
             result.node.add().CopyFrom(node)
         else:
-            made(_Writer(result, node))
+            made(_Writer(result, node, shapes))
     return result

@@ -43,6 +43,7 @@ from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Role
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph
+from stitchcore.tensorflow.ordering import after_checks
 from stitchcore.tensorflow.partition import Partition, Region
 
 Chosen = tuple[Region, Subgraph, RegionProgram]
@@ -116,7 +117,10 @@ class _RegionPatch:
         controls = self._controls_in(removed)
         self.before = tuple(f"^{control}" for control in controls)
         names = [self._launch(n, launch) for n, launch in enumerate(self.program.launches)]
-        names += self._assignments()
+        assigned = self._assignments()
+        known = (self.program.launches, assigned, self.readers, self.writers)
+        whole.controls += after_checks(names, *known)
+        names += assigned
         for handle, writer in self.writers.items():
             before = [r for r in self.readers.get(handle, ()) if r != writer]
             whole.controls += [(f"+{writer}", f"^+{reader}") for reader in before]
@@ -259,10 +263,10 @@ class _RegionPatch:
         return sources, guards
 
     # ---- values that no launch stores ----------------------------------------------------------
-    def _assignments(self) -> list[str]:
+    def _assignments(self) -> dict[str, Operand]:
         """AssignVariableOp nodes for new values that are also used as tensors, or not computed."""
         first = len(self.region.results)
-        names = []
+        assigned = {}
         for position, handle in enumerate(self.region.updates):
             operand = self.program.outputs[first + position]
             source = operand.source
@@ -279,8 +283,8 @@ class _RegionPatch:
                 AddedNode(name, "AssignVariableOp", _encoded(node), self.device_of, inputs)
             )
             self.writers[handle] = name
-            names.append(name)
-        return names
+            assigned[name] = operand
+        return assigned
 
     def _reference(self, operand: Operand, name: str) -> str:
         """A tensor reference to `operand`, through a Reshape where its shape differs."""

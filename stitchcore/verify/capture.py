@@ -8,13 +8,17 @@ must be positive, a logit must not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from stitchcore.errors import CheckFailed, Reason, Refused
+from stitchcore.hlo import build
 from stitchcore.hlo import dim as dims
-from stitchcore.hlo.evaluate import evaluate_all
-from stitchcore.hlo.instruction import Instruction
+from stitchcore.hlo.checks import checks
+from stitchcore.hlo.evaluate import evaluate, evaluate_all
+from stitchcore.hlo.instruction import Instruction, computation, topological
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.shape import DTYPES, Shape
 from stitchcore.plan.pattern import Pattern
@@ -48,26 +52,75 @@ FAMILIES: Mapping[str, Family] = {
 """Ordinary data by name, most telling first."""
 
 
-def draw(shape: Shape, bindings: Mapping[str, int], seed: int, family: str = "normal") -> Array:
-    """One array for a value of `shape`; integers are small and not negative, pred is mixed."""
+INTEGERS = 8
+"""Drawn integers are below this, and not negative."""
+
+
+def draw(
+    shape: Shape,
+    bindings: Mapping[str, int],
+    seed: int,
+    family: str = "normal",
+    integers: int = INTEGERS,
+) -> Array:
+    """One array for a value of `shape`; integers are in [0, `integers`), pred is mixed."""
     random = np.random.default_rng(seed)
     extents = tuple(dims.evaluate(dim, bindings) for dim in shape.dims)
     dtype = DTYPES[shape.dtype]
     if dtype.kind == "pred":
         return np.asarray(random.random(extents) < 0.7)
     if dtype.kind != "float":
-        return random.integers(0, 8, extents).astype(dtype.numpy)
+        return random.integers(0, integers, extents).astype(dtype.numpy)
     return np.asarray(FAMILIES[family](random, extents)).astype(dtype.numpy)
 
 
 def arguments(
-    values: Sequence[Instruction], bindings: Mapping[str, int], seed: int, family: str = "normal"
+    values: Sequence[Instruction],
+    bindings: Mapping[str, int],
+    seed: int,
+    family: str = "normal",
+    integers: int = INTEGERS,
 ) -> list[Array]:
     """One array per value, each from a seed of its own."""
-    return [draw(v.shape, bindings, seed + 7919 * i, family) for i, v in enumerate(values)]
+    return [
+        draw(v.shape, bindings, seed + 7919 * i, family, integers) for i, v in enumerate(values)
+    ]
 
 
-def plausible(values: Sequence[Instruction], bindings: Mapping[str, int], seed: int) -> list[Array]:
+def integer_limit(module: Module, bindings: Mapping[str, int]) -> int:
+    """The `integers` for arguments on which the checks of `module` hold: labels below their number
+    of classes, wherever that is known. Raises Refused(DATA_DEPENDENT_ERROR) where none is found."""
+    found = checks(module)
+    if not found:
+        return INTEGERS
+    root = build.tuple_(list(found))
+    checked = replace(module, entry=computation(module.entry.parameters, root), aliases=())
+    for limit in sorted({*_counts(root), INTEGERS, 2, 1}, reverse=True):
+        given = arguments(module.entry.parameters, bindings, 0, "normal", limit)
+        try:
+            evaluate(checked, given, bindings)
+        except CheckFailed:
+            continue
+        return limit
+    raise Refused(module.name, Reason.DATA_DEPENDENT_ERROR, "no drawn data passes its checks")
+
+
+LARGEST_COUNT = 1 << 20
+
+
+def _counts(root: Instruction) -> set[int]:
+    """Positive integer constants that may be a number of classes."""
+    values = (v["value"] for v in topological((root,)) if v.get("value") is not None)
+    scalars = (v.scalar for v in values if v.array.size == 1 and v.array.dtype.kind in "iu")
+    return {int(scalar) for scalar in scalars if 0 < scalar <= LARGEST_COUNT}
+
+
+def plausible(
+    values: Sequence[Instruction],
+    bindings: Mapping[str, int],
+    seed: int,
+    integers: int = INTEGERS,
+) -> list[Array]:
     """Arguments on which a whole training step stays finite: matrices are normal and scaled by
     what flows into them, vectors and scalars (scales, variances, rates) positive."""
     found = []
@@ -75,7 +128,7 @@ def plausible(values: Sequence[Instruction], bindings: Mapping[str, int], seed: 
         one = seed + 7919 * number
         extents = [dims.evaluate(dim, bindings) for dim in value.shape.dims]
         if DTYPES[value.shape.dtype].kind != "float" or len(extents) < 2:
-            found.append(draw(value.shape, bindings, one, "positive"))
+            found.append(draw(value.shape, bindings, one, "positive", integers))
             continue
         scale = max(float(np.prod(extents[:-1])) ** -0.5, 0.02)
         array = draw(value.shape, bindings, one)

@@ -16,7 +16,7 @@ import numpy as np
 
 from stitchcore.hlo.evaluate import decisions, evaluate, evaluate_all
 from stitchcore.hlo.module import Module
-from stitchcore.verify.capture import FAMILIES, arguments
+from stitchcore.verify.capture import FAMILIES, arguments, integer_limit
 from stitchcore.verify.judge import Judgement, informative, judge
 from stitchcore.verify.tolerance import unit
 
@@ -29,8 +29,9 @@ def telling(
     """(family, inputs, float64 outputs) of the first family of drawn data on which every output is
     finite and not constant, else of the one with most such outputs: other data proves nothing."""
     best: tuple[int, str, list[Array], list[Array]] | None = None
+    integers = integer_limit(module, bindings)
     for family in FAMILIES:
-        given = arguments(module.entry.parameters, bindings, seed, family)
+        given = arguments(module.entry.parameters, bindings, seed, family, integers)
         exact = evaluate(module, given, bindings, "float64")
         told = sum(informative(array) for array in exact)
         if best is None or told > best[0]:

@@ -23,7 +23,7 @@ from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Role
 from stitchcore.target.cpu_runtime import CpuKernel
-from stitchcore.verify.capture import arguments
+from stitchcore.verify.capture import arguments, integer_limit
 from stitchcore.verify.exact import judge_all, telling
 from stitchcore.verify.judge import Judgement
 from stitchcore.verify.measure import Comparison, compare
@@ -232,7 +232,8 @@ def time_region(
 ) -> Comparison:
     """Interleaved times of `rivals`, of "stitched", and of "idle": our launches without their work,
     which is what calling them from Python costs. Short runs are repeated (measure.compare)."""
-    given = arguments(module.entry.parameters, bindings, 0, "positive")
+    integers = integer_limit(module, bindings)
+    given = arguments(module.entry.parameters, bindings, 0, "positive", integers)
     with ThreadPoolExecutor(max_workers=threads) as pool:
         launch, idle = runner.prepared(given, bindings, pool, threads)
         calls: dict[str, Callable[[], object]] = {

@@ -1,8 +1,8 @@
 """Every allow-listed operation as small functions over edge inputs: what conformance is checked on.
 
 A case is one operation at one element type with one set of attributes. Its inputs come in classes
-(ordinary, nan, inf, zeros, denormal, extreme, empty); all classes but `empty` have one shape, so
-one lowering and one kernel serve them.
+(ordinary, nan, inf, zeros, denormal, extreme, empty; for labels also those that no class has); all
+classes but `empty` have one shape, so one lowering and one kernel serve them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ NUMPY: dict[str, Any] = {
 }  # fmt: skip
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 CLASSES = ("ordinary", "nan", "inf", "zeros", "denormal", "extreme", "empty")
+WRONG_LABELS = {"label -1": (-1,), "label = classes": (0,), "labels far out": (-7, 2**31 - 9, -300)}
+"""Classes of wrong labels, relative to 0 where negative, else to the number of classes."""
+CLASSES = (*CLASSES, *WRONG_LABELS)
 SHAPE = (6, 8)
 
 
@@ -34,7 +37,7 @@ class Case:
     """`shapes` of the data inputs, `constants` are trailing (or, where `leading`, first) operands
     that are known when compiling. `dtypes` of the data inputs, in order. `positive` keeps ordinary
     inputs in the function's domain. `list_input` packs the data inputs into one list argument.
-    `unread` outputs are workspaces without a meaning."""
+    `unread` outputs are workspaces without a meaning. Integers are labels of `classes`, if any."""
 
     operation: str
     dtypes: tuple[str, ...]
@@ -44,6 +47,7 @@ class Case:
     order: tuple[int, ...] | None = None  # operand order: data inputs first, then constants
     note: str = ""
     unread: tuple[int, ...] = ()
+    classes: int = 0
 
     @property
     def name(self) -> str:
@@ -151,6 +155,11 @@ def _special(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, .
         "SoftmaxCrossEntropyWithLogits": (
             Case("SoftmaxCrossEntropyWithLogits", (t, t), (s, s)),
         ),
+        "SparseSoftmaxCrossEntropyWithLogits": tuple(
+            Case("SparseSoftmaxCrossEntropyWithLogits", (t, labels), (size, size[:1]),
+                 classes=size[1], note=f"{size[1]} classes")
+            for labels in ("int32", "int64") for size in (s, (37, 300))
+        ),
         "Range": (
             Case("Range", (), (), {}, (zero, zero + 7, zero + 2), note=t),
         ),
@@ -205,14 +214,31 @@ def inputs(case: Case, kind: str) -> list[Array] | None:
         return None
     if kind == "extreme" and not (has_float or has_integer):
         return None
+    if kind in WRONG_LABELS and not case.classes:
+        return None
     if kind == "empty" and (case.constants or not case.shapes or len(case.shapes[0]) != 2):
         return None
     generator = np.random.default_rng(7)
     made = []
     for number, (dtype, shape) in enumerate(zip(case.dtypes, case.shapes, strict=True)):
-        extents = (0, *shape[1:]) if kind == "empty" and len(shape) == 2 else shape
+        rows = len(shape) == 2 or case.classes > 0
+        extents = (0, *shape[1:]) if kind == "empty" and rows else shape
+        if case.classes and dtype not in FLOATS:
+            made.append(_labels(generator, NUMPY[dtype], extents, kind, case.classes))
+            continue
         made.append(_values(generator, dtype, extents, kind, number))
     return made
+
+
+def _labels(
+    generator: np.random.Generator, numpy: Any, shape: tuple[int, ...], kind: str, classes: int
+) -> Array:
+    """Labels; of a class of wrong ones some are, among others the first and the last."""
+    labels = generator.integers(0, classes, shape).astype(numpy)
+    wrong = [n if n < 0 else min(n + classes, 2**31 - 1) for n in WRONG_LABELS.get(kind, ())]
+    for place, value in zip((0, -1, shape[0] // 2), wrong, strict=False):
+        labels[place] = value
+    return labels
 
 
 def _values(

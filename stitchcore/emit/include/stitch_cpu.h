@@ -41,8 +41,25 @@ ST_INLINE void st_leave(unsigned saved) { __builtin_ia32_ldmxcsr(saved); }
 #define ST_UNROLL(count) ST_PRAGMA(GCC unroll count)
 ST_INLINE long st_min(long a, long b) { return a < b ? a : b; }
 ST_INLINE long st_max(long a, long b) { return a > b ? a : b; }
-/* Of two results of checks (0 or 1 + error number), the one to report. */
-ST_INLINE int64_t st_first(int64_t a, int64_t b) { return a == 0 || (b != 0 && b < a) ? b : a; }
+/* Of two values that did not pass a check, the one to report: the least if negative, else the most. */
+ST_INLINE int64_t st_worse(int64_t a, int64_t b) {
+  const int64_t low = a < b ? a : b;
+  return low < 0 ? low : (a < b ? b : a);
+}
+/* The result of a task range in which a check failed: 1 + its number below, the value it reports,
+ * of 56 bits, above. Values in [low, high] failed. */
+ST_INLINE int64_t st_failed(int64_t error, int64_t low, int64_t high) {
+  const int64_t limit = (int64_t)1 << 55, value = st_worse(low, high);
+  const int64_t kept = value < -limit ? -limit : (value >= limit ? limit - 1 : value);
+  return kept * 256 + error + 1;
+}
+/* Of two results of task ranges the one to return: the first check's, and its worse value. */
+ST_INLINE int64_t st_first(int64_t a, int64_t b) {
+  const int64_t left = a & 255, right = b & 255;
+  if (left == 0 || right == 0) return left == 0 ? b : a;
+  if (left != right) return left < right ? a : b;
+  return st_worse(a >> 8, b >> 8) * 256 + left;
+}
 
 /* ---- cache hints --------------------------------------------------------------------------------- */
 #if defined(__AVX512F__)

@@ -106,7 +106,10 @@ std::string Prepare(Fusion* fusion, const std::vector<int64_t>& pooled) {
     use->result = i;
   }
   for (VariableUse& use : fusion->variables) {
-    use.in_place = use.operand < 0 || use.result < 0 || Aliased(table, use.operand, use.result);
+    // A step that fails a check must leave its variables as they were.
+    bool sure = fusion->errors.empty() || use.result < 0;
+    bool aliased = use.operand < 0 || use.result < 0 || Aliased(table, use.operand, use.result);
+    use.in_place = sure && aliased;
   }
   for (const Guard& guard : table.guards) {
     if (!is_resource(guard.input)) fusion->needed[guard.input] = true;

@@ -98,6 +98,17 @@ class Call {
     TF_OpKernelContext_Failure(context_, status_.status);
     return false;
   }
+  // The data's fault, as in the operation that the kernel stands for: no failure of ours to count.
+  bool FailCheck(int64_t result) {
+    size_t error = (result & 255) - 1;
+    if (error >= fusion_.errors.size()) return Fail("kernel failed");
+    std::string message = fusion_.errors[error];
+    size_t place = message.find("{}");
+    if (place != std::string::npos) message.replace(place, 2, std::to_string(result >> 8));
+    TF_SetStatus(status_.status, TF_INVALID_ARGUMENT, message.c_str());
+    TF_OpKernelContext_Failure(context_, status_.status);
+    return false;
+  }
   bool Check() {
     if (status_.ok()) return true;
     AddFailure(fusion_.key, TF_Message(status_.status));
@@ -283,8 +294,7 @@ class Call {
       if (!Evaluate(table_.tasks[phase], symbols_.data(), &tasks)) return Fail("tasks");
       int64_t failed = RunPhase(context_, launch, phase, tasks);
       if (failed == 0) continue;
-      bool named = failed > 0 && failed <= static_cast<int64_t>(fusion_.errors.size());
-      return Fail(named ? fusion_.errors[failed - 1] : "kernel failed");
+      return FailCheck(failed);
     }
     return true;
   }

@@ -23,6 +23,16 @@ constexpr int64_t kInlineWork = 200'000;  // ns: below it one thread beats two (
 constexpr int64_t kChunkWork = 50'000;    // ns: a chunk worth handing to a thread
 constexpr int kChunksPerThread = 4;
 
+// Of two results of task ranges the one to report (docs/contracts.md 2): the first check's; of two
+// values that did not pass it the least if negative, else the most.
+int64_t First(int64_t a, int64_t b) {
+  if (a == 0 || b == 0) return a == 0 ? b : a;
+  int64_t left = a & 255, right = b & 255;
+  if (left != right) return left < right ? a : b;
+  int64_t low = std::min(a >> 8, b >> 8);
+  return (low < 0 ? low : std::max(a >> 8, b >> 8)) * 256 + left;
+}
+
 // One phase in flight. Helpers hold a reference, because one may start after the phase has ended.
 struct Phase {
   Launch launch;
@@ -39,8 +49,9 @@ struct Phase {
       int64_t end = std::min(begin + chunk, tasks);
       int64_t result = launch.kernel(launch.buffers, launch.symbols, launch.scratch, number, begin,
                                      end);
-      int64_t none = 0;
-      if (result != 0) failure.compare_exchange_strong(none, result);
+      int64_t other = failure.load();
+      while (result != 0 && !failure.compare_exchange_weak(other, First(other, result))) {
+      }
       if (done.fetch_add(end - begin, std::memory_order_acq_rel) + (end - begin) == tasks) {
         std::lock_guard<std::mutex> lock(mutex);
         finished.notify_all();
