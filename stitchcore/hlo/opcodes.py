@@ -339,28 +339,11 @@ _OTHERS = (
     ),
     *(
         plain(name, "opaque", None, "text", "unique")
-        for name in [
-            "infeed",
-            "outfeed",
-            "send",
-            "send-done",
-            "recv",
-            "recv-done",
-            "all-reduce",
-            "all-gather",
-            "all-to-all",
-            "reduce-scatter",
-            "collective-permute",
-            "partition-id",
-            "replica-id",
-            "complex",
-            "real",
-            "imag",
-            "stochastic-convert",
-            "async-start",
-            "async-update",
-            "async-done",
-        ]
+        for name in """
+        infeed outfeed send send-done recv recv-done all-reduce all-gather all-to-all
+        reduce-scatter collective-permute partition-id replica-id complex real imag
+        stochastic-convert async-start async-update async-done
+        """.split()
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Order among a region's launches that no tensor gives: what a check may stop runs after it.
+"""Order among a region's launches: by tensors, and what a check may stop runs after the check.
 
 In the framework whatever follows the operation that raises an error does not run, so no variable is
 changed from then on. In a region a launch that follows that operation need not read what the
@@ -12,6 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from stitchcore.artifact.launch import FromLaunch, Launch, Operand
 from stitchcore.tensorflow.graph import Edge
+
+
+def after(launches: Sequence[Launch], first: int) -> frozenset[int]:
+    """Launches that need an output of launch `first`, directly or not. Launches are in order."""
+    found = {first}
+    for number, launch in enumerate(launches):
+        sources = [operand.source for operand in launch.inputs]
+        if any(isinstance(source, FromLaunch) and source.launch in found for source in sources):
+            found.add(number)
+    return frozenset(found - {first})
 
 
 def after_checks(

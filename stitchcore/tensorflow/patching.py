@@ -43,7 +43,7 @@ from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Role
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph
-from stitchcore.tensorflow.ordering import after_checks
+from stitchcore.tensorflow.ordering import after, after_checks
 from stitchcore.tensorflow.partition import Partition, Region
 
 Chosen = tuple[Region, Subgraph, RegionProgram]
@@ -353,16 +353,6 @@ class _RegionPatch:
             AddedNode(name, "NoOp", _encoded(node_def_pb2.NodeDef()), self.device_of, inputs)
         )
         return name
-
-
-def after(launches: Sequence[Launch], first: int) -> frozenset[int]:
-    """Launches that need an output of launch `first`, directly or not. Launches are in order."""
-    found = {first}
-    for number, launch in enumerate(launches):
-        sources = [operand.source for operand in launch.inputs]
-        if any(isinstance(source, FromLaunch) and source.launch in found for source in sources):
-            found.add(number)
-    return frozenset(found - {first})
 
 
 class _Node:

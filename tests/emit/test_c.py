@@ -19,8 +19,10 @@ from stitchcore.kernel.nodes import (
     Check,
     InRange,
     Kernel,
+    Literal,
     Load,
     Loop,
+    LoopKind,
     Phase,
     Role,
     Section,
@@ -125,13 +127,16 @@ def test_denormals_are_flushed_and_the_callers_state_is_kept() -> None:
     assert build(whole_sum(2)).run([x])[0][0] == 0.0
 
 
+ZERO = Literal(0, "s64")
+
+
 def test_the_first_failed_check_is_reported() -> None:
     lane = Variable("lane")
     x, y = device("x", "f32", (40,), Role.INPUT), device("y", "f32", (40,), Role.OUTPUT)
     body = (
-        Check(InRange(lane, 0, 99), 0),
-        Check(InRange(lane, 0, 39), 1),
-        Check(InRange(lane, 5, 40), 2),
+        Check(InRange(lane, 0, 99), 0, ZERO),
+        Check(InRange(lane, 0, 39), 1, ZERO),
+        Check(InRange(lane, 5, 40), 2, ZERO),
         Store(y, (lane,), Load(x, (lane,))),
     )
     section = Section("task", 1, (Loop("lane", 0, 40, LANES, body),))
@@ -139,6 +144,42 @@ def test_the_first_failed_check_is_reported() -> None:
     library = compile_c(c.render([kernel]), host_device())
     with pytest.raises(CheckFailed, match="one"):
         CpuKernel(library.data, kernel).run([np.zeros(40, np.float32)])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("in_lanes", [True, False])
+def test_a_check_names_the_least_negative_value_or_else_the_greatest(
+    threads: int, in_lanes: bool
+) -> None:
+    row, at = Variable("task"), Variable("i")
+    x, y = device("x", "s64", (30, 8), Role.INPUT), device("y", "s64", (30, 8), Role.OUTPUT)
+    value = Load(x, (row, at))
+    signed = Apply(opcodes.COMPARE, (value, ZERO), "pred", (("direction", "GE"),))
+    below = Literal(100, "s64")
+    small = Apply(opcodes.COMPARE, (value, below), "pred", (("direction", "LT"),))
+    holds = Apply(opcodes.AND, (signed, small), "pred")
+    loop = Loop(
+        "i", 0, 8, LANES if in_lanes else LoopKind.SERIAL,
+        (Check(holds, 0, value), Store(y, (row, at), value)),
+    )  # fmt: skip
+    kernel = Kernel("k", (), (x, y), (Phase((Section("task", 30, (loop,)),)),), errors=("bad {}",))
+    run = CpuKernel(compile_c(c.render([kernel]), host_device()).data, kernel).run
+    given = np.arange(240).reshape(30, 8) % 100
+    assert np.array_equal(run([given], threads=threads)[0], given)
+    largest = 2**55 - 1  # what fits beside the number of the check
+    for places, reported in (
+        ({3: -5, 100: -700, 200: 5000}, -700),
+        ({3: 100, 100: 7001, 239: 7000}, 7001),
+        ({77: 2**62}, largest),
+        ({78: -(2**63)}, -largest - 1),
+    ):
+        wrong = given.copy()
+        wrong.reshape(-1)[list(places)] = list(places.values())
+        with pytest.raises(CheckFailed, match=f"^bad {reported}$"):
+            run([wrong], threads=threads)
+        if abs(reported) < largest:
+            with pytest.raises(CheckFailed, match=f"^bad {reported}$"):
+                interpret(kernel, [wrong])
 
 
 def test_forwarded_pairs_may_share_memory() -> None:

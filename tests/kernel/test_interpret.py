@@ -204,7 +204,11 @@ def test_per_lane_if_masks_and_check_reports() -> None:
     np.testing.assert_array_equal(y, np.where(ONES < 6, ONES, -1))
     checked = replace(
         kernel_of(
-            lanes("i", Check(InRange(AT, 0, 11), 1), Store(Y, (AT,), Load(X, (AT,)))),
+            lanes(
+                "i",
+                Check(InRange(AT, 0, 11), 1, Literal(0, "s64")),
+                Store(Y, (AT,), Load(X, (AT,))),
+            ),
         ),
         errors=("never", "index 11 is out of range"),
     )

@@ -86,7 +86,7 @@ def expressions() -> st.SearchStrategy[Expression]:
 def test_random_kernels_round_trip(value: Expression, at: Index, condition: Expression) -> None:
     body = (
         Store(Y, (at, 0), value),
-        If(condition, (Barrier(Scope.WARP), Check(condition, 3))),
+        If(condition, (Barrier(Scope.WARP), Check(condition, 3, Literal(-2, "s64")))),
     )
     section = Section("task", at, body)
     kernel = Kernel("k", ("B",), (X, Y), (Phase((section,)),), errors=('a "quoted" } text',))

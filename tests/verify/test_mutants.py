@@ -33,6 +33,13 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
         ("y = f32[6,6] iota(), iota_dimension=0",),
         (("y = f32[6,6] iota(), iota_dimension=1",),),
     ),
+    op.CHECK: (  # that it raises: tests/hlo/test_checks.py
+        ("p = pred[6,6] compare(x, x), direction=EQ",
+         'y = f32[6,6] custom-call(x, p), custom_call_target="stitch.check", backend_config="bad"'),
+        (("p = pred[6,6] compare(x, x), direction=EQ", "n = f32[6,6] negate(x)",
+          'y = f32[6,6] custom-call(n, p), custom_call_target="stitch.check", '
+          'backend_config="bad"'),),
+    ),
     op.BROADCAST: (
         ("s = f32[1,6] slice(x), slice={[0:1], [0:6]}", "v = f32[6] reshape(s)",
          "y = f32[6,6] broadcast(v), dimensions={1}"),
