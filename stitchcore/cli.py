@@ -17,7 +17,11 @@ COMMANDS = {
     "plan": "Which kernels a module would become, with estimates.",
     "compile": "Write a module's sources and binaries into a folder.",
     "bench": "Check a module's kernels against numpy and time them.",
+    "serve": "Gateway, workers and broker on this machine, for its jobs.",
+    "status": "Where a graph stands at a gateway.",
 }
+OF_THE_SERVICE = {"serve", "status"}
+"""In a package of their own, whose needs are the extra `operator`."""
 
 
 class _Commands(click.Group):
@@ -29,7 +33,14 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"stitchcore.commands.{cmd_name}")
+        package = "stitch_operator" if cmd_name in OF_THE_SERVICE else "stitchcore"
+        try:
+            module = importlib.import_module(f"{package}.commands.{cmd_name}")
+        except ModuleNotFoundError as error:
+            if cmd_name not in OF_THE_SERVICE:
+                raise
+            mend = f"`stitch {cmd_name}` needs {error.name}: pip install 'stitchcore[operator]'"
+            raise click.UsageError(mend) from error
         command = module.command
         assert isinstance(command, click.Command)
         return command

@@ -80,6 +80,27 @@ def broker_url(environment: Mapping[str, str]) -> str:
     return environment.get("STITCH_BROKER") or "redis://127.0.0.1:6379/0"
 
 
+@dataclass(frozen=True)
+class GatewayPlace:
+    """Where a gateway is, as jobs are told it."""
+
+    url: str
+    token_file: Path
+    ca: Path
+
+
+def gateway_of_this_process() -> GatewayPlace:
+    """STITCH_GATEWAY, STITCH_TOKEN_FILE and STITCH_CA. Raises BadOption naming a missing one."""
+    names = ("STITCH_GATEWAY", "STITCH_TOKEN_FILE", "STITCH_CA")
+    values = [os.environ.get(name, "") for name in names]
+    for name, value in zip(names, values, strict=True):
+        if not value:
+            raise BadOption(f"{name} is not set: `stitch serve` prints what to set")
+    if not values[0].startswith("https://"):
+        raise BadOption("STITCH_GATEWAY is not https://host:port")
+    return GatewayPlace(values[0], Path(values[1]), Path(values[2]))
+
+
 def _number(
     environment: Mapping[str, str], name: str, default: float, low: float, high: float
 ) -> float:

@@ -32,6 +32,7 @@ from stitch_operator.gateway.service import RATES, Parts, Rates, Service
 from stitch_operator.gateway.tokenreview import TokenReview
 from stitchcore import __version__
 from stitchcore.artifact.store import open_store
+from stitchcore.options import broker_url
 
 LOCAL = "local"
 SHUTDOWN_SECONDS = 10
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     service = Service(
         Parts(
             store=open_store(given.store),
-            queue=CeleryQueue(given.broker),
+            queue=CeleryQueue(given.broker or broker_url(os.environ)),
             ledger=ledger,
             digests=Digests(given.digest_processes),
             authenticator=Cached(_authenticator(given.token_file, given.devices)),
@@ -107,7 +108,7 @@ def _public_key(text: str) -> str:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stitch_operator.gateway")
     parser.add_argument("--store", required=True, help="folder or fsspec URL")
-    parser.add_argument("--broker", required=True, help="redis:// or amqp:// URL")
+    parser.add_argument("--broker", default="", help="redis:// or amqp:// URL (or STITCH_BROKER)")
     parser.add_argument("--ledger", type=Path, required=True, help="file; SQLite")
     parser.add_argument("--certificate", type=Path, required=True)
     parser.add_argument("--certificate-key", type=Path, required=True)

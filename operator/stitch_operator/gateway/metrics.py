@@ -22,7 +22,7 @@ OTHER = "other"
 RATIOS = (0.8, 0.9, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0)
 SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
 OUTCOMES = {"swap-ok": "optimized", "rolled-back": "rolled_back", "crashed-before": "crashed"}
-NANO = 1e-9
+NANO = 1e9
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ def families(durable: Durable) -> list[Metric]:
     for namespace, device, saved, lost in durable.totals:
         for name, value in (("saved", saved), ("lost", lost)):
             if device == "cpu":
-                cpu[name].add_metric([namespace], value * NANO)
+                cpu[name].add_metric([namespace], value / NANO)
             else:
-                gpu[name].add_metric([namespace, device], value * NANO)
+                gpu[name].add_metric([namespace, device], value / NANO)
     spent = {
         "gpu": CounterMetricFamily(
             "stitch_gpu_seconds_spent", "GPU seconds that workers used", labels=["purpose"]

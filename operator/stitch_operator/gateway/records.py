@@ -95,12 +95,22 @@ def decode(data: bytes, content_type: str, kind: type[Record]) -> Record:
     plain = content_type.partition(";")[0].strip().lower()
     try:
         if plain == JSON:
-            return msgspec.json.decode(data, type=kind)
+            return msgspec.convert(_whole(msgspec.json.decode(data)), type=kind)
         if plain == PROTOBUF:
             return msgspec.convert(_unpacked(data, kind.__name__), type=kind)
     except (msgspec.DecodeError, DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Rejected(Problem.BAD_REQUEST, str(error)[:300]) from error
     raise Rejected(Problem.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: {plain[:100]!r}")
+
+
+def _whole(decoded: Any) -> Any:
+    """JSON has one kind of number: 3.0 is the integer 3."""
+    if not isinstance(decoded, dict):
+        return decoded
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in decoded.items()
+    }
 
 
 def _unpacked(data: bytes, name: str) -> dict[str, Any]:

@@ -103,3 +103,11 @@ def _usage(authority: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def trusting(authority: Path) -> ssl.SSLContext:
+    """A client's context that trusts `authority` and nothing else."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.load_verify_locations(cafile=authority)
+    return made

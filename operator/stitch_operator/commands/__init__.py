@@ -1,0 +1,1 @@
+"""Commands of `stitch` that need the `operator` extra: serve, status."""

@@ -1,0 +1,88 @@
+"""`stitch status KEY`: where a graph stands at a gateway, by its request's or artifact's key.
+
+Exit codes: 0 ready, 1 refused, 3 pending, 2 anything else. The gateway, token and CA are those a
+job is given: STITCH_GATEWAY, STITCH_TOKEN_FILE, STITCH_CA.
+"""
+
+from __future__ import annotations
+
+import ssl
+import sys
+import time
+from typing import Any
+
+import click
+import httpx
+from rich.console import Console
+
+from stitch_operator.gateway import tls
+from stitchcore import options
+from stitchcore.commands.common import BAD_INPUT, Output, fail
+
+CODES = {"ready": 0, "refused": 1, "pending": 3}
+SECONDS = 10.0
+
+
+@click.command(help=__doc__)
+@click.argument("key")
+@click.option("--follow", is_flag=True, help="until it is ready or refused")
+@click.option("--json", "as_json", is_flag=True)
+def command(key: str, follow: bool, as_json: bool) -> None:
+    output = Output(as_json)
+    place = options.gateway_of_this_process()
+    try:
+        context = tls.trusting(place.ca)
+        token = place.token_file.read_text(encoding="ascii").strip()
+    except (OSError, ssl.SSLError, UnicodeDecodeError) as error:
+        fail(output, "STITCH_CA or STITCH_TOKEN_FILE", str(error), "`stitch serve` prints them")
+    with httpx.Client(
+        base_url=place.url,
+        verify=context,
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=SECONDS,
+        trust_env=False,
+    ) as client:
+        answer = _asked(client, key, output)
+        if follow:
+            answer = _followed(client, key, answer, output)
+    _show(answer, output)
+    raise SystemExit(CODES.get(str(answer["status"]), BAD_INPUT))
+
+
+def _asked(client: httpx.Client, key: str, output: Output) -> dict[str, Any]:
+    try:
+        response = client.get(f"/v1/graphs/{key}")
+        answer = response.json()
+    except (httpx.HTTPError, ValueError) as error:
+        mend = "check STITCH_GATEWAY and that the gateway runs"
+        fail(output, str(client.base_url), f"{type(error).__name__}: {error}", mend)
+    if not isinstance(answer, dict) or "status" not in answer:
+        problem = answer if isinstance(answer, dict) else {}
+        fail(output, key, str(problem.get("what", response.status_code)), str(problem.get("mend")))
+    return answer
+
+
+def _followed(
+    client: httpx.Client, key: str, answer: dict[str, Any], output: Output
+) -> dict[str, Any]:
+    with Console(stderr=True).status("") as status:
+        while answer["status"] == "pending":
+            status.update(_line(answer))
+            time.sleep(min(max(float(answer.get("retry_after", 1.0)), 0.2), 10.0))
+            answer = _asked(client, key, output)
+    return answer
+
+
+def _line(answer: dict[str, Any]) -> str:
+    progress = f"{answer.get('stage')} {answer.get('done', 0)}/{answer.get('total', 0)}"
+    said = {"ready": answer.get("key"), "pending": progress}
+    return f"{answer['status']}: {said.get(answer['status'], answer.get('reason'))}"
+
+
+def _show(answer: dict[str, Any], output: Output) -> None:
+    if output.as_json:
+        output.document({name: value for name, value in answer.items() if name != "trust"})
+        return
+    sys.stdout.write(_line(answer) + "\n")
+    if answer.get("detail"):
+        sys.stdout.write(f"  {answer['detail']}\n")

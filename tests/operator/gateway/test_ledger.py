@@ -1,0 +1,327 @@
+"""The ledger in any order, with duplicates and restarts: totals are right, and bounded."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from stitch_operator.gateway import groups, savings
+from stitch_operator.gateway.database import LedgerHeld
+from stitch_operator.gateway.groups import Acknowledgement, Group
+from stitch_operator.gateway.identity import Identity
+from stitch_operator.gateway.ledger import COUNTED, OLD, Happened, Known, Ledger
+from stitch_operator.gateway.savings import Bounds, Report, Row
+
+START, SECOND = 1_000_000.0, 10**9
+RUNTIME = 3600
+KEY, GRAPH = "ab" * 32, "cd" * 32
+
+
+def identity(namespace: str = "a", pod: str = "p1", devices: float = 2.0) -> Identity:
+    return Identity(namespace, "train", pod, devices, "cpu", START)
+
+
+def report(seq: int, saved: int, lost: int = 0, measured: bool = True) -> Report:
+    """Totals that differ by `saved` seconds, over 1000 s of stitched steps."""
+    taken = 1000 * SECOND
+    return Report(seq, 100, taken + saved * SECOND, taken, lost * SECOND, 1.0, measured)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Reports of three sessions in any order, repeated, delayed and over restarts, against a model
+    that keeps the last report by seq."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="stitch-ledger-"))
+        self.ledger = Ledger(self.folder / "ledger.sqlite")
+        self.last: dict[tuple[str, str], tuple[int, int]] = {}
+        self.before: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def teardown(self) -> None:
+        self.ledger.close()
+        shutil.rmtree(self.folder)
+
+    @rule(
+        namespace=st.sampled_from("ab"),
+        session=st.sampled_from(("s1", "s2", "s3")),
+        seq=st.integers(0, 12),
+        saved=st.integers(-200, 200),
+    )
+    def post(self, namespace: str, session: str, seq: int, saved: int) -> None:
+        said = report(seq, saved)
+        one = identity(namespace, pod=f"{namespace}-{session}")
+        now = START + RUNTIME
+        outcome = self.ledger.save(one, session, GRAPH, said, ratio=1.2, now=now)
+        known = self.last.get((namespace, session))
+        if known is not None and seq <= known[0]:
+            assert outcome == OLD
+        elif outcome == COUNTED:
+            self.last[namespace, session] = (seq, saved * SECOND)
+        else:  # wiggles added up to more than the pod's device time
+            assert outcome == "more device time than the container has had"
+
+    @rule()
+    def restart(self) -> None:
+        self.ledger.close()
+        self.ledger = Ledger(self.folder / "ledger.sqlite")
+
+    @rule()
+    def prune_nothing_that_lives(self) -> None:
+        assert self.ledger.prune(START + RUNTIME + 60) == 0
+
+    @invariant()
+    def saved_less_lost_is_the_last_difference(self) -> None:
+        net: dict[str, int] = {}
+        for (namespace, _), (_, saved) in self.last.items():
+            net[namespace] = net.get(namespace, 0) + saved
+        found = {row[0]: row[2] - row[3] for row in self.ledger.totals()}
+        assert found == net
+
+    @invariant()
+    def totals_never_fall(self) -> None:
+        now = {(row[0], row[1]): (row[2], row[3]) for row in self.ledger.totals()}
+        for place, (saved, lost) in self.before.items():
+            assert now[place][0] >= saved
+            assert now[place][1] >= lost
+        self.before = now
+
+
+LedgerMachine.TestCase.settings = settings(
+    max_examples=25, stateful_step_count=25, deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+TestLedger = LedgerMachine.TestCase
+
+
+@given(
+    reports=st.lists(
+        st.tuples(
+            st.integers(0, 30), st.integers(0, 2**45), st.integers(0, 2**45),
+            st.integers(0, 2**45), st.floats(0, 64), st.booleans(),
+        ),
+        max_size=30,
+    ),
+    devices=st.floats(0.125, 8),
+)  # fmt: skip
+def test_no_client_adds_more_than_its_wall_time_times_its_devices(
+    reports: list[tuple[int, int, int, int, float, bool]], devices: float
+) -> None:
+    row, runtime = Row(), 2000 * SECOND
+    most = (runtime + savings.CLOCK_SECONDS * SECOND) * devices
+    for seq, baseline, stitched, lost, claimed, measured in reports:
+        said = Report(seq, 1, baseline, stitched, lost, claimed, measured)
+        if not savings.implausible(row, said, Bounds(runtime, 100.0, devices)):
+            row = savings.add(row, said, devices)
+        assert 0 <= row.saved <= most + 1
+        assert 0 <= row.lost <= most + 1
+        assert row.saved - row.lost == row.net
+
+
+@pytest.mark.parametrize(
+    ("said", "ratio", "why"),
+    [
+        (Report(1, 9, 4000 * SECOND, 3700 * SECOND, 0, 1, True), 2.0, "more time"),
+        (Report(1, 9, 100 * SECOND, 50 * SECOND, 4000 * SECOND, 1, True), 2.0, "more time"),
+        (Report(1, 9, 100 * SECOND, 0, 0, 1, True), 2.0, "no time"),
+        (Report(1, 9, 126 * SECOND, 100 * SECOND, 0, 1, True), 1.0, "quarter"),
+        (Report(1, 9, 251 * SECOND, 100 * SECOND, 0, 1, True), 2.0, "quarter"),
+        (Report(1, 9, 250 * SECOND, 100 * SECOND, 0, 1, True), 2.0, ""),
+        (Report(1, 9, 125 * SECOND, 100 * SECOND, 0, 1, True), 0.5, ""),
+    ],
+)
+def test_reports_beyond_their_bounds_are_implausible(said: Report, ratio: float, why: str) -> None:
+    found = savings.implausible(Row(), said, Bounds(3600 * SECOND, ratio, 2.0))
+    assert (why in found) if why else found == ""
+
+
+def test_sessions_of_one_pod_share_its_device_time(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    one = identity(devices=1.0)
+    said = Report(1, 1, 7000 * SECOND, 3500 * SECOND, 0, 1.0, True)
+    outcomes = [
+        ledger.save(one, f"s{number}", GRAPH, said, ratio=2.0, now=START + RUNTIME)
+        for number in range(3)
+    ]
+    assert outcomes[0] == COUNTED
+    assert all("more device time" in outcome for outcome in outcomes[1:])
+    assert ledger.totals() == [("a", "cpu", 3500 * SECOND, 0)]
+    assert ("savings", "implausible", 2) in ledger.counts()
+    ledger.close()
+
+
+def test_devices_are_at_most_the_pods(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    said = Report(1, 1, 110 * SECOND, 100 * SECOND, 0, 64.0, True)
+    ledger.save(identity(devices=2.0), "s", GRAPH, said, ratio=2.0, now=START + RUNTIME)
+    assert ledger.totals() == [("a", "cpu", 20 * SECOND, 0)]
+    ledger.close()
+
+
+def test_what_was_not_measured_counts_nothing(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    said = report(1, 200, measured=False)
+    assert ledger.save(identity(), "s", GRAPH, said, 2.0, START + RUNTIME) == COUNTED
+    assert ledger.totals() == [("a", "cpu", 0, 0)]
+    ledger.close()
+
+
+def test_forgotten_jobs_do_not_lower_totals(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.save(identity(), "s", GRAPH, report(1, 50), 2.0, START + RUNTIME)
+    before = ledger.totals()
+    assert ledger.prune(START + 90 * 86400) == 1
+    assert ledger.totals() == before == [("a", "cpu", 50 * SECOND, 0)]
+    ledger.close()
+
+
+def test_a_ledger_has_one_writer(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    with pytest.raises(LedgerHeld):
+        Ledger(tmp_path / "ledger.sqlite")
+    ledger.close()
+    Ledger(tmp_path / "ledger.sqlite").close()
+
+
+def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 99")
+    with pytest.raises(sqlite3.DatabaseError, match="version 99"):
+        Ledger(path)
+
+
+def handed_in(ledger: Ledger, one: Identity, session: str = "s1") -> None:
+    known = Known("11" * 32, GRAPH, "cpu-x86-64-v3", "2.21", None, 0, None, None)
+    ledger.submitted(one, session, known, START)
+    ledger.finished(known.request, KEY, 2.0, {"compile": 1.5}, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("types", "code", "open_"),
+    [
+        (("swap-begin", "crashed-before"), 139, True),
+        (("swap-begin", "crashed-before"), None, True),
+        (("swap-begin", "crashed-before"), 1, False),
+        (("swap-begin", "crashed-before"), 137, False),
+        (("swap-begin", "swap-ok"), 139, False),
+        (("swap-begin", "rolled-back"), 139, False),
+    ],
+)
+def test_a_crash_after_a_swap_opens_the_breaker(
+    tmp_path: Path, types: tuple[str, ...], code: int | None, open_: bool
+) -> None:
+    ledger, one = Ledger(tmp_path / "ledger.sqlite"), identity()
+    handed_in(ledger, one)
+    for seq, kind in enumerate(types):
+        exit_code = code if kind == "crashed-before" else None
+        assert ledger.happened(one, Happened("s1", seq, kind, GRAPH, KEY, exit_code), START)
+    assert ledger.breaker(one, KEY, "cpu-x86-64-v3") is open_
+    assert not ledger.breaker(identity("b"), KEY, "cpu-x86-64-v3")
+    assert not ledger.breaker(one, "00" * 32, "cpu-x86-64-v3")
+    ledger.close()
+
+
+@pytest.mark.parametrize(("code", "settled", "open_"),
+                         [(139, False, True), (139, True, False), (1, False, False)])  # fmt: skip
+def test_a_restarted_pod_that_crashed_between_begin_and_ok_opens_it_too(
+    tmp_path: Path, code: int, settled: bool, open_: bool
+) -> None:
+    ledger, one = Ledger(tmp_path / "ledger.sqlite"), identity()
+    handed_in(ledger, one)
+    ledger.happened(one, Happened("s1", 1, "swap-begin", GRAPH, KEY), START)
+    if settled:
+        ledger.happened(one, Happened("s1", 2, "swap-ok", GRAPH, KEY), START)
+    after = Identity("a", "train", "p1", 2.0, "cpu", START, last_exit_code=code)
+    handed_in(ledger, after, "s2")
+    assert ledger.breaker(one, KEY, "cpu-x86-64-v3") is open_
+    ledger.close()
+
+
+def test_repeated_events_and_costs_count_once(tmp_path: Path) -> None:
+    ledger, one = Ledger(tmp_path / "ledger.sqlite"), identity()
+    for _ in range(3):
+        handed_in(ledger, one)
+    event = Happened("s1", 1, "swap-begin", GRAPH, KEY)
+    assert [ledger.happened(one, event, START) for _ in range(3)] == [True, False, False]
+    assert ("events", "swap-begin", 1) in ledger.counts()
+    assert ledger.spent() == [("cpu", "compile", 1.5)]
+    ledger.close()
+
+
+@settings(max_examples=300)
+@given(data=st.data(), size=st.integers(1, 4))
+def test_members_that_reach_step_n_all_see_the_same_decision(
+    data: st.DataObject, size: int
+) -> None:
+    """Whatever order members speak in, and whoever dies: a decision is made once, all who ask at N
+    get it, and it is to swap only if every member has confirmed N."""
+    group: Group | None = None
+    steps = dict.fromkeys(range(size), 0)
+    told: dict[int, int] = {}
+    decisions: set[str] = set()
+    alive = set(range(size))
+    for _ in range(data.draw(st.integers(1, 12 * size))):
+        rank = data.draw(st.sampled_from(sorted(alive)))
+        action = data.draw(st.sampled_from(("step", "ask", "ask", "die")))
+        if action == "die" and len(alive) > 1:
+            alive.remove(rank)
+        elif action == "step":
+            limit = told.get(rank, 10**9)
+            steps[rank] = min(steps[rank] + data.draw(st.integers(1, 80)), limit)
+        word = Acknowledgement(f"s{rank}", KEY, size, rank, steps[rank], told.get(rank))
+        group = groups.acknowledge(group, word, START)
+        if group.step:
+            told[rank] = group.step
+        if group.state in (groups.COMMITTED, groups.ABORTED):
+            decisions.add(group.state)
+        if group.state == groups.COMMITTED:
+            assert len(group.members) == size
+            assert all(member.confirmed for member in group.members.values())
+        if told.get(rank) == steps[rank] and word.confirm is not None:
+            assert group.state in (groups.COMMITTED, groups.ABORTED)
+    assert len(decisions) <= 1
+
+
+def test_a_group_swaps_at_a_step_that_none_has_reached(tmp_path: Path) -> None:
+    ledger, one = Ledger(tmp_path / "ledger.sqlite"), identity()
+
+    def say(rank: int, step: int, confirm: int | None = None, session: str = "") -> Group:
+        word = Acknowledgement(session or f"s{rank}", KEY, 2, rank, step, confirm)
+        return ledger.acknowledge(one, "g", 1, word, START)
+
+    assert say(0, 10).state == groups.GATHERING
+    named = say(1, 17)
+    assert (named.state, named.step) == (groups.NAMED, 17 + groups.MARGIN_STEPS)
+    assert say(0, 20, named.step).state == groups.NAMED
+    ledger.close()
+    ledger = Ledger(tmp_path / "ledger.sqlite")  # the decision is durable
+    assert say(1, 21, named.step).state == groups.COMMITTED
+    assert say(0, named.step).state == groups.COMMITTED
+    assert ledger.latest_round(one, "g") == 1
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        (Acknowledgement("s1", "00" * 32, 2, 1, 0, None), "different artifacts"),
+        (Acknowledgement("s1", KEY, 3, 1, 0, None), "group of 2"),
+        (Acknowledgement("s1", KEY, 2, 2, 0, None), "group of 2"),
+        (Acknowledgement("other", KEY, 2, 0, 0, None), "began anew"),
+    ],
+)
+def test_a_member_that_does_not_fit_ends_the_group(word: Acknowledgement, reason: str) -> None:
+    first = groups.acknowledge(None, Acknowledgement("s0", KEY, 2, 0, 5, None), START)
+    after = groups.acknowledge(first, word, START)
+    assert after.state == groups.ABORTED
+    assert reason in after.reason
+    late = Acknowledgement("s1", KEY, 2, 1, 0, None)
+    assert groups.acknowledge(after, late, START) == after

@@ -1,0 +1,164 @@
+"""Bodies are bounded while they stream, rates by a clock, decisions by a table: pure cores."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stitch_operator.gateway import body
+from stitch_operator.gateway.body import Limits
+from stitch_operator.gateway.limits import Level, Rate, take
+from stitch_operator.gateway.problems import Problem, Rejected
+from stitch_operator.gateway.standing import (
+    NO_WORKER_SECONDS,
+    OTHER_CODE_SECONDS,
+    SILENT_SECONDS,
+    STARTING_SECONDS,
+    Next,
+    Situation,
+    decide,
+    tell,
+)
+
+NOW = 1_000_000.0
+
+
+def read(data: bytes, encoding: str, limits: Limits, chunk: int = 1000) -> bytes:
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(data), chunk):
+            yield data[start : start + chunk]
+
+    return asyncio.run(body.read(chunks(), encoding, limits))
+
+
+@given(st.binary(max_size=5000), st.integers(1, 700))
+def test_bodies_within_limits_are_themselves(data: bytes, chunk: int) -> None:
+    limits = Limits(10_000, 10_000)
+    assert read(data, "", limits, chunk) == data
+    assert read(gzip.compress(data), "gzip", limits, chunk) == data
+
+
+def test_a_bomb_is_stopped_before_it_unpacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = gzip.compress(bytes(300 * 2**20), 9)
+    assert len(bomb) < 400_000
+    most = 0
+    real = zlib.decompressobj
+
+    class Counting:
+        """How much was unpacked in all."""
+
+        def __init__(self, bits: int) -> None:
+            self.inner = real(bits)
+            self.eof, self.unused_data, self.unconsumed_tail = False, b"", b""
+
+        def decompress(self, chunk: bytes, limit: int) -> bytes:
+            nonlocal most
+            out = self.inner.decompress(chunk, limit)
+            self.unconsumed_tail = self.inner.unconsumed_tail
+            most += len(out)
+            return out
+
+    monkeypatch.setattr(body.zlib, "decompressobj", Counting)
+    for limits in (Limits(2**20, 2**30, ratio=200), Limits(2**20, 5 * 2**20, ratio=10**6)):
+        most = 0
+        with pytest.raises(Rejected) as caught:
+            read(bomb, "gzip", limits)
+        assert caught.value.problem is Problem.TOO_LARGE
+        assert most <= 6 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "problem"),
+    [
+        (b"x" * 2001, "", Problem.TOO_LARGE),
+        (b"not gzip", "gzip", Problem.BAD_REQUEST),
+        (gzip.compress(b"cut short")[:-3], "gzip", Problem.BAD_REQUEST),
+        (gzip.compress(b"one") + b"more", "gzip", Problem.BAD_REQUEST),
+        (b"", "gzip", Problem.BAD_REQUEST),
+        (b"x", "br", Problem.UNSUPPORTED_MEDIA_TYPE),
+    ],
+)
+def test_bad_bodies_are_told_apart(data: bytes, encoding: str, problem: Problem) -> None:
+    with pytest.raises(Rejected) as caught:
+        read(data, encoding, Limits(2000, 2000))
+    assert caught.value.problem is problem
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 3)), max_size=50),
+    st.floats(0.5, 4),
+    st.floats(1, 5),
+)
+def test_no_more_than_the_rate_passes(
+    calls: list[tuple[float, float]], per_second: float, burst: float
+) -> None:
+    level: Level | None = None
+    now = passed = 0.0
+    for pause, amount in calls:
+        now += pause
+        level, wait = take(level, Rate(per_second, burst), amount, now)
+        passed += amount if wait == 0 else 0.0
+        assert passed <= burst + per_second * now + 1e-6
+        if wait and amount <= burst:  # waiting so long is enough
+            assert take(level, Rate(per_second, burst), amount, now + wait + 1e-6)[1] == 0
+
+
+def at(**given: Any) -> Situation:
+    """A request that a worker of the same code could serve, never enqueued."""
+    fields = {"answer": None, "published": False, "enqueued": None, "waiting": 0, "served": True}
+    return Situation(**{**fields, "code": "own", "since": 0.0, "now": NOW, **given})
+
+
+def pending(age: float) -> dict[str, Any]:
+    return {"status": "pending", "time": NOW - age, "stage": "plan", "done": 1, "total": 4}
+
+
+REFUSED = {"status": "refused", "reason": "slower", "code": "own", "time": NOW - 5000}
+OTHERS = {**REFUSED, "code": "other"}
+LONG = NOW - 10 * OTHER_CODE_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("situation", "expected"),
+    [
+        (at(), Next.ENQUEUE),
+        (at(enqueued=NOW - 1), Next.WAIT),
+        (at(enqueued=NOW - SILENT_SECONDS - 1), Next.ENQUEUE),  # the broker lost it
+        (at(enqueued=NOW - SILENT_SECONDS - 1, waiting=3), Next.WAIT),  # it stands in line
+        (at(answer=pending(1), enqueued=LONG), Next.WAIT),
+        (at(answer=pending(SILENT_SECONDS - 1), enqueued=LONG), Next.WAIT),
+        (at(answer=pending(SILENT_SECONDS + 1), enqueued=LONG), Next.ENQUEUE),
+        (at(answer={"status": "pending"}, enqueued=LONG), Next.ENQUEUE),  # without a heartbeat
+        (at(answer={"status": "ready", "key": "k"}, published=True), Next.READY),
+        (at(answer={"status": "ready", "key": "k"}, enqueued=LONG, waiting=9), Next.ENQUEUE),
+        (at(answer=REFUSED), Next.REFUSED),
+        (at(answer=REFUSED, served=False), Next.REFUSED),
+        (at(answer=OTHERS, enqueued=LONG), Next.ENQUEUE),
+        (at(answer=OTHERS, enqueued=NOW - SILENT_SECONDS - 1), Next.ENQUEUE),
+        (at(answer={**OTHERS, "time": NOW - 2}, enqueued=NOW - 70), Next.REFUSED),
+        (at(served=False), Next.NO_WORKER),
+        (at(served=False, since=NOW - STARTING_SECONDS + 1), Next.WAIT),
+        (at(served=False, answer=pending(1)), Next.WAIT),
+        (at(served=False, answer={"status": "ready", "key": "k"}, published=True), Next.READY),
+    ],
+)
+def test_what_is_done_about_a_request(situation: Situation, expected: Next) -> None:
+    assert decide(situation) is expected
+
+
+def test_what_is_told_of_it() -> None:
+    progress = tell("r", Next.WAIT, pending(1), "q").document()
+    assert (progress["stage"], progress["done"], progress["total"]) == ("plan", 1, 4)
+    again = tell("r", Next.ENQUEUE, pending(100), "q").document()
+    assert (again["stage"], again["done"]) == ("queued", 0)  # its worker is gone
+    nobody = tell("r", Next.NO_WORKER, None, "q")
+    assert (nobody.http_status, nobody.retry_after) == (409, NO_WORKER_SECONDS)
+    assert json.dumps(nobody.document())
