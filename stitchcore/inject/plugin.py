@@ -69,6 +69,7 @@ def _declare(library: Any) -> None:
         ("stitch_new_step", integer, []),
         ("stitch_step_arm", ctypes.POINTER(ctypes.c_int32), [integer]),
         ("stitch_schedule_step", None, [integer, integer, wide, wide]),
+        ("stitch_stretch_step", None, [integer, wide, ctypes.c_uint64]),
         (
             "stitch_read_step",
             wide,
@@ -177,6 +178,11 @@ class Plugin:
     def schedule(self, step: int, arm: int, original: int, stitched: int) -> None:
         """Blocks of so many steps in turn, `arm` first; 0 for the other arm means never."""
         self._library.stitch_schedule_step(step, arm, original, stitched)
+
+    def stretch(self, step: int, stitched: int, seed: int) -> None:
+        """The next stitched blocks are of so many steps; of half to one and a half times as many,
+        at random, once a `seed` other than 0 was given."""
+        self._library.stitch_stretch_step(step, stitched, seed)
 
     def read(self, step: int, cursor: int, capacity: int = 4096) -> Tuple[int, List[Interval]]:
         """Intervals recorded since `cursor`, and the next cursor."""

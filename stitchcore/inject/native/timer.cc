@@ -24,9 +24,11 @@ struct Step {
   int32_t arm = 0;          // what the next call should run; read without the lock
   int64_t lengths[2] = {INT64_MAX, 0};  // steps in a block of each arm
   int64_t taken = 0;        // steps of the present block
+  uint64_t random = 0;      // state of the generator of stitched blocks' lengths; 0: all are equal
   int last_arm = -1;
   int64_t last_time = 0, block = 0;
   int32_t position = 0;
+  int64_t stretched = 0;    // mean steps in the stitched blocks to come
   int64_t passes[2] = {0, 0};
   int64_t written = 0;
   std::vector<StitchInterval> ring;
@@ -62,10 +64,23 @@ void Record(Step* step, int64_t now) {
                                          step->block};
 }
 
+// Length of the next stitched block: half to one and a half times the mean, evenly, at least 2, so
+// that original blocks do not fall in step with anything the job does at regular intervals.
+int64_t Draw(Step* step) {
+  int64_t mean = step->stretched;
+  if (step->random == 0 || mean < 2 || mean > INT64_MAX / 4) return mean;
+  step->random ^= step->random << 13;  // xorshift64 (Marsaglia 2003)
+  step->random ^= step->random >> 7;
+  step->random ^= step->random << 17;
+  int64_t low = std::max<int64_t>(2, mean - mean / 2), high = mean + mean / 2;
+  return low + static_cast<int64_t>(step->random % static_cast<uint64_t>(high - low + 1));
+}
+
 void Advance(Step* step, int arm) {
   if (arm != step->arm) return;  // a call that was under way when the schedule changed
   if (++step->taken < step->lengths[arm] || step->lengths[1 - arm] == 0) return;
   step->taken = 0;
+  if (arm == 0) step->lengths[1] = Draw(step);
   if (arm == 1) PoolTrim();
   __atomic_store_n(&step->arm, 1 - arm, __ATOMIC_RELAXED);
 }
@@ -113,9 +128,18 @@ void stitch_schedule_step(int number, int arm, int64_t original, int64_t stitche
   stitch::Step* step = stitch::Find(number);
   std::lock_guard<std::mutex> lock(step->mutex);
   step->lengths[0] = original;
-  step->lengths[1] = stitched;
+  step->lengths[1] = step->stretched = stitched;
   step->taken = 0;
   __atomic_store_n(&step->arm, arm, __ATOMIC_RELAXED);
+}
+
+// Makes the stitched blocks to come `stitched` steps long, on average if `seed` is not 0. The block
+// that runs is left alone, and so is a step that keeps one arm.
+void stitch_stretch_step(int number, int64_t stitched, uint64_t seed) {
+  stitch::Step* step = stitch::Find(number);
+  std::lock_guard<std::mutex> lock(step->mutex);
+  step->stretched = stitched;
+  if (step->random == 0) step->random = seed;
 }
 
 // Copies the intervals from `*cursor` on, moves it, returns how many. Overwritten ones are skipped.

@@ -1,0 +1,197 @@
+"""What stitching has saved: pairs of original and stitched steps of one job, and their interval.
+
+Random blocks of steps keep running the original all job long. Each is paired with as many stitched
+steps around it, half before and half after, so that what drifts slowly (a slow first epoch, a busy
+neighbour) cancels; the first step after a switch is in neither. If both arms are equally fast, a
+pair's two means are exchangeable, so their difference is symmetric about zero whatever the
+distribution of steps: a median of differences and the sign test's interval need no assumption about
+outliers. A pair weighs as much as the stitched steps it stands for; the interval of a weighted
+median takes the ranks that as many equal pairs would have as the weights are worth (Kish 1965,
+section 8.2: n = (sum w)^2 / sum w^2). Times are in nanoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import List, NamedTuple, Optional, Sequence, Tuple
+
+from . import timer
+from .plugin import Interval
+
+MINIMUM_PAIRS = 6.0  # below it there is no 95 % interval (timer.order_interval)
+KEPT_PAIRS = 4096
+ORIGINAL, STITCHED = 0, 1
+
+
+class Pair(NamedTuple):
+    """Means of a step, the stitched steps that the pair stands for, and what the switches cost."""
+
+    original: float
+    stitched: float
+    weight: float
+    switching: float  # excess of both blocks' first steps over the pair's means
+
+
+class Block(NamedTuple):
+    """A finished block: its arm, its steps, and the nanoseconds of each."""
+
+    arm: int
+    times: Tuple[int, ...]
+
+
+@dataclass
+class Record:
+    """One step's pairs so far; `advance` grows it. `open` holds the intervals of the last block."""
+
+    pairs: List[Pair] = field(default_factory=list)
+    blocks: List[Block] = field(default_factory=list)  # the last three at most
+    open: List[Interval] = field(default_factory=list)
+    skip: int = 1  # the first pair has the first stitched steps in it: warm-up
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Totals. `low` and `high` bound `saved` at 95 %; both are None with too few pairs, and then
+    nothing counts as saved."""
+
+    steps: int
+    pairs: int
+    stitched: float
+    saved: float
+    low: Optional[float]
+    high: Optional[float]
+    lost: float
+
+    @property
+    def measured(self) -> bool:
+        return self.low is not None
+
+
+def pair_of(before: Block, canary: Block, after: Block) -> Optional[Pair]:
+    """The pair of an original block between two stitched ones; None where one is too short.
+
+    Of n steps of the original after its first, n rounded down to an even number are compared with
+    the last n/2 steps before and the first n/2 after (without that block's very first): both means
+    then lie around the same moment.
+    """
+    half = min(len(canary.times) - 1, 2 * (len(before.times) - 1), 2 * (len(after.times) - 1)) // 2
+    if half < 1:
+        return None
+    originals = canary.times[1 : 1 + 2 * half]
+    stitched = before.times[-half:] + after.times[1 : 1 + half]
+    original, other = sum(originals) / len(originals), sum(stitched) / len(stitched)
+    switching = canary.times[0] - original + after.times[0] - other
+    weight = (len(before.times) + len(after.times)) / 2
+    return Pair(original, other, weight, switching)
+
+
+def advance(record: Record, fresh: Sequence[Interval]) -> None:
+    """Takes in intervals; blocks that they finish make pairs. Gaps (overwritten ones) are harmless:
+    a block with a gap is only shorter."""
+    for interval in fresh:
+        if record.open and record.open[-1].block != interval.block:
+            _close(record)
+        record.open.append(interval)
+
+
+def _close(record: Record) -> None:
+    times = tuple(one.nanoseconds for one in record.open)
+    whole = record.open[0].position == 0
+    block = Block(record.open[0].arm, times if whole else (times[0], *times))
+    record.open = []
+    record.blocks = [*record.blocks[-2:], block]
+    arms = [one.arm for one in record.blocks]
+    pair = pair_of(*record.blocks) if arms == [STITCHED, ORIGINAL, STITCHED] else None
+    if pair is None:
+        return
+    if record.skip > 0:
+        record.skip -= 1
+        return
+    record.pairs.append(pair)
+    if len(record.pairs) > KEPT_PAIRS:
+        record.pairs = [_merged(*two) for two in zip(record.pairs[::2], record.pairs[1::2])]
+
+
+def _merged(one: Pair, other: Pair) -> Pair:
+    weight = one.weight + other.weight
+
+    def mean(a: float, b: float) -> float:
+        return (a * one.weight + b * other.weight) / weight
+
+    return Pair(
+        mean(one.original, other.original),
+        mean(one.stitched, other.stitched),
+        weight,
+        mean(one.switching, other.switching),
+    )
+
+
+def worth(weights: Sequence[float]) -> float:
+    """How many pairs of equal weight these are worth."""
+    total = sum(weights)
+    return total * total / sum(w * w for w in weights) if total > 0 else 0.0
+
+
+def quantile(values: Sequence[Tuple[float, float]], share: float) -> float:
+    """The smallest of sorted (value, weight) at which `share` of all weight is reached."""
+    limit, reached = share * sum(weight for _, weight in values), 0.0
+    for value, weight in values:
+        reached += weight
+        if reached >= limit * (1 - 1e-12):
+            return value
+    return values[-1][0]
+
+
+def median(values: Sequence[Tuple[float, float]]) -> float:
+    """Weighted median of (value, weight): the mean of the lower and the upper one."""
+    ordered = sorted(values)
+    mirrored = [(-value, weight) for value, weight in reversed(ordered)]
+    return (quantile(ordered, 0.5) - quantile(mirrored, 0.5)) / 2
+
+
+def interval(values: Sequence[Tuple[float, float]]) -> Optional[Tuple[float, float]]:
+    """95 % interval of the weighted median; None below MINIMUM_PAIRS' worth."""
+    count = int(worth([weight for _, weight in values]) + 1e-9)
+    if count < MINIMUM_PAIRS:
+        return None
+    rank, _ = timer.order_interval(list(range(1, count + 1)))
+    ordered = sorted(values)
+    mirrored = [(-value, weight) for value, weight in reversed(ordered)]
+    share = (rank - 0.5) / count  # the middle of the rank: whole numbers of equal weights hit it
+    return quantile(ordered, share), -quantile(mirrored, share)
+
+
+def total(record: Record, steps: int) -> Optional[Saved]:
+    """Totals over `steps` stitched steps; None before the first pair."""
+    if not record.pairs:
+        return None
+    differences = [(pair.original - pair.stitched, pair.weight) for pair in record.pairs]
+    one = median([(pair.stitched, pair.weight) for pair in record.pairs])
+    switching = median([(pair.switching, 1.0) for pair in record.pairs])
+    lost = max(0.0, switching) * len(record.pairs)
+    found = interval(differences)
+    if found is None:
+        return Saved(steps, len(record.pairs), steps * one, 0.0, None, None, lost)
+    low, high = steps * found[0], steps * found[1]
+    saved = steps * median(differences)
+    return Saved(steps, len(record.pairs), steps * one, saved, low, high, lost)
+
+
+def summed(parts: Sequence[Saved]) -> Saved:
+    """Of several callers of one graph. One that is unmeasured adds steps and saves nothing."""
+    measured = [part for part in parts if part.low is not None and part.high is not None]
+    return Saved(
+        sum(part.steps for part in parts),
+        sum(part.pairs for part in parts),
+        sum(part.stitched for part in parts),
+        sum(part.saved for part in measured),
+        sum(part.low or 0.0 for part in measured) if measured else None,
+        sum(part.high or 0.0 for part in measured) if measured else None,
+        sum(part.lost for part in parts),
+    )
+
+
+def block_length(stitched_steps: int, least: int, most: int) -> int:
+    """Steps of the next stitched blocks: a sixth of those so far, so that no pair ever weighs so
+    much that too few of the others count, up to what the control share asks for."""
+    return max(least, min(most, stitched_steps // 6))
