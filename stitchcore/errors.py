@@ -72,6 +72,7 @@ class Reason(Enum):
     GATEWAY_ERROR = "gateway_error"
     REVOKED = "revoked"
     CACHE_FULL = "cache_full"
+    UNMEASURED = "unmeasured"
     # the gateway
     NO_WORKER_FOR_TARGET = "no_worker_for_target"
     # the worker

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from . import client, guard, plugin, program, reasons, settings, timer
+from . import client, guard, plugin, program, reasons, savings, settings, timer
 from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program
 
 # INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL, UNKNOWN: what TensorFlow makes of
@@ -28,6 +29,7 @@ class Follower:
         self._plugin = native
         self._events = events
         self._say = say
+        self._seed = random.SystemRandom().getrandbits(62) + 1  # 0 would mean equal blocks
 
     def follow(self, instance: Instance) -> None:
         """Takes in what has been timed since the last look, and decides."""
@@ -41,12 +43,16 @@ class Follower:
                 self.settle(found)
         if not found.ready or not found.swapped or not instance.can_alternate:
             return
+        savings.advance(instance.record, fresh)
         # The last block may still be running: it is left out.
         done = [one for one in instance.history if one.block != instance.history[-1].block]
         instance.comparison = timer.compare(done)
         keep = timer.verdict(instance.comparison)
         if keep is False:
             self._roll_back(instance)
+        elif self._config.baseline > 0:
+            instance.decided = instance.decided or keep
+            self._stretch(instance)
         elif keep and instance.decided is None:
             instance.decided = True
             # Only the control share keeps running the original.
@@ -59,6 +65,16 @@ class Follower:
             if instance.widened:
                 blocks = (program.ORIGINAL_BLOCK, program.STITCHED_BLOCK)
                 self._plugin.schedule(instance.step, STITCHED, *blocks)
+
+    def _stretch(self, instance: Instance) -> None:
+        """Stitched blocks of random length, longer as evidence grows, up to the control share."""
+        original, least = program.CANARY_BLOCK, program.CANARY_FIRST
+        most = int(original / max(self._config.control, 1e-6)) - original
+        if instance.decided is None:
+            most = program.STITCHED_BLOCK
+        stitched = self._plugin.passes(instance.step, STITCHED)
+        length = savings.block_length(stitched, least, max(least, most))
+        self._plugin.stretch(instance.step, length, self._seed + instance.step)
 
     def raised(
         self, programs: Sequence[Program], instance: Optional[Instance], error: Exception
@@ -141,6 +157,32 @@ class Follower:
             steps = self._plugin.passes(instance.step, STITCHED)
             figures = comparison_fields(instance.comparison)
             self._events.write("savings", digest=instance.program.reported, steps=steps, **figures)
+
+        for found, whole in self.totals(instances):
+            bounds = (whole.low, whole.high)
+            self._events.write(
+                "savings_total",
+                digest=found.reported,
+                key=found.key,
+                steps=whole.steps,
+                baseline_ns=round(whole.stitched + whole.saved),
+                stitched_ns=round(whole.stitched),
+                lost_ns=round(whole.lost),
+                interval=[round(bound) for bound in bounds if bound is not None] or None,
+                pairs=whole.pairs,
+                devices=found.devices,
+            )
+
+    def totals(self, instances: List[Instance]) -> List[Tuple[Program, savings.Saved]]:
+        """What all callers of each graph have saved since the start, where savings are reported."""
+        totals = []
+        programs = {one.program.digest: one.program for one in instances if one.program.swapped}
+        for found in programs.values() if self._config.baseline > 0 else ():
+            users = [one for one in instances if one.program is found]
+            passes = [self._plugin.passes(one.step, STITCHED) for one in users]
+            parts = [savings.total(one.record, n) for one, n in zip(users, passes) if n > 0]
+            totals += [(found, savings.summed(parts))] if parts else []
+        return totals
 
     def step_figures(self, instances: List[Instance]) -> List[Dict[str, Any]]:
         """For the `end` event: passes and median nanoseconds of each arm, measured or not."""

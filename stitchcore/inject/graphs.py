@@ -57,6 +57,12 @@ def has_kernel_random(graph: Any) -> bool:
     return any(node.op in KERNEL_RANDOM for node in graph.node)
 
 
+def devices(graph: Any, cores: int) -> float:
+    """How many devices a graph's nodes are placed on: GPUs, or all `cores` where there is none."""
+    gpus = {node.device for node in graph.node if "GPU:" in node.device.upper()}
+    return float(len(gpus) or cores)
+
+
 def late_refusal(graph: Any, in_function: bool) -> Optional[str]:
     """Why a graph must not be swapped once it has run; None when it may be."""
     from tensorflow.python.framework import config

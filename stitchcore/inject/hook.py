@@ -27,6 +27,7 @@ from . import (
     reasons,
     settings,
     swap,
+    swapper,
     target,
     xla,
 )
@@ -40,6 +41,7 @@ QUIET = frozenset(
         reasons.EVALUATION,
         reasons.INITIALIZATION,
         reasons.INPUT_PIPELINE,
+        reasons.UNMEASURED,
     )
 )
 
@@ -65,6 +67,7 @@ class Hook:
         self._noted: set[Any] = set()
         self._process = os.getpid()
         self._follower = follow.Follower(config, native, self._events, self._say)
+        self._swapper = swapper.Swapper(config, native, self._events, self._disable)
         self._savings_due = time.monotonic() + SAVINGS_SECONDS
         self._wake = threading.Event()
         self._ended = False
@@ -140,7 +143,10 @@ class Hook:
             self._caller.probing.parts.append(found)
             return None
         if caller is None:
-            stitched = found.ready and self._may_swap(found)
+            if found.ready and self._config.measured:
+                self._refuse(found.digest, reasons.UNMEASURED, "called from another graph")
+                return None
+            stitched = found.ready and self._swapper.open(found)
             return (
                 self._built(program.stitched_graph(view, found, self._plugin)) if stitched else None
             )
@@ -179,6 +185,7 @@ class Hook:
             return found
         caller = self._caller.now
         found.refused_late = graphs.late_refusal(graph, caller is None or type(caller[0]) is bytes)
+        found.devices = graphs.devices(graph, len(os.sched_getaffinity(0)))
         self._events.write("seen", digest=key, nodes=len(graph.node))
         calls = graphs.xla_calls(graph)
         if calls:
@@ -304,61 +311,22 @@ class Hook:
             self._caller.probing = None
         if found.reason is None and not found.parts:
             self._disable(found, reasons.XLA_NOT_LIFTED, "the compiled body was not shown")
-        if found.ready and not instance.swapped_late:
-            instance.swapped_late = True
-            self._swap_late(instance)
+        self._swapper.late(instance)
 
     # Swapping
-
-    def _may_swap(self, found: Program) -> bool:
-        """Opens the breaker's account of this swap, once. False when there must be no swap."""
-        if self._config.mode != "optimize" or not found.ready:
-            return False
-        if found.parts:
-            opened = [self._may_swap(part) for part in found.parts]
-            found.swapped = all(opened)
-            return found.swapped
-        if found.artifact is None:
-            return False
-        with found.lock:
-            if found.swapped:
-                return True
-            try:
-                key, session = found.artifact.key, self._config.session
-                guard.swap_begin(self._config.store, found.digest, key, session)
-            except OSError as error:
-                found.reason = reasons.STORE_UNREADABLE
-                self._refuse(found.digest, reasons.STORE_UNREADABLE, f"breaker: {error.strerror}")
-                return False
-            found.swapped = True
-        self._events.write("swap_begin", digest=found.digest, key=found.artifact.key)
-        return True
 
     def _instance(self, caller: Hashable, found: Program) -> Instance:
         with self._lock:
             instance = self._instances.get(caller)
         if instance is not None:
             return instance
-        first = STITCHED if found.ready and self._may_swap(found) else ORIGINAL
+        first = self._swapper.first_arm(found)
         step = self._plugin.new_step()
         alternate = found.refused_late is None and self._config.control > 0
         instance = Instance(found, step, first, self._plugin.step_arm(step), alternate)
-        self._plugin.schedule(step, first, 0, 0)
-        if first == STITCHED and alternate:
-            self._plugin.schedule(step, STITCHED, program.ORIGINAL_BLOCK, program.FIRST_BLOCK)
+        self._swapper.start(instance)
         with self._lock:
             return self._instances.setdefault(caller, instance)
-
-    def _swap_late(self, instance: Instance) -> None:
-        """The artifact has come while the original was running."""
-        found = instance.program
-        if found.refused_late is not None:
-            self._disable(found, found.refused_late, "the artifact came after the first step")
-        elif self._may_swap(found):
-            blocks = (program.ORIGINAL_BLOCK, program.FIRST_BLOCK)
-            if self._config.control <= 0:
-                blocks = (0, FOREVER)
-            self._plugin.schedule(instance.step, STITCHED, *blocks)
 
     # Errors
 
@@ -396,11 +364,8 @@ class Hook:
             if found.reason is None and found.key and self._source.revoked(found.key):
                 self._disable(found, reasons.REVOKED, f"artifact {found.key[:12]}")
         for instance in list(self._instances.values()):
-            late = instance.program.ready and instance.first_arm == ORIGINAL
-            if waiting and late and instance.decided is None and instance.arm[0] == ORIGINAL:
-                if self._plugin.passes(instance.step, STITCHED) == 0 and not instance.swapped_late:
-                    instance.swapped_late = True
-                    self._swap_late(instance)
+            if waiting or self._config.baseline > 0:
+                self._swapper.late(instance)
             self._follower.follow(instance)
         if time.monotonic() >= self._savings_due:
             self._savings_due = time.monotonic() + SAVINGS_SECONDS
@@ -419,6 +384,10 @@ class Hook:
         self._follower.charge(programs)
         self._follower.finish(programs, instances)
         self._follower.report_savings(instances)
+        for found, whole in self._follower.totals(instances):
+            if not whole.measured:
+                detail = f"{whole.steps} stitched steps, {whole.pairs} pairs"
+                self._refuse(found.reported, reasons.UNMEASURED, detail)
         steps = self._follower.step_figures(instances)
         self._events.write("end", counters=self._plugin.counters(), steps=steps)
         self._source.finish()

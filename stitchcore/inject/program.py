@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, FrozenSet, List, Mapping, Optional
 
-from . import graphs, patch, reasons, timer
+from . import graphs, patch, reasons, savings, timer
 from .client import Artifact
 from .digest import Numbering
 from .patch import Types
@@ -16,6 +16,8 @@ ORIGINAL, STITCHED = 0, 1
 FOREVER = 2**62
 HISTORY = 4096  # intervals kept for comparison
 FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 2, 6  # steps
+CANARY_BLOCK, CANARY_FIRST = 3, 4  # steps, where savings are reported: two of a block are compared
+WARM_UP = 2  # steps before those that count as baseline
 WIDEN_PAIRS = 12  # short blocks bring a verdict early; after so many pairs they have not
 
 
@@ -30,6 +32,7 @@ class Program:
     reason: Optional[str] = None
     swapped: bool = False  # swap_begin has been written
     settled: bool = False  # swap_ok has been written
+    devices: float = 1.0  # that its graph uses: GPUs, or cores
     failure: Optional[str] = None  # the error that a stitched operation of it raised
     bodies: Optional[List[str]] = None  # functions that XLA compiles; this graph only calls them
     variables: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)  # of those bodies
@@ -83,6 +86,7 @@ class Instance:
     decided: Optional[bool] = None
     history: List[Interval] = field(default_factory=list)
     comparison: Optional[timer.Comparison] = None
+    record: savings.Record = field(default_factory=savings.Record)
 
     def runs(self, program: Program) -> bool:
         """True when `program` is this caller's, or a part of it."""

@@ -30,6 +30,7 @@ GATEWAY_DENIED = "gateway_denied"
 GATEWAY_ERROR = "gateway_error"
 REVOKED = "revoked"
 CACHE_FULL = "cache_full"
+UNMEASURED = "unmeasured"
 
 
 class Refused(Exception):

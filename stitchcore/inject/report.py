@@ -21,7 +21,9 @@ TYPES = {
     "acknowledged": "acknowledged",
 }
 EVENT_FIELDS = ("key", "reason", "detail")
-SAVINGS_FIELDS = ("key", "steps", "baseline_ns", "stitched_ns", "interval", "pairs", "devices")
+SAVINGS_FIELDS = (
+    "key", "steps", "baseline_ns", "stitched_ns", "lost_ns", "interval", "pairs", "devices",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

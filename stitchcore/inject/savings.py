@@ -95,9 +95,7 @@ def advance(record: Record, fresh: Sequence[Interval]) -> None:
 
 
 def _close(record: Record) -> None:
-    times = tuple(one.nanoseconds for one in record.open)
-    whole = record.open[0].position == 0
-    block = Block(record.open[0].arm, times if whole else (times[0], *times))
+    block = Block(record.open[0].arm, tuple(one.nanoseconds for one in record.open))
     record.open = []
     record.blocks = [*record.blocks[-2:], block]
     arms = [one.arm for one in record.blocks]
@@ -161,10 +159,10 @@ def interval(values: Sequence[Tuple[float, float]]) -> Optional[Tuple[float, flo
     return quantile(ordered, share), -quantile(mirrored, share)
 
 
-def total(record: Record, steps: int) -> Optional[Saved]:
-    """Totals over `steps` stitched steps; None before the first pair."""
+def total(record: Record, steps: int) -> Saved:
+    """Totals over `steps` stitched steps."""
     if not record.pairs:
-        return None
+        return Saved(steps, 0, 0.0, 0.0, None, None, 0.0)
     differences = [(pair.original - pair.stitched, pair.weight) for pair in record.pairs]
     one = median([(pair.stitched, pair.weight) for pair in record.pairs])
     switching = median([(pair.switching, 1.0) for pair in record.pairs])
@@ -192,6 +190,6 @@ def summed(parts: Sequence[Saved]) -> Saved:
 
 
 def block_length(stitched_steps: int, least: int, most: int) -> int:
-    """Steps of the next stitched blocks: a sixth of those so far, so that no pair ever weighs so
-    much that too few of the others count, up to what the control share asks for."""
-    return max(least, min(most, stitched_steps // 6))
+    """Steps of the next stitched blocks: a tenth of those so far, so that the pairs stay worth some
+    twenty equal ones (a geometric row), up to what the control share asks for."""
+    return max(least, min(most, stitched_steps // 10))

@@ -58,6 +58,11 @@ class Settings:
     allow_unmeasured: bool = False
     reports: bool = True
 
+    @property
+    def measured(self) -> bool:
+        """True when a swap without a baseline of the job's own needs the policy's leave."""
+        return self.baseline > 0 and not self.allow_unmeasured
+
 
 def _number(environment: Mapping[str, str], name: str, default: float, high: float) -> float:
     try:

@@ -13,6 +13,7 @@ AssignSubVariableOp of one by an in-place variable update. `behaviour` spoils th
     truncated   the library file is cut after signing its hash
     unsigned    the signature is not the key's
     level       the artifact claims a target above the machine's
+    same        the patch is empty: the graph stays as it is
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def make_patch(graph: Any, ids: Any, work: int, behaviour: str) -> dict[str, Any
         name, port = digest.parse_reference(text)
         return f"^{ids[name]}" if port < 0 else f"{ids[name]}:{port}"
 
-    for node in graph.node:
+    for node in graph.node if behaviour != "same" else ():
         number = ids[node.name]
         inputs = [reference(text) for text in node.input]
         if node.op == "Sqrt" and node.attr["T"].type == 1 and shape_of(node):

@@ -70,17 +70,23 @@ def digest_of(graph: bytes, preserve: list[str]) -> str:
 
 
 def run(
-    server: Server, cache: Path, public_key: str, *arguments: object, **settings: str
+    server: Server,
+    cache: Path,
+    public_key: str,
+    *arguments: object,
+    script: str = "function_step.py",
+    session: str = "s",
+    **settings: str,
 ) -> jobs.Run:
     """The program as its user starts it, but for PYTHONPATH and where the gateway is."""
     extra = server.settings(
         STITCH_PUBLIC_KEYS=public_key,
         STITCH_STORE=str(cache),
         PYTHONPATH=str(jobs.BOOTSTRAP),
-        STITCH_SESSION="s",
+        STITCH_SESSION=session,
         **{f"STITCH_{name.upper()}": value for name, value in settings.items()},
     )
-    command = [jobs.python_of("2.21"), str(jobs.SCRIPTS / "function_step.py")]
+    command = [jobs.python_of("2.21"), str(jobs.SCRIPTS / script)]
     done = subprocess.run(
         [*command, *map(str, arguments)],
         env=jobs.environment(**extra),
@@ -89,7 +95,7 @@ def run(
         timeout=300,
     )
     lines = [line for line in done.stderr.splitlines() if "stitch" in line]
-    path = cache / "sessions" / "s" / "events.jsonl"
+    path = cache / "sessions" / session / "events.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]
     losses = [float(line) for line in done.stdout.splitlines()]
     return jobs.Run(done.returncode, losses, lines, events)
@@ -114,6 +120,48 @@ def test_a_job_is_swapped_in_mid_run_and_reports(
     assert steps["stitched_steps"] > 50 and steps["original_steps"] > 50
     assert [event["type"] for event in answers.events] == ["swap-begin", "swap-ok"]
     assert all(event["key"] == answers.digest for event in answers.events)
+
+
+def saved_of(answers: HandmadeGateway) -> dict[str, Any]:
+    """The last savings that the gateway was sent."""
+    assert [one["seq"] for one in answers.savings] == sorted(one["seq"] for one in answers.savings)
+    return answers.savings[-1]
+
+
+@pytest.mark.slow
+def test_the_same_graph_saves_nothing_also_with_a_slow_first_epoch(
+    native: Path, tmp_path: Path, key_file: Path, public_key: str
+) -> None:
+    """The bar of an A/A artifact: zero lies within the interval."""
+    answers = HandmadeGateway(tmp_path / "store", key_file, "same")
+    with gateways.serve(tmp_path / "g", answers) as server:
+        done = run(server, tmp_path / "cache", public_key, 900, 300, script="slow_epoch.py")
+    assert done.code == 0 and done.lines == [], done.lines
+    assert done.losses == jobs.run(jobs.python_of("2.21"), "slow_epoch.py", 900, 0).losses
+    last = saved_of(answers)
+    low, high = last["interval"]
+    assert last["pairs"] >= 6 and last["key"] == answers.digest and last["devices"] >= 1
+    assert low <= 0 <= high, last
+    assert last["steps"] == done.event("end")["steps"][0]["stitched_steps"]
+    assert last["stitched_ns"] < last["steps"] * 100e6
+
+
+@pytest.mark.slow
+def test_a_cache_hit_runs_its_own_baseline_first(
+    native: Path, tmp_path: Path, key_file: Path, public_key: str
+) -> None:
+    answers = HandmadeGateway(tmp_path / "store", key_file, "good")
+    with gateways.serve(tmp_path / "g", answers) as server:
+        run(server, tmp_path / "cache", public_key, 60, 0.05)
+        done = run(server, tmp_path / "cache", public_key, 70, 0.05, session="t", wait="60")
+    assert done.code == 0 and done.losses == pytest.approx(untouched(70), rel=1e-5)
+    (steps,) = done.event("end")["steps"]
+    assert 0 < steps["stitched_steps"] <= 20 and steps["original_steps"] >= 50
+    assert [path.split()[0] for path in server.paths()].count("GET") >= 2
+    unmeasured = [e for e in done.events if e.get("reason") == "unmeasured"]
+    assert len(unmeasured) == 1  # too few pairs to tell: counted, and nothing claimed
+    assert saved_of(answers).get("interval") is None
+    assert saved_of(answers)["baseline_ns"] == saved_of(answers)["stitched_ns"]
 
 
 BROKEN = {
