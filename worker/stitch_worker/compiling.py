@@ -8,6 +8,7 @@ artifact's key, the digest of the request, every library's hash (`checked`).
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import signal
@@ -60,17 +61,24 @@ class Died:
 
 @dataclass
 class Spent:
-    """Processor seconds of the child so far, by what for."""
+    """Processor seconds of the child so far, by what for, as it says itself: at most what `cores`
+    can have done since it started."""
 
+    cores: float = math.inf
     seconds: dict[str, float] = field(default_factory=lambda: {"compile": 0.0, "measure": 0.0})
+    _start: float = field(default_factory=time.monotonic)
     _last: float = 0.0
     _stage: str = ""
 
     def add(self, stage: str, cpu: float) -> None:
         """`cpu` seconds had been used when `stage` was reported; they count to the one before."""
+        if not math.isfinite(cpu):
+            return
+        possible = min(cpu, (time.monotonic() - self._start) * self.cores)
         purpose = "measure" if self._stage in PROVING else "compile"
-        self.seconds[purpose] = round(self.seconds[purpose] + max(0.0, cpu - self._last), 3)
-        self._last, self._stage = max(cpu, self._last), stage
+        used = max(0.0, possible - self._last)
+        self.seconds[purpose] = round(self.seconds[purpose] + used, 3)
+        self._last, self._stage = self._last + used, stage
 
 
 Progress = Callable[[str, int, int], None]

@@ -19,7 +19,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,18 +124,19 @@ def _forgotten() -> int:
 class FolderLeases:
     """Leases in a folder of one machine: one small file per key, changed under a file lock."""
 
-    def __init__(self, folder: Path, seconds: float = SECONDS) -> None:
-        self._folder = folder
-        self._seconds = seconds
+    def __init__(
+        self, folder: Path, seconds: float = SECONDS, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._folder, self._seconds, self._clock = folder, seconds, clock
         folder.mkdir(parents=True, exist_ok=True)
 
     def acquire(self, key: str, floor: int = 0) -> Lease | None:
         with self._record(key) as record:
-            if record.get("until", 0.0) > time.time():
+            if record.get("until", 0.0) > self._clock():
                 return None
-            token = max(int(time.time() * 1000), int(record.get("token", 0)) + 1, floor + 1)
+            token = max(int(self._clock() * 1000), int(record.get("token", 0)) + 1, floor + 1)
             lease = Lease(key, token, new_owner())
-            record.update(token=token, owner=lease.owner, until=time.time() + self._seconds)
+            record.update(token=token, owner=lease.owner, until=self._clock() + self._seconds)
             return lease
 
     def renew(self, lease: Lease) -> bool:
@@ -143,7 +144,7 @@ class FolderLeases:
             own = record.get("owner") == lease.owner
             if not own and int(record.get("token", 0)) > 0:
                 return False
-            record.update(token=lease.token, owner=lease.owner, until=time.time() + self._seconds)
+            record.update(token=lease.token, owner=lease.owner, until=self._clock() + self._seconds)
             return True
 
     def release(self, lease: Lease) -> None:

@@ -7,6 +7,7 @@ is found in the store and not done again. Graphs are never parsed here, only in 
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from stitch_worker.answers import Answers, is_final, token_of
 from stitch_worker.attempts import Attempts
 from stitch_worker.compiling import Died, Job, Spent, compile_alone
 from stitch_worker.lease import SECONDS, Keeper, Lease, Leases
+from stitch_worker.revocation import revoked
 from stitchcore import isolate
 from stitchcore.artifact import package
 from stitchcore.artifact.keys import code_version
@@ -110,6 +112,8 @@ def _process(service: Service, key: str, answers: Answers, keeper: Keeper) -> st
         return settled  # who had the lease before us has done it
     answers.pending("start")
     job = _job(service, key)
+    if job.artifact in revoked(service.store):
+        raise Refused(job.artifact[:16], Reason.REVOKED, "it is on the revocation list")
     if package.exists(service.store, job.artifact):
         answers.ready(job.artifact, {})
         return "ready"
@@ -150,7 +154,7 @@ def _compile(service: Service, job: Job, known: Attempts, answers: Answers, keep
     store, key = service.store, job.key
     known = structs.replace(known, started=known.started + 1)
     attempts.write(store, key, known)
-    spent = Spent()
+    spent = Spent(os.cpu_count() or 1)
 
     def progress(stage: str, done: int, total: int) -> None:
         answers.pending(stage, done, total, spent=dict(spent.seconds))

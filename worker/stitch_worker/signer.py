@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from stitch_worker import unsigned
 from stitch_worker.answers import Answers, token_of
+from stitch_worker.revocation import revoke, revoked
 from stitch_worker.unsigned import Origin
 from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact import package, sign
@@ -42,7 +43,7 @@ from stitchcore.errors import Reason, Refused
 
 log = logging.getLogger("stitch.signer")
 POLL_SECONDS = 0.5
-REVOKED, PUBLIC_KEYS = "revoked.json", "public_keys.json"
+PUBLIC_KEYS = "public_keys.json"
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,9 @@ def _sign(signer: Signer, key: str, origin: Origin) -> None:
     store = signer.store
     if not KEY.fullmatch(key) or not KEY.fullmatch(origin.request):
         raise Refused(key[:80], Reason.BAD_ARTIFACT, "not a key")
-    if package.exists(store, key) or key in revoked(store):
+    if key in revoked(store):
+        raise Refused(f"artifact {key[:16]}", Reason.REVOKED, "it is on the revocation list")
+    if package.exists(store, key):
         return
     names = [name for name in store.list(unsigned.FOLDER, key) if name != unsigned.MARKER]
     files = {name: store.read(unsigned.FOLDER, key, name) for name in names}
@@ -154,24 +157,6 @@ def announce(signer: Signer) -> None:
     """Write which public keys are valid, for the gateway to hand on."""
     data = json.dumps({"public_keys": list(signer.public_keys)}).encode()
     signer.store.write(data, PUBLIC_KEYS)
-
-
-def revoked(store: Store) -> tuple[str, ...]:
-    """Keys of artifacts that no job may load any more."""
-    if not store.exists(REVOKED):
-        return ()
-    try:
-        return tuple(str(one) for one in json.loads(store.read(REVOKED))["artifacts"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise Refused(REVOKED, Reason.STORE_UNREADABLE, repr(error)) from error
-
-
-def revoke(store: Store, keys: Sequence[str]) -> None:
-    """Add to the revocation list, then remove the artifacts."""
-    listed = sorted({*revoked(store), *keys})
-    store.write(json.dumps({"artifacts": listed}).encode(), REVOKED)
-    for key in keys:
-        store.delete("artifacts", key)
 
 
 def resign(signer: Signer) -> int:

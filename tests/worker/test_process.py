@@ -1,0 +1,197 @@
+"""One request through `process`, whose child may die, lie or be too large."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchcore[tensorflow]'")
+
+from stitch_worker import attempts, compiling, unsigned
+from stitch_worker.answers import Answers
+from stitch_worker.attempts import Attempts
+from stitch_worker.compiling import Spent
+from stitch_worker.lease import FolderLeases
+from stitch_worker.service import Service, process
+from stitchcore import isolate
+from stitchcore.artifact.store import open_store
+from stitchcore.device.host import host
+from stitchcore.errors import Reason, Refusal, Refused
+from tests.worker.requests import TF, meta_of, submit, tiny_graph
+
+LIMITS = isolate.Limits(120, 8 * 2**30, 300)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    store = open_store(str(tmp_path / "store"))
+    leases = FolderLeases(tmp_path / "leases", 1.0)
+    return Service(
+        store, leases, host().target, TF, LIMITS, tmp_path / "logs", jobs=2, lease_seconds=1.0
+    )
+
+
+def answer(service: Service, key: str) -> dict[str, Any]:
+    return service.store.read_answer(key) or {}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"target": "sm_90"}, "wrong_target"),
+        ({"tf": "2.15.0"}, "unsupported_version"),
+        ({"abi": 9}, "unsupported_version"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_requests_for_others_are_refused(
+    service: Service, change: dict[str, Any], reason: str
+) -> None:
+    graph = tiny_graph()
+    key = submit(service.store, graph, meta_of(graph, **change))
+    assert process(service, key) == "refused"
+    assert answer(service, key)["reason"] == reason
+    assert process(service, key) == "refused"
+
+
+def test_names_that_are_no_keys_reach_nothing(service: Service) -> None:
+    for name in ("", "../x", "a" * 63, "A" * 64):
+        with pytest.raises(Refused) as caught:
+            process(service, name)
+        assert caught.value.refusal.reason is Reason.DIGEST_MISMATCH
+
+
+def test_a_missing_request_is_tried_later(service: Service) -> None:
+    with pytest.raises(Refused) as caught:
+        process(service, "a" * 64)
+    assert caught.value.refusal.reason is Reason.STORE_UNREADABLE
+
+
+def test_the_child_computes_the_digest_itself(service: Service) -> None:
+    graph = tiny_graph()
+    lying = meta_of(graph, digest="ab" * 32)
+    key = submit(service.store, graph, lying)
+    assert process(service, key) == "refused"
+    assert answer(service, key)["reason"] == "digest_mismatch"
+
+
+def test_a_graph_that_kills_the_child_twice_is_quarantined(service: Service) -> None:
+    key = submit(service.store, tiny_graph())
+    small = replace(service, limits=replace(LIMITS, memory=2**26))
+    assert process(small, key) == "again"
+    assert answer(service, key)["status"] == "pending"
+    assert process(small, key) == "refused"
+    found = answer(service, key)
+    assert found["reason"] == "quarantined"
+    assert "GiB" in found["detail"]
+    assert process(service, key) == "refused", "whoever asks again"
+
+
+def test_lost_workers_do_not_quarantine_until_the_cap(service: Service) -> None:
+    lost = Attempts(started=attempts.LOST - 1, code="c")
+    assert attempts.verdict(lost) is None
+    refusal = attempts.verdict(Attempts(started=attempts.LOST, code="c"))
+    assert refusal is not None and refusal.reason is Reason.QUARANTINED
+    ended = Attempts(started=50, ended=50, deaths=("signal SIGSEGV",), code="c")
+    assert attempts.verdict(ended) is None
+    key = submit(service.store, tiny_graph())
+    attempts.write(service.store, key, replace_code(lost))
+    assert attempts.read(service.store, key).lost == attempts.LOST - 1
+    attempts.write(service.store, key, lost)
+    assert attempts.read(service.store, key).started == 0, "other code may do better"
+
+
+def replace_code(found: Attempts) -> Attempts:
+    return Attempts(found.started, found.ended, found.deaths, attempts.code_version())
+
+
+def test_a_stale_holder_writes_nothing(service: Service) -> None:
+    old, new = Answers(service.store, "a" * 64, 1), Answers(service.store, "a" * 64, 2)
+    old.pending("lower")
+    new.pending("start")
+    for write in (
+        lambda: old.pending("build"),
+        lambda: old.ready("k", {}),
+        lambda: old.refused(Refusal("s", Reason.SLOWER), {}),
+    ):
+        with pytest.raises(Refused) as caught:
+            write()
+        assert caught.value.refusal.reason is Reason.LEASE_LOST
+    assert answer(service, "a" * 64)["stage"] == "start"
+
+
+@pytest.mark.slow
+def test_a_worker_whose_lease_is_taken_stops_and_leaves_no_artifact(service: Service) -> None:
+    key = submit(service.store, tiny_graph())
+
+    def steal(event: str, _: str) -> None:
+        if event == "lower":
+            for file in (Path(str(service.store.root)).parent / "leases").iterdir():
+                file.unlink()
+            assert service.leases.acquire(key, 10**15) is not None
+
+    assert process(replace(service, told=steal), key) == "lost"
+    assert not service.store.list(unsigned.FOLDER)
+
+
+CHILD = """
+import json, os, sys, time
+print("not JSON"); print(json.dumps({"stage": "../../x", "done": 1, "total": 2, "cpu": 1e999}))
+print(json.dumps({"stage": "lower", "done": 1, "total": 2, "cpu": 3.0})); sys.stdout.flush()
+time.sleep(0.3)
+"""
+LIES = {
+    "nothing": "",
+    "a crash": "os.kill(os.getpid(), 11)",
+    "an exit code": "sys.exit(3)",
+    "a reason that is none": 'json.dump({"reason": "x"}, open("refused.json", "w"))',
+    "a link": 'os.symlink("/etc/passwd", "refused.json")',
+    "a pipe": 'os.mkfifo("refused.json")',
+    "an artifact that is none": 'os.mkdir("unsigned"); open("unsigned/manifest.json", "w").close()',
+    "a link out": (
+        'os.mkdir("unsigned"); open("unsigned/manifest.json", "w").close();'
+        'os.symlink("/etc/passwd", "unsigned/report.json")'
+    ),
+    "a flood of output": 'sys.stdout.write("x" * 10_000_000)',
+}
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.replace(" ", "_"))
+def test_whatever_the_child_leaves_is_judged(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    """The child's program is replaced, the rest is real."""
+    package = tmp_path / "program" / "stitch_worker"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "child.py").write_text(CHILD + LIES[lie] + "\n")
+    monkeypatch.setattr(compiling, "SOURCES", (str(tmp_path / "program"),))
+    key = submit(service.store, tiny_graph())
+    outcome = process(service, key)
+    artifact_lie = lie in ("an artifact that is none", "a link out", "a link", "a pipe")
+    assert outcome == ("refused" if artifact_lie else "again")
+    if artifact_lie:
+        assert answer(service, key)["reason"] == "bad_artifact"
+    assert not service.store.list(unsigned.FOLDER)
+    assert "root:" not in json.dumps(answer(service, key))
+
+
+def test_processor_seconds_go_to_what_used_them() -> None:
+    spent = Spent()
+    for stage, cpu in (("start", 1.0), ("build", 2.0), ("verify", 5.0), ("measure", 6.0)):
+        spent.add(stage, cpu)
+    spent.add("limit", 10.0)
+    spent.add("packed", 11.0)
+    assert spent.seconds == {"compile": 6.0, "measure": 5.0}
+    spent.add("lies", 2.0)
+    assert spent.seconds == {"compile": 6.0, "measure": 5.0}, "time does not run backwards"
+    spent.add("lies", math.inf)
+    assert spent.seconds == {"compile": 6.0, "measure": 5.0}
+    bounded = Spent(cores=2)
+    bounded.add("start", 1e9)
+    assert bounded.seconds["compile"] < 1

@@ -1,0 +1,211 @@
+"""The signer signs what was asked for and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stitch_worker import signer as signers
+from stitch_worker import unsigned
+from stitch_worker.revocation import revoke, revoked
+from stitch_worker.signer import Signer, announce, resign, run_once
+from stitchcore.artifact import package, sign
+from stitchcore.artifact.package import Unsigned
+from stitchcore.artifact.store import Store, open_store
+from stitchcore.errors import Reason, Refused
+from tests.worker import handmade
+from tests.worker.handmade import REQUEST, artifact, key_for, library, submitted, uploaded
+from tests.worker.requests import python_path
+
+
+@pytest.fixture
+def signer(tmp_path: Path) -> Signer:
+    key = sign.load_or_create_key(tmp_path / "key")
+    made = Signer(open_store(str(tmp_path / "store")), key, (sign.public_hex(key),))
+    submitted(made.store)
+    return made
+
+
+def answer(store: Store) -> dict[str, Any]:
+    return store.read_answer(REQUEST) or {}
+
+
+def test_what_holds_is_signed_published_and_answered(signer: Signer) -> None:
+    made = artifact()
+    uploaded(signer.store, made)
+    assert run_once(signer) == {made.key: "signed"}
+    manifest, libraries = package.load(signer.store, made.key, signer.public_keys[0])
+    assert manifest.issued > 1_700_000_000
+    assert libraries == (library(),)
+    found = answer(signer.store)
+    assert (found["status"], found["key"], found["token"]) == ("ready", made.key, 7)
+    assert found["spent"] == {"compile": 2.0, "measure": 1.0}
+    assert not signer.store.list(unsigned.FOLDER)
+    assert run_once(signer) == {}
+
+
+def changed(**files: bytes) -> Callable[[], Unsigned]:
+    made = artifact()
+    return lambda: Unsigned(made.key, {**made.files, **files})
+
+
+def damaged() -> Unsigned:
+    made = artifact()
+    name = next(name for name in made.files if name.endswith(".so"))
+    return Unsigned(made.key, {**made.files, name: made.files[name][:-1]})
+
+
+def without_library() -> Unsigned:
+    made = artifact()
+    return Unsigned(made.key, {n: d for n, d in made.files.items() if not n.endswith(".so")})
+
+
+OTHER = "ef" * 32
+BAD: dict[str, tuple[Callable[[], Unsigned], Reason]] = {
+    "forged manifest": (changed(**{"manifest.json": b"{}"}), Reason.BAD_ARTIFACT),
+    "truncated manifest": (
+        lambda: Unsigned(key_for(), {"manifest.json": artifact().files["manifest.json"][:-2]}),
+        Reason.BAD_ARTIFACT,
+    ),
+    "truncated library": (damaged, Reason.BAD_ARTIFACT),
+    "missing library": (without_library, Reason.BAD_ARTIFACT),
+    "a file too many": (changed(**{"extra.so": b"x"}), Reason.BAD_ARTIFACT),
+    "swapped digest": (lambda: artifact(digest=OTHER), Reason.DIGEST_MISMATCH),
+    "another graph's key": (
+        lambda: artifact(digest=OTHER, key=key_for(digest=OTHER)),
+        Reason.DIGEST_MISMATCH,
+    ),
+    "a key made up": (lambda: artifact(key=OTHER), Reason.DIGEST_MISMATCH),
+    "wrong architecture": (
+        lambda: artifact(target="cpu-x86-64-v4", key=key_for(target="cpu-x86-64-v4")),
+        Reason.WRONG_TARGET,
+    ),
+    "library of another processor": (
+        lambda: artifact((library(handmade.ARM),)),
+        Reason.WRONG_TARGET,
+    ),
+    "not a shared object": (lambda: artifact((library(kind=2),)), Reason.BAD_ARTIFACT),
+    "not even ELF": (lambda: artifact((b"#!/bin/sh" + bytes(64),)), Reason.BAD_ARTIFACT),
+    "wrong TensorFlow": (
+        lambda: artifact(tf="2.15", key=key_for(tf="2.15")),
+        Reason.UNSUPPORTED_VERSION,
+    ),
+    "another ABI": (lambda: artifact(abi=2), Reason.DIGEST_MISMATCH),
+    "another compiler than its key says": (
+        lambda: artifact(compiler="clang"),
+        Reason.DIGEST_MISMATCH,
+    ),
+    "an operation that no patch may add": (
+        changed(
+            **{
+                "manifest.json": artifact()
+                .files["manifest.json"]
+                .replace(
+                    b'"add":[]',
+                    b'"add":[{"name":"x","op":"PyFunc","attr":"","device_of":0,"inputs":[]}]',
+                )
+            }
+        ),
+        Reason.BAD_ARTIFACT,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda name: name.replace(" ", "_"))
+def test_what_does_not_hold_is_refused_with_the_reason(signer: Signer, case: str) -> None:
+    make, reason = BAD[case]
+    made = make()
+    uploaded(signer.store, made)
+    assert run_once(signer) == {made.key: reason.value}
+    assert not signer.store.list("artifacts")
+    assert not signer.store.list(unsigned.FOLDER)
+    found = answer(signer.store)
+    assert (found["status"], found["reason"]) == ("refused", reason.value)
+
+
+def test_an_artifact_under_another_key_is_refused(signer: Signer) -> None:
+    uploaded(signer.store, artifact(), under=OTHER)
+    assert run_once(signer) == {OTHER: "digest_mismatch"}
+    assert not signer.store.list("artifacts")
+
+
+def test_an_artifact_without_its_request_stays_unsigned(tmp_path: Path, signer: Signer) -> None:
+    signer.store.delete("requests", REQUEST)
+    uploaded(signer.store, artifact())
+    assert run_once(signer) == {key_for(): "store_unreadable"}
+    assert not signer.store.list("artifacts")
+    submitted(signer.store)
+    assert run_once(signer) == {key_for(): "signed"}
+
+
+def test_an_unfinished_upload_is_left_alone(signer: Signer) -> None:
+    made = artifact()
+    for name, data in made.files.items():
+        signer.store.write(data, unsigned.FOLDER, made.key, name)
+    assert run_once(signer) == {}
+    assert not signer.store.list("artifacts")
+
+
+def test_a_refusal_does_not_overrule_a_later_worker(signer: Signer) -> None:
+    signer.store.answer(REQUEST, {"status": "pending", "stage": "lower", "token": 9})
+    uploaded(signer.store, damaged(), token=8)
+    run_once(signer)
+    assert answer(signer.store)["stage"] == "lower"
+    signer.store.answer(REQUEST, {"status": "pending", "stage": "sign", "token": 9})
+    uploaded(signer.store, damaged(), token=8)
+    run_once(signer)
+    assert answer(signer.store)["status"] == "refused"
+
+
+def test_the_first_artifact_of_a_key_stays(signer: Signer) -> None:
+    uploaded(signer.store, artifact())
+    run_once(signer)
+    uploaded(signer.store, artifact((library(content=b"other"),)))
+    assert run_once(signer) == {key_for(): "signed"}
+    _, libraries = package.load(signer.store, key_for(), signer.public_keys[0])
+    assert libraries == (library(),)
+
+
+def test_keys_rotate_and_artifacts_are_revoked(signer: Signer, tmp_path: Path) -> None:
+    store, old = signer.store, signer.public_keys[0]
+    uploaded(store, artifact())
+    run_once(signer)
+    new = sign.load_or_create_key(tmp_path / "new")
+    both = Signer(store, new, (sign.public_hex(new), old))
+    announce(both)
+    assert json.loads(store.read(signers.PUBLIC_KEYS)) == {"public_keys": list(both.public_keys)}
+    with pytest.raises(Refused):
+        package.load(store, key_for(), sign.public_hex(new))
+    assert resign(both) == 1
+    assert resign(both) == 0
+    package.load(store, key_for(), sign.public_hex(new))
+    revoke(store, [key_for()])
+    assert revoked(store) == (key_for(),)
+    assert not package.exists(store, key_for())
+    uploaded(store, artifact())
+    assert run_once(both) == {key_for(): "revoked"}
+    assert not package.exists(store, key_for()), "a revoked artifact is not signed again"
+
+
+def test_what_no_valid_key_signed_is_not_signed_again(signer: Signer, tmp_path: Path) -> None:
+    uploaded(signer.store, artifact())
+    run_once(signer)
+    new = sign.load_or_create_key(tmp_path / "new")
+    assert resign(Signer(signer.store, new, (sign.public_hex(new),))) == 0
+
+
+def test_the_process_signs_and_ends_at_a_signal(signer: Signer, tmp_path: Path) -> None:
+    uploaded(signer.store, artifact())
+    command = [sys.executable, "-m", "stitch_worker.signer", "--store", str(tmp_path / "store")]
+    command += ["--key", str(tmp_path / "key")]
+    done = subprocess.run([*command, "--once"], env={"PYTHONPATH": python_path()}, timeout=60)
+    assert done.returncode == 0
+    package.load(signer.store, key_for(), signer.public_keys[0])
+    assert msgspec.json.decode(signer.store.read(signers.PUBLIC_KEYS))
