@@ -77,7 +77,7 @@ class GraphIndex:
     @cached_property
     def output_types(self) -> tuple[tuple[str, ...], ...]:
         """Element types of every node's outputs."""
-        return tuple(_output_types(node) for node in self.nodes)
+        return tuple(output_types(node) for node in self.nodes)
 
     @cached_property
     def deadness(self) -> tuple[frozenset[Predicate], ...]:
@@ -133,7 +133,8 @@ def index(graph: Any) -> GraphIndex:
     )
 
 
-def _output_types(node: Any) -> tuple[str, ...]:
+def output_types(node: Any) -> tuple[str, ...]:
+    """Element types of a node's outputs by its definition; none where it is not registered."""
     definition = op_def_registry.get(node.op)
     if definition is None:
         return ()

@@ -30,6 +30,9 @@ from stitchcore.tensorflow.partition import Partition, Region
 from stitchcore.tensorflow.sizes import points
 from stitchcore.tensorflow.updates import UPDATES, is_nesterov
 
+RUNNABLE = frozenset(allow.ALLOWED) | allow.SHAPE_OPERATIONS | {"Const", "NoOp"}
+"""Operations of a graph that may run here."""
+
 KEPT_ATTRIBUTES_DROPPED = frozenset({"_output_shapes", "_class", "_grappler_do_not_remove"})
 
 
@@ -67,9 +70,16 @@ class Lowered:
 
 
 def subgraph(partition: Partition, region: Region) -> Subgraph:
-    """The function that `region` computes. Raises Refused(UNKNOWN_RANK, UNSUPPORTED_TYPE)."""
-    builder = _Builder(partition, region)
-    return builder.build()
+    """The function that `region` computes: what runs of a stranger's graph.
+
+    Raises Refused(UNKNOWN_RANK, UNSUPPORTED_TYPE), and NOT_ALLOWED_OPERATION for an operation that
+    is on no list, whatever let it into the region.
+    """
+    made = _Builder(partition, region).build()
+    for node in made.graph.node:
+        if node.op not in RUNNABLE:
+            raise Refused(node.op, Reason.NOT_ALLOWED_OPERATION, "it may not run in a worker")
+    return made
 
 
 class _Builder:

@@ -15,12 +15,13 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
-from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import handle_data_util
 
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo.dim import Dim
 from stitchcore.hlo.fit import fit_dim
+from stitchcore.tensorflow.graph import output_types
+from stitchcore.tensorflow.inert import is_inert
 
 SIZES = (24, 40, 56)
 """Sizes of the first symbol at the points where shapes are inferred; later symbols differ."""
@@ -176,7 +177,7 @@ def _infer(
 def _replaced(node: Any) -> bool:
     if node.op in ROOTS | LEFT_OUT | STATIC_ROOTS:
         return True
-    return op_def_registry.get(node.op) is None
+    return not is_inert(node.op)  # inference may run it
 
 
 def _root_shapes(
@@ -216,6 +217,9 @@ def _dtype(node: Any, port: int) -> Any:
     """Element type of a root's output."""
     if node.op in HANDLES:
         return tf.resource
+    types = output_types(node)
+    if port < len(types) and types[port]:
+        return tf.as_dtype(types[port].removesuffix("_ref"))
     for attribute in ("output_types", "T", "dtype"):
         if attribute in node.attr:
             value = node.attr[attribute]
