@@ -98,6 +98,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
 SCHEMA = schemathesis.openapi.from_dict(document())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @SCHEMA.parametrize()
 @settings(
     max_examples=150,

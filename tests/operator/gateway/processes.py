@@ -1,0 +1,128 @@
+"""Real processes for the tests: Redis, and a gateway with TLS of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from stitch_operator.gateway import tls
+
+ROOT = Path(__file__).resolve().parents[3]
+PATHS = [str(ROOT), str(ROOT / "operator"), str(ROOT / "worker")]
+TOKEN = "t" * 32
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(what: str, found: Callable[[], object], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{what}: not within {seconds:g} s")
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is killed at the end."""
+    with log.open("ab") as output:
+        environment = {
+            "PYTHONPATH": ":".join(PATHS),
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(log.parent),
+        }
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def redis(port: int, folder: Path) -> Iterator[str]:
+    """A Redis that keeps nothing; its URL."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("redis-server is missing: apt-get install redis-server")
+    command = [program, "--port", str(port), "--save", "", "--bind", "127.0.0.1"]
+    with started(command, folder / "redis.log"):
+        wait_for("redis", lambda: _open(port))
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+def _open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway's process; `client` trusts its certificate and holds its token."""
+
+    process: subprocess.Popen[bytes]
+    client: httpx.Client
+    url: str
+    metrics: str
+
+
+@contextlib.contextmanager
+def gateway(folder: Path, broker: str, *arguments: str) -> Iterator[Gateway]:
+    """A gateway on `folder`, which holds its store, ledger and certificate."""
+    if not (folder / "ca.pem").exists():
+        tls.make(folder, ["localhost", "127.0.0.1"])
+        (folder / "token").write_text(TOKEN)
+        (folder / "store").mkdir(exist_ok=True)
+    port, metrics = free_port(), free_port()
+    command = [
+        *(sys.executable, "-m", "stitch_operator.gateway"),
+        *("--store", str(folder / "store"), "--broker", broker),
+        *("--ledger", str(folder / "ledger.sqlite")),
+        *("--certificate", str(folder / "gateway.pem")),
+        *("--certificate-key", str(folder / "gateway.key")),
+        *("--token-file", str(folder / "token"), "--devices", "4"),
+        *("--port", str(port), "--metrics-port", str(metrics)),
+        *arguments,
+    ]
+    url = f"https://localhost:{port}"
+    with (
+        started(command, folder / "gateway.log") as process,
+        httpx.Client(
+            base_url=url,
+            verify=tls.trusting(folder / "ca.pem"),
+            headers={"Authorization": f"Bearer {TOKEN}"},
+            trust_env=False,
+            timeout=20.0,
+        ) as client,
+    ):
+        wait_for("gateway", lambda: _ready(client, process))
+        yield Gateway(process, client, url, f"http://127.0.0.1:{metrics}/metrics")
+
+
+def _ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, "the gateway ended"
+    with contextlib.suppress(httpx.HTTPError):
+        return client.get("/readyz").status_code == 200
+    return False
+
+
+def end(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> int:
+    """Send a signal and wait; the exit code."""
+    process.send_signal(number)
+    return process.wait(30)
