@@ -35,7 +35,7 @@ from stitchcore.artifact.store import open_store
 from stitchcore.options import broker_url
 
 LOCAL = "local"
-SHUTDOWN_SECONDS = 10
+SHUTDOWN_SECONDS = 3
 HEADER_BYTES = 64 * 2**10
 
 
