@@ -57,6 +57,20 @@ def unfused(instructions: Iterable[Instruction], device: Device) -> Estimate:
     return total(single(instruction, device) for instruction in instructions)
 
 
+def apart(instructions: Iterable[Instruction], device: Device, whole: Estimate) -> float:
+    """Seconds of `instructions` each its own kernel, to hold against `whole`, one kernel of them.
+
+    Memory is as fast for the parts as for the whole: where that does not find its inputs in the
+    cache, a part that would fit the cache alone does not find its own there either.
+    """
+    cached = whole.bytes <= device.cache_bytes
+    parts = (single(instruction, device) for instruction in instructions)
+    return sum(
+        _seconds(part.bytes, part.flops, device, cached) + part.launches * device.launch_seconds
+        for part in parts
+    )
+
+
 @lru_cache(maxsize=262144)
 def single(instruction: Instruction, device: Device) -> Estimate:
     """One instruction as a kernel that reads its operands (broadcasts at their bases' size)."""
@@ -106,9 +120,9 @@ def _read_size(value: Instruction, readers: list[Instruction]) -> int:
     return size
 
 
-def _seconds(moved: int, flops: int, device: Device) -> float:
+def _seconds(moved: int, flops: int, device: Device, cached: bool | None = None) -> float:
     bandwidth = device.bytes_per_second
-    if moved <= device.cache_bytes:
+    if moved <= device.cache_bytes if cached is None else cached:
         bandwidth *= CACHE_SPEEDUP
     memory, compute = moved / bandwidth, flops / device.flops_per_second
     return memory + compute - OVERLAP * min(memory, compute)
