@@ -73,6 +73,7 @@ class Reason(Enum):
     REVOKED = "revoked"
     CACHE_FULL = "cache_full"
     UNMEASURED = "unmeasured"
+    IMPLAUSIBLE = "implausible"
     # the gateway
     NO_WORKER_FOR_TARGET = "no_worker_for_target"
     # the worker

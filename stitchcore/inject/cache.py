@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from typing import List, Mapping, Tuple
+from typing import List, Mapping, Sequence, Tuple
 
 from . import reasons
 
 SHARE = 0.8  # of the folder's size limit (design: contracts.md section 1)
-ARTIFACTS = "artifacts"
+ARTIFACTS, SESSIONS = "artifacts", "sessions"
 BLOCK = 4096  # a file takes whole blocks
 
 
@@ -30,25 +30,26 @@ def _size(folder: str) -> int:
     return total
 
 
-def _oldest_first(folder: str) -> List[Tuple[float, str]]:
+def _oldest_first(folders: Sequence[str]) -> List[Tuple[float, str]]:
     found = []
-    for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        path = os.path.join(folder, name)
-        try:
-            found.append((os.stat(path).st_mtime, path))
-        except OSError:
-            continue  # removed meanwhile
+    for folder_ in folders:
+        for name in os.listdir(folder_) if os.path.isdir(folder_) else ():
+            path = os.path.join(folder_, name)
+            try:
+                found.append((os.stat(path).st_mtime, path))
+            except OSError:
+                continue  # removed meanwhile
     return sorted(found)
 
 
 def make_room(store: str, needed: int, limit: int) -> None:
-    """Removes the artifacts used longest ago until `needed` bytes more fit into SHARE of `limit`.
+    """Removes artifacts and sessions, oldest first, until `needed` bytes more fit into the share.
 
     Raises Refused(CACHE_FULL) when they do not fit even then.
     """
     allowed = int(SHARE * limit)
     left = _size(store)
-    for _, path in _oldest_first(os.path.join(store, ARTIFACTS)):
+    for _, path in _oldest_first([os.path.join(store, name) for name in (ARTIFACTS, SESSIONS)]):
         if left + needed <= allowed:
             return
         size = _size(path)

@@ -23,6 +23,7 @@ ABI = 1
 KEY = re.compile(r"^[0-9a-f]{16,64}$")
 FILE = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
 MAX_BYTES = 512 * 2**20
+EVENTS_BYTES = 8 * 2**20
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 SIGNATURE_BYTES = 64
 Verify = Callable[[bytes, bytes, bytes], bool]  # (signature, message, public key)
@@ -211,6 +212,7 @@ def reader(folder: str) -> Read:
 class Events:
     """Appends JSON lines to `sessions/<session>/events.jsonl`. A failure to write is not ours.
 
+    A file of EVENTS_BYTES takes only the last event, `end`: a job may run for months.
     `also` is told of each event: (type, fields). It must neither wait nor raise.
     """
 
@@ -230,7 +232,8 @@ class Events:
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                os.write(handle, line.encode())  # one write: lines of two processes do not mix
+                if kind == "end" or os.fstat(handle).st_size < EVENTS_BYTES:
+                    os.write(handle, line.encode())  # one write: lines of two processes do not mix
             finally:
                 os.close(handle)
         except OSError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from dataclasses import replace
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from . import client, guard, plugin, program, reasons, savings, settings, timer
@@ -29,6 +30,7 @@ class Follower:
         self._plugin = native
         self._events = events
         self._say = say
+        self._reported: Dict[str, savings.Saved] = {}
         self._seed = random.SystemRandom().getrandbits(62) + 1  # 0 would mean equal blocks
 
     def follow(self, instance: Instance) -> None:
@@ -159,6 +161,9 @@ class Follower:
             self._events.write("savings", digest=instance.program.reported, steps=steps, **figures)
 
         for found, whole in self.totals(instances):
+            if self._reported.get(found.digest) == whole:
+                continue  # said already
+            self._reported[found.digest] = whole
             bounds = (whole.low, whole.high)
             self._events.write(
                 "savings_total",
@@ -180,7 +185,7 @@ class Follower:
         for found in programs.values() if self._config.baseline > 0 else ():
             users = [one for one in instances if one.program is found]
             passes = [self._plugin.passes(one.step, STITCHED) for one in users]
-            parts = [savings.total(one.record, n) for one, n in zip(users, passes) if n > 0]
+            parts = [_with_loss(one, n) for one, n in zip(users, passes) if n > 0]
             totals += [(found, savings.summed(parts))] if parts else []
         return totals
 
@@ -195,6 +200,15 @@ class Follower:
                 entry[f"{name}_ns"] = statistics.median(times) if times else None
             figures.append(entry)
         return figures
+
+
+def _with_loss(instance: Instance, steps: int) -> savings.Saved:
+    """Totals of one caller. A swap that was rolled back before there were pairs enough for an
+    interval saved nothing, but what its slower steps took is lost."""
+    whole, seen = savings.total(instance.record, steps), instance.comparison
+    if whole.measured or instance.decided is not False or seen is None:
+        return whole
+    return replace(whole, lost=whole.lost + max(0.0, steps * (seen.stitched - seen.original)))
 
 
 def comparison_fields(comparison: Optional[timer.Comparison]) -> Dict[str, Any]:

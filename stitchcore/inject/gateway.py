@@ -366,8 +366,7 @@ class Gateway:
                 self._outbox.sent(report_)
                 self._report_failures = 0
                 if answer.status >= 400:  # it will never take this one
-                    detail = f"{report_.path}: status {answer.status}"
-                    self._complain("", reasons.GATEWAY_ERROR, detail)
+                    self._untaken(report_, answer)
                 elif answer.body:
                     self._document(answer)
             except reasons.Refused as error:
@@ -375,6 +374,13 @@ class Gateway:
                 self._report_failures += 1
                 self._later(pause(self._report_failures, False, self._random.random()))
                 return
+
+    def _untaken(self, report_: report.Report, answer: wire.Response) -> None:
+        about, detail = str(report_.document["graph"]), f"{report_.path}: status {answer.status}"
+        if answer.status == 422:
+            self._complain(about, reasons.IMPLAUSIBLE, str(self._document(answer).get("what")))
+        else:
+            self._complain(about, reasons.GATEWAY_ERROR, detail)
 
     def _later(self, seconds: float) -> None:
         self._reports_due = time.monotonic() + seconds

@@ -42,6 +42,7 @@ QUIET = frozenset(
         reasons.INITIALIZATION,
         reasons.INPUT_PIPELINE,
         reasons.UNMEASURED,
+        reasons.IMPLAUSIBLE,
     )
 )
 
@@ -94,7 +95,8 @@ class Hook:
         """The one line a job may see; only the first is printed, events hold the rest."""
         if not self._said:
             text = f"[stitch] {reason}" + (f": {detail}" if detail else "")
-            sys.stderr.write(f"{text}; the job runs its own step\n")
+            stitched = any(one.swapped and one.reason is None for one in self._programs.values())
+            sys.stderr.write(text + ("\n" if stitched else "; the job runs its own step\n"))
         self._said.append(reason)
 
     def _refuse(self, about: str, reason: str, detail: str = "") -> None:

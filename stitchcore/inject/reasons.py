@@ -31,6 +31,7 @@ GATEWAY_ERROR = "gateway_error"
 REVOKED = "revoked"
 CACHE_FULL = "cache_full"
 UNMEASURED = "unmeasured"
+IMPLAUSIBLE = "implausible"
 
 
 class Refused(Exception):

@@ -348,6 +348,23 @@ def test_room_is_made_by_what_was_used_longest_ago(tmp_path: Path) -> None:
     assert caught.value.reason == "cache_full"
 
 
+def test_sessions_make_room_too_and_their_files_stay_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "EVENTS_BYTES", 1000)
+    store = str(tmp_path)
+    told: list[str] = []
+    events = client.Events(store, "old", lambda kind, _: told.append(kind))
+    for _ in range(100):
+        events.write("savings", digest=DIGEST)
+    events.write("end")
+    lines = (tmp_path / "sessions" / "old" / "events.jsonl").read_text().splitlines()
+    assert 5 < len(lines) < 20 and json.loads(lines[-1])["type"] == "end" and len(told) == 101
+    os.utime(tmp_path / "sessions" / "old", (1, 1))
+    cache.keep(store, cache.folder(store, "a"), {"f": os.urandom(59_000)}, 80_000)
+    assert not (tmp_path / "sessions" / "old").exists()
+
+
 # ---- reports -----------------------------------------------------------------------------------
 def test_reports_arrive_in_order_and_survive_failures(tmp_path: Path, public_key: str) -> None:
     broken = iter([Reply(raw=b""), gateways.reply(503, {}, Retry_After="0.2")])
@@ -396,6 +413,7 @@ def test_the_last_report_is_sent_at_exit_and_a_dead_gateway_does_not_hold_it_up(
         wait_for(lambda: len(server.asked) == 3)
         slow[0] = 60.0
         another.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
+        wait_for(lambda: len(server.asked) == 4)  # under way when the job ends
         start = time.monotonic()
         another.source.finish()
         assert time.monotonic() - start < gateway.EXIT_SECONDS + 0.5
@@ -421,16 +439,17 @@ def test_servers_and_evaluators_report_nothing(kind: str, tmp_path: Path, public
             assert server.asked == []
 
 
+@pytest.mark.parametrize(("status", "reason"), [(422, "implausible"), (400, "gateway_error")])
 def test_a_report_that_is_never_taken_is_dropped_and_counted(
-    tmp_path: Path, public_key: str
+    status: int, reason: str, tmp_path: Path, public_key: str
 ) -> None:
-    answer = gateways.reply(422, {"reason": "implausible"})
+    answer = gateways.reply(status, {"reason": "x", "what": "faster than measured"})
     with gateways.serve(tmp_path / "g", lambda _: answer) as server:
         job = Job(server, tmp_path / "c", (public_key,))
         job.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
         wait_for(lambda: bool(job.complaints))
         time.sleep(0.3)
-        assert len(server.asked) == 1 and job.complaints[0][1] == "gateway_error"
+        assert len(server.asked) == 1 and [one[1] for one in job.complaints] == [reason]
 
 
 def test_a_revocation_arrives_with_any_answer(tmp_path: Path, public_key: str) -> None:

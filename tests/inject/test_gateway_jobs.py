@@ -164,6 +164,22 @@ def test_a_cache_hit_runs_its_own_baseline_first(
     assert saved_of(answers)["baseline_ns"] == saved_of(answers)["stitched_ns"]
 
 
+@pytest.mark.slow
+def test_what_a_slow_kernel_cost_is_reported_as_lost(
+    native: Path, tmp_path: Path, key_file: Path, public_key: str
+) -> None:
+    answers = HandmadeGateway(tmp_path / "store", key_file, "slow")
+    with gateways.serve(tmp_path / "g", answers) as server:
+        done = run(server, tmp_path / "cache", public_key, 200, 0.02)
+    assert done.code == 0 and done.losses == pytest.approx(untouched(200), rel=1e-5)
+    assert "rolled-back" in [event["type"] for event in answers.events]
+    last = saved_of(answers)
+    (steps,) = done.event("end")["steps"]
+    excess = steps["stitched_steps"] * (steps["stitched_ns"] - steps["original_ns"])
+    lost = last["lost_ns"] + last["stitched_ns"] - last["baseline_ns"]
+    assert last["steps"] == steps["stitched_steps"] and lost > 0.3 * excess > 0
+
+
 BROKEN = {
     "truncated": "bad_artifact",
     "unsigned": "bad_signature",
