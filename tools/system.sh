@@ -1,12 +1,13 @@
 #!/bin/sh
 # Installs what a fresh Debian machine lacks: a C and C++ compiler and libsodium's static library,
-# and the Redis server that `stitch serve` and the service's tests start.
+# the Redis server that `stitch serve` starts, and the Prometheus that reads its metrics in the tests.
 set -eu
 missing=""
 command -v gcc >/dev/null 2>&1 || missing="$missing gcc"
 command -v g++ >/dev/null 2>&1 || missing="$missing g++"
 [ -f /usr/include/sodium.h ] || missing="$missing libsodium-dev"
 command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
+command -v prometheus >/dev/null 2>&1 || missing="$missing prometheus"
 "$(dirname "$0")/python.sh" "$1" >/dev/null 2>&1 || missing="$missing python3 python3-venv"
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then

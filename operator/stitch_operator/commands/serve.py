@@ -39,6 +39,8 @@ READY_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 SHOWN = 8
 RENEW_DAYS = 30
+NICE = 10
+"""Workers give way to the gateway, and to the jobs of this machine."""
 EVERYWHERE = ("127.0.0.1", "::1", "0.0.0.0", "::")
 PASSED_ON = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "VIRTUAL_ENV")
 
@@ -149,7 +151,8 @@ def _commands(
     made.append(Command("gateway", _gateway(served), environment))
     for number, python in enumerate(one for one in pythons for _ in range(workers)):
         logs = ["--logs", str(folder / "logs" / f"worker-{number}")]
-        arguments = [str(python), "-m", "stitch_worker", "--store", store, *logs]
+        polite = ["nice", "-n", str(NICE)]
+        arguments = [*polite, str(python), "-m", "stitch_worker", "--store", store, *logs]
         made.append(Command(f"worker-{number}", arguments, environment))
     return made
 

@@ -278,12 +278,10 @@ class Service:
         said = answer.get("ratio")
         if isinstance(said, int | float) and said > 0:
             return float(said)
-        store, key = self.parts.store, str(answer["key"])
-        if not store.exists("artifacts", key, archive.MANIFEST):
+        key = str(answer["key"])
+        if not self.parts.store.exists("artifacts", key, archive.SIGNATURE):
             return 1.0
-        expect = json.loads(store.read("artifacts", key, archive.MANIFEST)).get("expect", {})
-        before, after = expect.get("seconds_before", 0), expect.get("seconds_after", 0)
-        return float(before / after) if before > 0 and after > 0 else 1.0
+        return archive.measured_ratio(self.parts.store, key)
 
     def _tell_once(self, namespace: str, standing: Standing) -> None:
         """Count a refusal once per namespace and graph, however often it is asked for."""

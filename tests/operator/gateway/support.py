@@ -129,13 +129,15 @@ def gateway(
         yield Running(client, opened, queue, service, folder)
 
 
-def publish(store: Store, request: str, key: str = KEY, **answer: Any) -> bytes:
+def publish(
+    store: Store, request: str, key: str = KEY, report: bytes = b"{}", **answer: Any
+) -> bytes:
     """What worker and signer leave behind: an artifact and a ready answer. Its library's bytes."""
     library = b"\x7fELF" + key.encode() * 50
     entry = {"file": "kernels_00.so", "sha256": hashlib.sha256(library).hexdigest()}
     expect = {"seconds_before": 2.0, "seconds_after": 1.0}
     manifest = json.dumps({"key": key, "libraries": [entry], "expect": expect}).encode()
     files = {"kernels_00.so": library, "manifest.json": manifest, "manifest.sig": b"s" * 64}
-    store.publish({**files, "report.json": b"{}"}, "manifest.sig", "artifacts", key)
+    store.publish({**files, "report.json": report}, "manifest.sig", "artifacts", key)
     store.answer(request, {"status": "ready", "key": key, "time": time.time(), **answer})
     return library

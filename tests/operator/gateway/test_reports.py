@@ -93,6 +93,25 @@ def test_implausible_savings_are_refused_and_counted(running: Running) -> None:
     assert not any(name.startswith("stitch_cpu_core_seconds_saved_total{") for name in found)
 
 
+def test_the_best_regions_measurement_bounds_savings(running: Running) -> None:
+    """Not the cost model's estimate (2.0 here), where the worker has timed regions."""
+    digest, request = key_of(graph())
+    running.submit(graph())
+    regions = [
+        {"stitched": True, "proof": {"ratio": [0.8, 0.9, 1.0]}},
+        {"stitched": False, "proof": {"ratio": [0.1, 0.2, 0.3]}},
+        {"stitched": True, "proof": {}},
+    ]
+    publish(running.store, request, report=json.dumps({"regions": regions}).encode())
+    running.forget()
+    running.submit(graph())
+    running.forget()
+    about = {"session": "s1", "graph": digest, "key": KEY}
+    beyond = savings(about, 1, 57 * SECOND)  # 1.57 > 1.25 / 0.8
+    assert running.post("/v1/savings", beyond).status_code == 422
+    assert running.post("/v1/savings", savings(about, 1, 56 * SECOND)).status_code == 200
+
+
 def test_without_an_interval_nothing_is_counted(running: Running) -> None:
     about = ready(running)
     running.post("/v1/savings", savings(about, 1, 10 * SECOND, interval=None))

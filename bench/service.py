@@ -1,0 +1,353 @@
+"""The service under load: real processes (`stitch serve`), real graphs, HTTPS, open-loop clients.
+
+    python -m bench.service [--submissions 1000] [--graphs 20] [--rates 25,50,100] [--seconds 30]
+
+First, jobs hand in graphs all at once, most of them the same under other names, and ask until each
+has its artifact: how many compiles that took, how long jobs and queue waited. Then artifacts are
+asked for at fixed rates, each on a new connection as a job's client does it, while further graphs
+keep the workers busy. A request's time runs from the moment it was due, whether or not the ones
+before it had been answered. Written to bench/results/service.{json,md,png}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from stitch_operator.gateway import tls
+from stitch_operator.gateway.wire import MESSAGES
+from stitchcore.artifact.store import open_store
+
+RESULTS = Path(__file__).resolve().parent / "results"
+START_SECONDS = 90.0
+PATIENCE_SECONDS = 3600.0
+JOBS_AT_A_TIME = 32
+SAMPLE = re.compile(r"^([a-z_]+)(?:\{([^}]*)\})? ([0-9.e+-]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Load:
+    """Artifact requests at one rate. Milliseconds from when each was due."""
+
+    rate: float
+    requests: int
+    failed: int
+    p50: float
+    p99: float
+    worst: float
+    workers_busy: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run found. Seconds, unless the name says otherwise."""
+
+    submissions: int
+    graphs: int
+    cores: int
+    compiles: int
+    artifacts: int
+    seconds: float
+    wait_p50: float
+    wait_p99: float
+    queue_wait_mean: float
+    compile_mean: float
+    spent: Mapping[str, float]
+    cache: Mapping[str, float]
+    done: Sequence[float] = field(repr=False)
+    loads: Sequence[Load]
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[dict[str, Any]]:
+    """A `stitch serve` of its own; what it says of itself."""
+    command = [sys.executable, "-m", "stitchcore.cli", "serve", "--folder", str(folder)]
+    ports = ["--port", "0", "--metrics-port", "0", "--json"]
+    process = subprocess.Popen([*command, *ports], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def graph(number: int) -> Any:
+    """A distinct small step: elementwise work, a reduction, an update's arithmetic."""
+    import tensorflow as tf
+
+    made = tf.Graph()
+    with made.as_default():
+        rows, columns = 256, 128 + 8 * number
+        x = tf.compat.v1.placeholder(tf.float32, [rows, columns], name="x")
+        w = tf.compat.v1.placeholder(tf.float32, [rows, columns], name="w")
+        mean = tf.reduce_mean(x, axis=-1, keepdims=True)
+        scaled = (x - mean) * tf.math.rsqrt(tf.reduce_mean(tf.square(x - mean), -1, True) + 1e-5)
+        moved = tf.nn.relu(scaled * w + 0.5) - 0.25 * w
+        tf.identity(moved * moved, name="result")
+    return made.as_graph_def(add_shapes=True)
+
+
+def renamed(graph_def: Any, prefix: str) -> bytes:
+    """The same graph under other names."""
+    copy = type(graph_def)()
+    copy.CopyFrom(graph_def)
+    for node in copy.node:
+        node.name = f"{prefix}/{node.name}"
+        for place, name in enumerate(node.input):
+            control = "^" if name.startswith("^") else ""
+            node.input[place] = f"{control}{prefix}/{name.removeprefix('^')}"
+    return bytes(copy.SerializeToString())
+
+
+def body(data: bytes, prefix: str, target: str, tf: str) -> bytes:
+    """A submission in protobuf."""
+    preserve = [f"{prefix}/result"]
+    message = MESSAGES["SubmitGraph"](
+        target=target, tf=tf, abi=1, threads=2, preserve=preserve, graph=data
+    )
+    return bytes(message.SerializeToString())
+
+
+class Client:
+    """Calls of jobs; a new connection each, as the job side does it."""
+
+    def __init__(self, service: Mapping[str, Any]) -> None:
+        token = Path(service["STITCH_TOKEN_FILE"]).read_text().strip()
+        self.http = httpx.AsyncClient(
+            base_url=service["STITCH_GATEWAY"],
+            verify=tls.trusting(Path(service["STITCH_CA"])),
+            headers={"Authorization": f"Bearer {token}"},
+            limits=httpx.Limits(max_keepalive_connections=0),
+            timeout=60.0,
+            trust_env=False,
+        )
+
+    async def job(self, submission: bytes) -> tuple[float, str]:
+        """Hand a graph in and ask until its artifact is there; seconds it took, and its key."""
+        start = time.perf_counter()
+        headers = {"Content-Type": "application/x-protobuf"}
+        method, path, content = "POST", "/v1/graphs", submission
+        while time.perf_counter() - start < PATIENCE_SECONDS:
+            answer = await self.http.request(method, path, content=content, headers=headers)
+            if answer.status_code == 200 and "Stitch-Key" in answer.headers:
+                return time.perf_counter() - start, answer.headers["Stitch-Key"]
+            if answer.status_code in (200, 202):
+                method, path, content = "GET", f"/v1/artifacts/{answer.json()['key']}", b""
+            elif answer.status_code not in (429, 503):
+                raise RuntimeError(f"{answer.status_code} {answer.text[:300]}")
+            if answer.status_code != 200:
+                pause = float(answer.headers.get("Retry-After", 1))
+                await asyncio.sleep(pause * (1 + 0.25 * random.random()))
+        raise RuntimeError("no artifact")
+
+    async def artifact(self, key: str) -> bool:
+        try:
+            return (await self.http.get(f"/v1/artifacts/{key}")).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+
+async def hand_in(
+    client: Client, bodies: Sequence[bytes]
+) -> tuple[list[float], list[float], set[str]]:
+    """All jobs, JOBS_AT_A_TIME at once: seconds each waited, when each was done, and their keys."""
+    start = time.perf_counter()
+    gate = asyncio.Semaphore(JOBS_AT_A_TIME)
+    waits: list[float] = []
+    done: list[float] = []
+    keys: set[str] = set()
+
+    async def one(submission: bytes) -> None:
+        async with gate:
+            wait, key = await client.job(submission)
+        waits.append(wait)
+        done.append(time.perf_counter() - start)
+        keys.add(key)
+
+    await asyncio.gather(*(one(submission) for submission in bodies))
+    return waits, done, keys
+
+
+async def load(client: Client, keys: Sequence[str], rate: float, seconds: float) -> Load:
+    """Open loop: one request every 1/rate seconds, whatever became of the others."""
+    times: list[float] = []
+    failed = 0
+
+    async def one(due: float) -> None:
+        nonlocal failed
+        if await client.artifact(random.choice(keys)):
+            times.append((time.perf_counter() - due) * 1e3)
+        else:
+            failed += 1
+
+    tasks = []
+    start, before = time.perf_counter(), _busy()
+    for number in range(int(rate * seconds)):
+        due = start + number / rate
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        tasks.append(asyncio.create_task(one(due)))
+    await asyncio.gather(*tasks)
+    busy = (_busy() - before) / (time.perf_counter() - start)
+    cuts = statistics.quantiles(times, n=100) if len(times) > 1 else [float("nan")] * 99
+    worst = max(times, default=float("nan"))
+    return Load(rate, len(tasks), failed, cuts[49], cuts[98], worst, busy)
+
+
+def _busy() -> float:
+    """Seconds that all processors have worked since the machine began."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    idle = int(fields[3]) + int(fields[4])
+    return (sum(map(int, fields[:8])) - idle) / os.sysconf("SC_CLK_TCK")
+
+
+async def measured(service: Mapping[str, Any], given: argparse.Namespace) -> Figures:
+    """Both parts, against a running service."""
+    from stitchcore.commands.common import host_target
+    from stitchcore.commands.run import own_tensorflow
+
+    place, tf = host_target(), own_tensorflow()
+    graphs = [graph(number) for number in range(2 * given.graphs)]
+    first, later = graphs[: given.graphs], graphs[given.graphs :]
+    names = [(first[job % given.graphs], f"job{job}") for job in range(given.submissions)]
+    random.Random(1).shuffle(names)
+    bodies = [body(renamed(one, name), name, place, tf) for one, name in names]
+    client = Client(service)
+    start = time.perf_counter()
+    waits, done, keys = await hand_in(client, bodies)
+    seconds = time.perf_counter() - start
+    metrics = samples(httpx.get(service["metrics"], trust_env=False).text)
+    compiles = _compiles(Path(service["folder"]))
+    busy = asyncio.gather(
+        *(client.job(body(renamed(one, "later"), "later", place, tf)) for one in later),
+        return_exceptions=True,
+    )
+    loads = [await load(client, sorted(keys), rate, given.seconds) for rate in given.rates]
+    busy.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await busy
+    await client.http.aclose()
+    cuts = statistics.quantiles(waits, n=100)
+    return Figures(
+        *(given.submissions, given.graphs, os.cpu_count() or 1, compiles, len(waits), seconds),
+        *(cuts[49], cuts[98]),
+        queue_wait_mean=_mean(metrics, "stitch_queue_wait_seconds"),
+        compile_mean=_mean(metrics, "stitch_compile_duration_seconds"),
+        spent=_labelled(metrics, "stitch_cpu_core_seconds_spent_total"),
+        cache=_labelled(metrics, "stitch_cache_requests_total"),
+        done=sorted(done),
+        loads=loads,
+    )
+
+
+def _compiles(folder: Path) -> int:
+    """Compile children that were started, as the workers wrote them down."""
+    store = open_store(str(folder / "store"))
+    found = [json.loads(store.read("attempts", name)) for name in store.list("attempts")]
+    return sum(int(one["started"]) for one in found)
+
+
+def samples(text: str) -> list[tuple[str, str, float]]:
+    """(name, labels, value) of a Prometheus page."""
+    return [(name, labels, float(value)) for name, labels, value in SAMPLE.findall(text)]
+
+
+def _mean(metrics: Sequence[tuple[str, str, float]], name: str) -> float:
+    total = sum(value for one, _, value in metrics if one == f"{name}_sum")
+    count = sum(value for one, _, value in metrics if one == f"{name}_count")
+    return total / count if count else float("nan")
+
+
+def _labelled(metrics: Sequence[tuple[str, str, float]], name: str) -> dict[str, float]:
+    return {labels.split('"')[1]: value for one, labels, value in metrics if one == name}
+
+
+def text(found: Figures) -> str:
+    """The figures as markdown."""
+    spent = ", ".join(f"{name} {value:.1f} s" for name, value in sorted(found.spent.items()))
+    cache = ", ".join(f"{value:.0f} {name}" for name, value in sorted(found.cache.items()))
+    lines = [
+        f"{found.submissions} submissions of {found.graphs} distinct graphs, {found.cores} cores, "
+        f"one worker: {found.compiles} compiles, {found.artifacts} artifacts in "
+        f"{found.seconds:.0f} s ({found.artifacts / found.seconds:.1f} a second). Submissions: "
+        f"{cache}. Core seconds of the workers: {spent}.",
+        "",
+        "| seconds | |",
+        "|---|---|",
+        f"| a job's wait for its artifact, median | {found.wait_p50:.1f} |",
+        f"| the same, 99th percentile | {found.wait_p99:.1f} |",
+        f"| in the queue, mean | {found.queue_wait_mean:.1f} |",
+        f"| from enqueued to answered, mean | {found.compile_mean:.1f} |",
+        "",
+        "| artifact requests a second | p50 ms | p99 ms | worst ms | failed | cores busy |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {one.rate:g} | {one.p50:.1f} | {one.p99:.1f} | {one.worst:.1f} "
+        f"| {one.failed} of {one.requests} | {one.workers_busy:.1f} |"
+        for one in found.loads
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def plot(found: Figures, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+    left.step(found.done, range(1, len(found.done) + 1), where="post")
+    left.set(xlabel="seconds", ylabel="jobs with their artifact")
+    left.set_title(f"{found.submissions} jobs, {found.compiles} compiles")
+    for name in ("p50", "p99"):
+        rates = [one.rate for one in found.loads]
+        right.plot(rates, [getattr(one, name) for one in found.loads], marker="o", label=name)
+    right.axhline(100, color="grey", linewidth=0.8, linestyle="--")
+    right.set(xlabel="artifact requests a second", ylabel="ms", yscale="log")
+    right.set_title("open loop, workers busy")
+    right.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.service")
+    parser.add_argument("--submissions", type=int, default=1000)
+    parser.add_argument("--graphs", type=int, default=20)
+    parser.add_argument("--rates", type=lambda text: [float(one) for one in text.split(",")],
+                        default=[25.0, 50.0, 100.0, 150.0])  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args(arguments)
+    with (
+        tempfile.TemporaryDirectory(prefix="stitch-bench-") as folder,
+        served(Path(folder)) as service,
+    ):
+        found = asyncio.run(measured(service, given))
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "service.json").write_text(json.dumps(asdict(found), indent=1) + "\n")
+    (given.out / "service.md").write_text(text(found))
+    plot(found, given.out / "service.png")
+    sys.stdout.write(text(found))
+    return 0 if found.artifacts == given.submissions else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
