@@ -117,10 +117,18 @@ def _argument(run: Run, parameter: Instruction, argument: Value) -> Value:
     if shape.elements is not None:
         return _members(run, shape, argument)
     array = np.asarray(argument)
-    if array.shape != shape.dims or array.dtype != DTYPES[shape.dtype].numpy:
+    if not _fits(array.shape, shape) or array.dtype != DTYPES[shape.dtype].numpy:
         found = f"{array.dtype}{list(array.shape)}"
         raise ValueError(f"parameter {parameter['number']} is {shape}, the argument {found}")
     return widen(array, shape.dtype, run.precision)
+
+
+def _fits(extents: tuple[int, ...], shape: Shape) -> bool:
+    """Whether an array of these extents is a value of `shape`, where a bounded one may be less."""
+    return len(extents) == shape.rank and all(
+        extent <= dim if axis in shape.bounded else extent == dim
+        for axis, (extent, dim) in enumerate(zip(extents, shape.static, strict=True))
+    )
 
 
 def _members(run: Run, shape: Shape, value: Value) -> Value:

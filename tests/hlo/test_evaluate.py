@@ -330,6 +330,19 @@ def test_bounded_shapes_are_held_at_their_true_size() -> None:
     assert y.tolist() == [0, 1, 4, 9] and m == 4
 
 
+def test_an_argument_of_a_bounded_shape_may_be_smaller() -> None:
+    text = (
+        "HloModule m\n\nENTRY e {\n  x = f32[<=6,2] parameter(0)\n"
+        "  ROOT y = f32[<=6,2] add(x, x)\n}\n"
+    )
+    module = parse(text)
+    given = np.ones((4, 2), np.float32)
+    assert evaluate(module, [given], {})[0].shape == (4, 2)
+    for extents in ((7, 2), (4, 1), (4,)):
+        with pytest.raises(ValueError, match="parameter 0"):
+            evaluate(module, [np.ones(extents, np.float32)], {})
+
+
 def test_float64_keeps_storage_rounding_and_range() -> None:
     text = entry(
         "  x = f32[4] parameter(0)\n  h = bf16[4] convert(x)\n  w = f32[4] convert(h)\n"
