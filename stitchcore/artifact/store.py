@@ -140,6 +140,21 @@ class Store:
         names = (str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in found)
         return tuple(sorted(name for name in names if not name.startswith(".")))
 
+    def hidden(self, *folder: str) -> tuple[str, ...]:
+        """Temporary names in a folder, which `list` leaves out: of writers at work, or dead."""
+        path = self.path(*folder)
+        with _named(path):
+            found = self.filesystem.ls(path, detail=False) if self.filesystem.exists(path) else ()
+        names = (str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in found)
+        return tuple(sorted(name for name in names if name.startswith(".")))
+
+    def details(self, *parts: str) -> dict[str, Any]:
+        """What the file system says of each file below a folder (or of one file), by path."""
+        path = self.path(*parts)
+        with _named(path):
+            found: dict[str, Any] = self.filesystem.find(path, detail=True)
+        return found
+
     def answer(self, digest: str, answer: Mapping[str, Any]) -> None:
         """Publish where a request stands (pending, ready, refused), and by which code."""
         made = {**answer, "code": code_version()}

@@ -15,13 +15,15 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework import graph_pb2
 
 from stitchcore.errors import Reason, Refused
+from stitchcore.tensorflow.validate import validate
 
 
 @dataclass(frozen=True)
 class GraphLimits:
     """Most that a graph may have. `nodes` counts functions' nodes too; `inputs`, `attributes` and
     `attribute_bytes` are per node, `constant_bytes` what all constants hold once expanded,
-    `nesting` how deep functions call functions, `elements` of one tensor by `_output_shapes`."""
+    `nesting` how deep functions call functions, `elements` of one tensor by `_output_shapes`.
+    `validated` graphs are held against the definitions of their operations (validate.py)."""
 
     total_bytes: int = 512 * 2**20
     nodes: int = 1_000_000
@@ -32,6 +34,7 @@ class GraphLimits:
     constant_bytes: int = 512 * 2**20
     nesting: int = 64
     elements: int = 2**40
+    validated: bool = False
 
 
 OWN = GraphLimits()
@@ -44,6 +47,7 @@ STRANGERS = GraphLimits(
     attribute_bytes=2**20,
     constant_bytes=16 * 2**20,
     elements=2**36,
+    validated=True,
 )
 """For graphs that come over a network: structure only (docs/contracts.md section 4)."""
 
@@ -64,6 +68,8 @@ def read_graph(data: bytes, limits: GraphLimits = OWN) -> Any:
         constants += _check_node(node, limits)
         _within("bytes of constants", constants, limits.constant_bytes)
     _check_nesting(graph, limits)
+    if limits.validated:
+        validate(graph)
     return graph
 
 

@@ -26,6 +26,9 @@ from stitchcore.tensorflow.inert import is_inert
 SIZES = (24, 40, 56)
 """Sizes of the first symbol at the points where shapes are inferred; later symbols differ."""
 
+MOST_SYMBOLS = 8
+"""Pairs of monomials are tried for each dimension: their number grows with the sixth power."""
+
 SYMBOLIC = -1000
 """Rewritten dimensions are SYMBOLIC - k; `Sizes.dims[k]` is the polynomial."""
 
@@ -47,7 +50,8 @@ class Sizes:
         """The dimension behind an integer of `_output_shapes`, None when it is not known."""
         if size >= 0:
             return size
-        return self.dims[SYMBOLIC - size] if size <= SYMBOLIC else None
+        number = SYMBOLIC - size
+        return self.dims[number] if 0 <= number < len(self.dims) else None
 
 
 def points(symbols: tuple[str, ...]) -> tuple[dict[str, int], ...]:
@@ -64,11 +68,15 @@ def points(symbols: tuple[str, ...]) -> tuple[dict[str, int], ...]:
 
 
 def resolve(graph: Any) -> Sizes:
-    """Fit every unknown dimension of `graph`. Raises Refused(PARSE_ERROR) where inference fails."""
+    """Fit every unknown dimension of `graph`. Raises Refused(PARSE_ERROR) where inference fails,
+    STEP_LIMIT for more independent sizes than can be fitted in time."""
     roots = _root_symbols(graph)
     symbols = tuple(dict.fromkeys(roots.values()))
     if not symbols:
         return Sizes(graph, (), ())
+    if len(symbols) > MOST_SYMBOLS:
+        detail = f"{len(symbols)} independent unknown sizes, at most {MOST_SYMBOLS}"
+        raise Refused("graph", Reason.STEP_LIMIT, detail)
     bindings = points(symbols)
     inferred = [_infer(graph, roots, point) for point in bindings]
     result = graph_pb2.GraphDef()
@@ -87,6 +95,9 @@ def _rewrite(
     bindings: tuple[dict[str, int], ...],
     table: dict[Dim, int],
 ) -> None:
+    for dim in shape.dim:
+        if dim.size <= SYMBOLIC:
+            dim.size = -1  # Grappler's own number, which is none of the table's
     known = [dims for dims in found if dims is not None]
     if len(known) != len(found) or len({len(dims) for dims in known}) != 1:
         return

@@ -189,3 +189,22 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(Refused) as caught:
         read_graph(data)
     assert caught.value.refusal.reason is Reason.PARSE_ERROR
+
+
+def test_numbers_of_grappler_are_not_taken_for_symbols_of_ours() -> None:
+    """In a graph of a thousand unknown sizes they reach the range of our own."""
+    from stitchcore.tensorflow.sizes import SYMBOLIC, resolve
+
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [None, 4], name="x")
+        tf.raw_ops.Where(condition=tf.nn.relu(x, name="y"), name="z")
+    request = graph.as_graph_def(add_shapes=True)
+    for node in request.node:
+        if node.op == "Where":
+            node.attr["_output_shapes"].list.shape[0].dim[0].size = SYMBOLIC
+    found = resolve(request)
+    (where,) = (node for node in found.graph.node if node.op == "Where")
+    assert found.dim(where.attr["_output_shapes"].list.shape[0].dim[0].size) is None
+    bare = resolve(nodes(1))
+    assert bare.dim(SYMBOLIC) is None

@@ -1,0 +1,91 @@
+"""Garbage goes, by age and size; what is worked on, keys and revocations stay."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stitch_worker.collect import LEFTOVER_SECONDS, collect, main
+from stitchcore.artifact.store import Store, open_store
+
+NOW = 2_000_000_000.0
+DAY = 86400.0
+
+
+def placed(store: Store, age: float, *parts: str, size: int = 100) -> None:
+    """A file that was written `age` seconds before NOW."""
+    store.write(bytes(size), *parts)
+    os.utime(store.path(*parts), (NOW - age, NOW - age))
+
+
+def answered(store: Store, key: str, status: str, age: float) -> None:
+    store.answer(key, {"status": status, "time": NOW - age})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = open_store(str(tmp_path))
+    for number, age in enumerate((1, 20, 40)):
+        placed(made, age * DAY, "artifacts", f"a{number}", "manifest.sig")
+        placed(made, age * DAY, "requests", f"r{number}", "meta.json")
+        answered(made, f"r{number}", "ready", age * DAY)
+    placed(made, 90 * DAY, "requests", "busy", "meta.json")
+    answered(made, "busy", "pending", 90 * DAY)
+    placed(made, 90 * DAY, "revoked.json")
+    placed(made, 90 * DAY, "public_keys.json")
+    return made
+
+
+def names(store: Store, now: float = NOW, **options: object) -> set[str]:
+    return {"/".join(e.parts) for e in collect(store, now, **options)}  # type: ignore[arg-type]
+
+
+def test_what_is_old_goes_with_its_answer(store: Store) -> None:
+    assert names(store) == {"artifacts/a2", "requests/r2"}
+    assert store.list("artifacts") == ("a0", "a1")
+    assert store.list("answers") == ("busy.json", "r0.json", "r1.json")
+    assert store.exists("revoked.json") and store.exists("public_keys.json")
+    assert names(store) == set()
+
+
+def test_the_oldest_goes_until_it_fits(store: Store) -> None:
+    assert names(store, limit=250) == {
+        "artifacts/a2",
+        "requests/r2",
+        "artifacts/a1",
+        "requests/r1",
+    }
+    assert store.list("artifacts") == ("a0",)
+
+
+def test_a_dry_run_removes_nothing(store: Store) -> None:
+    assert names(store, dry=True) == {"artifacts/a2", "requests/r2"}
+    assert len(store.list("artifacts")) == 3
+
+
+def test_leftovers_of_dead_writers_go_and_those_at_work_stay(store: Store) -> None:
+    placed(store, LEFTOVER_SECONDS + 1, "unsigned", "dead", "manifest.json")
+    placed(store, LEFTOVER_SECONDS - 9, "unsigned", "alive", "manifest.json")
+    placed(store, LEFTOVER_SECONDS + 1, "unsigned", "waits", "request.json")
+    placed(store, LEFTOVER_SECONDS + 1, "artifacts", ".a9.tmp", "kernels.so")
+    placed(store, 1, "artifacts", ".a8.tmp", "kernels.so")
+    found = names(store)
+    assert {"unsigned/dead", "artifacts/.a9.tmp"} <= found
+    assert not {"unsigned/alive", "unsigned/waits", "artifacts/.a8.tmp"} & found
+    assert store.list("unsigned") == ("alive", "waits")
+    assert store.hidden("artifacts") == (".a8.tmp",)
+
+
+def test_the_command_collects(store: Store, tmp_path: Path) -> None:
+    assert main(["--store", str(tmp_path), "--days", "100000", "--bytes", "0"]) == 0
+    assert store.list("artifacts") == ()
+    assert store.list("requests") == ("busy",)
+
+
+def test_object_stores_are_collected_too() -> None:
+    store = open_store("memory://collect-test")
+    store.write(b"x", "artifacts", "k", "manifest.sig")
+    assert names(store, now=NOW + 1e9) == {"artifacts/k"}
+    assert store.list("artifacts") == ()

@@ -1,0 +1,121 @@
+"""Garbage collection of the store, by age and size.
+
+    python -m stitch_worker.collect --store URL [--days 30] [--bytes N] [--dry-run]
+
+Removed first are leftovers: unfinished uploads and temporary names of writers that died (older than
+LEFTOVER_SECONDS). Then artifacts and answered requests made more than `--days` ago, whether used or
+not, then the oldest until the store is below `--bytes`. An artifact goes before its answer: whoever reads a ready answer
+without an artifact asks again, and it is built again. A request goes with its answer and attempts,
+never while it is pending. `public_keys.json` and `revoked.json` stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stitch_worker import unsigned
+from stitchcore.artifact.store import Store, open_store
+
+log = logging.getLogger("stitch.collect")
+LEFTOVER_SECONDS = 3600.0
+DAYS = 30.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Something that can be removed: `parts` in the store, `made` (seconds since 1970), bytes."""
+
+    parts: tuple[str, ...]
+    made: float
+    size: int
+
+
+def collect(
+    store: Store, now: float, days: float = DAYS, limit: int | None = None, dry: bool = False
+) -> tuple[Entry, ...]:
+    """Remove what may go; what it was. Raises Refused(STORE_UNREADABLE)."""
+    gone = list(_leftovers(store, now))
+    kept = sorted(_entries(store), key=lambda entry: entry.made)
+    total = sum(entry.size for entry in kept)
+    for entry in kept:
+        old = now - entry.made > days * 86400
+        if old or (limit is not None and total > limit):
+            gone.append(entry)
+            total -= entry.size
+    for entry in gone:
+        log.info("%s: %d bytes", "/".join(entry.parts), entry.size)
+        if not dry:
+            _remove(store, entry)
+    return tuple(gone)
+
+
+def _remove(store: Store, entry: Entry) -> None:
+    kind, name = entry.parts[0], entry.parts[-1]
+    if kind == "requests":
+        for folder in ("answers", "attempts"):
+            store.delete(folder, f"{name}.json")
+    store.delete(*entry.parts)
+
+
+def _entries(store: Store) -> Iterator[Entry]:
+    """Artifacts, and requests that are not being worked on."""
+    for key in store.list("artifacts"):
+        yield _entry(store, "artifacts", key)
+    for key in store.list("requests"):
+        answer = store.read_answer(key) or {}
+        if answer.get("status") in ("ready", "refused"):
+            entry = _entry(store, "requests", key)
+            yield Entry(entry.parts, max(entry.made, float(answer.get("time", 0.0))), entry.size)
+
+
+def _leftovers(store: Store, now: float) -> Iterator[Entry]:
+    """Uploads without their last file, and hidden temporary names."""
+    for key in store.list(unsigned.FOLDER):
+        entry = _entry(store, unsigned.FOLDER, key)
+        if not unsigned.waiting(store, key) and now - entry.made > LEFTOVER_SECONDS:
+            yield entry
+    for folder in ("artifacts", "requests", "answers", "attempts", unsigned.FOLDER):
+        for name in store.hidden(folder):
+            entry = _entry(store, folder, name)
+            if now - entry.made > LEFTOVER_SECONDS:
+                yield entry
+
+
+def _entry(store: Store, *parts: str) -> Entry:
+    """Size of all files below, and when the latest of them was written."""
+    found: dict[str, Any] = store.details(*parts)
+    sizes = [int(info.get("size") or 0) for info in found.values()]
+    times = [_seconds(info) for info in found.values()]
+    return Entry(parts, max(times, default=0.0), sum(sizes))
+
+
+def _seconds(info: dict[str, Any]) -> float:
+    """When a file was written: fsspec's file systems name and type it differently."""
+    for name in ("mtime", "LastModified", "created", "modified"):
+        value = info.get(name)
+        if value is not None:
+            return float(value.timestamp() if hasattr(value, "timestamp") else value)
+    return time.time()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Collect once: run it from cron or a CronJob."""
+    parser = argparse.ArgumentParser(prog="python -m stitch_worker.collect")
+    parser.add_argument("--store", required=True, help="folder or fsspec URL")
+    parser.add_argument("--days", type=float, default=DAYS, help="keep what was made since")
+    parser.add_argument("--bytes", type=int, default=None, help="most that artifacts may take")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    gone = collect(open_store(given.store), time.time(), given.days, given.bytes, given.dry_run)
+    log.info("%d entries, %d bytes", len(gone), sum(entry.size for entry in gone))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
