@@ -1,4 +1,4 @@
-"""Celery's settings say what the contract promises, on both brokers; retries are where they belong."""
+"""Celery's settings say what the contract promises, on both brokers; what fails comes again."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
 
 Removed first are leftovers: unfinished uploads and temporary names of writers that died (older than
 LEFTOVER_SECONDS). Then artifacts and answered requests made more than `--days` ago, whether used or
-not, then the oldest until the store is below `--bytes`. An artifact goes before its answer: whoever reads a ready answer
-without an artifact asks again, and it is built again. A request goes with its answer and attempts,
-never while it is pending. `public_keys.json` and `revoked.json` stay.
+not, then the oldest until the store is below `--bytes`. An artifact goes before its answer: whoever
+reads a ready answer without an artifact asks again, and it is built again. A request goes with its
+answer and attempts, never while it is pending. `public_keys.json` and `revoked.json` stay.
 """
 
 from __future__ import annotations
