@@ -13,6 +13,8 @@ AssignSubVariableOp of one by an in-place variable update. `behaviour` spoils th
     truncated   the library file is cut after signing its hash
     unsigned    the signature is not the key's
     level       the artifact claims a target above the machine's
+    graph       the artifact is signed for another graph
+    version     the artifact is signed for another TensorFlow
     same        the patch is empty: the graph stays as it is
 """
 
@@ -167,7 +169,9 @@ def answer(store: Path, key_file: Path, behaviour: str, work: int = 0) -> int:
         patch = make_patch(graph, numbering.ids, work, behaviour)
         most = max(most, len(patch["add"]))
         manifest = {
-            "format": 1, "key": request.name, "digest": request.name, "tf": meta["tf"], "abi": 1,
+            "format": 1, "key": request.name, "abi": 1,
+            "digest": "0" * 64 if behaviour == "graph" else request.name,
+            "tf": "2.99" if behaviour == "version" else meta["tf"],
             "target": "cpu-x86-64-v9" if behaviour == "level" else meta["target"],
             "compiler": "by hand", "patch": patch,
             "libraries": [{"file": "kernels_00.so", "sha256": hashlib.sha256(data).hexdigest()}],

@@ -129,7 +129,9 @@ def test_the_cache_spares_the_download_and_is_trusted_no_more_than_it(
         given: list[int] = []
 
         def answer(asked: Asked, given: list[int] = given) -> Reply:
-            made_ = ready(made)(asked)
+            waits = len(given) == 1  # the first question for the artifact
+            pending = gateways.reply(202, {"key": "b" * 64, "retry_after": 0.2})
+            made_ = pending if waits else ready(made)(asked)
             given.append(made_.status)
             return made_
 

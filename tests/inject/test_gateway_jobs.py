@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import pytest
 from tests.inject import handmade, jobs
 from tests.inject import https_gateway as gateways
 from tests.inject.https_gateway import Asked, Reply, Server
+from tests.inject.test_gateway_client import wait_for
+from tests.worker.conftest import free_port
 
 KEY_OF_REQUEST = "b" * 64
 
@@ -76,6 +79,7 @@ def run(
     *arguments: object,
     script: str = "function_step.py",
     session: str = "s",
+    version: str = "2.21",
     **settings: str,
 ) -> jobs.Run:
     """The program as its user starts it, but for PYTHONPATH and where the gateway is."""
@@ -86,7 +90,7 @@ def run(
         STITCH_SESSION=session,
         **{f"STITCH_{name.upper()}": value for name, value in settings.items()},
     )
-    command = [jobs.python_of("2.21"), str(jobs.SCRIPTS / script)]
+    command = [jobs.python_of(version), str(jobs.SCRIPTS / script)]
     done = subprocess.run(
         [*command, *map(str, arguments)],
         env=jobs.environment(**extra),
@@ -102,19 +106,20 @@ def run(
 
 
 @functools.cache
-def untouched(count: int) -> list[float]:
-    return jobs.run(jobs.python_of("2.21"), "function_step.py", count).losses
+def untouched(count: int, version: str = "2.21") -> list[float]:
+    return jobs.run(jobs.python_of(version), "function_step.py", count).losses
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("version", ["2.21", "2.15"])
 def test_a_job_is_swapped_in_mid_run_and_reports(
-    native: Path, tmp_path: Path, key_file: Path, public_key: str
+    version: str, native: Path, tmp_path: Path, key_file: Path, public_key: str
 ) -> None:
     answers = HandmadeGateway(tmp_path / "store", key_file, "good")
     with gateways.serve(tmp_path / "g", answers) as server:
-        done = run(server, tmp_path / "cache", public_key, 400, 0.02)
+        done = run(server, tmp_path / "cache", public_key, 400, 0.02, version=version)
     assert done.code == 0 and done.lines == []
-    assert done.losses == pytest.approx(untouched(400), rel=1e-5)
+    assert done.losses == pytest.approx(untouched(400, version), rel=1e-5)
     assert done.event("submitted")["time"] < done.event("swap_begin")["time"]
     (steps,) = done.event("end")["steps"]
     assert steps["stitched_steps"] > 50 and steps["original_steps"] > 50
@@ -165,6 +170,21 @@ def test_a_cache_hit_runs_its_own_baseline_first(
 
 
 @pytest.mark.slow
+def test_a_crash_after_a_swap_is_told_and_not_repeated(
+    native: Path, tmp_path: Path, key_file: Path, public_key: str
+) -> None:
+    answers = HandmadeGateway(tmp_path / "store", key_file, "crash")
+    with gateways.serve(tmp_path / "g", answers) as server:
+        first = run(server, tmp_path / "cache", public_key, 400, 0.02)
+        assert first.code == -11 and first.event("swap_begin")
+        done = run(server, tmp_path / "cache", public_key, 100, 0.02, session="t")
+    assert done.code == 0 and done.losses == untouched(100)
+    assert len(done.lines) == 1 and "crashed_before" in done.lines[0]
+    told = [(event["type"], event["key"]) for event in answers.events]
+    assert told[-1] == ("crashed-before", answers.digest) and "swap_begin" not in done.kinds()
+
+
+@pytest.mark.slow
 def test_what_a_slow_kernel_cost_is_reported_as_lost(
     native: Path, tmp_path: Path, key_file: Path, public_key: str
 ) -> None:
@@ -184,6 +204,8 @@ BROKEN = {
     "truncated": "bad_artifact",
     "unsigned": "bad_signature",
     "level": "wrong_target",
+    "graph": "bad_artifact",
+    "version": "bad_artifact",
 }
 
 
@@ -220,11 +242,55 @@ def test_a_revoked_artifact_is_taken_out_of_a_running_job(
     assert 20 <= steps["stitched_steps"] < 200
 
 
+@pytest.mark.slow
+def test_replicas_joined_by_collectives_are_left_alone(
+    native: Path, tmp_path: Path, public_key: str
+) -> None:
+    """Until ranks can swap together none swaps; one that dies leaves the other's variables as its
+    own were."""
+    ports = [free_port(), free_port()]
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    with gateways.serve(tmp_path / "g", lambda _: gateways.reply(409, {"reason": "x"})) as server:
+        ranks = []
+        for rank in range(2):
+            task = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
+            extra = server.settings(
+                STITCH_PUBLIC_KEYS=public_key,
+                STITCH_STORE=str(tmp_path / f"cache{rank}"),
+                STITCH_SESSION="s",
+                PYTHONPATH=str(jobs.BOOTSTRAP),
+                TF_CONFIG=json.dumps(task),
+            )
+            command = [jobs.python_of("2.21"), str(jobs.SCRIPTS / "replicas.py"), "10000", "0.01"]
+            out = (tmp_path / f"out{rank}").open("wb")
+            ranks.append(
+                subprocess.Popen(
+                    command, env=jobs.environment(**extra), stdout=out, stderr=subprocess.DEVNULL
+                )
+            )
+        try:
+            outs = [tmp_path / f"out{rank}" for rank in range(2)]
+            wait_for(lambda: all(len(o.read_text().splitlines()) > 20 for o in outs), 180)
+            ranks[1].kill()
+            time.sleep(2)
+        finally:
+            for rank_ in ranks:
+                rank_.kill()
+                rank_.wait()
+    steps = [dict(line.split() for line in o.read_text().splitlines()[:-1]) for o in outs]
+    common = steps[0].keys() & steps[1].keys()
+    assert len(common) > 15 and all(steps[0][one] == steps[1][one] for one in common)
+    assert server.asked == []
+    for rank in range(2):
+        path = tmp_path / f"cache{rank}" / "sessions" / "s" / "events.jsonl"
+        events = [json.loads(line) for line in path.read_text().splitlines()]
+        assert "collective" in {event.get("reason") for event in events}
+        assert "submitted" not in {event["type"] for event in events}
+
+
 GATEWAYS = {
     "hangs": Reply(hang=600),
-    "drips": Reply(body=b" " * 10_000, drip=0.5),
     "lies": gateways.reply(200, {"key": "../../x"}),
-    "denies": gateways.reply(403, {"reason": "forbidden"}),
 }
 
 
@@ -233,7 +299,7 @@ GATEWAYS = {
 def test_a_bad_gateway_leaves_the_job_bit_identical(
     how: str, native: Path, tmp_path: Path, public_key: str
 ) -> None:
-    said = {"lies": "gateway_error", "denies": "gateway_denied", "nobody": "gateway_unreachable"}
+    said = {"lies": "gateway_error", "nobody": "gateway_unreachable"}
     with gateways.serve(tmp_path / "g", lambda _: GATEWAYS[how]) as server:
         if how == "nobody":
             server.url = "https://127.0.0.1:9"

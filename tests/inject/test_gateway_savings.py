@@ -153,6 +153,16 @@ def test_linear_drift_cancels_exactly() -> None:
     assert savings.pair_of(before, canary, savings.Block(1, (1,))) is None
 
 
+def test_the_first_pair_is_warm_up() -> None:
+    """Its original block ends with the making of the stitched step, its stitched ones start it."""
+    record = savings.Record()
+    blocks = [(1, 4), (0, 3), (1, 4), (0, 3), (1, 4), (0, 1)]
+    for number, (arm, length) in enumerate(blocks):
+        time = 10**9 if number < 2 else 10**6
+        savings.advance(record, [Interval(time, arm, i, number) for i in range(length)])
+    assert [pair.original for pair in record.pairs] == [10**6]
+
+
 def test_a_long_run_is_kept_small_and_says_the_same() -> None:
     record = savings.Record(skip=0)
     exact = []
