@@ -61,7 +61,9 @@ def make_app(service: Service, broker: Broker) -> Celery:
     app.conf.update(configuration(broker, queue_name(service.target, service.tf)))
     app.steps["consumer"].add(_heartbeat(broker.heartbeat))
 
-    @app.task(name=TASK, bind=True, max_retries=None, shared=False)  # type: ignore[untyped-decorator]
+    once = {"name": TASK, "bind": True, "max_retries": None, "shared": False}
+
+    @app.task(**once)  # type: ignore[untyped-decorator]
     def compile_request(self: Any, key: str) -> str:
         return run(service, key, lambda seconds: self.retry(countdown=seconds), self.request)
 
