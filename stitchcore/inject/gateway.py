@@ -205,16 +205,20 @@ class Gateway:
 
     def _turn(self) -> float:
         """Does what is due; returns the seconds until something else is."""
-        asked_now: List[Asked] = [] if self._ended else list(self._asked.values())
-        for asked in asked_now:
-            if not asked.settled and asked.due <= time.monotonic():
+        for asked in self._open():
+            if asked.due <= time.monotonic() and not self._ended:
                 self._ask(asked)
         self._report()
         now = time.monotonic()
-        due = [asked.due - now for asked in self._asked.values() if not asked.settled]
+        due = [asked.due - now for asked in self._open()]
         if self._outbox.waiting:
             due.append(self._reports_due - now)
         return max(0.01, min([*due, 3600.0]))
+
+    def _open(self) -> List[Asked]:
+        """Graphs without a final answer; the job's threads may add to them meanwhile."""
+        with self._lock:
+            return [asked for asked in self._asked.values() if not asked.settled]
 
     def _call(
         self,
