@@ -34,7 +34,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
 HIGHEST_CAPABILITY = 63
 PAGE = resource.getpagesize()
@@ -44,7 +45,8 @@ KILL_ROUNDS = 20  # a process that forks faster than it is killed is left to the
 @dataclass(frozen=True)
 class Limits:
     """What a child may use. `seconds` by the clock and `cpu_seconds` of each process; `memory` in
-    resident bytes and `threads` of the whole tree; `file_bytes` of each file; `nice` is added."""
+    resident bytes and `threads` of the whole tree; `file_bytes` of each file; `nice` is added.
+    `hidden` folders look empty to it, where the kernel gives it a user namespace."""
 
     seconds: float
     memory: int
@@ -52,6 +54,7 @@ class Limits:
     threads: int = 512 + 16 * (os.cpu_count() or 1)
     file_bytes: int = 4 * 2**30
     nice: int = 0
+    hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,7 @@ def _close_network() -> str:
     """
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.geteuid(), os.getegid()
-    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0:
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS) == 0:
         try:
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
@@ -240,6 +243,17 @@ def _close_network() -> str:
         return ""
     why = os.strerror(ctypes.get_errno())
     return "" if libc.unshare(CLONE_NEWNET) == 0 else f"unshare: {why}"
+
+
+def _hide(folder: str) -> str:
+    """Put an empty file system over a folder, in this process's own mount namespace; why not, or
+    "". What a user namespace inherits cannot be taken off in it, nor in one below."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+    path = os.fsencode(os.path.realpath(folder))
+    if libc.mount(b"none", path, b"tmpfs", flags, b"size=4k,mode=555") == 0:
+        return ""
+    return f"{folder} stays visible to this process: {os.strerror(ctypes.get_errno())}"
 
 
 def _limit(kind: int, value: int) -> None:
@@ -255,6 +269,9 @@ def _confine(limits: Limits, parent: int) -> str:
     # Threads of the user count together where there is no user namespace: those that run stay.
     others = sum(one.usage.threads for one in _processes() if _owner(one.number) == os.getuid())
     still_open = _close_network()
+    for folder in limits.hidden:
+        if why := f"no user namespace ({still_open})" if still_open else _hide(folder):
+            sys.stderr.write(f"stitch: {folder}: {why}\n")
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_CPU, limits.cpu_seconds)
     _limit(resource.RLIMIT_FSIZE, limits.file_bytes)

@@ -56,7 +56,12 @@ def main(
         open_leases(given.leases or url, given.store, given.lease_seconds),
         machine.target,
         tf,
-        isolate.Limits(given.seconds, given.memory, int(given.seconds * machine.cores)),
+        isolate.Limits(
+            given.seconds,
+            given.memory,
+            int(given.seconds * machine.cores),
+            hidden=hidden_from_children(given.store, given.hide),
+        ),
         given.logs or Path(tempfile.mkdtemp(prefix="stitch-worker-")),
         given.planner,
         given.jobs or machine.cores,
@@ -77,6 +82,13 @@ def main(
     name = f"{queue}.{os.getpid()}@%h"
     app.worker_main(["worker", "--loglevel=WARNING", "-n", name, "--without-gossip"])
     return 0
+
+
+def hidden_from_children(store: str, also: Sequence[str]) -> tuple[str, ...]:
+    """Folders that compile children must not see: the store, where it is one, and `also`."""
+    path = store.removeprefix("file://")
+    folders = [*([] if "://" in path else [path]), *also]
+    return tuple(str(Path(folder).resolve()) for folder in folders)
 
 
 def tensorflow_minor() -> str:
@@ -101,6 +113,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--planner", default="exhaustive")
     parser.add_argument("--seconds", type=float, default=600.0, help="longest compilation")
     parser.add_argument("--memory", type=int, default=8 * 2**30, help="bytes of a compilation")
+    parser.add_argument("--hide", action="append", default=[], help="folder children may not see")
     parser.add_argument("--logs", type=Path, help="folder of the compile children's output")
     parser.add_argument("--heartbeat", type=Path, help="file to touch while consuming")
     parser.add_argument("--visibility", type=float, help="seconds; Redis only")
