@@ -57,6 +57,6 @@ def _unpack(
         out += unpacker.decompress(chunk, allowed - len(out) + 1)
     except zlib.error as error:
         raise Rejected(Problem.BAD_REQUEST, f"not gzip: {error}") from error
-    if len(out) > allowed or unpacker.unconsumed_tail:
+    if len(out) > allowed:
         what = f"unpacks to more than {limits.unpacked} bytes or {limits.ratio} times what was sent"
         raise Rejected(Problem.TOO_LARGE, what)

@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,22 @@ def test_a_graph_is_published_and_enqueued_once(running: Running) -> None:
     assert meta["digest"] == digest
     assert (meta["target"], meta["tf"], meta["preserve"]) == (TARGET, TF, [])
     assert running.store.read("requests", request, "graph.pb") == data
+
+
+def test_submissions_at_the_same_moment_are_one_task(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue = running.queue.submit
+
+    def slowly(*task: str) -> None:
+        time.sleep(0.2)
+        enqueue(*task)
+
+    monkeypatch.setattr(running.queue, "submit", slowly)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: running.submit(graph()).status_code, range(8)))
+    assert answers == [202] * 8
+    assert len(running.queue.submitted) == 1
 
 
 def test_names_and_order_of_nodes_do_not_make_another_request(running: Running) -> None:

@@ -142,6 +142,13 @@ def test_reports_beyond_their_bounds_are_implausible(said: Report, ratio: float,
     assert (why in found) if why else found == ""
 
 
+def test_another_report_of_the_same_number_changes_nothing() -> None:
+    row = savings.add(Row(), report(3, 50), 2.0)
+    assert savings.add(row, report(3, 90), 2.0) == row
+    assert savings.add(row, report(2, 90), 2.0) == row
+    assert savings.add(row, report(4, 90), 2.0) != row
+
+
 def test_sessions_of_one_pod_share_its_device_time(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     one = identity(devices=1.0)
