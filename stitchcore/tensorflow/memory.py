@@ -244,10 +244,10 @@ class _Steps:
             step.makes = {(region.name, number, port): size for port, size in enumerate(sizes)}
             for source, taker in launch.kernel.forwards:
                 made = (region.name, number, taker)
-                if given[source] == _NOWHERE:
-                    step.makes[made] = 0  # a variable written in place
-                else:
+                if given[source] != _NOWHERE:
                     step.forwards.append((given[source], made))
+                elif not launch.kernel.errors:  # which takes a variable's new value elsewhere
+                    step.makes[made] = 0  # a variable written in place
             step.scratch = index.evaluate(launch.kernel.scratch_bytes, self._symbols)
             self._steps.append(step)
         last = len(self._steps) - 1

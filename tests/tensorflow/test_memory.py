@@ -89,3 +89,16 @@ def test_the_region_that_holds_more_is_refused_and_no_other() -> None:
     assert refused[region.name].reason is Reason.MEMORY
     assert f"{before.bytes:,} in the untouched" in refused[region.name].detail
     assert after.bytes < 64 * MEGABYTE
+
+
+def test_a_launch_that_checks_takes_new_values_of_variables_elsewhere() -> None:
+    step = training_step()
+    found = partition(step.definition, [step.train])
+    chosen = chosen_of(found)
+    checking = []
+    for region, function, made in chosen:
+        kernels = [replace(one.kernel, errors=("wrong",)) for one in made.launches]
+        pairs = zip(made.launches, kernels, strict=True)
+        launches = tuple(replace(one, kernel=kernel) for one, kernel in pairs)
+        checking.append((region, function, replace(made, launches=launches)))
+    assert peak(found, checking).bytes > peak(found, chosen).bytes
