@@ -12,7 +12,7 @@ from stitchcore.emit import c
 from stitchcore.emit.render import index_text, literal
 from stitchcore.hlo import opcodes
 from stitchcore.hlo.shape import DTYPES
-from stitchcore.kernel.index import Variable, maximum, minimum, modulo
+from stitchcore.kernel.index import Variable, add, maximum, minimum, modulo
 from stitchcore.kernel.interpret import interpret
 from stitchcore.kernel.nodes import (
     Apply,
@@ -151,25 +151,27 @@ def test_the_first_failed_check_is_reported() -> None:
 def test_a_check_names_the_least_negative_value_or_else_the_greatest(
     threads: int, in_lanes: bool
 ) -> None:
-    row, at = Variable("task"), Variable("i")
     x, y = device("x", "s64", (30, 8), Role.INPUT), device("y", "s64", (30, 8), Role.OUTPUT)
-    value = Load(x, (row, at))
-    signed = Apply(opcodes.COMPARE, (value, ZERO), "pred", (("direction", "GE"),))
-    below = Literal(100, "s64")
-    small = Apply(opcodes.COMPARE, (value, below), "pred", (("direction", "LT"),))
-    holds = Apply(opcodes.AND, (signed, small), "pred")
-    loop = Loop(
-        "i", 0, 8, LANES if in_lanes else LoopKind.SERIAL,
-        (Check(holds, 0, value), Store(y, (row, at), value)),
-    )  # fmt: skip
-    kernel = Kernel("k", (), (x, y), (Phase((Section("task", 30, (loop,)),)),), errors=("bad {}",))
+
+    def section(number: int) -> Section:
+        task, i = f"task{number}", f"i{number}"
+        at = (add(Variable(task), 15 * number), Variable(i))
+        value = Load(x, at)
+        signed = Apply(opcodes.COMPARE, (value, ZERO), "pred", (("direction", "GE"),))
+        below = Literal(100, "s64")
+        small = Apply(opcodes.COMPARE, (value, below), "pred", (("direction", "LT"),))
+        holds = Apply(opcodes.AND, (signed, small), "pred")
+        body = (Check(holds, 0, value), Store(y, at, value))
+        return Section(task, 15, (Loop(i, 0, 8, LANES if in_lanes else LoopKind.SERIAL, body),))
+
+    kernel = Kernel("k", (), (x, y), (Phase((section(0), section(1))),), errors=("bad {}",))
     run = CpuKernel(compile_c(c.render([kernel]), host_device()).data, kernel).run
     given = np.arange(240).reshape(30, 8) % 100
     assert np.array_equal(run([given], threads=threads)[0], given)
     largest = 2**55 - 1  # what fits beside the number of the check
     for places, reported in (
-        ({3: -5, 100: -700, 200: 5000}, -700),
-        ({3: 100, 100: 7001, 239: 7000}, 7001),
+        ({3: -5, 100: 5000, 200: -700}, -700),
+        ({3: 100, 100: 7000, 239: 7001}, 7001),
         ({77: 2**62}, largest),
         ({78: -(2**63)}, -largest - 1),
     ):
