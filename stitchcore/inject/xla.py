@@ -35,25 +35,46 @@ def add_lifted(context: Any, definition: Any) -> bytes:
     return bytes(name)
 
 
-def _told(context: Any, definition: Any, variables: Mapping[int, Any]) -> Any:
-    """Registers the function anew with its variables' shapes, which a nested call does not pass on.
+def told(definition: Any, variables: Mapping[int, Any]) -> Any:
+    """A copy of a FunctionDef with its variables' shapes, which a nested call does not pass on.
 
-    Its lifted copy and the real lift then show one graph. (TensorFlow takes a called function's
-    definition from here, not from what an optimizer returns.) XLA's step is instantiated already.
     Raises Refused(XLA_NOT_LIFTED) where other shapes were told before.
     """
-    told = type(definition)()
-    told.CopyFrom(definition)
-    set_variable_shapes(told, variables)
-    if told == definition:
+    copy = type(definition)()
+    copy.CopyFrom(definition)
+    set_variable_shapes(copy, variables)
+    if copy == definition:
         return definition
     if any(HANDLE_SHAPES in known.attr for known in definition.arg_attr.values()):
         raise reasons.Refused(reasons.XLA_NOT_LIFTED, "called with variables of other shapes")
+    return copy
+
+
+def register_anew(context: Any, definition: Any, new: Any) -> None:
+    """Puts `new` in the place of the registered function `definition`, of the same name.
+
+    The real lift must instantiate the graph that the lifted copy showed, and TensorFlow takes a
+    called function from its context: a copy of another name, even one that the optimizer returns in
+    the graph's library, is "not defined" there. TensorFlow has no call that replaces a function, so
+    for two calls the name is free. XLA's step is instantiated already and keeps what it holds; only
+    a thread that instantiates the same function for the first time in between would miss it.
+    The count of references stays, and the old definition comes back where the new is not taken.
+    Raises Refused(XLA_NOT_LIFTED).
+    """
     name = definition.signature.name.encode()
-    while context.has_function(name):  # it counts references
-        context.remove_function(name)
-    context.add_function_def(told)
-    return told
+    references = 0
+    try:
+        while context.has_function(name):
+            context.remove_function(name)
+            references += 1
+        for _ in range(references):
+            context.add_function_def(new)
+    except Exception as error:
+        while context.has_function(name):
+            context.remove_function(name)
+        for _ in range(references):
+            context.add_function_def(definition)
+        raise reasons.Refused(reasons.XLA_NOT_LIFTED, f"registered anew: {error}"[:200]) from error
 
 
 def instantiate(
@@ -71,9 +92,10 @@ def instantiate(
     if not context.has_function(body.encode()):
         raise reasons.Refused(reasons.XLA_NOT_LIFTED, "the compiled function is not registered")
     definition = context.get_function_def(body)  # those in Grappler's library are incomplete
-    if variables:
-        definition = _told(context, definition, variables)
-    name = add_lifted(context, definition)
+    new = told(definition, variables) if variables else definition
+    name = add_lifted(context, new)  # TensorFlow takes it: it will take the one below
+    if new is not definition:
+        register_anew(context, definition, new)
     arguments = definition.signature.input_arg
     if not arguments:
         raise reasons.Refused(reasons.XLA_NOT_LIFTED, "the compiled function has no arguments")

@@ -2,13 +2,14 @@
 
 Grappler numbers unknown dimensions where it cannot prove them equal. Here the dimensions that enter
 the graph (iterator elements, arguments, placeholders) are symbols; TensorFlow's own shape inference
-runs at several values of them, and every other dimension is fitted to what it says there.
-Components of one iterator element share their unknown leading dimension: it is the batch. Each
-kernel guards the shapes of its inputs at run time, so a wrong assumption fails loudly.
+runs at several values of them, and every other dimension is fitted to what it says there. Two of
+them are one symbol only where Grappler says so or inference refuses them to differ (ties.py): each
+kernel checks the shapes of its inputs at run time, and must not fail where TensorFlow would not.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from tensorflow.python.ops import handle_data_util
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo.dim import Dim
 from stitchcore.hlo.fit import fit_dim
+from stitchcore.tensorflow import ties
 from stitchcore.tensorflow.graph import output_types
 from stitchcore.tensorflow.inert import is_inert
 
@@ -77,16 +79,58 @@ def resolve(graph: Any) -> Sizes:
     if len(symbols) > MOST_SYMBOLS:
         detail = f"{len(symbols)} independent unknown sizes, at most {MOST_SYMBOLS}"
         raise Refused("graph", Reason.STEP_LIMIT, detail)
-    bindings = points(symbols)
-    inferred = [_infer(graph, roots, point) for point in bindings]
+    found = _inferred(graph, roots, symbols)
     result = graph_pb2.GraphDef()
     result.CopyFrom(graph)
     table: dict[Dim, int] = {}
     for node in result.node:
         for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
-            found = [point.get((node.name, port)) for point in inferred]
-            _rewrite(shape, found, bindings, table)
-    return Sizes(result, symbols, tuple(table))
+            seen = [shapes.get((node.name, port)) for shapes in found.shapes]
+            _rewrite(shape, seen, found.points, table)
+    return Sizes(result, found.symbols, tuple(table))
+
+
+Roots = Mapping[tuple[str, int, int], str]
+Shapes = Mapping[tuple[str, int], tuple[int | None, ...] | None]
+
+
+@dataclass(frozen=True)
+class _Inferred:
+    """Shapes of all tensors at each of `points`, which bind `symbols`."""
+
+    symbols: tuple[str, ...]
+    points: tuple[dict[str, int], ...]
+    shapes: list[Shapes]
+
+
+def _inferred(graph: Any, roots: Roots, symbols: tuple[str, ...]) -> _Inferred:
+    """Infers with each symbol of its own size; where that is refused, with those tied that must be.
+
+    Raises Refused(PARSE_ERROR) where inference fails with all sizes equal too, or GUARD_FAILED.
+    """
+    known: dict[tuple[int, ...], Shapes | None] = {}
+
+    def shapes(point: Mapping[str, int]) -> Shapes | None:
+        key = tuple(point[name] for name in symbols)
+        if key not in known:
+            try:
+                known[key] = _infer(graph, roots, point)
+            except Refused:
+                known[key] = None
+        return known[key]
+
+    distinct = points(symbols)
+    if len(symbols) == 1:
+        return _Inferred(symbols, distinct, [_infer(graph, roots, point) for point in distinct])
+    found = [shapes(point) for point in itertools.takewhile(shapes, distinct)]
+    if len(found) == len(distinct):
+        return _Inferred(symbols, distinct, [one for one in found if one is not None])
+    _infer(graph, roots, dict.fromkeys(symbols, ties.BASE))  # says why, where nothing is accepted
+    tied = ties.tie(symbols, lambda point: shapes(point) is not None)
+    leaders = tuple(dict.fromkeys(tied.leader.values()))
+    named = {root: tied.leader[name] for root, name in roots.items()}
+    bindings = ties.points(leaders, tied.broadcast)
+    return _Inferred(leaders, bindings, [_infer(graph, named, point) for point in bindings])
 
 
 def _rewrite(
@@ -132,15 +176,13 @@ def _root_symbols(graph: Any) -> dict[tuple[str, int, int], str]:
             for axis, dim in enumerate(shape.dim):
                 if dim.size >= 0 or shape.unknown_rank:
                     continue
-                batch = axis == 0 and node.op.startswith("IteratorGetNext")
                 identity: object = (node.name, port, axis) if dim.size == -1 else dim.size
-                identity = node.name if batch else identity
                 found[node.name, port, axis] = names.setdefault(identity, f"s{len(names)}")
     return found
 
 
 def _infer(
-    graph: Any, roots: Mapping[tuple[str, int, int], str], point: Mapping[str, int]
+    graph: Any, roots: Roots, point: Mapping[str, int]
 ) -> dict[tuple[str, int], tuple[int | None, ...] | None]:
     """Shapes of all tensors with the roots' symbols at `point`, by TensorFlow's inference."""
     body = graph_pb2.GraphDef()

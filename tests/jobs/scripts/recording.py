@@ -240,19 +240,21 @@ def slots(optimizer: tf.keras.optimizers.Optimizer) -> list:
 
 def fit(
     model: tf.keras.Model,
-    inputs: np.ndarray,
-    targets: np.ndarray,
+    inputs: np.ndarray | tf.data.Dataset,
+    targets: np.ndarray | None,
     options: argparse.Namespace,
-    batch: int,
+    batch: int | None,
     decisions: Decisions | None = None,
 ) -> None:
-    """Keras fit over the data until `options.steps` steps have run, recorded."""
+    """Keras fit over the data until `options.steps` steps have run, recorded. A dataset has its
+    targets and batches in it."""
     recorder = Recorder(options.out)
     if options.checkpoint:
         restore(options.checkpoint, weights(model))
     recorder.save("initial.npz", values("weight", weights(model)))
     callback = StepCallback(recorder, options, decisions)
-    settings = {"batch_size": batch, "epochs": options.steps, "shuffle": False, "verbose": 0}
+    epochs = options.skip + options.steps
+    settings = {"batch_size": batch, "epochs": epochs, "shuffle": False, "verbose": 0}
     with contextlib.suppress(StopTraining):
         model.fit(inputs, targets, callbacks=[callback], **settings)
     recorder.finish(update_rule(model.optimizer))
