@@ -29,10 +29,12 @@ bench: plugin
 docs: $(STAMP)
 	$(VENV)/bin/python tools/walkthrough.py
 
+# `make plugin TENSORFLOW="2.17 2.18"` adds the shims of these versions, from their wheels.
 plugin: $(STAMP) $(STAMP_TF215)
 	$(VENV)/bin/python -m stitchcore.inject.build \
 	  --tensorflow $$($(VENV_TF215)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tensorflow \
-	  --tensorflow $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tensorflow
+	  --tensorflow $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tensorflow \
+	  $(foreach version,$(TENSORFLOW),--version $(version))
 
 $(SYSTEM):
 	sh tools/system.sh $(PYTHON)

@@ -10,6 +10,7 @@ import ctypes.util
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,10 +26,11 @@ from stitchcore.commands import common
 from stitchcore.commands.worker import PACKAGE
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Refused
+from stitchcore.inject import plugin
 from stitchcore.options import Options
 from stitchcore.target import nvrtc, toolchain
 
-SUPPORTED = "2.15 to 2.21"
+SUPPORTED = "{}.{} to {}.{}".format(*plugin.OLDEST, *plugin.NEWEST)
 MARKS = {"ok": "[green]ok[/green]", "missing": "[red]missing[/red]", "absent": "[yellow]-[/yellow]"}
 COMPILED = "int64_t answer(void) { return 42; }"
 
@@ -37,8 +39,8 @@ import os, sys
 import tensorflow
 from stitchcore.inject import plugin, settings
 version = tuple(int(part) for part in tensorflow.__version__.split(".")[:2])
-native = plugin.load(settings.of_this_process().native, version)
-print(tensorflow.__version__, "shim" if native.has_shim else "no shim")
+plugin.load(settings.of_this_process().native, version)
+print(tensorflow.__version__)
 """
 
 
@@ -112,11 +114,7 @@ def _plugin(interpreter: str) -> Finding:
     found = _ask(interpreter, _LOAD_PLUGIN, subject)
     if isinstance(found, Finding):
         return found
-    version, _, shim = found.partition(" ")
-    if shim == "shim":
-        return Finding(subject, "ok", f"TensorFlow {version}, plug-in loads, shim of this version")
-    detail = f"TensorFlow {version}, plug-in loads, no shim: kernels use threads of their own"
-    return Finding(subject, "ok", detail, "python -m stitchcore.inject.build")
+    return Finding(subject, "ok", f"TensorFlow {found}, plug-in and shim of this version load")
 
 
 def _ask(interpreter: str, code: str, subject: str = "Python of the job") -> str | Finding:
@@ -136,11 +134,12 @@ def _ask(interpreter: str, code: str, subject: str = "Python of the job") -> str
 
 def _mend(error: str) -> str:
     if "No module named 'tensorflow'" in error:
-        return "pip install tensorflow-cpu (2.15 to 2.21) in the job's environment"
+        return f"pip install tensorflow-cpu ({SUPPORTED}) in the job's environment"
+    if "unsupported_version" in error:
+        needed = re.search(r"make plugin TENSORFLOW=[0-9.]+", error)
+        return needed.group() if needed else f"TensorFlow {SUPPORTED}"
     if "is missing" in error and "plugin" in error:
         return "python -m stitchcore.inject.build"
-    if "unsupported_version" in error:
-        return f"TensorFlow {SUPPORTED}"
     return "run the command by hand: python -c 'import tensorflow'"
 
 

@@ -60,6 +60,8 @@ def command(
     options = settings.of_this_process()
     if store is not None:
         options = replace(options, store=store.absolute())
+    if options.restart is not None and not options.restart.is_file():
+        raise click.UsageError(f"STITCH_RESTART={options.restart}: no such file")
     session = job.session_name(os.getpid(), time.time())
     env, ready = _prepare(options, session, wait, fresh)
     try:
@@ -94,6 +96,8 @@ def _prepare(
         key = sign.public_hex(sign.load_or_create_key(options.key))
         again = fresh or options.dump is not None or options.restart is not None
         _forget(open_store(str(options.store)), again)
+        if fresh:
+            guard.forget_failures(str(options.store))
     except (OSError, ValueError, Refused) as error:
         click.echo(f"[stitch] store_unreadable: {error}; the job runs unchanged", err=True)
         return plain, False

@@ -6,7 +6,8 @@ Headers and libraries come from installed wheels:
 
     python -m stitchcore.inject.build --tensorflow DIR [--tensorflow DIR ...]
 
-where DIR is an installed `tensorflow` package; without it, the one of this Python. Results go to
+where DIR is an installed `tensorflow` package; without it, the one of this Python. `--version 2.18`
+takes headers and library from that version's wheel, which pip downloads. Results go to
 `stitchcore/inject/lib/<arch>/`. A file that is newer than every source is left alone.
 """
 
@@ -20,6 +21,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple
 
@@ -57,6 +60,30 @@ def version_of(tensorflow: Path) -> Tuple[int, int]:
         if found and (tensorflow / "include" / "tensorflow").is_dir():
             return int(found.group(1)), int(found.group(2))
     raise BuildError(f"{tensorflow}: not an installed TensorFlow wheel with headers")
+
+
+def unpacked(version: str, folder: Path) -> Path:
+    """The `tensorflow` package of a version ("2.18"), as far as a build needs it, in `folder`.
+
+    Raises BuildError where pip finds no wheel.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+               "--no-deps", "--only-binary=:all:", "--python-version=3.11", f"--dest={folder}",
+               f"tensorflow-cpu=={version}.*"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    wheels = sorted(folder.glob("tensorflow_cpu-*.whl"))
+    if done.returncode != 0 or not wheels:
+        raise BuildError(f"TensorFlow {version}: {done.stderr.strip()[-500:]}")
+    with zipfile.ZipFile(wheels[0]) as archive:
+        archive.extractall(folder, [name for name in archive.namelist() if _is_needed(name)])
+    wheels[0].unlink()
+    return folder / "tensorflow"
+
+
+def _is_needed(member: str) -> bool:
+    top, _, rest = member.partition("/")
+    library = rest.startswith("libtensorflow_framework.so")
+    return top.endswith(".dist-info") or rest.startswith("include/") or library
 
 
 def shim_name(version: Tuple[int, int]) -> str:
@@ -128,16 +155,22 @@ def build(tensorflows: Sequence[Path], folder: Optional[Path] = None) -> List[Pa
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m stitchcore.inject.build")
     parser.add_argument("--tensorflow", type=Path, action="append", default=[])
+    parser.add_argument("--version", action="append", default=[], help="2.18: from its wheel")
     parser.add_argument("--output", type=Path, default=None)
     options = parser.parse_args(arguments)
     found = tensorflow_of_this_python()
-    tensorflows = options.tensorflow or ([found] if found is not None else [])
-    try:
-        for target in build(tensorflows, options.output):
-            print(target)
-    except BuildError as error:
-        print(f"stitch: {error}", file=sys.stderr)
-        return 1
+    tensorflows = list(options.tensorflow)
+    if not tensorflows and not options.version and found is not None:
+        tensorflows = [found]
+    with tempfile.TemporaryDirectory(prefix="stitch-build-") as folder:
+        try:
+            for version in options.version:
+                tensorflows.append(unpacked(version, Path(folder) / version))
+            for target in build(tensorflows, options.output):
+                print(target)
+        except BuildError as error:
+            print(f"stitch: {error}", file=sys.stderr)
+            return 1
     return 0
 
 

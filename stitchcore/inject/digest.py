@@ -13,10 +13,11 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 
-# Carry names, process history or compiler notes, not meaning. `shared_name` is handled apart.
+# Carry names, process history or compiler notes, not meaning. ALIASES are handled apart.
 IGNORED_ATTRIBUTES = frozenset(
     {"_class", "_user_specified_name", "_xla_inferred_shapes", "_output_shapes", "container"}
 )
+ALIASES = ("shared_name", "frame_name")  # mean something only by being equal
 LOOP_BACK = "NextIteration"  # its edge into Merge closes a loop
 MASKED = -1
 UNKNOWN_RANK = -(2**63)
@@ -171,7 +172,7 @@ def _attributes(node: Any, functions: Mapping[str, bytes]) -> bytes:
     """The node's own meaning: op, device and attributes, functions by content."""
     parts = [node.op.encode(), node.device.encode()]
     for name in sorted(node.attr):
-        if name in IGNORED_ATTRIBUTES or name == "shared_name":
+        if name in IGNORED_ATTRIBUTES or name in ALIASES:
             continue
         called = _function_names(node.attr[name])
         parts.append(name.encode())
@@ -350,10 +351,10 @@ def number(graph: Any, preserve: Iterable[str] = ()) -> Numbering:
             [d if d >= MASKED or d == UNKNOWN_RANK else -2 - symbol(d) for d in shape]
             for shape in shapes[i]
         ]
-        named = node.attr["shared_name"].s if "shared_name" in node.attr else b""
+        named = [(name, node.attr[name].s) for name in ALIASES if name in node.attr]
         data = [(position[source], port) for source, port in edges.data[i]]
         control = sorted(position[source] for source in edges.control[i])
-        record = (data, control, dims, alias(named) if named else None)
+        record = (data, control, dims, [alias(one) for one in named if one[1]])
         digest.update(local[i])
         digest.update(repr(record).encode())
     ids = {nodes[i].name: number for number, i in enumerate(order)}

@@ -10,6 +10,7 @@ job dies as one with a mistake of its own does.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -116,3 +117,21 @@ def job_ended(store: str, session: str, code: Optional[int]) -> None:
             continue
         if found.get("session") == session and not found.get("failed"):
             os.unlink(path)
+
+
+def forget_failures(store: str) -> None:
+    """Called by the parent of a run that is to start afresh: no artifact is held back any more.
+
+    Records of jobs that still run stay: they are not of the past.
+    """
+    folder = os.path.join(store, "breaker")
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        path = os.path.join(folder, name)
+        try:
+            found = _read(path)
+            past = bool(found.get("failed")) or not _alive(int(found["process"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            past = True  # it cannot be read: `why_not` takes it as a crash
+        if past:
+            with contextlib.suppress(OSError):
+                os.unlink(path)

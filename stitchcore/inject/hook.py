@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Dict, Hashable, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Hashable, List, Optional, Tuple
 
 from . import (
     client,
@@ -25,6 +25,7 @@ from . import (
     plugin,
     program,
     reasons,
+    redact,
     settings,
     swap,
     swapper,
@@ -137,8 +138,9 @@ class Hook:
         preserve = frozenset(self._plugin.preserved(item))
         records = self._plugin.shapes(item, [node.name for node in graph.node])
         annotated, types = graphs.annotate(graph, records)
-        numbering = digest.number(annotated, preserve)
-        found = self._program(numbering.digest, graph, annotated, preserve)
+        handed = redact.structure(annotated)
+        numbering = digest.number(handed, preserve)
+        found = self._program(numbering, graph, handed, preserve)
         view = View(graph, numbering, preserve, types)
         caller = self._caller.now
         if self._caller.probing is not None:
@@ -177,7 +179,10 @@ class Hook:
         # The timer then says that this instantiation runs the original.
         return self._built(graphs.add_timer(view.graph, instance.step, ORIGINAL))
 
-    def _program(self, key: str, graph: Any, annotated: Any, preserve: frozenset[str]) -> Program:
+    def _program(
+        self, numbering: digest.Numbering, graph: Any, handed: Any, preserve: FrozenSet[str]
+    ) -> Program:
+        key = numbering.digest
         with self._lock:
             found = self._programs.get(key)
             new = found is None
@@ -203,13 +208,15 @@ class Hook:
         try:
             self._look(found)
             if found.artifact is None and found.reason is None:
-                self._submit(found, annotated, preserve)
+                if self._config.gateway is not None:  # it leaves the user's machine
+                    handed, preserve = redact.renamed(handed, numbering.ids, preserve)
+                self._submit(found, handed, preserve)
                 self._wait(found)
         except reasons.Refused as error:
             self._disable(found, error.reason, error.detail)
         return found
 
-    def _submit(self, found: Program, annotated: Any, preserve: frozenset[str]) -> None:
+    def _submit(self, found: Program, handed: Any, preserve: FrozenSet[str]) -> None:
         from tensorflow.python.framework import config
 
         meta = {
@@ -221,7 +228,7 @@ class Hook:
             "xla": self._caller.probing is not None,
             "deterministic": bool(config.is_op_determinism_enabled()),
         }
-        graph = annotated.SerializeToString(deterministic=True)
+        graph = handed.SerializeToString(deterministic=True)
         self._source.submit(found.digest, graph, meta)
         self._events.write("submitted", digest=found.digest)
 
@@ -400,6 +407,7 @@ class Hook:
 
 def install() -> None:
     """Called right after `import tensorflow`. Says in one line why when it cannot work."""
+    config = None
     try:
         config = settings.of_this_process()
         if config.mode == "off" or not config.store:
@@ -412,3 +420,6 @@ def install() -> None:
         Hook(config, native, version).start()
     except reasons.Refused as error:
         sys.stderr.write(f"[stitch] {error}; the job runs unchanged\n")
+        if config is not None:
+            events = client.Events(config.store, config.session, lambda kind, fields: None)
+            events.write("refused", digest="", reason=error.reason, detail=error.detail)

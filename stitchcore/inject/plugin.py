@@ -11,6 +11,7 @@ from . import reasons
 
 PLUGIN = "stitch_plugin.so"
 ERROR_BYTES = 512
+OLDEST, NEWEST = (2, 15), (2, 21)  # of TensorFlow, whose C API the plug-in was tried with
 COUNTERS = ("fresh", "reused", "released", "idle_bytes", "used_bytes", "forwarded", "in_place")
 GraphCallback = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -87,10 +88,9 @@ def _declare(library: Any) -> None:
 class Plugin:
     """The loaded plug-in. `load` is called once per process, after `import tensorflow`."""
 
-    def __init__(self, library: Any, has_shim: bool) -> None:
+    def __init__(self, library: Any) -> None:
         self._library = library
         self._kept: List[Any] = []
-        self.has_shim = has_shim
 
     def set_callback(self, function: Callable[[bytes, int], Optional[bytes]]) -> None:
         """`function(graph, item)` returns the new graph or None; it must not raise."""
@@ -230,8 +230,13 @@ def open_native(folder: str) -> Any:
 
 def load(folder: str, version: Tuple[int, int]) -> Plugin:
     """Registers the plug-in with TensorFlow. Raises Refused(UNSUPPORTED_VERSION) and others."""
-    if not (2, 15) <= version <= (2, 21):
-        detail = f"TensorFlow {version[0]}.{version[1]}; 2.15 to 2.21 are supported"
+    name = f"{version[0]}.{version[1]}"
+    if not OLDEST <= version <= NEWEST:
+        detail = f"TensorFlow {name}; 2.{OLDEST[1]} to 2.{NEWEST[1]} are supported"
+        raise reasons.Refused(reasons.UNSUPPORTED_VERSION, detail)
+    shim = os.path.join(folder, f"shim_tf{version[0]}{version[1]}.so")
+    if not os.path.exists(shim):
+        detail = f"TensorFlow {name}: {shim} is missing: make plugin TENSORFLOW={name}"
         raise reasons.Refused(reasons.UNSUPPORTED_VERSION, detail)
     path = os.path.join(folder, PLUGIN)
     if not os.path.exists(path):
@@ -241,9 +246,8 @@ def load(folder: str, version: Tuple[int, int]) -> Plugin:
 
     pywrap_tf_session.TF_LoadPluggableDeviceLibrary(path)
     library = open_native(folder)
-    shim = os.path.join(folder, f"shim_tf{version[0]}{version[1]}.so")
     error = ctypes.create_string_buffer(ERROR_BYTES)
-    has_shim = os.path.exists(shim) and bool(
-        library.stitch_load_shim(shim.encode(), error, ERROR_BYTES)
-    )
-    return Plugin(library, has_shim)
+    if not library.stitch_load_shim(shim.encode(), error, ERROR_BYTES):
+        detail = f"{shim}: {error.value.decode(errors='replace')}: make plugin TENSORFLOW={name}"
+        raise reasons.Refused(reasons.UNSUPPORTED_VERSION, detail)
+    return Plugin(library)

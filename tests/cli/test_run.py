@@ -26,6 +26,7 @@ from stitchcore.commands import job, summary
 from stitchcore.commands.run import Run, _forget
 from stitchcore.commands.worker import Failure, Worker, worker_python
 from stitchcore.errors import Reason
+from stitchcore.inject import guard
 from stitchcore.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -272,3 +273,23 @@ def test_a_failure_of_ours_leaves_no_job_waiting(
 def test_a_worker_has_the_jobs_tensorflow() -> None:
     assert worker_python(["python"], "2.21.1", "2.21.0") == sys.executable
     assert worker_python(["/no/such/python"], "2.15.1", "2.21.0") is None
+
+
+def test_a_missing_edited_stage_is_said_before_the_job_starts(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    missing = tmp_path / "02_plan.txt"
+    done = stitch_run({**env, "STITCH_RESTART": str(missing)}, "print('started')")
+    assert done.returncode == 2
+    assert done.stdout == "" and str(missing) in done.stderr
+
+
+@pytest.mark.parametrize(("flags", "kept"), [((), True), (("--fresh",), False)])
+def test_fresh_clears_failures_on_record(
+    flags: tuple[str, ...], kept: bool, env: dict[str, str], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    guard.keep(str(store), "d", "key", "earlier", "kernel says no")
+    done = stitch_run(env, "pass", "--store", str(store), *flags)
+    assert done.returncode == 0
+    assert (guard.why_not(str(store), "d", "key") is not None) == kept

@@ -22,6 +22,7 @@ from stitchcore.inject import (
     client,
     follow,
     guard,
+    plugin,
     program,
     reasons,
     settings,
@@ -265,3 +266,29 @@ def test_submit_publishes_once(tmp_path: Path) -> None:
     with pytest.raises(reasons.Refused) as caught:
         client.answer(store, "d" * 64)
     assert caught.value.reason == reasons.STORE_UNREADABLE
+
+
+def test_a_fresh_start_forgets_what_is_past(tmp_path: Path) -> None:
+    store = str(tmp_path)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    guard.forget_failures(store)  # without a folder too
+    guard.keep(store, "failed", "key", "s", "kernel says no")
+    guard.swap_begin(store, "running", "key", "s")
+    guard.swap_begin(store, "crashed", "key", "s")
+    path = tmp_path / "breaker" / "crashed.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "process": gone.pid}))
+    (tmp_path / "breaker" / "damaged.json").write_text("{")
+    guard.forget_failures(store)
+    assert [path.name for path in (tmp_path / "breaker").iterdir()] == ["running.json"]
+
+
+def test_a_version_without_a_shim_is_refused(tmp_path: Path) -> None:
+    """By name, with the mend, and before anything of TensorFlow is touched."""
+    (tmp_path / plugin.PLUGIN).write_bytes(b"never loaded")
+    for version, mend in (((2, 18), "make plugin TENSORFLOW=2.18"), ((2, 22), "2.15 to 2.21"),
+                          ((2, 14), "2.15 to 2.21")):  # fmt: skip
+        with pytest.raises(reasons.Refused) as caught:
+            plugin.load(str(tmp_path), version)
+        assert caught.value.reason == reasons.UNSUPPORTED_VERSION
+        assert mend in caught.value.detail

@@ -144,7 +144,7 @@ def test_random_tables_never_crash(driver: Driver) -> None:
 @pytest.fixture(scope="module")
 def library(native: Path) -> plugin.Plugin:
     pytest.importorskip("tensorflow")
-    return plugin.Plugin(plugin.open_native(str(native)), has_shim=False)
+    return plugin.Plugin(plugin.open_native(str(native)))
 
 
 # RFC 8032 section 7.1: (public key, message, signature)
