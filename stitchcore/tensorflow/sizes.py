@@ -76,9 +76,6 @@ def resolve(graph: Any) -> Sizes:
     symbols = tuple(dict.fromkeys(roots.values()))
     if not symbols:
         return Sizes(graph, (), ())
-    if len(symbols) > MOST_SYMBOLS:
-        detail = f"{len(symbols)} independent unknown sizes, at most {MOST_SYMBOLS}"
-        raise Refused("graph", Reason.STEP_LIMIT, detail)
     found = _inferred(graph, roots, symbols)
     result = graph_pb2.GraphDef()
     result.CopyFrom(graph)
@@ -106,12 +103,13 @@ class _Inferred:
 def _inferred(graph: Any, roots: Roots, symbols: tuple[str, ...]) -> _Inferred:
     """Infers with each symbol of its own size; where that is refused, with those tied that must be.
 
-    Raises Refused(PARSE_ERROR) where inference fails with all sizes equal too, or GUARD_FAILED.
+    Raises Refused(PARSE_ERROR) where inference fails with all sizes equal too, GUARD_FAILED, or
+    STEP_LIMIT.
     """
-    known: dict[tuple[int, ...], Shapes | None] = {}
+    known: dict[tuple[int | None, ...], Shapes | None] = {}
 
     def shapes(point: Mapping[str, int]) -> Shapes | None:
-        key = tuple(point[name] for name in symbols)
+        key = tuple(point.get(name) for name in symbols)
         if key not in known:
             try:
                 known[key] = _infer(graph, roots, point)
@@ -122,15 +120,24 @@ def _inferred(graph: Any, roots: Roots, symbols: tuple[str, ...]) -> _Inferred:
     distinct = points(symbols)
     if len(symbols) == 1:
         return _Inferred(symbols, distinct, [_infer(graph, roots, point) for point in distinct])
+    if shapes(distinct[0]) is not None:
+        _limited(symbols)
     found = [shapes(point) for point in itertools.takewhile(shapes, distinct)]
     if len(found) == len(distinct):
         return _Inferred(symbols, distinct, [one for one in found if one is not None])
     _infer(graph, roots, dict.fromkeys(symbols, ties.BASE))  # says why, where nothing is accepted
     tied = ties.tie(symbols, lambda point: shapes(point) is not None)
     leaders = tuple(dict.fromkeys(tied.leader.values()))
+    _limited(leaders)
     named = {root: tied.leader[name] for root, name in roots.items()}
     bindings = ties.points(leaders, tied.broadcast)
     return _Inferred(leaders, bindings, [_infer(graph, named, point) for point in bindings])
+
+
+def _limited(symbols: tuple[str, ...]) -> None:
+    if len(symbols) > MOST_SYMBOLS:
+        detail = f"{len(symbols)} independent unknown sizes, at most {MOST_SYMBOLS}"
+        raise Refused("graph", Reason.STEP_LIMIT, detail)
 
 
 def _rewrite(
@@ -244,7 +251,7 @@ def _root_shapes(
         sizes: list[int | None] = []
         for axis, dim in enumerate(shape.dim):
             name = roots.get((node.name, port, axis))
-            value = point[name] if name is not None else dim.size
+            value = point.get(name, -1) if name is not None else dim.size
             sizes.append(value if value >= 0 else None)
         shapes.append(tuple(sizes))
     return shapes

@@ -8,6 +8,9 @@ witness: sizes are varied one by one, and those that it refuses to see differ ar
 - tied: it refuses the size to differ, 1 included, until the rest of its group differs alike;
 - broadcast: it refuses another size but accepts 1, because an operation broadcasts. Equality is not
   proven, so it stays a symbol of its own; what depends on the broadcast has no known size.
+
+Most sizes meet in pairs (the batch of every feature of a recommender): those are found first, one
+by one against each group with all other sizes unknown. What is then left to search is small.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from stitchcore.errors import Reason, Refused
 
 BASE, OTHER = 24, 40
 MOST_TIED = 8
-"""Sizes that must equal others: beyond it the subsets are too many to try."""
+"""Groups that must equal others: beyond it the subsets are too many to try."""
 
 Accepts = Callable[[Mapping[str, int]], bool]
+"""Whether inference accepts these sizes; a name that is not given is unknown to it."""
+Group = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -45,34 +50,51 @@ def tie(names: Sequence[str], accepts: Accepts) -> Ties:
 
     leader = {name: name for name in names}
     broadcast: set[str] = set()
-    bound: list[str] = []
-    for name in names:
-        if beside([name], OTHER):
+    bound: list[Group] = []
+    for group in _met(names, accepts):
+        leader |= dict.fromkeys(group, group[0])
+        if beside(group, OTHER):
             continue
-        if beside([name], 1):
-            broadcast.add(name)
+        if beside(group, 1):
+            broadcast.add(group[0])
         else:
-            bound.append(name)
+            bound.append(group)
     if len(bound) > MOST_TIED:
         detail = f"{len(bound)} unknown sizes depend on one another"
         raise Refused("graph", Reason.GUARD_FAILED, detail)
     while bound:
-        group = _group(bound, beside)
+        parts = _group(bound, beside)
+        group = tuple(itertools.chain.from_iterable(parts))
         leader |= dict.fromkeys(group, group[0])
         if not beside(group, OTHER):
             broadcast.add(group[0])
-        bound = [name for name in bound if name not in group]
+        bound = [part for part in bound if part not in parts]
     return Ties(leader, frozenset(broadcast))
 
 
-def _group(bound: Sequence[str], beside: Callable[[Sequence[str], int], bool]) -> tuple[str, ...]:
-    """The smallest set with the first of `bound` that may differ from all others together."""
+def _met(names: Sequence[str], accepts: Accepts) -> list[Group]:
+    """Groups of sizes that inference refuses to differ whatever all others are, 1 included."""
+    found: list[Group] = []
+    for name in names:
+        for position, group in enumerate(found):
+            known = dict.fromkeys(group, BASE)
+            if not accepts({**known, name: OTHER}) and not accepts({**known, name: 1}):
+                found[position] = (*group, name)
+                break
+        else:
+            found.append((name,))
+    return found
+
+
+def _group(bound: Sequence[Group], beside: Callable[[Sequence[str], int], bool]) -> list[Group]:
+    """The fewest of `bound`, its first among them, that may differ from all others together."""
     first, *rest = bound
     for count in range(1, len(bound)):
         for others in itertools.combinations(rest, count):
-            group = (first, *others)
+            parts = [first, *others]
+            group = tuple(itertools.chain.from_iterable(parts))
             if beside(group, OTHER) or beside(group, 1):
-                return group
+                return parts
     detail = "unknown sizes depend on one another in a way that is no equality"
     raise Refused("graph", Reason.GUARD_FAILED, detail)
 

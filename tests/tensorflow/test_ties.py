@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,8 +23,19 @@ def groups(found: ties.Ties) -> set[frozenset[str]]:
     return {frozenset(group) for group in members.values()}
 
 
+def inference(rule: Callable[[Point], bool], names: str) -> ties.Accepts:
+    """Shape inference by a rule over all sizes: what is unknown may be anything."""
+
+    def accepts(point: Point) -> bool:
+        unknown = [name for name in names if name not in point]
+        choices = itertools.product((1, ties.BASE, ties.OTHER), repeat=len(unknown))
+        return any(rule({**point, **dict(zip(unknown, sizes, strict=True))}) for sizes in choices)
+
+    return accepts
+
+
 @pytest.mark.parametrize(
-    ("accepts", "expected", "broadcast"),
+    ("rule", "expected", "broadcast"),
     [
         (lambda p: True, "a b c d", ""),
         (lambda p: p["a"] == p["b"], "ab c d", ""),
@@ -34,15 +46,29 @@ def groups(found: ties.Ties) -> set[frozenset[str]]:
         (lambda p: p["a"] == p["b"] and len({p["b"], p["c"]} - {1}) < 2, "ab c d", "ac"),
     ],
 )
-def test_groups(accepts: Callable[[Point], bool], expected: str, broadcast: str) -> None:
-    found = ties.tie("abcd", accepts)
+def test_groups(rule: Callable[[Point], bool], expected: str, broadcast: str) -> None:
+    found = ties.tie("abcd", inference(rule, "abcd"))
     assert groups(found) == {frozenset(group) for group in expected.split()}
     assert found.broadcast == frozenset(broadcast)
 
 
+def test_equal_sizes_of_many_inputs_take_few_questions() -> None:
+    """A recommender's features: every subset of 26 could not be tried."""
+    names, asked = [f"s{k}" for k in range(27)], 0
+
+    def accepts(point: Point) -> bool:
+        nonlocal asked
+        asked += 1
+        return len({size for name, size in point.items() if name != "s26"}) < 2
+
+    found = ties.tie(names, accepts)
+    assert groups(found) == {frozenset(names[:26]), frozenset(["s26"])}
+    assert asked < 4 * len(names)
+
+
 def test_what_is_no_equality_is_refused() -> None:
     with pytest.raises(Refused) as caught:
-        ties.tie("ab", lambda p: p["a"] == p["b"] == 24)
+        ties.tie("ab", inference(lambda p: p["a"] == p["b"] == 24, "ab"))
     assert caught.value.refusal.reason is Reason.GUARD_FAILED
 
 
@@ -90,6 +116,20 @@ def test_a_broadcast_proves_nothing() -> None:
     assert leading(found, "d") is None
     one, other = leading(found, "t"), leading(found, "p1")
     assert one is not None and other is not None and symbols_of(one) != symbols_of(other)
+
+
+def test_many_inputs_of_one_batch_are_one_symbol() -> None:
+    def build(*inputs: Any) -> None:
+        tf.concat(inputs, 1, name="all")
+
+    found = resolved(build, *(2,) * 12)
+    assert found["all"] == (leading(found, "p11"), 96) and leading(found, "p0") is not None
+
+
+def test_too_many_independent_sizes_are_refused() -> None:
+    with pytest.raises(Refused) as caught:
+        resolved(lambda *inputs: [tf.tanh(one) for one in inputs], *(2,) * 9)
+    assert caught.value.refusal.reason is Reason.STEP_LIMIT
 
 
 def test_products_of_sizes_are_fitted_beside_ties() -> None:
