@@ -196,7 +196,9 @@ def test_worker_refuses(native: Path, store: Path) -> None:
 
 @pytest.mark.slow
 def test_exception_in_the_hook(native: Path, store: Path, tmp_path: Path) -> None:
-    """A plug-in folder without a plug-in: nothing in the hook can work."""
+    """A plug-in that is no library: nothing in the hook can work."""
+    for name in ("stitch_plugin.so", "shim_tf221.so"):
+        (tmp_path / name).write_bytes(b"not a library")
     plain = untouched("2.21", "function_step.py", 30)
     done = jobs.run(
         jobs.python_of("2.21"), "function_step.py", 30, store=store, plugin=str(tmp_path)

@@ -133,10 +133,20 @@ def test_wrong_instruction_set(plain: judges.Record, made: Path, tmp_path: Path)
 
 
 def test_exception_in_the_hook(plain: judges.Record, tmp_path: Path) -> None:
-    """A plug-in folder without a plug-in: the hook cannot even start."""
-    limits = {"STITCH_PLUGIN": str(tmp_path)}
+    """A plug-in that is no library: the hook cannot even start."""
+    folder = tmp_path / "plugin"
+    folder.mkdir()
+    for name in ("stitch_plugin.so", "shim_tf221.so"):
+        (folder / name).write_bytes(b"not a library")
+    limits = {"STITCH_PLUGIN": str(folder)}
     record = judges.stitched(JOB, tmp_path / "out", STEPS, tmp_path, environ=limits)
     left_alone(record, plain, "hook_error")
+
+
+def test_a_plugin_that_is_not_built(plain: judges.Record, tmp_path: Path) -> None:
+    limits = {"STITCH_PLUGIN": str(tmp_path)}
+    record = judges.stitched(JOB, tmp_path / "out", STEPS, tmp_path, environ=limits)
+    left_alone(record, plain, "unsupported_version")
 
 
 def test_nothing_found(plain: judges.Record, tmp_path: Path) -> None:
