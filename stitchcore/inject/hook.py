@@ -198,7 +198,10 @@ class Hook:
         if calls:
             found.bodies = sorted({call.attr["f"].func.name for call in calls})
             found.variables = graphs.variable_shapes(graph)
-            if self._caller.now is None or not isinstance(self._caller.now[0], bytes):
+            why = xla.why_left(self._tf)
+            if why is not None:
+                self._disable(found, reasons.MEMORY, why)
+            elif self._caller.now is None or not isinstance(self._caller.now[0], bytes):
                 self._disable(found, reasons.XLA_NOT_LIFTED, "not called as a function")
             return found
         if self._caller.probing is not None and graphs.has_kernel_random(graph):
@@ -287,6 +290,9 @@ class Hook:
                 definition = context.get_function_def(name.decode())
                 if not xla.is_compiled(definition):
                     return
+                why = xla.why_left(self._tf)
+                if why is not None:
+                    raise reasons.Refused(reasons.MEMORY, why)
                 instance = self._bare_instance(context, name, definition)
             if instance.program.bodies and instance.program.reason is None:
                 self._probe(context, instance, inputs if instance.lifted else None)

@@ -15,6 +15,10 @@ from tests.inject import jobs
 
 VERSIONS = ("2.21", "2.15")
 SCRIPTS = {"function_step.py": 30, "session.py": 30, "keras_fit.py": 3}
+UNSHARED = {"function_step.py": 3, "session.py": 1, "keras_fit.py": 4}
+"""Updated variables whose value no gradient reads (of the first layer, and what is added). Another
+variable's update may run beside the gradient that reads its value, and then, as TensorFlow does,
+gives the variable a buffer of its own: whether it does is left to the executor."""
 
 
 @functools.cache
@@ -44,8 +48,13 @@ def test_cache_hit_swaps_before_the_first_step(
     done = jobs.run(jobs.python_of(version), script, count, store=store, public_key=public_key)
     assert done.code == 0 and done.lines == []
     assert done.losses == pytest.approx(plain, rel=1e-5)
+    end = done.event("end")
+    (steps,) = end["steps"]
     # Three of five steps are stitched while both are compared.
-    assert done.event("swap_ok") and done.event("end")["counters"]["in_place"] >= 18
+    assert done.event("swap_ok") and steps["stitched_steps"] >= 18
+    # A first update may find the buffer shared with the initial value.
+    least = UNSHARED[script] * (steps["stitched_steps"] - 1)
+    assert end["counters"]["in_place"] >= least
 
 
 @pytest.mark.slow
@@ -100,13 +109,12 @@ def test_steps_inside_a_loop(native: Path, store: Path, key_file: Path, public_k
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("how", ["nested", "bare"])
 def test_steps_under_xla_are_lifted(
-    version: str, how: str, native: Path, store: Path, key_file: Path, public_key: str
+    how: str, native: Path, store: Path, key_file: Path, public_key: str
 ) -> None:
     """Handed in without a step outside XLA, then stitched, and compared with XLA's step."""
-    python, script = jobs.python_of(version), "jit_step.py"
+    python, script = jobs.python_of("2.21"), "jit_step.py"
     plain = jobs.run(python, script, 60, 0, how)
     first = jobs.run(python, script, 5, 0, how, store=store, mode="observe", session="first")
     assert first.losses == plain.losses[:5]
@@ -120,6 +128,18 @@ def test_steps_under_xla_are_lifted(
     (steps,) = done.event("end")["steps"]
     assert steps["stitched_steps"] > 5
     assert steps["original_steps"] > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["nested", "bare"])
+def test_an_older_versions_steps_stay_under_xla(how: str, native: Path, store: Path) -> None:
+    """XLA holds the least memory there: the step is refused, and nothing is handed in."""
+    python = jobs.python_of("2.15")
+    plain = jobs.run(python, "jit_step.py", 30, 0, how)
+    done = jobs.run(python, "jit_step.py", 30, 0, how, store=store)
+    assert done.code == 0 and done.losses == plain.losses
+    assert len(done.lines) == 1 and "memory" in done.lines[0]
+    assert done.event("refused")["reason"] == "memory" and "submitted" not in done.kinds()
 
 
 @pytest.mark.slow

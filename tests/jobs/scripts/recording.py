@@ -35,6 +35,7 @@ def arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--record-decisions", action="store_true", help="of step 1's ReLUs")
     parser.add_argument("--jit", action="store_true", help="compile mlp_function's step with XLA")
     parser.add_argument("--skip", type=int, default=0, help="fit: steps taken back, not recorded")
+    parser.add_argument("--until", type=Path, help="fit: --skip ends with the epoch if FILE exists")
     parser.add_argument("--decisions", type=Path, help="decisions.npz of another run: take those")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -191,8 +192,13 @@ class StepCallback(tf.keras.callbacks.Callback):
         self.recorder = recorder
         self.steps = options.steps
         self.skip = options.skip
+        self.until: Path | None = options.until
         self.decisions = decisions
         self.start: list[np.ndarray] | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        if self.until is not None and self.until.exists():
+            self.skip = 0
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         if self.skip and self.start is None:
