@@ -46,7 +46,9 @@ KILL_ROUNDS = 20  # a process that forks faster than it is killed is left to the
 class Limits:
     """What a child may use. `seconds` by the clock and `cpu_seconds` of each process; `memory` in
     resident bytes and `threads` of the whole tree; `file_bytes` of each file; `nice` is added.
-    `hidden` folders look empty to it, where the kernel gives it a user namespace."""
+    `hidden` folders look empty to it, where the kernel gives it a user namespace. With `private`
+    its own folder is a file system in memory of so many bytes, which no other process sees; it does
+    not start where that cannot be (ask `mounts_shared` before)."""
 
     seconds: float
     memory: int
@@ -55,6 +57,7 @@ class Limits:
     file_bytes: int = 4 * 2**30
     nice: int = 0
     hidden: tuple[str, ...] = ()
+    private: int = 0
 
 
 @dataclass(frozen=True)
@@ -155,15 +158,28 @@ def command(
     return Child(process, limits, folder)
 
 
-@functools.cache
 def network_open() -> str:
     """Why a child of `command` can reach the network on this machine; "" when it cannot.
 
     Tried once per process, in a child.
     """
+    return _probed()[0]
+
+
+def mounts_shared() -> str:
+    """Why a child of `command` sees this machine's mounts and no others, so that nothing can be
+    hidden from it and it can have no `private` folder; "" where it has mounts of its own."""
+    return _probed()[1]
+
+
+@functools.cache
+def _probed() -> tuple[str, str]:
     here = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), "probe"]
     done = subprocess.run(here, capture_output=True, text=True, timeout=60)
-    return done.stdout.strip() if done.returncode == 0 else f"exit code {done.returncode}"
+    if done.returncode != 0:
+        return f"exit code {done.returncode}", f"exit code {done.returncode}"
+    network, mounts = json.loads(done.stdout)
+    return str(network), str(mounts)
 
 
 def _launcher(limits: Limits, parent: int, argv: Sequence[str]) -> list[str]:
@@ -225,8 +241,8 @@ def _signal(processes: Iterable[int], number: int) -> None:
 # In the child, before the command
 
 
-def _close_network() -> str:
-    """Leave the network for an empty one; why not, or "".
+def _separate() -> tuple[str, str]:
+    """Leave the network for an empty one, and have mounts of its own: why not, or "", of each.
 
     With a user namespace first: in it even root has no right over what is outside. Identity maps
     keep the owner of files what it is.
@@ -239,21 +255,34 @@ def _close_network() -> str:
             Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
             Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
         except OSError as error:
-            return f"user namespace: {error.strerror}"
-        return ""
-    why = os.strerror(ctypes.get_errno())
-    return "" if libc.unshare(CLONE_NEWNET) == 0 else f"unshare: {why}"
+            why = f"user namespace: {error.strerror}"
+            return why, why
+        return "", ""
+    why = f"unshare: {os.strerror(ctypes.get_errno())}"
+    return "" if libc.unshare(CLONE_NEWNET) == 0 else why, why
 
 
-def _hide(folder: str) -> str:
+def _cover(folder: str, flags: int, options: str) -> str:
     """Put an empty file system over a folder, in this process's own mount namespace; why not, or
     "". What a user namespace inherits cannot be taken off in it, nor in one below."""
     libc = ctypes.CDLL(None, use_errno=True)
-    flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
     path = os.fsencode(os.path.realpath(folder))
-    if libc.mount(b"none", path, b"tmpfs", flags, b"size=4k,mode=555") == 0:
+    if libc.mount(b"none", path, b"tmpfs", flags | MS_NOSUID | MS_NODEV, options.encode()) == 0:
         return ""
-    return f"{folder} stays visible to this process: {os.strerror(ctypes.get_errno())}"
+    return os.strerror(ctypes.get_errno())
+
+
+def _hide(folder: str) -> str:
+    why = _cover(folder, MS_RDONLY | MS_NOEXEC, "size=4k,mode=555")
+    return f"it stays visible to this process: {why}" if why else ""
+
+
+def _make_private(size: int) -> str:
+    """The working folder becomes one that only this process and its children see."""
+    folder = os.getcwd()
+    why = _cover(folder, 0, f"size={size},mode=700")
+    os.chdir(folder)  # into what was put over it
+    return why
 
 
 def _limit(kind: int, value: int) -> None:
@@ -268,10 +297,12 @@ def _confine(limits: Limits, parent: int) -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     # Threads of the user count together where there is no user namespace: those that run stay.
     others = sum(one.usage.threads for one in _processes() if _owner(one.number) == os.getuid())
-    still_open = _close_network()
+    still_open, shared = _separate()
     for folder in limits.hidden:
-        if why := f"no user namespace ({still_open})" if still_open else _hide(folder):
+        if why := f"no user namespace ({shared})" if shared else _hide(folder):
             sys.stderr.write(f"stitch: {folder}: {why}\n")
+    if limits.private and (why := shared or _make_private(limits.private)):
+        sys.exit(f"stitch: no private folder: {why}")
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_CPU, limits.cpu_seconds)
     _limit(resource.RLIMIT_FSIZE, limits.file_bytes)
@@ -297,7 +328,7 @@ def _owner(process: int) -> int:
 def main(arguments: Sequence[str]) -> None:
     """`probe`, or LIMITS PARENT COMMAND...: never returns from the latter."""
     if list(arguments) == ["probe"]:
-        print(_close_network())
+        print(json.dumps(_separate()))
         return
     text, parent, *argv = arguments
     still_open = _confine(Limits(**json.loads(text)), int(parent))

@@ -38,7 +38,7 @@ from stitchcore.program import Build, build, program, stitched_share
 from stitchcore.proof import Proof, References, measure, verify
 from stitchcore.reporting import Outcome
 from stitchcore.request import Request, read_request
-from stitchcore.stages import BuildOptions
+from stitchcore.stages import BuildOptions, Elsewhere
 from stitchcore.target.toolchain import find_compiler
 
 KERNEL_ABI = 1
@@ -58,6 +58,7 @@ class Work:
     device: Device
     options: Options
     report: Report
+    elsewhere: Elsewhere | None = None
     partition: Any = None
     regions: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, Any] = field(default_factory=dict)
@@ -114,10 +115,16 @@ def optimize(
         raise
 
 
-def produce(request: Request, device: Device, options: Options, report: Report) -> Unsigned:
+def produce(
+    request: Request,
+    device: Device,
+    options: Options,
+    report: Report,
+    elsewhere: Elsewhere | None = None,
+) -> Unsigned:
     """The artifact of a request, unsigned, published nowhere: what the compile child of a cluster's
-    worker makes. Raises Refused."""
-    work = _run(Work(request, device, _options_of(options, request.digest), report))
+    worker makes. Its kernels are compiled by `elsewhere`, where there is one. Raises Refused."""
+    work = _run(Work(request, device, _options_of(options, request.digest), report, elsewhere))
     return package.unsigned(*_packed(work, key_of(request, device, options)))
 
 
@@ -215,7 +222,8 @@ def _lower(work: Work) -> Work:
 
 def _build(work: Work) -> Work:
     modules: dict[str, Module] = {key: low.module for key, low in work.lowered.items()}
-    made = build(modules, work.device, build_options(work.options), work.report)
+    options = replace(build_options(work.options), elsewhere=work.elsewhere)
+    made = build(modules, work.device, options, work.report)
     return _with_programs(replace(work, made=made, refusals=work.refusals + made.refusals))
 
 

@@ -7,6 +7,7 @@ back (`load`) may be replaced from an edited file; the stages after it then run 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,10 @@ from stitchcore.target import nvrtc, toolchain
 from stitchcore.target.nvrtc import CompiledProgram
 from stitchcore.target.toolchain import CompiledLibrary, compile_c, find_compiler
 
+Elsewhere = Callable[[Sequence[str]], Sequence[CompiledLibrary | None]]
+"""Compiles translation units for a CPU in another process, which may have them already; None for
+what it does not compile."""
+
 
 @dataclass(frozen=True)
 class BuildOptions:
@@ -46,7 +51,9 @@ class BuildOptions:
 
     `cache` is a folder for compiled translation units and `dump` one for the stages' texts; `jobs`
     is how many compilers run at a time. `restart` replaces the output of the stage named by the
-    file (`02_plan.txt`) with the file's contents.
+    file (`02_plan.txt`) with the file's contents. With `elsewhere` each kernel is a translation
+    unit, without the names of this graph, so that other graphs find it there; what `elsewhere` does
+    not compile is compiled here.
     """
 
     planner: str = "exhaustive"
@@ -55,6 +62,7 @@ class BuildOptions:
     dump: Path | None = None
     restart: Path | None = None
     compile_seconds: float = 300.0
+    elsewhere: Elsewhere | None = None
 
 
 Progress = Callable[[str, int, int], None]
@@ -275,11 +283,17 @@ def _load_kernels(state: State, text: Edited) -> State:
 
 
 # ---- emit and compile --------------------------------------------------------------------------
+MOST_SHARED_UNITS = 200
+"""An artifact has at most so many libraries of one kernel each; beyond, kernels share them."""
+
+
 def _batches(state: State) -> list[tuple[Kernel, ...]]:
+    kernels, size = state.kernels, nvrtc.BATCH
     if state.device.kind == "cpu":
-        return toolchain.batches(state.kernels)
-    size = nvrtc.BATCH
-    kernels = state.kernels
+        if state.options.elsewhere is None:
+            return toolchain.batches(kernels)
+        kernels = tuple(replace(kernel, provenance=()) for kernel in kernels)
+        size = max(1, math.ceil(len(kernels) / MOST_SHARED_UNITS))
     return [kernels[first : first + size] for first in range(0, len(kernels), size)]
 
 
@@ -297,8 +311,13 @@ def _compile(state: State) -> State:
     """Compile `options.jobs` units at a time; equal sources for a CPU come from the cache."""
     options, device = state.options, state.device
     compiler = find_compiler() if state.sources and device.kind == "cpu" else None
+    known: Sequence[CompiledLibrary | None] = [None] * len(state.sources)
+    if options.elsewhere is not None and compiler is not None:
+        known = options.elsewhere([source.text for source in state.sources])
 
-    def one(source: Source) -> CompiledLibrary | CompiledProgram:
+    def one(source: Source, found: CompiledLibrary | None) -> CompiledLibrary | CompiledProgram:
+        if found is not None:
+            return found
         try:
             if compiler is None:
                 return nvrtc.compile_cuda(source.text, device.target)
@@ -313,7 +332,7 @@ def _compile(state: State) -> State:
             raise source.located(refused) from None
 
     with ThreadPoolExecutor(max_workers=max(options.jobs, 1)) as pool:
-        made = list(pool.map(one, state.sources))
+        made = list(pool.map(one, state.sources, known))
     units = zip(_batches(state), state.sources, made, strict=True)
     return replace(state, units=tuple(Unit(k, source.text, b) for k, source, b in units))
 

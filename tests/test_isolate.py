@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,30 @@ def test_its_folder_is_fresh_and_goes_with_it() -> None:
     code = "import os; print(os.getcwd(), os.listdir()); open('left', 'w').write('x')"
     folder, listing = output(code).split(maxsplit=1)
     assert listing.strip() == "[]" and not Path(folder).exists()
+
+
+def test_a_private_folder_is_seen_by_nobody_else(tmp_path: Path) -> None:
+    if why := isolate.mounts_shared():
+        pytest.skip(f"the kernel gives no mount namespace ({why}): allow user namespaces")
+    limits = replace(LIMITS, private=2**20)
+    code = """
+import os, time
+open("own", "w").write("x" * 1000)
+try: open("large", "wb").write(bytes(2**21)); print("written")
+except OSError as error: print(error.strerror)
+print(sorted(os.listdir()), os.environ["TMPDIR"] == os.getcwd(), flush=True); time.sleep(60)
+"""
+    argv = [sys.executable, "-I", "-c", code]
+    child = isolate.command(argv, limits, stdout=subprocess.PIPE)
+    assert child.process.stdout is not None
+    said = [child.process.stdout.readline().decode().strip() for _ in range(2)]
+    assert said == ["No space left on device", "['large', 'own'] True"]
+    assert list(child.folder.iterdir()) == []
+    spy = f"import os; print(os.listdir({str(child.folder)!r}))"
+    assert output(spy).strip() == "[]"
+    child.stop()
+    child.process.stdout.close()
+    assert not child.folder.exists()
 
 
 def test_no_descriptor_is_inherited(tmp_path: Path) -> None:

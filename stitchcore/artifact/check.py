@@ -89,7 +89,7 @@ def check_files(key: str, files: Mapping[str, bytes], expected: Mapping[str, Any
             raise _bad(key, "a library's name or size")
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise _bad(key, f"{entry.file} is damaged")
-        _check_library(key, entry.file, data, manifest.target)
+        check_library(key, entry.file, data, manifest.target)
     for kernel in manifest.kernels:
         if not 0 <= kernel.library < len(manifest.libraries) or kernel.bytes_saved < 0:
             raise _bad(key, "a kernel names a library that is not there")
@@ -113,8 +113,8 @@ def _check_fields(manifest: Manifest, expected: Mapping[str, Any]) -> None:
             raise Refused(f"artifact {str(expected['key'])[:16]}", reason, detail)
 
 
-def _check_library(key: str, file: str, data: bytes, target: str) -> None:
-    """A 64-bit shared object of the target's processor, by its ELF header."""
+def check_library(key: str, file: str, data: bytes, target: str) -> None:
+    """A 64-bit shared object of the target's processor, by its ELF header. Raises Refused."""
     machine = next((n for start, n in MACHINES.items() if target.startswith(start)), None)
     if machine is None:
         return  # no shared object of a processor's: a GPU's binary

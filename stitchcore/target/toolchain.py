@@ -132,12 +132,11 @@ def compile_c(
     Raises Refused(NO_COMPILER) or Refused(COMPILE_FAILED) with the compiler's first errors.
     """
     compiler = compiler or find_compiler()
-    options = flags(compiler, device)
-    key = _key(source, compiler, options)
+    key = unit_key(source, compiler, device)
     if cache is not None and (kept := _read(cache, key)) is not None:
         return kept
     with tempfile.TemporaryDirectory(prefix="stitch-compile-") as folder:
-        library = _run(source, compiler, options, Path(folder), timeout)
+        library = _run(source, compiler, device, Path(folder), timeout)
     if cache is not None:
         _write(cache, key, library)
     return library
@@ -174,14 +173,25 @@ def batches(kernels: Sequence[Kernel]) -> list[tuple[Kernel, ...]]:
     return [tuple(kernels[i : i + BATCH]) for i in range(0, len(kernels), BATCH)]
 
 
+def command(compiler: Compiler, device: Device) -> list[str]:
+    """How `kernels.c` of the working folder becomes `kernels.so` beside it; what the compiler says
+    on standard error is for `loop_reports`."""
+    options = flags(compiler, device)
+    return [*compiler.command, *options, f"-I{INCLUDE}", "kernels.c", "-o", "kernels.so", "-lm"]
+
+
 def _run(
-    source: str, compiler: Compiler, options: Sequence[str], folder: Path, timeout: float
+    source: str, compiler: Compiler, device: Device, folder: Path, timeout: float
 ) -> CompiledLibrary:
     (folder / "kernels.c").write_text(source)
-    command = [*compiler.command, *options, f"-I{INCLUDE}", "kernels.c", "-o", "kernels.so", "-lm"]
     try:
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False
+            command(compiler, device),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         detail = f"{compiler.version} ran longer than {timeout:.0f} s"
@@ -269,8 +279,9 @@ def _headers() -> str:
     return "".join(path.read_text() for path in sorted(INCLUDE.glob("stitch_c*.h")))
 
 
-def _key(source: str, compiler: Compiler, options: Sequence[str]) -> str:
-    parts = (source, _headers(), compiler.version, *options)
+def unit_key(source: str, compiler: Compiler, device: Device) -> str:
+    """All that a translation unit's library is a function of: source, headers, compiler, flags."""
+    parts = (source, _headers(), compiler.version, *flags(compiler, device))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

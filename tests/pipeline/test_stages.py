@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stitchcore import stages
 from stitchcore.compiled import CompiledModule, bind, run_kernel
 from stitchcore.device.host import host_device
 from stitchcore.hlo import opcodes
@@ -23,6 +24,7 @@ from stitchcore.plan.candidates import extent
 from stitchcore.plan.pattern import Pattern
 from stitchcore.stages import BuildOptions, compile_module
 from stitchcore.target.cpu_runtime import CpuKernel
+from stitchcore.target.toolchain import CompiledLibrary, compile_c
 from stitchcore.verify.capture import arguments, capture
 from stitchcore.verify.kernels import check_kernel
 
@@ -185,3 +187,37 @@ def test_every_kernel_of_a_training_step_is_right(name: str) -> None:
 
 def running(kernel: CpuKernel, pattern: Pattern, given: Sequence[Array]) -> Sequence[Array]:
     return run_kernel(kernel, pattern, given, {})
+
+
+def test_kernels_compiled_elsewhere_are_one_by_one_and_nameless(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each source is a function of its kernel alone; what comes from there is used as it is, and
+    what does not is compiled here."""
+    asked: list[list[str]] = []
+
+    def elsewhere(sources: Sequence[str]) -> list[CompiledLibrary | None]:
+        asked.append(list(sources))
+        first = compile_c(sources[0], host_device())
+        return [first, *[None] * (len(sources) - 1)]
+
+    module = load("mlp_nodrop_train")
+    options = BuildOptions(elsewhere=elsewhere)
+    made = compile_module(module, host_device(), options)
+    assert list(made.sources) == asked[0] and len(made.libraries) == len(made.kernels) == 8
+    named = {name for names in module.provenance.values() for name in names}
+    assert any(
+        name in source
+        for name in named
+        for source in compile_module(module, host_device(), BuildOptions()).sources
+    )
+    assert all(
+        "/* " + entry.kernel.name + ": no provenance given */" in source
+        for entry, source in zip(made.kernels, made.sources, strict=True)
+    )
+    monkeypatch.setattr(stages, "MOST_SHARED_UNITS", 3)
+    assert len(compile_module(module, host_device(), options).libraries) == 3
+    given = arguments(module.entry.parameters, {}, 0)
+    here = compile_module(module, host_device()).run(given)
+    for one, other in zip(made.run(given), here, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -23,6 +23,7 @@ os.environ.setdefault("REMAP_SIGTERM", "SIGQUIT")
 from stitch_worker.app import broker_for, make_app
 from stitch_worker.lease import SECONDS, open_leases
 from stitch_worker.service import Service
+from stitch_worker.units import load_or_create_secret
 from stitchcore import isolate
 from stitchcore.artifact.store import open_store
 from stitchcore.device.host import host
@@ -50,6 +51,11 @@ def main(
         return 2
     if network := isolate.network_open():
         log.warning("compile children can reach the network here: %s", network)
+    try:
+        secret, hidden = _kernel_secret(given.kernel_key)
+    except (OSError, ValueError) as error:
+        log.error("--kernel-key: %s", error)
+        return 2
     url = given.broker or broker_url(os.environ)
     service = Service(
         open_store(given.store),
@@ -60,13 +66,14 @@ def main(
             given.seconds,
             given.memory,
             int(given.seconds * machine.cores),
-            hidden=hidden_from_children(given.store, given.hide),
+            hidden=hidden_from_children(given.store, [*given.hide, *hidden]),
         ),
         given.logs or Path(tempfile.mkdtemp(prefix="stitch-worker-")),
         given.planner,
         given.jobs or machine.cores,
         given.lease_seconds,
         told,
+        secret,
     )
     broker = broker_for(
         url,
@@ -82,6 +89,18 @@ def main(
     name = f"{queue}.{os.getpid()}@%h"
     app.worker_main(["worker", "--loglevel=WARNING", "-n", name, "--without-gossip"])
     return 0
+
+
+def _kernel_secret(path: Path | None) -> tuple[bytes | None, list[str]]:
+    """What kernels are kept under, and the folder that children must not see for it. Raises OSError
+    or ValueError for a file that cannot be used."""
+    if path is None:
+        log.info("kernels are not kept for other graphs: no --kernel-key")
+        return None, []
+    if shared := isolate.mounts_shared():
+        log.warning("kernels are not kept for other graphs: no mounts of its own: %s", shared)
+        return None, []
+    return load_or_create_secret(path), [str(path.absolute().parent)]
 
 
 def hidden_from_children(store: str, also: Sequence[str]) -> tuple[str, ...]:
@@ -114,6 +133,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=600.0, help="longest compilation")
     parser.add_argument("--memory", type=int, default=8 * 2**30, help="bytes of a compilation")
     parser.add_argument("--hide", action="append", default=[], help="folder children may not see")
+    parser.add_argument("--kernel-key", type=Path,
+                        help="file, alone in its folder, of the secret that all workers keep "
+                             "kernels under; made if missing")  # fmt: skip
     parser.add_argument("--logs", type=Path, help="folder of the compile children's output")
     parser.add_argument("--heartbeat", type=Path, help="file to touch while consuming")
     parser.add_argument("--visibility", type=float, help="seconds; Redis only")

@@ -36,15 +36,23 @@ class Answers:
         self._write({"status": "pending", "stage": stage, "done": done, "total": total, **fields})
         self._last = (stage, now)
 
-    def refused(self, refusal: Refusal, spent: Mapping[str, float]) -> None:
+    def refused(
+        self,
+        refusal: Refusal,
+        spent: Mapping[str, float],
+        units: Mapping[str, int] | None = None,
+    ) -> None:
         """The final no. Raises Refused where the store does not take it or the lease is lost."""
         detail = ": ".join(filter(None, (refusal.subject, refusal.detail)))
         answer = {"status": "refused", "reason": refusal.reason.value, "detail": detail}
-        self._write({**answer, "spent": dict(spent)})
+        self._write({**answer, "spent": dict(spent), "units": dict(units or {})})
 
-    def ready(self, key: str, spent: Mapping[str, float]) -> None:
+    def ready(
+        self, key: str, spent: Mapping[str, float], units: Mapping[str, int] | None = None
+    ) -> None:
         """The artifact `key` is published. Raises Refused as above."""
-        self._write({"status": "ready", "key": key, "spent": dict(spent)})
+        cost = {"spent": dict(spent), "units": dict(units or {})}
+        self._write({"status": "ready", "key": key, **cost})
 
     def _write(self, answer: Mapping[str, Any]) -> None:
         current = self._store.read_answer(self._key) or {}

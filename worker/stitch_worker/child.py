@@ -1,12 +1,14 @@
 """The compile child: one request in this folder, one unsigned artifact (or a refusal) beside it.
 
-    python -m stitch_worker.child FOLDER
+    python -m stitch_worker.child FOLDER [DESCRIPTOR]
 
-FOLDER holds `request/{graph.pb,meta.json}`. Progress goes to standard output as JSON lines, each
-with the processor seconds used so far; whatever else is printed goes to standard error. At the
-end there is `unsigned/`, an artifact's files, or `refused.json`. The graph is a stranger's: this
-process has no credentials, no network, and nothing of it is trusted by its parent but bytes that
-fit what the parent computed itself.
+FOLDER holds `request/{graph.pb,meta.json}`. DESCRIPTOR is a socket whose other end compiles C
+(workshop.py): the number of sources in four bytes and each source go there as frames (units.py),
+and for each comes a frame back: a Unit, or nothing for what is to be compiled here. Progress goes
+to standard output as JSON lines, each with the processor seconds used so far; whatever else is
+printed goes to standard error. At the end there is `unsigned/`, an artifact's files, or
+`refused.json`. The graph is a stranger's: this process has no credentials, no network, and nothing
+of it is trusted by its parent but bytes that fit what the parent computed itself.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import socket
 import sys
 import time
 import traceback
@@ -21,23 +24,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+import msgspec
+
+from stitch_worker import units
 from stitchcore.artifact.keys import request_key
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.options import Options
 from stitchcore.request import Request, read_request
+from stitchcore.stages import Elsewhere
+from stitchcore.target.toolchain import CompiledLibrary, loop_reports
 
 MAXIMUM_BYTES = 64 * 2**20
 """Largest serialized graph that is taken from strangers: only structure is handed in."""
 HAND_OVER_SECONDS = 60.0
+MOST_ANSWERED = units.MAXIMUM_LIBRARY + units.MAXIMUM_REMARKS + 4096
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when it left an artifact or a refusal."""
-    folder = Path((sys.argv[1:] if arguments is None else arguments)[0])
+    name, *descriptor = sys.argv[1:] if arguments is None else arguments
+    folder = Path(name)
     progress = _claim_stdout()
     try:
-        _produce(folder, progress)
+        _produce(folder, progress, workshop(int(descriptor[0])) if descriptor else None)
     except Refused as refused:
         _leave(folder, refused.refusal)
     except MemoryError:
@@ -56,7 +66,27 @@ def _claim_stdout() -> TextIO:
     return kept
 
 
-def _produce(folder: Path, progress: TextIO) -> None:
+def workshop(descriptor: int) -> Elsewhere:
+    """Compiles where this process's parent does."""
+    channel = socket.socket(fileno=descriptor)
+
+    def compiled(sources: Sequence[str]) -> list[CompiledLibrary | None]:
+        units.send(channel, len(sources).to_bytes(4, "big"))
+        for source in sources:
+            units.send(channel, source.encode())
+        return [_library(source, units.receive(channel, MOST_ANSWERED)) for source in sources]
+
+    return compiled
+
+
+def _library(source: str, answer: bytes | None) -> CompiledLibrary | None:
+    if not answer:
+        return None
+    unit = msgspec.msgpack.decode(answer, type=units.Unit)
+    return CompiledLibrary(unit.library, unit.compiler, loop_reports(source, unit.remarks))
+
+
+def _produce(folder: Path, progress: TextIO, elsewhere: Elsewhere | None) -> None:
     given = _awaited(folder / "options.json")
 
     def report(stage: str, done: int, total: int) -> None:
@@ -80,7 +110,7 @@ def _produce(folder: Path, progress: TextIO) -> None:
         planner=str(given["planner"]),
         jobs=int(given["jobs"]),
     )
-    made = produce(request, DEVICES[str(request.meta["target"])], options, report)
+    made = produce(request, DEVICES[str(request.meta["target"])], options, report, elsewhere)
     to = folder / "unsigned"
     to.mkdir()
     for name, data in made.files.items():

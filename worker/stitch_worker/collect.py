@@ -3,10 +3,11 @@
     python -m stitch_worker.collect --store URL [--days 30] [--bytes N] [--dry-run]
 
 Removed first are leftovers: unfinished uploads and temporary names of writers that died (older than
-LEFTOVER_SECONDS). Then artifacts and answered requests made more than `--days` ago, whether used or
-not, then the oldest until the store is below `--bytes`. An artifact goes before its answer: whoever
-reads a ready answer without an artifact asks again, and it is built again. A request goes with its
-answer and attempts, never while it is pending. `public_keys.json` and `revoked.json` stay.
+LEFTOVER_SECONDS). Then artifacts, kernels and answered requests made more than `--days` ago,
+whether used or not, then the oldest until the store is below `--bytes`. An artifact goes before its
+answer: whoever reads a ready answer without an artifact asks again, and it is built again. A
+request goes with its answer and attempts, never while it is pending. `public_keys.json` and
+`revoked.json` stay.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stitch_worker import unsigned
+from stitch_worker import units, unsigned
 from stitchcore.artifact.store import Store, open_store
 
 log = logging.getLogger("stitch.collect")
@@ -63,9 +64,12 @@ def _remove(store: Store, entry: Entry) -> None:
 
 
 def _entries(store: Store) -> Iterator[Entry]:
-    """Artifacts, and requests that are not being worked on."""
+    """Artifacts, kernels, and requests that are not being worked on."""
     for key in store.list("artifacts"):
         yield _entry(store, "artifacts", key)
+    for scope in store.list(units.FOLDER):
+        for key in store.list(units.FOLDER, scope):
+            yield _entry(store, units.FOLDER, scope, key)
     for key in store.list("requests"):
         answer = store.read_answer(key) or {}
         if answer.get("status") in ("ready", "refused"):
@@ -79,9 +83,11 @@ def _leftovers(store: Store, now: float) -> Iterator[Entry]:
         entry = _entry(store, unsigned.FOLDER, key)
         if not unsigned.waiting(store, key) and now - entry.made > LEFTOVER_SECONDS:
             yield entry
-    for folder in ("artifacts", "requests", "answers", "attempts", unsigned.FOLDER):
-        for name in store.hidden(folder):
-            entry = _entry(store, folder, name)
+    plain = [(name,) for name in ("artifacts", "requests", "answers", "attempts", unsigned.FOLDER)]
+    scopes = [(units.FOLDER, scope) for scope in store.list(units.FOLDER)]
+    for folder in (*plain, *scopes):
+        for name in store.hidden(*folder):
+            entry = _entry(store, *folder, name)
             if now - entry.made > LEFTOVER_SECONDS:
                 yield entry
 

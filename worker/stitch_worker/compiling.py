@@ -12,6 +12,7 @@ import math
 import os
 import selectors
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,8 @@ from typing import Any
 
 import stitch_worker
 import stitchcore
+from stitch_worker.units import Units
+from stitch_worker.workshop import Workshop
 from stitchcore import isolate
 from stitchcore.artifact import package
 from stitchcore.artifact.check import check_files, read_files, read_regular
@@ -41,7 +44,8 @@ PROVING = frozenset({"verify", "measure"})
 @dataclass(frozen=True)
 class Job:
     """One compilation: the request's files, the key that the artifact must have, and what the
-    child is told. `expected` are the manifest's fields that were computed here."""
+    child is told. `expected` are the manifest's fields that were computed here, `scope` is that of
+    its kernels (units.py)."""
 
     key: str
     graph: bytes
@@ -50,6 +54,7 @@ class Job:
     expected: Mapping[str, Any]
     planner: str
     jobs: int
+    scope: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,11 @@ class Died:
 @dataclass
 class Spent:
     """Processor seconds of the child so far, by what for, as it says itself: at most what `cores`
-    can have done since it started."""
+    can have done since it started. `units` are the translation units it asked for, by what became
+    of them (Workshop.counts); those who compiled them are in `seconds` once all is done."""
 
     cores: float = math.inf
+    units: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"compile": 0.0, "measure": 0.0})
     _start: float = field(default_factory=time.monotonic)
     _last: float = 0.0
@@ -80,6 +87,11 @@ class Spent:
         self.seconds[purpose] = round(self.seconds[purpose] + used, 3)
         self._last, self._stage = self._last + used, stage
 
+    def add_units(self, workshop: Workshop) -> None:
+        """What was compiled outside of the child, after its end."""
+        self.units = dict(workshop.counts)
+        self.seconds["compile"] = round(self.seconds["compile"] + workshop.seconds, 3)
+
 
 Progress = Callable[[str, int, int], None]
 
@@ -91,20 +103,46 @@ def compile_alone(
     progress: Progress,
     stop: Callable[[], bool],
     spent: Spent,
+    kept: Units | None = None,
 ) -> Unsigned | Refusal | Died | None:
     """Run the child to its end. None: `stop` said that nobody wants the result any more.
 
-    `progress` is called at least every few seconds while the child lives. Raises OSError where no
-    child can be started.
+    `progress` is called at least every few seconds while the child lives. With `kept` its kernels
+    are compiled by a workshop, where they are not there already. Raises OSError where no child can
+    be started.
     """
+    if kept is None:
+        return _run(job, limits, log, progress, stop, spent, None)
+    workshop = Workshop(kept, limits, job.jobs)
+    try:
+        with workshop.open() as channel:
+            return _run(job, limits, log, progress, stop, spent, channel)
+    finally:
+        spent.add_units(workshop)
+
+
+def _run(
+    job: Job,
+    limits: isolate.Limits,
+    log: Path,
+    progress: Progress,
+    stop: Callable[[], bool],
+    spent: Spent,
+    channel: socket.socket | None,
+) -> Unsigned | Refusal | Died | None:
     environment = {"PYTHONPATH": os.pathsep.join(SOURCES), "TF_CPP_MIN_LOG_LEVEL": "2"}
     log.parent.mkdir(parents=True, exist_ok=True)
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as lines, log.open("wb") as errors:
         try:
-            argv = [sys.executable, "-m", "stitch_worker.child", "."]
+            handles = [] if channel is None else [channel.fileno()]
             child = isolate.command(
-                argv, limits, environment=environment, stdout=writing, stderr=errors
+                [sys.executable, "-m", "stitch_worker.child", ".", *map(str, handles)],
+                limits,
+                environment=environment,
+                stdout=writing,
+                stderr=errors,
+                pass_fds=handles,
             )
         finally:
             os.close(writing)

@@ -23,6 +23,7 @@ from stitch_worker.attempts import Attempts
 from stitch_worker.compiling import Died, Job, Spent, compile_alone
 from stitch_worker.lease import SECONDS, Keeper, Lease, Leases
 from stitch_worker.revocation import revoked
+from stitch_worker.units import Units, scope_of
 from stitchcore import isolate
 from stitchcore.artifact import package
 from stitchcore.artifact.keys import code_version
@@ -40,7 +41,8 @@ KEY = re.compile(r"[0-9a-f]{64}")
 @dataclass(frozen=True)
 class Service:
     """What a worker works with. `target` and `tf` (minor version) are its own; `logs` is a folder
-    of this machine; `told` gets (event, key) for metrics and tests."""
+    of this machine; `told` gets (event, key) for metrics and tests. `secret` is what kernels are
+    kept under for other graphs (units.py); without one they are not kept."""
 
     store: Store
     leases: Leases
@@ -52,6 +54,7 @@ class Service:
     jobs: int = 1
     lease_seconds: float = SECONDS
     told: Callable[[str, str], None] = lambda event, key: None
+    secret: bytes | None = None
 
 
 def process(service: Service, key: str) -> str:
@@ -147,7 +150,10 @@ def _job(service: Service, key: str) -> Job:
     options = Options(service.logs, service.logs, service.logs, planner=service.planner)
     artifact = key_of(request, DEVICES[target], options)
     expected = {"digest": digest, "target": target, "tf": service.tf, "abi": KERNEL_ABI}
-    return Job(key, request.graph, data, artifact, expected, service.planner, service.jobs)
+    return Job(
+        *(key, request.graph, data, artifact, expected, service.planner, service.jobs),
+        scope=scope_of(meta),
+    )
 
 
 def _compile(service: Service, job: Job, known: Attempts, answers: Answers, keeper: Keeper) -> str:
@@ -162,7 +168,8 @@ def _compile(service: Service, job: Job, known: Attempts, answers: Answers, keep
 
     service.told("compile", key)
     log = service.logs / f"{key[:16]}.log"
-    result = compile_alone(job, service.limits, log, progress, keeper.lost.is_set, spent)
+    kept = _kept(service, job)
+    result = compile_alone(job, service.limits, log, progress, keeper.lost.is_set, spent, kept)
     if result is None or not keeper.check():
         return "lost"
     ended = _with_end(known, result)
@@ -172,19 +179,26 @@ def _compile(service: Service, job: Job, known: Attempts, answers: Answers, keep
         if refusal is None:
             answers.pending("again", spent=dict(spent.seconds))
             return "again"
-        answers.refused(refusal, spent.seconds)
+        answers.refused(refusal, spent.seconds, spent.units)
         return "refused"
     if isinstance(result, Refusal):
-        answers.refused(result, spent.seconds)
+        answers.refused(result, spent.seconds, spent.units)
         return "refused"
     return _hand_on(service, key, result, answers, spent)
+
+
+def _kept(service: Service, job: Job) -> Units | None:
+    """Where this request's kernels are kept, None where they are not."""
+    if service.secret is None or job.scope is None:
+        return None
+    return Units(service.store, service.secret, job.scope, service.target)
 
 
 def _hand_on(service: Service, key: str, made: Unsigned, answers: Answers, spent: Spent) -> str:
     """To the signer, who gives the answer."""
     answers.pending("upload", spent=dict(spent.seconds))
     service.told("upload", key)
-    origin = unsigned.Origin(key, code_version(), answers.token, spent.seconds)
+    origin = unsigned.Origin(key, code_version(), answers.token, spent.seconds, spent.units)
     unsigned.upload(service.store, made, origin)
     service.told("uploaded", key)
     answers.pending("sign", spent=dict(spent.seconds))

@@ -104,9 +104,9 @@ def _answer(store: Store, origin: Origin, key: str, refused: Refused | None) -> 
     later = token_of(current) > origin.token and (current or {}).get("stage") != "sign"
     answers = Answers(store, origin.request, max(origin.token, token_of(current)))
     if refused is None:
-        answers.ready(key, origin.spent)
+        answers.ready(key, origin.spent, origin.units)
     elif not later:
-        answers.refused(refused.refusal, origin.spent)
+        answers.refused(refused.refusal, origin.spent, origin.units)
 
 
 def _sign(signer: Signer, key: str, origin: Origin) -> None:

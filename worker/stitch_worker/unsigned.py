@@ -18,12 +18,13 @@ FOLDER, MARKER = "unsigned", "request.json"
 
 class Origin(msgspec.Struct, frozen=True):
     """The request an artifact was made for, by which code (part of its key, and in a rolling update
-    not the signer's own), the fencing token of its maker, what it cost."""
+    not the signer's own), the fencing token of its maker, what it cost (compiling.Spent)."""
 
     request: str
     code: str
     token: int
     spent: dict[str, float] = {}
+    units: dict[str, int] = {}
 
 
 def upload(store: Store, made: Unsigned, origin: Origin) -> bool:

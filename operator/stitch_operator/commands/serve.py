@@ -152,7 +152,8 @@ def _commands(
     for number, python in enumerate(one for one in pythons for _ in range(workers)):
         logs = ["--logs", str(folder / "logs" / f"worker-{number}")]
         polite = ["nice", "-n", str(NICE)]
-        arguments = [*polite, str(python), "-m", "stitch_worker", "--store", store, *logs]
+        kernels = ["--kernel-key", str(folder / "kernel-key" / "secret")]
+        arguments = [*polite, str(python), "-m", "stitch_worker", "--store", store, *logs, *kernels]
         made.append(Command(f"worker-{number}", arguments, environment))
     return made
 

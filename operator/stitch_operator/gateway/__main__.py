@@ -28,7 +28,7 @@ from stitch_operator.gateway.ledger import Ledger
 from stitch_operator.gateway.limits import Rate
 from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.queue import CeleryQueue
-from stitch_operator.gateway.service import RATES, Parts, Rates, Service
+from stitch_operator.gateway.service import CLUSTER, NAMESPACE, RATES, Parts, Rates, Service
 from stitch_operator.gateway.tokenreview import TokenReview
 from stitchcore import __version__
 from stitchcore.artifact.store import open_store
@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             public_keys=tuple(given.public_key),
             rates=Rates(Rate(given.calls, 2 * given.calls), RATES.bytes, RATES.compiles),
             store_seconds=given.store_seconds,
+            cache_scope=given.cache_scope,
         )
     )
     start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
@@ -123,6 +124,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--calls", type=float, default=RATES.calls.per_second,
                         help="calls a second, per namespace")  # fmt: skip
     parser.add_argument("--store-seconds", type=float, default=10.0)
+    parser.add_argument("--cache-scope", choices=[NAMESPACE, CLUSTER], default=NAMESPACE,
+                        help="whose graphs may share compiled kernels; a hit under `cluster` "
+                             "shows that another namespace trains that layer")  # fmt: skip
     parser.add_argument("--digest-processes", type=int, default=1)
     return parser.parse_args(arguments)
 

@@ -101,17 +101,18 @@ class Ledger:
         ratio: float | None,
         spent: Mapping[str, float],
         device: str,
-    ) -> None:
-        """A final answer was seen; what it spent counts once per request."""
+    ) -> bool:
+        """A final answer was seen; what it spent counts once per request: whether that was now."""
         with transaction(self._db) as db:
             db.execute(
                 "UPDATE requests SET artifact = ?, ratio = ? WHERE request = ?",
                 (artifact, ratio, request),
             )
-            db.executemany(
+            counted = db.executemany(
                 "INSERT OR IGNORE INTO spent VALUES (?, ?, ?, ?)",
                 [(request, purpose, device, s) for purpose, s in spent.items() if s > 0],
             )
+            return counted.rowcount > 0
 
     def find(self, namespace: str, key: str) -> Known | None:
         """The request of `namespace` with this request or artifact key; None for all others."""

@@ -107,7 +107,8 @@ class Metrics:
             "stitch_fallbacks", "Graphs left as they were, and failed calls", ["reason"], **made
         )
         self._cache = Counter(
-            *("stitch_cache_requests", "Graphs: ready before, compiled anew, joined one under way"),
+            "stitch_cache_requests",
+            "Graphs: ready before (hit), compiled anew, joined one under way; kernels of graphs",
             ["result"],
             **made,
         )
@@ -140,6 +141,6 @@ class Metrics:
         if reason == Reason.WRONG_RESULT.value:
             self._verification.inc()
 
-    def cache(self, result: str) -> None:
-        """Count a submission: "hit", "miss" or "join"."""
-        self._cache.labels(result).inc()
+    def cache(self, result: str, count: int = 1) -> None:
+        """Count a submission ("hit", "miss" or "join"), or kernels of one ("kernel_hit", ...)."""
+        self._cache.labels(result).inc(count)

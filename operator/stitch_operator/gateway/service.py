@@ -29,7 +29,7 @@ from stitch_operator.gateway.queue import Queue
 from stitch_operator.gateway.records import SubmitGraph
 from stitch_operator.gateway.standing import Next, Situation, Standing, crashed, decide, tell
 from stitch_operator.gateway.trust import Trust
-from stitchcore.artifact.keys import code_version, request_key
+from stitchcore.artifact.keys import code_version, content_key, request_key
 from stitchcore.artifact.store import Store
 from stitchcore.queues import queue_name
 
@@ -40,6 +40,7 @@ PRUNE_SECONDS = 3600.0
 ANSWER_SECONDS = {"pending": 0.25, "ready": 5.0, "refused": 5.0}
 """How long an answer read from the store is believed."""
 MOST_REMEMBERED = 50_000
+NAMESPACE, CLUSTER = "namespace", "cluster"
 LOCKS = 256
 """Requests are decided on one at a time each; those that share a lock wait for each other."""
 
@@ -58,7 +59,8 @@ RATES = Rates(Rate(200, 400), Rate(32 * 2**20, 512 * 2**20), Rate(1, 200))
 
 @dataclass(frozen=True)
 class Parts:
-    """What the gateway is made of. `public_keys` are added to those the signer publishes."""
+    """What the gateway is made of. `public_keys` are added to those the signer publishes;
+    `cache_scope` (NAMESPACE, CLUSTER) says whose graphs may share compiled kernels."""
 
     store: Store
     queue: Queue
@@ -69,6 +71,7 @@ class Parts:
     public_keys: tuple[str, ...] = ()
     rates: Rates = RATES
     store_seconds: float = 10.0
+    cache_scope: str = NAMESPACE
 
 
 @dataclass
@@ -143,6 +146,7 @@ class Service:
         )
         meta = {
             "digest": found.digest,
+            "scope": scope_of(self.parts.cache_scope, identity.namespace),
             **{name: getattr(asked, name) for name in META},
         }
         await self.store(self._publish, key, asked.graph, json.dumps(meta, sort_keys=True))
@@ -271,7 +275,10 @@ class Service:
         ratio = await self.store(self._ratio, answer) if artifact else None
         device = "cpu" if known.target.startswith("cpu") else "gpu"
         costs = _spent(answer)
-        await self.ledger(self.parts.ledger.finished, known.request, artifact, ratio, costs, device)
+        final = (known.request, artifact, ratio, costs, device)
+        if await self.ledger(self.parts.ledger.finished, *final):
+            for result, count in _kernels(answer).items():
+                self.metrics.cache(f"kernel_{result}", count)
         _remember(self._memory.finished, known.request, None)
 
     def _ratio(self, answer: Mapping[str, Any]) -> float:
@@ -328,6 +335,14 @@ class Service:
         await self.ledger(self.parts.ledger.prune, time.time())
 
 
+KERNEL_RESULTS = ("hit", "miss", "refused", "failed")
+
+
+def scope_of(cache_scope: str, namespace: str) -> str:
+    """What a request's kernels are kept under: those of other scopes never meet."""
+    return CLUSTER if cache_scope == CLUSTER else content_key("namespace", [namespace])
+
+
 META = ("tf", "target", "threads", "abi", "preserve", "xla", "deterministic")
 
 
@@ -340,6 +355,14 @@ def _spent(answer: Mapping[str, Any]) -> dict[str, float]:
             purpose = name if name in PURPOSES else PURPOSES[0]
             total[purpose] = total.get(purpose, 0.0) + float(seconds)
     return total
+
+
+def _kernels(answer: Mapping[str, Any]) -> dict[str, int]:
+    """Kernels that were asked for, by what became of them; of a worker's word, what can be."""
+    said = answer.get("units")
+    found = said if isinstance(said, dict) else {}
+    counts = {name: found.get(name) for name in KERNEL_RESULTS}
+    return {n: c for n, c in counts.items() if isinstance(c, int) and 0 < c < 1e6}
 
 
 def _remember(memory: OrderedDict[Any, Any], key: Any, value: Any) -> None:

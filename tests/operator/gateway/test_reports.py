@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stitch_operator.gateway.service import CLUSTER, NAMESPACE
 from stitch_operator.gateway.wire import MESSAGES
 from tests.operator.gateway.support import KEY, Running, Tokens, gateway, graph, key_of, publish
 
@@ -206,3 +209,37 @@ def test_submissions_are_hits_misses_or_joins(running: Running) -> None:
     } == {"hit": 1.0, "miss": 2.0, "join": 1.0}
     labels = {name.partition("{")[2] for name in found}
     assert not any(KEY[:12] in label or "pod-" in label for label in labels)
+
+
+def test_kernels_count_once_by_what_became_of_them(running: Running) -> None:
+    _, request = key_of(graph())
+    running.submit(graph())
+    said = {"hit": 3, "miss": 2, "refused": -1, "failed": "many", "lies": 9}
+    publish(running.store, request, spent={"compile": 1.0}, units=said)
+    for _ in range(2):
+        running.forget()
+        running.service._memory.finished.clear()
+        assert running.submit(graph()).status_code == 200
+    found = samples(running)
+    name = "stitch_cache_requests_total"
+    counted = {label: n for label, n in found.items() if label.startswith(name + '{"result": "k')}
+    assert counted == {
+        f'{name}{{"result": "kernel_hit"}}': 3.0,
+        f'{name}{{"result": "kernel_miss"}}': 2.0,
+    }
+
+
+@pytest.mark.parametrize("scope", [NAMESPACE, CLUSTER])
+def test_whose_kernels_are_shared_is_the_gateways_word(running: Running, scope: str) -> None:
+    parts = running.service.parts
+    running.service.parts = replace(parts, cache_scope=scope)
+    scopes = []
+    for salt, name in ((1, "alice"), (2, "bob"), (3, "alice")):
+        running.submit(graph(salt=salt), name, scope="ab" * 32)
+        _, request = key_of(graph(salt=salt))
+        scopes.append(json.loads(running.store.read("requests", request, "meta.json"))["scope"])
+    assert all(re.fullmatch("[0-9a-f]{64}|cluster", one) for one in scopes), "as workers take it"
+    if scope == CLUSTER:
+        assert scopes == ["cluster"] * 3
+    else:
+        assert scopes[0] == scopes[2] != scopes[1] and "ab" * 32 not in scopes
