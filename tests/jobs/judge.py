@@ -13,7 +13,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,36 @@ def _summary(stdout: str) -> dict[str, Any]:
     """The JSON line that `stitch run` ends with; {} where it could not even begin to stitch."""
     lines = stdout.strip().splitlines()
     return json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
+
+
+def events_of(sessions: Path) -> list[dict[str, Any]]:
+    """All events of a folder of sessions. A line that is still being written is left out."""
+    lines = [
+        line
+        for path in sessions.glob("*/events.jsonl")
+        for line in path.read_text().splitlines(keepends=True)
+    ]
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+@contextmanager
+def told(sessions: Path, kind: str, file: Path) -> Iterator[None]:
+    """Makes `file` (a script's --until) once a job has written an event of this kind."""
+    ended = threading.Event()
+
+    def follow() -> None:
+        while not ended.wait(0.1):
+            if any(event["type"] == kind for event in events_of(sessions)):
+                file.touch()
+                return
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        follower.join()
 
 
 # ---- judgements --------------------------------------------------------------------------------

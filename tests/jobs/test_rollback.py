@@ -8,10 +8,7 @@ the machine's load.
 
 from __future__ import annotations
 
-import json
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,24 +35,6 @@ def made(job: judges.Job, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return folder, judges.stitched(job, folder / "out", STEPS, folder)
 
 
-def events_of(store: Path) -> list[dict[str, Any]]:
-    """Of all sessions of a store. A line that is being written is left out."""
-    lines = [
-        line
-        for path in (store / "store" / "sessions").glob("*/events.jsonl")
-        for line in path.read_text().splitlines(keepends=True)
-    ]
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def tell(store: Path, kind: str, file: Path, ended: threading.Event) -> None:
-    """Makes `file` once an event of this kind is in the store."""
-    while not ended.wait(0.2):
-        if any(event["type"] == kind for event in events_of(store)):
-            file.touch()
-            return
-
-
 def test_the_step_is_stitched(
     job: judges.Job, made: tuple[Path, judges.Record], tmp_path: Path
 ) -> None:
@@ -76,18 +55,13 @@ def test_a_slower_step_goes_back_to_xla(
     assert plain.losses == again.losses, "XLA's step repeats, however many were taken back"
     (artifact,) = (store / "store" / "artifacts").iterdir()
     slow_down(artifact, store / "signing.key", 0.01)
-    ended, told = threading.Event(), tmp_path / "told"
-    teller = threading.Thread(target=tell, args=(store, "rolled_back", told, ended))
-    teller.start()
-    try:
+    sessions, told = store / "store" / "sessions", tmp_path / "told"
+    with judges.told(sessions, "rolled_back", told):
         options = ("--skip", str(MOST), "--until", str(told))
         record = judges.stitched(job, tmp_path / "slow", STEPS, store, options)
-    finally:
-        ended.set()
-        teller.join()
     (step,) = (one for one in record.summary["steps"] if one["status"] != "left")
     assert (step["status"], step["reason"]) == ("rolled_back", "slower")
-    (back,) = (event for event in events_of(store) if event["type"] == "rolled_back")
+    (back,) = (event for event in judges.events_of(sessions) if event["type"] == "rolled_back")
     assert back["pairs"] >= timer.HOPELESS_PAIRS and back["ratio"] > timer.SLOWER
     assert len(record.lines) == 1 and "slower" in record.lines[0]
     assert record.losses == plain.losses
@@ -100,6 +74,7 @@ def test_an_older_tensorflow_keeps_its_step_under_xla(tmp_path: Path) -> None:
     record = judges.stitched(job, tmp_path / "out", STEPS, tmp_path)
     assert record.losses == plain.losses
     assert len(record.lines) == 1 and "memory" in record.lines[0]
-    assert "memory" in [event.get("reason") for event in events_of(tmp_path)]
+    events = judges.events_of(tmp_path / "store" / "sessions")
+    assert "memory" in [event.get("reason") for event in events]
     assert not list((tmp_path / "store").glob("requests/*"))
     assert not judges.stitched_steps(record)

@@ -35,7 +35,8 @@ def arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--record-decisions", action="store_true", help="of step 1's ReLUs")
     parser.add_argument("--jit", action="store_true", help="compile mlp_function's step with XLA")
     parser.add_argument("--skip", type=int, default=0, help="fit: steps taken back, not recorded")
-    parser.add_argument("--until", type=Path, help="fit: --skip ends with the epoch if FILE exists")
+    parser.add_argument("--hold", type=int, default=-1, help="steps before it waits for --until")
+    parser.add_argument("--until", type=Path, help="file that ends --skip (at an epoch) or --hold")
     parser.add_argument("--decisions", type=Path, help="decisions.npz of another run: take those")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -45,13 +46,17 @@ def arguments(description: str) -> argparse.Namespace:
 class Recorder:
     """Collects losses and seconds of each step and writes the record."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, hold: int = -1, until: Path | None = None) -> None:
         self.out = out
+        self.hold = hold
+        self.until = until
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self._began = 0.0
 
     def begin(self) -> None:
+        while self.until and len(self.losses) == self.hold and not self.until.exists():
+            time.sleep(0.1)
         self._began = time.perf_counter()
 
     def end(self, loss: float) -> int:
