@@ -66,9 +66,11 @@ class Contact:
     said: Set[str] = field(default_factory=set)
 
 
-def body_of(asked: Asked) -> bytes:
-    """The gzipped body of a submission; `preserve` and the rest as the worker reads them."""
-    document = {**asked.meta, "graph": base64.b64encode(asked.graph).decode()}
+def body_of(asked: Asked, session: str) -> bytes:
+    """The gzipped body of a submission; `preserve` and the rest as the worker reads them. The
+    session begins with it: what the job claims to have saved is bounded by the time since."""
+    graph = base64.b64encode(asked.graph).decode()
+    document = {**asked.meta, "graph": graph, "session": session}
     return gzip.compress(json.dumps(document).encode(), 6)
 
 
@@ -259,7 +261,8 @@ class Gateway:
     def _ask(self, asked: Asked) -> None:
         try:
             if not asked.key:
-                answer = self._call("POST", "/v1/graphs", body_of(asked), ANSWER_BYTES)
+                body = body_of(asked, self._outbox.session)
+                answer = self._call("POST", "/v1/graphs", body, ANSWER_BYTES)
             else:
                 limit = min(client.MAX_BYTES, int(cache.SHARE * self._config.cache_limit))
                 asked.cached = asked.cached or self._cached(asked)

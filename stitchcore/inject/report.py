@@ -45,7 +45,7 @@ class Outbox:
     """Reports that wait. Any thread adds; one thread takes with `first` and `sent`."""
 
     def __init__(self, nonce: int) -> None:
-        self._session = f"{nonce:016x}"
+        self.session = f"{nonce:016x}"
         self._number = 0
         self._events: Deque[Report] = deque(maxlen=KEPT_EVENTS)
         self._savings: Dict[str, Report] = {}
@@ -61,7 +61,7 @@ class Outbox:
         document = {field: fields[field] for field in known if fields.get(field) is not None}
         with self._lock:
             self._number += 1
-            document.update(session=self._session, seq=self._number, graph=graph)
+            document.update(session=self.session, seq=self._number, graph=graph)
             if name is not None:
                 self._events.append(Report(EVENTS, {**document, "type": name}))
             else:

@@ -111,7 +111,12 @@ def test_graph_out_artifact_in(tmp_path: Path, key: Any, public_key: str) -> Non
         artifact = job.source.fetch(KEY, DIGEST)
         assert artifact.libraries == (b"code",) and artifact.key == KEY
         assert server.paths() == ["POST /v1/graphs", f"GET /v1/artifacts/{'b' * 64}"]
-        assert server.asked[0].document == {**META, "graph": "Z3JhcGg="}
+        document = dict(server.asked[0].document)
+        session = document.pop("session")
+        assert document == {**META, "graph": "Z3JhcGg="}
+        job.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
+        wait_for(lambda: len(server.asked) == 3)
+        assert server.asked[2].document["session"] == session, "one session from the first call on"
         with pytest.raises(reasons.Refused):
             job.source.fetch(KEY, "e" * 64)
         assert job.complaints == []

@@ -116,7 +116,7 @@ def test_a_stale_holder_writes_nothing(service: Service) -> None:
     new.pending("start")
     for write in (
         lambda: old.pending("build"),
-        lambda: old.ready("k", {}),
+        lambda: old.ready("k", 1.0, {}),
         lambda: old.refused(Refusal("s", Reason.SLOWER), {}),
     ):
         with pytest.raises(Refused) as caught:

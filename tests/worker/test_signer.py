@@ -47,8 +47,30 @@ def test_what_holds_is_signed_published_and_answered(signer: Signer) -> None:
     found = answer(signer.store)
     assert (found["status"], found["key"], found["token"]) == ("ready", made.key, 7)
     assert found["spent"] == {"compile": 2.0, "measure": 1.0}
+    assert found["ratio"] == 1.0, "its report has no timed region"
     assert not signer.store.list(unsigned.FOLDER)
     assert run_once(signer) == {}
+
+
+def test_the_answer_carries_what_the_worker_measured(signer: Signer) -> None:
+    made = artifact()
+    regions = [
+        {"stitched": True, "proof": {"ratio": [0.8, 0.9, 1.0]}},
+        {"stitched": True, "proof": {"ratio": [0.5, 0.6, 0.7]}},
+        {"stitched": False, "proof": {"ratio": [0.1, 0.2, 0.3]}},
+    ]
+    report = {"report.json": json.dumps({"regions": regions}).encode()}
+    uploaded(signer.store, Unsigned(made.key, {**made.files, **report}))
+    assert run_once(signer) == {made.key: "signed"}
+    assert answer(signer.store)["ratio"] == 2.0
+
+
+@pytest.mark.parametrize("report", ["", "[]", '{"regions": [1]}', "[" * 100_000, '{"regions": 3}'])
+def test_a_report_that_says_nothing_readable_is_refused(signer: Signer, report: str) -> None:
+    made = artifact()
+    uploaded(signer.store, Unsigned(made.key, {**made.files, "report.json": report.encode()}))
+    assert run_once(signer) == {made.key: "bad_artifact"}
+    assert not signer.store.list("artifacts")
 
 
 def changed(**files: bytes) -> Callable[[], Unsigned]:

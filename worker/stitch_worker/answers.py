@@ -48,11 +48,16 @@ class Answers:
         self._write({**answer, "spent": dict(spent), "units": dict(units or {})})
 
     def ready(
-        self, key: str, spent: Mapping[str, float], units: Mapping[str, int] | None = None
+        self,
+        key: str,
+        ratio: float,
+        spent: Mapping[str, float],
+        units: Mapping[str, int] | None = None,
     ) -> None:
-        """The artifact `key` is published. Raises Refused as above."""
+        """The artifact `key` is published, and speeds a step up by `ratio` at most. Raises Refused
+        as above."""
         cost = {"spent": dict(spent), "units": dict(units or {})}
-        self._write({"status": "ready", "key": key, **cost})
+        self._write({"status": "ready", "key": key, "ratio": round(ratio, 4), **cost})
 
     def _write(self, answer: Mapping[str, Any]) -> None:
         current = self._store.read_answer(self._key) or {}

@@ -28,6 +28,7 @@ from stitchcore import isolate
 from stitchcore.artifact import package
 from stitchcore.artifact.keys import code_version
 from stitchcore.artifact.package import Unsigned
+from stitchcore.artifact.ratio import stored_ratio
 from stitchcore.artifact.store import Store
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason, Refusal, Refused
@@ -118,7 +119,7 @@ def _process(service: Service, key: str, answers: Answers, keeper: Keeper) -> st
     if job.artifact in revoked(service.store):
         raise Refused(job.artifact[:16], Reason.REVOKED, "it is on the revocation list")
     if package.exists(service.store, job.artifact):
-        answers.ready(job.artifact, {})
+        answers.ready(job.artifact, stored_ratio(service.store, job.artifact), {})
         return "ready"
     if unsigned.waiting(service.store, job.artifact):
         answers.pending("sign")

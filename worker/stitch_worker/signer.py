@@ -38,6 +38,7 @@ from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact import package, sign
 from stitchcore.artifact.check import KEY, check_files
 from stitchcore.artifact.keys import artifact_key, settings_text
+from stitchcore.artifact.ratio import REPORT, step_ratio, stored_ratio
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
 
@@ -85,7 +86,7 @@ def _handle(signer: Signer, key: str) -> str:
             raise Refused(key, Reason.BAD_ARTIFACT, str(error)) from error
         _sign(signer, key, origin)
         outcome = "signed"
-        _answer(store, origin, key, None)
+        _answer(store, origin, key, stored_ratio(store, key))
     except Refused as refused:
         if refused.refusal.reason is Reason.STORE_UNREADABLE:
             raise
@@ -97,16 +98,17 @@ def _handle(signer: Signer, key: str) -> str:
     return outcome
 
 
-def _answer(store: Store, origin: Origin, key: str, refused: Refused | None) -> None:
-    """Ready is a fact whoever holds the lease by now. A refusal is told unless a later worker is
-    building anew; one that only saw the artifact wait ("sign") is not coming back for it."""
+def _answer(store: Store, origin: Origin, key: str, became: Refused | float) -> None:
+    """The answer of a refused artifact, or of a signed one with its ratio. Ready is a fact whoever
+    holds the lease by now. A refusal is told unless a later worker is building anew; one that only
+    saw the artifact wait ("sign") is not coming back for it."""
     current = store.read_answer(origin.request)
     later = token_of(current) > origin.token and (current or {}).get("stage") != "sign"
     answers = Answers(store, origin.request, max(origin.token, token_of(current)))
-    if refused is None:
-        answers.ready(key, origin.spent, origin.units)
+    if not isinstance(became, Refused):
+        answers.ready(key, became, origin.spent, origin.units)
     elif not later:
-        answers.refused(refused.refusal, origin.spent, origin.units)
+        answers.refused(became.refusal, origin.spent, origin.units)
 
 
 def _sign(signer: Signer, key: str, origin: Origin) -> None:
@@ -128,6 +130,7 @@ def _sign(signer: Signer, key: str, origin: Origin) -> None:
     except (ValueError, KeyError, TypeError) as error:
         raise Refused("meta.json", Reason.PARSE_ERROR, repr(error)) from error
     manifest = check_files(key, files, expected)
+    step_ratio(files.get(REPORT, b""), files[package.MANIFEST])  # the answer needs it
     recomputed = artifact_key(
         manifest.digest,
         "",

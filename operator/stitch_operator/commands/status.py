@@ -1,4 +1,5 @@
-"""`stitch status KEY`: where a graph stands at a gateway, by its request's or artifact's key.
+"""`stitch status KEY`: where a graph stands at a gateway, by the key of its request or artifact, or
+by its canonical digest, as the job's own lines and reports name it.
 
 Exit codes: 0 ready, 1 refused, 3 pending, 2 anything else. The gateway, token and CA are those a
 job is given: STITCH_GATEWAY, STITCH_TOKEN_FILE, STITCH_CA.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from stitchcore.artifact.store import Store
 from stitchcore.errors import Reason, Refused
 
-MANIFEST, SIGNATURE, REPORT = "manifest.json", "manifest.sig", "report.json"
+MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 MOST_FILES = 256
 MOST_BYTES = 512 * 2**20
@@ -62,26 +62,6 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     member.size = len(data)
     member.mode = 0o444
     tar.addfile(member, io.BytesIO(data))
-
-
-def measured_ratio(store: Store, key: str) -> float:
-    """How many times faster than the original the worker measured the artifact to be, at most.
-
-    A step is sped up by no more than its best region, so that is the bound: the lower end of the
-    regions' measured stitched/original intervals. Where none was timed, the manifest's estimate.
-    Raises Refused(STORE_UNREADABLE); 1.0 where the artifact says nothing.
-    """
-    try:
-        regions = json.loads(store.read("artifacts", key, REPORT)).get("regions", ())
-        proofs = [one.get("proof") or {} for one in regions if one.get("stitched")]
-        lows = [float(proof["ratio"][0]) for proof in proofs if proof.get("ratio")]
-        if lows and min(lows) > 0:
-            return max(1.0, 1 / min(lows))
-        expect = json.loads(store.read("artifacts", key, MANIFEST)).get("expect", {})
-        before, after = expect.get("seconds_before", 0), expect.get("seconds_after", 0)
-        return max(1.0, float(before / after)) if before > 0 and after > 0 else 1.0
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Refused(key, Reason.BAD_ARTIFACT, f"its report: {error!r}") from error
 
 
 class Archives:

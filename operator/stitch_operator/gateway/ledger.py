@@ -124,6 +124,15 @@ class Ledger:
         ).fetchone()
         return Known(*found) if found else None
 
+    def latest(self, namespace: str, digest: str) -> str | None:
+        """Key of the request that `namespace` handed in last for a graph of this digest."""
+        found = self._db.execute(
+            "SELECT request FROM submissions WHERE namespace = ? AND digest = ? "
+            "ORDER BY time DESC LIMIT 1",
+            (namespace, digest),
+        ).fetchone()
+        return str(found[0]) if found else None
+
     def request(self, request: str) -> Known | None:
         """A request by its key, whoever handed it in."""
         columns = "request, digest, target, tf, enqueued, attempts, artifact, ratio"

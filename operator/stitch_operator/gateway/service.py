@@ -30,6 +30,7 @@ from stitch_operator.gateway.records import SubmitGraph
 from stitch_operator.gateway.standing import Next, Situation, Standing, crashed, decide, tell
 from stitch_operator.gateway.trust import Trust
 from stitchcore.artifact.keys import code_version, content_key, request_key
+from stitchcore.artifact.ratio import HIGHEST, stored_ratio
 from stitchcore.artifact.store import Store
 from stitchcore.queues import queue_name
 
@@ -156,8 +157,17 @@ class Service:
         return await self._standing(identity, key, submitted=True)
 
     async def standing(self, identity: Identity, key: str) -> Standing:
-        """Where the request stands whose key, or whose artifact's key, is `key`."""
-        return await self._standing(identity, key)
+        """Where the request stands whose key, artifact's key or canonical digest is `key`; of
+        several of one digest, the one handed in last."""
+        try:
+            return await self._standing(identity, key)
+        except Rejected as rejected:
+            if rejected.problem is not Problem.NOT_FOUND:
+                raise
+            latest = await self.ledger(self.parts.ledger.latest, identity.namespace, key)
+            if latest is None:
+                raise
+            return await self._standing(identity, latest)
 
     async def artifact(self, identity: Identity, key: str) -> tuple[str, Archive] | Standing:
         """An artifact's key and archive, else where its request stands."""
@@ -283,12 +293,12 @@ class Service:
 
     def _ratio(self, answer: Mapping[str, Any]) -> float:
         said = answer.get("ratio")
-        if isinstance(said, int | float) and said > 0:
-            return float(said)
+        if isinstance(said, int | float) and said >= 1:
+            return min(float(said), HIGHEST)
         key = str(answer["key"])
         if not self.parts.store.exists("artifacts", key, archive.SIGNATURE):
             return 1.0
-        return archive.measured_ratio(self.parts.store, key)
+        return stored_ratio(self.parts.store, key)
 
     def _tell_once(self, namespace: str, standing: Standing) -> None:
         """Count a refusal once per namespace and graph, however often it is asked for."""

@@ -258,3 +258,16 @@ def test_paths_and_methods_that_are_not_there_are_problems(running: Running) -> 
     assert answer.headers["allow"] == "POST"
     assert running.get("/v1/artifacts/..%2f..%2fetc").status_code in (400, 404)
     assert running.get(f"/v1/artifacts/{'g' * 64}").status_code == 400
+
+
+def test_a_graph_is_found_by_its_digest_among_ones_own(running: Running) -> None:
+    digest, request = key_of(graph())
+    assert running.get(f"/v1/graphs/{digest}").status_code == 404
+    running.submit(graph())
+    other = running.submit(graph(), "bob", xla=True).json()["request"]
+    assert other != request
+    assert running.get(f"/v1/graphs/{digest}").json()["request"] == request
+    assert running.get(f"/v1/graphs/{digest}", "bob").json()["request"] == other
+    assert running.get(f"/v1/artifacts/{digest}").status_code == 404
+    latest = running.submit(graph(), deterministic=True).json()["request"]
+    assert running.get(f"/v1/graphs/{digest}").json()["request"] == latest

@@ -115,6 +115,26 @@ def test_the_best_regions_measurement_bounds_savings(running: Running) -> None:
     assert running.post("/v1/savings", savings(about, 1, 56 * SECOND)).status_code == 200
 
 
+@pytest.mark.parametrize(("said", "most"), [(1.2, 1.5), (1e300, None), (0.5, 1.25), ("x", 1.25)])
+def test_the_answers_ratio_comes_first(running: Running, said: object, most: float | None) -> None:
+    digest, request = key_of(graph())
+    running.submit(graph())
+    regions = [{"stitched": True, "proof": {"ratio": [1.0, 1.0, 1.0]}}]
+    report = json.dumps({"regions": regions}).encode()
+    publish(running.store, request, report=report, ratio=said)
+    running.forget()
+    running.submit(graph())
+    running.forget()
+    about = {"session": "s1", "graph": digest, "key": KEY}
+    if most is not None:
+        beyond = savings(about, 1, round((most - 0.99) * 100) * SECOND)
+        assert running.post("/v1/savings", beyond).status_code == 422
+        within = savings(about, 1, round((most - 1.01) * 100) * SECOND)
+        assert running.post("/v1/savings", within).status_code == 200
+    known = running.service.parts.ledger.request(request)
+    assert known is not None and known.ratio is not None and known.ratio <= 1e6
+
+
 def test_without_an_interval_nothing_is_counted(running: Running) -> None:
     about = ready(running)
     running.post("/v1/savings", savings(about, 1, 10 * SECOND, interval=None))

@@ -77,9 +77,11 @@ def test_what_it_prints_is_what_a_client_needs(
             assert answer.json()["trust"]["public_keys"] == [said["STITCH_PUBLIC_KEYS"]]
         for name in NAMES:
             monkeypatch.setenv(name, said[name])
-        _, request = support.key_of(support.graph())
-        found = CliRunner().invoke(stitch, ["status", request, "--json"])
-        assert (found.exit_code, json.loads(found.output)["status"]) == (3, "pending")
+        digest, request = support.key_of(support.graph())
+        for name in (request, digest):
+            found = CliRunner().invoke(stitch, ["status", name, "--json"])
+            told = json.loads(found.output)
+            assert (found.exit_code, told["status"], told["key"]) == (3, "pending", request)
         found = CliRunner().invoke(stitch, ["status", "0" * 64])
         assert (found.exit_code, "handed in no graph" in found.output) == (2, True)
         pids = list(said["pids"].values())
