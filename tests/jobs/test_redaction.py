@@ -6,14 +6,56 @@ a gateway gets is in tests/inject/test_redact.py.
 
 from __future__ import annotations
 
+import base64
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.jobs import judge as judges
 
-SECRETS = {"weights": b"CanaryWeightsOfTheUser__", "text": b"CanaryTextOfTheUser"}
+WEIGHTS, TEXT = b"CanaryWeightsOfTheUser__", b"CanaryTextOfTheUser"  # scripts/canaries.py
 NAME = b"CanaryName"
+
+
+def forms(secret: bytes) -> list[re.Pattern[bytes]]:
+    """How a secret may stand in a file: as it is, in base64 wherever it begins in what was
+    encoded (characters that its neighbours share are left out), in hexadecimal, spaced out."""
+    found = [secret, secret.hex().encode(), secret.hex().upper().encode()]
+    found.append(secret.decode().encode("utf-16-le"))
+    for offset in range(3):
+        text = base64.b64encode(b"\0" * offset + secret + b"\0\0")
+        found.append(text[-(-8 * offset // 6) : (offset + len(secret)) * 8 // 6])
+    return [re.compile(re.escape(one)) for one in found]
+
+
+def numbers(values: np.ndarray) -> list[re.Pattern[bytes]]:
+    """How floats stand in text: their first six digits and their exponent."""
+    found = []
+    for value in values:
+        digits, _, exponent = f"{value:.8e}".partition("e+")
+        found.append(re.compile(rf"{re.escape(digits[:7])}\d*[eE]\+?{exponent}".encode()))
+    return found
+
+
+SECRETS = [*forms(WEIGHTS), *forms(TEXT), *numbers(np.frombuffer(WEIGHTS, np.float32))]
+
+
+def is_told(data: bytes) -> bool:
+    return any(one.search(data) for one in SECRETS)
+
+
+@pytest.mark.parametrize("secret", [WEIGHTS, TEXT])
+def test_the_scan_finds_every_form(secret: bytes) -> None:
+    assert not is_told(b"Canary, WeightsOfTheUser, 2.7e+20 and the Text")
+    assert is_told(b"some " + secret + b" more") and is_told(secret.hex().encode())
+    for before in (b"", b"a", b"ab", b"abc"):
+        assert is_told(base64.b64encode(before + secret)), before
+        assert is_told(base64.b64encode(before + secret + b"and more")), before
+    values = np.frombuffer(WEIGHTS, np.float32)
+    assert is_told(f"constant({{{values[2]!r}}})".encode())
+    assert is_told(f"f32[6] constant({{1, {float(values[0]):.9g}, 2}})".encode())
 
 
 @pytest.mark.slow
@@ -25,11 +67,10 @@ def test_weights_and_text_are_nowhere(tmp_path: Path) -> None:
     )
     assert judges.stitched_steps(record), record.lines
     files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
-    assert {"requests", "artifacts", "answers", "sessions"} <= {
+    assert {"requests", "artifacts", "answers", "sessions", "dump"} <= {
         part for path in files for part in path.parts
     }
     held = {path: path.read_bytes() for path in files}
-    for secret in SECRETS.values():
-        assert not [str(path) for path, data in held.items() if secret in data]
-        assert secret.decode() not in record.out.joinpath("stderr.txt").read_text()
+    held[record.out / "stderr.txt"] = record.out.joinpath("stderr.txt").read_bytes()
+    assert not [str(path) for path, data in held.items() if is_told(data)]
     assert any(NAME in data for data in held.values()), "the scan finds what is there"
