@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.jobs import update as updates
-from tests.jobs.state import State, Step, Verdict, after_one_step
+from tests.jobs.state import State, Step, Verdict, after_one_step, least_accurate, ulp_away
 from tests.jobs.update import Adam
 
 ADAM = Adam(scale=1e-3 * np.sqrt(1e-3) / 0.1, beta_1=0.9, beta_2=0.999, epsilon=1e-8)
@@ -209,6 +209,45 @@ def test_each_run_is_judged_against_its_own_decisions() -> None:
     assert not Verdict(forced).wrong
     again = Step(run([1.5 * g for g in noisy(3)]), moved)
     assert Verdict(after_one_step(again, theirs, ADAM, initial())).wrong
+
+
+def together(seed: int) -> list[np.ndarray]:
+    """Gradients whose elements err together: a single rounding upstream, weighted."""
+    random = np.random.default_rng(seed)
+    return [g + 1e-8 * random.standard_normal() * (1 + 0.1 * g / 4e-3) for g in gradients()]
+
+
+def test_errors_of_one_rounding_are_drawn_again() -> None:
+    exact = run(gradients(), np.float64)
+    draws = [Step(run(together(seed)), exact) for seed in range(29, 34)]
+    ours = [Step(run(together(seed)), exact) for seed in range(34, 64)]
+    once = [Verdict(after_one_step(one, draws[0], ADAM, initial())).wrong for one in ours]
+    again = least_accurate(draws)
+    redrawn = [Verdict(after_one_step(one, again, ADAM, initial())).wrong for one in ours]
+    assert sum(map(bool, redrawn)) < sum(map(bool, once)) > 0
+    biased = [g + 2e-7 for g in together(34)]
+    for gradient in (biased, [1.5 * g for g in together(34)]):
+        mutant = Step(run(gradient), exact)
+        assert set(Verdict(after_one_step(mutant, again, ADAM, initial())).wrong) >= {
+            f"gradient_{i:03d}" for i in range(COUNT)
+        }
+
+
+def test_the_least_accurate_draw_is_chosen_by_array() -> None:
+    exact = {"a": np.zeros(3), "b": np.zeros(3), "n": np.asarray(1), "e": np.zeros(0)}
+    one = Step({**exact, "a": np.full(3, 2.0), "b": np.full(3, 1.0)}, exact)
+    two = Step({**exact, "a": np.full(3, -1.0), "b": np.full(3, -3.0)}, exact)
+    made = least_accurate([one, two])
+    assert list(made.arrays) == list(exact)
+    assert made.arrays["a"] is one.arrays["a"] and made.arrays["b"] is two.arrays["b"]
+
+
+def test_a_start_an_ulp_away() -> None:
+    given = {"w": np.array([0.0, 1.0, -3.0], np.float32), "i": np.asarray(7)}
+    moved = ulp_away(given, 0)
+    assert moved["i"] is given["i"] and moved["w"].dtype == np.float32 and moved["w"][0] == 0
+    assert np.all(np.abs(moved["w"] - given["w"])[1:] <= np.spacing(np.abs(given["w"][1:])))
+    assert np.all(moved["w"][1:] != given["w"][1:])
 
 
 # ---- records that cannot be judged -------------------------------------------------------------
