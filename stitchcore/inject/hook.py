@@ -72,7 +72,7 @@ class Hook:
         self._swapper = swapper.Swapper(config, native, self._events, self._disable)
         self._savings_due = time.monotonic() + SAVINGS_SECONDS
         self._wake = threading.Event()
-        self._ended = False
+        self._ended = self._unwatched = False
 
     def start(self) -> None:
         swap.install_functions(self._caller, self._choose, self._after_first_call, self._failed)
@@ -83,14 +83,19 @@ class Hook:
         atexit.register(self._end)
 
     def _choose(self, caller: Hashable) -> Tuple[bool, Hashable]:
-        instance = self._instances.get(caller)
-        if instance is None:
+        """Called in the user's own calls; never raises."""
+        try:
+            instance = self._instances.get(caller)
+            if instance is None:
+                return False, caller
+            if instance.lifted is not None:
+                stitched = bool(instance.arm[0] == STITCHED)
+                self._plugin.pass_step(instance.step, int(stitched))
+                return stitched, instance.lifted if stitched else caller
+            return instance.marked(), caller
+        except Exception as error:
+            self._failed_itself(error)
             return False, caller
-        if instance.lifted is not None:
-            stitched = bool(instance.arm[0] == STITCHED)
-            self._plugin.pass_step(instance.step, int(stitched))
-            return stitched, instance.lifted if stitched else caller
-        return instance.marked(), caller
 
     def _say(self, reason: str, detail: str = "") -> None:
         """The one line a job may see; only the first is printed, events hold the rest."""
@@ -109,18 +114,21 @@ class Hook:
             if reason not in QUIET:
                 self._say(reason, detail)
 
+    def _failed_itself(self, error: Exception) -> None:
+        self._refuse("", reasons.HOOK_ERROR, f"{type(error).__name__}: {error}")
+
     # Graphs
 
     def on_graph(self, data: bytes, item: int) -> Optional[bytes]:
         """Called by Grappler in any thread; never raises."""
-        if os.getpid() != self._process or self._ended:
+        if os.getpid() != self._process or self._ended or self._unwatched:
             return None
         try:
             return self._answer(data, item)
         except reasons.Refused as error:
             self._refuse("", error.reason, error.detail)
         except Exception as error:
-            self._refuse("", reasons.HOOK_ERROR, f"{type(error).__name__}: {error}")
+            self._failed_itself(error)
         return None
 
     def _answer(self, data: bytes, item: int) -> Optional[bytes]:
@@ -299,7 +307,7 @@ class Hook:
         except reasons.Refused as error:
             self._refuse("", error.reason, error.detail)
         except Exception as error:
-            self._refuse("", reasons.HOOK_ERROR, f"{type(error).__name__}: {error}")
+            self._failed_itself(error)
 
     def _bare_instance(self, context: Any, name: bytes, definition: Any) -> Instance:
         """For a function that is one XLA program: its stitched arm calls the lifted copy."""
@@ -354,7 +362,7 @@ class Hook:
             for found in self._follower.raised(programs, instance if stitched else None, error):
                 self._disable(found, reasons.KERNEL_FAILED, str(found.failure))
         except Exception as own:
-            self._refuse("", reasons.HOOK_ERROR, f"{type(own).__name__}: {own}")
+            self._failed_itself(own)
 
     # Beside the job
 
@@ -363,7 +371,10 @@ class Hook:
             try:
                 self._tick()
             except Exception as error:
-                self._refuse("", reasons.HOOK_ERROR, f"{type(error).__name__}: {error}")
+                self._failed_itself(error)
+                self._unwatched = True  # and so no further step is swapped
+                for found in list(self._programs.values()):
+                    self._disable(found, reasons.HOOK_ERROR, "the watcher has failed")
                 return
             self._wake.wait(POLL_SECONDS)
 
@@ -392,23 +403,26 @@ class Hook:
             return
         self._ended = True
         self._wake.set()
-        instances = list(self._instances.values())
-        for instance in instances:
-            self._follower.follow(instance)
-        programs = list(self._programs.values())
-        self._follower.charge(programs)
-        self._follower.finish(programs, instances)
-        self._follower.report_savings(instances)
-        for found, whole in self._follower.totals(instances):
-            if not whole.measured:
-                detail = f"{whole.steps} stitched steps, {whole.pairs} pairs"
-                self._refuse(found.reported, reasons.UNMEASURED, detail)
-        steps = self._follower.step_figures(instances)
-        self._events.write("end", counters=self._plugin.counters(), steps=steps)
-        self._source.finish()
-        pending = [p for p in self._programs.values() if not p.ready and p.reason is None]
-        if pending and self._config.mode == "optimize":
-            self._say(reasons.NO_ARTIFACT, "none arrived before the end of the run")
+        try:
+            instances = list(self._instances.values())
+            for instance in instances:
+                self._follower.follow(instance)
+            programs = list(self._programs.values())
+            self._follower.charge(programs)
+            self._follower.finish(programs, instances)
+            self._follower.report_savings(instances)
+            for found, whole in self._follower.totals(instances):
+                if not whole.measured:
+                    detail = f"{whole.steps} stitched steps, {whole.pairs} pairs"
+                    self._refuse(found.reported, reasons.UNMEASURED, detail)
+            steps = self._follower.step_figures(instances)
+            self._events.write("end", counters=self._plugin.counters(), steps=steps)
+            self._source.finish()
+            pending = [p for p in self._programs.values() if not p.ready and p.reason is None]
+            if pending and self._config.mode == "optimize":
+                self._say(reasons.NO_ARTIFACT, "none arrived before the end of the run")
+        except Exception as error:
+            self._failed_itself(error)
 
 
 def install() -> None:
