@@ -60,6 +60,14 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.DIGEST_MISMATCH: "what was asked for is not what its key says",
     Reason.QUARANTINED: "building it ended the compiler's process twice",
     Reason.LEASE_LOST: "another worker took over while this one was building",
+    Reason.GATEWAY_UNREACHABLE: "the gateway gave no whole answer within its deadline",
+    Reason.GATEWAY_UNTRUSTED: "the gateway's certificate is another's, or not signed by STITCH_CA",
+    Reason.GATEWAY_DENIED: "there is no token for the gateway, or it does not take it",
+    Reason.GATEWAY_ERROR: "the gateway answered with what its contract does not know",
+    Reason.REVOKED: "the artifact was taken back",
+    Reason.CACHE_FULL: "the artifact does not fit into the job's cache (STITCH_CACHE_LIMIT)",
+    Reason.UNMEASURED: "too few blocks of steps were timed to claim anything",
+    Reason.IMPLAUSIBLE: "the gateway does not believe the report, and did not count it",
 }
 """One sentence each, after "because"."""
 

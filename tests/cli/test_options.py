@@ -28,6 +28,7 @@ def test_every_documented_variable_is_read() -> None:
             return None
 
     options.read(Spy())
+    options.broker_url(Spy())
     assert {name for name in read if name.startswith("STITCH_")} == documented
 
 

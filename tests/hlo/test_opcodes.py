@@ -23,7 +23,7 @@ ELEMENTWISE = [record for record in op.OPCODES.values() if record.kind == "eleme
 def test_record_is_complete(record: op.Opcode) -> None:
     assert record.dtypes and record.dtypes <= set(DTYPES)
     assert record.flops >= 0 and record.ulp >= 0 and record.domain[0] < record.domain[1]
-    special = {"number", "value", "ratio", "unique", "text", "branch_computations"}
+    special = {"number", "value", "ratio", "unique", "text", "message", "branch_computations"}
     for name in record.attributes:
         assert name in attributes.CODECS or name in attributes.COMPUTATIONS | special
     if record.kind == "elementwise":
@@ -49,7 +49,7 @@ def test_identity_is_neutral(name: str, dtype: str) -> None:
 _WORDS_WITH_OTHER_MEANINGS = frozenset(
     # attribute names and fields of HLO text, the element type of tuples, and English
     {"select", "scatter", "slice", "domain", "constant", "add", "map", "reduce", "parameter"}
-    | {"pad", "tuple"}
+    | {"pad", "tuple", "check"}
 )
 
 

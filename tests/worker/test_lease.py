@@ -69,9 +69,10 @@ class LeaseMachine(RuleBasedStateMachine):
         if self.given:
             lease = self.given[-1 - which % len(self.given)]
             self.leases.release(lease)
+            if self.holder is lease or lease.token == self.last:  # expired, and nobody's since
+                self.released(lease)
             if self.holder is lease:
                 self.holder = None
-                self.released(lease)
 
     def released(self, lease: Lease) -> None:
         del lease

@@ -71,7 +71,7 @@ def test_redis_that_loses_all_data_loses_no_graph(cluster: Cluster) -> None:
     cluster.signer()
     for key in keys:
         cluster.enqueue(key)
-    wait_for(lambda: any(cluster.stage(key) == "lower" for key in keys), LONG, "a stage")
+    wait_for(lambda: any(cluster.stage(key) != "None" for key in keys), LONG, "a stage")
     cluster.redis.kill()
     cluster.redis.start()
     for key in keys:
