@@ -10,11 +10,14 @@ import os
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stitchcore.artifact import sign
 from tests.inject import handmade, jobs
 from tests.inject import https_gateway as gateways
 from tests.inject.https_gateway import Asked, Reply, Server
@@ -105,9 +108,45 @@ def run(
     return jobs.Run(done.returncode, losses, lines, events)
 
 
-@functools.cache
+MOST_STEPS = 400
+
+
 def untouched(count: int, version: str = "2.21") -> list[float]:
-    return jobs.run(jobs.python_of(version), "function_step.py", count).losses
+    """Losses of the first `count` steps without us."""
+    losses = _untouched(version)
+    assert len(losses) == MOST_STEPS >= count
+    return losses[:count]
+
+
+@functools.cache
+def _untouched(version: str) -> list[float]:
+    return jobs.run(jobs.python_of(version), "function_step.py", MOST_STEPS).losses
+
+
+class Cases:
+    """Jobs whose times nobody looks at, two at a time: most of each is TensorFlow's import."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pool = ThreadPoolExecutor(max_workers=2)
+        self._started: dict[str, Future[jobs.Run]] = {}
+        self.key_file = folder / "key"
+        self.public_key = sign.public_hex(sign.load_or_create_key(self.key_file))
+
+    def start(self, names: Iterable[str], case: Callable[[Cases, str, Path], jobs.Run]) -> None:
+        for name in names:
+            if name not in self._started:
+                (self._folder / name).mkdir()
+                job = self._pool.submit(case, self, name, self._folder / name)
+                self._started[name] = job
+
+    def done(self, name: str) -> jobs.Run:
+        return self._started[name].result(timeout=500)
+
+
+@pytest.fixture(scope="module")
+def cases(native: Path, tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    return Cases(tmp_path_factory.mktemp("cases"))
 
 
 @pytest.mark.slow
@@ -140,9 +179,9 @@ def test_the_same_graph_saves_nothing_also_with_a_slow_first_epoch(
     """The bar of an A/A artifact: zero lies within the interval."""
     answers = HandmadeGateway(tmp_path / "store", key_file, "same")
     with gateways.serve(tmp_path / "g", answers) as server:
-        done = run(server, tmp_path / "cache", public_key, 900, 300, script="slow_epoch.py")
+        done = run(server, tmp_path / "cache", public_key, 700, 200, script="slow_epoch.py")
     assert done.code == 0 and done.lines == [], done.lines
-    assert done.losses == jobs.run(jobs.python_of("2.21"), "slow_epoch.py", 900, 0).losses
+    assert done.losses == jobs.run(jobs.python_of("2.21"), "slow_epoch.py", 700).losses
     last = saved_of(answers)
     low, high = last["interval"]
     assert last["pairs"] >= 6 and last["key"] == answers.digest and last["devices"] >= 1
@@ -209,14 +248,17 @@ BROKEN = {
 }
 
 
+def given_a_bad_artifact(cases: Cases, behaviour: str, folder: Path) -> jobs.Run:
+    answers = HandmadeGateway(folder / "store", cases.key_file, behaviour)
+    with gateways.serve(folder / "g", answers) as server:
+        return run(server, folder / "cache", cases.public_key, 100, 0.02)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("behaviour", BROKEN)
-def test_a_bad_artifact_leaves_the_job_as_it_was(
-    behaviour: str, native: Path, tmp_path: Path, key_file: Path, public_key: str
-) -> None:
-    answers = HandmadeGateway(tmp_path / "store", key_file, behaviour)
-    with gateways.serve(tmp_path / "g", answers) as server:
-        done = run(server, tmp_path / "cache", public_key, 100, 0.02)
+def test_a_bad_artifact_leaves_the_job_as_it_was(behaviour: str, cases: Cases) -> None:
+    cases.start(BROKEN, given_a_bad_artifact)
+    done = cases.done(behaviour)
     assert done.code == 0 and done.losses == untouched(100)
     assert BROKEN[behaviour] in done.lines[0] and len(done.lines) == 1
     assert "swap_begin" not in done.kinds()
@@ -294,16 +336,22 @@ GATEWAYS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [*GATEWAYS, "nobody"])
-def test_a_bad_gateway_leaves_the_job_bit_identical(
-    how: str, native: Path, tmp_path: Path, public_key: str
-) -> None:
-    said = {"lies": "gateway_error", "nobody": "gateway_unreachable"}
-    with gateways.serve(tmp_path / "g", lambda _: GATEWAYS[how]) as server:
-        if how == "nobody":
+NOBODY = "nobody"
+
+
+def given_a_bad_gateway(cases: Cases, how: str, folder: Path) -> jobs.Run:
+    with gateways.serve(folder / "g", lambda _: GATEWAYS[how]) as server:
+        if how == NOBODY:
             server.url = "https://127.0.0.1:9"
-        done = run(server, tmp_path / "cache", public_key, 100, 0.01)
+        return run(server, folder / "cache", cases.public_key, 100, 0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [*GATEWAYS, NOBODY])
+def test_a_bad_gateway_leaves_the_job_bit_identical(how: str, cases: Cases) -> None:
+    said = {"lies": "gateway_error", NOBODY: "gateway_unreachable"}
+    cases.start([*GATEWAYS, NOBODY], given_a_bad_gateway)
+    done = cases.done(how)
     assert done.code == 0 and done.losses == untouched(100)
     assert len(done.lines) == 1 and said.get(how, "no_artifact") in done.lines[0], done.lines
 

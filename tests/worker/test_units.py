@@ -297,10 +297,10 @@ def two_layers(rows: int, head: bool) -> Any:
 
     graph = tf.Graph()
     with graph.as_default():
-        x = tf.compat.v1.placeholder(tf.float32, [2048, 512], name="x" if head else "input")
-        y = tf.compat.v1.placeholder(tf.float32, [2048, 512], name="y" if head else "other")
+        x = tf.compat.v1.placeholder(tf.float32, [512, 256], name="x" if head else "input")
+        y = tf.compat.v1.placeholder(tf.float32, [512, 256], name="y" if head else "other")
         z = tf.nn.relu(x * y + 1.5, name="a" if head else "b") - y * 0.25
-        w = tf.compat.v1.placeholder(tf.float32, [rows, 512], name="w")
+        w = tf.compat.v1.placeholder(tf.float32, [rows, 256], name="w")
         last = tf.tanh(w) * 2.0 + w if head else tf.exp(w * 0.5) - w * 3.0
         product = tf.linalg.matmul(z * z, last, transpose_b=True)
         tf.identity(product, name="result")
@@ -336,9 +336,9 @@ def counts(service: Service, graph: Any, **meta: Any) -> dict[str, int]:
 
 def test_equal_layers_of_different_graphs_are_compiled_once(service: Service) -> None:
     scope = "cd" * 32
-    first = counts(service, two_layers(1024, True), scope=scope)
+    first = counts(service, two_layers(256, True), scope=scope)
     assert first["miss"] >= 2 and "hit" not in first
-    second = counts(service, two_layers(1024, False), scope=scope)
+    second = counts(service, two_layers(256, False), scope=scope)
     assert second["hit"] >= 1 and second["miss"] >= 1
     kept = service.store.list(units.FOLDER, scope)
     assert len(kept) == first["miss"] + second["miss"]

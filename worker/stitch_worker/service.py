@@ -167,7 +167,7 @@ def _compile(service: Service, job: Job, known: Attempts, answers: Answers, keep
         answers.pending(stage, done, total, spent=dict(spent.seconds))
         service.told(stage, key)
 
-    service.told("compile", key)
+    service.told("begin", key)
     log = service.logs / f"{key[:16]}.log"
     kept = _kept(service, job)
     result = compile_alone(job, service.limits, log, progress, keeper.lost.is_set, spent, kept)

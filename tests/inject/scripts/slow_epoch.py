@@ -1,4 +1,6 @@
-"""A user's program whose first steps are slow, as where data is not cached yet. STEPS SLOW"""
+"""A user's program whose first steps are slow, as where data is not cached yet. STEPS [SLOW]
+
+Without SLOW no step waits for anything."""
 
 import sys
 import time
@@ -28,7 +30,8 @@ def train_step():
     return loss
 
 
-steps, slow = int(sys.argv[1]), int(sys.argv[2])
+steps, slow = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None
 for i in range(steps):
     print(f"{float(train_step())!r}", flush=True)
-    time.sleep(0.03 if i < slow else 0.005)
+    if slow is not None:
+        time.sleep(0.03 if i < slow else 0.005)
