@@ -282,12 +282,14 @@ def _labelled(metrics: Sequence[tuple[str, str, float]], name: str) -> dict[str,
 def text(found: Figures) -> str:
     """The figures as markdown."""
     spent = ", ".join(f"{name} {value:.1f} s" for name, value in sorted(found.spent.items()))
-    cache = ", ".join(f"{value:.0f} {name}" for name, value in sorted(found.cache.items()))
+    counted = [f"{value:.0f} {name}" for name, value in sorted(found.cache.items())]
+    cache = ", ".join(one for one in counted if " kernel_" not in one)
+    kernels = ", ".join(one.replace("kernel_", "") for one in counted if " kernel_" in one)
     lines = [
         f"{found.submissions} submissions of {found.graphs} distinct graphs, {found.cores} cores, "
         f"one worker: {found.compiles} compiles, {found.artifacts} artifacts in "
         f"{found.seconds:.0f} s ({found.artifacts / found.seconds:.1f} a second). Submissions: "
-        f"{cache}. Core seconds of the workers: {spent}.",
+        f"{cache}. Kernels: {kernels or 'none compiled'}. Core seconds of the workers: {spent}.",
         "",
         "| seconds | |",
         "|---|---|",
