@@ -1,4 +1,4 @@
-"""Files stay short enough to read: caps on files and functions, in the product's own code."""
+"""Files stay short enough to read: caps on files and functions, in code and tests."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ SOURCES = sorted(
     for folder in ("stitchcore", "operator", "worker", "bench", "examples", "tools")
     for path in (ROOT / folder).rglob("*.py")
 )
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 NATIVE = sorted(
     path
     for folder in ("stitchcore", "operator", "worker", "bench", "tests")
@@ -70,3 +71,9 @@ def test_caps_of_native_sources(path: Path) -> None:
 )
 def test_every_module_says_why_it_is_there(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_tests_are_short_files(path: Path) -> None:
+    """Their columns are ruff's matter: a literal that reads as one line may be marked there."""
+    assert len(path.read_text().splitlines()) <= FILE_LINES

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
 import tarfile
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,85 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stitchcore.artifact import sign
-from stitchcore.inject import cache, client, gateway, reasons, report, settings
+from stitchcore.inject import cache, client, gateway, reasons, settings
 from tests.inject import https_gateway as gateways
-from tests.inject.https_gateway import Asked, Reply, Server
-
-DIGEST, KEY = "d" * 64, "a" * 64
-META = {"tf": "2.21.0", "target": "cpu-x86-64-v3", "abi": 1, "preserve": [], "threads": 2}
-
-
-def verify(signature: bytes, message: bytes, public: bytes) -> bool:
-    return sign.verify(public.hex(), signature, message)
-
-
-def manifest(library: bytes = b"code", **changes: Any) -> dict[str, Any]:
-    return {
-        "format": 1, "key": KEY, "digest": DIGEST, "tf": "2.21", "abi": 1,
-        "target": "cpu-x86-64-v3", "compiler": "none", "patch": {}, "kernels": [],
-        "libraries": [{"file": "kernels_00.so", "sha256": hashlib.sha256(library).hexdigest()}],
-        **changes,
-    }  # fmt: skip
-
-
-def files(key: Any, document: Mapping[str, Any], library: bytes = b"code") -> dict[str, bytes]:
-    text = json.dumps(document).encode()
-    return {
-        "manifest.json": text,
-        "manifest.sig": sign.sign(key, text),
-        "kernels_00.so": library,
-    }
-
-
-class Job:
-    """What the hook does with a client, and what it was told."""
-
-    def __init__(self, server: Server, store: Path, keys: tuple[str, ...], **extra: str) -> None:
-        environment = server.settings(STITCH_PUBLIC_KEYS=",".join(keys), STITCH_STORE=str(store))
-        self.config = settings.read({**environment, **extra})
-        expected = client.Expected("2.21", "cpu-x86-64-v4", self.config.public_keys, verify)
-        self.complaints: list[tuple[str, str, str]] = []
-        self.source = gateway.source(self.config, expected, self._complain)
-        self.source.start()
-
-    def _complain(self, about: str, reason: str, detail: str) -> None:
-        self.complaints.append((about, reason, detail))
-
-    def until(self, status: str, seconds: float = 10.0) -> dict[str, Any]:
-        def there() -> bool:
-            answer = self.source.answer(DIGEST)
-            return answer is not None and answer["status"] == status
-
-        wait_for(there, seconds, lambda: (self.source.answer(DIGEST), self.complaints))
-        return self.source.answer(DIGEST) or {}
-
-
-def wait_for(
-    condition: Callable[[], bool], seconds: float = 10.0, told: Callable[[], Any] = lambda: None
-) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, told()
-        time.sleep(0.01)
+from tests.inject.gateway_job import DIGEST, KEY, META, Job, files, manifest, ready, wait_for
+from tests.inject.https_gateway import Asked, Reply
 
 
 @pytest.fixture
 def key(key_file: Path) -> Any:
     return sign.load_or_create_key(key_file)
-
-
-def ready(tar: bytes) -> gateways.Answer:
-    """A gateway that has the artifact: pending once, then ready."""
-
-    def answer(asked: Asked) -> Reply:
-        if asked.path == "/v1/graphs":
-            waiting = {"key": "b" * 64, "status": "pending", "stage": "plan", "retry_after": 0.2}
-            return gateways.reply(202, waiting)
-        if asked.headers.get("if-none-match") == '"tag"':
-            return Reply(304, b"")
-        return Reply(200, tar, {"ETag": '"tag"', "Content-Type": "application/x-tar"})
-
-    return answer
 
 
 def test_graph_out_artifact_in(tmp_path: Path, key: Any, public_key: str) -> None:
@@ -370,114 +298,6 @@ def test_sessions_make_room_too_and_their_files_stay_small(
     os.utime(tmp_path / "sessions" / "old", (1, 1))
     cache.keep(store, cache.folder(store, "a"), {"f": os.urandom(59_000)}, 80_000)
     assert not (tmp_path / "sessions" / "old").exists()
-
-
-# ---- reports -----------------------------------------------------------------------------------
-def test_reports_arrive_in_order_and_survive_failures(tmp_path: Path, public_key: str) -> None:
-    broken = iter([Reply(raw=b""), gateways.reply(503, {}, Retry_After="0.2")])
-
-    def answer(asked: Asked) -> Reply:
-        return next(broken, gateways.reply(200, {"status": "noted"}))
-
-    with gateways.serve(tmp_path / "g", answer) as server:
-        job = Job(server, tmp_path / "c", (public_key,))
-        job.source.observe("seen", {"digest": DIGEST})  # not the gateway's business
-        job.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
-        job.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 5})
-        job.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
-        job.source.observe("swap_ok", {"digest": DIGEST, "key": KEY})
-        wait_for(lambda: len(server.asked) >= 5)
-        got = [(a.path, a.document.get("type"), a.document["seq"]) for a in server.asked]
-        assert got == [
-            ("/v1/jobs/events", "swap-begin", 1),
-            ("/v1/jobs/events", "swap-begin", 1),  # the same report, not another
-            ("/v1/jobs/events", "swap-begin", 1),
-            ("/v1/jobs/events", "swap-ok", 4),
-            ("/v1/savings", None, 3),
-        ]
-        assert server.asked[-1].document["steps"] == 9
-        assert len({a.document["session"] for a in server.asked}) == 1
-
-
-def test_the_last_report_is_sent_at_exit_and_a_dead_gateway_does_not_hold_it_up(
-    tmp_path: Path, public_key: str
-) -> None:
-    slow = [0.0]
-
-    def answer(asked: Asked) -> Reply:
-        return Reply(200, b'{"status": "noted"}', hang=slow[0])
-
-    with gateways.serve(tmp_path / "g", answer) as server:
-        job = Job(server, tmp_path / "c", (public_key,))
-        job.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
-        wait_for(lambda: len(server.asked) == 1)
-        time.sleep(0.05)
-        job.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
-        job.source.finish()
-        assert server.paths()[-1] == "POST /v1/savings"
-        another = Job(server, tmp_path / "c", (public_key,))
-        another.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
-        wait_for(lambda: len(server.asked) == 3)
-        slow[0] = 60.0
-        another.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
-        wait_for(lambda: len(server.asked) == 4)  # under way when the job ends
-        start = time.monotonic()
-        another.source.finish()
-        assert time.monotonic() - start < gateway.EXIT_SECONDS + 0.5
-    start = time.monotonic()
-    dead = Job(server, tmp_path / "c", (public_key,))
-    dead.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
-    time.sleep(0.3)
-    dead.source.finish()
-    assert time.monotonic() - start < 0.6
-
-
-@pytest.mark.parametrize("kind", ["ps", "evaluator", "worker"])
-def test_servers_and_evaluators_report_nothing(kind: str, tmp_path: Path, public_key: str) -> None:
-    answer = gateways.reply(200, {})
-    with gateways.serve(tmp_path / "g", lambda _: answer) as server:
-        role = json.dumps({"cluster": {}, "task": {"type": kind, "index": 0}})
-        job = Job(server, tmp_path / "c", (public_key,), TF_CONFIG=role)
-        job.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
-        if kind == "worker":
-            wait_for(lambda: len(server.asked) == 1)
-        else:
-            time.sleep(0.3)
-            assert server.asked == []
-
-
-@pytest.mark.parametrize(("status", "reason"), [(422, "implausible"), (400, "gateway_error")])
-def test_a_report_that_is_never_taken_is_dropped_and_counted(
-    status: int, reason: str, tmp_path: Path, public_key: str
-) -> None:
-    answer = gateways.reply(status, {"reason": "x", "what": "faster than measured"})
-    with gateways.serve(tmp_path / "g", lambda _: answer) as server:
-        job = Job(server, tmp_path / "c", (public_key,))
-        job.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
-        wait_for(lambda: bool(job.complaints))
-        time.sleep(0.3)
-        assert len(server.asked) == 1 and [one[1] for one in job.complaints] == [reason]
-
-
-def test_a_revocation_arrives_with_any_answer(tmp_path: Path, public_key: str) -> None:
-    answer = gateways.reply(200, {"status": "noted", "revoked": [KEY]})
-    with gateways.serve(tmp_path / "g", lambda _: answer) as server:
-        job = Job(server, tmp_path / "c", (public_key,))
-        assert not job.source.revoked(KEY)
-        job.source.observe("swap_ok", {"digest": DIGEST, "key": KEY})
-        wait_for(lambda: job.source.revoked(KEY))
-
-
-def test_events_do_not_pile_up() -> None:
-    outbox = report.Outbox(1)
-    for _ in range(10_000):
-        outbox.add("swap_begin", {"digest": DIGEST, "key": KEY})
-        outbox.add("savings_total", {"digest": DIGEST, "steps": 1})
-    count = 0
-    while (first := outbox.first()) is not None:
-        outbox.sent(first)
-        count += 1
-    assert count == report.KEPT_EVENTS + 1 and not outbox.waiting
 
 
 @given(st.integers(0, 10_000), st.booleans(), st.floats(0, 1, exclude_max=True))

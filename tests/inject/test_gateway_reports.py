@@ -1,0 +1,121 @@
+"""What the gateway's client reports: in order, once, never in the job's way."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from stitchcore.inject import gateway, report
+from tests.inject import https_gateway as gateways
+from tests.inject.gateway_job import DIGEST, KEY, Job, wait_for
+from tests.inject.https_gateway import Asked, Reply
+
+
+def test_reports_arrive_in_order_and_survive_failures(tmp_path: Path, public_key: str) -> None:
+    broken = iter([Reply(raw=b""), gateways.reply(503, {}, Retry_After="0.2")])
+
+    def answer(asked: Asked) -> Reply:
+        return next(broken, gateways.reply(200, {"status": "noted"}))
+
+    with gateways.serve(tmp_path / "g", answer) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source.observe("seen", {"digest": DIGEST})  # not the gateway's business
+        job.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
+        job.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 5})
+        job.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
+        job.source.observe("swap_ok", {"digest": DIGEST, "key": KEY})
+        wait_for(lambda: len(server.asked) >= 5)
+        got = [(a.path, a.document.get("type"), a.document["seq"]) for a in server.asked]
+        assert got == [
+            ("/v1/jobs/events", "swap-begin", 1),
+            ("/v1/jobs/events", "swap-begin", 1),  # the same report, not another
+            ("/v1/jobs/events", "swap-begin", 1),
+            ("/v1/jobs/events", "swap-ok", 4),
+            ("/v1/savings", None, 3),
+        ]
+        assert server.asked[-1].document["steps"] == 9
+        assert len({a.document["session"] for a in server.asked}) == 1
+
+
+def test_the_last_report_is_sent_at_exit_and_a_dead_gateway_does_not_hold_it_up(
+    tmp_path: Path, public_key: str
+) -> None:
+    slow = [0.0]
+
+    def answer(asked: Asked) -> Reply:
+        return Reply(200, b'{"status": "noted"}', hang=slow[0])
+
+    with gateways.serve(tmp_path / "g", answer) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
+        wait_for(lambda: len(server.asked) == 1)
+        time.sleep(0.05)
+        job.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
+        job.source.finish()
+        assert server.paths()[-1] == "POST /v1/savings"
+        another = Job(server, tmp_path / "c", (public_key,))
+        another.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
+        wait_for(lambda: len(server.asked) == 3)
+        slow[0] = 60.0
+        another.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
+        wait_for(lambda: len(server.asked) == 4)  # under way when the job ends
+        start = time.monotonic()
+        another.source.finish()
+        assert time.monotonic() - start < gateway.EXIT_SECONDS + 0.5
+    start = time.monotonic()
+    dead = Job(server, tmp_path / "c", (public_key,))
+    dead.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
+    time.sleep(0.3)
+    dead.source.finish()
+    assert time.monotonic() - start < 0.6
+
+
+@pytest.mark.parametrize("kind", ["ps", "evaluator", "worker"])
+def test_servers_and_evaluators_report_nothing(kind: str, tmp_path: Path, public_key: str) -> None:
+    answer = gateways.reply(200, {})
+    with gateways.serve(tmp_path / "g", lambda _: answer) as server:
+        role = json.dumps({"cluster": {}, "task": {"type": kind, "index": 0}})
+        job = Job(server, tmp_path / "c", (public_key,), TF_CONFIG=role)
+        job.source.observe("swap_begin", {"digest": DIGEST, "key": KEY})
+        if kind == "worker":
+            wait_for(lambda: len(server.asked) == 1)
+        else:
+            time.sleep(0.3)
+            assert server.asked == []
+
+
+@pytest.mark.parametrize(("status", "reason"), [(422, "implausible"), (400, "gateway_error")])
+def test_a_report_that_is_never_taken_is_dropped_and_counted(
+    status: int, reason: str, tmp_path: Path, public_key: str
+) -> None:
+    answer = gateways.reply(status, {"reason": "x", "what": "faster than measured"})
+    with gateways.serve(tmp_path / "g", lambda _: answer) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source.observe("savings_total", {"digest": DIGEST, "key": KEY, "steps": 9})
+        wait_for(lambda: bool(job.complaints))
+        time.sleep(0.3)
+        assert len(server.asked) == 1 and [one[1] for one in job.complaints] == [reason]
+
+
+def test_a_revocation_arrives_with_any_answer(tmp_path: Path, public_key: str) -> None:
+    answer = gateways.reply(200, {"status": "noted", "revoked": [KEY]})
+    with gateways.serve(tmp_path / "g", lambda _: answer) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        assert not job.source.revoked(KEY)
+        job.source.observe("swap_ok", {"digest": DIGEST, "key": KEY})
+        wait_for(lambda: job.source.revoked(KEY))
+
+
+def test_events_do_not_pile_up() -> None:
+    outbox = report.Outbox(1)
+    for _ in range(10_000):
+        outbox.add("swap_begin", {"digest": DIGEST, "key": KEY})
+        outbox.add("savings_total", {"digest": DIGEST, "steps": 1})
+    count = 0
+    while (first := outbox.first()) is not None:
+        outbox.sent(first)
+        count += 1
+    assert count == report.KEPT_EVENTS + 1 and not outbox.waiting
