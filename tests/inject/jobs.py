@@ -29,6 +29,10 @@ class Run:
         assert found, f"no {kind} event; {[e['type'] for e in self.events]} {self.lines}"
         return found[-1]
 
+    def complaints(self) -> list[str]:
+        """What we wrote, but for the timer's verdict: steps of microseconds may well be slower."""
+        return [line for line in self.lines if not line.startswith("[stitch] slower: rolled back")]
+
     def kinds(self) -> set[str]:
         return {event["type"] for event in self.events}
 

@@ -157,7 +157,7 @@ def test_a_job_is_swapped_in_mid_run_and_reports(
     answers = HandmadeGateway(tmp_path / "store", key_file, "good")
     with gateways.serve(tmp_path / "g", answers) as server:
         done = run(server, tmp_path / "cache", public_key, 400, 0.02, version=version)
-    assert done.code == 0 and done.lines == []
+    assert done.code == 0 and done.complaints() == []
     assert done.losses == pytest.approx(untouched(400, version), rel=1e-5)
     assert done.event("submitted")["time"] < done.event("swap_begin")["time"]
     (steps,) = done.event("end")["steps"]
@@ -180,7 +180,7 @@ def test_the_same_graph_saves_nothing_also_with_a_slow_first_epoch(
     answers = HandmadeGateway(tmp_path / "store", key_file, "same")
     with gateways.serve(tmp_path / "g", answers) as server:
         done = run(server, tmp_path / "cache", public_key, 700, 200, script="slow_epoch.py")
-    assert done.code == 0 and done.lines == [], done.lines
+    assert done.code == 0 and done.complaints() == [], done.lines
     assert done.losses == jobs.run(jobs.python_of("2.21"), "slow_epoch.py", 700).losses
     last = saved_of(answers)
     low, high = last["interval"]

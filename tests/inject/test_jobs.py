@@ -46,12 +46,12 @@ def test_cache_hit_swaps_before_the_first_step(
     plain = untouched(version, script, count)
     answered(version, script, store, key_file, "good")
     done = jobs.run(jobs.python_of(version), script, count, store=store, public_key=public_key)
-    assert done.code == 0 and done.lines == []
+    assert done.code == 0 and done.complaints() == []
     assert done.losses == pytest.approx(plain, rel=1e-5)
     end = done.event("end")
     (steps,) = end["steps"]
-    # Three of five steps are stitched while both are compared.
-    assert done.event("swap_ok") and steps["stitched_steps"] >= 18
+    # Three of five steps are stitched while both are compared, through five pairs at the least.
+    assert done.event("swap_ok") and steps["stitched_steps"] >= 15
     # A first update may find the buffer shared with the initial value.
     least = UNSHARED[script] * (steps["stitched_steps"] - 1)
     assert end["counters"]["in_place"] >= least
@@ -300,7 +300,7 @@ def test_a_mistake_of_the_users_own_disables_nothing(
     done = jobs.run(
         python, "function_step.py", 30, store=store, public_key=public_key, session="next"
     )
-    assert done.code == 0 and done.lines == []
+    assert done.code == 0 and done.complaints() == []
     assert done.event("end")["counters"]["in_place"] > 20
 
 

@@ -104,6 +104,9 @@ def _post(
                 answer = client.post("/v1/savings", json=report(about, round_ * 300 + seq, seconds))
             except httpx.HTTPError:
                 return
+            if answer.status_code == 429:  # the limits of a namespace hold for reports too
+                time.sleep(float(answer.headers["retry-after"]))
+                continue
             assert answer.status_code == 200, answer.text
             figures[number] = seconds
 
