@@ -87,6 +87,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=12.0, help="limit for each subgraph")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    if unknown := sorted(set(options.names) - set(subgraphs.BUILDERS)):
+        parser.error(f"no subgraph {', '.join(unknown)}: there are {', '.join(subgraphs.BUILDERS)}")
     rows = []
     for name in options.names:
         rows.append(run(name, options.rounds, options.seconds))

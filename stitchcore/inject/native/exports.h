@@ -58,7 +58,7 @@ STITCH_EXPORT int64_t stitch_passes(int step, int arm);
 STITCH_EXPORT char* stitch_failures();
 
 // pool.cc: fresh, reused, released, idle bytes, used bytes; op.cc: forwarded outputs, in-place
-// variable updates.
-STITCH_EXPORT void stitch_counters(int64_t out[7]);
+// variable updates; huge.cc: bytes asked for.
+STITCH_EXPORT void stitch_counters(int64_t out[8]);
 
 #endif  // STITCH_EXPORTS_H_

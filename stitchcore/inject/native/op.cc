@@ -13,6 +13,7 @@
 #include "exports.h"
 #include "failures.h"
 #include "fusion.h"
+#include "huge.h"
 #include "launch.h"
 #include "pool.h"
 #include "shim.h"
@@ -55,6 +56,11 @@ void ReleasePooled(void* data, size_t, void*) { PoolRelease(data); }
 bool UsePool(TF_OpKernelContext* context) {
   static const bool pool = Shim() == nullptr || !Shim()->allocator_keeps(context);
   return pool;
+}
+
+// TensorFlow's kept memory has small pages; the pool's has huge ones already.
+void Kept(TF_OpKernelContext* context, const void* data, size_t bytes) {
+  if (bytes >= kHugeBytes && !UsePool(context)) NoteForHugePages(data, bytes);
 }
 
 // One execution. Everything it holds is let go by the destructor, whatever happened.
@@ -173,6 +179,7 @@ class Call {
       // With a shim, an output that finds no input to take over may still come from the pool.
       if (void* data = bytes == 0 ? nullptr : Forward(output, result.position, Dims(i), rank)) {
         buffers_[first + i] = data;
+        Kept(context_, data, bytes);
         continue;
       }
       if (!output.forward.empty() && Shim() == nullptr) {
@@ -192,6 +199,7 @@ class Call {
       }
       if (!Check()) return false;
       buffers_[first + i] = TF_TensorData(tensor);
+      Kept(context_, buffers_[first + i], bytes);
     }
     return true;
   }
@@ -204,7 +212,9 @@ class Call {
     }
     for (size_t i = 0; i < table_.operands.size(); i++) {
       const Operand& operand = table_.operands[i];
-      if (operand.kind == Kind::kTensor) buffers_[i] = TF_TensorData(inputs_[operand.position]);
+      if (operand.kind != Kind::kTensor) continue;
+      buffers_[i] = TF_TensorData(inputs_[operand.position]);
+      Kept(context_, buffers_[i], TF_TensorByteSize(inputs_[operand.position]));
     }
     return true;
   }
@@ -229,9 +239,11 @@ class Call {
     for (size_t i = 0; i < variables_.size(); i++) {
       const VariableUse& use = fusion_.variables[i];
       void* value = const_cast<void*>(variables_[i].value);
+      if (use.operand >= 0) Kept(context_, value, variables_[i].bytes);
       if (use.operand >= 0) buffers_[use.operand] = value;
       if (use.result < 0) continue;
       buffers_[table_.operands.size() + use.result] = variables_[i].new_value;
+      Kept(context_, variables_[i].new_value, variables_[i].bytes);
       if (value == variables_[i].new_value) {
         in_place_updates.fetch_add(1, std::memory_order_relaxed);
       }
@@ -282,6 +294,7 @@ class Call {
     scratch_tensor_ = TF_AllocateTemp(context_, TF_UINT8, &bytes, 1, &attributes, status_.status);
     if (!Check()) return false;
     *scratch = static_cast<char*>(TF_TensorData(scratch_tensor_));
+    Kept(context_, *scratch, bytes);
     return true;
   }
 
@@ -359,10 +372,11 @@ Functions TimerFunctions() { return {CreateTimer, ComputeTimer, DeleteTimer}; }
 
 }  // namespace stitch
 
-void stitch_counters(int64_t out[7]) {
+void stitch_counters(int64_t out[8]) {
   stitch::PoolStatistics pool = stitch::PoolState();
-  int64_t values[7] = {pool.fresh,      pool.reused,     pool.released,
-                       pool.idle_bytes, pool.used_bytes, stitch::forwarded_outputs.load(),
-                       stitch::in_place_updates.load()};
+  int64_t values[8] = {pool.fresh,      pool.reused,
+                       pool.released,   pool.idle_bytes,
+                       pool.used_bytes, stitch::forwarded_outputs.load(),
+                       stitch::in_place_updates.load(), stitch::HugeBytesAsked()};
   memcpy(out, values, sizeof values);
 }

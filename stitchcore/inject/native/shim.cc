@@ -46,6 +46,7 @@ void Schedule(void* context, void (*function)(void*), void* argument) {
 
 void DescribeValue(const Tensor& tensor, StitchVariable* variable) {
   variable->value = tensor.tensor_data().data();
+  variable->bytes = tensor.TotalBytes();
   variable->value_rank = tensor.dims();
   for (int axis = 0; axis < tensor.dims() && axis < kShimRank; axis++) {
     variable->value_dims[axis] = tensor.dim_size(axis);
@@ -69,6 +70,7 @@ const char* PrepareWrite(OpKernelContext* context, Var* variable, StitchVariable
   } else {
     if (!context->allocate_temp(tensor->dtype(), shape, &write.fresh).ok()) return "out of memory";
     request->new_value = const_cast<char*>(write.fresh.tensor_data().data());
+    request->bytes = write.fresh.TotalBytes();
   }
   session->writes.push_back(std::move(write));
   return nullptr;

@@ -9,7 +9,7 @@
 extern "C" {
 
 constexpr int kShimRank = 16;
-constexpr int64_t kShimVersion = 3;
+constexpr int64_t kShimVersion = 4;
 
 // One variable a kernel reads, writes, or both. Dimensions are those of its dense row-major value.
 struct StitchVariable {
@@ -24,6 +24,7 @@ struct StitchVariable {
   int32_t value_rank;
   int64_t value_dims[kShimRank];
   void* new_value;  // where to write, when `writes`
+  size_t bytes;     // of either
 };
 
 struct StitchShim {
