@@ -4,7 +4,8 @@ Workers parse graphs that they did not make (docs/contracts.md section 5). What 
 environment of five variables, a fresh temporary folder as its home, no descriptors but those given,
 no capabilities, no core files, limits on processor time, file size and processes, and where the
 kernel allows it a user and a network namespace of its own: no address is reachable, and nothing
-outside can be traced or read through /proc. It dies with its parent.
+outside can be traced or read through /proc. With `apart` it sees no other's temporary files. It
+dies with its parent; what a parent that was killed leaves of its folder, `sweep` removes.
 
 Three limits are watched from outside, because the kernel has no such limit or waives it for root:
 wall-clock seconds, resident bytes and threads of the child's whole process tree. The child is the
@@ -12,60 +13,49 @@ reaper of its descendants, so that a daemon stays in the tree. Address space is 
 TensorFlow and XLA reserve far more than they use. No process namespace is made: process numbers
 name temporary files in shared folders.
 
-This file is also the program that runs between `fork` and the command (`python -I -S isolate.py`):
-a `preexec_fn` would run Python code in a fork of a parent with threads. Standard library only.
+What takes the child's rights away runs between `fork` and the command: confine.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import fcntl
 import functools
 import json
 import os
-import resource
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
 
-CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
-HIGHEST_CAPABILITY = 63
-PAGE = resource.getpagesize()
+from stitchcore import confine
+from stitchcore.confine import Limits, Process, Usage, processes
+
+__all__ = [
+    "Child",
+    "Limits",
+    "Usage",
+    "command",
+    "mounts_shared",
+    "network_open",
+    "open_to_children",
+    "sweep",
+    "tree",
+]
+
+PROGRAM = str(Path(confine.__file__).resolve())
 KILL_ROUNDS = 20  # a process that forks faster than it is killed is left to the kernel's limit
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a child may use. `seconds` by the clock and `cpu_seconds` of each process; `memory` in
-    resident bytes and `threads` of the whole tree; `file_bytes` of each file; `nice` is added.
-    `hidden` folders look empty to it, where the kernel gives it a user namespace. With `private`
-    its own folder is a file system in memory of so many bytes, which no other process sees; it does
-    not start where that cannot be (ask `mounts_shared` before)."""
-
-    seconds: float
-    memory: int
-    cpu_seconds: int
-    threads: int = 512 + 16 * (os.cpu_count() or 1)
-    file_bytes: int = 4 * 2**30
-    nice: int = 0
-    hidden: tuple[str, ...] = ()
-    private: int = 0
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Of a process tree: resident bytes and threads."""
-
-    memory: int
-    threads: int
+PREFIX = "stitch-child-"
+EMPTY_SECONDS = 60.0
+"""A folder of PREFIX without content may be one that its maker has not locked yet."""
 
 
 class Child:
@@ -75,7 +65,7 @@ class Child:
         self,
         process: subprocess.Popen[bytes],
         limits: Limits,
-        folder: tempfile.TemporaryDirectory[str],
+        folder: _Folder,
     ) -> None:
         self.process = process
         self.folder = Path(folder.name)
@@ -133,7 +123,7 @@ def command(
     process's own environment but PATH is passed on. A kernel that refuses a network namespace is
     named in the child's first line on `stderr`; ask `network_open` to know before. Raises OSError.
     """
-    folder = tempfile.TemporaryDirectory(prefix="stitch-child-", ignore_cleanup_errors=True)
+    folder = _Folder()
     own = {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": folder.name,
@@ -172,9 +162,16 @@ def mounts_shared() -> str:
     return _probed()[1]
 
 
+def open_to_children() -> dict[str, str]:
+    """What this machine's kernel does not keep from children, and why: `network`, and
+    `temporary_files` of others (where `apart` does nothing). Empty where all is as it should be."""
+    found = {"network": network_open(), "temporary_files": mounts_shared()}
+    return {what: why for what, why in found.items() if why}
+
+
 @functools.cache
 def _probed() -> tuple[str, str]:
-    here = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), "probe"]
+    here = [sys.executable, "-I", "-S", PROGRAM, "probe"]
     done = subprocess.run(here, capture_output=True, text=True, timeout=60)
     if done.returncode != 0:
         return f"exit code {done.returncode}", f"exit code {done.returncode}"
@@ -183,36 +180,78 @@ def _probed() -> tuple[str, str]:
 
 
 def _launcher(limits: Limits, parent: int, argv: Sequence[str]) -> list[str]:
-    here = [sys.executable, "-I", "-S", str(Path(__file__).resolve())]
-    return [*here, json.dumps(asdict(limits)), str(parent), *argv]
+    here = [sys.executable, "-I", "-S", PROGRAM]
+    own = replace(limits, shown=(*limits.shown, sys.prefix, sys.base_prefix))
+    return [*here, json.dumps(asdict(own)), str(parent), *argv]
+
+
+# Folders
+
+
+class _Folder:
+    """A child's folder, locked for as long as the process lives that made it."""
+
+    def __init__(self) -> None:
+        self._made = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+        self.name = self._made.name
+        lock = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self._unlock = weakref.finalize(self, os.close, lock)
+
+    def cleanup(self) -> None:
+        """Remove it. May be called again."""
+        self._made.cleanup()
+        self._unlock()
+
+
+def sweep() -> int:
+    """Remove folders of children whose maker was killed, of this user; how many.
+
+    Those of living makers are locked (`flock`, which ends with its holder however it ends).
+    """
+    return sum(_swept(path) for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+
+
+def _swept(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return False  # no folder, another user's, or gone
+    try:
+        if os.fstat(handle).st_uid != os.geteuid():
+            return False
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fresh = time.time() - os.fstat(handle).st_ctime < EMPTY_SECONDS
+        if fresh and not os.listdir(handle):
+            return False
+        shutil.rmtree(path, onerror=_open_and_again)
+    except OSError:
+        return False  # locked: its maker lives
+    finally:
+        os.close(handle)
+    return not path.exists()
+
+
+def _open_and_again(remove: Callable[..., object], path: str, why: object) -> None:
+    """A child may have taken rights away on its own folders. Raises OSError."""
+    del why
+    parent = os.path.dirname(path)
+    for folder in (parent, path):
+        if stat.S_ISDIR(os.lstat(folder).st_mode):
+            os.chmod(folder, 0o700, follow_symlinks=False)
+    if remove is os.unlink or remove is os.rmdir:
+        remove(path)
+    else:
+        shutil.rmtree(path)
 
 
 # Process trees
 
 
-@dataclass(frozen=True)
-class _Process:
-    number: int
-    parent: int
-    usage: Usage
-
-
-def _processes() -> Iterable[_Process]:
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except (OSError, UnicodeDecodeError):
-            continue  # it ended meanwhile
-        used = Usage(int(fields[21]) * PAGE, int(fields[17]))
-        yield _Process(int(entry.name), int(fields[1]), used)
-
-
-def _tree(root: int) -> list[_Process]:
-    by_parent: dict[int, list[_Process]] = {}
+def _tree(root: int) -> list[Process]:
+    by_parent: dict[int, list[Process]] = {}
     found = []
-    for process in _processes():
+    for process in processes():
         by_parent.setdefault(process.parent, []).append(process)
         if process.number == root:
             found.append(process)
@@ -236,107 +275,3 @@ def _signal(processes: Iterable[int], number: int) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process, number)
-
-
-# In the child, before the command
-
-
-def _separate() -> tuple[str, str]:
-    """Leave the network for an empty one, and have mounts of its own: why not, or "", of each.
-
-    With a user namespace first: in it even root has no right over what is outside. Identity maps
-    keep the owner of files what it is.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    user, group = os.geteuid(), os.getegid()
-    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS) == 0:
-        try:
-            Path("/proc/self/setgroups").write_text("deny")
-            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-        except OSError as error:
-            why = f"user namespace: {error.strerror}"
-            return why, why
-        return "", ""
-    why = f"unshare: {os.strerror(ctypes.get_errno())}"
-    return "" if libc.unshare(CLONE_NEWNET) == 0 else why, why
-
-
-def _cover(folder: str, flags: int, options: str) -> str:
-    """Put an empty file system over a folder, in this process's own mount namespace; why not, or
-    "". What a user namespace inherits cannot be taken off in it, nor in one below."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    path = os.fsencode(os.path.realpath(folder))
-    if libc.mount(b"none", path, b"tmpfs", flags | MS_NOSUID | MS_NODEV, options.encode()) == 0:
-        return ""
-    return os.strerror(ctypes.get_errno())
-
-
-def _hide(folder: str) -> str:
-    why = _cover(folder, MS_RDONLY | MS_NOEXEC, "size=4k,mode=555")
-    return f"it stays visible to this process: {why}" if why else ""
-
-
-def _make_private(size: int) -> str:
-    """The working folder becomes one that only this process and its children see."""
-    folder = os.getcwd()
-    why = _cover(folder, 0, f"size={size},mode=700")
-    os.chdir(folder)  # into what was put over it
-    return why
-
-
-def _limit(kind: int, value: int) -> None:
-    """Lowers a limit; one that stands lower already is kept."""
-    _, hard = resource.getrlimit(kind)
-    most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (most, most))
-
-
-def _confine(limits: Limits, parent: int) -> str:
-    """Takes this process's rights away; why the network is still open, or ""."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    # Threads of the user count together where there is no user namespace: those that run stay.
-    others = sum(one.usage.threads for one in _processes() if _owner(one.number) == os.getuid())
-    still_open, shared = _separate()
-    for folder in limits.hidden:
-        if why := f"no user namespace ({shared})" if shared else _hide(folder):
-            sys.stderr.write(f"stitch: {folder}: {why}\n")
-    if limits.private and (why := shared or _make_private(limits.private)):
-        sys.exit(f"stitch: no private folder: {why}")
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_CPU, limits.cpu_seconds)
-    _limit(resource.RLIMIT_FSIZE, limits.file_bytes)
-    _limit(resource.RLIMIT_NPROC, limits.threads + others)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    for capability in range(HIGHEST_CAPABILITY + 1):
-        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # gone with the exec that follows
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    os.nice(limits.nice)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # last: a change of rights clears it
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)  # the parent died before the line above
-    return still_open
-
-
-def _owner(process: int) -> int:
-    try:
-        return os.stat(f"/proc/{process}").st_uid
-    except OSError:
-        return -1
-
-
-def main(arguments: Sequence[str]) -> None:
-    """`probe`, or LIMITS PARENT COMMAND...: never returns from the latter."""
-    if list(arguments) == ["probe"]:
-        print(json.dumps(_separate()))
-        return
-    text, parent, *argv = arguments
-    still_open = _confine(Limits(**json.loads(text)), int(parent))
-    if still_open:
-        sys.stderr.write(f"stitch: the network stays open to this process: {still_open}\n")
-        sys.stderr.flush()
-    os.execvp(argv[0], argv)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

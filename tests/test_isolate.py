@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from stitchcore import isolate
+from stitchcore import confine, isolate
 
 LIMITS = isolate.Limits(seconds=60, memory=2**30, cpu_seconds=60)
 
@@ -221,9 +221,9 @@ os.kill(os.getpid(), 9)
 
 def test_an_open_network_is_said(tmp_path: Path) -> None:
     """With unshare taken away, as a container's seccomp profile does: one line, and it runs."""
-    source = Path(isolate.__file__).read_text()
+    source = Path(confine.__file__).read_text()
     assert source.count("libc.unshare(") == 2
-    blind = tmp_path / "isolate.py"
+    blind = tmp_path / "confine.py"
     blind.write_text(source.replace("libc.unshare(", "libc.close(-1 + 0 * "))
     argv = [sys.executable, "-I", "-S", str(blind)]
     limits = json.dumps({"seconds": 9, "memory": 2**30, "cpu_seconds": 9})

@@ -54,8 +54,8 @@ def test_requests_for_others_are_refused(
 ) -> None:
     graph = tiny_graph()
     key = submit(service.store, graph, meta_of(graph, **change))
-    assert process(service, key) == "refused"
-    assert answer(service, key)["reason"] == reason
+    assert process(replace(service, open=("network",)), key) == "refused"
+    assert (answer(service, key)["reason"], answer(service, key)["open"]) == (reason, ["network"])
     assert process(service, key) == "refused"
 
 

@@ -47,6 +47,7 @@ def test_what_holds_is_signed_published_and_answered(signer: Signer) -> None:
     found = answer(signer.store)
     assert (found["status"], found["key"], found["token"]) == ("ready", made.key, 7)
     assert found["spent"] == {"compile": 2.0, "measure": 1.0}
+    assert found["open"] == ["network"]
     assert found["ratio"] == 1.0, "its report has no timed region"
     assert not signer.store.list(unsigned.FOLDER)
     assert run_once(signer) == {}

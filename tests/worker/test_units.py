@@ -22,7 +22,7 @@ from stitch_worker.lease import FolderLeases
 from stitch_worker.service import Service, process
 from stitch_worker.units import Unit, Units, load_or_create_secret, scope_of
 from stitch_worker.workshop import Workshop
-from stitchcore import isolate
+from stitchcore import confine, isolate
 from stitchcore.artifact.store import open_store
 from stitchcore.device.host import host, host_device
 from stitchcore.errors import Reason, Refused
@@ -269,7 +269,7 @@ def test_no_other_child_reaches_a_compiler_at_work(tmp_path: Path) -> None:
 
 def test_without_mounts_of_its_own_nothing_is_compiled(tmp_path: Path) -> None:
     """The launcher refuses rather than use a folder that others see."""
-    program = Path(isolate.__file__).read_text()
+    program = Path(confine.__file__).read_text()
     assert program.count("libc.unshare(CLONE_NEWUSER") == 1
     broken = program.replace("libc.unshare(CLONE_NEWUSER", "-1 + 0 * (CLONE_NEWUSER")
     (tmp_path / "broken.py").write_text(broken)

@@ -49,8 +49,11 @@ def main(
     except Refused as refused:
         log.error("this machine cannot serve: %s", refused.refusal)
         return 2
-    if network := isolate.network_open():
-        log.warning("compile children can reach the network here: %s", network)
+    reachable = isolate.open_to_children()
+    for what, why in reachable.items():
+        log.warning("open to compile children here: %s (%s)", what.replace("_", " "), why)
+    if swept := isolate.sweep():
+        log.info("%d folders of children whose workers were killed: removed", swept)
     try:
         secret, hidden = _kernel_secret(given.kernel_key)
     except (OSError, ValueError) as error:
@@ -74,6 +77,7 @@ def main(
         given.lease_seconds,
         told,
         secret,
+        tuple(reachable),
     )
     broker = broker_for(
         url,

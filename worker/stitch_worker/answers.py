@@ -9,7 +9,7 @@ an artifact (those are named by content and published by the signer).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stitchcore.artifact.keys import code_version
@@ -22,10 +22,11 @@ HEARTBEAT_SECONDS = 2.0
 
 
 class Answers:
-    """Writes answers of one request on behalf of one lease token."""
+    """Writes answers of one request on behalf of one lease token. `open` names what this machine
+    does not keep from compile children (isolate.open_to_children)."""
 
-    def __init__(self, store: Store, key: str, token: int) -> None:
-        self._store, self._key, self.token = store, key, token
+    def __init__(self, store: Store, key: str, token: int, open: Sequence[str] = ()) -> None:
+        self._store, self._key, self.token, self._open = store, key, token, list(open)
         self._last: tuple[str, float] = ("", 0.0)
 
     def pending(self, stage: str, done: int = 0, total: int = 0, **fields: Any) -> None:
@@ -63,7 +64,8 @@ class Answers:
         current = self._store.read_answer(self._key) or {}
         if token_of(current) > self.token:
             raise Refused(self._key, Reason.LEASE_LOST, f"a later worker answers: {current}")
-        self._store.answer(self._key, {**answer, "time": time.time(), "token": self.token})
+        said = {**answer, "open": self._open} if self._open else answer
+        self._store.answer(self._key, {**said, "time": time.time(), "token": self.token})
 
 
 def token_of(answer: Mapping[str, Any] | None) -> int:

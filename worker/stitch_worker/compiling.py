@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ def _run(
             handles = [] if channel is None else [channel.fileno()]
             child = isolate.command(
                 [sys.executable, "-m", "stitch_worker.child", ".", *map(str, handles)],
-                limits,
+                replace(limits, apart=True, shown=SOURCES),
                 environment=environment,
                 stdout=writing,
                 stderr=errors,

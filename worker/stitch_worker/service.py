@@ -43,7 +43,8 @@ KEY = re.compile(r"[0-9a-f]{64}")
 class Service:
     """What a worker works with. `target` and `tf` (minor version) are its own; `logs` is a folder
     of this machine; `told` gets (event, key) for metrics and tests. `secret` is what kernels are
-    kept under for other graphs (units.py); without one they are not kept."""
+    kept under for other graphs (units.py); without one they are not kept. `open` is what compile
+    children can reach here though they should not: it goes into every answer, to be counted."""
 
     store: Store
     leases: Leases
@@ -56,6 +57,7 @@ class Service:
     lease_seconds: float = SECONDS
     told: Callable[[str, str], None] = lambda event, key: None
     secret: bytes | None = None
+    open: tuple[str, ...] = ()
 
 
 def process(service: Service, key: str) -> str:
@@ -72,7 +74,7 @@ def process(service: Service, key: str) -> str:
     if isinstance(lease, str):
         return lease
     with Keeper(service.leases, lease, service.lease_seconds) as keeper:
-        answers = Answers(service.store, key, lease.token)
+        answers = Answers(service.store, key, lease.token, service.open)
         try:
             return _process(service, key, answers, keeper)
         except Refused as refused:
@@ -199,7 +201,9 @@ def _hand_on(service: Service, key: str, made: Unsigned, answers: Answers, spent
     """To the signer, who gives the answer."""
     answers.pending("upload", spent=dict(spent.seconds))
     service.told("upload", key)
-    origin = unsigned.Origin(key, code_version(), answers.token, spent.seconds, spent.units)
+    origin = unsigned.Origin(
+        key, code_version(), answers.token, spent.seconds, spent.units, service.open
+    )
     unsigned.upload(service.store, made, origin)
     service.told("uploaded", key)
     answers.pending("sign", spent=dict(spent.seconds))

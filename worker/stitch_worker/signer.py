@@ -104,7 +104,7 @@ def _answer(store: Store, origin: Origin, key: str, became: Refused | float) -> 
     saw the artifact wait ("sign") is not coming back for it."""
     current = store.read_answer(origin.request)
     later = token_of(current) > origin.token and (current or {}).get("stage") != "sign"
-    answers = Answers(store, origin.request, max(origin.token, token_of(current)))
+    answers = Answers(store, origin.request, max(origin.token, token_of(current)), origin.open)
     if not isinstance(became, Refused):
         answers.ready(key, became, origin.spent, origin.units)
     elif not later:

@@ -18,13 +18,15 @@ FOLDER, MARKER = "unsigned", "request.json"
 
 class Origin(msgspec.Struct, frozen=True):
     """The request an artifact was made for, by which code (part of its key, and in a rolling update
-    not the signer's own), the fencing token of its maker, what it cost (compiling.Spent)."""
+    not the signer's own), the fencing token of its maker, what it cost (compiling.Spent), what was
+    open to its child (answers.Answers)."""
 
     request: str
     code: str
     token: int
     spent: dict[str, float] = {}
     units: dict[str, int] = {}
+    open: tuple[str, ...] = ()
 
 
 def upload(store: Store, made: Unsigned, origin: Origin) -> bool:

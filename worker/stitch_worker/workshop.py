@@ -148,7 +148,7 @@ def compile_alone(
     it took; None where it fails, breaks a limit, or `end` is set. Raises OSError."""
     with _memory(b"source", source) as given, _memory(b"library") as out, _memory(b"said") as said:
         argv = ["sh", "-c", _PROGRAM, "sh", *compiler]
-        own = replace(limits, private=FOLDER_BYTES, file_bytes=units.MAXIMUM_LIBRARY)
+        own = replace(limits, private=FOLDER_BYTES, file_bytes=units.MAXIMUM_LIBRARY, apart=True)
         child = isolate.command(argv, own, stdin=given, stdout=out, stderr=said)
         started = time.monotonic()
         look = started + 0.5

@@ -22,6 +22,7 @@ OTHER = "other"
 RATIOS = (0.8, 0.9, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0)
 SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
 OUTCOMES = {"swap-ok": "optimized", "rolled-back": "rolled_back", "crashed-before": "crashed"}
+OPEN = frozenset({"network", "temporary_files"})
 NANO = 1e9
 
 
@@ -132,6 +133,12 @@ class Metrics:
         self._verification = Counter(
             "stitch_verification_failures", "Graphs refused because results differed", **made
         )
+        self._open = Counter(
+            "stitch_unconfined_compiles",
+            "Compilations whose child could reach what it should not",
+            ["what"],
+            **made,
+        )
         build = Gauge("stitch_build_info", "1, labelled with the version", ["version"], **made)
         build.labels(version).set(1)
 
@@ -140,6 +147,11 @@ class Metrics:
         self._fallbacks.labels(reason if reason in REASONS else OTHER).inc()
         if reason == Reason.WRONG_RESULT.value:
             self._verification.inc()
+
+    def unconfined(self, what: str) -> None:
+        """Count a compilation by what was open to its child; of a worker's word, what can be."""
+        if what in OPEN:
+            self._open.labels(what).inc()
 
     def cache(self, result: str, count: int = 1) -> None:
         """Count a submission ("hit", "miss" or "join"), or kernels of one ("kernel_hit", ...)."""

@@ -289,6 +289,8 @@ class Service:
         if await self.ledger(self.parts.ledger.finished, *final):
             for result, count in _kernels(answer).items():
                 self.metrics.cache(f"kernel_{result}", count)
+            for what in {str(one) for one in answer.get("open") or ()}:
+                self.metrics.unconfined(what)
         _remember(self._memory.finished, known.request, None)
 
     def _ratio(self, answer: Mapping[str, Any]) -> float:

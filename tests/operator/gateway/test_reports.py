@@ -235,7 +235,8 @@ def test_kernels_count_once_by_what_became_of_them(running: Running) -> None:
     _, request = key_of(graph())
     running.submit(graph())
     said = {"hit": 3, "miss": 2, "refused": -1, "failed": "many", "lies": 9}
-    publish(running.store, request, spent={"compile": 1.0}, units=said)
+    opened = ["network", "network", "temporary_files", "lies"]
+    publish(running.store, request, spent={"compile": 1.0}, units=said, open=opened)
     for _ in range(2):
         running.forget()
         running.service._memory.finished.clear()
@@ -246,6 +247,11 @@ def test_kernels_count_once_by_what_became_of_them(running: Running) -> None:
     assert counted == {
         f'{name}{{"result": "kernel_hit"}}': 3.0,
         f'{name}{{"result": "kernel_miss"}}': 2.0,
+    }
+    name = "stitch_unconfined_compiles_total"
+    assert {label: n for label, n in found.items() if label.startswith(name)} == {
+        f'{name}{{"what": "network"}}': 1.0,
+        f'{name}{{"what": "temporary_files"}}': 1.0,
     }
 
 

@@ -1,0 +1,221 @@
+"""What a child gives up before its command runs: `python -I -S confine.py LIMITS PARENT COMMAND...`
+
+A program of its own, because a `preexec_fn` would run Python code in a fork of a parent with
+threads. Standard library only, and nothing of this package: it is read as a file. isolate.py starts
+it and says what it is for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC = 1, 2, 4, 8, 4096, 16384
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
+HIGHEST_CAPABILITY = 63
+PAGE = resource.getpagesize()
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
+TEMPORARY_OPTIONS = "size=16m,nr_inodes=4096,mode=1777"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a child may use. `seconds` by the clock and `cpu_seconds` of each process; `memory` in
+    resident bytes and `threads` of the whole tree; `file_bytes` of each file; `nice` is added.
+    `hidden` folders look empty to it, where the kernel gives it a user namespace. With `private`
+    its own folder is a file system in memory of so many bytes, which no other process sees; it does
+    not start where that cannot be (ask `mounts_shared` before). With `apart` temporary folders
+    (TEMPORARY and TMPDIR) hold its own one, the interpreter and what is `shown`, nothing else;
+    where it has no mounts of its own it says so and sees them as they are."""
+
+    seconds: float
+    memory: int
+    cpu_seconds: int
+    threads: int = 512 + 16 * (os.cpu_count() or 1)
+    file_bytes: int = 4 * 2**30
+    nice: int = 0
+    hidden: tuple[str, ...] = ()
+    private: int = 0
+    apart: bool = False
+    shown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of a process tree: resident bytes and threads."""
+
+    memory: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Process:
+    """One row of /proc."""
+
+    number: int
+    parent: int
+    usage: Usage
+
+
+def processes() -> Iterable[Process]:
+    """All that can be seen in /proc (Linux)."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except (OSError, UnicodeDecodeError):
+            continue  # it ended meanwhile
+        used = Usage(int(fields[21]) * PAGE, int(fields[17]))
+        yield Process(int(entry.name), int(fields[1]), used)
+
+
+def _separate() -> tuple[str, str]:
+    """Leave the network for an empty one, and have mounts of its own: why not, or "", of each.
+
+    With a user namespace first: in it even root has no right over what is outside. Identity maps
+    keep the owner of files what it is.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.geteuid(), os.getegid()
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS) == 0:
+        try:
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        except OSError as error:
+            why = f"user namespace: {error.strerror}"
+            return why, why
+        return "", ""
+    why = f"unshare: {os.strerror(ctypes.get_errno())}"
+    return "" if libc.unshare(CLONE_NEWNET) == 0 else why, why
+
+
+def _cover(folder: str, flags: int, options: str) -> str:
+    """Put an empty file system over a folder, in this process's own mount namespace; why not, or
+    "". What a user namespace inherits cannot be taken off in it, nor in one below."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    path = os.fsencode(os.path.realpath(folder))
+    if libc.mount(b"none", path, b"tmpfs", flags | MS_NOSUID | MS_NODEV, options.encode()) == 0:
+        return ""
+    return os.strerror(ctypes.get_errno())
+
+
+def _hide(folder: str) -> str:
+    why = _cover(folder, MS_RDONLY | MS_NOEXEC, "size=4k,mode=555")
+    return f"it stays visible to this process: {why}" if why else ""
+
+
+def _make_private(size: int) -> str:
+    """The working folder becomes one that only this process and its children see."""
+    folder = os.getcwd()
+    why = _cover(folder, 0, f"size={size},mode=700")
+    os.chdir(folder)  # into what was put over it
+    return why
+
+
+def _covered(own: str) -> list[str]:
+    """Temporary folders: the one that holds the folder `own` and TEMPORARY, none within another."""
+    found = {os.path.realpath(one) for one in (os.path.dirname(own), *TEMPORARY)}
+    folders = [one for one in found if os.path.isdir(one)]
+    return [one for one in sorted(folders) if not _beneath(one, folders)]
+
+
+def _beneath(path: str, folders: Iterable[str]) -> bool:
+    """Whether `path` is in one of the folders, and none of them itself."""
+    return any(path.startswith(one.rstrip("/") + "/") for one in folders if one != path)
+
+
+def _set_apart(shown: Sequence[str]) -> str:
+    """Temporary folders become this process's own: empty, but for the working folder and what is
+    `shown`, each where it was. Why not, or ""."""
+    own = os.path.realpath(os.getcwd())
+    covered = _covered(own)
+    wanted = sorted({own, *(os.path.realpath(one) for one in shown)})
+    kept = {one: os.open(one, os.O_PATH) for one in wanted if _beneath(one, covered)}
+    for folder in covered:
+        if why := _cover(folder, 0, TEMPORARY_OPTIONS):
+            return f"{folder}: {why}"
+    for path, handle in kept.items():
+        if why := _bind(f"/proc/self/fd/{handle}", path):
+            return f"{path}: {why}"
+        os.close(handle)
+    os.chdir(own)
+    return ""
+
+
+def _bind(source: str, path: str) -> str:
+    os.makedirs(path, exist_ok=True)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(source.encode(), os.fsencode(path), None, MS_BIND | MS_REC, None) == 0:
+        return ""
+    return os.strerror(ctypes.get_errno())
+
+
+def _limit(kind: int, value: int) -> None:
+    """Lowers a limit; one that stands lower already is kept."""
+    _, hard = resource.getrlimit(kind)
+    most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (most, most))
+
+
+def _confine(limits: Limits, parent: int) -> str:
+    """Takes this process's rights away; why the network is still open, or ""."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Threads of the user count together where there is no user namespace: those that run stay.
+    others = sum(one.usage.threads for one in processes() if _owner(one.number) == os.getuid())
+    still_open, shared = _separate()
+    for folder in limits.hidden:
+        if why := f"no user namespace ({shared})" if shared else _hide(folder):
+            sys.stderr.write(f"stitch: {folder}: {why}\n")
+    if limits.apart and shared:
+        sys.stderr.write(f"stitch: it sees temporary files of others: {shared}\n")
+    elif limits.apart and (why := _set_apart(limits.shown)):
+        sys.exit(f"stitch: no temporary folders of its own: {why}")
+    if limits.private and (why := shared or _make_private(limits.private)):
+        sys.exit(f"stitch: no private folder: {why}")
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_CPU, limits.cpu_seconds)
+    _limit(resource.RLIMIT_FSIZE, limits.file_bytes)
+    _limit(resource.RLIMIT_NPROC, limits.threads + others)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for capability in range(HIGHEST_CAPABILITY + 1):
+        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # gone with the exec that follows
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    os.nice(limits.nice)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # last: a change of rights clears it
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)  # the parent died before the line above
+    return still_open
+
+
+def _owner(process: int) -> int:
+    try:
+        return os.stat(f"/proc/{process}").st_uid
+    except OSError:
+        return -1
+
+
+def main(arguments: Sequence[str]) -> None:
+    """`probe`, or LIMITS PARENT COMMAND...: never returns from the latter."""
+    if list(arguments) == ["probe"]:
+        print(json.dumps(_separate()))
+        return
+    text, parent, *argv = arguments
+    still_open = _confine(Limits(**json.loads(text)), int(parent))
+    if still_open:
+        sys.stderr.write(f"stitch: the network stays open to this process: {still_open}\n")
+        sys.stderr.flush()
+    os.execvp(argv[0], argv)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
