@@ -12,7 +12,16 @@ from . import reasons
 PLUGIN = "stitch_plugin.so"
 ERROR_BYTES = 512
 OLDEST, NEWEST = (2, 15), (2, 21)  # of TensorFlow, whose C API the plug-in was tried with
-COUNTERS = ("fresh", "reused", "released", "idle_bytes", "used_bytes", "forwarded", "in_place", "huge_bytes")
+COUNTERS = (
+    "fresh",
+    "reused",
+    "released",
+    "idle_bytes",
+    "used_bytes",
+    "forwarded",
+    "in_place",
+    "huge_bytes",
+)
 GraphCallback = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_void_p,
