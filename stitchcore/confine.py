@@ -22,8 +22,9 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC = 1, 2, 4, 8, 4096, 1
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
 HIGHEST_CAPABILITY = 63
 PAGE = resource.getpagesize()
-TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
-TEMPORARY_OPTIONS = "size=16m,nr_inodes=4096,mode=1777"
+COVERED = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/var/run")
+"""Where temporary files, sockets and mounted secrets of others are."""
+COVERED_OPTIONS = "size=16m,nr_inodes=4096,mode=1777"
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,9 @@ class Limits:
     resident bytes and `threads` of the whole tree; `file_bytes` of each file; `nice` is added.
     `hidden` folders look empty to it, where the kernel gives it a user namespace. With `private`
     its own folder is a file system in memory of so many bytes, which no other process sees; it does
-    not start where that cannot be (ask `mounts_shared` before). With `apart` temporary folders
-    (TEMPORARY and TMPDIR) hold its own one, the interpreter and what is `shown`, nothing else;
-    where it has no mounts of its own it says so and sees them as they are."""
+    not start where that cannot be (ask `mounts_shared` before). With `apart` COVERED, TMPDIR and
+    `covered` folders hold its own one, the interpreter and what is `shown`, nothing else; where it
+    has no mounts of its own it says so and sees them as they are."""
 
     seconds: float
     memory: int
@@ -46,6 +47,7 @@ class Limits:
     private: int = 0
     apart: bool = False
     shown: tuple[str, ...] = ()
+    covered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,10 +124,10 @@ def _make_private(size: int) -> str:
     return why
 
 
-def _covered(own: str) -> list[str]:
-    """Temporary folders: the one that holds the folder `own` and TEMPORARY, none within another."""
-    found = {os.path.realpath(one) for one in (os.path.dirname(own), *TEMPORARY)}
-    folders = [one for one in found if os.path.isdir(one)]
+def _outermost(paths: Iterable[str]) -> list[str]:
+    """The folders among them, none within another, and never all of the file system."""
+    found = {os.path.realpath(one) for one in paths}
+    folders = [one for one in found if one != "/" and os.path.isdir(one)]
     return [one for one in sorted(folders) if not _beneath(one, folders)]
 
 
@@ -134,15 +136,15 @@ def _beneath(path: str, folders: Iterable[str]) -> bool:
     return any(path.startswith(one.rstrip("/") + "/") for one in folders if one != path)
 
 
-def _set_apart(shown: Sequence[str]) -> str:
-    """Temporary folders become this process's own: empty, but for the working folder and what is
+def _set_apart(shown: Sequence[str], also: Sequence[str]) -> str:
+    """What is covered becomes this process's own: empty, but for the working folder and what is
     `shown`, each where it was. Why not, or ""."""
     own = os.path.realpath(os.getcwd())
-    covered = _covered(own)
+    covered = _outermost((os.path.dirname(own), *COVERED, *also))
     wanted = sorted({own, *(os.path.realpath(one) for one in shown)})
     kept = {one: os.open(one, os.O_PATH) for one in wanted if _beneath(one, covered)}
     for folder in covered:
-        if why := _cover(folder, 0, TEMPORARY_OPTIONS):
+        if why := _cover(folder, 0, COVERED_OPTIONS):
             return f"{folder}: {why}"
     for path, handle in kept.items():
         if why := _bind(f"/proc/self/fd/{handle}", path):
@@ -177,9 +179,9 @@ def _confine(limits: Limits, parent: int) -> str:
         if why := f"no user namespace ({shared})" if shared else _hide(folder):
             sys.stderr.write(f"stitch: {folder}: {why}\n")
     if limits.apart and shared:
-        sys.stderr.write(f"stitch: it sees temporary files of others: {shared}\n")
-    elif limits.apart and (why := _set_apart(limits.shown)):
-        sys.exit(f"stitch: no temporary folders of its own: {why}")
+        sys.stderr.write(f"stitch: it sees files of others: {shared}\n")
+    elif limits.apart and (why := _set_apart(limits.shown, limits.covered)):
+        sys.exit(f"stitch: it cannot be set apart: {why}")
     if limits.private and (why := shared or _make_private(limits.private)):
         sys.exit(f"stitch: no private folder: {why}")
     _limit(resource.RLIMIT_CORE, 0)

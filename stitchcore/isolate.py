@@ -4,8 +4,9 @@ Workers parse graphs that they did not make (docs/contracts.md section 5). What 
 environment of five variables, a fresh temporary folder as its home, no descriptors but those given,
 no capabilities, no core files, limits on processor time, file size and processes, and where the
 kernel allows it a user and a network namespace of its own: no address is reachable, and nothing
-outside can be traced or read through /proc. With `apart` it sees no other's temporary files. It
-dies with its parent; what a parent that was killed leaves of its folder, `sweep` removes.
+outside can be traced or read through /proc. With `apart` it sees no other's temporary files, no
+sockets or secrets in /run, and nothing of its user's home. It dies with its parent; what a parent
+that was killed leaves of its folder, `sweep` removes.
 
 Three limits are watched from outside, because the kernel has no such limit or waives it for root:
 wall-clock seconds, resident bytes and threads of the child's whole process tree. The child is the
@@ -23,6 +24,7 @@ import fcntl
 import functools
 import json
 import os
+import pwd
 import shutil
 import signal
 import stat
@@ -164,8 +166,8 @@ def mounts_shared() -> str:
 
 def open_to_children() -> dict[str, str]:
     """What this machine's kernel does not keep from children, and why: `network`, and
-    `temporary_files` of others (where `apart` does nothing). Empty where all is as it should be."""
-    found = {"network": network_open(), "temporary_files": mounts_shared()}
+    `files` of others (where `apart` does nothing). Empty where all is as it should be."""
+    found = {"network": network_open(), "files": mounts_shared()}
     return {what: why for what, why in found.items() if why}
 
 
@@ -181,8 +183,17 @@ def _probed() -> tuple[str, str]:
 
 def _launcher(limits: Limits, parent: int, argv: Sequence[str]) -> list[str]:
     here = [sys.executable, "-I", "-S", PROGRAM]
-    own = replace(limits, shown=(*limits.shown, sys.prefix, sys.base_prefix))
+    shown = (*limits.shown, sys.prefix, sys.base_prefix)
+    own = replace(limits, shown=shown, covered=(*limits.covered, *_homes()))
     return [*here, json.dumps(asdict(own)), str(parent), *argv]
+
+
+def _homes() -> set[str]:
+    """This user's home: credentials lie there."""
+    found = {os.path.expanduser("~")}
+    with contextlib.suppress(KeyError):  # a user without a name
+        found.add(pwd.getpwuid(os.getuid()).pw_dir)
+    return {one for one in found if os.path.isabs(one)}
 
 
 # Folders

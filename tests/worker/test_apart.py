@@ -117,7 +117,7 @@ def test_where_the_kernel_gives_no_mounts_it_is_said(tmp_path: Path) -> None:
     limits = '{"seconds": 9, "memory": 1073741824, "cpu_seconds": 9, "apart": true}'
     argv = [sys.executable, "-I", "-S", str(blind), limits, str(os.getpid()), "echo", "ran"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
-    assert done.stdout == "ran\n" and done.stderr.count("sees temporary files of others") == 1
+    assert done.stdout == "ran\n" and done.stderr.count("sees files of others") == 1
 
 
 KILLED = """

@@ -51,7 +51,7 @@ def main(
         return 2
     reachable = isolate.open_to_children()
     for what, why in reachable.items():
-        log.warning("open to compile children here: %s (%s)", what.replace("_", " "), why)
+        log.warning("open to compile children here: %s (%s)", what, why)
     if swept := isolate.sweep():
         log.info("%d folders of children whose workers were killed: removed", swept)
     try:
@@ -70,6 +70,7 @@ def main(
             given.memory,
             int(given.seconds * machine.cores),
             hidden=hidden_from_children(given.store, [*given.hide, *hidden]),
+            shown=tuple(given.show),
         ),
         given.logs or Path(tempfile.mkdtemp(prefix="stitch-worker-")),
         given.planner,
@@ -137,6 +138,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=600.0, help="longest compilation")
     parser.add_argument("--memory", type=int, default=8 * 2**30, help="bytes of a compilation")
     parser.add_argument("--hide", action="append", default=[], help="folder children may not see")
+    parser.add_argument("--show", action="append", default=[],
+                        help="folder below /home, /tmp or /run that children need: a compiler's, "
+                             "say")  # fmt: skip
     parser.add_argument("--kernel-key", type=Path,
                         help="file, alone in its folder, of the secret that all workers keep "
                              "kernels under; made if missing")  # fmt: skip

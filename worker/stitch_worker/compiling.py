@@ -138,7 +138,7 @@ def _run(
             handles = [] if channel is None else [channel.fileno()]
             child = isolate.command(
                 [sys.executable, "-m", "stitch_worker.child", ".", *map(str, handles)],
-                replace(limits, apart=True, shown=SOURCES),
+                replace(limits, apart=True, shown=(*limits.shown, *SOURCES)),
                 environment=environment,
                 stdout=writing,
                 stderr=errors,

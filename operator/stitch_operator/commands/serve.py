@@ -153,7 +153,8 @@ def _commands(
         logs = ["--logs", str(folder / "logs" / f"worker-{number}")]
         polite = ["nice", "-n", str(NICE)]
         kernels = ["--kernel-key", str(folder / "kernel-key" / "secret")]
-        arguments = [*polite, str(python), "-m", "stitch_worker", "--store", store, *logs, *kernels]
+        place = ["--store", store, "--hide", str(folder)]
+        arguments = [*polite, str(python), "-m", "stitch_worker", *place, *logs, *kernels]
         made.append(Command(f"worker-{number}", arguments, environment))
     return made
 

@@ -22,7 +22,7 @@ OTHER = "other"
 RATIOS = (0.8, 0.9, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0)
 SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
 OUTCOMES = {"swap-ok": "optimized", "rolled-back": "rolled_back", "crashed-before": "crashed"}
-OPEN = frozenset({"network", "temporary_files"})
+OPEN = frozenset({"network", "files"})
 NANO = 1e9
 
 

@@ -235,7 +235,7 @@ def test_kernels_count_once_by_what_became_of_them(running: Running) -> None:
     _, request = key_of(graph())
     running.submit(graph())
     said = {"hit": 3, "miss": 2, "refused": -1, "failed": "many", "lies": 9}
-    opened = ["network", "network", "temporary_files", "lies"]
+    opened = ["network", "network", "files", "lies"]
     publish(running.store, request, spent={"compile": 1.0}, units=said, open=opened)
     for _ in range(2):
         running.forget()
@@ -251,7 +251,7 @@ def test_kernels_count_once_by_what_became_of_them(running: Running) -> None:
     name = "stitch_unconfined_compiles_total"
     assert {label: n for label, n in found.items() if label.startswith(name)} == {
         f'{name}{{"what": "network"}}': 1.0,
-        f'{name}{{"what": "temporary_files"}}': 1.0,
+        f'{name}{{"what": "files"}}': 1.0,
     }
 
 

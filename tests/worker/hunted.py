@@ -1,0 +1,14 @@
+"""A worker whose compile children run a program of the test's: `hunted.py FOLDER OPTIONS...`"""
+
+from __future__ import annotations
+
+import sys
+
+from stitch_worker import compiling
+from stitch_worker.__main__ import main
+
+SOURCES, *OPTIONS = sys.argv[1:]
+
+if __name__ == "__main__":
+    compiling.SOURCES = (SOURCES,)
+    raise SystemExit(main(OPTIONS))
