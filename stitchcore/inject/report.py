@@ -20,7 +20,7 @@ TYPES = {
     "crashed_before": "crashed-before",
     "acknowledged": "acknowledged",
 }
-EVENT_FIELDS = ("key", "reason", "detail")
+EVENT_FIELDS = ("key", "reason")  # no "detail": an error's text may quote the user's own
 SAVINGS_FIELDS = (
     "key", "steps", "baseline_ns", "stitched_ns", "lost_ns", "interval", "pairs", "devices",
 )  # fmt: skip

@@ -109,6 +109,16 @@ def test_a_revocation_arrives_with_any_answer(tmp_path: Path, public_key: str) -
         wait_for(lambda: job.source.revoked(KEY))
 
 
+def test_an_errors_text_stays_in_the_job() -> None:
+    """It may quote names and messages of the user's program."""
+    outbox = report.Outbox(7)
+    fields = {"digest": DIGEST, "key": KEY, "reason": "kernel_failed", "detail": "at CanaryName"}
+    assert outbox.add("disabled", fields)
+    held = outbox.first()
+    assert held is not None and held.document["reason"] == "kernel_failed"
+    assert "Canary" not in str(held.document)
+
+
 def test_events_do_not_pile_up() -> None:
     outbox = report.Outbox(1)
     for _ in range(10_000):

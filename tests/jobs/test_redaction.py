@@ -1,18 +1,21 @@
 """A store after a stitched run holds nothing of the user's but the names of nodes.
 
-The names stay because the store is a folder of the user's own (docs/contracts.md section 4); what
-a gateway gets is in tests/inject/test_redact.py.
+The names stay because the store is a folder of the user's own (docs/contracts.md section 4); a
+gateway gets none of them either. The rules are tested in tests/inject/test_redact.py.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.inject import https_gateway as gateways
+from tests.inject import jobs as injected
 from tests.jobs import judge as judges
 
 WEIGHTS, TEXT = b"CanaryWeightsOfTheUser__", b"CanaryTextOfTheUser"  # scripts/canaries.py
@@ -74,3 +77,31 @@ def test_weights_and_text_are_nowhere(tmp_path: Path) -> None:
     held[record.out / "stderr.txt"] = record.out.joinpath("stderr.txt").read_bytes()
     assert not [str(path) for path, data in held.items() if is_told(data)]
     assert any(NAME in data for data in held.values()), "the scan finds what is there"
+
+
+@pytest.mark.slow
+def test_a_gateway_is_told_nothing_of_the_users(tmp_path: Path) -> None:
+    """All that a job sends, as it was sent: what is not in it is nowhere outside the job."""
+    arrived = tmp_path / "arrived"
+
+    def answer(asked: gateways.Asked) -> gateways.Reply:
+        if asked.path == "/v1/graphs":
+            arrived.touch()
+        return gateways.reply(409, {"status": "refused", "reason": "slower", "detail": "x"})
+
+    with gateways.serve(tmp_path / "gateway", answer) as server:
+        settings = server.settings(
+            STITCH_PUBLIC_KEYS="ab" * 32,
+            STITCH_STORE=str(tmp_path / "cache"),
+            STITCH_SESSION="s",
+            PYTHONPATH=str(injected.BOOTSTRAP),
+        )
+        held = ("--hold", "4", "--until", str(arrived))
+        judges.untouched(judges.Job("canaries"), tmp_path / "out", 8, held, settings)
+    submitted = [one.document for one in server.asked if one.path == "/v1/graphs"]
+    assert submitted
+    sent = [json.dumps([one.path, dict(one.headers), one.document]) for one in server.asked]
+    held_in = [base64.b64decode(one["graph"]) for one in submitted]
+    assert all(b"MatMul" in data for data in held_in), "it is the user's graph"
+    for data in (*(text.encode() for text in sent), *held_in):
+        assert not is_told(data) and NAME not in data

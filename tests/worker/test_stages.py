@@ -7,10 +7,13 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fsspec.exceptions import FSTimeoutError
+from fsspec.implementations.local import LocalFileSystem
 
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchcore[tensorflow]'")
 
@@ -21,6 +24,7 @@ from stitch_worker.signer import Signer, run_once
 from stitchcore import isolate, pipeline
 from stitchcore.artifact import package, sign
 from stitchcore.artifact.store import Store, open_store
+from stitchcore.errors import Reason, Refused
 from tests.worker import alone
 from tests.worker.requests import meta_of, python_path, submit, tiny_graph
 
@@ -108,6 +112,49 @@ def test_every_graph_is_finished_in_the_end(lives: Lives) -> None:
     for key in lives.keys:
         signed(given.store, lives.folder, key)
         assert process(given, key) == "ready"
+
+
+# ---- a store that times out ----------------------------------------------------------------------
+class Timing(LocalFileSystem):  # type: ignore[misc]
+    """A network volume: from `late` on each call fails as fsspec's remote file systems do."""
+
+    cachable = False
+    late = False
+
+    def _timed(name: str) -> Any:  # type: ignore[misc]
+        def call(self: Timing, *given: Any, **named: Any) -> Any:
+            if self.late:
+                raise FSTimeoutError(f"{name}: no answer")
+            return getattr(LocalFileSystem, name)(self, *given, **named)
+
+        return call
+
+    cat_file, pipe_file, exists = map(_timed, ("cat_file", "pipe_file", "exists"))
+    ls, rm, makedirs, mv, open = map(_timed, ("ls", "rm", "makedirs", "mv", "open"))
+
+
+def test_a_store_that_times_out_costs_time_only(tmp_path: Path) -> None:
+    files = Timing()
+    given = alone.service(tmp_path)
+    store = Store(files, str(tmp_path / "store"))
+    graph = tiny_graph()
+    key = submit(given.store, graph, meta_of(graph, scope="cluster"))
+
+    def told(event: str, _: str) -> None:
+        files.late = files.late or event == "lower"
+
+    late = replace(given, store=store, told=told)
+    with pytest.raises(Refused) as caught:
+        process(late, key)
+    assert caught.value.refusal.reason is Reason.STORE_UNREADABLE
+    whole(given.store)
+    files.late = False
+    assert process(replace(late, told=given.told), key) == "signing"
+    files.late = True
+    with pytest.raises(Refused):
+        run_once(Signer(store, sign.load_or_create_key(tmp_path / "key"), ()))
+    files.late = False
+    signed(store, tmp_path, key)
 
 
 # ---- a full disk -------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--certificate-key", type=Path, required=True)
     parser.add_argument("--token-file", type=Path, help="a shared token; default: TokenReview")
     parser.add_argument("--devices", type=float, default=float(os.cpu_count() or 1),
-                        help="with --token-file: processor cores a job may have")  # fmt: skip
+                        help="with --token-file: cores that all jobs have together")  # fmt: skip
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8443)
     parser.add_argument("--metrics-host", default="127.0.0.1")

@@ -221,6 +221,8 @@ class Ledger:
             runtime = int(max(0.0, now - started) * 1e9)
             bounds = Bounds(runtime, ratio, identity.devices, *elsewhere)
             wrong = savings.implausible(row, report, bounds)
+            if not wrong and not identity.pod:
+                wrong = self._beyond_one_machine(identity, where, row, report, now)
             if wrong:
                 self._count("savings", "implausible")
                 return wrong
@@ -255,12 +257,23 @@ class Ledger:
         return self._totals.execute("SELECT * FROM counts ORDER BY name, label").fetchall()
 
     def prune(self, now: float) -> int:
-        """Forgets sessions that have been silent for KEPT_SECONDS; totals and breakers stay."""
+        """Forgets sessions that have been silent for KEPT_SECONDS; totals and breakers stay, and
+        what a pod has claimed for as long as any session of it reports."""
         removed = 0
+        limit = (now - KEPT_SECONDS,)
         with transaction(self._db) as db:
-            for table in ("savings", "events", "swaps", "groups"):
-                limit = (now - KEPT_SECONDS,)
+            for table in ("events", "swaps", "groups"):
                 removed += db.execute(f"DELETE FROM {table} WHERE time < ?", limit).rowcount
+            removed += db.execute(
+                "DELETE FROM savings WHERE (namespace, pod) IN (SELECT namespace, pod FROM savings "
+                "GROUP BY namespace, pod HAVING max(time) < ?)",
+                limit,
+            ).rowcount
+            db.execute(
+                "DELETE FROM sessions WHERE time < ? AND (namespace, pod, session) NOT IN "
+                "(SELECT namespace, pod, session FROM savings)",
+                limit,
+            )
         return removed
 
     # Inside a transaction
@@ -315,6 +328,27 @@ class Ledger:
             where,
         ).fetchone()
         return int(found[0]), int(found[1])
+
+    def _beyond_one_machine(
+        self, identity: Identity, where: tuple[str, ...], row: Row, report: Report, now: float
+    ) -> str:
+        """Sessions without a pod share `devices`: all that began at or after any moment can have
+        saved, or lost, no more than the time since then times the devices. "" where that holds."""
+        after = savings.add(row, report, identity.devices)
+        changes = {"saved": after.saved - row.saved, "lost": after.lost - row.lost}
+        for column, more in changes.items():
+            over = self._db.execute(
+                f"SELECT max(claimed - (? - time) * ?) FROM (SELECT s.session, s.time, "
+                f"sum(coalesce(v.{column}, 0)) OVER (ORDER BY s.time DESC) AS claimed "
+                "FROM sessions s LEFT JOIN savings v USING (namespace, pod, session) "
+                "WHERE s.namespace = ? AND s.pod LIKE 'session:%' "
+                "AND (v.session IS NOT NULL OR s.session = ?)) WHERE time <= "
+                "(SELECT time FROM sessions WHERE namespace = ? AND pod = ? AND session = ?)",
+                (now, identity.devices * 1e9, where[0], where[2], *where[:3]),
+            ).fetchone()[0]
+            if more > 0 and over is not None and over + more > 0:
+                return "more device time than all sessions together have had"
+        return ""
 
     def _count(self, name: str, label: str) -> None:
         self._db.execute(

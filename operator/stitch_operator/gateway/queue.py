@@ -18,7 +18,8 @@ from kombu.exceptions import OperationalError
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitchcore.queues import TASK, queue_arguments, queue_name
 
-REFRESH_SECONDS = 5.0
+REFRESH_SECONDS, FIRST_SECONDS = 5.0, 0.5
+"""How often the broker is asked whom it serves, also while nobody is known."""
 INSPECT_SECONDS = 1.0
 REMEMBERED_SECONDS = 120.0
 """How long a worker that does not answer is taken to be busy or restarting, not gone."""
@@ -114,7 +115,7 @@ class CeleryQueue:
             for queues in answers.values():
                 for one in queues:
                     self._seen[str(one["name"])] = now
-            self._end.wait(REFRESH_SECONDS)
+            self._end.wait(REFRESH_SECONDS if self._seen else FIRST_SECONDS)
 
 
 def _app(broker: str) -> Celery:

@@ -212,6 +212,33 @@ def test_without_a_broker_submissions_are_unavailable_and_artifacts_are_not(tmp_
         )
 
 
+def test_a_graph_that_was_kept_and_not_enqueued_is_enqueued_after_a_kill(tmp_path: Path) -> None:
+    """The moment between the store and the broker: whoever asks again gets it going, once."""
+    _, request = key_of(graph())
+    port, got = processes.free_port(), tmp_path / "got"
+    broker = f"redis://127.0.0.1:{port}/0"
+    with processes.gateway(tmp_path, broker) as gateway:
+        assert gateway.client.post("/v1/graphs", json=support.submission(graph())).is_success
+        processes.end(gateway.process)
+    assert open_store(str(tmp_path / "store")).exists("requests", request, "meta.json")
+    (tmp_path / "worker.py").write_text(WORKER)
+    got.write_text("")
+    command = [sys.executable, str(tmp_path / "worker.py"), broker, str(got), QUEUE]
+    with (
+        processes.redis(port, tmp_path),
+        processes.started(command, tmp_path / "worker.log"),
+        processes.gateway(tmp_path, broker) as gateway,
+    ):
+
+        def asked() -> bool:
+            assert gateway.client.get(f"/v1/graphs/{request}").status_code == 202
+            return got.read_text() != ""
+
+        processes.wait_for("the task", asked)
+        assert [asked() for _ in range(5)]
+        assert got.read_text() == f"{request}\n"
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_old_tls_and_strangers_are_refused_and_sigterm_ends_it(tmp_path: Path) -> None:
     with processes.gateway(tmp_path, "redis://127.0.0.1:1/0") as gateway:

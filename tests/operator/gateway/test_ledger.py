@@ -164,6 +164,60 @@ def test_sessions_of_one_pod_share_its_device_time(tmp_path: Path) -> None:
     ledger.close()
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    sessions=st.lists(st.floats(0, 100), min_size=1, max_size=6),
+    posts=st.lists(
+        st.tuples(st.integers(0, 5), st.floats(0, 60), st.integers(-200, 200)), max_size=25
+    ),
+    devices=st.sampled_from([0.5, 1.0, 4.0]),
+)
+def test_whoever_holds_a_shared_token_adds_no_more_than_one_machine_can(
+    sessions: list[float], posts: list[tuple[int, float, int]], devices: float
+) -> None:
+    """However many sessions it invents, begun whenever, reporting in any order: since any moment
+    at which one began, all that began later have saved no more than the time x the devices."""
+    who = Identity("local", "local", "", devices, "cpu")
+    now = START + 100
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger(Path(folder) / "ledger.sqlite")
+        for number, begun in enumerate(sessions):
+            known = Known("r", GRAPH, "cpu", "2.21", None, 0, None, None)
+            ledger.submitted(who, f"s{number}", known, START + begun)
+        claimed: dict[int, tuple[int, int]] = {}
+        for seq, (number, pause, saved) in enumerate(posts):
+            number, now = number % len(sessions), now + pause
+            taken = int((now - START - sessions[number]) * SECOND)
+            said = Report(seq, 1, max(0, taken + saved * SECOND), taken, 0, 64.0, True)
+            before = ledger.totals()
+            ledger.save(who, f"s{number}", GRAPH, said, 1e6, now)
+            old, new = (rows[0][2:] if rows else (0, 0) for rows in (before, ledger.totals()))
+            had = claimed.get(number, (0, 0))
+            claimed[number] = (had[0] + new[0] - old[0], had[1] + new[1] - old[1])
+            for since in sessions:
+                most = (now - START - since) * devices * SECOND + 1000
+                later = [c for n, c in claimed.items() if sessions[n] >= since]
+                assert sum(c[0] for c in later) <= most
+                assert sum(c[1] for c in later) <= most
+        ledger.close()
+
+
+def test_a_pod_does_not_claim_again_what_was_forgotten(tmp_path: Path) -> None:
+    """A session that went silent is kept for as long as another of its pod reports."""
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    day = 86400
+    said = Report(1, 1, 60 * day * SECOND, 30 * day * SECOND, 0, 1.0, True)
+    one = identity(devices=1.0)
+    assert ledger.save(one, "first", GRAPH, said, 2.0, START + 30 * day) == COUNTED
+    small = Report(1, 1, 2 * day * SECOND, day * SECOND, 0, 1.0, True)
+    assert ledger.save(one, "second", GRAPH, small, 2.0, START + 59 * day) == COUNTED
+    assert ledger.prune(START + 61 * day) == 0
+    again = Report(2, 1, 120 * day * SECOND, 60 * day * SECOND, 0, 1.0, True)
+    assert "more device time" in ledger.save(one, "second", GRAPH, again, 2.0, START + 61 * day)
+    assert ledger.prune(START + 120 * day) == 2
+    ledger.close()
+
+
 def test_devices_are_at_most_the_pods(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.sqlite")
     said = Report(1, 1, 110 * SECOND, 100 * SECOND, 0, 64.0, True)

@@ -1,0 +1,107 @@
+"""A client with a valid token that lies: whatever it sends, it adds no more savings than its own
+time and devices, and it places and changes no artifact, answer or key."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+import time
+from pathlib import Path
+
+import httpx
+
+from stitchcore.artifact.store import open_store
+from tests.operator.gateway import processes, support
+from tests.operator.gateway.support import KEY, graph, key_of, publish
+
+SECOND = 10**9
+DEVICES = 4
+
+
+def contents(store: Path) -> dict[str, str]:
+    """Every file, by the hash of its bytes."""
+    return {
+        str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(store.rglob("*"))
+        if path.is_file()
+    }
+
+
+def claims(client: httpx.Client, about: dict[str, object], number: int, end: float) -> None:
+    """As much as a report can say, under ever new sessions, sequence numbers and devices."""
+    for seq in range(10_000):
+        if time.monotonic() > end:
+            return
+        taken = int(10 ** (seq % 5) * SECOND / 1000)
+        said = {"steps": 1, "baseline_ns": 2 * taken, "stitched_ns": taken, "pairs": 99}
+        body = {**about, **said, "seq": seq, "interval": [1, 2], "devices": 64}
+        for session in ("s1", f"s{number}", f"s{number}-{seq}"):
+            client.post("/v1/savings", json={**body, "session": session})
+
+
+def test_no_report_adds_more_than_time_times_devices(tmp_path: Path) -> None:
+    digest, request = key_of(graph())
+    with processes.gateway(tmp_path, "redis://127.0.0.1:1/0", "--calls", "5000") as gateway:
+        began = time.monotonic()
+        gateway.client.post("/v1/graphs", json=support.submission(graph()))
+        publish(open_store(str(tmp_path / "store")), request)
+        assert gateway.client.post("/v1/graphs", json=support.submission(graph())).is_success
+        about = {"graph": digest, "key": KEY}
+        threads = [
+            threading.Thread(target=claims, args=(gateway.client, about, n, began + 3))
+            for n in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        text = httpx.get(gateway.metrics, trust_env=False).text
+        passed = time.monotonic() - began
+    [line] = [one for one in text.splitlines() if one.startswith("stitch_cpu_core_seconds_saved_t")]
+    saved = float(line.rpartition(" ")[2])
+    assert 0.5 * passed < saved <= passed * DEVICES, "it does get what may be true"
+    assert 'stitch_savings_reports_total{result="implausible"}' in text
+
+
+def test_no_call_places_or_changes_what_is_served(tmp_path: Path) -> None:
+    _, request = key_of(graph())
+    store = tmp_path / "store"
+    evil = base64.b64encode(b"evil").decode()
+    with processes.gateway(tmp_path, "redis://127.0.0.1:1/0") as gateway:
+        client = gateway.client
+        client.post("/v1/graphs", json=support.submission(graph()))
+        publish(open_store(str(store)), request)
+        assert client.post("/v1/graphs", json=support.submission(graph())).status_code == 200
+        (store / "public_keys.json").write_text('{"public_keys": ["' + "ab" * 32 + '"]}')
+        (store / "revoked.json").write_text('{"artifacts": []}')
+        before = contents(store)
+        names = (KEY, request, f"..%2f{request}", "../answers/" + request, "%2e%2e/revoked.json")
+        codes = set()
+        for method in ("PUT", "POST", "PATCH", "DELETE"):
+            for folder in ("artifacts", "graphs", "answers", "kernels", "requests"):
+                for name in names:
+                    answer = client.request(method, f"/v1/{folder}/{name}", content=b"evil")
+                    codes.add(answer.status_code)
+        assert codes <= {404, 405}
+        for lie in (
+            {"key": KEY, "digest": "cd" * 32, "request": request, "scope": "cluster"},
+            {"artifact": evil, "manifest": evil, "files": {"manifest.json": evil}},
+            {"target": "../../artifacts"},
+            {"tf": "2.21.0/../../../x"},
+            {"preserve": ["../../x"]},
+            {"target": "cpu-x86-64-v3\0"},
+        ):
+            client.post("/v1/graphs", json=support.submission(graph(salt=9), **lie))
+        for kind in ("swap-begin", "swap-ok", "rolled-back", "crashed-before"):
+            said = {"session": "../../x", "seq": 1, "graph": key_of(graph())[0], "type": kind}
+            client.post("/v1/jobs/events", json={**said, "key": KEY, "reason": "../" * 9})
+        after = contents(store)
+        new = set(after) - set(before)
+        assert {name: after.get(name) for name in before} == before
+        assert {name.split("/")[0] for name in new} == {"requests"}
+        asked = [name.split("/")[1] for name in new]
+        own = {key_of(graph(salt=9))[1]}
+        assert own <= set(asked) and all(len(one) == 64 for one in asked), asked
+        assert client.get(f"/v1/artifacts/{KEY}").status_code in (200, 409)
+    assert not list(tmp_path.glob("x")) and not (tmp_path.parent / "x").exists()
