@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -162,7 +163,8 @@ void PoolTrim() {
 }
 
 void HeapTrim() {
-  if (PoolState().fresh > 0) malloc_trim(0);
+  static std::atomic<bool> first{true};
+  if (first.exchange(false) || PoolState().fresh > 0) malloc_trim(0);
 }
 
 PoolStatistics PoolState() {

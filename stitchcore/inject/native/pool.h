@@ -20,8 +20,8 @@ void* PoolAllocate(size_t bytes);
 void PoolRelease(void* buffer);
 // Gives back all idle buffers.
 void PoolTrim();
-// Gives back what TensorFlow has freed and malloc still holds, if buffers of the pool would stand
-// beside it.
+// Gives back what TensorFlow has freed and malloc still holds: the first time, when Grappler and
+// the swap have left copies of graphs behind, and whenever buffers of the pool would stand beside.
 void HeapTrim();
 
 PoolStatistics PoolState();

@@ -147,13 +147,34 @@ void* ForwardInput(void* context, const int* inputs, int count, int output, cons
   return nullptr;
 }
 
+// oneDNN's: a BFCAllocator, which never gives a region back.
+bool Keeps(tensorflow::Allocator* allocator) { return allocator->Name() == "mklcpu"; }
+
 int AllocatorKeeps(void* context) {
-  auto* allocator = Context(context)->device()->GetAllocator(tensorflow::AllocatorAttributes());
-  return allocator->Name() == "mklcpu";  // a BFCAllocator, which never gives a region back
+  return Keeps(Context(context)->device()->GetAllocator(tensorflow::AllocatorAttributes()));
 }
 
-const StitchShim kShim = {kShimVersion,   Threads,      Schedule,      OpenVariables,
-                          CloseVariables, ForwardInput, AllocatorKeeps};
+tensorflow::Allocator* ProcessAllocator() {
+  return tensorflow::cpu_allocator(tensorflow::port::kNUMANoAffinity);
+}
+
+int Memory(StitchMemory* memory) {
+  if (!Keeps(ProcessAllocator())) return 0;
+  auto statistics = ProcessAllocator()->GetStats();
+  if (!statistics) return 0;
+  *memory = {statistics->largest_alloc_size, statistics->bytes_in_use,
+             statistics->peak_bytes_in_use};
+  return 1;
+}
+
+void* Allocate(size_t bytes) {
+  return ProcessAllocator()->AllocateRaw(tensorflow::Allocator::kAllocatorAlignment, bytes);
+}
+
+void Deallocate(void* block) { ProcessAllocator()->DeallocateRaw(block); }
+
+const StitchShim kShim = {kShimVersion, Threads,        Schedule, OpenVariables, CloseVariables,
+                          ForwardInput, AllocatorKeeps, Memory,   Allocate,      Deallocate};
 
 }  // namespace
 

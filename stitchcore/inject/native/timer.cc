@@ -7,17 +7,21 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <mutex>
 #include <vector>
 
 #include "exports.h"
+#include "idle.h"
 #include "pool.h"
 
 namespace stitch {
 namespace {
 
 constexpr int64_t kKept = 1 << 16;  // intervals kept for the reader
+
+std::atomic<bool> release_idle{false};  // at each switch between arms
 
 struct Step {
   std::mutex mutex;
@@ -97,6 +101,7 @@ void PassStep(int number, int arm) {
   // Trimmed when they are due and, as the last stitched step may still run, when they have begun.
   if (arm == 0 && step->last_arm == 1) PoolTrim();
   if (arm == 1 && step->last_arm == 0) HeapTrim();
+  if (arm != step->last_arm && step->last_arm >= 0 && release_idle) ReleaseIdlePages();
   if (arm == step->last_arm) {
     step->position++;
   } else {
@@ -119,6 +124,8 @@ int stitch_new_step() {
 }
 
 const int32_t* stitch_step_arm(int step) { return &stitch::Find(step)->arm; }
+
+void stitch_release_idle() { stitch::release_idle = true; }
 
 void stitch_pass_step(int step, int arm) { stitch::PassStep(step, arm); }
 
