@@ -70,6 +70,7 @@ class Reason(Enum):
     GATEWAY_UNTRUSTED = "gateway_untrusted"
     GATEWAY_DENIED = "gateway_denied"
     GATEWAY_ERROR = "gateway_error"
+    SWAP_GROUP = "swap_group"
     REVOKED = "revoked"
     CACHE_FULL = "cache_full"
     UNMEASURED = "unmeasured"

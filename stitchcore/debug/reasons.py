@@ -20,6 +20,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.KERNEL_RANDOM_STATE: "TensorFlow's kernel keeps a random state of its own",
     Reason.DEVICE_BOUNDARY: "a tensor crosses devices there",
     Reason.COLLECTIVE: "it takes part in a collective, which may not be postponed",
+    Reason.SWAP_GROUP: "replicas that meet in collectives did not agree to swap together",
     Reason.REGION_TOO_SMALL: "nothing else can run with it: one operation alone gains nothing",
     Reason.UNKNOWN_RANK: "the number of dimensions of a tensor is not known",
     Reason.LOWERING_FAILED: "TensorFlow's importer could not lower it to HLO",

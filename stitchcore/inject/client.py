@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Tuple
 
-from . import reasons, target
+from . import group, reasons, target
 
 FORMAT = 1
 ABI = 1
@@ -70,6 +70,15 @@ class Source(Protocol):
 
     def observe(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Takes in an event of the job, to pass it on."""
+
+    def say(self, fields: Mapping[str, Any], every: float) -> None:
+        """Has a swap group told `fields` (words.py), again and again every so many seconds."""
+
+    def heard(self, name: str) -> Optional[group.Heard]:
+        """The last answer of that group's round."""
+
+    def quiet(self, name: str) -> None:
+        """Tells that group nothing any more."""
 
     def start(self) -> None:
         """Called once, when the hook is in place."""
@@ -196,6 +205,15 @@ class Folder:
 
     def observe(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Nothing: events.jsonl is what `stitch run` follows."""
+
+    def say(self, fields: Mapping[str, Any], every: float) -> None:
+        """Nothing: replicas agree through a gateway."""
+
+    def heard(self, name: str) -> Optional[group.Heard]:
+        return None
+
+    def quiet(self, name: str) -> None:
+        """Nothing."""
 
     def start(self) -> None:
         """Nothing."""

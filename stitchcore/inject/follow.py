@@ -45,6 +45,8 @@ class Follower:
                 self.settle(found)
         if not found.ready or not found.swapped or not instance.can_alternate:
             return
+        if found.joined and instance.decided is False:
+            return  # going back
         savings.advance(instance.record, fresh)
         # The last block may still be running: it is left out.
         done = [one for one in instance.history if one.block != instance.history[-1].block]
@@ -52,6 +54,8 @@ class Follower:
         keep = timer.verdict(instance.comparison)
         if keep is False:
             self._roll_back(instance)
+        elif found.joined:
+            instance.decided = instance.decided or keep  # blocks are the group's (timer.cc)
         elif self._config.baseline > 0:
             instance.decided = instance.decided or keep
             self._stretch(instance)
@@ -92,6 +96,7 @@ class Follower:
         instance.raised += 1
         found = instance.program
         suspect = getattr(error, "error_code", None) in SUSPECT_ERRORS and found.swapped
+        suspect = suspect and not found.joined  # it may be another replica that has failed
         if suspect and found.failure is None and not self.has_passed(instance):
             self.blame(found, f"first stitched step: {error}"[:300])
             blamed.append(found)
@@ -143,14 +148,22 @@ class Follower:
         found.settled = True
 
     def _roll_back(self, instance: Instance) -> None:
-        found, comparison = instance.program, instance.comparison
+        comparison = instance.comparison
         instance.decided = False
-        found.reason = reasons.SLOWER
-        self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
         detail = f"{comparison.ratio:.3f} of the original's time" if comparison else ""
-        fields = {"reason": reasons.SLOWER, "detail": detail, **comparison_fields(comparison)}
+        if instance.member is not None:
+            instance.member.ask_back(reasons.SLOWER, detail)
+            return
+        self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
+        self.rolled_back(instance, reasons.SLOWER, detail)
+
+    def rolled_back(self, instance: Instance, reason: str, detail: str) -> None:
+        """Reports a step that runs its original for good, after a swap."""
+        found = instance.program
+        found.reason, instance.decided = reason, False
+        fields = {"reason": reason, "detail": detail, **comparison_fields(instance.comparison)}
         self._events.write("rolled_back", digest=found.reported, key=found.key, **fields)
-        self._say(reasons.SLOWER, f"rolled back ({detail})")
+        self._say(reason, f"rolled back ({detail})")
 
     def report_savings(self, instances: List[Instance]) -> None:
         for instance in instances:

@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Set
 
-from . import cache, client, reasons, report, settings, wire
+from . import cache, client, group, reasons, report, settings, wire, words
 
 REQUEST_SECONDS = 20.0
 ARTIFACT_SECONDS = 300.0
@@ -147,6 +147,7 @@ class Gateway:
         self._contact = Contact(time.monotonic())
         self._outbox = report.Outbox(self._random.getrandbits(64))
         self._reports_due, self._report_failures = 0.0, 0
+        self._words = words.Words()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._ended, self._drained = False, threading.Event()
@@ -177,6 +178,16 @@ class Gateway:
         """Takes in an event of the job (client.Events)."""
         if self._config.reports and self._outbox.add(kind, fields):
             self._wake.set()
+
+    def say(self, fields: Mapping[str, Any], every: float) -> None:
+        if self._words.put(fields, every):
+            self._wake.set()
+
+    def heard(self, name: str) -> Optional[group.Heard]:
+        return self._words.heard(name)
+
+    def quiet(self, name: str) -> None:
+        self._words.end(name)
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="stitch-gateway", daemon=True).start()
@@ -210,9 +221,13 @@ class Gateway:
         for asked in self._open():
             if asked.due <= time.monotonic() and not self._ended:
                 self._ask(asked)
+        self._speak()
         self._report()
         now = time.monotonic()
         due = [asked.due - now for asked in self._open()]
+        spoken = self._words.due()
+        if spoken is not None:
+            due.append(spoken - now)
         if self._outbox.waiting:
             due.append(self._reports_due - now)
         return max(0.01, min([*due, 3600.0]))
@@ -355,6 +370,28 @@ class Gateway:
         self._contact.failure = error
         if not patient:
             self._say(error)
+
+    # Swap groups
+
+    def _speak(self) -> None:
+        """Says what is due to the process's swap groups."""
+        while not self._ended:
+            said = self._words.first(time.monotonic())
+            if said is None:
+                return
+            try:
+                document = {**self._outbox.numbered(), **said[1], "type": "acknowledged"}
+                body = gzip.compress(json.dumps(document).encode())
+                answer = self._call("POST", report.EVENTS, body, ANSWER_BYTES)
+                if answer.status in (429, 503):
+                    wait = wait_of(answer.headers.get("retry-after"), self._random.random())
+                    self._words.later(said[0], time.monotonic() + wait)
+                elif answer.status != 200:
+                    raise reasons.Refused(reasons.GATEWAY_ERROR, f"status {answer.status}")
+                else:
+                    self._words.answered(*said, self._document(answer))
+            except reasons.Refused as error:  # said again when it is due
+                self._contact.failure = error
 
     # Reports
 

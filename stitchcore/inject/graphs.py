@@ -19,7 +19,7 @@ KERNEL_RANDOM = frozenset(
         "Multinomial", "RandomShuffle", "RandomCrop",
     }
 )  # fmt: skip
-COMMUNICATION = ("Collective", "Nccl", "_Send", "_Recv", "_HostSend", "_HostRecv", "Send", "Recv")
+COMMUNICATION = ("Nccl", "_Send", "_Recv", "_HostSend", "_HostRecv", "Send", "Recv")
 UPDATE_PREFIXES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "Apply",
                    "SparseApply", "Scatter")  # fmt: skip
 PLAIN_ASSIGNMENTS = frozenset(("Assign", "AssignVariableOp"))
@@ -57,9 +57,11 @@ def has_kernel_random(graph: Any) -> bool:
     return any(node.op in KERNEL_RANDOM for node in graph.node)
 
 
-def devices(graph: Any, cores: int) -> float:
-    """How many devices a graph's nodes are placed on: GPUs, or all `cores` where there is none."""
-    gpus = {node.device for node in graph.node if "GPU:" in node.device.upper()}
+def devices(graph: Any, cores: int, task: str = "") -> float:
+    """How many devices a graph's nodes are placed on: GPUs, or all `cores` where there is none.
+    Those of other tasks than `task` are other processes' to report."""
+    own = [node.device for node in graph.node if node.device.startswith(task)]
+    gpus = {device for device in own if "GPU:" in device.upper()}
     return float(len(gpus) or cores)
 
 

@@ -16,12 +16,15 @@ import time
 from typing import Any, Dict, FrozenSet, Hashable, List, Optional, Tuple
 
 from . import (
+    board,
     client,
+    collectives,
     digest,
     follow,
     gateway,
     graphs,
     guard,
+    joined,
     plugin,
     program,
     reasons,
@@ -32,7 +35,7 @@ from . import (
     target,
     xla,
 )
-from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program, View
+from .program import ORIGINAL, STITCHED, Instance, Program, View
 
 POLL_SECONDS = 0.1
 SAVINGS_SECONDS = 15.0
@@ -70,6 +73,11 @@ class Hook:
         self._process = os.getpid()
         self._follower = follow.Follower(config, native, self._events, self._say)
         self._swapper = swapper.Swapper(config, native, self._events, self._disable)
+        parts = joined.Parts(
+            *(config, native, self._source, self._events, self._swapper),
+            *(self._follower.rolled_back, self._refuse, board),
+        )
+        self._joined = joined.Joined(parts)
         self._savings_due = time.monotonic() + SAVINGS_SECONDS
         self._wake = threading.Event()
         self._ended = self._unwatched = False
@@ -92,6 +100,9 @@ class Hook:
                 stitched = bool(instance.arm[0] == STITCHED)
                 self._plugin.pass_step(instance.step, int(stitched))
                 return stitched, instance.lifted if stitched else caller
+            if instance.member is not None and instance.arm[0] == plugin.HELD:
+                self._wake.set()
+                joined.hold(instance, lambda: self._ended or self._unwatched)
             return instance.marked(), caller
         except Exception as error:
             self._failed_itself(error)
@@ -137,9 +148,13 @@ class Hook:
         graph = graph_pb2.GraphDef.FromString(data)
         if any(node.op in graphs.OURS for node in graph.node):
             return None
-        reason = graphs.classify(graph)
+        reason, detail = graphs.classify(graph), ""
+        caller = self._caller.now
+        if reason is None:
+            in_function = caller is not None and isinstance(caller[0], bytes)
+            reason, detail = self._joined.why_left(graph, in_function) or (None, "")
         if reason is not None:
-            self._refuse("", reason)
+            self._refuse("", reason, detail)
             if self._caller.probing is not None:
                 self._caller.probing.reason = reason
             return None
@@ -150,7 +165,6 @@ class Hook:
         numbering = digest.number(handed, preserve)
         found = self._program(numbering, graph, handed, preserve)
         view = View(graph, numbering, preserve, types)
-        caller = self._caller.now
         if self._caller.probing is not None:
             self._caller.probing.parts.append(found)
             return None
@@ -163,6 +177,7 @@ class Hook:
                 self._built(program.stitched_graph(view, found, self._plugin)) if stitched else None
             )
         instance = self._instance(caller[0], found)
+        self._joined.enlist(instance, view)
         arm = 1 - instance.first_arm if caller[1] else instance.first_arm
         return self._arm_graph(view, instance, found, arm)
 
@@ -200,7 +215,9 @@ class Hook:
             return found
         caller = self._caller.now
         found.refused_late = graphs.late_refusal(graph, caller is None or type(caller[0]) is bytes)
-        found.devices = graphs.devices(graph, len(os.sched_getaffinity(0)))
+        task = self._config.group.task if self._config.group is not None else ""
+        found.devices = graphs.devices(graph, len(os.sched_getaffinity(0)), task)
+        found.joined = collectives.present(graph)
         self._events.write("seen", digest=key, nodes=len(graph.node))
         calls = graphs.xla_calls(graph)
         if calls:
@@ -217,6 +234,8 @@ class Hook:
             self._disable(found, reasons.KERNEL_RANDOM_STATE, "random numbers drawn under XLA")
             return found
         try:
+            if found.joined and found.refused_late is not None:
+                raise reasons.Refused(found.refused_late, "not to be swapped after the first step")
             self._look(found)
             if found.artifact is None and found.reason is None:
                 if self._config.gateway is not None:  # it leaves the user's machine
@@ -281,7 +300,7 @@ class Hook:
         for instance in list(self._instances.values()):
             if instance.runs(found):
                 instance.program.reason = reason
-                self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
+                self._swapper.back(instance, reason, detail)
         fields = {"reason": reason, "detail": detail, "key": found.key if found.swapped else None}
         self._events.write("disabled", digest=found.digest, **fields)
         self._refuse(found.digest, reason, detail)
@@ -301,6 +320,8 @@ class Hook:
                 why = xla.why_left(self._tf)
                 if why is not None:
                     raise reasons.Refused(reasons.MEMORY, why)
+                if board.joined():
+                    raise reasons.Refused(reasons.COLLECTIVE, "a replica's step under XLA")
                 instance = self._bare_instance(context, name, definition)
             if instance.program.bodies and instance.program.reason is None:
                 self._probe(context, instance, inputs if instance.lifted else None)
@@ -378,6 +399,7 @@ class Hook:
                     self._disable(found, reasons.HOOK_ERROR, "the watcher has failed")
                 return
             self._wake.wait(POLL_SECONDS)
+            self._wake.clear()
 
     def _tick(self) -> None:
         waiting = self._config.wait <= 0 and self._config.mode == "optimize"
@@ -390,6 +412,7 @@ class Hook:
                     self._disable(found, error.reason, error.detail)
             if found.reason is None and found.key and self._source.revoked(found.key):
                 self._disable(found, reasons.REVOKED, f"artifact {found.key[:12]}")
+        self._joined.tick(self._disable)
         for instance in list(self._instances.values()):
             if waiting or self._config.baseline > 0:
                 self._swapper.late(instance)
@@ -424,23 +447,3 @@ class Hook:
                 self._say(reasons.NO_ARTIFACT, "none arrived before the end of the run")
         except Exception as error:
             self._failed_itself(error)
-
-
-def install() -> None:
-    """Called right after `import tensorflow`. Says in one line why when it cannot work."""
-    config = None
-    try:
-        config = settings.of_this_process()
-        if config.mode == "off" or not config.store:
-            return
-        import tensorflow
-
-        version = str(tensorflow.__version__)
-        major, minor = (int(part) for part in version.split(".")[:2])
-        native = plugin.load(config.native, (major, minor))
-        Hook(config, native, version).start()
-    except reasons.Refused as error:
-        sys.stderr.write(f"[stitch] {error}; the job runs unchanged\n")
-        if config is not None:
-            events = client.Events(config.store, config.session, lambda kind, fields: None)
-            events.write("refused", digest="", reason=error.reason, detail=error.detail)

@@ -11,6 +11,7 @@ from . import reasons
 
 PLUGIN = "stitch_plugin.so"
 ERROR_BYTES = 512
+HELD = 2  # an arm that no step may run: the replicas have yet to decide
 OLDEST, NEWEST = (2, 15), (2, 21)  # of TensorFlow, whose C API the plug-in was tried with
 COUNTERS = (
     "fresh",
@@ -79,6 +80,12 @@ def _declare(library: Any) -> None:
         ("stitch_new_step", integer, []),
         ("stitch_step_arm", ctypes.POINTER(ctypes.c_int32), [integer]),
         ("stitch_schedule_step", None, [integer, integer, wide, wide]),
+        ("stitch_hold_step", integer, [integer, wide]),
+        (
+            "stitch_decide_step",
+            integer,
+            [integer, integer, wide, wide, wide, ctypes.c_uint64],
+        ),
         ("stitch_stretch_step", None, [integer, wide, ctypes.c_uint64]),
         (
             "stitch_read_step",
@@ -188,6 +195,19 @@ class Plugin:
     def schedule(self, step: int, arm: int, original: int, stitched: int) -> None:
         """Blocks of so many steps in turn, `arm` first; 0 for the other arm means never."""
         self._library.stitch_schedule_step(step, arm, original, stitched)
+
+    def hold(self, step: int, agreed: int) -> bool:
+        """Has the step after so many passes wait (arm HELD) for `decide`; False: it has begun."""
+        return bool(self._library.stitch_hold_step(step, agreed))
+
+    def decide(
+        self, step: int, arm: int, original: int, stitched: int, most: int, seed: int
+    ) -> bool:
+        """What happens at the agreed pass: blocks as `schedule` deals them, the stitched ones
+        growing to `most` steps with the stitched passes, of random length by `seed`; or nothing,
+        with `arm` -1. Equal on all replicas whose passes are. False: nothing was agreed on."""
+        library = self._library
+        return bool(library.stitch_decide_step(step, arm, original, stitched, most, seed))
 
     def stretch(self, step: int, stitched: int, seed: int) -> None:
         """The next stitched blocks are of so many steps; of half to one and a half times as many,

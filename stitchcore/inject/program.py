@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import Any, FrozenSet, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, FrozenSet, List, Mapping, Optional
 
-from . import graphs, patch, reasons, savings, timer
+from . import collectives, graphs, patch, reasons, savings, timer
 from .client import Artifact
 from .digest import Numbering
 from .patch import Types
 from .plugin import Interval, Plugin
+
+if TYPE_CHECKING:
+    from . import joined
 
 ORIGINAL, STITCHED = 0, 1
 FOREVER = 2**62
@@ -32,6 +35,8 @@ class Program:
     reason: Optional[str] = None
     swapped: bool = False  # swap_begin has been written
     settled: bool = False  # swap_ok has been written
+    joined: bool = False  # it meets other replicas: they swap together (joined.py)
+    enlisted: bool = False  # one caller is their member
     devices: float = 1.0  # that its graph uses: GPUs, or cores
     failure: Optional[str] = None  # the error that a stitched operation of it raised
     bodies: Optional[List[str]] = None  # functions that XLA compiles; this graph only calls them
@@ -79,6 +84,7 @@ class Instance:
     arm: Any  # pointer; arm[0] is what the next call should run
     can_alternate: bool
     lifted: Optional[bytes] = None  # called instead of a bare XLA function, by the stitched arm
+    member: Optional["joined.Member"] = None
     cursor: int = 0
     swapped_late: bool = False
     raised: int = 0  # calls of the stitched arm that ended with an error
@@ -116,6 +122,7 @@ def stitched_graph(view: View, program: Program, plugin: Plugin) -> Any:
         view.types,
     )
     graphs.check_fusions(new, program.kernels, plugin.check_fusion)
+    collectives.check(view.graph, new)
     return new
 
 

@@ -27,6 +27,9 @@ NUMBERED = ("frame_name", "shared_name")  # only being equal means something
 LOCATION = b"loc:@"
 DEVICE = re.compile(r"^(/[A-Za-z]+:[A-Za-z0-9_*]+(:[0-9*]+)?)*$")
 SHAPES = "_output_shapes"
+# A replica's graph is one task's: with its own name each replica would have another digest.
+TASK = re.compile(r"^/job:(worker|chief)/replica:\d+/task:\d+(?=/|$)")
+LOCAL_TASK = "/job:localhost/replica:0/task:0"
 
 
 def _closed(operation: str, attribute: str) -> bool:
@@ -76,8 +79,7 @@ def structure(graph: Any) -> Any:
 
 def _strip(node: Any, numbers: _Numbers) -> None:
     node.ClearField("experimental_debug_info")
-    if not DEVICE.match(node.device):
-        node.device = ""
+    node.device = TASK.sub(LOCAL_TASK, node.device) if DEVICE.match(node.device) else ""
     if node.op == "Const":
         _constant(node)
     for name in list(node.attr):

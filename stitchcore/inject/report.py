@@ -18,7 +18,6 @@ TYPES = {
     "swap_ok": "swap-ok",
     "rolled_back": "rolled-back",
     "crashed_before": "crashed-before",
-    "acknowledged": "acknowledged",
 }
 EVENT_FIELDS = ("key", "reason")  # no "detail": an error's text may quote the user's own
 SAVINGS_FIELDS = (
@@ -67,6 +66,12 @@ class Outbox:
             else:
                 self._savings[graph] = Report(SAVINGS, document)
         return True
+
+    def numbered(self) -> Dict[str, Any]:
+        """Session and number of a report that is sent by others."""
+        with self._lock:
+            self._number += 1
+            return {"session": self.session, "seq": self._number}
 
     def close(self) -> None:
         """Drops what waits: the job ends."""

@@ -31,7 +31,7 @@ import time
 from dataclasses import dataclass
 from typing import Mapping, Optional, Tuple
 
-from . import reasons, wire
+from . import group, reasons, wire
 
 MODES = ("off", "observe", "optimize")
 POD_CACHE = "/stitchcore/cache"
@@ -43,7 +43,8 @@ BASELINE_STEPS = 50
 @dataclass(frozen=True)
 class Settings:
     """One process's settings. `wait` in seconds, `control` a share of steps, `cache_limit` in
-    bytes; `reports` is False for the kinds of process that must not report savings."""
+    bytes; `reports` is False for the kinds of process that must not report savings; `group` is the
+    place that TF_CONFIG gives the process among its replicas."""
 
     store: str
     mode: str
@@ -57,6 +58,7 @@ class Settings:
     baseline: int = 0
     allow_unmeasured: bool = False
     reports: bool = True
+    group: Optional[group.Place] = None
 
     @property
     def measured(self) -> bool:
@@ -145,6 +147,7 @@ def read(environment: Mapping[str, str]) -> Settings:
         baseline=int(_number(environment, "STITCH_BASELINE", steps, 1e6)),
         allow_unmeasured=_flag(environment, "STITCH_ALLOW_UNMEASURED"),
         reports=_reports(environment),
+        group=group.place_of(environment.get("TF_CONFIG") or ""),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Callable
 
 from . import client, guard, plugin, program, reasons, settings
-from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program
+from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program, View
 
 Disable = Callable[[Program, str, str], None]
 
@@ -57,7 +57,22 @@ class Swapper:
         """The arm that a new caller of `found` starts with."""
         unmeasured = found.refused_late is not None and self._config.allow_unmeasured
         at_once = self._config.baseline == 0 or unmeasured
+        at_once = at_once and not found.joined
         return STITCHED if at_once and found.ready and self.open(found) else ORIGINAL
+
+    def rehearse(self, found: Program, view: View) -> None:
+        """Raises Refused where the swap of a joined step could fail: at the agreed step the others
+        swap, whatever becomes of this one."""
+        if found.artifact is not None:
+            program.stitched_graph(view, found, self._plugin)
+            try:
+                key, session = found.artifact.key, self._config.session
+                guard.swap_begin(self._config.store, found.digest, key, session)
+            except OSError as error:
+                raise reasons.Refused(
+                    reasons.STORE_UNREADABLE, f"breaker: {error.strerror}"
+                ) from error
+            guard.swap_ok(self._config.store, found.digest)
 
     def start(self, instance: Instance) -> None:
         """The schedule of a new caller."""
@@ -70,7 +85,9 @@ class Swapper:
         """Swaps a step in that has been running its original, once its time has come."""
         if self._config.mode != "optimize" or instance.swapped_late or not instance.program.ready:
             return
-        if instance.first_arm != ORIGINAL or instance.arm[0] != ORIGINAL or not self._due(instance):
+        if instance.program.joined:
+            return  # joined.py
+        if instance.first_arm != ORIGINAL or instance.arm[0] != ORIGINAL or not self.due(instance):
             return
         instance.swapped_late = True
         found = instance.program
@@ -84,7 +101,15 @@ class Swapper:
                 blocks = (0, FOREVER)
             self._plugin.schedule(instance.step, STITCHED, *blocks)
 
-    def _due(self, instance: Instance) -> bool:
+    def back(self, instance: Instance, reason: str, detail: str) -> None:
+        """To the original for good: at once, or with all replicas at the step they agree on."""
+        if instance.member is not None:
+            instance.member.ask_back(reason, detail)
+        else:
+            self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
+
+    def due(self, instance: Instance) -> bool:
+        """True once the baseline has been run."""
         if self._config.baseline == 0 or instance.program.refused_late is not None:
             return True
         least = program.WARM_UP + self._config.baseline

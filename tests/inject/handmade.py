@@ -5,7 +5,9 @@ AssignSubVariableOp of one by an in-place variable update. `behaviour` spoils th
 
     good        computes what TensorFlow does
     wrong       result times 1.5
-    slow        wastes time in every call
+    rounded     differs from TensorFlow in the last bits of a root
+    slow        wastes time in every call, and is rounded
+    other       as good, under another key
     crash       dereferences a null pointer
     fails       returns an error at every call
     fails_late  returns an error at every call after the 300th
@@ -132,12 +134,13 @@ def make_patch(graph: Any, ids: Any, work: int, behaviour: str) -> dict[str, Any
 
 def library(behaviour: str, folder: Path) -> bytes:
     factor = "1.5f * " if behaviour == "wrong" else ""
+    rounding = "1.0000001f * " if behaviour in ("rounded", "slow") else factor
     source = HEAD.replace("WASTE", "3000000" if behaviour == "slow" else "0")
     crash = "*(volatile int *)0 = 1" if behaviour == "crash" else ""
     source += f"#define CRASH {crash}\n#define SPIN {1 if behaviour == 'slow' else 0}\n"
     failure = {"fails": "1", "fails_late": "++calls > 300"}.get(behaviour, "0")
     source += f"static long calls;\n#define FAILURE {failure}\n"
-    source += kernel_source("root", f"((float *)b[1])[i] = {factor}sqrtf(((float *)b[0])[i]);")
+    source += kernel_source("root", f"((float *)b[1])[i] = {rounding}sqrtf(((float *)b[0])[i]);")
     difference = "((float *)b[0])[i] - ((float *)b[1])[i]"
     source += kernel_source("subtract", f"((float *)b[2])[i] = {factor}({difference});")
     path = folder / "kernels.c"
@@ -169,7 +172,7 @@ def answer(store: Path, key_file: Path, behaviour: str, work: int = 0) -> int:
         patch = make_patch(graph, numbering.ids, work, behaviour)
         most = max(most, len(patch["add"]))
         manifest = {
-            "format": 1, "key": request.name, "abi": 1,
+            "format": 1, "key": request.name[:: -1 if behaviour == "other" else 1], "abi": 1,
             "digest": "0" * 64 if behaviour == "graph" else request.name,
             "tf": "2.99" if behaviour == "version" else meta["tf"],
             "target": "cpu-x86-64-v9" if behaviour == "level" else meta["target"],

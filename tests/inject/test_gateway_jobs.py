@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import functools
-import importlib
 import json
 import os
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -18,61 +14,10 @@ from typing import Any
 import pytest
 
 from stitchcore.artifact import sign
-from tests.inject import handmade, jobs
 from tests.inject import https_gateway as gateways
+from tests.inject import jobs
+from tests.inject.handmade_gateway import HandmadeGateway
 from tests.inject.https_gateway import Asked, Reply, Server
-from tests.inject.test_gateway_client import wait_for
-from tests.worker.conftest import free_port
-
-KEY_OF_REQUEST = "b" * 64
-
-
-class HandmadeGateway:
-    """Answers graphs by the worker of handmade.py, in `store`."""
-
-    def __init__(self, store: Path, key_file: Path, behaviour: str) -> None:
-        self._store, self._key_file, self._behaviour = store, key_file, behaviour
-        self._lock = threading.Lock()
-        importlib.import_module("tensorflow")  # takes longer than the jobs run
-        self.digest = ""
-        self.revoked: list[str] = []
-        self.events: list[dict[str, Any]] = []
-        self.savings: list[dict[str, Any]] = []
-
-    def __call__(self, asked: Asked) -> Reply:
-        with self._lock:
-            if asked.path == "/v1/graphs":
-                return self._submitted(asked.document)
-            if asked.path.startswith("/v1/artifacts/"):
-                return self._artifact()
-            kept = self.savings if asked.path == "/v1/savings" else self.events
-            kept.append(asked.document)
-            return gateways.reply(200, {"status": "noted", "revoked": self.revoked})
-
-    def _submitted(self, document: dict[str, Any]) -> Reply:
-        graph = base64.b64decode(document.pop("graph"))
-        self.digest = digest_of(graph, document["preserve"])
-        folder = self._store / "requests" / self.digest
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "graph.pb").write_bytes(graph)
-        (folder / "meta.json").write_text(json.dumps(document))
-        return gateways.reply(202, {"key": KEY_OF_REQUEST, "retry_after": 0.2})
-
-    def _artifact(self) -> Reply:
-        folder = self._store / "artifacts" / self.digest
-        if not (folder / "manifest.sig").exists():
-            handmade.answer(self._store, self._key_file, self._behaviour)
-        names = ("manifest.json", "manifest.sig", "kernels_00.so")
-        tar = gateways.tar({name: (folder / name).read_bytes() for name in names})
-        return Reply(200, tar, {"ETag": '"1"'})
-
-
-def digest_of(graph: bytes, preserve: list[str]) -> str:
-    from tensorflow.core.framework import graph_pb2
-
-    from stitchcore.inject import digest
-
-    return digest.number(graph_pb2.GraphDef.FromString(graph), preserve).digest
 
 
 def run(
@@ -282,52 +227,6 @@ def test_a_revoked_artifact_is_taken_out_of_a_running_job(
     assert [event["type"] for event in answers.events][-1] == "rolled-back"
     (steps,) = done.event("end")["steps"]
     assert 20 <= steps["stitched_steps"] < 200
-
-
-@pytest.mark.slow
-def test_replicas_joined_by_collectives_are_left_alone(
-    native: Path, tmp_path: Path, public_key: str
-) -> None:
-    """Until ranks can swap together none swaps; one that dies leaves the other's variables as its
-    own were."""
-    ports = [free_port(), free_port()]
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-    with gateways.serve(tmp_path / "g", lambda _: gateways.reply(409, {"reason": "x"})) as server:
-        ranks = []
-        for rank in range(2):
-            task = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
-            extra = server.settings(
-                STITCH_PUBLIC_KEYS=public_key,
-                STITCH_STORE=str(tmp_path / f"cache{rank}"),
-                STITCH_SESSION="s",
-                PYTHONPATH=str(jobs.BOOTSTRAP),
-                TF_CONFIG=json.dumps(task),
-            )
-            command = [jobs.python_of("2.21"), str(jobs.SCRIPTS / "replicas.py"), "10000", "0.01"]
-            out = (tmp_path / f"out{rank}").open("wb")
-            ranks.append(
-                subprocess.Popen(
-                    command, env=jobs.environment(**extra), stdout=out, stderr=subprocess.DEVNULL
-                )
-            )
-        try:
-            outs = [tmp_path / f"out{rank}" for rank in range(2)]
-            wait_for(lambda: all(len(o.read_text().splitlines()) > 20 for o in outs), 180)
-            ranks[1].kill()
-            time.sleep(2)
-        finally:
-            for rank_ in ranks:
-                rank_.kill()
-                rank_.wait()
-    steps = [dict(line.split() for line in o.read_text().splitlines()[:-1]) for o in outs]
-    common = steps[0].keys() & steps[1].keys()
-    assert len(common) > 15 and all(steps[0][one] == steps[1][one] for one in common)
-    assert server.asked == []
-    for rank in range(2):
-        path = tmp_path / f"cache{rank}" / "sessions" / "s" / "events.jsonl"
-        events = [json.loads(line) for line in path.read_text().splitlines()]
-        assert "collective" in {event.get("reason") for event in events}
-        assert "submitted" not in {event["type"] for event in events}
 
 
 GATEWAYS = {

@@ -12,18 +12,22 @@ from dataclasses import dataclass, field, replace
 
 GATHERING, NAMED, COMMITTED, ABORTED = "gathering", "named", "committed", "aborted"
 MARGIN_STEPS = 50
-"""Steps between the furthest member and N: time for each to confirm."""
+"""Steps between the furthest member and N, at least: time for each to confirm. Members whose steps
+are quick ask for more."""
+MOST_MARGIN = 1_000_000
 GATHER_SECONDS = 1800.0
 MOST_MEMBERS = 4096
 
 
 @dataclass(frozen=True)
 class Member:
-    """One rank: the session that speaks for it, its latest step, whether it has confirmed N."""
+    """One rank: the session that speaks for it, its latest step, whether it has confirmed N, and
+    how many steps it asks for between its own and N."""
 
     session: str
     step: int
     confirmed: bool = False
+    margin: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Acknowledgement:
     rank: int
     step: int
     confirm: int | None
+    margin: int = 0
 
 
 def acknowledge(group: Group | None, said: Acknowledgement, now: float) -> Group:
@@ -64,11 +69,13 @@ def acknowledge(group: Group | None, said: Acknowledgement, now: float) -> Group
         return replace(group, state=ABORTED, reason=wrong)
     before = group.members.get(said.rank)
     confirmed = group.state == NAMED and said.confirm == group.step
-    member = Member(said.session, said.step, confirmed or (before is not None and before.confirmed))
+    confirmed = confirmed or (before is not None and before.confirmed)
+    member = Member(said.session, said.step, confirmed, min(said.margin, MOST_MARGIN))
     group = replace(group, members={**group.members, said.rank: member})
     if group.state == GATHERING and len(group.members) == group.size:
         furthest = max(one.step for one in group.members.values())
-        return replace(group, state=NAMED, step=furthest + MARGIN_STEPS)
+        margin = max(MARGIN_STEPS, *(one.margin for one in group.members.values()))
+        return replace(group, state=NAMED, step=furthest + margin)
     if group.state == NAMED and all(one.confirmed for one in group.members.values()):
         return replace(group, state=COMMITTED)
     if group.state == NAMED and said.step >= group.step:

@@ -63,6 +63,7 @@ class Event(msgspec.Struct, frozen=True):
     rank: Small = 0
     step: Count = 0
     confirm: Count | None = None
+    margin: Count = 0
 
 
 class Savings(msgspec.Struct, frozen=True):

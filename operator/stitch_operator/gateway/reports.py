@@ -58,7 +58,8 @@ async def _artifact(service: Service, identity: Identity, key: str, digest: str)
 async def _acknowledge(service: Service, identity: Identity, said: Event) -> dict[str, Any]:
     if not said.group:
         raise Rejected(Problem.BAD_REQUEST, "acknowledged: `group` is missing")
-    word = Acknowledgement(*(said.session, said.key, said.size, said.rank, said.step, said.confirm))
+    about = (said.session, said.key, said.size, said.rank)
+    word = Acknowledgement(*about, said.step, said.confirm, said.margin)
     ledger, now = service.parts.ledger, time.time()
     group = await service.ledger(ledger.acknowledge, identity, said.group, said.round, word, now)
     latest = await service.ledger(ledger.latest_round, identity, said.group)

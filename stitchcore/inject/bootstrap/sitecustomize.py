@@ -56,7 +56,7 @@ def _install() -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules["stitch_inject"] = module
     spec.loader.exec_module(module)
-    importlib.import_module("stitch_inject.hook").install()
+    importlib.import_module("stitch_inject.start").install()
 
 
 class _Finder:

@@ -46,6 +46,9 @@ struct StitchInterval {
 STITCH_EXPORT int stitch_new_step();
 STITCH_EXPORT const int32_t* stitch_step_arm(int step);
 STITCH_EXPORT void stitch_schedule_step(int step, int arm, int64_t original, int64_t stitched);
+STITCH_EXPORT int stitch_hold_step(int step, int64_t agreed);
+STITCH_EXPORT int stitch_decide_step(int step, int arm, int64_t original, int64_t stitched,
+                                     int64_t most, uint64_t seed);
 STITCH_EXPORT void stitch_stretch_step(int step, int64_t stitched, uint64_t seed);
 STITCH_EXPORT int64_t stitch_read_step(int step, int64_t* cursor, StitchInterval* out,
                                        int64_t capacity);

@@ -1,7 +1,8 @@
 // Step timers. A StitchTimer node sits in each instantiation ("arm": 0 original, 1 stitched) of a
 // training step. A step is the interval between two passes; it belongs to the arm of the first.
 // The schedule of arms is kept here too, so that no Python runs in a step: the caller of the next
-// step reads stitch_step_arm.
+// step reads stitch_step_arm. Replicas that swap together (group.py) agree on a count of passes, N:
+// the step that follows the N-th pass runs what was decided, and is held while nothing is.
 #include "timer.h"
 
 #include <time.h>
@@ -20,6 +21,15 @@ namespace stitch {
 namespace {
 
 constexpr int64_t kKept = 1 << 16;  // intervals kept for the reader
+constexpr int32_t kHeld = 2;        // an arm that no step may run: its caller waits
+
+// What is to happen at an agreed pass. `most` > 0: stitched blocks grow with the stitched passes,
+// so that replicas which have passed as often have equal blocks.
+struct Decision {
+  int32_t arm;
+  int64_t original, stitched, most;
+  uint64_t seed;
+};
 
 std::atomic<bool> release_idle{false};  // at each switch between arms
 
@@ -33,6 +43,11 @@ struct Step {
   int64_t last_time = 0, block = 0;
   int32_t position = 0;
   int64_t stretched = 0;    // mean steps in the stitched blocks to come
+  int64_t most = 0;         // 0, or up to where the mean grows: a tenth of the stitched passes
+  int64_t agreed = 0;       // passes before the step that a decision is about; 0: none is due
+  int32_t before = 0;       // the arm that a held step would have run
+  bool decided = false;
+  Decision decision = {};
   int64_t passes[2] = {0, 0};
   int64_t written = 0;
   std::vector<StitchInterval> ring;
@@ -72,6 +87,7 @@ void Record(Step* step, int64_t now) {
 // that original blocks do not fall in step with anything the job does at regular intervals.
 int64_t Draw(Step* step) {
   int64_t mean = step->stretched;
+  if (step->most > 0) mean = std::max(mean, std::min(step->most, step->passes[1] / 10));
   if (step->random == 0 || mean < 2 || mean > INT64_MAX / 4) return mean;
   step->random ^= step->random << 13;  // xorshift64 (Marsaglia 2003)
   step->random ^= step->random >> 7;
@@ -80,13 +96,40 @@ int64_t Draw(Step* step) {
   return low + static_cast<int64_t>(step->random % static_cast<uint64_t>(high - low + 1));
 }
 
+void SetArm(Step* step, int32_t arm) { __atomic_store_n(&step->arm, arm, __ATOMIC_RELAXED); }
+
 void Advance(Step* step, int arm) {
   if (arm != step->arm) return;  // a call that was under way when the schedule changed
   if (++step->taken < step->lengths[arm] || step->lengths[1 - arm] == 0) return;
   step->taken = 0;
   if (arm == 0) step->lengths[1] = Draw(step);
   if (arm == 1) PoolTrim();
-  __atomic_store_n(&step->arm, 1 - arm, __ATOMIC_RELAXED);
+  SetArm(step, 1 - arm);
+}
+
+void Schedule(Step* step, int32_t arm, int64_t original, int64_t stitched, int64_t most) {
+  step->lengths[0] = original;
+  step->lengths[1] = step->stretched = stitched;
+  step->most = most;
+  step->taken = 0;
+  SetArm(step, arm);
+}
+
+// The agreed pass has come: the decision holds from here on. Without one the next step is held.
+void Agree(Step* step) {
+  if (!step->decided) {
+    step->before = step->arm;
+    SetArm(step, kHeld);
+    return;
+  }
+  const Decision& one = step->decision;
+  step->agreed = 0;
+  if (one.arm < 0) {
+    if (step->arm == kHeld) SetArm(step, step->before);
+    return;
+  }
+  step->random = one.seed;
+  Schedule(step, one.arm, one.original, one.stitched, one.most);
 }
 
 }  // namespace
@@ -112,6 +155,7 @@ void PassStep(int number, int arm) {
   step->last_time = now;
   step->passes[arm]++;
   Advance(step, arm);
+  if (step->agreed > 0 && step->passes[0] + step->passes[1] == step->agreed) Agree(step);
 }
 
 }  // namespace stitch
@@ -134,10 +178,31 @@ void stitch_pass_step(int step, int arm) { stitch::PassStep(step, arm); }
 void stitch_schedule_step(int number, int arm, int64_t original, int64_t stitched) {
   stitch::Step* step = stitch::Find(number);
   std::lock_guard<std::mutex> lock(step->mutex);
-  step->lengths[0] = original;
-  step->lengths[1] = step->stretched = stitched;
-  step->taken = 0;
-  __atomic_store_n(&step->arm, arm, __ATOMIC_RELAXED);
+  stitch::Schedule(step, arm, original, stitched, 0);
+}
+
+// Holds the step that follows the `agreed`-th pass until stitch_decide_step; 0 when it has begun.
+int stitch_hold_step(int number, int64_t agreed) {
+  stitch::Step* step = stitch::Find(number);
+  std::lock_guard<std::mutex> lock(step->mutex);
+  if (step->agreed > 0 || step->passes[0] + step->passes[1] >= agreed) return 0;
+  step->agreed = agreed;
+  step->decided = false;
+  return 1;
+}
+
+// What happens at the agreed pass: a schedule as above with `seed`, its stitched blocks growing up
+// to `most`; or, `arm` being -1, nothing. 0 when no step is held or to be held.
+int stitch_decide_step(int number, int arm, int64_t original, int64_t stitched, int64_t most,
+                       uint64_t seed) {
+  stitch::Step* step = stitch::Find(number);
+  std::lock_guard<std::mutex> lock(step->mutex);
+  if (step->agreed == 0 || step->decided) return 0;
+  step->decided = true;
+  step->decision = {arm, original, stitched, most, seed};
+  if (step->arm == stitch::kHeld) stitch::Agree(step);
+  if (arm < 0) step->agreed = 0;  // nothing is due: another pass may be agreed on
+  return 1;
 }
 
 // Makes the stitched blocks to come `stitched` steps long, on average if `seed` is not 0. The block

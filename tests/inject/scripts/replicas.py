@@ -1,4 +1,4 @@
-"""Two replicas joined by collectives. STEPS PAUSE; prints step and a checksum of the variables."""
+"""Two replicas joined by collectives. STEPS PAUSE; prints step, loss, checksum of variables."""
 
 import hashlib
 import sys
@@ -36,7 +36,7 @@ def train_step():
 
 
 for step in range(int(sys.argv[1])):
-    train_step()
+    loss = float(train_step())
     values = b"".join(w.numpy().tobytes() for w in weights + slots)
-    print(step, hashlib.sha256(values).hexdigest(), flush=True)
+    print(step, repr(loss), hashlib.sha256(values).hexdigest(), flush=True)
     time.sleep(float(sys.argv[2]))

@@ -370,6 +370,16 @@ def test_a_group_swaps_at_a_step_that_none_has_reached(tmp_path: Path) -> None:
     ledger.close()
 
 
+def test_the_member_with_the_quickest_steps_asks_for_the_margin() -> None:
+    group = None
+    for rank, (step, margin) in enumerate(((10, 700), (17, 60))):
+        word = Acknowledgement(f"s{rank}", KEY, 2, rank, step, None, margin)
+        group = groups.acknowledge(group, word, START)
+    assert group is not None and group.step == 17 + 700
+    alone = Acknowledgement("s", KEY, 1, 0, 5, None, 10**12)
+    assert groups.acknowledge(None, alone, START).step == 5 + groups.MOST_MARGIN
+
+
 @pytest.mark.parametrize(
     ("word", "reason"),
     [

@@ -1,0 +1,53 @@
+"""Collectives of a graph: that a patch leaves them, what names them, and their order alone.
+
+Replicas pair the collectives of a step by their keys, and each runs until all have come. So a
+stitched step must have the same ones, named by the same inputs; and none may wait for another that
+it did not wait for before, nor be freed of one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple
+
+from . import digest, patch, reasons
+
+PREFIX = "Collective"
+
+
+def present(graph: Any) -> bool:
+    return any(node.op.startswith(PREFIX) for node in graph.node)
+
+
+def _order(graph: Any) -> Dict[str, Tuple[Any, int]]:
+    """Each collective by name, with those that it waits for as bits of a number (by name)."""
+    names = sorted(node.name for node in graph.node if node.op.startswith(PREFIX))
+    bit = {name: 1 << i for i, name in enumerate(names)}
+    if not bit:
+        return {}
+    edges = digest.edges_of(graph.node)
+    before = [0] * len(graph.node)
+    for i in digest.topological(graph.node, edges):
+        for source in [s for s, _ in edges.data[i]] + list(edges.control[i]):
+            before[i] |= before[source] | bit.get(graph.node[source].name, 0)
+    return {node.name: (node, before[i]) for i, node in enumerate(graph.node) if node.name in bit}
+
+
+def check(original: Any, stitched: Any) -> None:
+    """Raises Refused(COLLECTIVE) where the two differ in their collectives, but for the node that a
+    collective's value comes from."""
+    own, new = _order(original), _order(stitched)
+    if own.keys() != new.keys():
+        raise reasons.Refused(reasons.COLLECTIVE, "the patch changes the collectives")
+    for name, (node, before) in own.items():
+        other, after = new[name]
+        if before != after:
+            raise reasons.Refused(reasons.COLLECTIVE, f"{node.op} would run in another order")
+        same = node.op == other.op and node.device == other.device and node.attr == other.attr
+        if not same or _keys(node) != _keys(other):
+            raise reasons.Refused(reasons.COLLECTIVE, f"{node.op} would be another")
+
+
+def _keys(node: Any) -> List[str]:
+    """Inputs that say which collective a node is: all but the value, which comes first."""
+    data = [patch.canonical(one) for one in node.input if not one.startswith("^")]
+    return data if "Recv" in node.op else data[1:]

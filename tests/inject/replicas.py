@@ -1,0 +1,160 @@
+"""Replicas as processes of this machine, each with a gateway that keeps one set of swap groups.
+
+The gateways are handmade servers (https_gateway.py) around the real groups' code: each rank has its
+own, so that a test can give one rank slow kernels or take its gateway away.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stitch_operator.gateway import groups
+from tests.inject import https_gateway as gateways
+from tests.inject import jobs
+from tests.inject.handmade_gateway import HandmadeGateway
+from tests.inject.https_gateway import Asked, Reply
+from tests.worker.conftest import free_port
+
+GONE = Reply(503, b"{}", {"Retry-After": "1"})
+
+
+@dataclass
+class Groups:
+    """What a gateway's ledger and its answers are to `acknowledged` (gateway/reports.py)."""
+
+    rounds: dict[tuple[str, int], groups.Group] = field(default_factory=dict)
+    words: list[dict[str, Any]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def say(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        with self.lock:
+            self.words.append(dict(said))
+            about = (said["session"], said["key"], said["size"], said["rank"], said["step"])
+            word = groups.Acknowledgement(*about, said.get("confirm"), said["margin"])
+            name, number = said["group"], said["round"]
+            group = groups.acknowledge(self.rounds.get((name, number)), word, time.time())
+            self.rounds[name, number] = group
+            latest = max(other for known, other in self.rounds if known == name)
+        state = {"state": group.state, "reason": group.reason, "latest_round": latest}
+        answer: dict[str, Any] = {"status": "noted", "group": {**state, "round": number}}
+        return answer | ({"swap_at": group.step} if group.step else {})
+
+    def state(self, number: int) -> str:
+        """Of the only group's round; "" before it began."""
+        with self.lock:
+            found = [one.state for (_, other), one in self.rounds.items() if other == number]
+        return found[0] if found else ""
+
+
+Fault = Callable[[Asked, int], Reply | None]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a replica prints after a step."""
+
+    loss: float
+    checksum: str
+
+
+@dataclass
+class Rank:
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+    cache: Path
+
+    def lines(self) -> list[Line]:
+        """Of the steps so far, whole lines only."""
+        text = self.out.read_text().rpartition("\n")[0]
+        rows = [line.split() for line in text.splitlines()]
+        assert [int(row[0]) for row in rows] == list(range(len(rows)))
+        return [Line(float(row[1]), row[2]) for row in rows]
+
+    def events(self) -> list[dict[str, Any]]:
+        path = self.cache / "sessions" / "s" / "events.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def event(self, kind: str, **wanted: Any) -> dict[str, Any]:
+        for one in self.events():
+            if one["type"] == kind and all(one.get(k) == v for k, v in wanted.items()):
+                return one
+        raise AssertionError(f"no {kind} {wanted}: {self.events()} {self.err.read_text()[-2000:]}")
+
+
+@contextmanager
+def ranks(
+    folder: Path,
+    key_file: Path,
+    public_key: str,
+    behaviours: list[str],
+    *arguments: object,
+    fault: Fault = lambda asked, rank: None,
+    settings: Mapping[str, str] | None = None,
+    script: str = "replicas.py",
+) -> Iterator[tuple[list[Rank], Groups]]:
+    """Replicas under the hook, one for each behaviour of kernels (handmade.py); killed at the end.
+    `fault` may answer a call of a rank in its gateway's stead."""
+    known = Groups()
+    cluster = {"worker": [f"127.0.0.1:{free_port()}" for _ in behaviours]}
+    started: list[Rank] = []
+    with ExitStack() as stack:
+        for rank, behaviour in enumerate(behaviours):
+            own = folder / f"rank{rank}"
+            own.mkdir(parents=True)
+            server = None
+            if behaviour != "untouched":
+                answers = HandmadeGateway(own / "store", key_file, behaviour)
+                answer = _answer(answers, known, fault, rank)
+                server = stack.enter_context(gateways.serve(own / "g", answer))
+            extra = (
+                {}
+                if server is None
+                else server.settings(
+                    STITCH_PUBLIC_KEYS=public_key,
+                    STITCH_STORE=str(own / "cache"),
+                    STITCH_SESSION="s",
+                    PYTHONPATH=str(jobs.BOOTSTRAP),
+                    **(settings or {}),
+                )
+            )
+            task = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
+            command = [jobs.python_of("2.21"), str(jobs.SCRIPTS / script), *map(str, arguments)]
+            out, err = own / "out", own / "err"
+            environment = jobs.environment(**extra, TF_CONFIG=json.dumps(task))
+            with out.open("wb") as stdout, err.open("wb") as stderr:
+                process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
+            started.append(Rank(process, out, err, own / "cache"))
+        try:
+            yield started, known
+        finally:
+            for one in started:
+                one.process.kill()
+                one.process.wait()
+
+
+def _answer(answers: HandmadeGateway, known: Groups, fault: Fault, rank: int) -> gateways.Answer:
+    def answer(asked: Asked) -> Reply:
+        made = fault(asked, rank)
+        if made is not None:
+            return made
+        if asked.document.get("type") == "acknowledged":
+            return gateways.reply(200, known.say(asked.document))
+        return answers(asked)
+
+    return answer
+
+
+def finished(started: list[Rank], seconds: float = 240.0) -> list[list[Line]]:
+    """What each printed, once all have ended well."""
+    for one in started:
+        assert one.process.wait(seconds) == 0, one.err.read_text()[-3000:]
+    return [one.lines() for one in started]
