@@ -3,6 +3,10 @@
 An element of such an input is read only at the indices at which the output's is written, in the
 same section, before that write. Loops of equal range and depth deal their iterations to lanes
 alike, so a read in an earlier lane loop over the same row counts too.
+
+Where an input could share with several outputs or several inputs with one, those that the fewest
+outputs depend on choose first. An optimizer's slot is read for its own next value and the
+parameter's, a gradient for all of them: so slots are updated in place.
 """
 
 from __future__ import annotations
@@ -23,9 +27,11 @@ from stitchcore.kernel.nodes import (
     Loop,
     Phase,
     Role,
+    Scalar,
     Statement,
     Store,
 )
+from stitchcore.kernel.walk import statements
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,9 @@ def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int,
             key = (buffer.dtype, buffer.dims, stores[0].section, stores[0].indices)
             writers.setdefault(key, []).append(target)
     found = []
-    for source, buffer in enumerate(inputs):
+    dependents = _dependents(phases)
+    for source in sorted(range(len(inputs)), key=lambda i: len(dependents.get(inputs[i], ()))):
+        buffer = inputs[source]
         reads = accesses.get(buffer, [])
         if not reads:
             continue
@@ -74,7 +82,42 @@ def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int,
                 candidates.remove(target)
                 found.append((source, target))
                 break
-    return tuple(found)
+    return tuple(sorted(found))
+
+
+def _dependents(phases: Sequence[Phase]) -> dict[Buffer, set[Buffer]]:
+    """The outputs whose elements depend on each input, through scalars and other buffers."""
+    reached: dict[Scalar | Buffer, set[Buffer]] = {}  # the inputs that a value was made from
+    found: dict[Buffer, set[Buffer]] = {}
+    for statement in statements([s for phase in phases for p in phase.sections for s in p.body]):
+        match statement:
+            case Let(target, value):
+                reached[target] = sources = _sources(value, reached)
+            case Accumulate(target, _, value) | Store(target, _, value):
+                sources = _sources(value, reached) | reached.get(target, set())
+                reached[target] = sources
+            case _:
+                continue
+        if isinstance(target, Buffer) and target.role is Role.OUTPUT:
+            for source in sources:
+                found.setdefault(source, set()).add(target)
+    return found
+
+
+def _sources(value: Expression, reached: Mapping[Scalar | Buffer, set[Buffer]]) -> set[Buffer]:
+    found: set[Buffer] = set()
+    rest = [value]
+    while rest:
+        node = rest.pop()
+        if isinstance(node, Apply):
+            rest.extend(node.operands)
+        elif isinstance(node, Load) and node.buffer.role is Role.INPUT:
+            found.add(node.buffer)
+        elif isinstance(node, Load):
+            found |= reached.get(node.buffer, set())
+        elif isinstance(node, Scalar):
+            found |= reached.get(node, set())
+    return found
 
 
 def _walk(

@@ -219,6 +219,21 @@ def test_value_plus_its_transpose_and_an_update_in_place() -> None:
     assert [source for source, _ in kernel.forwards] == [1], "x is read by other lanes too"
 
 
+def test_an_optimizers_slots_are_updated_in_place_before_its_gradient() -> None:
+    """Adam's shape: each next slot is made of slot and gradient, the parameter of both slots."""
+    p, m, g, v = (parameter(i, (40,)) for i in range(4))
+    slot = apply(op.ADD, apply(op.MULTIPLY, m, m), g)
+    other = apply(op.ADD, v, apply(op.MULTIPLY, g, g))
+    next_p = apply(op.SUBTRACT, p, apply(op.DIVIDE, slot, apply(op.EXPONENTIAL, other)))
+    module = module_of([slot, other, next_p], [p, m, g, v])
+    pattern = whole(module)
+    kernel = check(pattern, module, draw_inputs(pattern, 0), compiled=True)
+    names = [b.name for b in kernel.with_role(Role.INPUT)]
+    assert {(names[i], o) for i, o in kernel.forwards} == {
+        (names[1], 0), (names[3], 1), (names[0], 2)
+    }  # fmt: skip
+
+
 def test_concatenation_output_is_written_in_pieces_by_one_loop() -> None:
     a, b = parameter(0, (32, 64)), parameter(1, (32, 64))
     parts = (apply(op.TANH, a), apply(op.MULTIPLY, apply(op.TANH, a), b))
