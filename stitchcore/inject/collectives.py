@@ -14,13 +14,17 @@ from . import digest, patch, reasons
 PREFIX = "Collective"
 
 
+def is_one(node: Any) -> bool:
+    return bool(node.op.startswith(PREFIX))
+
+
 def present(graph: Any) -> bool:
-    return any(node.op.startswith(PREFIX) for node in graph.node)
+    return any(is_one(node) for node in graph.node)
 
 
 def _order(graph: Any) -> Dict[str, Tuple[Any, int]]:
     """Each collective by name, with those that it waits for as bits of a number (by name)."""
-    names = sorted(node.name for node in graph.node if node.op.startswith(PREFIX))
+    names = sorted(node.name for node in graph.node if is_one(node))
     bit = {name: 1 << i for i, name in enumerate(names)}
     if not bit:
         return {}

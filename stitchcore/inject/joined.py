@@ -284,9 +284,12 @@ class Joined:
 
 
 def hold(instance: Instance, given_up: Callable[[], bool]) -> None:
-    """Waits, in the job's own call, while the replicas decide what this step runs."""
-    deadline = time.monotonic() + HOLD_SECONDS
-    while instance.arm[0] == plugin.HELD and time.monotonic() < deadline and not given_up():
+    """Waits, in the job's own call, while the replicas decide what this step runs. Where nobody
+    watches any more (`given_up`), what they have decided is looked up here."""
+    member, deadline = instance.member, time.monotonic() + HOLD_SECONDS
+    while member is not None and instance.arm[0] == plugin.HELD:
+        if given_up():
+            member.tick()
+        if time.monotonic() > deadline:
+            member.release()
         time.sleep(0.0005)
-    if instance.arm[0] == plugin.HELD and instance.member is not None:
-        instance.member.release()

@@ -9,6 +9,7 @@ from enum import Enum
 from tensorflow.python.framework import dtypes
 
 from stitchcore.errors import Reason
+from stitchcore.inject import collectives
 from stitchcore.tensorflow import allow
 from stitchcore.tensorflow.allow import CHECKED
 from stitchcore.tensorflow.graph import Edge, GraphIndex
@@ -221,6 +222,8 @@ def _reason_of(operation: str) -> Reason:
         return Reason.CONTROL_FLOW
     if operation in ERRORS:
         return Reason.DATA_DEPENDENT_ERROR
+    if operation.startswith(collectives.PREFIX):
+        return Reason.COLLECTIVE
     if operation.startswith(RANDOM):
         return Reason.STATEFUL_RANDOM
     if operation.startswith(STATELESS):

@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from stitchcore.inject import collectives
 from stitchcore.tensorflow.classify import Classes, Part
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.variables import Variables
 
 Kind = Hashable
-"""What members of one region share: device, frame, deadness, and whether they are small."""
+"""What members of one region share: device, frame, deadness, whether they are small, and which
+collectives wait for them. A collective that waited for one member would else wait for all: its
+input would be postponed, and collectives could wait for each other that did not before."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,25 @@ def assign(graph: GraphIndex, classes: Classes, variables: Variables) -> Levels:
 
     A read of what a member wrote is a copy of that value: like a clone, it raises no level.
     """
+    fed = _fed(graph)
     kind = tuple(
-        (node.device, graph.frames[i], graph.deadness[i], classes.small[i])
+        (node.device, graph.frames[i], graph.deadness[i], classes.small[i], fed[i])
         for i, node in enumerate(graph.nodes)
     )
     level = _earliest(graph, classes, variables, kind)
     _later(graph, classes, kind, level)
     return Levels(tuple(level), kind)
+
+
+def _fed(graph: GraphIndex) -> list[int]:
+    """The collectives that wait for each node, as bits of a number."""
+    found = [i for i, node in enumerate(graph.nodes) if collectives.is_one(node)]
+    bit = {i: 1 << n for n, i in enumerate(found)}
+    fed = [0] * len(graph.nodes)
+    for i in reversed(graph.order) if found else ():
+        for consumer, _ in graph.consumers[i]:
+            fed[i] |= fed[consumer] | bit.get(consumer, 0)
+    return fed
 
 
 def _earliest(

@@ -91,6 +91,36 @@ class Rank:
 
 
 @contextmanager
+def processes(
+    folder: Path, environments: list[Mapping[str, str]], *arguments: object
+) -> Iterator[list[Rank]]:
+    """Replicas of scripts/replicas.py, one for each environment; killed at the end."""
+    cluster = {"worker": [f"127.0.0.1:{free_port()}" for _ in environments]}
+    started: list[Rank] = []
+    try:
+        for rank, extra in enumerate(environments):
+            own = folder / f"rank{rank}"
+            own.mkdir(parents=True, exist_ok=True)
+            task = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
+            script = str(jobs.SCRIPTS / "replicas.py")
+            environment = jobs.environment(**extra, TF_CONFIG=json.dumps(task))
+            out, err = own / "out", own / "err"
+            with out.open("wb") as stdout, err.open("wb") as stderr:
+                process = subprocess.Popen(
+                    [jobs.python_of("2.21"), script, *map(str, arguments)],
+                    env=environment,
+                    stdout=stdout,
+                    stderr=stderr,
+                )
+            started.append(Rank(process, out, err, Path(extra.get("STITCH_STORE", own))))
+        yield started
+    finally:
+        for one in started:
+            one.process.kill()
+            one.process.wait()
+
+
+@contextmanager
 def ranks(
     folder: Path,
     key_file: Path,
@@ -98,47 +128,26 @@ def ranks(
     behaviours: list[str],
     *arguments: object,
     fault: Fault = lambda asked, rank: None,
-    settings: Mapping[str, str] | None = None,
-    script: str = "replicas.py",
 ) -> Iterator[tuple[list[Rank], Groups]]:
-    """Replicas under the hook, one for each behaviour of kernels (handmade.py); killed at the end.
-    `fault` may answer a call of a rank in its gateway's stead."""
+    """Replicas under the hook, one for each behaviour of kernels (handmade.py). `fault` may answer
+    a call of a rank in its gateway's stead."""
     known = Groups()
-    cluster = {"worker": [f"127.0.0.1:{free_port()}" for _ in behaviours]}
-    started: list[Rank] = []
+    environments: list[Mapping[str, str]] = []
     with ExitStack() as stack:
         for rank, behaviour in enumerate(behaviours):
             own = folder / f"rank{rank}"
             own.mkdir(parents=True)
-            server = None
-            if behaviour != "untouched":
-                answers = HandmadeGateway(own / "store", key_file, behaviour)
-                answer = _answer(answers, known, fault, rank)
-                server = stack.enter_context(gateways.serve(own / "g", answer))
-            extra = (
-                {}
-                if server is None
-                else server.settings(
-                    STITCH_PUBLIC_KEYS=public_key,
-                    STITCH_STORE=str(own / "cache"),
-                    STITCH_SESSION="s",
-                    PYTHONPATH=str(jobs.BOOTSTRAP),
-                    **(settings or {}),
-                )
+            answers = HandmadeGateway(own / "store", key_file, behaviour)
+            answer = _answer(answers, known, fault, rank)
+            server = stack.enter_context(gateways.serve(own / "g", answer))
+            known_to_job = server.settings(
+                STITCH_PUBLIC_KEYS=public_key,
+                STITCH_STORE=str(own / "cache"),
+                STITCH_SESSION="s",
+                PYTHONPATH=str(jobs.BOOTSTRAP),
             )
-            task = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
-            command = [jobs.python_of("2.21"), str(jobs.SCRIPTS / script), *map(str, arguments)]
-            out, err = own / "out", own / "err"
-            environment = jobs.environment(**extra, TF_CONFIG=json.dumps(task))
-            with out.open("wb") as stdout, err.open("wb") as stderr:
-                process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
-            started.append(Rank(process, out, err, own / "cache"))
-        try:
-            yield started, known
-        finally:
-            for one in started:
-                one.process.kill()
-                one.process.wait()
+            environments.append(known_to_job)
+        yield stack.enter_context(processes(folder, environments, *arguments)), known
 
 
 def _answer(answers: HandmadeGateway, known: Groups, fault: Fault, rank: int) -> gateways.Answer:
@@ -158,3 +167,20 @@ def finished(started: list[Rank], seconds: float = 240.0) -> list[list[Line]]:
     for one in started:
         assert one.process.wait(seconds) == 0, one.err.read_text()[-3000:]
     return [one.lines() for one in started]
+
+
+def same_variables(started: list[Rank]) -> int:
+    """Asserts that checksums are equal in every step that all have printed; how many steps."""
+    lines = [[one.checksum for one in rank.lines()] for rank in started]
+    common = min(map(len, lines))
+    assert all(one[:common] == lines[0][:common] for one in lines)
+    return common
+
+
+def wait_for(done: Callable[[], bool], started: list[Rank], seconds: float = 240.0) -> None:
+    """Raises AssertionError when it takes longer, or a replica has ended."""
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, [rank.err.read_text()[-2000:] for rank in started]
+        assert all(rank.process.poll() is None for rank in started)
+        time.sleep(0.02)

@@ -16,28 +16,19 @@ import pytest
 from tests.inject import https_gateway as gateways
 from tests.inject import replicas
 from tests.inject.https_gateway import Asked, Reply
-from tests.inject.replicas import Groups, Line, Rank
+from tests.inject.replicas import Groups, Line, Rank, same_variables, wait_for
 
 STEPS, PAUSE = 900, 0.01
-UNTOUCHED = ["untouched", "untouched"]
 
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> list[list[Line]]:
     """What replicas print without us: losses of their own, the same variables."""
     folder = tmp_path_factory.mktemp("untouched")
-    with replicas.ranks(folder, folder, "", UNTOUCHED, STEPS, 0) as (started, _):
+    with replicas.processes(folder, [{}, {}], STEPS, 0) as started:
         printed = replicas.finished(started)
         assert same_variables(started) == STEPS
     return printed
-
-
-def same_variables(ranks: list[Rank]) -> int:
-    """Asserts that checksums are equal in every step that both have printed; how many steps."""
-    lines = [[one.checksum for one in rank.lines()] for rank in ranks]
-    common = min(map(len, lines))
-    assert lines[0][:common] == lines[1][:common]
-    return common
 
 
 def parted(lines: list[Line], other: list[Line]) -> int:
@@ -133,14 +124,6 @@ def test_replicas_with_two_artifacts_do_not_swap(
     assert known.state(1) == "aborted"
     for rank in ranks:
         assert "different artifacts" in rank.event("refused", reason="swap_group")["detail"]
-
-
-def wait_for(done: Callable[[], bool], ranks: list[Rank], seconds: float = 240.0) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, [rank.err.read_text()[-2000:] for rank in ranks]
-        assert all(rank.process.poll() is None for rank in ranks)
-        time.sleep(0.02)
 
 
 def before_the_swap(known: Groups, ranks: list[Rank]) -> bool:

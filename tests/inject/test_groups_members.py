@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -309,6 +310,20 @@ def test_a_member_that_cannot_swap_never_acknowledges(library: plugin.Plugin) ->
     assert set(ranks[1].arms) == {ORIGINAL} and gateway.rounds[1].state == groups.GATHERING
 
 
+def test_a_held_step_whose_watcher_is_gone_does_what_the_others_do(
+    library: plugin.Plugin,
+) -> None:
+    ranks, gateway, _ = group_of(library, 2)
+    agreed = until_named(ranks, gateway)
+    for one in (ranks[0], ranks[1], ranks[0]):
+        one.source.deliver(one is ranks[0])
+    come_to(ranks, agreed)
+    ranks[0].member.tick()
+    assert ranks[0].instance.arm[0] == STITCHED and ranks[1].held
+    joined.hold(ranks[1].instance, lambda: True)
+    assert ranks[1].instance.arm[0] == STITCHED
+
+
 def test_a_held_step_is_let_go_when_nothing_is_decided(
     library: plugin.Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +334,7 @@ def test_a_held_step_is_let_go_when_nothing_is_decided(
     one.run_step()
     assert one.held
     monkeypatch.setattr(joined, "HOLD_SECONDS", 0.05)
+    begun = time.monotonic()
     joined.hold(one.instance, lambda: False)
-    assert one.instance.arm[0] == ORIGINAL
+    assert one.instance.arm[0] == ORIGINAL and 0.05 <= time.monotonic() - begun < 5
     assert not library.hold(one.step, 2), "that step has begun"

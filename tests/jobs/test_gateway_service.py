@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.inject import jobs as injected
+from tests.inject import replicas
 from tests.jobs import judge
 from tests.worker.conftest import Redis, free_port, wait_for
 
@@ -134,3 +135,30 @@ def test_a_script_is_swapped_in_mid_run_and_its_savings_reach_the_metrics(
     lost = figures["stitch_cpu_core_seconds_lost_total"]
     assert saved - lost == pytest.approx(said * total["devices"], rel=1e-3), figures
     assert "refused" not in kinds, [event for event in events if event["type"] == "refused"]
+
+
+@pytest.mark.slow
+def test_replicas_swap_at_a_step_that_the_gateway_names(service: Service, tmp_path: Path) -> None:
+    """Two processes of MultiWorkerMirroredStrategy with generated kernels and two collectives."""
+    environments = [
+        {
+            **service.settings(),
+            "STITCH_STORE": str(tmp_path / f"cache{rank}"),
+            "STITCH_SESSION": "s",
+        }
+        for rank in range(2)
+    ]
+    with replicas.processes(tmp_path, environments, 10**6, 0.01, 4096) as ranks:
+
+        def swapped() -> bool:
+            found = [one for one in ranks[0].events() if one["type"] in ("group", "disabled")]
+            return bool(found) and len(ranks[0].lines()) > found[0].get("agreed", 0) + 100
+
+        replicas.wait_for(lambda: len(ranks[0].lines()) > 20, ranks)
+        replicas.wait_for(swapped, ranks)
+        (agreed,) = {rank.event("group", round=1, do="swap")["agreed"] for rank in ranks}
+        assert replicas.same_variables(ranks) > agreed + 50
+        assert {rank.event("swap_begin")["key"] for rank in ranks} == {
+            ranks[0].event("swap_ok")["key"]
+        }
+        assert service.figures()["stitch_swap_groups_aborted_total"] == 0.0
