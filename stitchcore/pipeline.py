@@ -165,7 +165,7 @@ def key_of(request: Request, device: Device, options: Options) -> str:
     """The artifact's key. The digest covers the input signature: shapes are hashed with nodes.
     Raises Refused(NO_COMPILER)."""
     compiler = find_compiler().version
-    settings = settings_text(options.signature, request.meta.get("preserve", ()))
+    settings = settings_text(options.signature, request.meta.get("preserve", ()), request.tenant)
     if options.restart is not None:
         settings += f";{options.restart.name}={edited.read(options.restart).text}"
     return artifact_key(

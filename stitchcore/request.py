@@ -24,6 +24,11 @@ class Request:
         """TensorFlow's minor version: "2.21"."""
         return ".".join(str(self.meta["tf"]).split(".")[:2])
 
+    @property
+    def tenant(self) -> str:
+        """Whose it is, as the gateway wrote; "" where there is one user only."""
+        return str(self.meta.get("tenant", ""))
+
 
 def read_request(folder: Path) -> Request:
     """The request in a folder named by its digest. Raises Refused(STORE_UNREADABLE)."""

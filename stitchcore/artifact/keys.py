@@ -40,10 +40,11 @@ def artifact_key(
     return content_key("artifact", parts)
 
 
-def settings_text(signature: str, preserve: Iterable[str]) -> str:
+def settings_text(signature: str, preserve: Iterable[str], tenant: str = "") -> str:
     """The `options` of an artifact's key: what of the worker's settings may change an artifact
-    (options.Options.signature), and the preserved nodes."""
-    return f"{signature};preserve={json.dumps(sorted(preserve))}"
+    (options.Options.signature), the preserved nodes, and whose it is (`request_key`)."""
+    text = f"{signature};preserve={json.dumps(sorted(preserve))}"
+    return f"{text};tenant={tenant}" if tenant else text
 
 
 def request_key(
@@ -54,15 +55,17 @@ def request_key(
     preserve: Iterable[int],
     xla: bool = False,
     deterministic: bool = False,
+    tenant: str = "",
 ) -> str:
-    """Key of a request to the gateway: equal for all jobs that one artifact serves.
+    """Key of a request to the gateway: equal for all jobs that one artifact serves. `tenant` parts
+    namespaces, so that none learns from an answer, or how soon it comes, what another one trains.
 
     `preserve` are canonical ids (`inject.digest.Numbering.ids`), so that names do not matter; `tf`
     is the minor version. Gateway and worker both compute it and believe no one else's.
     """
     kept = ",".join(str(number) for number in sorted(preserve))
     parts = (digest, target, tf, str(abi), kept, f"xla={xla}", f"deterministic={deterministic}")
-    return content_key("request", parts)
+    return content_key("request", (*parts, f"tenant={tenant}") if tenant else parts)
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stitchcore.artifact.keys import request_key
+from stitchcore.artifact.keys import request_key, settings_text
 from stitchcore.queues import queue_arguments, queue_name
 
 ASKED: dict[str, Any] = {
@@ -28,11 +28,17 @@ ASKED: dict[str, Any] = {
         {"preserve": (31, 2)},
         {"xla": True},
         {"deterministic": True},
+        {"tenant": "a"},
     ],
     ids=lambda other: next(iter(other)),
 )
 def test_what_an_answer_depends_on_changes_the_key(other: dict[str, Any]) -> None:
     assert request_key(**{**ASKED, **other}) != request_key(**ASKED)
+
+
+def test_artifacts_of_two_tenants_are_two() -> None:
+    texts = {settings_text("planner=x", ["n"], tenant) for tenant in ("", "a", "b")}
+    assert len(texts) == 3
 
 
 def test_the_order_of_preserved_nodes_does_not() -> None:

@@ -49,7 +49,9 @@ def key_of(graph: Any, meta: dict[str, Any]) -> str:
     kept = [numbering.ids[name] for name in meta["preserve"]]
     tf = ".".join(meta["tf"].split(".")[:2])
     flags = meta["xla"], meta["deterministic"]
-    return request_key(numbering.digest, meta["target"], tf, meta["abi"], kept, *flags)
+    return request_key(
+        numbering.digest, meta["target"], tf, meta["abi"], kept, *flags, meta.get("tenant", "")
+    )
 
 
 def submit(store: Store, graph: Any, meta: dict[str, Any] | None = None, key: str = "") -> str:

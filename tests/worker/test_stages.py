@@ -86,7 +86,8 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Lives:
     store = open_store(str(made.folder / "store"))
     for rows in (1024, 2048):
         graph = tiny_graph(rows)
-        made.keys.append(submit(store, graph, meta_of(graph, scope="cluster")))
+        meta = meta_of(graph, scope="cluster", tenant="cd" * 32)
+        made.keys.append(submit(store, graph, meta))
     return made
 
 

@@ -141,7 +141,8 @@ def _checked(request: Request, key: str) -> str:
         kept = [numbering.ids[name] for name in preserve]
     except (ValueError, KeyError) as error:
         raise Refused("graph", Reason.PARSE_ERROR, str(error)) from error
-    found = request_key(numbering.digest, *_asked(meta, request.tf, kept))
+    asked = _asked(meta, request.tf, kept)
+    found = request_key(numbering.digest, *asked, tenant=request.tenant)
     if found != key or meta.get("digest", numbering.digest) != numbering.digest:
         detail = f"the graph's own key is {found[:16]}, not {key[:16]}"
         raise Refused("request", Reason.DIGEST_MISMATCH, detail)

@@ -127,6 +127,7 @@ def _sign(signer: Signer, key: str, origin: Origin) -> None:
         tf = ".".join(str(meta["tf"]).split(".")[:2])
         expected = {"digest": str(meta["digest"]), "target": str(meta["target"]), "tf": tf}
         preserve = [str(name) for name in meta.get("preserve", ())]
+        tenant = str(meta.get("tenant", ""))
     except (ValueError, KeyError, TypeError) as error:
         raise Refused("meta.json", Reason.PARSE_ERROR, repr(error)) from error
     manifest = check_files(key, files, expected)
@@ -138,7 +139,7 @@ def _sign(signer: Signer, key: str, origin: Origin) -> None:
         manifest.tf,
         manifest.abi,
         manifest.compiler,
-        settings_text(signer.signature, preserve),
+        settings_text(signer.signature, preserve, tenant),
         origin.code,
     )
     if recomputed != key:

@@ -144,9 +144,11 @@ class Service:
             *(found.digest, asked.target, asked.minor, asked.abi, found.preserve),
             xla=asked.xla,
             deterministic=asked.deterministic,
+            tenant=tenant_of(identity.namespace),
         )
         meta = {
             "digest": found.digest,
+            "tenant": tenant_of(identity.namespace),
             "scope": scope_of(self.parts.cache_scope, identity.namespace),
             **{name: getattr(asked, name) for name in META},
         }
@@ -350,9 +352,14 @@ class Service:
 KERNEL_RESULTS = ("hit", "miss", "refused", "failed")
 
 
+def tenant_of(namespace: str) -> str:
+    """What a namespace's requests and artifacts are parted by."""
+    return content_key("namespace", [namespace])
+
+
 def scope_of(cache_scope: str, namespace: str) -> str:
     """What a request's kernels are kept under: those of other scopes never meet."""
-    return CLUSTER if cache_scope == CLUSTER else content_key("namespace", [namespace])
+    return CLUSTER if cache_scope == CLUSTER else tenant_of(namespace)
 
 
 META = ("tf", "target", "threads", "abi", "preserve", "xla", "deterministic")

@@ -21,7 +21,7 @@ from stitch_operator.gateway.ledger import Ledger
 from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import MemoryQueue
-from stitch_operator.gateway.service import RATES, Parts, Rates, Service
+from stitch_operator.gateway.service import RATES, Parts, Rates, Service, tenant_of
 from stitch_operator.gateway.wire import MESSAGES
 from stitchcore.artifact.keys import request_key
 from stitchcore.artifact.store import Store, open_store
@@ -49,10 +49,10 @@ def submission(data: bytes, **more: Any) -> dict[str, Any]:
     return {"target": TARGET, "tf": TF, "abi": 1, "graph": text, "session": "s1", **more}
 
 
-def key_of(data: bytes) -> tuple[str, str]:
+def key_of(data: bytes, namespace: str = "alice") -> tuple[str, str]:
     """(canonical digest, request key) of a graph as `submission` hands it in."""
-    found = canonical(data, [])
-    return found.digest, request_key(found.digest, TARGET, "2.21", 1, ())
+    found, tenant = canonical(data, []), tenant_of(namespace)
+    return found.digest, request_key(found.digest, TARGET, "2.21", 1, (), tenant=tenant)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ import json
 import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stitch_operator.gateway.limits import Rate
-from stitch_operator.gateway.service import Rates
+from stitch_operator.gateway.service import CLUSTER, NAMESPACE, Rates
 from stitch_operator.gateway.wire import MESSAGES
 from tests.operator.gateway.support import (
     KEY,
@@ -71,7 +72,7 @@ def test_names_and_order_of_nodes_do_not_make_another_request(running: Running) 
         copy.name = f"renamed/{node.name}"
         copy.input[:] = [f"renamed/{name}" for name in node.input]
     first = running.submit(one.SerializeToString()).json()
-    second = running.submit(other.SerializeToString(), "bob").json()
+    second = running.submit(other.SerializeToString()).json()
     assert first["request"] == second["request"]
     assert len(running.queue.submitted) == 1
 
@@ -120,8 +121,41 @@ def test_only_a_namespace_that_handed_in_the_graph_gets_the_artifact(running: Ru
         for call in ("artifacts", "graphs"):
             answer = running.get(f"/v1/{call}/{key}", "bob")
             assert (answer.status_code, answer.json()["reason"]) == (404, "not_found")
-    running.submit(graph(), "bob")
-    assert running.get(f"/v1/artifacts/{KEY}", "bob").status_code == 200
+    assert running.submit(graph(), "bob").status_code == 202, "his own is built anew"
+    assert running.get(f"/v1/artifacts/{KEY}", "bob").status_code == 404
+
+
+@pytest.mark.parametrize("scope", [NAMESPACE, CLUSTER])
+@pytest.mark.parametrize("status", ["pending", "ready", "refused"])
+def test_no_namespace_learns_what_another_has_handed_in(
+    status: str, scope: str, running: Running
+) -> None:
+    """Whatever became of alice's equal graph, bob's answers are those of a graph nobody knows."""
+    running.service.parts = replace(running.service.parts, cache_scope=scope)
+    digest, request = key_of(graph())
+    unknown = "00" * 32
+    running.submit(graph(), "alice")
+    if status == "ready":
+        publish(running.store, request)
+    else:
+        said = {"status": status, "stage": "verify", "reason": "slower", "time": time.time()}
+        running.store.answer(request, said)
+    running.forget()
+    running.submit(graph(), "alice")
+
+    def told(key: str) -> list[Any]:
+        answers = [running.get(f"/v1/{call}/{key}", "bob") for call in ("graphs", "artifacts")]
+        return [(one.status_code, one.text.replace(key[:12], "KEY")) for one in answers]
+
+    for key in (digest, request, KEY) if status == "ready" else (digest, request):
+        assert told(key) == told(unknown)
+    first, never = (running.submit(graph(salt=salt), "bob") for salt in (0, 7))
+    assert (first.status_code, first.json()["stage"]) == (202, "queued")
+    documents = [one.text.replace(one.json()["request"], "KEY") for one in (first, never)]
+    assert documents[0] == documents[1]
+    assert first.json()["request"] == key_of(graph(), "bob")[1] != request
+    enqueued = [key for key, _ in running.queue.submitted]
+    assert enqueued.count(request) == enqueued.count(first.json()["request"]) == 1
 
 
 def test_trust_rides_on_every_answer_and_revoked_artifacts_are_not_served(tmp_path: Path) -> None:

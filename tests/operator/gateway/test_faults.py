@@ -53,7 +53,7 @@ def report(about: dict[str, Any], seq: int, seconds: float) -> dict[str, Any]:
 def test_a_killed_gateway_loses_nothing_it_has_answered_for(tmp_path: Path) -> None:
     """Clients post all the while, the gateway is killed three times; whoever got no answer asks
     again, and in the end the ledger holds each client's last figure exactly once."""
-    digest, request = key_of(graph())
+    digest, request = key_of(graph(), "local")
     with processes.redis(processes.free_port(), tmp_path) as broker:
         with processes.gateway(tmp_path, broker) as gateway:
             assert gateway.client.post(
@@ -112,7 +112,7 @@ def _post(
 
 
 def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
-    digest, request = key_of(graph())
+    digest, request = key_of(graph(), "local")
     about = {"session": "s1", "graph": digest, "key": KEY}
     with (
         processes.redis(processes.free_port(), tmp_path) as broker,
@@ -200,7 +200,7 @@ def test_tasks_reach_a_worker_and_a_broker_that_lost_everything_is_asked_again(
 
 
 def test_without_a_broker_submissions_are_unavailable_and_artifacts_are_not(tmp_path: Path) -> None:
-    _, request = key_of(graph())
+    _, request = key_of(graph(), "local")
     port = processes.free_port()
     with processes.gateway(tmp_path, f"redis://127.0.0.1:{port}/0") as gateway:
         first = gateway.client.post("/v1/graphs", json=support.submission(graph()))
@@ -214,7 +214,7 @@ def test_without_a_broker_submissions_are_unavailable_and_artifacts_are_not(tmp_
 
 def test_a_graph_that_was_kept_and_not_enqueued_is_enqueued_after_a_kill(tmp_path: Path) -> None:
     """The moment between the store and the broker: whoever asks again gets it going, once."""
-    _, request = key_of(graph())
+    _, request = key_of(graph(), "local")
     port, got = processes.free_port(), tmp_path / "got"
     broker = f"redis://127.0.0.1:{port}/0"
     with processes.gateway(tmp_path, broker) as gateway:

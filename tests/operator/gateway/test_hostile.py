@@ -41,7 +41,7 @@ def claims(client: httpx.Client, about: dict[str, object], number: int, end: flo
 
 
 def test_no_report_adds_more_than_time_times_devices(tmp_path: Path) -> None:
-    digest, request = key_of(graph())
+    digest, request = key_of(graph(), "local")
     with processes.gateway(tmp_path, "redis://127.0.0.1:1/0", "--calls", "5000") as gateway:
         began = time.monotonic()
         gateway.client.post("/v1/graphs", json=support.submission(graph()))
@@ -65,7 +65,7 @@ def test_no_report_adds_more_than_time_times_devices(tmp_path: Path) -> None:
 
 
 def test_no_call_places_or_changes_what_is_served(tmp_path: Path) -> None:
-    _, request = key_of(graph())
+    _, request = key_of(graph(), "local")
     store = tmp_path / "store"
     evil = base64.b64encode(b"evil").decode()
     with processes.gateway(tmp_path, "redis://127.0.0.1:1/0") as gateway:
@@ -94,14 +94,19 @@ def test_no_call_places_or_changes_what_is_served(tmp_path: Path) -> None:
         ):
             client.post("/v1/graphs", json=support.submission(graph(salt=9), **lie))
         for kind in ("swap-begin", "swap-ok", "rolled-back", "crashed-before"):
-            said = {"session": "../../x", "seq": 1, "graph": key_of(graph())[0], "type": kind}
+            said = {
+                "session": "../../x",
+                "seq": 1,
+                "graph": key_of(graph(), "local")[0],
+                "type": kind,
+            }
             client.post("/v1/jobs/events", json={**said, "key": KEY, "reason": "../" * 9})
         after = contents(store)
         new = set(after) - set(before)
         assert {name: after.get(name) for name in before} == before
         assert {name.split("/")[0] for name in new} == {"requests"}
         asked = [name.split("/")[1] for name in new]
-        own = {key_of(graph(salt=9))[1]}
+        own = {key_of(graph(salt=9), "local")[1]}
         assert own <= set(asked) and all(len(one) == 64 for one in asked), asked
         assert client.get(f"/v1/artifacts/{KEY}").status_code in (200, 409)
     assert not list(tmp_path.glob("x")) and not (tmp_path.parent / "x").exists()

@@ -38,7 +38,7 @@ def test_a_real_prometheus_sees_savings_also_after_a_restart(tmp_path: Path) -> 
     prometheus, promtool = shutil.which("prometheus"), shutil.which("promtool")
     if prometheus is None or promtool is None:
         pytest.skip(MEND)
-    digest, request = key_of(graph())
+    digest, request = key_of(graph(), "local")
     about = {"session": "s1", "graph": digest, "key": KEY}
     with processes.redis(processes.free_port(), tmp_path) as broker:
         with processes.gateway(tmp_path, broker) as gateway:

@@ -77,7 +77,7 @@ def test_what_it_prints_is_what_a_client_needs(
             assert answer.json()["trust"]["public_keys"] == [said["STITCH_PUBLIC_KEYS"]]
         for name in NAMES:
             monkeypatch.setenv(name, said[name])
-        digest, request = support.key_of(support.graph())
+        digest, request = support.key_of(support.graph(), "local")
         for name in (request, digest):
             found = CliRunner().invoke(stitch, ["status", name, "--json"])
             told = json.loads(found.output)
