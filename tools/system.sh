@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what a fresh Debian machine lacks: a C and C++ compiler and libsodium's static library,
-# the Redis server that `stitch serve` starts, and the Prometheus that reads its metrics in the tests.
+# the Redis server that `stitch serve` starts, and for the tests the Prometheus that reads its metrics
+# and the RabbitMQ that workers are tried with.
 set -eu
 missing=""
 command -v gcc >/dev/null 2>&1 || missing="$missing gcc"
@@ -8,6 +9,7 @@ command -v g++ >/dev/null 2>&1 || missing="$missing g++"
 [ -f /usr/include/sodium.h ] || missing="$missing libsodium-dev"
 command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
 command -v prometheus >/dev/null 2>&1 || missing="$missing prometheus"
+[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || missing="$missing rabbitmq-server"
 "$(dirname "$0")/python.sh" "$1" >/dev/null 2>&1 || missing="$missing python3 python3-venv"
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
