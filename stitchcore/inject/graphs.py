@@ -57,10 +57,10 @@ def has_kernel_random(graph: Any) -> bool:
     return any(node.op in KERNEL_RANDOM for node in graph.node)
 
 
-def devices(graph: Any, cores: int, task: str = "") -> float:
+def devices(graph: Any, cores: float, task: str = "") -> float:
     """How many devices a graph's nodes are placed on: GPUs, or all `cores` where there is none.
     Those of other tasks than `task` are other processes' to report."""
-    own = [node.device for node in graph.node if node.device.startswith(task)]
+    own = [node.device for node in graph.node if node.device.startswith(f"{task}/")]
     gpus = {device for device in own if "GPU:" in device.upper()}
     return float(len(gpus) or cores)
 

@@ -28,13 +28,15 @@ MOST_MARGIN = 10**6
 @dataclass(frozen=True)
 class Place:
     """This process among the replicas of its cluster. `task` is how TensorFlow's devices begin;
-    `why` says why it cannot be in a group, "" where it can."""
+    `beside` counts the replicas on its machine, with itself; `why` says why it cannot be in a
+    group, "" where it can."""
 
     cluster: str
     size: int
     rank: int
     task: str
     why: str = ""
+    beside: int = 1
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,14 @@ def place_of(text: str) -> Optional[Place]:
         sizes = [len(cluster.get(name, ())) for name in TASKS]
         size, rank = sum(sizes), index + (sizes[0] if kind == TASKS[1] else 0)
         name = hashlib.sha256(json.dumps(cluster, sort_keys=True).encode()).hexdigest()[:16]
+        hosts = [str(one).rpartition(":")[0] for kind_ in TASKS for one in cluster.get(kind_, ())]
     except (ValueError, TypeError, AttributeError) as error:
         return Place("", 0, 0, "", f"TF_CONFIG cannot be read: {error}")
     why = f"TF_CONFIG names a {strange[0]}" if strange else ""
     if not why and not 0 <= rank < size:
         why = f"TF_CONFIG names task {index} of {size}"
-    return Place(name, size, rank, f"/job:{kind}/replica:0/task:{index}", why)
+    beside = hosts.count(hosts[rank]) if not why else 1
+    return Place(name, size, rank, f"/job:{kind}/replica:0/task:{index}", why, beside)
 
 
 def name_of(place: Place, run: str, digest: str) -> str:

@@ -215,9 +215,10 @@ class Hook:
             return found
         caller = self._caller.now
         found.refused_late = graphs.late_refusal(graph, caller is None or type(caller[0]) is bytes)
-        task = self._config.group.task if self._config.group is not None else ""
-        found.devices = graphs.devices(graph, len(os.sched_getaffinity(0)), task)
         found.joined = collectives.present(graph)
+        place = self._config.group if found.joined else None
+        cores = len(os.sched_getaffinity(0)) / (place.beside if place is not None else 1)
+        found.devices = graphs.devices(graph, cores, place.task if place is not None else "")
         self._events.write("seen", digest=key, nodes=len(graph.node))
         calls = graphs.xla_calls(graph)
         if calls:

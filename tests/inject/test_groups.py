@@ -11,6 +11,7 @@ import pytest
 from stitchcore.inject import (
     board,
     collectives,
+    graphs,
     group,
     joined,
     reasons,
@@ -47,6 +48,7 @@ def test_a_place_is_what_tf_config_says(
     assert found is not None
     assert (found.size, found.rank) == (size, rank)
     assert found.why.startswith(why) and bool(found.why) == bool(why)
+    assert found.beside == 1
     if not why:
         assert found.task == f"/job:{kind}/replica:0/task:{index}"
 
@@ -60,6 +62,20 @@ def test_replicas_have_one_cluster_and_others_another() -> None:
     assert found[0] == found[1] != found[2]
     assert group.place_of("") is None
     assert settings.read({}).group is None
+
+
+def test_replicas_of_one_machine_share_its_cores() -> None:
+    cluster = {"chief": ["a:1"], "worker": ["a:2", "b:1", "[::1]:1"]}
+    counts = [("chief", 0, 2), ("worker", 0, 2), ("worker", 1, 1), ("worker", 2, 1)]
+    for kind, index, beside in counts:
+        place = group.place_of(config(cluster, kind, index))
+        assert place is not None and place.beside == beside
+    made = graph(x=[], y=["x"])
+    assert graphs.devices(made, 8 / 2) == 4
+    for number, node in enumerate(made.node):
+        node.device = f"/job:worker/replica:0/task:{1 + 9 * number}/device:GPU:0"
+    assert graphs.devices(made, 8) == 2
+    assert graphs.devices(made, 8, "/job:worker/replica:0/task:1") == 1
 
 
 def test_decisions_survive_their_text_and_nothing_else_does() -> None:

@@ -103,7 +103,7 @@ class Rank:
     """One replica: its member, and the arms that its steps have run."""
 
     def __init__(self, native: plugin.Plugin, gateway: Gateway, register: Register,
-                 rank: int, size: int) -> None:  # fmt: skip
+                 rank: int, size: int, per_call: int) -> None:  # fmt: skip
         found = Program(DIGEST, joined=True)
         found.artifact = client.Artifact({"key": KEY}, ())
         self.step = native.new_step()
@@ -123,18 +123,22 @@ class Rank:
         self.member = joined.Member(self.instance, view, place, parts)
         self.instance.member = self.member
         self.arms: list[int] = []
+        self.per_call = per_call
+        self.calling = ORIGINAL  # the arm of the present call, which may run several steps
 
     def _rolled_back(self, instance: Instance, reason: str, detail: str) -> None:
         instance.program.reason = reason
 
     @property
     def held(self) -> bool:
-        return bool(self.instance.arm[0] == plugin.HELD)
+        between = len(self.arms) % self.per_call == 0
+        return between and bool(self.instance.arm[0] == plugin.HELD)
 
     def run_step(self) -> None:
-        arm = int(self.instance.arm[0])
-        self.native.pass_step(self.step, arm)
-        self.arms.append(arm)
+        if len(self.arms) % self.per_call == 0:
+            self.calling = int(self.instance.arm[0])
+        self.native.pass_step(self.step, self.calling)
+        self.arms.append(self.calling)
 
 
 def may_step(ranks: list[Rank], one: Rank) -> bool:
@@ -162,22 +166,25 @@ def check_equal(ranks: list[Rank]) -> None:
         assert set(one.arms) <= {ORIGINAL, STITCHED}
 
 
-def group_of(native: plugin.Plugin, size: int) -> tuple[list[Rank], Gateway, Register]:
+def group_of(
+    native: plugin.Plugin, size: int, per_call: int = 1
+) -> tuple[list[Rank], Gateway, Register]:
     gateway, register = Gateway(), Register()
-    return [Rank(native, gateway, register, n, size) for n in range(size)], gateway, register
+    ranks = [Rank(native, gateway, register, n, size, per_call) for n in range(size)]
+    return ranks, gateway, register
 
 
 ACTIONS = ("step", "step", "step", "tick", "tick", "deliver", "deliver", "lost", "back", "dies")
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data(), size=st.integers(1, 3), rare=st.integers(0, 40))
+@given(data=st.data(), size=st.integers(1, 3), rare=st.integers(0, 40), calls=st.integers(1, 5))
 def test_no_step_is_run_by_two_replicas_differently(
-    library: plugin.Plugin, data: st.DataObject, size: int, rare: int
+    library: plugin.Plugin, data: st.DataObject, size: int, rare: int, calls: int
 ) -> None:
     """Whatever is lost and whoever asks to go back, all run the same arm at the same step, and
     none is held for good, gateway or not."""
-    ranks, gateway, _ = group_of(library, size)
+    ranks, gateway, _ = group_of(library, size, calls)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(joined, "LISTEN_SECONDS", 0.0)
         script = data.draw(
@@ -288,6 +295,34 @@ def test_a_gateway_that_dies_between_two_answers_parts_nobody(
     assert (STITCHED in knows.arms) == (first == "knows")
     if first == "knows":
         assert knows.arms.index(STITCHED) == agreed
+
+
+@pytest.mark.parametrize("begun", range(200, 212))
+def test_a_way_back_that_comes_to_nothing_leaves_blocks_equal(
+    library: plugin.Plugin, begun: int
+) -> None:
+    """One replica has heard that there is none before N, which lies within a call; the other is
+    held. Blocks go on as they were on both."""
+    ranks, gateway, _ = group_of(library, 2, 4)
+    settle(ranks, begun)
+    ranks[0].member.ask_back(reasons.SLOWER, "test")
+    while 2 not in gateway.rounds or any(o.member.state != joined.HOLDING for o in ranks):
+        for one in ranks:
+            one.member.tick()
+            one.source.deliver(True)
+    gateway.alive = False
+    agreed = gateway.rounds[2].step
+    dropped = group.Decision(group.DROP, agreed)
+    ranks[0].member._parts.board.decide(f"stitch/{ranks[0].member.name}/2", group.encode(dropped))
+    ranks[0].member.tick()
+    for _ in range(agreed + 8):
+        for one in ranks:
+            if may_step(ranks, one):
+                one.run_step()
+    assert ranks[1].held and not ranks[0].held
+    settle(ranks, 600)
+    check_equal(ranks)
+    assert STITCHED in ranks[0].arms[agreed:]
 
 
 def test_a_member_that_never_confirms_keeps_all_from_swapping(library: plugin.Plugin) -> None:

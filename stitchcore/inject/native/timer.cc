@@ -98,13 +98,21 @@ int64_t Draw(Step* step) {
 
 void SetArm(Step* step, int32_t arm) { __atomic_store_n(&step->arm, arm, __ATOMIC_RELAXED); }
 
+// What a step runs by its schedule, also while it is held: a call may run several steps, and those
+// after the agreed pass count as they do where nobody is held.
+int32_t Scheduled(const Step* step) { return step->arm == kHeld ? step->before : step->arm; }
+
 void Advance(Step* step, int arm) {
-  if (arm != step->arm) return;  // a call that was under way when the schedule changed
+  if (arm != Scheduled(step)) return;  // a call that was under way when the schedule changed
   if (++step->taken < step->lengths[arm] || step->lengths[1 - arm] == 0) return;
   step->taken = 0;
   if (arm == 0) step->lengths[1] = Draw(step);
   if (arm == 1) PoolTrim();
-  SetArm(step, 1 - arm);
+  if (step->arm == kHeld) {
+    step->before = 1 - arm;
+  } else {
+    SetArm(step, 1 - arm);
+  }
 }
 
 void Schedule(Step* step, int32_t arm, int64_t original, int64_t stitched, int64_t most) {
