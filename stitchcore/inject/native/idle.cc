@@ -34,17 +34,15 @@ int64_t Release(void* block, size_t bytes) {
 
 void ReleaseIdlePages() {
   static std::mutex mutex;
-  static int64_t peak = 0, with_ours = 0;  // the most in use at once, without and with blocks below
   std::lock_guard<std::mutex> lock(mutex);
   malloc_trim(0);  // XLA's compiler leaves much behind
   const StitchShim* shim = Shim();
   StitchMemory memory;
   if (shim == nullptr || !shim->memory(&memory)) return;
-  if (memory.peak > with_ours) peak = memory.peak;
   // Blocks are held until the end, so that each is another one. None is larger than what was in use
   // once and is not now, so the allocator hardly ever has to grow for it; if it does, the block has
   // no pages yet, is the last of its size, and is there to be found the next time.
-  int64_t unused = peak - memory.in_use;
+  int64_t unused = memory.peak - memory.in_use;
   std::vector<void*> held;
   for (int64_t size = memory.largest; size >= kLeast; size /= 2) {
     while (size <= unused) {
@@ -54,7 +52,6 @@ void ReleaseIdlePages() {
       if (Release(block, size) < kLeast) break;  // new, or given back before
     }
   }
-  if (shim->memory(&memory)) with_ours = memory.peak;
   for (void* block : held) shim->deallocate(block);
 }
 
