@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ def test_every_reason_is_given_by_some_code(reason: Reason) -> None:
     assert any(reason.name in _names(path) for path in sources), "no code refuses for this reason"
 
 
+@functools.cache
 def _names(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
