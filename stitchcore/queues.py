@@ -10,6 +10,7 @@ from typing import Any
 
 TASK = "stitch.compile"
 """One argument: the request's key. What it stands for lies in the store."""
+BROKERS = ("redis", "rediss", "redis+socket", "amqp", "amqps")
 
 
 def queue_name(target: str, tf: str) -> str:
@@ -22,6 +23,13 @@ def queue_name(target: str, tf: str) -> str:
     if major != "2" or not minor.isdigit():
         raise ValueError(f"{tf!r} is no version of TensorFlow 2")
     return f"stitch.{target}.tf2.{minor}"
+
+
+def check_broker(url: str) -> None:
+    """Raises ValueError for a URL of no broker that queues are kept in; without its password."""
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in BROKERS:
+        raise ValueError(f"{scheme if separator else 'it'} is none of {', '.join(BROKERS)}")
 
 
 def queue_arguments(broker: str) -> dict[str, Any]:

@@ -24,12 +24,12 @@ from stitch_worker.app import broker_for, make_app
 from stitch_worker.lease import SECONDS, open_leases
 from stitch_worker.service import Service
 from stitch_worker.units import load_or_create_secret
-from stitchcore import isolate
-from stitchcore.artifact.store import open_store
+from stitchcore import isolate, starting
 from stitchcore.device.host import host
 from stitchcore.errors import Refused
 from stitchcore.options import broker_url
 from stitchcore.queues import queue_name
+from stitchcore.starting import needed
 from stitchcore.target.toolchain import find_compiler
 
 log = logging.getLogger("stitch.worker")
@@ -43,26 +43,28 @@ def main(
     this machine cannot serve."""
     given = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    try:
+    return starting.guarded("worker", lambda: _run(given, told))
+
+
+def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
+    with needed("this machine cannot serve", "`stitch doctor` tells what it lacks", Refused):
         machine, tf = host(), tensorflow_minor()
         find_compiler()
-    except Refused as refused:
-        log.error("this machine cannot serve: %s", refused.refusal)
-        return 2
     reachable = isolate.open_to_children()
     for what, why in reachable.items():
         log.warning("open to compile children here: %s (%s)", what, why)
     if swept := isolate.sweep():
         log.info("%d folders of children whose workers were killed: removed", swept)
-    try:
+    alone = "a file of 32 bytes alone in its folder, or one that can be made"
+    with needed(f"--kernel-key {given.kernel_key}", alone):
         secret, hidden = _kernel_secret(given.kernel_key)
-    except (OSError, ValueError) as error:
-        log.error("--kernel-key: %s", error)
-        return 2
-    url = given.broker or broker_url(os.environ)
+    url = starting.broker(given.broker or broker_url(os.environ))
+    store = starting.store(given.store)
+    with needed("--leases", "give --leases redis://host:port/0"):
+        leases = open_leases(given.leases or url, given.store, given.lease_seconds)
     service = Service(
-        open_store(given.store),
-        open_leases(given.leases or url, given.store, given.lease_seconds),
+        store,
+        leases,
         machine.target,
         tf,
         isolate.Limits(

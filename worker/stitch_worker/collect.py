@@ -20,7 +20,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from stitch_worker import units, unsigned
-from stitchcore.artifact.store import Store, open_store
+from stitchcore import starting
+from stitchcore.artifact.store import Store
+from stitchcore.errors import Refused
+from stitchcore.starting import needed
 
 log = logging.getLogger("stitch.collect")
 LEFTOVER_SECONDS = 3600.0
@@ -118,9 +121,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="only say what would go")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    gone = collect(open_store(given.store), time.time(), given.days, given.bytes, given.dry_run)
-    log.info("%d entries, %d bytes", len(gone), sum(entry.size for entry in gone))
-    return 0
+
+    def run() -> int:
+        store = starting.store(given.store)
+        with needed(f"--store {given.store}", "run it again when the store answers", Refused):
+            gone = collect(store, time.time(), given.days, given.bytes, given.dry_run)
+        log.info("%d entries, %d bytes", len(gone), sum(entry.size for entry in gone))
+        return 0
+
+    return starting.guarded("collect", run)
 
 
 if __name__ == "__main__":

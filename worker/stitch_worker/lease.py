@@ -178,7 +178,7 @@ def open_leases(broker: str, store: str, seconds: float = SECONDS) -> Leases:
         return RedisLeases(broker, seconds)
     path = store.removeprefix("file://")
     if "://" in path:
-        raise ValueError(f"leases need Redis or a folder: neither {broker!r} nor {store!r} is one")
+        raise ValueError(f"leases need Redis or a folder: the broker is none, nor is {store!r}")
     return FolderLeases(Path(path) / "leases", seconds)
 
 

@@ -34,13 +34,15 @@ from stitch_worker import unsigned
 from stitch_worker.answers import Answers, token_of
 from stitch_worker.revocation import revoke, revoked
 from stitch_worker.unsigned import Origin
+from stitchcore import starting
 from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact import package, sign
 from stitchcore.artifact.check import KEY, check_files
 from stitchcore.artifact.keys import artifact_key, settings_text
 from stitchcore.artifact.ratio import REPORT, step_ratio, stored_ratio
-from stitchcore.artifact.store import Store, open_store
+from stitchcore.artifact.store import Store
 from stitchcore.errors import Reason, Refused
+from stitchcore.starting import needed
 
 log = logging.getLogger("stitch.signer")
 POLL_SECONDS = 0.5
@@ -187,11 +189,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Sign until SIGTERM or SIGINT."""
     given = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    key = sign.load_or_create_key(given.key)
+    return starting.guarded("signer", lambda: _run(given))
+
+
+def _run(given: argparse.Namespace) -> int:
+    with needed(f"--key {given.key}", "a file of 32 bytes that only the signer may read"):
+        key = sign.load_or_create_key(given.key)
     public = (sign.public_hex(key), *given.also_valid)
-    if len(public) > 2:
-        raise SystemExit("at most two public keys are valid at a time")
-    signer = Signer(open_store(given.store), key, public, f"planner={given.planner}")
+    with needed("--also-valid", "at most one other public key, of 64 hexadecimal digits"):
+        if len(public) > 2 or not all(KEY.fullmatch(one) for one in public):
+            raise ValueError(", ".join(given.also_valid))
+    store = starting.store(given.store)
+    signer = Signer(store, key, public, f"planner={given.planner}")
     announce(signer)
     if given.revoke:
         revoke(signer.store, given.revoke)

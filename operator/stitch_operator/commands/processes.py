@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stitchcore.starting import CANNOT_START
+
 LAUNCH = Path(__file__).with_name("launch.py")
 MOST_STARTS = 10
 START_WINDOW = 60.0
@@ -32,12 +34,14 @@ class Command:
 
 @dataclass
 class Child:
-    """A command's running process and when it was started (monotonic seconds)."""
+    """A command's running process, when it was started (monotonic seconds), and whether that was
+    not the first time."""
 
     command: Command
     log: Path
     process: subprocess.Popen[bytes]
     starts: list[float] = field(default_factory=list)
+    again: bool = False
 
 
 class GaveUp(RuntimeError):
@@ -70,6 +74,8 @@ class Processes:
                 continue
             now = time.monotonic()
             child.starts = [one for one in child.starts if now - one < START_WINDOW]
+            if code == CANNOT_START and not child.again:
+                raise GaveUp(f"{name} cannot start: {self.tail(name)}")
             if len(child.starts) >= MOST_STARTS:
                 raise GaveUp(
                     f"{name} ended {MOST_STARTS} times (exit code {code}): {self.tail(name)}"
@@ -78,14 +84,17 @@ class Processes:
                 continue
             child.process = _spawn(child.command, child.log)
             child.starts.append(now)
+            child.again = True
             again.append(name)
         return again
 
     def tail(self, name: str) -> str:
         """The last line a child wrote, and where the rest is."""
         log = self._children[name].log
-        lines = log.read_bytes().decode(errors="replace").strip().splitlines()
-        return f"{lines[-1][:300] if lines else 'no output'} (all of it: {log})"
+        lines = log.read_bytes().decode(errors="replace").strip().splitlines() or ["no output"]
+        first = -2 if len(lines) > 1 and lines[-1].startswith("  to mend it:") else -1
+        words = "; ".join(line.strip() for line in lines[first:])
+        return f"{words[:500]} (all of it: {log})"
 
     def stop(self) -> None:
         """End all, the last started first; what does not end in time is killed."""

@@ -39,6 +39,7 @@ READY_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 SHOWN = 8
 RENEW_DAYS = 30
+PORT = click.IntRange(0, 65535)
 NICE = 10
 """Workers give way to the gateway, and to the jobs of this machine."""
 EVERYWHERE = ("127.0.0.1", "::1", "0.0.0.0", "::")
@@ -78,8 +79,9 @@ class Served:
 @click.command(help=__doc__)
 @click.option("--folder", type=click.Path(path_type=Path), help="store, ledger, token, keys, logs")
 @click.option("--host", default="127.0.0.1", show_default=True, help="address of the gateway")
-@click.option("--port", default=8443, show_default=True, help="0: any that is free")
-@click.option("--metrics-port", default=9464, show_default=True, help="0: any that is free")
+@click.option("--port", type=PORT, default=8443, show_default=True, help="0: any that is free")
+@click.option("--metrics-port", type=PORT, default=9464, show_default=True,
+              help="0: any that is free")  # fmt: skip
 @click.option("--broker", help="redis:// or amqp:// URL; default: a Redis of its own")
 @click.option("--workers", default=1, show_default=True, help="per Python")
 @click.option("--python", "pythons", multiple=True, type=click.Path(path_type=Path),
@@ -100,14 +102,20 @@ def command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
     where = (folder or options.of_this_process().store.parent / "serve").absolute()
-    processes = Processes(where / "logs")
+    for python in pythons:
+        if shutil.which(python) is None:
+            fail(output, f"--python {python}", "no such program", "a virtual environment's Python")
+    try:
+        processes = Processes(where / "logs")
+    except OSError as error:
+        fail(output, f"--folder {where}", str(error.strerror), "a folder that this user may write")
     try:
         served = _prepared(where, host, port or _free_port(), metrics_port or _free_port(), broker)
         used = tuple(pythons) or (Path(sys.executable),)
         for one in _commands(served, broker is None, used, workers, output):
             processes.start(one)
-        _wait_until_ready(served, processes, end)
-        _serve(served, processes, end, output)
+        if _ready(served, processes, end):
+            _serve(served, processes, end, output)
     except GaveUp as gave_up:
         fail(output, "stitch serve", str(gave_up), "read that log", code=1)
     finally:
@@ -199,7 +207,8 @@ def _environment(served: Served) -> dict[str, str]:
     }
 
 
-def _wait_until_ready(served: Served, processes: Processes, end: threading.Event) -> None:
+def _ready(served: Served, processes: Processes, end: threading.Event) -> bool:
+    """Wait for the gateway; False when told to end before. Raises GaveUp."""
     context = tls.trusting(served.folder / "ca.pem")
     deadline = time.monotonic() + READY_SECONDS
     with httpx.Client(verify=context, timeout=2.0, trust_env=False) as client:
@@ -207,9 +216,10 @@ def _wait_until_ready(served: Served, processes: Processes, end: threading.Event
             processes.look()
             with contextlib.suppress(httpx.HTTPError):
                 if client.get(f"{served.url}/readyz").status_code == 200:
-                    return
+                    return True
             if time.monotonic() > deadline:
                 raise GaveUp(f"the gateway is not ready: {processes.tail('gateway')}")
+    return False
 
 
 def _serve(served: Served, processes: Processes, end: threading.Event, output: Output) -> None:

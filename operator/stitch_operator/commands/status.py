@@ -31,11 +31,19 @@ SECONDS = 10.0
 def command(key: str, follow: bool, as_json: bool) -> None:
     output = Output(as_json)
     place = options.gateway_of_this_process()
+    printed = "`stitch serve` prints what to set"
     try:
         context = tls.trusting(place.ca)
+    except (OSError, ssl.SSLError) as error:
+        fail(output, f"STITCH_CA={place.ca}", str(error), printed)
+    try:
         token = place.token_file.read_text(encoding="ascii").strip()
-    except (OSError, ssl.SSLError, UnicodeDecodeError) as error:
-        fail(output, "STITCH_CA or STITCH_TOKEN_FILE", str(error), "`stitch serve` prints them")
+    except (OSError, UnicodeDecodeError) as error:
+        fail(output, f"STITCH_TOKEN_FILE={place.token_file}", str(error), printed)
+    try:
+        httpx.URL(place.url)
+    except httpx.InvalidURL as error:
+        fail(output, f"STITCH_GATEWAY={place.url}", str(error), printed)
     with httpx.Client(
         base_url=place.url,
         verify=context,

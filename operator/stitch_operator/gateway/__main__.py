@@ -10,18 +10,21 @@ import asyncio
 import logging
 import os
 import re
+import socket
+import sqlite3
 import ssl
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
 from kubernetes import client, config
+from kubernetes.config import ConfigException
 from prometheus_client import start_http_server
 
 from stitch_operator.gateway import tls
 from stitch_operator.gateway.app import application
 from stitch_operator.gateway.blocking import LOG
+from stitch_operator.gateway.database import LedgerHeld
 from stitch_operator.gateway.digests import Digests
 from stitch_operator.gateway.identity import Authenticator, Cached, Identity, SharedToken
 from stitch_operator.gateway.ledger import Ledger
@@ -30,34 +33,44 @@ from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.queue import CeleryQueue
 from stitch_operator.gateway.service import CLUSTER, NAMESPACE, RATES, Parts, Rates, Service
 from stitch_operator.gateway.tokenreview import TokenReview
-from stitchcore import __version__
-from stitchcore.artifact.store import open_store
+from stitchcore import __version__, starting
 from stitchcore.options import broker_url
+from stitchcore.starting import needed
 
 LOCAL = "local"
 SHUTDOWN_SECONDS = 3
 HEADER_BYTES = 64 * 2**10
+FREE = "another port, or end what listens there; an address of this machine"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until a signal. Returns 2 where it cannot start, and says why."""
     given = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    try:
+    return starting.guarded("gateway", lambda: _run(given))
+
+
+def _run(given: argparse.Namespace) -> int:
+    certificate = f"--certificate {given.certificate} or --certificate-key {given.certificate_key}"
+    with needed(certificate, "PEM files of a certificate and its key, readable for this user"):
         context = tls.context(given.certificate, given.certificate_key)
-    except (OSError, ssl.SSLError) as error:
-        print(f"gateway: {given.certificate}: {error}", file=sys.stderr)
-        return 2
-    ledger = Ledger(given.ledger)
+    authenticator = Cached(_authenticator(given.token_file, given.devices))
+    store = starting.store(given.store)
+    broker = starting.broker(given.broker or broker_url(os.environ))
+    listening = _listening(given.host, given.port, "--port")
+    held = "end the other gateway; or give a file that is a ledger, or is not there yet"
+    with needed(f"--ledger {given.ledger}", held, sqlite3.Error, LedgerHeld):
+        ledger = Ledger(given.ledger)
     metrics = Metrics(
         lambda: Durable(ledger.totals(), ledger.spent(), ledger.counts()), __version__
     )
     service = Service(
         Parts(
-            store=open_store(given.store),
-            queue=CeleryQueue(given.broker or broker_url(os.environ)),
+            store=store,
+            queue=CeleryQueue(broker),
             ledger=ledger,
             digests=Digests(given.digest_processes),
-            authenticator=Cached(_authenticator(given.token_file, given.devices)),
+            authenticator=authenticator,
             metrics=metrics,
             public_keys=tuple(given.public_key),
             rates=Rates(Rate(given.calls, 2 * given.calls), RATES.bytes, RATES.compiles),
@@ -65,16 +78,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cache_scope=given.cache_scope,
         )
     )
-    start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
-    asyncio.run(_serve(service, given.host, given.port, context))
+    free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
+    with needed(free, FREE, OverflowError):
+        start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
+    asyncio.run(_serve(service, listening, context))
     return 0
 
 
-async def _serve(service: Service, host: str, port: int, context: ssl.SSLContext) -> None:
+def _listening(host: str, port: int, option: str) -> socket.socket:
+    """A socket bound to the address. Raises CannotStart."""
+    with needed(f"--host {host} {option} {port}", FREE):
+        if not 0 <= port <= 65535:
+            raise ValueError("a port is at most 65535")
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    return made
+
+
+async def _serve(service: Service, listening: socket.socket, context: ssl.SSLContext) -> None:
     settings = uvicorn.Config(
         application(service),
-        host=host,
-        port=port,
         http="h11",
         ws="none",
         access_log=False,
@@ -86,17 +112,19 @@ async def _serve(service: Service, host: str, port: int, context: ssl.SSLContext
         ssl_context_factory=lambda _config, _default: context,
     )
     server = uvicorn.Server(settings)
-    LOG.info("gateway on https://%s:%d", host, port)
-    await server.serve()
+    LOG.info("gateway on https://%s:%d", *listening.getsockname()[:2])
+    await server.serve([listening])
 
 
 def _authenticator(token_file: Path | None, devices: float) -> Authenticator:
     if token_file is None:
-        config.load_incluster_config()
+        with needed("TokenReview", "run it in a pod, or give --token-file", ConfigException):
+            config.load_incluster_config()
         return TokenReview(client.ApiClient())
-    token = token_file.read_text(encoding="ascii").strip()
-    if len(token) < 16:
-        raise SystemExit(f"gateway: {token_file} holds no token of 16 characters or more")
+    with needed(f"--token-file {token_file}", "a file that holds 16 characters or more"):
+        token = token_file.read_text(encoding="ascii").strip()
+        if len(token) < 16:
+            raise ValueError(f"it has {len(token)} characters")
     return SharedToken(token, Identity(LOCAL, LOCAL, "", devices, "cpu"))
 
 

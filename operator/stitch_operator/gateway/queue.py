@@ -6,6 +6,7 @@ A task carries the request's key and nothing else. The gateway knows the task by
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,9 @@ INSPECT_SECONDS = 1.0
 REMEMBERED_SECONDS = 120.0
 """How long a worker that does not answer is taken to be busy or restarting, not gone."""
 BROKER_SECONDS = 5.0
+
+
+LOG = logging.getLogger("stitch.gateway")
 
 
 class Queue(Protocol):
@@ -70,6 +74,7 @@ class CeleryQueue:
         self._clock = clock
         self._app = _app(broker)
         self._seen: dict[str, float] = {}
+        self._away = False
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="workers", daemon=True)
         self._thread.start()
@@ -109,8 +114,13 @@ class CeleryQueue:
         while not self._end.is_set():
             try:
                 answers = self._app.control.inspect(timeout=INSPECT_SECONDS).active_queues() or {}
-            except Exception:  # whatever the client library raises: a broker that is away
-                answers = {}
+                away = ""
+            except Exception as error:  # whatever the client library raises: a broker that is away
+                answers, away = {}, str(error)
+            if bool(away) != self._away:
+                self._away = bool(away)
+                said = f"{away}; graphs wait until it is there" if away else "it answers"
+                LOG.warning("the broker %s: %s", self._app.connection().as_uri(), said)
             now = self._clock()
             for queues in answers.values():
                 for one in queues:

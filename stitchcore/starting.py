@@ -1,0 +1,70 @@
+"""What a service's process says when it cannot start: what and where, why, what to do; exit code 2.
+
+`stitch serve` gives a process up that ends with this code at its first start: starting it again
+mends nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+from stitchcore.artifact.store import Store, open_store
+from stitchcore.errors import Refused
+from stitchcore.queues import check_broker
+
+CANNOT_START = 2
+
+
+class CannotStart(Exception):
+    """`what` and where, `why`, and what mends it."""
+
+    def __init__(self, what: str, why: str, mend: str) -> None:
+        super().__init__(what, why, mend)
+        self.what, self.why, self.mend = what, why, mend
+
+
+def guarded(program: str, start: Callable[[], int]) -> int:
+    """The exit code of `start`, or CANNOT_START after two lines on standard error."""
+    try:
+        return start()
+    except CannotStart as error:
+        sys.stderr.write(f"{program}: {error.what}: {error.why}\n  to mend it: {error.mend}\n")
+        return CANNOT_START
+
+
+@contextlib.contextmanager
+def needed(what: str, mend: str, *also: type[Exception]) -> Iterator[None]:
+    """Raises CannotStart where the block raises OSError, ValueError or one of `also`."""
+    kinds: tuple[type[Exception], ...] = (OSError, ValueError, *also)
+    try:
+        yield
+    except kinds as error:
+        raise CannotStart(what, _words(error), mend) from error
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
+    return str(error) or type(error).__name__
+
+
+def store(url: str) -> Store:
+    """The store at `url`, which must take a file. Raises CannotStart."""
+    what = f"--store {url}"
+    with needed(what, "a folder, or the URL of a store that fsspec knows", ImportError):
+        opened = open_store(url)
+    probe = f".probe-{os.getpid()}"
+    with needed(what, "make it readable and writable for this user, and reachable", Refused):
+        opened.write(b"", probe)
+        opened.delete(probe)
+    return opened
+
+
+def broker(url: str) -> str:
+    """`url`, where it is a broker's; one that is down is waited for. Raises CannotStart."""
+    with needed("--broker or STITCH_BROKER", "redis://host:port/0 or amqp://user:password@host//"):
+        check_broker(url)
+    return url
