@@ -140,6 +140,7 @@ def test_serve_passes_on_that_a_port_is_taken(tmp_path: Path) -> None:
         )
     assert done.returncode == 1 and done.stdout == ""
     assert f"--port {port}: Address already in use; to mend it: another port" in done.stderr
+    assert "gateway cannot start" in done.stderr, "at its first death"
     assert len(done.stderr.splitlines()) == 2
 
 
