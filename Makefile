@@ -3,6 +3,8 @@
 PYTHON ?= python3.11
 VENV := .venv
 VENV_TF215 := .venv-tf215
+# Test files run side by side in so many processes; the tests of a file share runs of jobs.
+WORKERS ?= 2
 STAMP := $(VENV)/.installed
 STAMP_TF215 := $(VENV_TF215)/.installed
 SYSTEM := $(VENV)/.system
@@ -13,7 +15,7 @@ demo: plugin
 	$(VENV)/bin/python examples/demo.py
 
 test: plugin $(STAMP_TF215) lint
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
