@@ -8,9 +8,11 @@ memory. Equal bodies are numbered once.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import hashlib
 import json
 import multiprocessing
+import os
 import resource
 import signal
 from collections import OrderedDict
@@ -26,6 +28,7 @@ from stitch_operator.gateway.wire import MESSAGES
 from stitchcore.inject.digest import number
 
 SECONDS = 60
+PR_SET_PDEATHSIG = 1
 MEMORY_BYTES = 6 * 2**30
 MOST_NODES = 200_000
 REMEMBERED = 10_000
@@ -62,8 +65,12 @@ def canonical(graph: bytes, preserve: Sequence[str]) -> Canonical | BadGraph:
     return Canonical(numbering.digest, tuple(ids))
 
 
-def _limited() -> None:
-    """In a new child: no more memory than MEMORY_BYTES, signals to the gateway are not its own."""
+def _limited(parent: int) -> None:
+    """In a new child: no more memory than MEMORY_BYTES, signals to the gateway are not its own, and
+    it does not outlive the gateway, however that ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)  # it died before the line above
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -122,4 +129,6 @@ class Digests:
 
     def _made(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._processes, mp_context=context, initializer=_limited)
+        return ProcessPoolExecutor(
+            self._processes, mp_context=context, initializer=_limited, initargs=(os.getpid(),)
+        )

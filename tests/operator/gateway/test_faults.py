@@ -22,6 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import CeleryQueue
 from stitch_operator.gateway.tls import trusting
+from stitchcore import isolate
 from stitchcore.artifact.store import Store, open_store
 from tests.operator.gateway import processes, support
 from tests.operator.gateway.support import KEY, QUEUE, graph, key_of, publish
@@ -219,7 +220,10 @@ def test_a_graph_that_was_kept_and_not_enqueued_is_enqueued_after_a_kill(tmp_pat
     broker = f"redis://127.0.0.1:{port}/0"
     with processes.gateway(tmp_path, broker) as gateway:
         assert gateway.client.post("/v1/graphs", json=support.submission(graph())).is_success
+        children = isolate.tree(gateway.process.pid)[1:]
+        assert children, "one that numbers graphs"
         processes.end(gateway.process)
+        processes.wait_for("their end", lambda: not any(map(isolate.tree, children)))
     assert open_store(str(tmp_path / "store")).exists("requests", request, "meta.json")
     (tmp_path / "worker.py").write_text(WORKER)
     got.write_text("")
