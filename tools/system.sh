@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what a fresh Debian machine lacks: a C and C++ compiler and libsodium's static library,
 # the Redis server that `stitch serve` starts, and for the tests the Prometheus that reads its metrics
-# and the RabbitMQ that workers are tried with.
+# and the RabbitMQ that workers are tried with. No daemon is started or enabled.
 set -eu
 missing=""
 command -v gcc >/dev/null 2>&1 || missing="$missing gcc"
@@ -15,6 +15,13 @@ command -v prometheus >/dev/null 2>&1 || missing="$missing prometheus"
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
     echo "stitchcore needs:$missing. Install them (on Debian: apt-get install$missing) and call make again." >&2
     exit 1
+fi
+# Debian's packages start their daemons; this file is how it lets one forbid that (policy-rc.d).
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+    printf '#!/bin/sh\nexit 101\n' > $policy
+    chmod 755 $policy
+    trap 'rm -f $policy' EXIT
 fi
 apt-get update -qq
 # shellcheck disable=SC2086

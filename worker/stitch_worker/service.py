@@ -120,12 +120,15 @@ def _process(service: Service, key: str, answers: Answers, keeper: Keeper) -> st
     job = _job(service, key)
     if job.artifact in revoked(service.store):
         raise Refused(job.artifact[:16], Reason.REVOKED, "it is on the revocation list")
+    # The signer answers, with what was spent, after it has published: until then it is at it. It
+    # may have done so while we wrote over its answer.
+    if unsigned.waiting(service.store, job.artifact):
+        answers.pending("sign")
+        if unsigned.waiting(service.store, job.artifact):
+            return "signing"
     if package.exists(service.store, job.artifact):
         answers.ready(job.artifact, stored_ratio(service.store, job.artifact), {})
         return "ready"
-    if unsigned.waiting(service.store, job.artifact):
-        answers.pending("sign")
-        return "signing"
     known = attempts.read(service.store, key)
     refusal = attempts.verdict(known)
     if refusal is not None:
