@@ -21,7 +21,10 @@ from . import reasons
 TASKS = ("chief", "worker")  # in the order of ranks; what MultiWorkerMirroredStrategy joins
 SWAP, BACK, DROP = "swap", "back", "drop"
 GATHERING, NAMED, COMMITTED, ABORTED = "gathering", "named", "committed", "aborted"
-MARGIN_SECONDS = 5.0  # of steps between naming N and N: time for each to hear of it
+SAY_SECONDS = 0.5  # between a member's words, while a round is open
+CALLS_PER_SECOND = 100.0  # of all members of a group together: gateways limit their namespaces
+PATIENT = 4.0  # so many times as long between words while members are long in coming
+MARGIN_WORDS = 10.0  # between naming N and N, in time for words: each must hear of it, and answer
 MOST_MARGIN = 10**6
 
 
@@ -125,10 +128,15 @@ def heard_of(round_: int, answer: Mapping[str, Any]) -> Heard:
     return Heard(round_, state, numbers["at"], numbers["latest"], why)
 
 
-def margin_of(nanoseconds: Sequence[int]) -> int:
-    """Steps that MARGIN_SECONDS hold, by the intervals of some."""
+def say_seconds(size: int) -> float:
+    """Between a member's words, in a group of `size`."""
+    return max(SAY_SECONDS, size / CALLS_PER_SECOND)
+
+
+def margin_of(nanoseconds: Sequence[int], size: int) -> int:
+    """Steps in the time of MARGIN_WORDS, by the intervals of some."""
     ordered: List[int] = sorted(nanoseconds)
     if not ordered:
         return 0
     median = max(1, ordered[len(ordered) // 2])
-    return min(MOST_MARGIN, math.ceil(MARGIN_SECONDS * 1e9 / median))
+    return min(MOST_MARGIN, math.ceil(MARGIN_WORDS * say_seconds(size) * 1e9 / median))

@@ -18,7 +18,10 @@ from .group import Decision, Heard, Place
 from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program, View
 
 PREPARING, GATHERING, HOLDING, SWAPPED, OUT = "preparing", "gathering", "holding", "swapped", "out"
-SAY_SECONDS, LISTEN_SECONDS = 0.5, 5.0  # between words: while a round is open, and otherwise
+LISTEN_WORDS = 10.0  # between words of one that only listens, in words of an open round
+RECENT = 64  # intervals that tell how long a step is
+AGAIN_SECONDS = 5.0  # before a way back that came to nothing is asked for again
+GATHER_SECONDS = 20.0  # then members that are missing are long in coming
 LAST_SECONDS = 3600.0  # of a word that is meant to be the last one
 HOLD_SECONDS = 10.0  # a step is never held longer, whatever becomes of the other replicas
 RUN = "stitch/run"
@@ -59,6 +62,7 @@ class Member:
         self.state = PREPARING
         self.name = ""
         self._round, self._agreed = 1, 0
+        self._begun = 0.0  # when the first round was
         self._again = 0.0  # when the next round may be begun
         self._wanted: Optional[Tuple[str, str]] = None  # why this replica wants the original
 
@@ -96,7 +100,7 @@ class Member:
             run = self._parts.board.decide(RUN, os.urandom(8).hex())
             if run is not None:
                 self.name = group.name_of(self._place, run, found.digest)
-                self.state = GATHERING
+                self.state, self._begun = GATHERING, time.monotonic()
 
     def _gather(self, heard: Optional[Heard]) -> None:
         if self._wanted is not None and self._round == 1:
@@ -188,7 +192,7 @@ class Member:
     def _dropped(self, why: str) -> None:
         """The round has come to nothing: there is no swap, or no way back yet."""
         if self._round > 1:
-            self.state, self._again = SWAPPED, time.monotonic() + LISTEN_SECONDS
+            self.state, self._again = SWAPPED, time.monotonic() + AGAIN_SECONDS
             return
         found = self._instance.program
         found.reason = found.reason or reasons.SWAP_GROUP
@@ -222,18 +226,27 @@ class Member:
         fields = self._word(self._passes())
         if self.state == HOLDING:
             fields["confirm"] = self._agreed
-        every = LISTEN_SECONDS if self.state == SWAPPED else SAY_SECONDS
-        self._parts.source.say(fields, every)
+        self._parts.source.say(fields, self._every())
+
+    def _every(self) -> float:
+        """Seconds between words."""
+        every, patience = group.say_seconds(self._place.size), 1.0
+        if self.state == SWAPPED:
+            patience = LISTEN_WORDS
+        elif self.state == GATHERING and time.monotonic() > self._begun + GATHER_SECONDS:
+            patience = group.PATIENT
+        return every * patience
 
     def _word(self, step: int) -> Dict[str, Any]:
         found = self._instance.program
+        times = [one.nanoseconds for one in self._instance.history[-RECENT:]]
         return {
             "group": self.name,
             "round": self._round,
             "size": self._place.size,
             "rank": self._place.rank,
             "step": step,
-            "margin": group.margin_of([one.nanoseconds for one in self._instance.history]),
+            "margin": group.margin_of(times, self._place.size),
             "graph": found.digest,
             "key": found.key,
         }

@@ -95,9 +95,11 @@ def test_what_a_lying_gateway_answers_is_no_number() -> None:
 
 
 def test_the_margin_is_so_many_seconds_of_steps() -> None:
-    assert group.margin_of([]) == 0
-    assert group.margin_of([10_000_000, 20_000_000, 9_000_000_000]) == 250
-    assert group.margin_of([1]) == group.MOST_MARGIN
+    assert group.margin_of([], 2) == 0
+    assert group.margin_of([10_000_000, 20_000_000, 9_000_000_000], 2) == 250
+    assert group.margin_of([10_000_000], 400) == 4000  # all of a large group speak less often
+    assert group.margin_of([1], 2) == group.MOST_MARGIN
+    assert group.say_seconds(400) == 4.0 and group.say_seconds(50) == 0.5
 
 
 def test_a_word_is_said_at_once_when_it_says_something_new_and_else_now_and_then() -> None:

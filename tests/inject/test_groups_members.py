@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stitch_operator.gateway import groups
-from stitchcore.inject import client, group, joined, plugin, program, reasons
+from stitchcore.inject import client, group, joined, plugin, program, reasons, swapper
 from stitchcore.inject import settings as job_settings
 from stitchcore.inject.program import ORIGINAL, STITCHED, Instance, Program, View
 
@@ -186,7 +186,7 @@ def test_no_step_is_run_by_two_replicas_differently(
     none is held for good, gateway or not."""
     ranks, gateway, _ = group_of(library, size, calls)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joined, "LISTEN_SECONDS", 0.0)
+        patch.setattr(joined, "AGAIN_SECONDS", 0.0)
         script = data.draw(
             st.lists(
                 st.tuples(st.integers(0, size - 1), st.sampled_from(ACTIONS), st.integers(1, 30)),
@@ -226,6 +226,26 @@ def test_all_swap_at_the_named_step_and_go_back_at_another(library: plugin.Plugi
     back = gateway.rounds[2].step
     assert set(ranks[0].arms[back:]) == {ORIGINAL} and STITCHED in ranks[0].arms[200:back]
     assert [one.instance.program.reason for one in ranks] == ["swap_group", "slower", "swap_group"]
+
+
+def test_a_revoked_artifact_leaves_all_replicas_at_one_step(library: plugin.Plugin) -> None:
+    """What keeps a graph on its original for good does so for all of a group, or at once alone."""
+    ranks, gateway, _ = group_of(library, 2)
+    settle(ranks, 120)
+    one = ranks[1].instance
+    assert STITCHED in ranks[0].arms
+    nothing: Any = None
+    keeper = swapper.Swapper(job_settings.read({}), library, nothing, nothing)
+    shown = int(one.arm[0])
+    keeper.back(one, reasons.REVOKED, "artifact bbbb")
+    assert one.arm[0] == shown, "not alone"
+    settle(ranks, 400)
+    check_equal(ranks)
+    assert set(ranks[0].arms[gateway.rounds[2].step :]) == {ORIGINAL}
+    one.member = None
+    library.schedule(one.step, STITCHED, 0, 0)
+    keeper.back(one, reasons.REVOKED, "artifact bbbb")
+    assert one.arm[0] == ORIGINAL
 
 
 def test_blocks_grow_equally_and_are_random(library: plugin.Plugin) -> None:
