@@ -120,8 +120,8 @@ def test_replicas_with_two_artifacts_do_not_swap(
 ) -> None:
     """As where their processors differ."""
     kernels = ["rounded", "other"]
-    with replicas.ranks(tmp_path, key_file, public_key, kernels, 160, PAUSE) as (ranks, known):
-        assert replicas.finished(ranks) == [lines[:160] for lines in untouched]
+    with replicas.ranks(tmp_path, key_file, public_key, kernels, 400, PAUSE) as (ranks, known):
+        assert replicas.finished(ranks) == [lines[:400] for lines in untouched]
     assert known.state(1) == "aborted"
     for rank in ranks:
         assert "different artifacts" in rank.event("refused", reason="swap_group")["detail"]
