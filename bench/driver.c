@@ -22,7 +22,7 @@ static struct {
 } job;
 static _Atomic int started, finished;
 static _Atomic int door;  // may the helper still join this phase?
-enum { SPIN = 20000, CHUNKS = 8, OPEN = 0, JOINED = 1, CLOSED = 2 };
+enum { SPIN = 20000, CHUNKS = 32, OPEN = 0, JOINED = 1, CLOSED = 2 };
 
 static void work(void) {
   for (;;) {
