@@ -29,7 +29,7 @@ from typing import List, Optional, Sequence, Tuple
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE / "native"
 PLUGIN_SOURCES = (
-    "failures.cc", "fusion.cc", "grappler.cc", "huge.cc", "idle.cc", "kernels.cc", "launch.cc",
+    "failures.cc", "fusion.cc", "grappler.cc", "huge.cc", "kernels.cc", "launch.cc",
     "op.cc", "pool.cc", "register.cc", "signature.cc", "threads.cc", "timer.cc",
 )  # fmt: skip
 FLAGS = (

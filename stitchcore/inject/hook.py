@@ -345,7 +345,6 @@ class Hook:
     def _probe(self, context: Any, instance: Instance, inputs: Any) -> None:
         """Shows Grappler the compiled bodies, which hands them in; swaps when all are answered."""
         found = instance.program
-        self._plugin.release_idle()  # XLA and TensorFlow will hold steps in turn
         self._caller.probing = found
         try:
             for body in found.bodies or []:

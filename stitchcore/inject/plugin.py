@@ -92,7 +92,6 @@ def _declare(library: Any) -> None:
             wide,
             [integer, ctypes.POINTER(wide), ctypes.POINTER(_Interval), wide],
         ),
-        ("stitch_release_idle", None, []),
         ("stitch_pass_step", None, [integer, integer]),
         ("stitch_passes", wide, [integer, integer]),
         ("stitch_failures", void, []),
@@ -221,10 +220,6 @@ class Plugin:
         count = self._library.stitch_read_step(step, ctypes.byref(position), out, capacity)
         found = [Interval(i.nanoseconds, i.arm, i.position, i.block) for i in out[:count]]
         return position.value, found
-
-    def release_idle(self) -> None:
-        """From now on a switch between arms gives idle pages back (native/idle.h)."""
-        self._library.stitch_release_idle()
 
     def pass_step(self, step: int, arm: int) -> None:
         """Marks a pass of a step that has no timer in its graph."""

@@ -52,8 +52,6 @@ STITCH_EXPORT int stitch_decide_step(int step, int arm, int64_t original, int64_
 STITCH_EXPORT void stitch_stretch_step(int step, int64_t stitched, uint64_t seed);
 STITCH_EXPORT int64_t stitch_read_step(int step, int64_t* cursor, StitchInterval* out,
                                        int64_t capacity);
-// From now on switches between arms give idle pages back (idle.h).
-STITCH_EXPORT void stitch_release_idle();
 // A pass seen from outside a graph: steps that are one XLA program have no timer op.
 STITCH_EXPORT void stitch_pass_step(int step, int arm);
 STITCH_EXPORT int64_t stitch_passes(int step, int arm);

@@ -147,34 +147,13 @@ void* ForwardInput(void* context, const int* inputs, int count, int output, cons
   return nullptr;
 }
 
-// oneDNN's: a BFCAllocator, which never gives a region back.
-bool Keeps(tensorflow::Allocator* allocator) { return allocator->Name() == "mklcpu"; }
-
 int AllocatorKeeps(void* context) {
-  return Keeps(Context(context)->device()->GetAllocator(tensorflow::AllocatorAttributes()));
+  auto* allocator = Context(context)->device()->GetAllocator(tensorflow::AllocatorAttributes());
+  return allocator->Name() == "mklcpu";  // a BFCAllocator, which never gives a region back
 }
 
-tensorflow::Allocator* ProcessAllocator() {
-  return tensorflow::cpu_allocator(tensorflow::port::kNUMANoAffinity);
-}
-
-int Memory(StitchMemory* memory) {
-  if (!Keeps(ProcessAllocator())) return 0;
-  auto statistics = ProcessAllocator()->GetStats();
-  if (!statistics) return 0;
-  *memory = {statistics->largest_alloc_size, statistics->bytes_in_use,
-             statistics->peak_bytes_in_use};
-  return 1;
-}
-
-void* Allocate(size_t bytes) {
-  return ProcessAllocator()->AllocateRaw(tensorflow::Allocator::kAllocatorAlignment, bytes);
-}
-
-void Deallocate(void* block) { ProcessAllocator()->DeallocateRaw(block); }
-
-const StitchShim kShim = {kShimVersion, Threads,        Schedule, OpenVariables, CloseVariables,
-                          ForwardInput, AllocatorKeeps, Memory,   Allocate,      Deallocate};
+const StitchShim kShim = {kShimVersion,   Threads,      Schedule,      OpenVariables,
+                          CloseVariables, ForwardInput, AllocatorKeeps};
 
 }  // namespace
 

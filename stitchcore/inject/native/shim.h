@@ -27,11 +27,6 @@ struct StitchVariable {
   size_t bytes;     // of either
 };
 
-// Bytes: the largest block given out so far, in use now, and the most in use at once.
-struct StitchMemory {
-  int64_t largest, in_use, peak;
-};
-
 struct StitchShim {
   int64_t version;  // kShimVersion
   // Number of threads of the intra-op pool, and a closure to run on one of them.
@@ -49,10 +44,6 @@ struct StitchShim {
   // 1 when the device's allocator keeps what is freed, as oneDNN's does: a pool beside it would
   // hold the same memory a second time.
   int (*allocator_keeps)(void* context);
-  // Of such an allocator; 0 for any other, whose blocks the next two do not handle.
-  int (*memory)(StitchMemory* memory);
-  void* (*allocate)(size_t bytes);
-  void (*deallocate)(void* block);
 };
 
 typedef const StitchShim* (*StitchShimEntry)();  // exported as "stitch_shim"

@@ -8,13 +8,11 @@
 #include <time.h>
 
 #include <algorithm>
-#include <atomic>
 #include <deque>
 #include <mutex>
 #include <vector>
 
 #include "exports.h"
-#include "idle.h"
 #include "pool.h"
 
 namespace stitch {
@@ -30,8 +28,6 @@ struct Decision {
   int64_t original, stitched, most;
   uint64_t seed;
 };
-
-std::atomic<bool> release_idle{false};  // at each switch between arms
 
 struct Step {
   std::mutex mutex;
@@ -152,7 +148,6 @@ void PassStep(int number, int arm) {
   // Trimmed when they are due and, as the last stitched step may still run, when they have begun.
   if (arm == 0 && step->last_arm == 1) PoolTrim();
   if (arm == 1 && step->last_arm == 0) HeapTrim();
-  if (arm != step->last_arm && step->last_arm >= 0 && release_idle) ReleaseIdlePages();
   if (arm == step->last_arm) {
     step->position++;
   } else {
@@ -176,8 +171,6 @@ int stitch_new_step() {
 }
 
 const int32_t* stitch_step_arm(int step) { return &stitch::Find(step)->arm; }
-
-void stitch_release_idle() { stitch::release_idle = true; }
 
 void stitch_pass_step(int step, int arm) { stitch::PassStep(step, arm); }
 
