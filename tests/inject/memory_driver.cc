@@ -1,8 +1,9 @@
 // Drives huge.cc over one large buffer. Commands on stdin, one answer each: "fill OFFSET BYTES"
-// writes to it, "note OFFSET BYTES" is a kernel's use. The answer: "KiB resident, KiB in huge pages,
-// KiB asked for".
+// writes to it, "note OFFSET BYTES" is a kernel's use. The answer: "KiB resident, KiB in huge
+// pages, KiB asked for".
 #include <sys/mman.h>
 
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -37,9 +38,9 @@ long Total(const std::string& name) {
 }  // namespace
 
 int main() {
-  void* mapped = mmap(nullptr, kArena + kHuge, PROT_READ | PROT_WRITE,
+  void* mapped = mmap(nullptr, kArena + 2 * kHuge, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  arena = reinterpret_cast<char*>((reinterpret_cast<size_t>(mapped) + kHuge - 1) / kHuge * kHuge);
+  arena = reinterpret_cast<char*>((reinterpret_cast<size_t>(mapped) / kHuge + 1) * kHuge);
   // The arena in mappings of its own, so that smaps tells it apart.
   mprotect(arena - 4096, 4096, PROT_NONE);
   mprotect(arena + kArena, 4096, PROT_NONE);
