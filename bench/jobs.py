@@ -5,8 +5,8 @@ original step (STITCH_CONTROL=0.5), so that both meet the same machine: the rati
 interval are the job's own, over pairs of neighbouring blocks. *Between runs* processes alternate,
 each from the same initial variables: what the hook itself costs is in it, and the machine's drift.
 Scripts of XLA_SCRIPTS also run with their step under `jit_compile=True`, as a third process of each
-pair. Rows of earlier runs stay where they are not measured again. Prints the bars beside what was
-measured: speed, losses over the whole run, memory, bytes.
+pair. Rows of earlier runs stay where they are not measured again, each with the machine it is from.
+Prints the bars beside what was measured: speed, losses over the whole run, memory, bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ class Row:
     stitched: bool
     note: str = ""
     xla: Ratio | None = None
+    machine: str = field(default_factory=processor)
 
 
 def step_seconds(record: judges.Record) -> float:
@@ -139,13 +140,14 @@ def milliseconds(seconds: float | None) -> str:
 
 def text(rows: Sequence[Row]) -> str:
     lines = [
-        "| script | optimizer | untouched ms | stitched ms | speed-up within a run [95 %] "
-        "| between runs | XLA between runs | losses apart (bar) | memory | bytes stitched |",
-        "|---" * 10 + "|",
+        "| script | optimizer | machine | untouched ms | stitched ms "
+        "| speed-up within a run [95 %] | between runs | XLA between runs | losses apart (bar) "
+        "| memory | bytes stitched |",
+        "|---" * 11 + "|",
     ]
     for row in rows:
         lines.append(
-            f"| {row.script} | {row.optimizer} | {milliseconds(row.seconds)} "
+            f"| {row.script} | {row.optimizer} | {row.machine} | {milliseconds(row.seconds)} "
             f"| {milliseconds(row.stitched_seconds)} | {row.within or '-'} | {row.speedup or '-'} "
             f"| {row.xla or '-'} | {row.losses_apart:.1e} ({row.losses_bar:.1e}) "
             f"| {row.memory_ratio:.3f} "
@@ -176,11 +178,10 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
 
 def kept(path: Path) -> list[Row]:
-    """The rows of an earlier run, if it was on such a machine."""
+    """The rows of earlier runs."""
     if not path.exists():
         return []
-    record = json.loads(path.read_text())
-    return [_row(told) for told in record["rows"] if record["processor"] == processor()]
+    return [_row(told) for told in json.loads(path.read_text())["rows"]]
 
 
 def _row(told: dict[str, Any]) -> Row:
@@ -197,9 +198,9 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 
 def write(rows: Sequence[Row], base: Path) -> None:
     base.parent.mkdir(parents=True, exist_ok=True)
-    record = {"processor": processor(), "rows": [asdict(row) for row in rows]}
+    record = {"rows": [asdict(row) for row in rows]}
     base.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-    base.with_suffix(".md").write_text(f"{processor()}\n\n{text(rows)}")
+    base.with_suffix(".md").write_text(text(rows))
     plot(rows, base.with_suffix(".png"))
 
 

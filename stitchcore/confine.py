@@ -22,6 +22,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC = 1, 2, 4, 8, 4096, 1
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
 HIGHEST_CAPABILITY = 63
 PAGE = resource.getpagesize()
+TICKS = os.sysconf("SC_CLK_TCK")
 COVERED = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/var/run")
 """Where temporary files, sockets and mounted secrets of others are."""
 COVERED_OPTIONS = "size=16m,nr_inodes=4096,mode=1777"
@@ -52,10 +53,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a process tree: resident bytes and threads."""
+    """Of a process tree: resident bytes and threads, and the processor seconds that it has used,
+    with those of processes that ended and were waited for."""
 
     memory: int
     threads: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ def processes() -> Iterable[Process]:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except (OSError, UnicodeDecodeError):
             continue  # it ended meanwhile
-        used = Usage(int(fields[21]) * PAGE, int(fields[17]))
+        seconds = sum(map(int, fields[11:15])) / TICKS
+        used = Usage(int(fields[21]) * PAGE, int(fields[17]), seconds)
         yield Process(int(entry.name), int(fields[1]), used)
 
 

@@ -61,7 +61,11 @@ EMPTY_SECONDS = 60.0
 
 
 class Child:
-    """A running command. `poll` and `exceeded` are to be asked now and then; `stop` ends it all."""
+    """A running command. `poll` and `exceeded` are to be asked now and then; `stop` ends it all.
+
+    `seconds` is the processor time of its tree as last seen by any of them: it never falls, and
+    after `stop` it is what was used in all.
+    """
 
     def __init__(
         self,
@@ -71,12 +75,19 @@ class Child:
     ) -> None:
         self.process = process
         self.folder = Path(folder.name)
+        self.seconds = 0.0
         self._limits = limits
         self._temporary = folder
         self._deadline = time.monotonic() + limits.seconds
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal, or None while it runs."""
+        if self.process.returncode is None:
+            # What it used goes with it when it is waited for.
+            ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            with contextlib.suppress(ChildProcessError):
+                if os.waitid(os.P_PID, self.process.pid, ended) is not None:
+                    self._look()
         return self.process.poll()
 
     def late(self) -> bool:
@@ -85,7 +96,7 @@ class Child:
 
     def exceeded(self) -> str | None:
         """Which limit on the tree's memory or threads is broken, in words; None when none is."""
-        used = usage(self.process.pid)
+        used = self._look()
         if used.memory > self._limits.memory:
             return f"more than {self._limits.memory / 2**30:.1f} GiB"
         if used.threads > self._limits.threads:
@@ -95,8 +106,9 @@ class Child:
     def stop(self) -> None:
         """Kill the child and all it started; remove its folder. May be called again."""
         root = self.process.pid
-        if self.process.poll() is None:
+        if self.poll() is None:
             _signal([root], signal.SIGSTOP)  # it starts nothing new; orphans still come to it
+            self._look()
             for _ in range(KILL_ROUNDS):
                 below = [one for one in tree(root) if one != root]
                 if not below:
@@ -107,6 +119,11 @@ class Child:
             os.killpg(root, signal.SIGKILL)
         self.process.wait()
         self._temporary.cleanup()
+
+    def _look(self) -> Usage:
+        used = usage(self.process.pid)
+        self.seconds = max(self.seconds, used.seconds)
+        return used
 
 
 def command(
@@ -279,7 +296,11 @@ def tree(root: int) -> list[int]:
 def usage(root: int) -> Usage:
     """What the tree of `root` uses now (Linux); shared pages count for each process."""
     found = [process.usage for process in _tree(root)]
-    return Usage(sum(one.memory for one in found), sum(one.threads for one in found))
+    return Usage(
+        sum(one.memory for one in found),
+        sum(one.threads for one in found),
+        sum(one.seconds for one in found),
+    )
 
 
 def _signal(processes: Iterable[int], number: int) -> None:

@@ -26,9 +26,12 @@ from stitchcore.errors import Reason, Refused
 MAXIMUM_FILES = 256
 MAXIMUM_FILE_BYTES = 128 * 2**20
 MAXIMUM_BYTES = 512 * 2**20
+MAXIMUM_PARSED_BYTES = 32 * 2**20
+"""Of each file that is parsed: in memory JSON may take thirty times its size."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 KEY = re.compile(r"[0-9a-f]{64}")
 REPORTS = frozenset({"report.json", "report.html", "modules.json"})
+PARSED = (MANIFEST, "report.json")
 
 _ELF, _ELF64_LITTLE, _SHARED_OBJECT = b"\x7fELF", b"\x02\x01", 3
 MACHINES = {"cpu-x86-64": 62, "cpu-aarch64": 183}
@@ -74,9 +77,12 @@ def check_files(key: str, files: Mapping[str, bytes], expected: Mapping[str, Any
         raise _bad(key[:16], "not a key")
     if len(files) > MAXIMUM_FILES or sum(map(len, files.values())) > MAXIMUM_BYTES:
         raise _bad(key, "it is larger than artifacts are")
+    for name in PARSED:
+        if len(files.get(name, b"")) > MAXIMUM_PARSED_BYTES:
+            raise _bad(key, f"{name} is larger than {MAXIMUM_PARSED_BYTES} bytes")
     try:
         manifest = manifests.decode(files.get(MANIFEST, b""))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise _bad(key, f"manifest: {error}") from error
     _check_fields(manifest, {**expected, "key": key})
     named = [entry.file for entry in manifest.libraries]

@@ -9,6 +9,10 @@ from stitchcore.errors import Reason, Refused
 
 MANIFEST, REPORT = "manifest.json", "report.json"
 HIGHEST = 1e6
+UNREADABLE = (
+    *(ValueError, LookupError, TypeError, AttributeError),
+    *(OverflowError, RecursionError),  # numbers and lists of JSON may be of any size and depth
+)
 
 
 def step_ratio(report: bytes, manifest: bytes) -> float:
@@ -27,7 +31,7 @@ def step_ratio(report: bytes, manifest: bytes) -> float:
         expect = json.loads(manifest).get("expect", {})
         before, after = (float(expect.get(f"seconds_{name}", 0)) for name in ("before", "after"))
         return min(max(1.0, before / after), HIGHEST) if before > 0 and after > 0 else 1.0
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Refused(REPORT, Reason.BAD_ARTIFACT, f"its measured ratio: {error!r}") from error
 
 

@@ -10,6 +10,7 @@ misapplied. Job and worker both use this module. Linear in the size of the graph
 from __future__ import annotations
 
 import hashlib
+import heapq
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 
@@ -206,26 +207,52 @@ def _function_hashes(library: Any) -> Dict[str, bytes]:
     return known
 
 
+def _inputs_first(function: Any) -> List[Any]:
+    """The nodes of a FunctionDef, which are in no fixed order, each after all that it reads.
+
+    The order is that of going through the nodes again and again and taking each whose inputs are
+    known: where two nodes have one name, hashes depend on it. Raises ValueError where an input is
+    a cycle's or nothing's.
+    """
+    known = {argument.name for argument in function.signature.input_arg}
+    users: Dict[str, List[int]] = {}
+    missing: List[int] = []
+    for i, node in enumerate(function.node_def):
+        sources = {_source(reference)[0] for reference in node.input} - known
+        missing.append(len(sources))
+        for name in sources:
+            users.setdefault(name, []).append(i)
+    ready = [(0, i) for i, count in enumerate(missing) if count == 0]
+    order = []
+    while ready:
+        passes, i = heapq.heappop(ready)
+        node = function.node_def[i]
+        order.append(node)
+        for user in users.pop(node.name, ()):
+            missing[user] -= 1
+            if missing[user] == 0:
+                heapq.heappush(ready, (passes + (user < i), user))
+    if len(order) != len(missing):
+        raise ValueError(f"function {function.signature.name!r} has a cycle")
+    return order
+
+
+def _source(reference: str) -> List[str]:
+    """Name, and output if there is one, of a FunctionDef's input."""
+    return reference.lstrip("^").split(":", 1)
+
+
 def _function_hash(function: Any, known: Mapping[str, bytes]) -> bytes:
-    """Nodes of a FunctionDef are in no fixed order: hashes flow along edges until all are known."""
+    """Hashes flow along edges from the arguments on."""
     value: Dict[str, bytes] = {}
     for position, argument in enumerate(function.signature.input_arg):
         value[argument.name] = _hash(b"argument", str(position).encode(), _type_of(argument))
-    pending = list(function.node_def)
-    while pending:
-        left = []
-        for node in pending:
-            sources = [reference.lstrip("^").split(":", 1) for reference in node.input]
-            if any(source[0] not in value for source in sources):
-                left.append(node)
-                continue
-            data = [value[s[0]] + s[-1].encode() if len(s) > 1 else value[s[0]]
-                    for s, r in zip(sources, node.input) if not r.startswith("^")]  # fmt: skip
-            control = sorted(value[s[0]] for s, r in zip(sources, node.input) if r.startswith("^"))
-            value[node.name] = _hash(_attributes(node, known), *data, b"^", *control)
-        if len(left) == len(pending):
-            raise ValueError(f"function {function.signature.name!r} has a cycle")
-        pending = left
+    for node in _inputs_first(function):
+        sources = [_source(reference) for reference in node.input]
+        data = [value[s[0]] + s[-1].encode() if len(s) > 1 else value[s[0]]
+                for s, r in zip(sources, node.input) if not r.startswith("^")]  # fmt: skip
+        control = sorted(value[s[0]] for s, r in zip(sources, node.input) if r.startswith("^"))
+        value[node.name] = _hash(_attributes(node, known), *data, b"^", *control)
     results = []
     for output in function.signature.output_arg:
         name, _, rest = function.ret[output.name].partition(":")

@@ -78,7 +78,7 @@ class Follower:
         most = int(original / max(self._config.control, 1e-6)) - original
         if instance.decided is None:
             most = program.STITCHED_BLOCK
-        stitched = self._plugin.passes(instance.step, STITCHED)
+        stitched = self._plugin.calls(instance.step, STITCHED)
         length = savings.block_length(stitched, least, max(least, most))
         self._plugin.stretch(instance.step, length, self._seed + instance.step)
 

@@ -34,12 +34,14 @@ GraphCallback = ctypes.CFUNCTYPE(
 
 
 class Interval(NamedTuple):
-    """One step: nanoseconds, arm (0 original, 1 stitched), place in its block, block number."""
+    """One call: nanoseconds of a step of it, arm (0 original, 1 stitched), place in its block,
+    block number, and its steps: more than one where the job loops over steps in a graph."""
 
     nanoseconds: int
     arm: int
     position: int
     block: int
+    steps: int = 1
 
 
 class _Interval(ctypes.Structure):
@@ -48,6 +50,7 @@ class _Interval(ctypes.Structure):
         ("arm", ctypes.c_int32),
         ("position", ctypes.c_int32),
         ("block", ctypes.c_int64),
+        ("steps", ctypes.c_int64),
     ]
 
 
@@ -192,7 +195,7 @@ class Plugin:
         return self._library.stitch_step_arm(step)
 
     def schedule(self, step: int, arm: int, original: int, stitched: int) -> None:
-        """Blocks of so many steps in turn, `arm` first; 0 for the other arm means never."""
+        """Blocks of so many calls in turn, `arm` first; 0 for the other arm means never."""
         self._library.stitch_schedule_step(step, arm, original, stitched)
 
     def hold(self, step: int, agreed: int) -> bool:
@@ -209,7 +212,7 @@ class Plugin:
         return bool(library.stitch_decide_step(step, arm, original, stitched, most, seed))
 
     def stretch(self, step: int, stitched: int, seed: int) -> None:
-        """The next stitched blocks are of so many steps; of half to one and a half times as many,
+        """The next stitched blocks are of so many calls; of half to one and a half times as many,
         at random, once a `seed` other than 0 was given."""
         self._library.stitch_stretch_step(step, stitched, seed)
 
@@ -218,7 +221,10 @@ class Plugin:
         position = ctypes.c_int64(cursor)
         out = (_Interval * capacity)()
         count = self._library.stitch_read_step(step, ctypes.byref(position), out, capacity)
-        found = [Interval(i.nanoseconds, i.arm, i.position, i.block) for i in out[:count]]
+        found = [
+            Interval(i.nanoseconds // i.steps, i.arm, i.position, i.block, i.steps)
+            for i in out[:count]
+        ]
         return position.value, found
 
     def pass_step(self, step: int, arm: int) -> None:
@@ -227,6 +233,9 @@ class Plugin:
 
     def passes(self, step: int, arm: int) -> int:
         return int(self._library.stitch_passes(step, arm))
+
+    def calls(self, step: int, arm: int) -> int:
+        return int(self._library.stitch_calls(step, arm))
 
     def failures(self) -> Dict[str, str]:
         """Kernel keys whose operation raised an error in this process, with the first message."""

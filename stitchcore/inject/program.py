@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 ORIGINAL, STITCHED = 0, 1
 FOREVER = 2**62
 HISTORY = 4096  # intervals kept for comparison
-FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 2, 6  # steps
-CANARY_BLOCK, CANARY_FIRST = 3, 4  # steps, where savings are reported: two of a block are compared
+FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 2, 6  # calls
+CANARY_BLOCK, CANARY_FIRST = 3, 4  # calls, where savings are reported: two of a block are compared
 WARM_UP = 2  # steps before those that count as baseline
 WIDEN_PAIRS = 12  # short blocks bring a verdict early; after so many pairs they have not
 

@@ -1,13 +1,14 @@
 """What stitching has saved: pairs of original and stitched steps of one job, and their interval.
 
-Random blocks of steps keep running the original all job long. Each is paired with as many stitched
-steps around it, half before and half after, so that what drifts slowly (a slow first epoch, a busy
-neighbour) cancels; the first step after a switch is in neither. If both arms are equally fast, a
-pair's two means are exchangeable, so their difference is symmetric about zero whatever the
-distribution of steps: a median of differences and the sign test's interval need no assumption about
-outliers. A pair weighs as much as the stitched steps it stands for; the interval of a weighted
-median takes the ranks that as many equal pairs would have as the weights are worth (Kish 1965,
-section 8.2: n = (sum w)^2 / sum w^2). Times are in nanoseconds.
+Random blocks of calls keep running the original all job long. Each is paired with as many stitched
+calls around it, half before and half after, so that what drifts slowly (a slow first epoch, a busy
+neighbour) cancels; the first call after a switch is in neither. A call is a step, or several where
+the job loops over steps in a graph: what passes between two calls is then in each of them alike. If
+both arms are equally fast, a pair's two means are exchangeable, so their difference is symmetric
+about zero whatever the distribution of steps: a median of differences and the sign test's interval
+need no assumption about outliers. A pair weighs as much as the stitched steps it stands for; the
+interval of a weighted median takes the ranks that as many equal pairs would have as the weights are
+worth (Kish 1965, section 8.2: n = (sum w)^2 / sum w^2). Times are in nanoseconds.
 """
 
 from __future__ import annotations
@@ -30,13 +31,19 @@ class Pair(NamedTuple):
     stitched: float
     weight: float
     switching: float  # excess of both blocks' first steps over the pair's means
+    pairs: int = 1  # the pairs that were merged into it: each of them switched
 
 
 class Block(NamedTuple):
-    """A finished block: its arm, its steps, and the nanoseconds of each."""
+    """A finished block: its arm, the nanoseconds of a step of each call, and a call's steps."""
 
     arm: int
     times: Tuple[int, ...]
+    each: float = 1.0
+
+    @property
+    def steps(self) -> float:
+        return len(self.times) * self.each
 
 
 @dataclass
@@ -70,7 +77,7 @@ class Saved:
 def pair_of(before: Block, canary: Block, after: Block) -> Optional[Pair]:
     """The pair of an original block between two stitched ones; None where one is too short.
 
-    Of n steps of the original after its first, n rounded down to an even number are compared with
+    Of n calls of the original after its first, n rounded down to an even number are compared with
     the last n/2 steps before and the first n/2 after (without that block's very first): both means
     then lie around the same moment.
     """
@@ -80,8 +87,8 @@ def pair_of(before: Block, canary: Block, after: Block) -> Optional[Pair]:
     originals = canary.times[1 : 1 + 2 * half]
     stitched = before.times[-half:] + after.times[1 : 1 + half]
     original, other = sum(originals) / len(originals), sum(stitched) / len(stitched)
-    switching = canary.times[0] - original + after.times[0] - other
-    weight = (len(before.times) + len(after.times)) / 2
+    switching = (canary.times[0] - original) * canary.each + (after.times[0] - other) * after.each
+    weight = (before.steps + after.steps) / 2
     return Pair(original, other, weight, switching)
 
 
@@ -95,7 +102,8 @@ def advance(record: Record, fresh: Sequence[Interval]) -> None:
 
 
 def _close(record: Record) -> None:
-    block = Block(record.open[0].arm, tuple(one.nanoseconds for one in record.open))
+    each = sum(one.steps for one in record.open) / len(record.open)
+    block = Block(record.open[0].arm, tuple(one.nanoseconds for one in record.open), each)
     record.open = []
     record.blocks = [*record.blocks[-2:], block]
     arms = [one.arm for one in record.blocks]
@@ -107,11 +115,13 @@ def _close(record: Record) -> None:
         return
     record.pairs.append(pair)
     if len(record.pairs) > KEPT_PAIRS:
-        record.pairs = [_merged(*two) for two in zip(record.pairs[::2], record.pairs[1::2])]
+        odd = record.pairs[len(record.pairs) // 2 * 2 :]
+        merged = [_merged(*two) for two in zip(record.pairs[::2], record.pairs[1::2])]
+        record.pairs = merged + odd
 
 
 def _merged(one: Pair, other: Pair) -> Pair:
-    weight = one.weight + other.weight
+    weight, pairs = one.weight + other.weight, one.pairs + other.pairs
 
     def mean(a: float, b: float) -> float:
         return (a * one.weight + b * other.weight) / weight
@@ -120,7 +130,8 @@ def _merged(one: Pair, other: Pair) -> Pair:
         mean(one.original, other.original),
         mean(one.stitched, other.stitched),
         weight,
-        mean(one.switching, other.switching),
+        (one.switching * one.pairs + other.switching * other.pairs) / pairs,
+        pairs,
     )
 
 
@@ -165,14 +176,15 @@ def total(record: Record, steps: int) -> Saved:
         return Saved(steps, 0, 0.0, 0.0, None, None, 0.0)
     differences = [(pair.original - pair.stitched, pair.weight) for pair in record.pairs]
     one = median([(pair.stitched, pair.weight) for pair in record.pairs])
-    switching = median([(pair.switching, 1.0) for pair in record.pairs])
-    lost = max(0.0, switching) * len(record.pairs)
+    switching = median([(pair.switching, float(pair.pairs)) for pair in record.pairs])
+    pairs = sum(pair.pairs for pair in record.pairs)
+    lost = max(0.0, switching) * pairs
     found = interval(differences)
     if found is None:
-        return Saved(steps, len(record.pairs), steps * one, 0.0, None, None, lost)
+        return Saved(steps, pairs, steps * one, 0.0, None, None, lost)
     low, high = steps * found[0], steps * found[1]
     saved = steps * median(differences)
-    return Saved(steps, len(record.pairs), steps * one, saved, low, high, lost)
+    return Saved(steps, pairs, steps * one, saved, low, high, lost)
 
 
 def summed(parts: Sequence[Saved]) -> Saved:
@@ -189,7 +201,7 @@ def summed(parts: Sequence[Saved]) -> Saved:
     )
 
 
-def block_length(stitched_steps: int, least: int, most: int) -> int:
-    """Steps of the next stitched blocks: a tenth of those so far, so that the pairs stay worth some
+def block_length(stitched_calls: int, least: int, most: int) -> int:
+    """Calls of the next stitched blocks: a tenth of those so far, so that the pairs stay worth some
     twenty equal ones (a geometric row), up to what the control share asks for."""
-    return max(least, min(most, stitched_steps // 10))
+    return max(least, min(most, stitched_calls // 10))

@@ -1,10 +1,11 @@
 """Statistics of step intervals: medians, the ratio's interval, and what to do about it.
 
-A block of stitched steps is compared with the original block before it, so that what slows the
-machine for a while slows both. The 95 % interval of the ratio's median is the sign test's: order
-statistics of the pairs, without an assumption about their distribution. For six pairs it is
-[lowest, highest]; fewer have none. The first pair is warm-up and the last block may still run, so
-blocks of two original and three stitched steps need 3 + 7 * 5 + 1 = 39 steps for a first verdict.
+A block of stitched calls (mostly of a step each) is compared with the original block before it, so
+that what slows the machine for a while slows both. The 95 % interval of the ratio's median is the
+sign test's: order statistics of the pairs, without an assumption about their distribution. For six
+pairs it is [lowest, highest]; fewer have none. The first pair is warm-up and the last block may
+still run, so blocks of two original and three stitched calls need 3 + 7 * 5 + 1 = 39 calls for a
+first verdict.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def order_interval(values: Sequence[float]) -> Tuple[float, float]:
 
 
 def blocks(intervals: Sequence[Interval]) -> List[Tuple[int, List[int]]]:
-    """(arm, nanoseconds) of each block; the first step after a switch is left out."""
+    """(arm, nanoseconds) of each block; the first call after a switch is left out."""
     found: Dict[int, Tuple[int, List[int]]] = {}
     for one in intervals:
         entry = found.setdefault(one.block, (one.arm, []))

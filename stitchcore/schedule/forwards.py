@@ -31,7 +31,7 @@ from stitchcore.kernel.nodes import (
     Statement,
     Store,
 )
-from stitchcore.kernel.walk import statements
+from stitchcore.kernel.walk import expressions, statements
 
 
 @dataclass(frozen=True)
@@ -90,33 +90,22 @@ def _dependents(phases: Sequence[Phase]) -> dict[Buffer, set[Buffer]]:
     reached: dict[Scalar | Buffer, set[Buffer]] = {}  # the inputs that a value was made from
     found: dict[Buffer, set[Buffer]] = {}
     for statement in statements([s for phase in phases for p in phase.sections for s in p.body]):
-        match statement:
-            case Let(target, value):
-                reached[target] = sources = _sources(value, reached)
-            case Accumulate(target, _, value) | Store(target, _, value):
-                sources = _sources(value, reached) | reached.get(target, set())
-                reached[target] = sources
-            case _:
-                continue
+        if not isinstance(statement, Let | Accumulate | Store):
+            continue
+        target = statement.buffer if isinstance(statement, Store) else statement.scalar
+        sources = set() if isinstance(statement, Let) else set(reached.get(target, ()))
+        for node in expressions((statement,)):
+            match node:
+                case Load(buffer) if buffer.role is Role.INPUT:
+                    sources.add(buffer)
+                case Load(buffer):
+                    sources |= reached.get(buffer, set())
+                case Scalar():
+                    sources |= reached.get(node, set())
+        reached[target] = sources
         if isinstance(target, Buffer) and target.role is Role.OUTPUT:
             for source in sources:
                 found.setdefault(source, set()).add(target)
-    return found
-
-
-def _sources(value: Expression, reached: Mapping[Scalar | Buffer, set[Buffer]]) -> set[Buffer]:
-    found: set[Buffer] = set()
-    rest = [value]
-    while rest:
-        node = rest.pop()
-        if isinstance(node, Apply):
-            rest.extend(node.operands)
-        elif isinstance(node, Load) and node.buffer.role is Role.INPUT:
-            found.add(node.buffer)
-        elif isinstance(node, Load):
-            found |= reached.get(node.buffer, set())
-        elif isinstance(node, Scalar):
-            found |= reached.get(node, set())
     return found
 
 

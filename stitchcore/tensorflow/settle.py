@@ -58,9 +58,13 @@ def _channels(node: Any, last: Any, inputs: Sequence[Shape | None]) -> Shape | N
 def _joined(node: Any, last: Any, inputs: Sequence[Shape | None]) -> Shape | None:
     """ConcatV2 along a constant axis."""
     parts = [shape for shape in inputs[:-1] if shape is not None]
-    if last.op != "Const" or len(parts) != len(inputs) - 1:
+    ranks = {len(shape) for shape in parts}
+    if last.op != "Const" or len(parts) != len(inputs) - 1 or len(ranks) != 1 or ranks == {0}:
         return None
-    axis = int(tf.make_ndarray(last.attr["value"].tensor)) % len(parts[0])
+    place = tf.make_ndarray(last.attr["value"].tensor)
+    if place.ndim != 0:
+        return None
+    axis = int(place) % len(parts[0])
     total = sum(shape[axis] for shape in parts)
     return (*parts[0][:axis], total, *parts[0][axis + 1 :])
 
@@ -208,10 +212,11 @@ def _broadcast(shapes: Sequence[Shape | None]) -> Shape | None:
 
 
 def _filled(dims: Any) -> Shape | None:
-    """The shape that a constant operand of Fill gives."""
+    """The shape that a constant operand of Fill gives; None for one that Fill will not take."""
     if dims.op != "Const":
         return None
-    return tuple(int(size) for size in tf.make_ndarray(dims.attr["value"].tensor))
+    sizes = tf.make_ndarray(dims.attr["value"].tensor)
+    return tuple(int(size) for size in sizes) if sizes.ndim == 1 else None
 
 
 def _pushed(

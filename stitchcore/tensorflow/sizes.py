@@ -159,6 +159,8 @@ def _rewrite(
         del shape.dim[:]
         for _ in known[0]:
             shape.dim.add(size=-1)
+    if len(shape.dim) != len(known[0]):
+        return  # the graph claims another rank than its operations give
     for axis, dim in enumerate(shape.dim):
         values = [dims[axis] for dims in known]
         if dim.size >= 0 or any(value is None for value in values):

@@ -44,6 +44,16 @@ def test_a_thousand_graphs_are_judged_without_a_finding(graphs: list[Path]) -> N
     assert len(findings.outcomes) >= 4
 
 
+@pytest.mark.parametrize(
+    "number", [7987, 9633, 33362, 49010, 63567, 79859, 80566, 85359, 116848, 119949, 124608,
+               148865, 174738, 184009, 190597]
+)  # fmt: skip
+def test_what_long_runs_have_found_is_refused_or_cut(number: int, graphs: list[Path]) -> None:
+    """Of seed 2026: Fill with sizes that are no vector, shapes of another rank than is inferred."""
+    data = [path.read_bytes() for path in graphs]
+    assert fuzz_graphs.judge(fuzz_graphs.one(2026, number, data))
+
+
 PLANTED = """
 import os, sys, time
 from stitchcore.debug import fuzz_graphs

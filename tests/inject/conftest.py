@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from stitchcore.artifact import sign
 from stitchcore.inject import build
+
+Compile = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
+    """(driver's name, native sources, flags...) -> a program of the plug-in's parts alone."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler: apt-get install g++")
+
+    def make(name: str, sources: tuple[str, ...], *flags: str) -> Path:
+        target = tmp_path_factory.mktemp(name) / name
+        given = [str(Path(__file__).parent / f"{name}.cc")]
+        given += [str(build.NATIVE / source) for source in sources]
+        includes = f"-I{build.NATIVE}"
+        subprocess.run(
+            [compiler, "-std=c++17", "-O1", *flags, includes, *given, "-o", str(target)], check=True
+        )
+        return target
+
+    return make
 
 
 @pytest.fixture(scope="session")

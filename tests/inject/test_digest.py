@@ -172,6 +172,45 @@ def test_functions_count_by_content() -> None:
     assert build("f_1", "a", "Sqrt") != build("f_1", "a", "Exp")
 
 
+def calling(body: list[tuple[str, str]]) -> Any:
+    """A graph that calls a function of argument x whose last node is what it returns."""
+    graph = make([("Call", [])])
+    graph.node[0].attr["f"].func.name = "f"
+    function = graph.library.function.add()
+    function.signature.name = "f"
+    function.signature.input_arg.add(name="x", type=1)
+    function.signature.output_arg.add(name="y", type=1)
+    for name, source in body:
+        function.node_def.add(name=name, op="Sqrt").input.append(source)
+    function.ret["y"] = f"{body[0][0]}:z:0"
+    return graph
+
+
+def chained(count: int) -> list[tuple[str, str]]:
+    """A function's nodes, each reading the one before."""
+    return [(f"b{i}", f"b{i - 1}:z:0" if i else "x") for i in range(count)]
+
+
+@given(st.permutations(chained(6)))
+def test_the_order_of_a_functions_nodes_does_not_matter(body: list[tuple[str, str]]) -> None:
+    """The digest stands in keys of requests and artifacts: another one would miss them all."""
+    graph = calling(body)
+    graph.library.function[0].ret["y"] = "b5:z:0"
+    expected = "1535e16a1414cd9480260c27806821b71617a1b6dbc4edf044616873163e8dd8"
+    assert digest.number(graph).digest == expected
+
+
+def test_numbering_functions_is_linear_work_in_any_order() -> None:
+    small, large = (calling(chained(count)[::-1]) for count in (500, 4000))
+    assert calls(lambda: digest.number(large)) < 9 * calls(lambda: digest.number(small))
+
+
+@pytest.mark.parametrize("source", ["b1:z:0", "nowhere"])
+def test_a_functions_node_that_waits_for_ever_is_refused(source: str) -> None:
+    with pytest.raises(ValueError, match="cycle"):
+        digest.number(calling([("b0", source), ("b1", "b0:z:0"), ("b2", "x")]))
+
+
 def test_loops_and_cycles() -> None:
     graph = make([("Enter", []), ("Merge", [0]), ("NextIteration", [1])])
     graph.node[1].input.append("n2")

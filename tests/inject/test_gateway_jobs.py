@@ -118,15 +118,28 @@ def saved_of(answers: HandmadeGateway) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_same_graph_saves_nothing_also_with_a_slow_first_epoch(
-    native: Path, tmp_path: Path, key_file: Path, public_key: str
+@pytest.mark.parametrize(
+    ("script", "count", "argument"),
+    [
+        ("slow_epoch.py", 700, 200),
+        ("loop_step.py", 150, 0.05),  # ten steps a call: what passes between calls is no step's own
+    ],
+)
+def test_the_same_graph_saves_nothing(
+    script: str,
+    count: int,
+    argument: float,
+    native: Path,
+    tmp_path: Path,
+    key_file: Path,
+    public_key: str,
 ) -> None:
-    """The bar of an A/A artifact: zero lies within the interval."""
+    """The bar of an A/A artifact: zero lies within the interval, also with a slow first epoch."""
     answers = HandmadeGateway(tmp_path / "store", key_file, "same")
     with gateways.serve(tmp_path / "g", answers) as server:
-        done = run(server, tmp_path / "cache", public_key, 700, 200, script="slow_epoch.py")
+        done = run(server, tmp_path / "cache", public_key, count, argument, script=script)
     assert done.code == 0 and done.complaints() == [], done.lines
-    assert done.losses == jobs.run(jobs.python_of("2.21"), "slow_epoch.py", 700).losses
+    assert done.losses == jobs.run(jobs.python_of("2.21"), script, count).losses
     last = saved_of(answers)
     low, high = last["interval"]
     assert last["pairs"] >= 6 and last["key"] == answers.digest and last["devices"] >= 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,25 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stitchcore.inject import build, plugin, reasons
+from stitchcore.inject import plugin, reasons
 from stitchcore.kernel import index
+from tests.inject.conftest import Compile
 
 Driver = Callable[[list[str]], list[str]]
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler: apt-get install g++")
-    target = tmp_path_factory.mktemp("launch") / "driver"
-    here = Path(__file__).parent / "launch_driver.cc"
-    subprocess.run(
-        [compiler, "-std=c++17", "-O1", "-g", "-fsanitize=address,undefined",
-         "-fno-sanitize-recover",
-         f"-I{build.NATIVE}", str(here), str(build.NATIVE / "launch.cc"), "-o", str(target)],
-        check=True,
-    )  # fmt: skip
+def driver(compiled: Compile) -> Driver:
+    checks = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover")
+    target = compiled("launch_driver", ("launch.cc",), *checks)
 
     def run(lines: list[str]) -> list[str]:
         done = subprocess.run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from stitchcore.inject import build
+from tests.inject.conftest import Compile
 
 MIB = 1 << 20
 FRAME = 2 * MIB
@@ -29,18 +28,8 @@ Driver = Callable[[list[str]], list[State]]
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler: apt-get install g++")
-    target = tmp_path_factory.mktemp("memory") / "driver"
-    here = Path(__file__).parent / "memory_driver.cc"
-    sources = [str(build.NATIVE / name) for name in ("huge.cc",)]
-    subprocess.run(
-        [compiler, "-std=c++17", "-O1", f"-I{build.NATIVE}", str(here), *sources, "-o",
-         str(target), "-lpthread"],
-        check=True,
-    )  # fmt: skip
+def driver(compiled: Compile) -> Driver:
+    target = compiled("memory_driver", ("huge.cc",))
 
     def run(lines: list[str]) -> list[State]:
         done = subprocess.run(

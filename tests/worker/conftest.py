@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from stitchcore import isolate
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.queues import TASK, queue_arguments, queue_name
 from tests.worker.requests import TF, python_path
@@ -66,6 +67,13 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def own_mounts() -> None:
+    """Children get mounts of their own here; else the test is skipped."""
+    if why := isolate.mounts_shared():
+        pytest.skip(f"no mount namespace ({why}): sysctl kernel.unprivileged_userns_clone=1")
 
 
 @pytest.fixture

@@ -62,7 +62,12 @@ def submitted(store: Store, meta: dict[str, Any] | None = None) -> None:
 def uploaded(store: Store, made: Unsigned, under: str = "", token: int = 7) -> None:
     """As a worker hands it over, or, `under` another key, as a liar does."""
     origin = unsigned.Origin(
-        REQUEST, code_version(), token, {"compile": 2.0, "measure": 1.0}, open=("network",)
+        REQUEST,
+        code_version(),
+        token,
+        {"compile": 2.0, "measure": 1.0},
+        open=("network",),
+        account=5,
     )
     files = {**made.files, unsigned.MARKER: msgspec.json.encode(origin)}
     store.publish(files, unsigned.MARKER, unsigned.FOLDER, under or made.key)

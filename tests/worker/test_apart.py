@@ -81,10 +81,8 @@ def child(key: str, meta: str, folder: Path) -> Refusal | object:
     return made
 
 
-def test_siblings_do_not_see_each_others_folders(sources: Path) -> None:
+def test_siblings_do_not_see_each_others_folders(own_mounts: None, sources: Path) -> None:
     """The spy knows where its sibling works, and tries as hard as it can."""
-    if why := isolate.mounts_shared():
-        pytest.skip(f"no mount namespace ({why}): sysctl kernel.unprivileged_userns_clone=1")
     before = set(Path(tempfile.gettempdir()).glob(f"{isolate.PREFIX}*/secret"))
     results: list[object] = []
     sibling = threading.Thread(target=lambda: results.append(child("sibling", "{}", sources)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stitch_worker.collect import LEFTOVER_SECONDS, collect, main
+from stitch_worker.collect import LEFTOVER_SECONDS, UNANSWERED_SECONDS, collect, main
 from stitchcore.artifact.store import Store, open_store
 
 NOW = 2_000_000_000.0
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Store:
         placed(made, age * DAY, "requests", f"r{number}", "meta.json")
         answered(made, f"r{number}", "ready", age * DAY)
     placed(made, 90 * DAY, "requests", "busy", "meta.json")
-    answered(made, "busy", "pending", 90 * DAY)
+    answered(made, "busy", "pending", 10)
     placed(made, 90 * DAY, "revoked.json")
     placed(made, 90 * DAY, "public_keys.json")
     return made
@@ -76,6 +76,22 @@ def test_leftovers_of_dead_writers_go_and_those_at_work_stay(store: Store) -> No
     assert not {"unsigned/alive", "unsigned/waits", "artifacts/.a8.tmp"} & found
     assert store.list("unsigned") == ("alive", "waits")
     assert store.hidden("artifacts") == (".a8.tmp",)
+
+
+def test_what_nobody_answers_or_asks_for_goes_after_a_day(store: Store) -> None:
+    """Requests without a worker, tasks that a broker has lost, artifacts without a signer."""
+    for name, age in (("new", UNANSWERED_SECONDS - 9), ("left", UNANSWERED_SECONDS + 9)):
+        placed(store, age, "requests", name, "meta.json")
+        placed(store, 9 * DAY, "requests", f"{name}_pending", "meta.json")
+        answered(store, f"{name}_pending", "pending", age)
+        placed(store, age, "unsigned", name, "request.json")
+    assert names(store) - {"artifacts/a2", "requests/r2"} == {
+        "requests/left",
+        "requests/left_pending",
+        "unsigned/left",
+    }
+    assert {"new", "new_pending", "busy"} <= set(store.list("requests"))
+    assert not store.exists("answers", "left_pending.json")
 
 
 def test_the_command_collects(store: Store, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ pytest.importorskip("celery", reason="needs Celery: pip install 'stitchcore[work
 from stitch_operator.commands import serve
 from stitch_operator.commands.processes import Processes
 from stitch_operator.gateway import tls
-from stitchcore import isolate
 from stitchcore.commands.common import Output
 from stitchcore.device.host import host
 from tests.operator.gateway import support
@@ -83,11 +82,11 @@ def home(place: Path) -> Path:
 
 
 @pytest.fixture
-def served(tmp_path: Path, place: Path, home: Path) -> Iterator[tuple[serve.Served, Processes]]:
+def served(
+    own_mounts: None, tmp_path: Path, place: Path, home: Path
+) -> Iterator[tuple[serve.Served, Processes]]:
     """What `stitch serve` starts, but for the worker's children; it has more in its environment
     than it should."""
-    if why := isolate.mounts_shared():
-        pytest.skip(f"no mount namespace ({why}): sysctl kernel.unprivileged_userns_clone=1")
     folder = place / "serve"
     made = serve._prepared(folder, "127.0.0.1", free_port(), free_port(), None)
     made = replace(made, broker=made.broker.replace("redis://:", f"redis://:{CANARY}"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchcore[tensorflow]'")
 
@@ -66,10 +67,23 @@ def test_names_that_are_no_keys_reach_nothing(service: Service) -> None:
         assert caught.value.refusal.reason is Reason.DIGEST_MISMATCH
 
 
-def test_a_missing_request_is_tried_later(service: Service) -> None:
-    with pytest.raises(Refused) as caught:
-        process(service, "a" * 64)
-    assert caught.value.refusal.reason is Reason.STORE_UNREADABLE
+def test_the_task_of_a_collected_request_ends(service: Service) -> None:
+    """It leaves no answer either: one that is pending would be believed."""
+    assert process(service, "a" * 64) == "gone"
+    assert service.store.read_answer("a" * 64) is None
+
+
+def test_a_refusal_that_holds_is_told_anew(service: Service) -> None:
+    """A gateway of other code waits for an answer since it asked again; what it cost stays said
+    under its old token, so that it is counted once."""
+    key = submit(service.store, tiny_graph())
+    Answers(service.store, key, 7).refused(Refusal("s", Reason.SLOWER), {"compile": 2.0})
+    before = answer(service, key)
+    asked = time.time()
+    assert process(service, key) == "refused"
+    after = answer(service, key)
+    assert after.pop("time") >= asked > before.pop("time")
+    assert after == before
 
 
 def test_the_child_computes_the_digest_itself(service: Service) -> None:
@@ -139,6 +153,15 @@ def test_a_worker_whose_lease_is_taken_stops_and_leaves_no_artifact(service: Ser
     assert not service.store.list(unsigned.FOLDER)
 
 
+def replaced(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """The child's program is `program`; the rest is real."""
+    package = folder / "program" / "stitch_worker"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text("")
+    (package / "child.py").write_text(program)
+    monkeypatch.setattr(compiling, "SOURCES", (str(folder / "program"),))
+
+
 CHILD = """
 import json, os, sys, time
 print("not JSON"); print(json.dumps({"stage": "../../x", "done": 1, "total": 2, "cpu": 1e999}))
@@ -158,6 +181,11 @@ LIES = {
         'os.symlink("/etc/passwd", "unsigned/report.json")'
     ),
     "a flood of output": 'sys.stdout.write("x" * 10_000_000)',
+    "a line of endless depth": 'print("[" * 4000)',
+    "a refusal of endless depth": 'open("refused.json", "w").write("[" * 60_000)',
+    "a manifest of endless depth": (
+        'os.mkdir("unsigned"); open("unsigned/manifest.json", "w").write(\'{"x":\' + "[" * 100_000)'
+    ),
 }
 
 
@@ -165,16 +193,14 @@ LIES = {
 def test_whatever_the_child_leaves_is_judged(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: str
 ) -> None:
-    """The child's program is replaced, the rest is real."""
-    package = tmp_path / "program" / "stitch_worker"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "child.py").write_text(CHILD + LIES[lie] + "\n")
-    monkeypatch.setattr(compiling, "SOURCES", (str(tmp_path / "program"),))
+    replaced(tmp_path, monkeypatch, CHILD + LIES[lie] + "\n")
     key = submit(service.store, tiny_graph())
     outcome = process(service, key)
-    artifact_lie = lie in ("an artifact that is none", "a link out", "a link", "a pipe")
+    artifact_lie = (
+        "artifact" in lie or "manifest" in lie or lie in ("a link out", "a link", "a pipe")
+    )
     assert outcome == ("refused" if artifact_lie else "again")
+    assert len(attempts.read(service.store, key).deaths) == (not artifact_lie)
     if artifact_lie:
         assert answer(service, key)["reason"] == "bad_artifact"
     assert not service.store.list(unsigned.FOLDER)
@@ -183,15 +209,71 @@ def test_whatever_the_child_leaves_is_judged(
 
 def test_processor_seconds_go_to_what_used_them() -> None:
     spent = Spent()
-    for stage, cpu in (("start", 1.0), ("build", 2.0), ("verify", 5.0), ("measure", 6.0)):
-        spent.add(stage, cpu)
-    spent.add("limit", 10.0)
-    spent.add("packed", 11.0)
+    for stage, used in (("start", 1.0), ("build", 2.0), ("verify", 5.0), ("measure", 6.0)):
+        spent.used(used)
+        spent.stage = stage
+    spent.used(10.0)
+    spent.stage = "packed"
+    spent.used(11.0)
     assert spent.seconds == {"compile": 6.0, "measure": 5.0}
-    spent.add("lies", 2.0)
+    spent.used(2.0)
     assert spent.seconds == {"compile": 6.0, "measure": 5.0}, "time does not run backwards"
-    spent.add("lies", math.inf)
-    assert spent.seconds == {"compile": 6.0, "measure": 5.0}
-    bounded = Spent(cores=2)
-    bounded.add("start", 1e9)
-    assert bounded.seconds["compile"] < 1
+
+
+SPIN = "exec('import time\\nwhile time.process_time() < 0.5: pass')"
+"""Half a processor's second."""
+
+
+def test_what_a_child_uses_that_says_nothing_is_counted(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs, and something it has started works on: whoever waits for it sees that."""
+    program = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {SPIN!r}])\n"
+    replaced(tmp_path, monkeypatch, program + "time.sleep(600)\n")
+    job, spent = compiling.Job("ab" * 32, b"", b"{}", "cd" * 32, {}, "exhaustive", 1), Spent()
+    made = compiling.compile_alone(
+        job,
+        replace(LIMITS, seconds=60),
+        tmp_path / "log",
+        lambda *_: None,
+        lambda: spent.seconds["compile"] > 0.4,
+        spent,
+    )
+    assert made is None, "it was seen, long before the limit"
+
+
+def test_what_earlier_attempts_have_spent_is_in_the_final_answer(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a worker that is lost, and of a child that dies without a word, twice."""
+    key = submit(service.store, tiny_graph())
+    line = """print('{"stage": "plan", "done": 0, "total": 1}', flush=True)"""
+
+    def lost(event: str, _: str) -> None:
+        if event == "plan":
+            raise KeyboardInterrupt
+
+    replaced(tmp_path, monkeypatch, f"{SPIN}\n{line}\nimport time; time.sleep(600)\n")
+    with pytest.raises(KeyboardInterrupt):
+        process(replace(service, told=lost), key)
+    assert answer(service, key)["spent"]["compile"] >= 0.45
+    replaced(tmp_path, monkeypatch, f"{SPIN}\nimport os; os.kill(os.getpid(), 11)\n")
+    assert process(service, key) == "again"
+    assert attempts.read(service.store, key).spent["compile"] >= 0.9
+    assert process(service, key) == "refused"
+    found = answer(service, key)
+    assert found["reason"] == "quarantined" and found["spent"]["compile"] >= 1.35
+    known = attempts.read(service.store, key)
+    assert (known.account, known.spent) == (found["account"], found["spent"])
+    attempts.write(service.store, key, structs.replace(known, code="other"))
+    other = attempts.going_on(attempts.read(service.store, key), found, found["token"] + 1)
+    assert (other.started, other.account, other.spent) == (0, known.account, known.spent)
+
+
+def test_a_sum_begins_where_nobody_has_begun_one() -> None:
+    told = {"account": 5, "spent": {"compile": 2.0, "measure": 1.0}}
+    assert attempts.going_on(Attempts(), None, 9) == Attempts(account=9)
+    assert attempts.going_on(Attempts(), told, 9).spent == told["spent"]
+    known = Attempts(spent={"compile": 3.0}, account=5)
+    assert attempts.going_on(known, told, 9).spent == {"compile": 3.0, "measure": 1.0}
+    assert attempts.going_on(known, {**told, "account": 4}, 9) == known

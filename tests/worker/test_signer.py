@@ -17,7 +17,9 @@ from stitch_worker import unsigned
 from stitch_worker.revocation import revoke, revoked
 from stitch_worker.signer import Signer, announce, resign, run_once
 from stitchcore.artifact import package, sign
+from stitchcore.artifact.check import MAXIMUM_PARSED_BYTES
 from stitchcore.artifact.package import Unsigned
+from stitchcore.artifact.ratio import step_ratio
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
 from tests.worker import handmade
@@ -46,7 +48,7 @@ def test_what_holds_is_signed_published_and_answered(signer: Signer) -> None:
     assert libraries == (library(),)
     found = answer(signer.store)
     assert (found["status"], found["key"], found["token"]) == ("ready", made.key, 7)
-    assert found["spent"] == {"compile": 2.0, "measure": 1.0}
+    assert (found["spent"], found["account"]) == ({"compile": 2.0, "measure": 1.0}, 5)
     assert found["open"] == ["network"]
     assert found["ratio"] == 1.0, "its report has no timed region"
     assert not signer.store.list(unsigned.FOLDER)
@@ -66,12 +68,47 @@ def test_the_answer_carries_what_the_worker_measured(signer: Signer) -> None:
     assert answer(signer.store)["ratio"] == 2.0
 
 
-@pytest.mark.parametrize("report", ["", "[]", '{"regions": [1]}', "[" * 100_000, '{"regions": 3}'])
-def test_a_report_that_says_nothing_readable_is_refused(signer: Signer, report: str) -> None:
+REPORTS = {
+    "empty": "",
+    "a list": "[]",
+    "a region that is none": '{"regions": [1]}',
+    "no regions": '{"regions": 3}',
+    "endless depth": "[" * 100_000,
+    "a number beyond all": '{"regions": [{"stitched": true, "proof": {"ratio": [1%s]}}]}'
+    % ("0" * 400),
+    "more than is parsed": "{}" + " " * MAXIMUM_PARSED_BYTES,
+}
+
+
+@pytest.mark.parametrize("case", REPORTS, ids=lambda name: name.replace(" ", "_"))
+def test_a_report_that_says_nothing_readable_is_refused(signer: Signer, case: str) -> None:
+    report = REPORTS[case]
     made = artifact()
     uploaded(signer.store, Unsigned(made.key, {**made.files, "report.json": report.encode()}))
     assert run_once(signer) == {made.key: "bad_artifact"}
     assert not signer.store.list("artifacts")
+    assert answer(signer.store)["reason"] == "bad_artifact"
+    assert run_once(signer) == {}, "it is not met again"
+
+
+def test_a_ratio_beyond_all_numbers_is_refused_wherever_it_is_read() -> None:
+    with pytest.raises(Refused) as caught:
+        step_ratio(REPORTS["a number beyond all"].encode(), b"{}")
+    assert caught.value.refusal.reason is Reason.BAD_ARTIFACT
+
+
+def test_no_folder_ends_the_signer(signer: Signer) -> None:
+    """Names that the store has no path for, as only a worker that is not ours writes them."""
+    made = artifact()
+    uploaded(signer.store, made)
+    folder = Path(signer.store.path(unsigned.FOLDER))
+    (folder / made.key / "a\\b").touch()
+    (folder / "a\\b").mkdir()
+    assert run_once(signer) == {"a\\b": "bad_artifact", made.key: "bad_artifact"}
+    assert answer(signer.store)["reason"] == "bad_artifact"
+    assert signer.store.list(unsigned.FOLDER) == ("a\\b",)
+    uploaded(signer.store, made)
+    assert run_once(signer)[made.key] == "signed"
 
 
 def changed(**files: bytes) -> Callable[[], Unsigned]:

@@ -21,7 +21,7 @@ from stitch_worker import units, unsigned
 from stitch_worker.attempts import LOST
 from stitch_worker.service import process
 from stitch_worker.signer import Signer, run_once
-from stitchcore import isolate, pipeline
+from stitchcore import pipeline
 from stitchcore.artifact import package, sign
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
@@ -169,10 +169,8 @@ print("all finished")
 """
 
 
-def test_a_full_disk_during_a_compilation_costs_time_only(tmp_path: Path) -> None:
+def test_a_full_disk_during_a_compilation_costs_time_only(own_mounts: None, tmp_path: Path) -> None:
     """On a disk of its own, in a mount namespace of its own."""
-    if why := isolate.mounts_shared():
-        pytest.skip(f"no mount namespace ({why}): sysctl kernel.unprivileged_userns_clone=1")
     (tmp_path / "store").mkdir()
     (tmp_path / "program.py").write_text(PROGRAM)
     mounted = 'mount -t tmpfs -o size=1m none "$1/store" && exec "$2" "$1/program.py" "$1"'

@@ -23,10 +23,14 @@ HEARTBEAT_SECONDS = 2.0
 
 class Answers:
     """Writes answers of one request on behalf of one lease token. `open` names what this machine
-    does not keep from compile children (isolate.open_to_children)."""
+    does not keep from compile children (isolate.open_to_children), `account` the sum that `spent`
+    is of (attempts.Attempts)."""
 
-    def __init__(self, store: Store, key: str, token: int, open: Sequence[str] = ()) -> None:
+    def __init__(
+        self, store: Store, key: str, token: int, open: Sequence[str] = (), account: int = 0
+    ) -> None:
         self._store, self._key, self.token, self._open = store, key, token, list(open)
+        self.account = account
         self._last: tuple[str, float] = ("", 0.0)
 
     def pending(self, stage: str, done: int = 0, total: int = 0, **fields: Any) -> None:
@@ -60,18 +64,34 @@ class Answers:
         cost = {"spent": dict(spent), "units": dict(units or {})}
         self._write({"status": "ready", "key": key, "ratio": round(ratio, 4), **cost})
 
+    def still(self, answer: Mapping[str, Any]) -> None:
+        """A final `answer` holds: its `time` is now, so that whoever asked again since sees that it
+        was answered. Its token stays, and so what it cost is known to be the same. Raises Refused
+        where the store does not take it."""
+        self._store.answer(self._key, {**answer, "time": time.time()})
+
     def _write(self, answer: Mapping[str, Any]) -> None:
         current = self._store.read_answer(self._key) or {}
         if token_of(current) > self.token:
             raise Refused(self._key, Reason.LEASE_LOST, f"a later worker answers: {current}")
         said = {**answer, "open": self._open} if self._open else answer
-        self._store.answer(self._key, {**said, "time": time.time(), "token": self.token})
+        written = {"time": time.time(), "token": self.token, "account": self.account}
+        self._store.answer(self._key, {**said, **written})
 
 
 def token_of(answer: Mapping[str, Any] | None) -> int:
     """The fencing token of an answer; 0 where there is none."""
     token = (answer or {}).get("token", 0)
     return token if isinstance(token, int) else 0
+
+
+def account_of(answer: Mapping[str, Any] | None) -> tuple[int, dict[str, float]]:
+    """The account of an answer, 0 where there is none, and what it says was spent."""
+    found = answer or {}
+    account, said = found.get("account"), found.get("spent")
+    spent = said.items() if isinstance(said, dict) else ()
+    seconds = {str(what): float(s) for what, s in spent if isinstance(s, int | float)}
+    return account if isinstance(account, int) else 0, seconds
 
 
 def is_final(answer: Mapping[str, Any] | None) -> bool:

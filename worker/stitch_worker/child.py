@@ -5,17 +5,16 @@
 FOLDER holds `request/{graph.pb,meta.json}`. DESCRIPTOR is a socket whose other end compiles C
 (workshop.py): the number of sources in four bytes and each source go there as frames (units.py),
 and for each comes a frame back: a Unit, or nothing for what is to be compiled here. Progress goes
-to standard output as JSON lines, each with the processor seconds used so far; whatever else is
-printed goes to standard error. At the end there is `unsigned/`, an artifact's files, or
-`refused.json`. The graph is a stranger's: this process has no credentials, no network, and nothing
-of it is trusted by its parent but bytes that fit what the parent computed itself.
+to standard output as JSON lines; whatever else is printed goes to standard error. At the end there
+is `unsigned/`, an artifact's files, or `refused.json`. The graph is a stranger's: this process has
+no credentials, no network, and nothing of it is trusted by its parent but bytes that fit what the
+parent computed itself.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import socket
 import sys
 import time
@@ -90,8 +89,7 @@ def _produce(folder: Path, progress: TextIO, elsewhere: Elsewhere | None) -> Non
     given = _awaited(folder / "options.json")
 
     def report(stage: str, done: int, total: int) -> None:
-        cpu = round(cpu_seconds(), 2)
-        line = {"stage": stage, "done": done, "total": total, "cpu": cpu, "time": time.time()}
+        line = {"stage": stage, "done": done, "total": total, "time": time.time()}
         progress.write(json.dumps(line) + "\n")
         progress.flush()
 
@@ -154,13 +152,6 @@ def _asked(
 ) -> tuple[str, str, int, Sequence[int], bool, bool]:
     flags = bool(meta.get("xla", False)), bool(meta.get("deterministic", False))
     return str(meta["target"]), tf, int(meta.get("abi", 1)), preserve, *flags
-
-
-def cpu_seconds() -> float:
-    """Processor seconds of this process and of all that it waited for."""
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    used = [resource.getrusage(kind) for kind in kinds]
-    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _leave(folder: Path, refusal: Refusal) -> None:

@@ -3,11 +3,12 @@
     python -m stitch_worker.collect --store URL [--days 30] [--bytes N] [--dry-run]
 
 Removed first are leftovers: unfinished uploads and temporary names of writers that died (older than
-LEFTOVER_SECONDS). Then artifacts, kernels and answered requests made more than `--days` ago,
-whether used or not, then the oldest until the store is below `--bytes`. An artifact goes before its
-answer: whoever reads a ready answer without an artifact asks again, and it is built again. A
-request goes with its answer and attempts, never while it is pending. `public_keys.json` and
-`revoked.json` stay.
+LEFTOVER_SECONDS), and what waits for a worker or the signer for longer than UNANSWERED_SECONDS:
+requests without a final answer, artifacts without a signature. Then artifacts, kernels and answered
+requests made more than `--days` ago, whether used or not, then the oldest until the store is below
+`--bytes`. An artifact goes before its answer: whoever reads a ready answer without an artifact asks
+again, and it is built again. A request goes with its answer and attempts, never while it is worked
+on. `public_keys.json` and `revoked.json` stay.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from stitchcore.starting import needed
 
 log = logging.getLogger("stitch.collect")
 LEFTOVER_SECONDS = 3600.0
+UNANSWERED_SECONDS = 86400.0
+"""Longer than tasks stand in line. Who waits longer is told to hand the graph in again."""
 DAYS = 30.0
+FINAL = ("ready", "refused")
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,10 @@ def collect(
     store: Store, now: float, days: float = DAYS, limit: int | None = None, dry: bool = False
 ) -> tuple[Entry, ...]:
     """Remove what may go; what it was. Raises Refused(STORE_UNREADABLE)."""
-    gone = list(_leftovers(store, now))
-    kept = sorted(_entries(store), key=lambda entry: entry.made)
+    requests = list(_requests(store))
+    gone = [*_leftovers(store, now), *_abandoned(requests, now)]
+    answered = (entry for entry, status in requests if status in FINAL)
+    kept = sorted([*_entries(store), *answered], key=lambda entry: entry.made)
     total = sum(entry.size for entry in kept)
     for entry in kept:
         old = now - entry.made > days * 86400
@@ -67,24 +73,35 @@ def _remove(store: Store, entry: Entry) -> None:
 
 
 def _entries(store: Store) -> Iterator[Entry]:
-    """Artifacts, kernels, and requests that are not being worked on."""
+    """Artifacts and kernels."""
     for key in store.list("artifacts"):
         yield _entry(store, "artifacts", key)
     for scope in store.list(units.FOLDER):
         for key in store.list(units.FOLDER, scope):
             yield _entry(store, units.FOLDER, scope, key)
+
+
+def _requests(store: Store) -> Iterator[tuple[Entry, str]]:
+    """Each with the status of its answer, "" without one; made when it was last heard of."""
     for key in store.list("requests"):
         answer = store.read_answer(key) or {}
-        if answer.get("status") in ("ready", "refused"):
-            entry = _entry(store, "requests", key)
-            yield Entry(entry.parts, max(entry.made, float(answer.get("time", 0.0))), entry.size)
+        entry = _entry(store, "requests", key)
+        heard = max(entry.made, float(answer.get("time", 0.0)))
+        yield Entry(entry.parts, heard, entry.size), str(answer.get("status", ""))
+
+
+def _abandoned(requests: Sequence[tuple[Entry, str]], now: float) -> Iterator[Entry]:
+    for entry, status in requests:
+        if status not in FINAL and now - entry.made > UNANSWERED_SECONDS:
+            yield entry
 
 
 def _leftovers(store: Store, now: float) -> Iterator[Entry]:
-    """Uploads without their last file, and hidden temporary names."""
+    """Uploads without their last file or a signer, and hidden temporary names."""
     for key in store.list(unsigned.FOLDER):
         entry = _entry(store, unsigned.FOLDER, key)
-        if not unsigned.waiting(store, key) and now - entry.made > LEFTOVER_SECONDS:
+        most = UNANSWERED_SECONDS if unsigned.waiting(store, key) else LEFTOVER_SECONDS
+        if now - entry.made > most:
             yield entry
     plain = [(name,) for name in ("artifacts", "requests", "answers", "attempts", unsigned.FOLDER)]
     scopes = [(units.FOLDER, scope) for scope in store.list(units.FOLDER)]

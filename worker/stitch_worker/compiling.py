@@ -8,7 +8,6 @@ artifact's key, the digest of the request, every library's hash (`checked`).
 from __future__ import annotations
 
 import json
-import math
 import os
 import selectors
 import signal
@@ -66,26 +65,22 @@ class Died:
 
 @dataclass
 class Spent:
-    """Processor seconds of the child so far, by what for, as it says itself: at most what `cores`
-    can have done since it started. `units` are the translation units it asked for, by what became
-    of them (Workshop.counts); those who compiled them are in `seconds` once all is done."""
+    """Processor seconds by what for: what `seconds` begins with, and what the child is seen to use,
+    whether it says anything or not. `stage` is where it says to be. `units` are the translation
+    units it asked for, by what became of them (Workshop.counts); those who compiled them are in
+    `seconds` once all is done."""
 
-    cores: float = math.inf
     units: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"compile": 0.0, "measure": 0.0})
-    _start: float = field(default_factory=time.monotonic)
-    _last: float = 0.0
-    _stage: str = ""
+    stage: str = ""
+    _child: float = 0.0
 
-    def add(self, stage: str, cpu: float) -> None:
-        """`cpu` seconds had been used when `stage` was reported; they count to the one before."""
-        if not math.isfinite(cpu):
-            return
-        possible = min(cpu, (time.monotonic() - self._start) * self.cores)
-        purpose = "measure" if self._stage in PROVING else "compile"
-        used = max(0.0, possible - self._last)
-        self.seconds[purpose] = round(self.seconds[purpose] + used, 3)
-        self._last, self._stage = self._last + used, stage
+    def used(self, seconds: float) -> None:
+        """The child has used so many in all; those that are new count to its stage."""
+        purpose = "measure" if self.stage in PROVING else "compile"
+        new = max(0.0, seconds - self._child)
+        self.seconds[purpose] = round(self.seconds[purpose] + new, 3)
+        self._child += new
 
     def add_units(self, workshop: Workshop) -> None:
         """What was compiled outside of the child, after its end."""
@@ -154,6 +149,7 @@ def _run(
             return _result(child, job, log)
         finally:
             child.stop()
+            spent.used(child.seconds)
 
 
 def _hand_over(folder: Path, job: Job) -> None:
@@ -180,7 +176,10 @@ def _follow(
     with selectors.DefaultSelector() as selector:
         selector.register(lines, selectors.EVENT_READ)
         while True:
-            if selector.select(TICK_SECONDS):
+            ready = selector.select(TICK_SECONDS)
+            broken = child.exceeded()
+            spent.used(child.seconds)
+            if ready:
                 data = lines.read(65536)
                 if not data:
                     selector.unregister(lines)
@@ -195,7 +194,7 @@ def _follow(
                 return Died("")
             if child.late():
                 return Died(f"it took longer than {limits.seconds:g} s")
-            if (broken := child.exceeded()) is not None:
+            if broken is not None:
                 return Died(f"it used {broken}")
 
 
@@ -204,9 +203,9 @@ def _line(line: bytes, spent: Spent) -> tuple[str, int, int] | None:
     try:
         told = json.loads(line[:LINE_BYTES])
         stage, done, total = str(told["stage"])[:32], int(told["done"]), int(told["total"])
-        spent.add(stage, float(told["cpu"]))
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+    spent.stage = stage
     return (stage if stage.isidentifier() else "unknown"), done, total
 
 
@@ -232,7 +231,7 @@ def _result(child: isolate.Child, job: Job, log: Path) -> Unsigned | Refusal | D
         if not (child.folder / "unsigned" / package.MANIFEST).exists():
             return Died(f"it left no answer (see {log})")
         files = read_files(child.folder / "unsigned")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return Died(f"its answer cannot be read: {error!r}")
     except Refused as error:
         return error.refusal

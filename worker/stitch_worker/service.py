@@ -7,7 +7,6 @@ is found in the store and not done again. Graphs are never parsed here, only in 
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -65,8 +64,9 @@ def process(service: Service, key: str) -> str:
 
     Returns what happened: "ready", "refused", "signing" (it waits for the signer), "held" (another
     worker is at it), "again" (its compile child died for the first time), "lost" (another worker
-    took over). Raises Refused(STORE_UNREADABLE) where the store does not do its part, and OSError
-    where leases cannot be asked: try again later.
+    took over), "gone" (the request was collected: who still wants it hands it in anew). Raises
+    Refused(STORE_UNREADABLE) where the store does not do its part, and OSError where leases cannot
+    be asked: try again later.
     """
     if not KEY.fullmatch(key):
         raise Refused(key[:80], Reason.DIGEST_MISMATCH, "not a request's key")
@@ -74,27 +74,30 @@ def process(service: Service, key: str) -> str:
     if isinstance(lease, str):
         return lease
     with Keeper(service.leases, lease, service.lease_seconds) as keeper:
-        answers = Answers(service.store, key, lease.token, service.open)
+        answer = service.store.read_answer(key)
+        known = attempts.going_on(attempts.read(service.store, key), answer, lease.token)
+        answers = Answers(service.store, key, lease.token, service.open, known.account)
         try:
-            return _process(service, key, answers, keeper)
+            return _process(service, key, known, answers, keeper)
         except Refused as refused:
             reason = refused.refusal.reason
             if reason is Reason.LEASE_LOST:
                 return "lost"
             if reason is Reason.STORE_UNREADABLE:
                 raise
-            answers.refused(refused.refusal, {})
+            answers.refused(refused.refusal, known.spent)
             return "refused"
 
 
 def _acquired(service: Service, key: str) -> Lease | str:
-    """The lease, or what makes it needless. Waits as long as a dead holder's lease may live: one
-    that is renewed meanwhile has a living holder, who finishes the work."""
+    """The lease, or what makes it needless: a refusal does not, it is told anew under a lease.
+    Waits as long as a dead holder's lease may live: one that is renewed meanwhile has a living
+    holder, who finishes the work."""
     deadline = time.monotonic() + service.lease_seconds * 1.2
     while True:
         answer = service.store.read_answer(key)
-        if (settled := _settled(service, answer)) is not None:
-            return settled
+        if _ready(service, answer):
+            return "ready"
         lease = service.leases.acquire(key, token_of(answer))
         if lease is not None:
             return lease
@@ -103,36 +106,38 @@ def _acquired(service: Service, key: str) -> Lease | str:
         time.sleep(min(0.5, service.lease_seconds / 10))
 
 
-def _settled(service: Service, answer: Mapping[str, Any] | None) -> str | None:
-    if is_final(answer):
+def _ready(service: Service, answer: Mapping[str, Any] | None) -> bool:
+    if answer is None or answer.get("status") != "ready":
+        return False
+    return package.exists(service.store, str(answer.get("key")))
+
+
+def _process(service: Service, key: str, known: Attempts, answers: Answers, keeper: Keeper) -> str:
+    kept = service.store.exists("requests", key, "meta.json")
+    answer = service.store.read_answer(key)  # as late as may be: the signer may write it
+    if _ready(service, answer):
+        return "ready"  # who had the lease before us has done it
+    if answer is not None and is_final(answer):
+        answers.still(answer)
         return "refused"
-    if answer is not None and answer.get("status") == "ready":
-        if package.exists(service.store, str(answer.get("key"))):
-            return "ready"
-    return None
-
-
-def _process(service: Service, key: str, answers: Answers, keeper: Keeper) -> str:
-    settled = _settled(service, service.store.read_answer(key))
-    if settled is not None:
-        return settled  # who had the lease before us has done it
-    answers.pending("start")
+    if not kept:
+        return "gone"
+    answers.pending("start", spent=known.spent)
     job = _job(service, key)
     if job.artifact in revoked(service.store):
         raise Refused(job.artifact[:16], Reason.REVOKED, "it is on the revocation list")
     # The signer answers, with what was spent, after it has published: until then it is at it. It
     # may have done so while we wrote over its answer.
     if unsigned.waiting(service.store, job.artifact):
-        answers.pending("sign")
+        answers.pending("sign", spent=known.spent)
         if unsigned.waiting(service.store, job.artifact):
             return "signing"
     if package.exists(service.store, job.artifact):
-        answers.ready(job.artifact, stored_ratio(service.store, job.artifact), {})
+        answers.ready(job.artifact, stored_ratio(service.store, job.artifact), known.spent)
         return "ready"
-    known = attempts.read(service.store, key)
     refusal = attempts.verdict(known)
     if refusal is not None:
-        answers.refused(refusal, {})
+        answers.refused(refusal, known.spent)
         return "refused"
     return _compile(service, job, known, answers, keeper)
 
@@ -166,7 +171,8 @@ def _compile(service: Service, job: Job, known: Attempts, answers: Answers, keep
     store, key = service.store, job.key
     known = structs.replace(known, started=known.started + 1)
     attempts.write(store, key, known)
-    spent = Spent(os.cpu_count() or 1)
+    spent = Spent()
+    spent.seconds.update(known.spent)
 
     def progress(stage: str, done: int, total: int) -> None:
         answers.pending(stage, done, total, spent=dict(spent.seconds))
@@ -178,7 +184,7 @@ def _compile(service: Service, job: Job, known: Attempts, answers: Answers, keep
     result = compile_alone(job, service.limits, log, progress, keeper.lost.is_set, spent, kept)
     if result is None or not keeper.check():
         return "lost"
-    ended = _with_end(known, result)
+    ended = _with_end(known, result, spent)
     attempts.write(store, key, ended)
     if isinstance(result, Died):
         refusal = attempts.verdict(ended)
@@ -204,9 +210,8 @@ def _hand_on(service: Service, key: str, made: Unsigned, answers: Answers, spent
     """To the signer, who gives the answer."""
     answers.pending("upload", spent=dict(spent.seconds))
     service.told("upload", key)
-    origin = unsigned.Origin(
-        key, code_version(), answers.token, spent.seconds, spent.units, service.open
-    )
+    about = (answers.token, spent.seconds, spent.units, service.open, answers.account)
+    origin = unsigned.Origin(key, code_version(), *about)
     unsigned.upload(service.store, made, origin)
     service.told("uploaded", key)
     answers.pending("sign", spent=dict(spent.seconds))
@@ -214,6 +219,6 @@ def _hand_on(service: Service, key: str, made: Unsigned, answers: Answers, spent
     return "signing"
 
 
-def _with_end(known: Attempts, result: Unsigned | Refusal | Died) -> Attempts:
+def _with_end(known: Attempts, result: Unsigned | Refusal | Died, spent: Spent) -> Attempts:
     deaths = (*known.deaths, result.cause) if isinstance(result, Died) else known.deaths
-    return structs.replace(known, ended=known.ended + 1, deaths=deaths)
+    return structs.replace(known, ended=known.ended + 1, deaths=deaths, spent=dict(spent.seconds))

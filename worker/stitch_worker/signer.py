@@ -63,7 +63,8 @@ class Signer:
 def run_once(signer: Signer) -> dict[str, str]:
     """Handle all that waits: what became of each artifact key ("signed" or a reason's value).
 
-    A store that does not answer leaves an artifact where it is, for the next round.
+    A store that does not answer leaves an artifact where it is, for the next round. No artifact
+    ends the signer, whatever it is: it would meet the same one again after each start.
     """
     done: dict[str, str] = {}
     for key in signer.store.list(unsigned.FOLDER):
@@ -73,29 +74,32 @@ def run_once(signer: Signer) -> dict[str, str]:
         except Refused as refused:
             done[key] = refused.refusal.reason.value
             log.warning("%s", refused.refusal)
+        except Exception:
+            done[key] = Reason.BAD_ARTIFACT.value
+            log.exception("%s cannot be answered and stays", key[:16])
     return done
 
 
 def _handle(signer: Signer, key: str) -> str:
     store = signer.store
-    origin = None
+    origin, outcome = None, "signed"
+    became: Refused | float
     try:
-        try:
-            origin = msgspec.json.decode(
-                store.read(unsigned.FOLDER, key, unsigned.MARKER), type=Origin
-            )
-        except msgspec.DecodeError as error:
-            raise Refused(key, Reason.BAD_ARTIFACT, str(error)) from error
+        origin = msgspec.json.decode(store.read(unsigned.FOLDER, key, unsigned.MARKER), type=Origin)
         _sign(signer, key, origin)
-        outcome = "signed"
-        _answer(store, origin, key, stored_ratio(store, key))
+        became = stored_ratio(store, key)
     except Refused as refused:
         if refused.refusal.reason is Reason.STORE_UNREADABLE:
             raise
-        outcome = refused.refusal.reason.value
-        log.warning("refused %s: %s", key[:16], refused.refusal)
-        if origin is not None and KEY.fullmatch(origin.request):
-            _answer(store, origin, key, refused)
+        became = refused
+    except Exception as error:  # a stranger's bytes did what nobody thought of
+        log.exception("%s", key[:16])
+        became = Refused(f"artifact {key[:16]}", Reason.BAD_ARTIFACT, repr(error)[:200])
+    if isinstance(became, Refused):
+        outcome = became.refusal.reason.value
+        log.warning("refused %s: %s", key[:16], became.refusal)
+    if origin is not None and KEY.fullmatch(origin.request):
+        _answer(store, origin, key, became)
     store.delete(unsigned.FOLDER, key)
     return outcome
 
@@ -106,7 +110,8 @@ def _answer(store: Store, origin: Origin, key: str, became: Refused | float) -> 
     saw the artifact wait ("sign") is not coming back for it."""
     current = store.read_answer(origin.request)
     later = token_of(current) > origin.token and (current or {}).get("stage") != "sign"
-    answers = Answers(store, origin.request, max(origin.token, token_of(current)), origin.open)
+    token = max(origin.token, token_of(current))
+    answers = Answers(store, origin.request, token, origin.open, origin.account)
     if not isinstance(became, Refused):
         answers.ready(key, became, origin.spent, origin.units)
     elif not later:

@@ -18,8 +18,8 @@ FOLDER, MARKER = "unsigned", "request.json"
 
 class Origin(msgspec.Struct, frozen=True):
     """The request an artifact was made for, by which code (part of its key, and in a rolling update
-    not the signer's own), the fencing token of its maker, what it cost (compiling.Spent), what was
-    open to its child (answers.Answers)."""
+    not the signer's own), the fencing token of its maker, what it cost (compiling.Spent) and the
+    account that is of (attempts.Attempts), what was open to its child (answers.Answers)."""
 
     request: str
     code: str
@@ -27,6 +27,7 @@ class Origin(msgspec.Struct, frozen=True):
     spent: dict[str, float] = {}
     units: dict[str, int] = {}
     open: tuple[str, ...] = ()
+    account: int = 0
 
 
 def upload(store: Store, made: Unsigned, origin: Origin) -> bool:

@@ -77,7 +77,8 @@ class Workshop:
                     for unit, result, seconds in made:
                         self.counts[result] += 1
                         self.seconds += seconds
-                        units.send(channel, msgspec.msgpack.encode(unit) if unit else b"")
+                        with contextlib.suppress(OSError):  # who asked is gone; the rest counts too
+                            units.send(channel, msgspec.msgpack.encode(unit) if unit else b"")
         except (OSError, ValueError) as error:
             if not self._end.is_set():
                 log.warning("a compile child asks for what cannot be: %s", error)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
+import uvloop
 from kubernetes import client, config
 from kubernetes.config import ConfigException
 from prometheus_client import start_http_server
@@ -81,7 +82,8 @@ def _run(given: argparse.Namespace) -> int:
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
     with needed(free, FREE, OverflowError):
         start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
-    asyncio.run(_serve(service, listening, context))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(service, listening, context))
     return 0
 
 

@@ -143,26 +143,40 @@ def _key(request: Request) -> str:
     return key
 
 
-async def _decoded(request: Request, kind: type[Record], limits: Limits) -> tuple[Record, int]:
-    """The body's record and its unpacked size."""
+async def _decoded(
+    request: Request, kind: type[Record], limits: Limits, charge: Callable[[int], None]
+) -> Record:
+    """The body's record. Each piece is charged before it is kept."""
     encoding = request.headers.get("content-encoding", "").lower()
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > limits.sent:
         raise Rejected(Problem.TOO_LARGE, f"more than {limits.sent} bytes")
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            data = await body.read(request.stream(), encoding, limits)
+            data = await body.read(request.stream(), encoding, limits, charge)
     except TimeoutError:
         raise Rejected(Problem.TIMEOUT, f"the body took over {BODY_SECONDS:g} s") from None
-    return decode(data, request.headers.get("content-type", ""), kind), len(data)
+    return decode(data, request.headers.get("content-type", ""), kind)
 
 
 async def _submit(service: Service, request: Request, identity: Identity) -> Response:
-    asked, size = await _decoded(request, SubmitGraph, GRAPHS)
-    wait = service.bytes.take(identity.namespace, size, time.monotonic())
-    if wait:
-        raise Rejected(Problem.RATE_LIMITED, "too many bytes of graphs", wait)
-    return _stands(await service.submit(identity, asked), service)
+    """Bytes are counted as they arrive, of bodies too that never end; a namespace in debt waits."""
+    name = identity.namespace
+
+    def pay(size: int, begun: bool = True) -> None:
+        wait = service.bytes.take(name, size, time.monotonic(), begun)
+        if wait:
+            raise Rejected(Problem.RATE_LIMITED, "too many bytes of graphs", wait)
+
+    with service.bodies.holding(name) as hold:
+
+        def charge(size: int) -> None:
+            hold(size)
+            pay(size)
+
+        pay(0, begun=False)
+        asked = await _decoded(request, SubmitGraph, GRAPHS, charge)
+        return _stands(await service.submit(identity, asked), service)
 
 
 async def _standing(service: Service, request: Request, identity: Identity) -> Response:
@@ -187,13 +201,15 @@ async def _artifact(service: Service, request: Request, identity: Identity) -> R
 
 
 async def _event(service: Service, request: Request, identity: Identity) -> Response:
-    said, _ = await _decoded(request, Event, REPORTS)
-    return _json(await reports.event(service, identity, said), 200, service.trust)
+    with service.bodies.holding(identity.namespace) as hold:
+        said = await _decoded(request, Event, REPORTS, hold)
+        return _json(await reports.event(service, identity, said), 200, service.trust)
 
 
 async def _savings(service: Service, request: Request, identity: Identity) -> Response:
-    said, _ = await _decoded(request, Savings, REPORTS)
-    return _json(await reports.save(service, identity, said), 200, service.trust)
+    with service.bodies.holding(identity.namespace) as hold:
+        said = await _decoded(request, Savings, REPORTS, hold)
+        return _json(await reports.save(service, identity, said), 200, service.trust)
 
 
 def _stands(standing: Standing, service: Service) -> Response:

@@ -13,7 +13,12 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-VERSION = 1
+VERSION = 2
+SPENT = """
+CREATE TABLE IF NOT EXISTS spent (
+  request TEXT, account INTEGER, purpose TEXT, device TEXT NOT NULL, seconds REAL NOT NULL,
+  PRIMARY KEY (request, account, purpose)) WITHOUT ROWID;
+"""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (
   request TEXT PRIMARY KEY, digest TEXT NOT NULL, target TEXT NOT NULL, tf TEXT NOT NULL,
@@ -33,9 +38,6 @@ CREATE TABLE IF NOT EXISTS savings (
 CREATE TABLE IF NOT EXISTS totals (
   namespace TEXT, gpu TEXT, saved INTEGER NOT NULL, lost INTEGER NOT NULL,
   PRIMARY KEY (namespace, gpu)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS spent (
-  request TEXT, purpose TEXT, device TEXT NOT NULL, seconds REAL NOT NULL,
-  PRIMARY KEY (request, purpose)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS events (
   namespace TEXT, pod TEXT, session TEXT, seq INTEGER, type TEXT NOT NULL, graph TEXT NOT NULL,
   key TEXT NOT NULL, time REAL NOT NULL,
@@ -53,6 +55,16 @@ CREATE TABLE IF NOT EXISTS counts (
   name TEXT, label TEXT, count INTEGER NOT NULL, PRIMARY KEY (name, label)) WITHOUT ROWID;
 """
 """`savings.net`, `saved`, `lost` and the totals in device-nanoseconds; times in epoch seconds."""
+FROM_1 = f"""
+BEGIN;
+ALTER TABLE spent RENAME TO spent_1;
+{SPENT}
+INSERT INTO spent SELECT request, 0, purpose, device, seconds FROM spent_1;
+DROP TABLE spent_1;
+PRAGMA user_version = 2;
+COMMIT;
+"""
+"""Version 1 kept one sum for each request; workers of its time name no account (0)."""
 
 
 class LedgerHeld(RuntimeError):
@@ -81,9 +93,11 @@ def connect(path: Path) -> sqlite3.Connection:
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
     found = database.execute("PRAGMA user_version").fetchone()[0]
-    if found not in (0, VERSION):
+    if found not in (0, 1, VERSION):
         raise sqlite3.DatabaseError(f"{path} is a ledger of version {found}, not {VERSION}")
-    database.executescript(SCHEMA + f"PRAGMA user_version = {VERSION};")
+    if found == 1:
+        database.executescript(FROM_1)
+    database.executescript(SPENT + SCHEMA + f"PRAGMA user_version = {VERSION};")
     return database
 
 

@@ -1,8 +1,9 @@
 """Canonical digests of strangers' graphs, computed in child processes that hold nothing.
 
 Numbering a large graph takes a second of one core, and what a stranger sends may make it take
-longer or crash it: children keep the gateway answering, and each graph has a limit of time and
-memory. Equal bodies are numbered once.
+longer or crash it: children keep the gateway answering, and each graph has a limit of size, time
+and memory. A graph that ends its child is alone to blame: those in line have not begun. Equal
+bodies are numbered once.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import resource
 import signal
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -31,6 +33,8 @@ SECONDS = 60
 PR_SET_PDEATHSIG = 1
 MEMORY_BYTES = 6 * 2**30
 MOST_NODES = 200_000
+"""Of the graph and its library together; each function counts as one more."""
+MOST_INPUTS = 10 * MOST_NODES
 REMEMBERED = 10_000
 
 
@@ -53,8 +57,9 @@ def canonical(graph: bytes, preserve: Sequence[str]) -> Canonical | BadGraph:
     """Number a serialized GraphDef. Pure; runs in a child."""
     try:
         parsed = MESSAGES["GraphDef"].FromString(graph)
-        if not 0 < len(parsed.node) <= MOST_NODES:
-            return BadGraph(f"{len(parsed.node)} nodes; between 1 and {MOST_NODES} are served")
+        what = _unserved(parsed)
+        if what:
+            return BadGraph(what)
         numbering = number(parsed, preserve)
         missing = [name for name in preserve if name not in numbering.ids]
         if missing:
@@ -63,6 +68,18 @@ def canonical(graph: bytes, preserve: Sequence[str]) -> Canonical | BadGraph:
         return BadGraph(f"{type(error).__name__}: {error}"[:300])
     ids = sorted(numbering.ids[name] for name in set(preserve))
     return Canonical(numbering.digest, tuple(ids))
+
+
+def _unserved(graph: Any) -> str:
+    """Why a graph is empty or too large to be numbered in time; "" if it is neither."""
+    if not graph.node:
+        return "it has no nodes"
+    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+    nodes = sum(map(len, bodies)) + len(bodies) - 1
+    if nodes > MOST_NODES:
+        return f"{nodes} nodes, with those of functions; {MOST_NODES} are served"
+    inputs = sum(len(node.input) for body in bodies for node in body)
+    return f"{inputs} inputs of nodes; {MOST_INPUTS} are served" if inputs > MOST_INPUTS else ""
 
 
 def _limited(parent: int) -> None:
@@ -85,16 +102,24 @@ def _timed(graph: bytes, preserve: Sequence[str]) -> Canonical | BadGraph:
 
 
 class Digests:
-    """The pool and what it has found. `close` ends the children."""
+    """`processes` children, each numbering one graph at a time, and what they have found. `close`
+    ends them.
+
+    Each child is a pool of its own, and gets a graph when it is free: what breaks a pool is then
+    the one graph that it has, however many wait.
+    """
 
     def __init__(self, processes: int = 1) -> None:
-        self._processes = processes
         self._known: OrderedDict[bytes, Canonical] = OrderedDict()
         self._running: dict[bytes, asyncio.Future[Canonical]] = {}
-        self._pool = self._made()
+        self._pools = [_made() for _ in range(processes)]
+        self._free: asyncio.Queue[int] = asyncio.Queue()
+        for place in range(processes):
+            self._free.put_nowait(place)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     async def of(self, graph: bytes, preserve: Sequence[str]) -> Canonical:
         """Digest of a graph. Raises Rejected(BAD_REQUEST)."""
@@ -111,15 +136,14 @@ class Digests:
         return await asyncio.shield(running)
 
     async def _number(self, mark: bytes, graph: bytes, preserve: Sequence[str]) -> Canonical:
-        pool = self._pool
-        loop = asyncio.get_running_loop()
+        place = await self._free.get()
         try:
-            found = await loop.run_in_executor(pool, _timed, graph, list(preserve))
+            found = await asyncio.wrap_future(self._begun(place, graph, list(preserve)))
         except BrokenProcessPool:
-            if pool is self._pool:
-                self._pool = self._made()
             what = f"numbering the graph took more than {SECONDS} s, or ended its process"
             raise Rejected(Problem.BAD_REQUEST, what) from None
+        finally:
+            self._free.put_nowait(place)
         if isinstance(found, BadGraph):
             raise Rejected(Problem.BAD_REQUEST, f"graph: {found.what}")
         self._known[mark] = found
@@ -127,8 +151,17 @@ class Digests:
             self._known.popitem(last=False)
         return found
 
-    def _made(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(
-            self._processes, mp_context=context, initializer=_limited, initargs=(os.getpid(),)
-        )
+    def _begun(
+        self, place: int, graph: bytes, preserve: Sequence[str]
+    ) -> Future[Canonical | BadGraph]:
+        """The graph in the child of `place`, or in a new one if an earlier graph ended that."""
+        try:
+            return self._pools[place].submit(_timed, graph, preserve)
+        except BrokenProcessPool:
+            self._pools[place] = _made()
+            return self._pools[place].submit(_timed, graph, preserve)
+
+
+def _made() -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_limited, initargs=(os.getpid(),))

@@ -31,8 +31,9 @@ class Identity:
     """An authenticated client.
 
     `owner` is the workload without its run's suffix, `pod` the pod's uid. `devices` GPUs, or
-    processor cores where `gpu` is "cpu". `started` (epoch seconds) is when its container began,
-    None where only the session's first call tells. `last_exit_code` of a restarted container.
+    processor cores where `gpu` is "cpu". `started` and `pod_started` (epoch seconds) are when its
+    container and its pod began, None where only the session's first call tells. `last_exit_code` of
+    a restarted container.
     """
 
     namespace: str
@@ -42,6 +43,7 @@ class Identity:
     gpu: str
     started: float | None = None
     last_exit_code: int | None = None
+    pod_started: float | None = None
 
 
 class Authenticator(Protocol):

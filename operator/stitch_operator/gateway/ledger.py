@@ -18,11 +18,11 @@ from stitch_operator.gateway import groups, savings
 from stitch_operator.gateway.database import connect, transaction
 from stitch_operator.gateway.groups import Acknowledgement, Group
 from stitch_operator.gateway.identity import Identity
-from stitch_operator.gateway.savings import Bounds, Report, Row
+from stitch_operator.gateway.savings import Bounds, Claimed, Report, Row
 
 CRASH_CODES = frozenset({132, 134, 135, 136, 139})
 """Illegal instruction, abort, bus error, floating-point exception, segmentation fault."""
-PURPOSES = ("compile", "measure", "idle")
+PURPOSES = ("compile", "measure")
 KEPT_SECONDS = 30 * 86400.0
 COUNTED, OLD = "counted", "old"
 BEGUN = "begun"
@@ -81,7 +81,8 @@ class Ledger:
                 (known.request, known.digest, known.target, known.tf),
             )
             db.execute(
-                "INSERT OR IGNORE INTO submissions VALUES (?, ?, ?, ?)",
+                "INSERT INTO submissions VALUES (?, ?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET time = excluded.time",
                 (identity.namespace, known.request, known.digest, now),
             )
             if session is not None:
@@ -101,16 +102,20 @@ class Ledger:
         ratio: float | None,
         spent: Mapping[str, float],
         device: str,
+        account: int,
     ) -> bool:
-        """A final answer was seen; what it spent counts once per request: whether that was now."""
+        """A final answer was seen. What was spent is a sum that only grows, of one `account`: a
+        repeated answer adds nothing to it, one after another compilation what is new. Whether any
+        was."""
         with transaction(self._db) as db:
             db.execute(
                 "UPDATE requests SET artifact = ?, ratio = ? WHERE request = ?",
                 (artifact, ratio, request),
             )
             counted = db.executemany(
-                "INSERT OR IGNORE INTO spent VALUES (?, ?, ?, ?)",
-                [(request, purpose, device, s) for purpose, s in spent.items() if s > 0],
+                "INSERT INTO spent VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "seconds = excluded.seconds WHERE excluded.seconds > spent.seconds",
+                [(request, account, purpose, device, s) for purpose, s in spent.items() if s > 0],
             )
             return counted.rowcount > 0
 
@@ -216,10 +221,8 @@ class Ledger:
             row = self._row(where)
             if report.seq <= row.seq:
                 return OLD
-            started = identity.started if identity.started is not None else begun
-            elsewhere = self._elsewhere(where)
-            runtime = int(max(0.0, now - started) * 1e9)
-            bounds = Bounds(runtime, ratio, identity.devices, *elsewhere)
+            times = _run_times(identity, begun, now)
+            bounds = Bounds(*times, ratio, identity.devices, *self._elsewhere(where))
             wrong = savings.implausible(row, report, bounds)
             if not wrong and not identity.pod:
                 wrong = self._beyond_one_machine(identity, where, row, report, now)
@@ -257,8 +260,9 @@ class Ledger:
         return self._totals.execute("SELECT * FROM counts ORDER BY name, label").fetchall()
 
     def prune(self, now: float) -> int:
-        """Forgets sessions that have been silent for KEPT_SECONDS; totals and breakers stay, and
-        what a pod has claimed for as long as any session of it reports."""
+        """Forgets sessions that have been silent for KEPT_SECONDS, and requests that were not
+        handed in for so long and nobody reports savings of; totals and breakers stay, and what a
+        pod has claimed for as long as any session of it reports."""
         removed = 0
         limit = (now - KEPT_SECONDS,)
         with transaction(self._db) as db:
@@ -273,6 +277,14 @@ class Ledger:
                 "DELETE FROM sessions WHERE time < ? AND (namespace, pod, session) NOT IN "
                 "(SELECT namespace, pod, session FROM savings)",
                 limit,
+            )
+            removed += db.execute(
+                "DELETE FROM submissions WHERE time < ? AND (namespace, digest) NOT IN "
+                "(SELECT namespace, graph FROM savings)",
+                limit,
+            ).rowcount
+            db.execute(
+                "DELETE FROM requests WHERE request NOT IN (SELECT request FROM submissions)"
             )
         return removed
 
@@ -321,13 +333,16 @@ class Ledger:
         ).fetchone()
         return Row(*found) if found else Row()
 
-    def _elsewhere(self, where: tuple[str, str, str, str]) -> tuple[int, int]:
+    def _elsewhere(self, where: tuple[str, str, str, str]) -> tuple[Claimed, Claimed]:
+        """Of the session's other graphs, and of all else in the pod."""
+        session = where[2]
+        same = "coalesce(sum(CASE session WHEN ? THEN {0} END), 0), coalesce(sum({0}), 0)"
         found = self._db.execute(
-            "SELECT coalesce(sum(saved), 0), coalesce(sum(lost), 0) FROM savings "
+            f"SELECT {same.format('saved')}, {same.format('lost')} FROM savings "
             "WHERE namespace = ? AND pod = ? AND NOT (session = ? AND graph = ?)",
-            where,
+            (session, session, *where),
         ).fetchone()
-        return int(found[0]), int(found[1])
+        return Claimed(found[0], found[2]), Claimed(found[1], found[3])
 
     def _beyond_one_machine(
         self, identity: Identity, where: tuple[str, ...], row: Row, report: Report, now: float
@@ -355,3 +370,11 @@ class Ledger:
             "INSERT INTO counts VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
             (name, label),
         )
+
+
+def _run_times(identity: Identity, begun: float, now: float) -> tuple[int, int]:
+    """Nanoseconds that a session's container and its pod have run, by what the API server says;
+    since the session `begun` where nobody tells."""
+    container = identity.started if identity.started is not None else begun
+    pod = identity.pod_started if identity.pod_started is not None else container
+    return int(max(0.0, now - container) * 1e9), int(max(0.0, now - pod) * 1e9)

@@ -3,7 +3,8 @@
 A report carries totals of (session, graph), so a lost or repeated one costs nothing. What the
 difference rose by since the last report is saved, what it fell by is lost: both only grow, as
 counters must, and saved - lost is the difference itself, negatives included. Design: contracts.md
-sections 3 and 6 (time at most the container's runtime, ratio at most 1.25 x the measured one).
+sections 3 and 6 (a session's time at most its container's, all sessions' at most their pod's, ratio
+at most 1.25 x the measured one).
 """
 
 from __future__ import annotations
@@ -41,20 +42,34 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """`runtime_ns` of the container, `ratio` the worker's measured original/stitched, `devices`
-    the pod's; what the pod's other rows have claimed already, in device-nanoseconds."""
+class Claimed:
+    """What other rows have claimed already, in device-nanoseconds."""
 
-    runtime_ns: int
+    saved: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How long the container and its pod have run, `ratio` the worker's measured original/stitched,
+    `devices` the pod's; the other rows of the same session, and of the whole pod.
+
+    A session ends with its container, so it is held against that one's time. Containers that were
+    restarted before it had theirs: only the pod's time bounds them all.
+    """
+
+    container_ns: int
+    pod_ns: int
     ratio: float
     devices: float
-    saved_elsewhere: int = 0
-    lost_elsewhere: int = 0
+    session: Claimed = Claimed()
+    pod: Claimed = Claimed()
 
 
 def implausible(row: Row, report: Report, bounds: Bounds) -> str:
     """Why the report cannot be true; empty when it can."""
-    runtime = bounds.runtime_ns + int(CLOCK_SECONDS * 1e9)
+    clocks = int(CLOCK_SECONDS * 1e9)
+    runtime = bounds.container_ns + clocks
     if report.stitched_ns > runtime or report.lost_ns > runtime:
         return "more time than the container has run"
     if report.stitched_ns == 0 and report.baseline_ns > 0:
@@ -62,10 +77,15 @@ def implausible(row: Row, report: Report, bounds: Bounds) -> str:
     if report.baseline_ns > report.stitched_ns * max(bounds.ratio, 1.0) * RATIO_SLACK:
         return "faster than the artifact was measured to be, by more than a quarter"
     made = _made(row, report, bounds.devices)
-    most = runtime * bounds.devices
-    if made.saved + bounds.saved_elsewhere > most or made.lost + bounds.lost_elsewhere > most:
+    if _beyond(made, bounds.session, runtime * bounds.devices):
         return "more device time than the container has had"
+    if _beyond(made, bounds.pod, (bounds.pod_ns + clocks) * bounds.devices):
+        return "more device time than the pod has had"
     return ""
+
+
+def _beyond(row: Row, others: Claimed, most: float) -> bool:
+    return row.saved + others.saved > most or row.lost + others.lost > most
 
 
 def add(row: Row, report: Report, devices: float) -> Row:

@@ -13,21 +13,29 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stitch_operator.gateway import archive, trust
+from stitch_operator.gateway import answers, archive, trust
 from stitch_operator.gateway.archive import Archive, Archives
 from stitch_operator.gateway.blocking import Blocking
 from stitch_operator.gateway.digests import Digests
 from stitch_operator.gateway.identity import Cached, Identity
-from stitch_operator.gateway.ledger import PURPOSES, Known, Ledger
-from stitch_operator.gateway.limits import Buckets, Rate
+from stitch_operator.gateway.ledger import Known, Ledger
+from stitch_operator.gateway.limits import Buckets, Held, Rate
 from stitch_operator.gateway.metrics import Metrics
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import Queue
 from stitch_operator.gateway.records import SubmitGraph
-from stitch_operator.gateway.standing import Next, Situation, Standing, crashed, decide, tell
+from stitch_operator.gateway.standing import (
+    Next,
+    Situation,
+    Standing,
+    answered_since,
+    crashed,
+    decide,
+    tell,
+)
 from stitch_operator.gateway.trust import Trust
 from stitchcore.artifact.keys import code_version, content_key, request_key
 from stitchcore.artifact.ratio import HIGHEST, stored_ratio
@@ -42,6 +50,8 @@ ANSWER_SECONDS = {"pending": 0.25, "ready": 5.0, "refused": 5.0}
 """How long an answer read from the store is believed."""
 MOST_REMEMBERED = 50_000
 NAMESPACE, CLUSTER = "namespace", "cluster"
+BODY_BYTES = 2**30
+"""Twice over, the largest body fits into the half that one namespace may have."""
 LOCKS = 256
 """Requests are decided on one at a time each; those that share a lock wait for each other."""
 
@@ -61,7 +71,8 @@ RATES = Rates(Rate(200, 400), Rate(32 * 2**20, 512 * 2**20), Rate(1, 200))
 @dataclass(frozen=True)
 class Parts:
     """What the gateway is made of. `public_keys` are added to those the signer publishes;
-    `cache_scope` (NAMESPACE, CLUSTER) says whose graphs may share compiled kernels."""
+    `cache_scope` (NAMESPACE, CLUSTER) says whose graphs may share compiled kernels; bodies of calls
+    take `body_bytes` of memory at most."""
 
     store: Store
     queue: Queue
@@ -73,6 +84,16 @@ class Parts:
     rates: Rates = RATES
     store_seconds: float = 10.0
     cache_scope: str = NAMESPACE
+    body_bytes: int = BODY_BYTES
+
+
+@dataclass(frozen=True)
+class Handed:
+    """What a submission brings: it is kept once somebody is to work on it, not before."""
+
+    graph: bytes
+    meta: str
+    session: str | None
 
 
 @dataclass
@@ -101,6 +122,7 @@ class Service:
         self.trust: Trust | None = None
         self.calls = Buckets(parts.rates.calls)
         self.bytes = Buckets(parts.rates.bytes)
+        self.bodies = Held(parts.body_bytes)
         self._compiles = Buckets(parts.rates.compiles)
         self._archives = Archives()
         self._memory = Memory(OrderedDict(), OrderedDict())
@@ -152,11 +174,9 @@ class Service:
             "scope": scope_of(self.parts.cache_scope, identity.namespace),
             **{name: getattr(asked, name) for name in META},
         }
-        await self.store(self._publish, key, asked.graph, json.dumps(meta, sort_keys=True))
         known = Known(key, found.digest, asked.target, asked.minor, None, 0, None, None)
-        session, now = asked.session, time.time()
-        await self.ledger(self.parts.ledger.submitted, identity, session, known, now)
-        return await self._standing(identity, key, submitted=True)
+        handed = Handed(asked.graph, json.dumps(meta, sort_keys=True), asked.session)
+        return await self._stands(identity, known, handed)
 
     async def standing(self, identity: Identity, key: str) -> Standing:
         """Where the request stands whose key, artifact's key or canonical digest is `key`; of
@@ -203,50 +223,81 @@ class Service:
 
     # Standing
 
-    async def _standing(self, identity: Identity, key: str, submitted: bool = False) -> Standing:
-        known = await self.known(identity.namespace, key)
+    async def _standing(self, identity: Identity, key: str) -> Standing:
+        return await self._stands(identity, await self.known(identity.namespace, key), None)
+
+    async def _stands(self, identity: Identity, known: Known, handed: Handed | None) -> Standing:
         async with self._memory.locks[hash(known.request) % LOCKS]:
-            standing = await self._decided(identity, known, submitted)
+            standing = await self._decided(identity, known, handed)
         if standing.status == "refused":
             self._tell_once(identity.namespace, standing)
         return standing
 
-    async def _decided(self, identity: Identity, known: Known, submitted: bool) -> Standing:
+    async def _decided(self, identity: Identity, known: Known, handed: Handed | None) -> Standing:
         answer, published = await self._answer(known.request)
         status = (answer or {}).get("status")
         queue = queue_name(known.target, known.tf)
-        if status in ("ready", "refused") and known.request not in self._memory.finished:
-            await self._finish(known, answer or {})
         if status != "ready" or not published:
             known = await self._current(identity.namespace, known)
         served = queue in self.parts.queue.served()
         moments = (self._code, self._since, time.time())
-        found = decide(Situation(answer, published, known.enqueued, 0, served, *moments))
+        at = Situation(answer, published, known.enqueued, 0, served, *moments)
+        found = decide(at)
+        if found is Next.ENQUEUE and handed is None and not await self._is_kept(known):
+            raise self._collected(known)
         if found is Next.ENQUEUE and known.enqueued is not None:
-            waiting = await self._waiting(queue)
-            at = Situation(answer, published, known.enqueued, waiting, served, *moments)
-            found = decide(at)
-        if submitted:
+            found = decide(replace(at, waiting=await self._waiting(queue)))
+        if handed is not None:
             results = {Next.READY: "hit", Next.ENQUEUE: "miss"}
             self.metrics.cache(results.get(found, "join"))
+        if found is not Next.NO_WORKER:
+            await self._admit(identity, known, handed, found)
+        if status in ("ready", "refused") and known.request not in self._memory.finished:
+            await self._finish(known, answer or {})
         if found is Next.READY:
             artifact = str((answer or {})["key"])
             if await self.ledger(self.parts.ledger.breaker, identity, artifact, known.target):
                 return crashed(known.request, artifact)
         if found is Next.ENQUEUE:
-            await self._enqueue(identity, known)
+            await self._enqueue(known)
         return tell(known.request, found, answer, queue)
 
     async def _current(self, namespace: str, known: Known) -> Known:
         found = await self.ledger(self.parts.ledger.find, namespace, known.request)
         return found or known
 
-    async def _enqueue(self, identity: Identity, known: Known) -> None:
-        wait = self._compiles.take(identity.namespace, 1, time.monotonic())
-        if wait:
-            raise Rejected(Problem.RATE_LIMITED, "too many new graphs", wait)
+    async def _admit(
+        self, identity: Identity, known: Known, handed: Handed | None, found: Next
+    ) -> None:
+        """Charge for a compile, or for a request that waits for one, and keep what was handed in:
+        in this order, so that what is turned away leaves nothing behind."""
+        waits = found in (Next.ENQUEUE, Next.WAIT)
+        new = handed is not None and waits and not await self._is_kept(known)
+        if found is Next.ENQUEUE or new:
+            wait = self._compiles.take(identity.namespace, 1, time.monotonic())
+            if wait:
+                raise Rejected(Problem.RATE_LIMITED, "too many new graphs", wait)
+        if handed is None:
+            return
+        if new:
+            files = {"graph.pb": handed.graph, "meta.json": handed.meta.encode()}
+            publish = self.parts.store.publish
+            await self.store(publish, files, "meta.json", "requests", known.request)
+        submitted, now = self.parts.ledger.submitted, time.time()
+        await self.ledger(submitted, identity, handed.session, known, now)
+
+    async def _is_kept(self, known: Known) -> bool:
+        return await self.store(self.parts.store.exists, "requests", known.request, "meta.json")
+
+    def _collected(self, known: Known) -> Rejected:
+        """The ledger knows it, the store no longer."""
+        self._waits_no_more(known.request)
+        return Rejected(Problem.NOT_FOUND, f"graph {known.request[:12]} was collected")
+
+    async def _enqueue(self, known: Known) -> None:
+        now = time.time()  # before anyone can have answered the task
         await self.broker(self.parts.queue.submit, known.request, known.target, known.tf)
-        await self.ledger(self.parts.ledger.enqueued, known.request, time.time())
+        await self.ledger(self.parts.ledger.enqueued, known.request, now)
         self._memory.pending[known.request] = known
         self._memory.begun.discard(known.request)
         self._memory.finished.pop(known.request, None)
@@ -276,20 +327,15 @@ class Service:
             return answer, False
         return answer, self.parts.store.exists("artifacts", str(answer["key"]), archive.SIGNATURE)
 
-    def _publish(self, key: str, graph: bytes, meta: str) -> None:
-        if not self.parts.store.exists("requests", key, "meta.json"):
-            files = {"graph.pb": graph, "meta.json": meta.encode()}
-            self.parts.store.publish(files, "meta.json", "requests", key)
-
     async def _finish(self, known: Known, answer: Mapping[str, Any]) -> None:
         """Keep what a final answer says: its artifact, measured ratio, and what it cost."""
         artifact = str(answer["key"]) if answer["status"] == "ready" else None
         ratio = await self.store(self._ratio, answer) if artifact else None
         device = "cpu" if known.target.startswith("cpu") else "gpu"
-        costs = _spent(answer)
-        final = (known.request, artifact, ratio, costs, device)
+        costs = answers.spent(answer)
+        final = (known.request, artifact, ratio, costs, device, answers.account(answer))
         if await self.ledger(self.parts.ledger.finished, *final):
-            for result, count in _kernels(answer).items():
+            for result, count in answers.kernels(answer).items():
                 self.metrics.cache(f"kernel_{result}", count)
             for what in {str(one) for one in answer.get("open") or ()}:
                 self.metrics.unconfined(what)
@@ -326,30 +372,32 @@ class Service:
         for request, known in list(self._memory.pending.items()):
             answer, _ = await self._answer(request)
             said = answer or {}
-            enqueued = (await self._row(request) or known).enqueued or self._since
-            moment = float(said.get("time") or 0.0)
-            if moment < enqueued:
+            row = await self.ledger(self.parts.ledger.request, request)
+            if row is None:  # pruned
+                self._waits_no_more(request)
                 continue
+            enqueued = row.enqueued or self._since
+            if not answered_since(said, enqueued):
+                continue
+            waited = max(0.0, float(said.get("time") or 0.0) - enqueued)
             if request not in self._memory.begun:
                 self._memory.begun.add(request)
-                self.metrics.queue_wait.observe(moment - enqueued)
+                self.metrics.queue_wait.observe(waited)
             if said.get("status") in ("ready", "refused"):
-                self.metrics.compile.labels(known.target).observe(moment - enqueued)
+                self.metrics.compile.labels(known.target).observe(waited)
                 await self._finish(known, said)
-                self._memory.pending.pop(request, None)
-                self._memory.begun.discard(request)
+                self._waits_no_more(request)
 
-    async def _row(self, request: str) -> Known | None:
-        return await self.ledger(self.parts.ledger.request, request)
+    def _waits_no_more(self, request: str) -> None:
+        self._memory.pending.pop(request, None)
+        self._memory.begun.discard(request)
 
     async def _read_trust(self) -> None:
         self.trust = await self.store(trust.read, self.parts.store, self.parts.public_keys)
 
     async def _prune(self) -> None:
         await self.ledger(self.parts.ledger.prune, time.time())
-
-
-KERNEL_RESULTS = ("hit", "miss", "refused", "failed")
+        self._memory.finished.clear()  # who hands in again what was pruned has it finished again
 
 
 def tenant_of(namespace: str) -> str:
@@ -363,25 +411,6 @@ def scope_of(cache_scope: str, namespace: str) -> str:
 
 
 META = ("tf", "target", "threads", "abi", "preserve", "xla", "deterministic")
-
-
-def _spent(answer: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds by purpose; what is of no known purpose was spent on compiling."""
-    said = answer.get("spent")
-    total: dict[str, float] = {}
-    for name, seconds in (said if isinstance(said, dict) else {}).items():
-        if isinstance(seconds, int | float) and 0 <= seconds < 1e9:
-            purpose = name if name in PURPOSES else PURPOSES[0]
-            total[purpose] = total.get(purpose, 0.0) + float(seconds)
-    return total
-
-
-def _kernels(answer: Mapping[str, Any]) -> dict[str, int]:
-    """Kernels that were asked for, by what became of them; of a worker's word, what can be."""
-    said = answer.get("units")
-    found = said if isinstance(said, dict) else {}
-    counts = {name: found.get(name) for name in KERNEL_RESULTS}
-    return {n: c for n, c in counts.items() if isinstance(c, int) and 0 < c < 1e6}
 
 
 def _remember(memory: OrderedDict[Any, Any], key: Any, value: Any) -> None:

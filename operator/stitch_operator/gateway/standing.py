@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from stitch_operator.gateway.savings import CLOCK_SECONDS
 from stitchcore.errors import Reason
 
 SILENT_SECONDS = 60.0
@@ -59,8 +60,7 @@ def decide(at: Situation) -> Next:
     if status == "refused" and answer.get("code") == at.code:
         return Next.REFUSED
     if status == "refused" and _age(at.enqueued, at.now) < OTHER_CODE_SECONDS:
-        started = float(answer.get("time", 0.0)) >= (at.enqueued or 0.0)
-        if started or not at.served:
+        if answered_since(answer, at.enqueued) or not at.served:
             return Next.REFUSED  # answered since it was asked again, by code that differs still
     if status == "pending" and _age(_time(answer), at.now) < SILENT_SECONDS:
         return Next.WAIT
@@ -132,6 +132,12 @@ def crashed(request: str, artifact: str) -> Standing:
         reason=Reason.CRASHED_BEFORE.value,
         detail=f"a job of this workload crashed after its swap to {artifact[:12]}",
     )
+
+
+def answered_since(answer: Mapping[str, Any], enqueued: float | None) -> bool:
+    """Whether a worker has said anything after a request was enqueued, or just before: their clocks
+    differ."""
+    return (_time(answer) or 0.0) + CLOCK_SECONDS >= (enqueued or 0.0)
 
 
 def _time(answer: Mapping[str, Any]) -> float | None:

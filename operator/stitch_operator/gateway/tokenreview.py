@@ -94,6 +94,7 @@ def identity_of(pod: Any, node_labels: Mapping[str, str]) -> Identity:
         gpu=product(node_labels.get(PRODUCT, "")) if gpus else "cpu",
         started=started,
         last_exit_code=code,
+        pod_started=_pod_time(pod),
     )
 
 
@@ -130,6 +131,12 @@ def _owner(pod: Any) -> str:
     owners = [owner for owner in pod.metadata.owner_references or () if owner.controller]
     name = str(owners[0].name) if owners else str(pod.metadata.generate_name or pod.metadata.name)
     return RUN_SUFFIX.sub("", name.rstrip("-"))
+
+
+def _pod_time(pod: Any) -> float | None:
+    """When the pod began: its containers' restarts do not change it."""
+    begun = pod.status.start_time if pod.status is not None else None
+    return begun.timestamp() if begun is not None else None
 
 
 def _container_times(pod: Any) -> tuple[float | None, int | None]:

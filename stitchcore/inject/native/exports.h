@@ -39,9 +39,10 @@ STITCH_EXPORT char* stitch_shapes(const void* item, const char* names, size_t* s
 
 // timer.cc: see there.
 struct StitchInterval {
-  int64_t nanoseconds;
-  int32_t arm, position;  // position within the block: 0 is the first step after a switch
+  int64_t nanoseconds;    // from a call's first step to the next call's
+  int32_t arm, position;  // position within the block: 0 is the first call after a switch
   int64_t block;
+  int64_t steps;          // of the call
 };
 STITCH_EXPORT int stitch_new_step();
 STITCH_EXPORT const int32_t* stitch_step_arm(int step);
@@ -55,6 +56,7 @@ STITCH_EXPORT int64_t stitch_read_step(int step, int64_t* cursor, StitchInterval
 // A pass seen from outside a graph: steps that are one XLA program have no timer op.
 STITCH_EXPORT void stitch_pass_step(int step, int arm);
 STITCH_EXPORT int64_t stitch_passes(int step, int arm);
+STITCH_EXPORT int64_t stitch_calls(int step, int arm);
 
 // failures.cc: errors of stitched operations so far, "kernel key TAB message" and a newline each;
 // to be freed. nullptr when there was none.

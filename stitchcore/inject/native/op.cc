@@ -63,6 +63,10 @@ void Kept(TF_OpKernelContext* context, const void* data, size_t bytes) {
   if (bytes >= kHugeBytes && !UsePool(context)) NoteForHugePages(data, bytes);
 }
 
+// From this size on oneDNN's allocator takes memory from its regions, below it from malloc.
+constexpr size_t kRegionBytes = size_t{256} << 10;
+constexpr StitchMemory kMemory = {PoolAllocate, PoolRelease, kRegionBytes};
+
 // One execution. Everything it holds is let go by the destructor, whatever happened.
 class Call {
  public:
@@ -234,7 +238,8 @@ class Call {
     }
     char error[256];
     session_ = Shim()->open_variables(context_, variables_.data(),
-                                      static_cast<int>(variables_.size()), error, sizeof error);
+                                      static_cast<int>(variables_.size()), &kMemory, error,
+                                      sizeof error);
     if (session_ == nullptr) return Fail(error);
     for (size_t i = 0; i < variables_.size(); i++) {
       const VariableUse& use = fusion_.variables[i];
@@ -360,9 +365,9 @@ void* CreateTimer(TF_OpKernelConstruction* context) {
 
 void DeleteTimer(void* timer) { delete static_cast<Timer*>(timer); }
 
-void ComputeTimer(void* timer, TF_OpKernelContext*) {
+void ComputeTimer(void* timer, TF_OpKernelContext* context) {
   auto* self = static_cast<Timer*>(timer);
-  PassStep(static_cast<int>(self->step), static_cast<int>(self->arm));
+  PassStep(static_cast<int>(self->step), static_cast<int>(self->arm), TF_StepId(context));
 }
 
 }  // namespace

@@ -25,6 +25,20 @@ struct Write {
   Tensor fresh;  // the variable's next value, unless in place (an empty tensor counts as one)
 };
 
+// A variable's value stays. Amid a region of an allocator that keeps its regions it would
+// split the free memory there, and a larger buffer, like the one of a step under XLA, would need a
+// region of its own.
+class Lasting : public tensorflow::Allocator {
+ public:
+  explicit Lasting(const StitchMemory& memory) : memory_(memory) {}
+  std::string Name() override { return "stitch"; }
+  void* AllocateRaw(size_t, size_t bytes) override { return memory_.allocate(bytes); }
+  void DeallocateRaw(void* buffer) override { memory_.release(buffer); }
+
+ private:
+  const StitchMemory memory_;
+};
+
 struct Session {
   std::vector<tensorflow::core::RefCountPtr<Var>> variables;
   std::vector<Tensor> pinned;  // a reference keeps a read value from being updated in place
@@ -53,10 +67,19 @@ void DescribeValue(const Tensor& tensor, StitchVariable* variable) {
   }
 }
 
+Tensor Fresh(OpKernelContext* context, tensorflow::DataType type,
+             const tensorflow::TensorShape& shape, const StitchMemory& memory) {
+  static auto* lasting = new Lasting(memory);  // never destroyed: variables outlive destructors
+  size_t bytes = shape.num_elements() * tensorflow::DataTypeSize(type);
+  if (bytes >= memory.least) return Tensor(lasting, type, shape);
+  Tensor fresh;
+  return context->allocate_temp(type, shape, &fresh).ok() ? fresh : Tensor();
+}
+
 // TensorFlow updates a variable in place only when nobody else holds its buffer
 // (PrepareToUpdateVariable); otherwise the variable takes a new one. So do we.
 const char* PrepareWrite(OpKernelContext* context, Var* variable, StitchVariable* request,
-                         Session* session) {
+                         const StitchMemory& memory, Session* session) {
   Tensor* tensor = variable->tensor();
   tensorflow::TensorShape shape;
   for (int axis = 0; axis < request->rank; axis++) shape.AddDim(request->dims[axis]);
@@ -68,7 +91,8 @@ const char* PrepareWrite(OpKernelContext* context, Var* variable, StitchVariable
   if (write.in_place) {
     request->new_value = const_cast<char*>(tensor->tensor_data().data());
   } else {
-    if (!context->allocate_temp(tensor->dtype(), shape, &write.fresh).ok()) return "out of memory";
+    write.fresh = Fresh(context, tensor->dtype(), shape, memory);
+    if (!write.fresh.IsInitialized()) return "out of memory";
     request->new_value = const_cast<char*>(write.fresh.tensor_data().data());
     request->bytes = write.fresh.TotalBytes();
   }
@@ -76,7 +100,8 @@ const char* PrepareWrite(OpKernelContext* context, Var* variable, StitchVariable
   return nullptr;
 }
 
-const char* Open(OpKernelContext* context, StitchVariable* requests, int count, Session* session) {
+const char* Open(OpKernelContext* context, StitchVariable* requests, int count,
+                 const StitchMemory& memory, Session* session) {
   std::vector<Var*> written;
   for (int i = 0; i < count; i++) {
     tensorflow::core::RefCountPtr<Var> variable;
@@ -107,16 +132,16 @@ const char* Open(OpKernelContext* context, StitchVariable* requests, int count, 
     Var* variable = session->variables[i].get();
     if (requests[i].reads && !variable->is_initialized) return "variable is not initialized";
     DescribeValue(*variable->tensor(), &requests[i]);
-    const char* error = PrepareWrite(context, variable, &requests[i], session);
+    const char* error = PrepareWrite(context, variable, &requests[i], memory, session);
     if (error != nullptr) return error;
   }
   return nullptr;
 }
 
-void* OpenVariables(void* context, StitchVariable* requests, int count, char* error,
-                    size_t error_size) {
+void* OpenVariables(void* context, StitchVariable* requests, int count, const StitchMemory* memory,
+                    char* error, size_t error_size) {
   auto* session = new Session;
-  const char* failure = Open(Context(context), requests, count, session);
+  const char* failure = Open(Context(context), requests, count, *memory, session);
   if (failure == nullptr) return session;
   snprintf(error, error_size, "%s", failure);
   delete session;

@@ -9,7 +9,7 @@
 extern "C" {
 
 constexpr int kShimRank = 16;
-constexpr int64_t kShimVersion = 4;
+constexpr int64_t kShimVersion = 5;
 
 // One variable a kernel reads, writes, or both. Dimensions are those of its dense row-major value.
 struct StitchVariable {
@@ -27,15 +27,23 @@ struct StitchVariable {
   size_t bytes;     // of either
 };
 
+// Where variables' new values of at least `least` bytes come from.
+struct StitchMemory {
+  void* (*allocate)(size_t bytes);
+  void (*release)(void* buffer);
+  size_t least;
+};
+
 struct StitchShim {
   int64_t version;  // kShimVersion
   // Number of threads of the intra-op pool, and a closure to run on one of them.
   int (*threads)(void* context);
   void (*schedule)(void* context, void (*function)(void*), void* argument);
   // Locks the written variables in address order and pins the read ones, until Close. Returns
-  // nullptr and fills `error` on failure. Close publishes the new values when `commit`.
-  void* (*open_variables)(void* context, StitchVariable* variables, int count, char* error,
-                          size_t error_size);
+  // nullptr and fills `error` on failure. Close publishes the new values when `commit`. `memory` is
+  // the same in all calls, and outlives every tensor.
+  void* (*open_variables)(void* context, StitchVariable* variables, int count,
+                          const StitchMemory* memory, char* error, size_t error_size);
   void (*close_variables)(void* session, bool commit);
   // Makes `output` the memory of the first of `inputs` that nobody else holds; its data, or nullptr
   // when there is none (then nothing has been allocated, unlike with the C API's function).

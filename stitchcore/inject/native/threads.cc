@@ -21,7 +21,7 @@ std::atomic<const StitchShim*> loaded_shim{nullptr};
 
 constexpr int64_t kInlineWork = 200'000;  // ns: below it one thread beats two (cpu-kernels.md)
 constexpr int64_t kChunkWork = 50'000;    // ns: a chunk worth handing to a thread
-constexpr int kChunksPerThread = 16;
+constexpr int kChunksPerThread = 16;      // the last chunk is all that others wait for
 
 // Of two results of task ranges the one to report (docs/contracts.md 2): the first check's; of two
 // values that did not pass it the least if negative, else the most.

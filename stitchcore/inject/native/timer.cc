@@ -1,5 +1,7 @@
 // Step timers. A StitchTimer node sits in each instantiation ("arm": 0 original, 1 stitched) of a
-// training step. A step is the interval between two passes; it belongs to the arm of the first.
+// training step. A call's steps are the interval between its first pass and the next call's; it
+// belongs to the call's arm. Whole calls are compared, as what a job does between two calls (Keras
+// with `steps_per_execution`) would else be in some of its steps only; blocks are of calls.
 // The schedule of arms is kept here too, so that no Python runs in a step: the caller of the next
 // step reads stitch_step_arm. Replicas that swap together (group.py) agree on a count of passes, N:
 // the step that follows the N-th pass runs what was decided, and is held while nothing is.
@@ -8,6 +10,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <mutex>
 #include <vector>
@@ -21,8 +24,8 @@ namespace {
 constexpr int64_t kKept = 1 << 16;  // intervals kept for the reader
 constexpr int32_t kHeld = 2;        // an arm that no step may run: its caller waits
 
-// What is to happen at an agreed pass. `most` > 0: stitched blocks grow with the stitched passes,
-// so that replicas which have passed as often have equal blocks.
+// What is to happen at an agreed pass. `most` > 0: stitched blocks grow with the stitched calls,
+// so that replicas which have called as often have equal blocks.
 struct Decision {
   int32_t arm;
   int64_t original, stitched, most;
@@ -32,19 +35,21 @@ struct Decision {
 struct Step {
   std::mutex mutex;
   int32_t arm = 0;          // what the next call should run; read without the lock
-  int64_t lengths[2] = {INT64_MAX, 0};  // steps in a block of each arm
-  int64_t taken = 0;        // steps of the present block
+  int64_t lengths[2] = {INT64_MAX, 0};  // calls in a block of each arm
+  int64_t taken = 0;        // calls of the present block
   uint64_t random = 0;      // state of the generator of stitched blocks' lengths; 0: all are equal
   int last_arm = -1;
-  int64_t last_time = 0, block = 0;
+  int64_t last_call = 0;
+  int64_t last_time = 0, within = 0;  // when that call began, its passes so far
+  int64_t block = 0;
   int32_t position = 0;
-  int64_t stretched = 0;    // mean steps in the stitched blocks to come
-  int64_t most = 0;         // 0, or up to where the mean grows: a tenth of the stitched passes
+  int64_t stretched = 0;    // mean calls in the stitched blocks to come
+  int64_t most = 0;         // 0, or up to where the mean grows: a tenth of the stitched calls
   int64_t agreed = 0;       // passes before the step that a decision is about; 0: none is due
   int32_t before = 0;       // the arm that a held step would have run
   bool decided = false;
   Decision decision = {};
-  int64_t passes[2] = {0, 0};
+  int64_t passes[2] = {0, 0}, calls[2] = {0, 0};
   int64_t written = 0;
   std::vector<StitchInterval> ring;
 };
@@ -76,14 +81,14 @@ int64_t Now() {
 void Record(Step* step, int64_t now) {
   if (step->ring.empty()) step->ring.resize(kKept);
   step->ring[step->written++ % kKept] = {now - step->last_time, step->last_arm, step->position,
-                                         step->block};
+                                         step->block, step->within};
 }
 
 // Length of the next stitched block: half to one and a half times the mean, evenly, at least 2, so
 // that original blocks do not fall in step with anything the job does at regular intervals.
 int64_t Draw(Step* step) {
   int64_t mean = step->stretched;
-  if (step->most > 0) mean = std::max(mean, std::min(step->most, step->passes[1] / 10));
+  if (step->most > 0) mean = std::max(mean, std::min(step->most, step->calls[1] / 10));
   if (step->random == 0 || mean < 2 || mean > INT64_MAX / 4) return mean;
   step->random ^= step->random << 13;  // xorshift64 (Marsaglia 2003)
   step->random ^= step->random >> 7;
@@ -136,13 +141,8 @@ void Agree(Step* step) {
   Schedule(step, one.arm, one.original, one.stitched, one.most);
 }
 
-}  // namespace
-
-void PassStep(int number, int arm) {
-  Step* step = Find(number);
-  if (step == nullptr || arm < 0 || arm > 1) return;
+void BeginCall(Step* step, int arm, int64_t call) {
   int64_t now = Now();
-  std::lock_guard<std::mutex> lock(step->mutex);
   if (step->last_arm >= 0) Record(step, now);
   // Original steps do not use the pool: what it keeps would stand beside all they allocate.
   // Trimmed when they are due and, as the last stitched step may still run, when they have begun.
@@ -155,9 +155,22 @@ void PassStep(int number, int arm) {
     step->block++;
   }
   step->last_arm = arm;
+  step->last_call = call;
   step->last_time = now;
-  step->passes[arm]++;
+  step->within = 0;
+  step->calls[arm]++;
   Advance(step, arm);
+}
+
+}  // namespace
+
+void PassStep(int number, int arm, int64_t call) {
+  Step* step = Find(number);
+  if (step == nullptr || arm < 0 || arm > 1) return;
+  std::lock_guard<std::mutex> lock(step->mutex);
+  if (arm != step->last_arm || call != step->last_call) BeginCall(step, arm, call);
+  step->within++;
+  step->passes[arm]++;
   if (step->agreed > 0 && step->passes[0] + step->passes[1] == step->agreed) Agree(step);
 }
 
@@ -172,9 +185,12 @@ int stitch_new_step() {
 
 const int32_t* stitch_step_arm(int step) { return &stitch::Find(step)->arm; }
 
-void stitch_pass_step(int step, int arm) { stitch::PassStep(step, arm); }
+void stitch_pass_step(int step, int arm) {
+  static std::atomic<int64_t> calls{0};  // each a call of its own
+  stitch::PassStep(step, arm, ++calls);
+}
 
-// Starts with a block of `arm`; then blocks of `original` and `stitched` steps in turn. A length
+// Starts with a block of `arm`; then blocks of `original` and `stitched` calls in turn. A length
 // of 0 for the other arm keeps `arm` for good.
 void stitch_schedule_step(int number, int arm, int64_t original, int64_t stitched) {
   stitch::Step* step = stitch::Find(number);
@@ -206,7 +222,7 @@ int stitch_decide_step(int number, int arm, int64_t original, int64_t stitched, 
   return 1;
 }
 
-// Makes the stitched blocks to come `stitched` steps long, on average if `seed` is not 0. The block
+// Makes the stitched blocks to come `stitched` calls long, on average if `seed` is not 0. The block
 // that runs is left alone, and so is a step that keeps one arm.
 void stitch_stretch_step(int number, int64_t stitched, uint64_t seed) {
   stitch::Step* step = stitch::Find(number);
@@ -229,4 +245,10 @@ int64_t stitch_passes(int number, int arm) {
   stitch::Step* step = stitch::Find(number);
   std::lock_guard<std::mutex> lock(step->mutex);
   return step->passes[arm];
+}
+
+int64_t stitch_calls(int number, int arm) {
+  stitch::Step* step = stitch::Find(number);
+  std::lock_guard<std::mutex> lock(step->mutex);
+  return step->calls[arm];
 }

@@ -1,10 +1,13 @@
 #ifndef STITCH_TIMER_H_
 #define STITCH_TIMER_H_
 
+#include <cstdint>
+
 namespace stitch {
 
-// One pass of the timer of `step` in the instantiation `arm`.
-void PassStep(int step, int arm);
+// One pass of the timer of `step` in the instantiation `arm`. `call` tells the caller's calls
+// apart: one that runs several steps passes several times.
+void PassStep(int step, int arm, int64_t call);
 
 }  // namespace stitch
 

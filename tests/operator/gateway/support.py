@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
 from starlette.testclient import TestClient
 
 from stitch_operator.gateway.app import application
@@ -21,14 +23,14 @@ from stitch_operator.gateway.ledger import Ledger
 from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import MemoryQueue
-from stitch_operator.gateway.service import RATES, Parts, Rates, Service, tenant_of
+from stitch_operator.gateway.service import BODY_BYTES, RATES, Parts, Rates, Service, tenant_of
 from stitch_operator.gateway.wire import MESSAGES
 from stitchcore.artifact.keys import request_key
 from stitchcore.artifact.store import Store, open_store
 
 TARGET, TF = "cpu-x86-64-v3", "2.21.0"
 QUEUE = "stitch.cpu-x86-64-v3.tf2.21"
-TOKENS = {"alice-token-0123456789": "alice", "bob-token-0123456789ab": "bob"}
+TOKENS = {f"{name}-token-0123456789": name for name in ("alice", "bob", "carol")}
 KEY = "ab" * 32
 
 
@@ -57,7 +59,7 @@ def key_of(data: bytes, namespace: str = "alice") -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Tokens:
-    """An authenticator of two namespaces."""
+    """An authenticator of a few namespaces."""
 
     started: float | None = None
     devices: float = 2.0
@@ -93,6 +95,10 @@ class Running:
     def post(self, path: str, body: Mapping[str, Any], name: str = "alice") -> Any:
         return self.client.post(path, json=body, headers=self.as_(name))
 
+    def written(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """A call of the ledger, in the thread that writes it."""
+        return self.service.ledger._pool.submit(function, *arguments).result(30)
+
     def forget(self) -> None:
         """Nothing read from the store is believed any longer."""
         self.service._memory.answers.clear()
@@ -108,6 +114,7 @@ def gateway(
     store_seconds: float = 10.0,
     served: tuple[str, ...] = (QUEUE,),
     trusting: bool = True,
+    body_bytes: int = BODY_BYTES,
 ) -> Iterator[Running]:
     """A gateway on `folder`; started again on the same folder it goes on where it was."""
     opened = store or open_store(str(folder / "store"))
@@ -120,6 +127,7 @@ def gateway(
             *(opened, queue, ledger, Digests(), Cached(inner), metrics),
             rates=rates,
             store_seconds=store_seconds,
+            body_bytes=body_bytes,
         )
     )
     with TestClient(application(service)) as client:
@@ -127,6 +135,40 @@ def gateway(
         while trusting and service.trust is None and time.monotonic() < deadline:
             time.sleep(0.01)
         yield Running(client, opened, queue, service, folder)
+
+
+@contextmanager
+def withheld(running: Running, data: bytes, name: str = "alice") -> Iterator[None]:
+    """A gzipped submission that the gateway has read all of but the end, which comes afterwards."""
+    portal = running.client.portal
+    assert portal is not None
+    kept_back, read = portal.call(anyio.Event), threading.Event()
+    ends = [{"body": data[-4:], "more_body": False}, {"body": data[:-4], "more_body": True}]
+    scope = {
+        **{"type": "http", "http_version": "1.1", "method": "POST", "path": "/v1/graphs"},
+        **{"query_string": b"", "root_path": "", "scheme": "https", "state": {}},
+        "headers": [
+            (b"authorization", running.as_(name)["Authorization"].encode()),
+            (b"content-encoding", b"gzip"),
+        ],
+    }
+
+    async def receive() -> dict[str, Any]:
+        if len(ends) == 1:
+            read.set()
+            await kept_back.wait()
+        return {"type": "http.request", **ends.pop()}
+
+    async def send(message: Any) -> None:
+        pass
+
+    call = portal.start_task_soon(running.client.app, scope, receive, send)
+    try:
+        assert read.wait(30)
+        yield
+    finally:
+        portal.call(kept_back.set)
+        call.result(30)
 
 
 def publish(

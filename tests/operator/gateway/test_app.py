@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
+import random
+import sqlite3
 import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +17,17 @@ from typing import Any
 
 import pytest
 
+from stitch_operator.gateway import ledger
 from stitch_operator.gateway.limits import Rate
 from stitch_operator.gateway.service import CLUSTER, NAMESPACE, Rates
 from stitch_operator.gateway.wire import MESSAGES
+from stitch_worker.answers import Answers
+from stitch_worker.lease import FolderLeases
+from stitch_worker.service import Service as Worker
+from stitch_worker.service import process
+from stitchcore import isolate
+from stitchcore.errors import Reason, Refusal
+from tests.operator.gateway import processes
 from tests.operator.gateway.support import (
     KEY,
     QUEUE,
@@ -28,6 +39,7 @@ from tests.operator.gateway.support import (
     key_of,
     publish,
     submission,
+    withheld,
 )
 
 
@@ -202,6 +214,92 @@ def test_without_a_worker_the_answer_says_so_and_is_not_kept(tmp_path: Path) -> 
         assert len(running.queue.submitted) == 1
 
 
+def rows(running: Running) -> list[int]:
+    """How many requests and submissions the ledger holds."""
+    with contextlib.closing(sqlite3.connect(running.folder / "ledger.sqlite")) as database:
+        counts = [f"SELECT count(*) FROM {table}" for table in ("requests", "submissions")]
+        return [database.execute(count).fetchone()[0] for count in counts]
+
+
+def test_what_is_turned_away_is_kept_nowhere(tmp_path: Path) -> None:
+    """Nobody would ever work on it, and nobody need ask for it again."""
+    slow = Rates(Rate(1e9, 1e9), Rate(1e9, 1e9), Rate(0.001, 1))
+    with gateway(tmp_path, rates=slow) as running:
+        running.service._since -= 1000  # it has had time to see workers
+        for other in ({"target": "cpu-foo"}, {"tf": "2.999"}):
+            assert running.submit(graph(), **other).json()["reason"] == "no_worker_for_target"
+        assert [running.submit(graph(salt=salt)).status_code for salt in (0, 1)] == [202, 429]
+        assert running.store.list("requests") == (key_of(graph())[1],)
+        assert rows(running) == [1, 1]
+
+
+def test_new_graphs_are_limited_before_workers_are_known_too(tmp_path: Path) -> None:
+    slow = Rates(Rate(1e9, 1e9), Rate(1e9, 1e9), Rate(0.001, 2))
+    with gateway(tmp_path, rates=slow, served=()) as running:
+        statuses = [running.submit(graph(salt=salt)).status_code for salt in (0, 1, 1, 2)]
+        assert statuses == [202, 202, 202, 429]
+        assert len(running.store.list("requests")) == 2 and rows(running) == [2, 2]
+
+
+def test_a_collected_request_is_not_found_until_it_is_handed_in_again(running: Running) -> None:
+    digest, request = key_of(graph())
+    running.submit(graph())
+    running.store.delete("requests", request)
+    running.written(running.service.parts.ledger.enqueued, request, time.time() - 100)
+    for path in (f"graphs/{request}", f"graphs/{digest}", f"artifacts/{request}"):
+        answer = running.get(f"/v1/{path}")
+        assert (answer.status_code, answer.json()["reason"]) == (404, "not_found")
+        assert "collected" in answer.json()["what"]
+    assert not running.service._memory.pending
+    assert len(running.queue.submitted) == 1, "no task for what is not there"
+    running.queue.submitted.clear()
+    assert running.submit(graph()).status_code == 202
+    assert running.store.read("requests", request, "graph.pb") == graph()
+    assert running.queue.submitted == [(request, QUEUE)]
+
+
+def test_what_the_ledger_has_forgotten_is_known_again_when_handed_in(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, request = key_of(graph())
+    running.submit(graph())
+    publish(running.store, request)
+    running.forget()
+    assert running.get(f"/v1/artifacts/{request}").status_code == 200
+    monkeypatch.setattr(ledger, "KEPT_SECONDS", -1.0)
+    assert running.client.portal is not None
+    running.client.portal.call(running.service._prune)
+    running.forget()
+    assert running.get(f"/v1/artifacts/{KEY}").status_code == 404
+    assert running.submit(graph()).json()["key"] == KEY
+    assert running.get(f"/v1/artifacts/{KEY}").status_code == 200
+
+
+def test_while_codes_differ_a_refusal_is_asked_again_once_and_told(
+    running: Running, tmp_path: Path
+) -> None:
+    """A real worker finds its own refusal final; the gateway is of another version."""
+    running.service._code = "of another version"
+    _, request = key_of(graph())
+    running.submit(graph())
+    Answers(running.store, request, 1).refused(Refusal("step", Reason.SLOWER), {})
+    old = {**(running.store.read_answer(request) or {}), "time": time.time() - 900}
+    running.store.answer(request, old)
+    running.written(running.service.parts.ledger.enqueued, request, time.time() - 1000)
+    running.queue.submitted.clear()
+    running.forget()
+    assert running.get(f"/v1/graphs/{request}").status_code == 202
+    limits = isolate.Limits(60, 2**30, 60)
+    leases = FolderLeases(tmp_path / "leases")
+    worker = Worker(running.store, leases, TARGET, "2.21", limits, tmp_path)
+    for key, _ in running.queue.submitted:
+        assert process(worker, key) == "refused"
+    running.forget()
+    assert running.get(f"/v1/graphs/{request}").json()["reason"] == "slower"
+    assert running.queue.submitted == [(request, QUEUE)]
+    processes.wait_for("the end of its wait", lambda: not running.service._memory.pending)
+
+
 def test_a_refusal_is_given_with_its_reason(running: Running) -> None:
     _, request = key_of(graph())
     running.submit(graph())
@@ -275,6 +373,41 @@ def test_rates_hold_per_namespace(tmp_path: Path) -> None:
         refused = running.get(f"/v1/graphs/{KEY}")
         assert int(refused.headers["retry-after"]) > 10
         assert running.get(f"/v1/graphs/{KEY}", "bob").status_code == 404
+
+
+def bomb(size: int) -> bytes:
+    """A body that unpacks to a little more than `size`, as fast as the ratio allows."""
+    return gzip.compress(random.Random(0).randbytes(size // 100) + bytes(size))
+
+
+def test_bodies_take_so_much_memory_and_one_namespace_half_of_it(tmp_path: Path) -> None:
+    """Counted while they come in: those that never end count too, until they are given up."""
+    large = submission(graph(), unknown="x" * 2**20)
+    with gateway(tmp_path, body_bytes=2**22) as running:
+        with withheld(running, bomb(3 * 2**19), "alice"):
+            refused = running.post("/v1/graphs", large, "alice")
+            assert (refused.status_code, refused.json()["reason"]) == (429, "rate_limited")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert running.submit(graph(), "alice").status_code == 202, "there is still room"
+            assert running.post("/v1/graphs", large, "bob").status_code == 202
+            with withheld(running, bomb(3 * 2**19), "bob"):
+                refused = running.post("/v1/graphs", large, "carol")
+                assert (refused.status_code, refused.json()["reason"]) == (503, "unavailable")
+                assert int(refused.headers["retry-after"]) >= 1
+            assert running.post("/v1/graphs", large, "carol").status_code == 202
+        assert running.post("/v1/graphs", large, "alice").status_code == 202
+
+
+def test_a_body_that_never_ends_is_paid_for(tmp_path: Path) -> None:
+    slow = Rates(Rate(1e9, 1e9), Rate(0.01, 2**20), Rate(1e9, 1e9))
+    with (
+        gateway(tmp_path, rates=slow) as running,
+        withheld(running, bomb(3 * 2**19), "alice"),
+    ):
+        refused = running.submit(graph(), "alice")
+        assert (refused.status_code, refused.json()["reason"]) == (429, "rate_limited")
+        assert int(refused.headers["retry-after"]) > 1000
+        assert running.submit(graph(), "bob").status_code == 202
 
 
 def test_new_graphs_have_a_rate_of_their_own(tmp_path: Path) -> None:

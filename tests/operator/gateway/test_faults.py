@@ -3,7 +3,10 @@ ask again, and nothing is counted twice, lost or torn."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import multiprocessing
+import os
 import resource
 import signal
 import socket
@@ -19,6 +22,7 @@ import httpx
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
+from stitch_operator.gateway.digests import Canonical, Digests, canonical
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import CeleryQueue
 from stitch_operator.gateway.tls import trusting
@@ -110,6 +114,28 @@ def _post(
                 continue
             assert answer.status_code == 200, answer.text
             figures[number] = seconds
+
+
+def test_a_graph_that_ends_its_process_is_alone_to_blame() -> None:
+    """Others that wait for the only process are numbered all the same."""
+
+    async def scene() -> list[Canonical | BaseException]:
+        before = {child.pid for child in multiprocessing.active_children()}
+        digests = Digests(1)
+        asked = [graph(20_000), *(graph(salt=salt) for salt in range(3))]
+        numbered = [asyncio.ensure_future(digests.of(one, [])) for one in asked]
+        try:
+            while not (made := {child.pid for child in multiprocessing.active_children()} - before):
+                await asyncio.sleep(0)
+            for pid in made:
+                os.kill(pid, signal.SIGKILL)
+            return await asyncio.gather(*numbered, return_exceptions=True)
+        finally:
+            digests.close()
+
+    first, *rest = asyncio.run(scene())
+    assert isinstance(first, Rejected) and first.problem is Problem.BAD_REQUEST
+    assert rest == [canonical(graph(salt=salt), []) for salt in range(3)]
 
 
 def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.tokenreview import AUDIENCE, POD_NAME, POD_UID, TokenReview
 
 UID = "11111111-2222-3333-4444-555555555555"
-STARTED = "2026-01-02T03:04:05Z"
+STARTED, POD_STARTED = "2026-01-02T03:04:05Z", "2026-01-02T01:04:05Z"
 
 
 class Api:
@@ -52,6 +52,7 @@ class Api:
                 ],
             },
             "status": {
+                "startTime": POD_STARTED,
                 "containerStatuses": [
                     {"name": "a", "image": "i", "imageID": "i", "ready": True, "restartCount": 1,
                      "state": {"running": {"startedAt": STARTED}},
@@ -116,7 +117,8 @@ def denied(review: TokenReview, token: str = "good") -> Problem:
 def test_identity_comes_from_the_pod_and_nothing_else(api: tuple[Api, TokenReview]) -> None:
     _, review = api
     found = review.identify("good")
-    assert found == Identity("team-a", "nightly", UID, 2.0, "h100", 1767323045.0, 139)
+    began = 1767323045.0
+    assert found == Identity("team-a", "nightly", UID, 2.0, "h100", began, 139, began - 7200)
 
 
 def test_processor_jobs_and_slices(api: tuple[Api, TokenReview]) -> None:

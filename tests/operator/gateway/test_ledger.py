@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from stitch_operator.gateway import groups, savings
+from stitch_operator.gateway import savings
 from stitch_operator.gateway.database import LedgerHeld
-from stitch_operator.gateway.groups import Acknowledgement, Group
 from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.ledger import COUNTED, OLD, Happened, Known, Ledger
 from stitch_operator.gateway.savings import Bounds, Report, Row
@@ -118,7 +117,7 @@ def test_no_client_adds_more_than_its_wall_time_times_its_devices(
     most = (runtime + savings.CLOCK_SECONDS * SECOND) * devices
     for seq, baseline, stitched, lost, claimed, measured in reports:
         said = Report(seq, 1, baseline, stitched, lost, claimed, measured)
-        if not savings.implausible(row, said, Bounds(runtime, 100.0, devices)):
+        if not savings.implausible(row, said, Bounds(runtime, runtime, 100.0, devices)):
             row = savings.add(row, said, devices)
         assert 0 <= row.saved <= most + 1
         assert 0 <= row.lost <= most + 1
@@ -138,7 +137,7 @@ def test_no_client_adds_more_than_its_wall_time_times_its_devices(
     ],
 )
 def test_reports_beyond_their_bounds_are_implausible(said: Report, ratio: float, why: str) -> None:
-    found = savings.implausible(Row(), said, Bounds(3600 * SECOND, ratio, 2.0))
+    found = savings.implausible(Row(), said, Bounds(3600 * SECOND, 3600 * SECOND, ratio, 2.0))
     assert (why in found) if why else found == ""
 
 
@@ -161,6 +160,33 @@ def test_sessions_of_one_pod_share_its_device_time(tmp_path: Path) -> None:
     assert all("more device time" in outcome for outcome in outcomes[1:])
     assert ledger.totals() == [("a", "cpu", 3500 * SECOND, 0)]
     assert ("savings", "implausible", 2) in ledger.counts()
+    ledger.close()
+
+
+def test_a_restarted_container_leaves_its_pod_what_it_had(tmp_path: Path) -> None:
+    """A pod has saved, and lost, two of its first ten hours when its container begins anew. What
+    the new one does counts from its first report: a session gets no more than its container's time,
+    and all of them no more than the pod's."""
+    ledger, hour = Ledger(tmp_path / "ledger.sqlite"), 3600 * SECOND
+
+    def said(
+        name: str, saved: float, lost: float = 0.0, graph: str = GRAPH, began: int = 10
+    ) -> str:
+        now = START + (10 if began == 0 else 11) * 3600
+        who = Identity("a", "train", "p1", 1.0, "cpu", START + began * 3600, 1, START)
+        taken = int(saved * hour / 3)
+        claim = Report(1, 1, 4 * taken, taken, int(lost * hour), 1.0, True)
+        return ledger.save(who, name, graph, claim, 4.0, now)
+
+    assert said("first", 2, began=0) == said("worse", 0, 2, began=0) == COUNTED
+    assert said("second", 0.75) == said("third", 0, 0.75) == COUNTED
+    ((*_, saved, lost),) = ledger.totals()
+    assert saved == lost == pytest.approx(2.75 * hour, abs=10)
+    for beyond in (said("second", 0.75, graph="ef" * 32), said("fourth", 1.25)):
+        assert beyond == "more device time than the container has had"
+    outcomes = [said(f"invented-{number}", 0.75) for number in range(20)]
+    assert outcomes == [COUNTED] * 11 + ["more device time than the pod has had"] * 9
+    assert ledger.totals()[0][2] <= 11 * hour
     ledger.close()
 
 
@@ -262,7 +288,7 @@ def test_a_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
 def handed_in(ledger: Ledger, one: Identity, session: str = "s1") -> None:
     known = Known("11" * 32, GRAPH, "cpu-x86-64-v3", "2.21", None, 0, None, None)
     ledger.submitted(one, session, known, START)
-    ledger.finished(known.request, KEY, 2.0, {"compile": 1.5}, "cpu")
+    ledger.finished(known.request, KEY, 2.0, {"compile": 1.5}, "cpu", 7)
 
 
 @pytest.mark.parametrize(
@@ -306,6 +332,34 @@ def test_a_restarted_pod_that_crashed_between_begin_and_ok_opens_it_too(
     ledger.close()
 
 
+def test_requests_are_forgotten_when_nobody_hands_them_in_or_reports(tmp_path: Path) -> None:
+    ledger, one, day = Ledger(tmp_path / "ledger.sqlite"), identity(), 86400.0
+    handed_in(ledger, one)
+    abandoned = Known("22" * 32, "ef" * 32, "cpu-x86-64-v3", "2.21", None, 0, None, None)
+    ledger.submitted(identity("b"), None, abandoned, START)
+    assert ledger.save(one, "s1", GRAPH, report(1, 50), 2.0, START + 20 * day) == COUNTED
+    ledger.prune(START + 40 * day)
+    assert ledger.find("b", abandoned.request) is ledger.request(abandoned.request) is None
+    known = ledger.find("a", KEY)
+    assert known is not None, "a job that was handed in long ago still reports"
+    ledger.submitted(one, None, known, START + 45 * day)
+    ledger.prune(START + 70 * day)
+    assert ledger.find("a", KEY) == known, "it was handed in again"
+    ledger.prune(START + 80 * day)
+    assert ledger.request(known.request) is None
+    assert ledger.spent() == [("cpu", "compile", 1.5)]
+    ledger.close()
+
+
+def test_the_latest_request_of_a_digest_is_the_one_handed_in_last(tmp_path: Path) -> None:
+    ledger, one = Ledger(tmp_path / "ledger.sqlite"), identity()
+    for moment, request in enumerate(("11" * 32, "22" * 32, "11" * 32)):
+        known = Known(request, GRAPH, "cpu-x86-64-v3", "2.21", None, 0, None, None)
+        ledger.submitted(one, None, known, START + moment)
+        assert ledger.latest("a", GRAPH) == request
+    ledger.close()
+
+
 def test_repeated_events_and_costs_count_once(tmp_path: Path) -> None:
     ledger, one = Ledger(tmp_path / "ledger.sqlite"), identity()
     for _ in range(3):
@@ -315,84 +369,3 @@ def test_repeated_events_and_costs_count_once(tmp_path: Path) -> None:
     assert ("events", "swap-begin", 1) in ledger.counts()
     assert ledger.spent() == [("cpu", "compile", 1.5)]
     ledger.close()
-
-
-@settings(max_examples=300)
-@given(data=st.data(), size=st.integers(1, 4))
-def test_members_that_reach_step_n_all_see_the_same_decision(
-    data: st.DataObject, size: int
-) -> None:
-    """Whatever order members speak in, and whoever dies: a decision is made once, all who ask at N
-    get it, and it is to swap only if every member has confirmed N."""
-    group: Group | None = None
-    steps = dict.fromkeys(range(size), 0)
-    told: dict[int, int] = {}
-    decisions: set[str] = set()
-    alive = set(range(size))
-    for _ in range(data.draw(st.integers(1, 12 * size))):
-        rank = data.draw(st.sampled_from(sorted(alive)))
-        action = data.draw(st.sampled_from(("step", "ask", "ask", "die")))
-        if action == "die" and len(alive) > 1:
-            alive.remove(rank)
-        elif action == "step":
-            limit = told.get(rank, 10**9)
-            steps[rank] = min(steps[rank] + data.draw(st.integers(1, 80)), limit)
-        word = Acknowledgement(f"s{rank}", KEY, size, rank, steps[rank], told.get(rank))
-        group = groups.acknowledge(group, word, START)
-        if group.step:
-            told[rank] = group.step
-        if group.state in (groups.COMMITTED, groups.ABORTED):
-            decisions.add(group.state)
-        if group.state == groups.COMMITTED:
-            assert len(group.members) == size
-            assert all(member.confirmed for member in group.members.values())
-        if told.get(rank) == steps[rank] and word.confirm is not None:
-            assert group.state in (groups.COMMITTED, groups.ABORTED)
-    assert len(decisions) <= 1
-
-
-def test_a_group_swaps_at_a_step_that_none_has_reached(tmp_path: Path) -> None:
-    ledger, one = Ledger(tmp_path / "ledger.sqlite"), identity()
-
-    def say(rank: int, step: int, confirm: int | None = None, session: str = "") -> Group:
-        word = Acknowledgement(session or f"s{rank}", KEY, 2, rank, step, confirm)
-        return ledger.acknowledge(one, "g", 1, word, START)
-
-    assert say(0, 10).state == groups.GATHERING
-    named = say(1, 17)
-    assert (named.state, named.step) == (groups.NAMED, 17 + groups.MARGIN_STEPS)
-    assert say(0, 20, named.step).state == groups.NAMED
-    ledger.close()
-    ledger = Ledger(tmp_path / "ledger.sqlite")  # the decision is durable
-    assert say(1, 21, named.step).state == groups.COMMITTED
-    assert say(0, named.step).state == groups.COMMITTED
-    assert ledger.latest_round(one, "g") == 1
-    ledger.close()
-
-
-def test_the_member_with_the_quickest_steps_asks_for_the_margin() -> None:
-    group = None
-    for rank, (step, margin) in enumerate(((10, 700), (17, 60))):
-        word = Acknowledgement(f"s{rank}", KEY, 2, rank, step, None, margin)
-        group = groups.acknowledge(group, word, START)
-    assert group is not None and group.step == 17 + 700
-    alone = Acknowledgement("s", KEY, 1, 0, 5, None, 10**12)
-    assert groups.acknowledge(None, alone, START).step == 5 + groups.MOST_MARGIN
-
-
-@pytest.mark.parametrize(
-    ("word", "reason"),
-    [
-        (Acknowledgement("s1", "00" * 32, 2, 1, 0, None), "different artifacts"),
-        (Acknowledgement("s1", KEY, 3, 1, 0, None), "group of 2"),
-        (Acknowledgement("s1", KEY, 2, 2, 0, None), "group of 2"),
-        (Acknowledgement("other", KEY, 2, 0, 0, None), "began anew"),
-    ],
-)
-def test_a_member_that_does_not_fit_ends_the_group(word: Acknowledgement, reason: str) -> None:
-    first = groups.acknowledge(None, Acknowledgement("s0", KEY, 2, 0, 5, None), START)
-    after = groups.acknowledge(first, word, START)
-    assert after.state == groups.ABORTED
-    assert reason in after.reason
-    late = Acknowledgement("s1", KEY, 2, 1, 0, None)
-    assert groups.acknowledge(after, late, START) == after

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import tracemalloc
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitch_operator.gateway import body
+from stitch_operator.gateway import body, digests
 from stitch_operator.gateway.body import Limits
-from stitch_operator.gateway.limits import Level, Rate, take
+from stitch_operator.gateway.limits import Held, Level, Rate, take
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.standing import (
     NO_WORKER_SECONDS,
@@ -27,16 +28,27 @@ from stitch_operator.gateway.standing import (
     decide,
     tell,
 )
+from stitch_operator.gateway.wire import MESSAGES
 
 NOW = 1_000_000.0
 
 
-def read(data: bytes, encoding: str, limits: Limits, chunk: int = 1000) -> bytes:
+def free(size: int) -> None:
+    """A charge that refuses nothing."""
+
+
+def read(
+    data: bytes,
+    encoding: str,
+    limits: Limits,
+    chunk: int = 1000,
+    charge: Callable[[int], None] = free,
+) -> bytes:
     async def chunks() -> AsyncIterator[bytes]:
         for start in range(0, len(data), chunk):
             yield data[start : start + chunk]
 
-    return asyncio.run(body.read(chunks(), encoding, limits))
+    return asyncio.run(body.read(chunks(), encoding, limits, charge))
 
 
 @given(st.binary(max_size=5000), st.integers(1, 700))
@@ -44,6 +56,59 @@ def test_bodies_within_limits_are_themselves(data: bytes, chunk: int) -> None:
     limits = Limits(10_000, 10_000)
     assert read(data, "", limits, chunk) == data
     assert read(gzip.compress(data), "gzip", limits, chunk) == data
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**20 - 1, 2**20, 2**20 + 1, 3 * 2**20])
+@pytest.mark.parametrize("encoding", ["", "gzip"])
+def test_all_of_a_body_is_charged_in_pieces(encoding: str, size: int) -> None:
+    charged: list[int] = []
+    sent = gzip.compress(bytes(size)) if encoding else bytes(size)
+    limits = Limits(2**30, 2**30, ratio=10**6)
+    assert read(sent, encoding, limits, charge=charged.append) == bytes(size)
+    assert sum(charged) == size
+    assert max(charged, default=0) <= body.PIECE
+
+
+def test_what_is_refused_is_not_kept_while_the_answer_is_given() -> None:
+    """The rest of a refused body is read on before the answer, and its sender may take long."""
+    sent = gzip.compress(bytes(2**26))
+    left = [2**25]
+
+    def charge(size: int) -> None:
+        left[0] -= size
+        if left[0] < 0:
+            raise Rejected(Problem.UNAVAILABLE, "spent")
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(Rejected) as caught:
+            read(sent, "gzip", Limits(2**30, 2**30, ratio=10**6), len(sent), charge)
+        kept, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.problem is Problem.UNAVAILABLE
+    assert most < 2**26, "stopped where it was refused"
+    assert kept < 2**23
+
+
+def test_a_name_holds_half_and_all_of_them_the_whole() -> None:
+    held = Held(100)
+    with held.holding("a") as a:
+        a(30)
+        with held.holding("a") as again, held.holding("b") as b, held.holding("c") as c:
+            again(20)
+            with pytest.raises(Rejected) as caught:
+                a(1)
+            assert caught.value.problem is Problem.RATE_LIMITED
+            b(40)
+            c(10)
+            with pytest.raises(Rejected) as caught:
+                c(1)
+            assert caught.value.problem is Problem.UNAVAILABLE
+        a(20)
+    with held.holding("a") as a, held.holding("b") as b:
+        a(50)
+        b(50)
 
 
 def test_a_bomb_is_stopped_before_it_unpacks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,21 +157,49 @@ def test_bad_bodies_are_told_apart(data: bytes, encoding: str, problem: Problem)
     assert caught.value.problem is problem
 
 
+@pytest.mark.parametrize(
+    ("functions", "nodes", "inputs", "served"),
+    [
+        (1, 7, 1, True),  # with the graph's node and the function itself: nine
+        (1, 9, 1, False),
+        (9, 0, 0, False),
+        (1, 1, 60, False),
+    ],
+)
+def test_what_stands_in_functions_counts(
+    functions: int, nodes: int, inputs: int, served: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "MOST_NODES", 9)
+    monkeypatch.setattr(digests, "MOST_INPUTS", 50)
+    graph = MESSAGES["GraphDef"]()
+    graph.node.add(name="n", op="NoOp")
+    for number in range(functions):
+        function = graph.library.function.add()
+        function.signature.name = f"f{number}"
+        function.signature.input_arg.add(name="x")
+        for node in range(nodes):
+            function.node_def.add(name=f"n{node}", op="NoOp").input.extend(["x"] * inputs)
+    found = digests.canonical(graph.SerializeToString(), [])
+    assert isinstance(found, digests.Canonical) is served
+    assert served or "are served" in found.what
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 3)), max_size=50),
     st.floats(0.5, 4),
     st.floats(1, 5),
+    st.floats(0, 5),
 )
 def test_no_more_than_the_rate_passes(
-    calls: list[tuple[float, float]], per_second: float, burst: float
+    calls: list[tuple[float, float]], per_second: float, burst: float, debt: float
 ) -> None:
     level: Level | None = None
     now = passed = 0.0
     for pause, amount in calls:
         now += pause
-        level, wait = take(level, Rate(per_second, burst), amount, now)
+        level, wait = take(level, Rate(per_second, burst), amount, now, debt)
         passed += amount if wait == 0 else 0.0
-        assert passed <= burst + per_second * now + 1e-6
+        assert passed <= burst + debt + per_second * now + 1e-6
         if wait and amount <= burst:  # waiting so long is enough
             assert take(level, Rate(per_second, burst), amount, now + wait + 1e-6)[1] == 0
 
@@ -144,6 +237,7 @@ LONG = NOW - 10 * OTHER_CODE_SECONDS
         (at(answer=OTHERS, enqueued=LONG), Next.ENQUEUE),
         (at(answer=OTHERS, enqueued=NOW - SILENT_SECONDS - 1), Next.ENQUEUE),
         (at(answer={**OTHERS, "time": NOW - 2}, enqueued=NOW - 70), Next.REFUSED),
+        (at(answer={**OTHERS, "time": NOW - 73}, enqueued=NOW - 70), Next.REFUSED),  # clocks differ
         (at(served=False), Next.NO_WORKER),
         (at(served=False, since=NOW - STARTING_SECONDS + 1), Next.WAIT),
         (at(served=False, answer=pending(1)), Next.WAIT),

@@ -1,4 +1,5 @@
-"""Savings as a real Prometheus sees them: posted over HTTPS, scraped, asked for by its API."""
+"""Savings as a real Prometheus sees them: posted over HTTPS, scraped, asked for by its API; and
+those of a real job."""
 
 from __future__ import annotations
 
@@ -15,8 +16,11 @@ import httpx
 import pytest
 
 from stitchcore.artifact.store import open_store
+from tests.inject import jobs as injected
+from tests.jobs import judge
 from tests.operator.gateway import processes
 from tests.operator.gateway.support import KEY, graph, key_of, publish, submission
+from tests.operator.gateway.test_serve import NAMES, serve
 
 MEND = "prometheus is missing: apt-get install prometheus"
 SECOND = 10**9
@@ -32,6 +36,41 @@ def asked(port: int, query: str) -> list[tuple[dict[str, str], float]]:
 def saved(about: dict[str, Any], seq: int, seconds: float) -> dict[str, Any]:
     figures = {"baseline_ns": SECOND + int(seconds * SECOND), "stitched_ns": SECOND}
     return {**about, **figures, "seq": seq, "steps": 9, "interval": [0, 1], "pairs": 9}
+
+
+@pytest.mark.slow
+def test_a_real_prometheus_sees_what_a_real_job_has_saved(tmp_path: Path) -> None:
+    """Under `stitch serve`, with the variables that it prints. The job waits for its artifact
+    before step 60, and has steps after it for the pairs that an interval needs."""
+    pytest.importorskip("tensorflow", reason="make installs it: pip install tensorflow-cpu")
+    prometheus = shutil.which("prometheus")
+    if prometheus is None:
+        pytest.skip(MEND)
+    cache, ready = tmp_path / "cache", tmp_path / "ready"
+    sessions = cache / "sessions"
+    with (
+        serve(tmp_path / "serve", "--workers", "1") as (_, said),
+        _scraping(prometheus, said["metrics"], tmp_path) as port,
+    ):
+        settings = {name: said[name] for name in NAMES}
+        settings |= {"STITCH_STORE": str(cache), "PYTHONPATH": str(injected.BOOTSTRAP)}
+        with judge.told(sessions, "ready", ready):
+            held = ("--hold", "60", "--until", str(ready))
+            judge.untouched(judge.Job("small_step"), tmp_path / "job", 200, held, settings)
+        told = [one for one in judge.events_of(sessions) if one["type"] == "savings_total"]
+        assert told and told[-1]["interval"] is not None, judge.events_of(sessions)
+        last = told[-1]
+        net = (last["baseline_ns"] - last["stitched_ns"] - last["lost_ns"]) / SECOND
+
+        def seen() -> bool:
+            name = "stitch_cpu_core_seconds_{}_total"
+            found = asked(port, f"sum({name.format('saved')}) - sum({name.format('lost')})")
+            values = [value for _, value in found]
+            return values == [pytest.approx(net * last["devices"], rel=1e-3)]
+
+        processes.wait_for(f"{net} s x {last['devices']}", seen)
+        spent = asked(port, 'stitch_cpu_core_seconds_spent_total{purpose="compile"}')
+        assert [value > 0 for _, value in spent] == [True]
 
 
 def test_a_real_prometheus_sees_savings_also_after_a_restart(tmp_path: Path) -> None:

@@ -66,6 +66,20 @@ def test_savings_reach_prometheus_and_repeats_change_nothing(running: Running) -
     assert found["stitch_step_speedup_ratio_count{}"] == 1.0
 
 
+def test_what_workers_spent_is_the_sum_of_all_compilations(tmp_path: Path) -> None:
+    """An answer that is seen again adds nothing, one after another compilation what is new."""
+    seen = (
+        *(("compile", 2.0, 7, 2.0), ("compile", 2.0, 7, 2.0), ("compile", 5.0, 7, 5.0)),
+        ("idle", 1.0, 9, 6.0),
+    )
+    for purpose, seconds, account, total in seen:
+        with gateway(tmp_path) as running:
+            publish(running.store, key_of(graph())[1], spent={purpose: seconds}, account=account)
+            assert running.submit(graph()).status_code == 200
+            found = samples(running)
+            assert found['stitch_cpu_core_seconds_spent_total{"purpose": "compile"}'] == total
+
+
 def test_a_later_protobuf_report_is_counted(running: Running) -> None:
     about = ready(running)
     message = MESSAGES["Savings"](

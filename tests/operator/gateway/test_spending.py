@@ -1,0 +1,36 @@
+"""What workers spent, as the ledger adds it up."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from stitch_operator.gateway.ledger import Ledger
+from tests.operator.gateway.support import KEY
+
+
+def test_what_another_compilation_spent_is_added(tmp_path: Path) -> None:
+    """An account's sum grows with each compilation, however often and in whatever order its answers
+    are seen; what was removed with its account begins another one."""
+    ledger, known = Ledger(tmp_path / "ledger.sqlite"), ("11" * 32, KEY, 2.0)
+    first, second = {"compile": 1.5}, {"compile": 4.0, "measure": 0.5}
+    seen = ((first, 7), (first, 7), (second, 7), (first, 7), (first, 9), (first, 9))
+    grown = [ledger.finished(*known, spent, "cpu", account) for spent, account in seen]
+    assert grown == [True, False, True, False, True, False]
+    assert sorted(ledger.spent()) == [("cpu", "compile", 5.5), ("cpu", "measure", 0.5)]
+    ledger.close()
+
+
+def test_a_ledger_of_version_1_keeps_what_was_spent(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with sqlite3.connect(path) as database:
+        database.executescript(
+            "CREATE TABLE spent (request TEXT, purpose TEXT, device TEXT NOT NULL, "
+            "seconds REAL NOT NULL, PRIMARY KEY (request, purpose)) WITHOUT ROWID;"
+            "INSERT INTO spent VALUES ('r', 'compile', 'cpu', 2.5); PRAGMA user_version = 1;"
+        )
+    for _ in range(2):
+        ledger = Ledger(path)
+        assert not ledger.finished("r", KEY, 2.0, {"compile": 2.5}, "cpu", 0), "it is known"
+        assert ledger.spent() == [("cpu", "compile", 2.5)]
+        ledger.close()
