@@ -207,6 +207,34 @@ def test_whatever_the_child_leaves_is_judged(
     assert "root:" not in json.dumps(answer(service, key))
 
 
+TALKATIVE = r"""
+import json, time
+print(json.dumps({"stage": "\ud800", "done": -10**300, "total": 10**300}), flush=True)
+time.sleep(1)
+said = "\x1b]0;owned\x07\ud800\nerror: all is well" + "x" * 10_000
+json.dump({"reason": "slower", "subject": "\x1b[2J", "detail": said}, open("refused.json", "w"))
+"""
+
+
+def test_a_childs_words_reach_no_terminal_as_they_are(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced(tmp_path, monkeypatch, TALKATIVE)
+    key = submit(service.store, tiny_graph())
+    seen = []
+
+    def told(event: str, key: str) -> None:
+        seen.append((event, answer(service, key)))
+
+    assert process(replace(service, told=told), key) == "refused"
+    counts = {(one["done"], one["total"]) for event, one in seen if event == "unknown"}
+    assert counts == {(0, compiling.MOST_COUNTED)}
+    refusal = answer(service, key)
+    assert refusal["detail"].startswith(" ]0;owned   error: all is well")
+    assert len(refusal["detail"]) == 500
+    assert refusal["subject"] == " [2J"
+
+
 def test_processor_seconds_go_to_what_used_them() -> None:
     spent = Spent()
     for stage, used in (("start", 1.0), ("build", 2.0), ("verify", 5.0), ("measure", 6.0)):

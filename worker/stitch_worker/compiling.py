@@ -31,6 +31,7 @@ from stitchcore.errors import Reason, Refusal, Refused
 
 TICK_SECONDS = 0.5
 LINE_BYTES = 4096
+MOST_COUNTED = 10**9
 SOURCES = tuple(
     dict.fromkeys(
         str(Path(str(module.__file__)).resolve().parents[1])
@@ -202,11 +203,17 @@ def _line(line: bytes, spent: Spent) -> tuple[str, int, int] | None:
     """A progress line, None for anything else: the child may write what it likes."""
     try:
         told = json.loads(line[:LINE_BYTES])
-        stage, done, total = str(told["stage"])[:32], int(told["done"]), int(told["total"])
+        stage = str(told["stage"])[:32]
+        done, total = (min(max(0, int(told[name])), MOST_COUNTED) for name in ("done", "total"))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     spent.stage = stage
     return (stage if stage.isidentifier() else "unknown"), done, total
+
+
+def _plain(text: object, most: int) -> str:
+    """A child's words as they may go to terminals, logs and UTF-8: nothing that does not print."""
+    return "".join(one if one.isprintable() else " " for one in str(text)[:most])
 
 
 def _ended(child: isolate.Child) -> Died | None:
@@ -227,7 +234,7 @@ def _result(child: isolate.Child, job: Job, log: Path) -> Unsigned | Refusal | D
         if refused.exists():
             told = json.loads(read_regular(refused, 65536))
             reason = Reason(told["reason"])
-            return Refusal(str(told["subject"])[:200], reason, str(told["detail"])[:500])
+            return Refusal(_plain(told["subject"], 200), reason, _plain(told["detail"], 500))
         if not (child.folder / "unsigned" / package.MANIFEST).exists():
             return Died(f"it left no answer (see {log})")
         files = read_files(child.folder / "unsigned")

@@ -150,6 +150,7 @@ def test_a_bomb_is_stopped_before_it_unpacks(monkeypatch: pytest.MonkeyPatch) ->
         (b"", "gzip", Problem.BAD_REQUEST),
         (b"x", "br", Problem.UNSUPPORTED_MEDIA_TYPE),
     ],
+    ids=["too large", "not gzip", "cut short", "more behind", "empty", "unknown encoding"],
 )
 def test_bad_bodies_are_told_apart(data: bytes, encoding: str, problem: Problem) -> None:
     with pytest.raises(Rejected) as caught:

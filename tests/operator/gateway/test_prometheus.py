@@ -22,8 +22,16 @@ from tests.operator.gateway import processes
 from tests.operator.gateway.support import KEY, graph, key_of, publish, submission
 from tests.operator.gateway.test_serve import NAMES, serve
 
-MEND = "prometheus is missing: apt-get install prometheus"
 SECOND = 10**9
+
+
+@pytest.fixture(scope="module")
+def prometheus() -> str:
+    """Debian's, which tools/system.sh installs, with promtool beside it."""
+    found = shutil.which("prometheus")
+    if found is None:
+        pytest.skip("prometheus is missing: apt-get install prometheus")
+    return found
 
 
 def asked(port: int, query: str) -> list[tuple[dict[str, str], float]]:
@@ -39,13 +47,12 @@ def saved(about: dict[str, Any], seq: int, seconds: float) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_real_prometheus_sees_what_a_real_job_has_saved(tmp_path: Path) -> None:
+def test_a_real_prometheus_sees_what_a_real_job_has_saved(
+    prometheus: str, tmp_path: Path
+) -> None:
     """Under `stitch serve`, with the variables that it prints. The job waits for its artifact
     before step 60, and has steps after it for the pairs that an interval needs."""
     pytest.importorskip("tensorflow", reason="make installs it: pip install tensorflow-cpu")
-    prometheus = shutil.which("prometheus")
-    if prometheus is None:
-        pytest.skip(MEND)
     cache, ready = tmp_path / "cache", tmp_path / "ready"
     sessions = cache / "sessions"
     with (
@@ -73,10 +80,9 @@ def test_a_real_prometheus_sees_what_a_real_job_has_saved(tmp_path: Path) -> Non
         assert [value > 0 for _, value in spent] == [True]
 
 
-def test_a_real_prometheus_sees_savings_also_after_a_restart(tmp_path: Path) -> None:
-    prometheus, promtool = shutil.which("prometheus"), shutil.which("promtool")
-    if prometheus is None or promtool is None:
-        pytest.skip(MEND)
+def test_a_real_prometheus_sees_savings_also_after_a_restart(
+    prometheus: str, tmp_path: Path
+) -> None:
     digest, request = key_of(graph(), "local")
     about = {"session": "s1", "graph": digest, "key": KEY}
     with processes.redis(processes.free_port(), tmp_path) as broker:
@@ -90,7 +96,7 @@ def test_a_real_prometheus_sees_savings_also_after_a_restart(tmp_path: Path) -> 
             assert gateway.client.post("/v1/savings", json=saved(about, 2, 0.25)).is_success
             page = httpx.get(gateway.metrics, trust_env=False).text
             checked = subprocess.run(
-                [promtool, "check", "metrics"], input=page, capture_output=True, text=True
+                ["promtool", "check", "metrics"], input=page, capture_output=True, text=True
             )
             assert checked.returncode == 0, checked.stdout + checked.stderr
             with _scraping(prometheus, gateway.metrics, tmp_path) as port:
