@@ -47,9 +47,7 @@ def saved(about: dict[str, Any], seq: int, seconds: float) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_real_prometheus_sees_what_a_real_job_has_saved(
-    prometheus: str, tmp_path: Path
-) -> None:
+def test_a_real_prometheus_sees_what_a_real_job_has_saved(prometheus: str, tmp_path: Path) -> None:
     """Under `stitch serve`, with the variables that it prints. The job waits for its artifact
     before step 60, and has steps after it for the pairs that an interval needs."""
     pytest.importorskip("tensorflow", reason="make installs it: pip install tensorflow-cpu")
