@@ -24,13 +24,17 @@ from fsspec.implementations.local import LocalFileSystem
 from stitchcore.artifact.keys import code_version
 from stitchcore.errors import Reason, Refused
 
+OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
+"""Protocols that know no folders. To make one may make a bucket, in place of one misspelt."""
+
 
 @contextlib.contextmanager
 def _named(path: str) -> Iterator[None]:
-    """What a file system says (also: full, timed out) as a refusal that names the file."""
+    """What a file system says (full, timed out) as a refusal that names the file. Libraries below
+    fsspec raise errors of their own, which are no OSError (botocore's: no credentials, no host)."""
     try:
         yield
-    except OSError as error:
+    except Exception as error:
         detail = f"{type(error).__name__}: {error}"
         raise Refused(path, Reason.STORE_UNREADABLE, detail) from error
 
@@ -46,6 +50,11 @@ class Store:
     def is_folder(self) -> bool:
         """Whether it is a folder of this machine, where renames are atomic."""
         return isinstance(self.filesystem, LocalFileSystem)
+
+    def reopened(self) -> Store:
+        """The same store for a process that was forked: it cannot use its parent's connections."""
+        opened = self.filesystem
+        return Store(type(opened)(*opened.storage_args, **opened.storage_options), self.root)
 
     def path(self, *parts: str) -> str:
         """Full path of `parts`; refuses to leave the root."""
@@ -72,7 +81,8 @@ class Store:
         path = self.path(*parts)
         parent, name = path.rsplit("/", 1)
         with _named(path):
-            self.filesystem.makedirs(parent, exist_ok=True)
+            if not OBJECT_STORES.intersection(_protocols(self.filesystem)):
+                self.filesystem.makedirs(parent, exist_ok=True)
             if not self.is_folder:
                 self.filesystem.pipe_file(path, data)
                 return
@@ -170,5 +180,11 @@ class Store:
 
 def open_store(url: str) -> Store:
     """The store at a folder or fsspec URL (`file:///...`, `s3://...`, `memory://...`)."""
-    filesystem, root = fsspec.core.url_to_fs(url)
+    # Others write too: what was listed once says nothing of now.
+    filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
     return Store(filesystem, str(root).rstrip("/"))
+
+
+def _protocols(filesystem: AbstractFileSystem) -> tuple[str, ...]:
+    named = filesystem.protocol
+    return (named,) if isinstance(named, str) else tuple(named)

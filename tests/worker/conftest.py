@@ -88,17 +88,23 @@ def redis(tmp_path: Path) -> Iterator[Redis]:
 
 @dataclass
 class Cluster:
-    """A store, a broker, and whatever workers and signers a test starts."""
+    """A store (in `folder`, or at `url`), a broker, and whatever workers and signers a test
+    starts."""
 
     folder: Path
     redis: Redis
     target: str
+    url: str = ""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     app: Any = None
 
     @property
     def store(self) -> Store:
-        return open_store(str(self.folder / "store"))
+        return open_store(self.where)
+
+    @property
+    def where(self) -> str:
+        return self.url or str(self.folder / "store")
 
     def worker(self, *options: str) -> subprocess.Popen[bytes]:
         given = ["--broker", self.redis.url, "--lease-seconds", "4", "--jobs", "2"]
@@ -114,7 +120,7 @@ class Cluster:
     def _start(self, module: str, *options: str) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{module}.{len(self.processes)}.log").open("wb")
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *options, "--store", str(self.folder / "store")],
+            [sys.executable, "-m", module, *options, "--store", self.where],
             env={**os.environ, "PYTHONPATH": python_path()},
             stdout=log,
             stderr=log,

@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,8 @@ def broker_for(url: str, child_seconds: float, **others: Any) -> Broker:
 
 
 def make_app(service: Service, broker: Broker) -> Celery:
-    """The application of a worker that serves `service` and its one queue."""
+    """The application of a worker that serves `service` and its one queue; each process of its
+    pool with connections of its own."""
     app = Celery("stitch_worker", broker=broker.url, set_as_current=False)
     app.conf.update(configuration(broker, queue_name(service.target, service.tf)))
     app.steps["consumer"].add(_heartbeat(broker.heartbeat))
@@ -67,7 +68,12 @@ def make_app(service: Service, broker: Broker) -> Celery:
     def compile_request(self: Any, key: str) -> str:
         return run(service, key, lambda seconds: self.retry(countdown=seconds), self.request)
 
-    signals.worker_process_init.connect(_die_with_parent, weak=False)
+    def begin(**_: Any) -> None:
+        nonlocal service
+        service = replace(service, store=service.store.reopened())
+        _die_with_parent()
+
+    signals.worker_process_init.connect(begin, weak=False)
     return app
 
 
@@ -131,7 +137,7 @@ def run(service: Service, key: str, again: Callable[[float], Exception], request
     return outcome
 
 
-def _die_with_parent(**_: Any) -> None:
+def _die_with_parent() -> None:
     """A pool process does not outlive its worker: its task is then another worker's."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

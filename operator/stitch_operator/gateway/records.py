@@ -1,6 +1,8 @@
 """Bodies of requests, typed and bounded: what passes here is within its limits and nothing else.
 
-Unknown fields are ignored, so that a client one version ahead is served.
+Unknown fields are ignored, so that a client one version ahead is served. A graph may be large; all
+else is small, which is checked before anything is made of it: three bytes of JSON can become an
+object of seventy.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ Target = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 Version = Annotated[str, msgspec.Meta(pattern=r"^2\.[0-9]{1,3}(\.[0-9A-Za-z.+-]{1,32})?\Z")]
 Type = Literal["swap-begin", "swap-ok", "rolled-back", "crashed-before", "acknowledged"]
 MAX_PRESERVED = 100_000
+BESIDE_BYTES = 2**20
+"""Of a body beside its graph."""
 
 
 class SubmitGraph(msgspec.Struct, frozen=True):
@@ -91,10 +95,18 @@ class Savings(msgspec.Struct, frozen=True):
 Record = TypeVar("Record", SubmitGraph, Event, Savings)
 
 
+class _Outline(msgspec.Struct):
+    """Of any body: where its graph is. Nothing is made of the rest."""
+
+    graph: msgspec.Raw = msgspec.Raw(b"")
+
+
 def decode(data: bytes, content_type: str, kind: type[Record]) -> Record:
     """The record in a body. Raises Rejected: BAD_REQUEST naming the field, or the media type."""
     plain = content_type.partition(";")[0].strip().lower()
     try:
+        if plain in (JSON, PROTOBUF) and len(data) - _graph_bytes(data, plain) > BESIDE_BYTES:
+            raise Rejected(Problem.TOO_LARGE, f"more than {BESIDE_BYTES} bytes beside the graph")
         if plain == JSON:
             return msgspec.convert(_whole(msgspec.json.decode(data)), type=kind)
         if plain == PROTOBUF:
@@ -102,6 +114,16 @@ def decode(data: bytes, content_type: str, kind: type[Record]) -> Record:
     except (msgspec.DecodeError, DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Rejected(Problem.BAD_REQUEST, str(error)[:300]) from error
     raise Rejected(Problem.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: {plain[:100]!r}")
+
+
+def _graph_bytes(data: bytes, plain: str) -> int:
+    """How many of a body's bytes are its graph; 0 for a graph that is no text in JSON."""
+    if len(data) <= BESIDE_BYTES:
+        return 0
+    if plain == PROTOBUF:
+        return len(MESSAGES["Outline"].FromString(data).graph)
+    raw = memoryview(msgspec.json.decode(data, type=_Outline).graph)
+    return len(raw) if bytes(raw[:1]) == b'"' else 0
 
 
 def _whole(decoded: Any) -> Any:

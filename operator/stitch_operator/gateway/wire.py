@@ -56,6 +56,7 @@ OWN: dict[str, str] = {
         "1 string target; 2 string tf; 3 int32 abi; 4 int32 threads; 5 string* preserve;"
         "6 bool xla; 7 bool deterministic; 8 bytes graph; 9 string session"
     ),
+    "Outline": "8 bytes graph",
     "Event": (
         "1 string session; 2 int64 seq; 3 string graph; 4 string type; 5 string key;"
         "6 int32 exit_code; 7 string reason; 8 string detail; 9 string group; 10 int32 round;"
@@ -68,7 +69,8 @@ OWN: dict[str, str] = {
         "10 int64 pairs; 11 double devices"
     ),
 }
-"""Bodies of requests in protobuf; absent fields are defaults, as in JSON."""
+"""Bodies of requests in protobuf; absent fields are defaults, as in JSON. An Outline is a
+SubmitGraph of which only the graph is read."""
 
 PACKAGE = "stitch.v1"
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
+import random
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +20,7 @@ from stitch_operator.gateway import body, digests
 from stitch_operator.gateway.body import Limits
 from stitch_operator.gateway.limits import Held, Level, Rate, take
 from stitch_operator.gateway.problems import Problem, Rejected
+from stitch_operator.gateway.records import SubmitGraph, decode
 from stitch_operator.gateway.standing import (
     NO_WORKER_SECONDS,
     OTHER_CODE_SECONDS,
@@ -89,6 +92,60 @@ def test_what_is_refused_is_not_kept_while_the_answer_is_given() -> None:
     assert caught.value.problem is Problem.UNAVAILABLE
     assert most < 2**26, "stopped where it was refused"
     assert kept < 2**23
+
+
+SIZE = 2**24
+SMALL = b'{"target": "cpu", "tf": "2.21.0", "graph": '
+
+
+def of_protobuf(number: int, content: bytes) -> bytes:
+    """One field of bytes, of at most 127."""
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("json", b'{"x": [' + b"[]," * (SIZE // 3) + b"[]]}"),
+        ("json", SMALL + b"[" + b"[]," * (SIZE // 3) + b"[]]}"),
+        ("json", SMALL + b'"AA==", "preserve": [' + b'"",' * (SIZE // 3) + b'""]}'),
+        (
+            "json",
+            SMALL
+            + b'"AA==", "graph": "AA==", "\\u0067raph": {'
+            + b'"":1,' * (SIZE // 5)
+            + b'"":1}}',
+        ),
+        ("json", b"[" + b"{}," * (SIZE // 3) + b"{}]"),
+        ("x-protobuf", of_protobuf(8, b"g") + of_protobuf(5, b"") * (SIZE // 2)),
+        ("x-protobuf", of_protobuf(8, b"g" * 127) * (SIZE // 129)),
+    ],
+    ids=["unknown", "no text", "preserve", "twice", "no record", "names", "many graphs"],
+)
+def test_little_is_made_of_what_is_large_beside_its_graph(kind: str, data: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(Rejected) as caught:
+            decode(data, f"application/{kind}", SubmitGraph)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert caught.value.problem in (Problem.TOO_LARGE, Problem.BAD_REQUEST)
+    assert most <= SIZE // 8
+
+
+@pytest.mark.parametrize("kind", ["json", "x-protobuf"])
+def test_a_large_graph_is_read_with_what_stands_beside_it(kind: str) -> None:
+    names = [f"name_{number}" for number in range(1000)]
+    graph = random.Random(0).randbytes(SIZE)
+    fields = {"target": "cpu", "tf": "2.21.0", "preserve": names}
+    if kind == "json":
+        text = base64.b64encode(graph).decode()
+        data = json.dumps({"graph": text, "later": {"x": [1]}, **fields}).encode()
+    else:
+        data = MESSAGES["SubmitGraph"](graph=graph, **fields).SerializeToString()
+    read = decode(data, f"application/{kind}", SubmitGraph)
+    assert (read.graph, read.preserve) == (graph, names)
 
 
 def test_a_name_holds_half_and_all_of_them_the_whole() -> None:
