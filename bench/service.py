@@ -3,10 +3,11 @@
     python -m bench.service [--submissions 1000] [--graphs 20] [--rates 25,50,100] [--seconds 30]
 
 First, jobs hand in graphs all at once, most of them the same under other names, and ask until each
-has its artifact: how many compiles that took, how long jobs and queue waited. Then artifacts are
-asked for at fixed rates, each on a new connection as a job's client does it, while further graphs
-keep the workers busy. A request's time runs from the moment it was due, whether or not the ones
-before it had been answered. Written to bench/results/service.{json,md,png}.
+has its artifact: how many compiles that took, how long jobs waited. Then artifacts are asked for at
+fixed rates, each on a new connection as a job's client does it, while further graphs keep the
+workers busy. A request's time runs from the moment it was due, whether or not the ones before it
+had been answered. Last, the load grows: at each step more jobs are under way at the same time, with
+graphs that no step before had. Written to bench/results/service.{json,md,png}.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -39,6 +41,9 @@ RESULTS = Path(__file__).resolve().parent / "results"
 START_SECONDS = 90.0
 PATIENCE_SECONDS = 3600.0
 JOBS_AT_A_TIME = 32
+AT_A_TIME = (1, 4, 16, 48)
+STEP_JOBS, STEP_GRAPHS = 48, 8
+SEEN = ("hit", "join", "miss")
 SAMPLE = re.compile(r"^([a-z_]+)(?:\{([^}]*)\})? ([0-9.e+-]+)$", re.MULTILINE)
 
 
@@ -56,6 +61,21 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Step:
+    """Jobs that were handed in so many `at_a_time`. Means in seconds; `seen` is what became of
+    their calls in the caches, as the gateway counts it."""
+
+    at_a_time: int
+    jobs: int
+    graphs: int
+    compiles: int
+    seconds: float
+    queue_wait: float
+    compile: float
+    seen: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Figures:
     """What a run found. Seconds, unless the name says otherwise."""
 
@@ -67,12 +87,11 @@ class Figures:
     seconds: float
     wait_p50: float
     wait_p99: float
-    queue_wait_mean: float
-    compile_mean: float
     spent: Mapping[str, float]
     cache: Mapping[str, float]
     done: Sequence[float] = field(repr=False)
     loads: Sequence[Load]
+    steps: Sequence[Step]
 
 
 @contextlib.contextmanager
@@ -178,11 +197,11 @@ class Client:
 
 
 async def hand_in(
-    client: Client, bodies: Sequence[bytes]
+    client: Client, bodies: Sequence[bytes], at_a_time: int = JOBS_AT_A_TIME
 ) -> tuple[list[float], list[float], set[str]]:
-    """All jobs, JOBS_AT_A_TIME at once: seconds each waited, when each was done, and their keys."""
+    """All jobs, some at a time: seconds each waited, when each was done, and their keys."""
     start = time.perf_counter()
-    gate = asyncio.Semaphore(JOBS_AT_A_TIME)
+    gate = asyncio.Semaphore(at_a_time)
     waits: list[float] = []
     done: list[float] = []
     keys: set[str] = set()
@@ -231,41 +250,69 @@ def _busy() -> float:
 
 
 async def measured(service: Mapping[str, Any], given: argparse.Namespace) -> Figures:
-    """Both parts, against a running service."""
-    from stitchcore.commands.common import host_target
-    from stitchcore.commands.run import own_tensorflow
-
-    place, tf = host_target(), own_tensorflow()
-    graphs = [graph(number) for number in range(2 * given.graphs)]
-    first, later = graphs[: given.graphs], graphs[given.graphs :]
-    names = [(first[job % given.graphs], f"job{job}") for job in range(given.submissions)]
-    random.Random(1).shuffle(names)
-    bodies = [body(renamed(one, name), name, place, tf) for one, name in names]
+    """All parts, against a running service."""
+    graphs = Graphs(itertools.count())
     client = Client(service)
+    bodies, later = graphs.bodies(given.submissions, given.graphs), graphs.bodies(given.graphs)
     start = time.perf_counter()
     waits, done, keys = await hand_in(client, bodies)
     seconds = time.perf_counter() - start
     metrics = samples(httpx.get(service["metrics"], trust_env=False).text)
     compiles = _compiles(Path(service["folder"]))
-    busy = asyncio.gather(
-        *(client.job(body(renamed(one, "later"), "later", place, tf)) for one in later),
-        return_exceptions=True,
-    )
+    busy = asyncio.gather(*map(client.job, later))
     loads = [await load(client, sorted(keys), rate, given.seconds) for rate in given.rates]
-    busy.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await busy
+    await busy
+    steps = [await step(client, service, graphs, at_a_time) for at_a_time in AT_A_TIME]
     await client.http.aclose()
     cuts = statistics.quantiles(waits, n=100)
     return Figures(
         *(given.submissions, given.graphs, os.cpu_count() or 1, compiles, len(waits), seconds),
         *(cuts[49], cuts[98]),
-        queue_wait_mean=_mean(metrics, "stitch_queue_wait_seconds"),
-        compile_mean=_mean(metrics, "stitch_compile_duration_seconds"),
         spent=_labelled(metrics, "stitch_cpu_core_seconds_spent_total"),
         cache=_labelled(metrics, "stitch_cache_requests_total"),
         done=sorted(done),
         loads=loads,
+        steps=steps,
+    )
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """Submissions of graphs that differ from all before."""
+
+    numbers: Iterator[int]
+
+    def bodies(self, jobs: int, distinct: int = 0) -> list[bytes]:
+        """Of so many jobs, each with names of its own, in a random order."""
+        from stitchcore.commands.common import host_target
+        from stitchcore.commands.run import own_tensorflow
+
+        place, tf = host_target(), own_tensorflow()
+        first = next(self.numbers)
+        made = [graph(first), *(graph(next(self.numbers)) for _ in range((distinct or jobs) - 1))]
+        names = [(made[job % len(made)], f"job{first}_{job}") for job in range(jobs)]
+        random.Random(1).shuffle(names)
+        return [body(renamed(one, name), name, place, tf) for one, name in names]
+
+
+async def step(client: Client, service: Mapping[str, Any], graphs: Graphs, at_a_time: int) -> Step:
+    """STEP_JOBS jobs of STEP_GRAPHS new graphs."""
+    folder = Path(service["folder"])
+    bodies = graphs.bodies(STEP_JOBS, STEP_GRAPHS)
+    page = samples(httpx.get(service["metrics"], trust_env=False).text)
+    compiles, start = _compiles(folder), time.perf_counter()
+    await hand_in(client, bodies, at_a_time)
+    seconds = time.perf_counter() - start
+    before = {(name, labels): value for name, labels, value in page}
+    metrics = [
+        (name, labels, value - before.get((name, labels), 0.0))
+        for name, labels, value in samples(httpx.get(service["metrics"], trust_env=False).text)
+    ]
+    return Step(
+        *(at_a_time, STEP_JOBS, STEP_GRAPHS, _compiles(folder) - compiles, seconds),
+        queue_wait=_mean(metrics, "stitch_queue_wait_seconds"),
+        compile=_mean(metrics, "stitch_compile_duration_seconds"),
+        seen=_labelled(metrics, "stitch_cache_requests_total"),
     )
 
 
@@ -291,6 +338,12 @@ def _labelled(metrics: Sequence[tuple[str, str, float]], name: str) -> dict[str,
     return {labels.split('"')[1]: value for one, labels, value in metrics if one == name}
 
 
+def _found(seen: Mapping[str, float]) -> float:
+    """The share of submissions that needed no compilation of their own."""
+    hits = seen.get("hit", 0.0) + seen.get("join", 0.0)
+    return hits / max(1.0, hits + seen.get("miss", 0.0))
+
+
 def text(found: Figures) -> str:
     """The figures as markdown."""
     spent = ", ".join(f"{name} {value:.1f} s" for name, value in sorted(found.spent.items()))
@@ -307,8 +360,6 @@ def text(found: Figures) -> str:
         "|---|---|",
         f"| a job's wait for its artifact, median | {found.wait_p50:.1f} |",
         f"| the same, 99th percentile | {found.wait_p99:.1f} |",
-        f"| in the queue, mean | {found.queue_wait_mean:.1f} |",
-        f"| from enqueued to answered, mean | {found.compile_mean:.1f} |",
         "",
         "| artifact requests a second | p50 ms | p99 ms | worst ms | failed | cores busy |",
         "|---|---|---|---|---|---|",
@@ -317,6 +368,20 @@ def text(found: Figures) -> str:
         f"| {one.rate:g} | {one.p50:.1f} | {one.p99:.1f} | {one.worst:.1f} "
         f"| {one.failed} of {one.requests} | {one.workers_busy:.1f} |"
         for one in found.loads
+    ]
+    lines += [
+        "",
+        f"{STEP_JOBS} jobs of {STEP_GRAPHS} new graphs at each step:",
+        "",
+        "| jobs at a time | artifacts a second | in the queue, s | enqueued to answered, s "
+        "| hits, joins, misses | compiles |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {one.at_a_time} | {one.jobs / one.seconds:.2f} | {one.queue_wait:.1f} "
+        f"| {one.compile:.1f} | {', '.join(f'{one.seen.get(what, 0):.0f}' for what in SEEN)} "
+        f"| {one.compiles} |"
+        for one in found.steps
     ]
     return "\n".join(lines) + "\n"
 
@@ -327,16 +392,27 @@ def plot(found: Figures, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(14, 3.8), layout="constrained")
     left.step(found.done, range(1, len(found.done) + 1), where="post")
     left.set(xlabel="seconds", ylabel="jobs with their artifact")
     left.set_title(f"{found.submissions} jobs, {found.compiles} compiles")
     for name in ("p50", "p99"):
         rates = [one.rate for one in found.loads]
-        right.plot(rates, [getattr(one, name) for one in found.loads], marker="o", label=name)
-    right.axhline(100, color="grey", linewidth=0.8, linestyle="--")
-    right.set(xlabel="artifact requests a second", ylabel="ms", yscale="log")
-    right.set_title("open loop, workers busy")
+        middle.plot(rates, [getattr(one, name) for one in found.loads], marker="o", label=name)
+    middle.axhline(100, color="grey", linewidth=0.8, linestyle="--")
+    middle.set(xlabel="artifact requests a second", ylabel="ms", yscale="log")
+    middle.set_title("open loop, workers busy")
+    middle.legend()
+    lines = {
+        "jobs a minute": [60 * one.jobs / one.seconds for one in found.steps],
+        "in the queue, s": [one.queue_wait for one in found.steps],
+        "enqueued to answered, s": [one.compile for one in found.steps],
+        "hits and joins, of 10 calls": [10 * _found(one.seen) for one in found.steps],
+    }
+    for name, values in lines.items():
+        right.plot([one.at_a_time for one in found.steps], values, marker="o", label=name)
+    right.set(xlabel="jobs at a time", xscale="log", yscale="log")
+    right.set_title(f"{STEP_JOBS} jobs of {STEP_GRAPHS} graphs")
     right.legend()
     figure.savefig(path, dpi=120)
 
