@@ -1,4 +1,4 @@
-"""Fills the README's benchmark tables from bench/results: figures are written, never typed.
+"""Fills benchmark tables of README and docs from bench/results: figures are written, never typed.
 
     python -m bench.table            rewrite the tables
     python -m bench.table --check    exit 1 when a table is not what the results say
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
-PAGE = ROOT / "README.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "service.md")
 BLOCK = re.compile(r"(<!-- results: ([a-z_]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 MISSING = "Not measured yet: `bench/results/{name}.md` is not there.\n"
 
@@ -34,12 +34,13 @@ def filled(page: str, results: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Rewrite or check the README."""
-    before = PAGE.read_text(encoding="utf-8")
-    after = filled(before, RESULTS)
+    """Rewrite or check the pages."""
+    before = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    after = {page: filled(text, RESULTS) for page, text in before.items()}
     if arguments == ["--check"]:
         return int(before != after)
-    PAGE.write_text(after, encoding="utf-8")
+    for page, text in after.items():
+        page.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from stitchcore import confine, isolate
 from stitchcore.artifact.store import open_store
 from stitchcore.device.host import host, host_device
 from stitchcore.errors import Reason, Refused
+from stitchcore.target import toolchain
 from stitchcore.target.toolchain import command, compile_c, find_compiler, unit_key
 from tests.worker.requests import TF, meta_of, python_path, submit
 
@@ -202,6 +204,15 @@ def test_it_compiles_as_the_toolchain_does(kept: Units) -> None:
     [answer], _ = asked(kept, [SOURCE.encode()])
     found = units.msgspec.msgpack.decode(answer or b"", type=Unit)
     assert found.library == compile_c(SOURCE, host_device()).data
+
+
+def test_a_checkout_may_lie_where_children_see_nothing(
+    kept: Units, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under /tmp, which looks empty to a compiler but for the headers."""
+    monkeypatch.setattr(toolchain, "INCLUDE", shutil.copytree(toolchain.INCLUDE, tmp_path / "h"))
+    [answer], shop = asked(kept, [f'#include "stitch_cpu.h"\n{SOURCE}'.encode()])
+    assert answer and shop.counts == {"miss": 1}
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from stitch_worker.units import Unit, Units
 from stitchcore import isolate
 from stitchcore.device.records import DEVICES, Device
 from stitchcore.errors import Reason, Refused
+from stitchcore.target import toolchain
 from stitchcore.target.toolchain import Compiler, command, find_compiler, unit_key
 
 log = logging.getLogger("stitch.workshop")
@@ -149,7 +150,13 @@ def compile_alone(
     it took; None where it fails, breaks a limit, or `end` is set. Raises OSError."""
     with _memory(b"source", source) as given, _memory(b"library") as out, _memory(b"said") as said:
         argv = ["sh", "-c", _PROGRAM, "sh", *compiler]
-        own = replace(limits, private=FOLDER_BYTES, file_bytes=units.MAXIMUM_LIBRARY, apart=True)
+        own = replace(
+            limits,
+            private=FOLDER_BYTES,
+            file_bytes=units.MAXIMUM_LIBRARY,
+            apart=True,
+            shown=(*limits.shown, str(toolchain.INCLUDE)),
+        )
         child = isolate.command(argv, own, stdin=given, stdout=out, stderr=said)
         started = time.monotonic()
         look = started + 0.5
