@@ -2,9 +2,9 @@
 
 For every (script, optimizer, TensorFlow), from one checkpoint: variables, slots and gradients after
 one step under float64 judging, the losses of the first five steps, and the losses of the whole run
-beside what a change of the thread count alone does to TensorFlow's. Nothing here is timed, so it
-may run on a busy machine. Writes bench/results/job_state.{json,md}; given some scripts, it replaces
-their rows and keeps the others.
+beside what a change of the thread count alone does to TensorFlow's, and beside float64's. Nothing
+here is timed, so it may run on a busy machine. Writes bench/results/job_state.{json,md}; given some
+scripts, it replaces their rows and keeps the others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import msgspec
 
 from tests.jobs import judge as jobs
 from tests.jobs import state as states
@@ -33,10 +35,9 @@ THREADS = (1, 3, 4, 6)
 @dataclass(frozen=True)
 class Row:
     """One case. Losses are largest relative differences from the untouched run; where those of the
-    whole run pass 1e-5, `losses` and `losses_bar` are judge.drift's: stitched and untouched runs on
-    several numbers of threads. `turned` counts decisions that fell differently
-    than in float64. `wrong` names what does not hold, `failure` why there is nothing
-    to judge, `note` how else the row was measured."""
+    whole run pass 1e-5, `drift` judges stitched and untouched runs on several numbers of threads.
+    `turned` counts decisions that fell differently than in float64. `wrong` names what does not
+    hold, `failure` why there is nothing to judge, `note` how else the row was measured."""
 
     script: str
     optimizer: str
@@ -46,8 +47,8 @@ class Row:
     first_losses: float
     steps: int
     losses: float
-    losses_bar: float
     wrong: tuple[str, ...]
+    drift: jobs.Drift | None = None
     failure: str = ""
     note: str = ""
 
@@ -58,7 +59,8 @@ class Row:
     @property
     def holds(self) -> bool:
         first = self.first_losses <= jobs.FIRST_TOLERANCE
-        return first and self.losses <= self.losses_bar and not self.wrong and not self.failure
+        whole = self.drift.holds if self.drift else self.losses <= jobs.FIRST_TOLERANCE
+        return first and whole and not self.wrong and not self.failure
 
 
 def measure(job: jobs.Job, version: str, steps: int, base: Path) -> Row:
@@ -70,9 +72,8 @@ def measure(job: jobs.Job, version: str, steps: int, base: Path) -> Row:
     )
     verdict = states.verdict(job, base, plain, stitched)
     first = slice(jobs.FIRST_STEPS)
-    apart, bar = jobs.losses_apart(stitched.losses, plain.losses), jobs.FIRST_TOLERANCE
-    if not apart <= bar:
-        apart, bar = drift(job, base, steps, plain, stitched)
+    apart = jobs.losses_apart(stitched.losses, plain.losses)
+    drifted = None if apart <= jobs.FIRST_TOLERANCE else drift(job, base, steps, plain, stitched)
     return Row(
         job.script,
         job.optimizer,
@@ -81,16 +82,16 @@ def measure(job: jobs.Job, version: str, steps: int, base: Path) -> Row:
         verdict.turned,
         jobs.losses_apart(stitched.losses[first], plain.losses[first]),
         len(plain.losses),
-        apart,
-        bar,
+        drifted.apart if drifted else apart,
         tuple(f"{name}: {what}" for name, what in verdict.wrong.items()),
+        drifted,
         "" if jobs.stitched_steps(stitched) else "not swapped in",
     )
 
 
 def drift(
     job: jobs.Job, base: Path, steps: int, plain: jobs.Record, stitched: jobs.Record
-) -> tuple[float, float]:
+) -> jobs.Drift:
     """judge.drift of this case, each arm on its own number of threads and on THREADS."""
     start = ["--checkpoint", str(plain.out / "initial.npz")]
     untouched = [plain, *jobs.thread_counts(job, base, steps, start, THREADS)]
@@ -99,25 +100,29 @@ def drift(
         environ = {**states.EVERY_STEP, **jobs.on_threads(count)}
         out = base / f"stitched{count}"
         ours.append(jobs.stitched(job, out, steps, base / "store", start, environ))
-    return jobs.drift(ours, untouched)
+    wide = jobs.untouched(job, base / "exact", steps, [*start, "--dtype", "float64"])
+    return jobs.drift(ours, untouched, wide)
 
 
 def failed(job: jobs.Job, version: str, why: Exception) -> Row:
     nan, why_not = float("nan"), str(why).splitlines()[-1][:300]
-    return Row(job.script, job.optimizer, version, 0, 0, nan, 0, nan, nan, (), why_not)
+    return Row(job.script, job.optimizer, version, 0, 0, nan, 0, nan, (), None, why_not)
 
 
 def text(rows: Sequence[Row]) -> str:
     lines = [
         "| TensorFlow | script | optimizer | arrays wrong after step 1 | decisions turned "
-        "| losses of 5 steps | of a whole run | bar | holds |",
-        "|---" * 9 + "|",
+        "| losses of 5 steps | of a whole run | bar | from float64 | bar | holds |",
+        "|---" * 11 + "|",
     ]
     for row in rows:
+        bars = f"{jobs.FIRST_TOLERANCE:.1e} | – | –"
+        if drift := row.drift:
+            bars = f"{drift.largest:.1e} | {drift.exact:.1e} | {drift.exact_quartile:.1e}"
         lines.append(
             f"| {row.tensorflow} | {row.script} | {row.optimizer} "
             f"| {len(row.wrong)} of {row.arrays} | {row.turned} | {row.first_losses:.1e} "
-            f"| {row.losses:.1e} ({row.steps} steps) | {row.losses_bar:.1e} "
+            f"| {row.losses:.1e} ({row.steps} steps) | {bars} "
             f"| {'yes' if row.holds else 'NO'} |"
         )
     told = [(row, told) for row in rows for told in (row.failure, row.note) if told]
@@ -131,7 +136,7 @@ def kept(path: Path) -> dict[tuple[str, str, str], Row]:
     if not path.exists():
         return {}
     told = json.loads(path.read_text())["rows"]
-    rows = [Row(**{**row, "wrong": tuple(row["wrong"])}) for row in told]
+    rows = [msgspec.convert(row, Row) for row in told]
     return {row.case: row for row in rows}
 
 
