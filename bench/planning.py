@@ -21,7 +21,7 @@ from stitchcore.plan.cost import cost
 from stitchcore.plan.planners import PLANNERS
 
 RESULTS = Path(__file__).parent / "results"
-WORKLOADS = Path(__file__).resolve().parents[2] / "shared" / "workloads"
+WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 
 
 def repeated(module: Module, times: int) -> Module:
