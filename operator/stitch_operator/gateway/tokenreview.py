@@ -16,12 +16,10 @@ from urllib3.exceptions import HTTPError
 
 from stitch_operator.gateway.identity import Identity, product
 from stitch_operator.gateway.problems import Problem, Rejected
+from stitch_operator.names import AUDIENCE, WORKLOAD
 
-AUDIENCE = "gateway.stitchcore.io"
 POD_NAME = "authentication.kubernetes.io/pod-name"
 POD_UID = "authentication.kubernetes.io/pod-uid"
-WORKLOAD = "stitchcore.io/workload"
-"""Annotation the webhook writes: the root owner's name without its run's suffix."""
 PRODUCT = "nvidia.com/gpu.product"
 GPU = "nvidia.com/gpu"
 MIG = re.compile(r"^nvidia\.com/mig-([0-9]+)g\.")
