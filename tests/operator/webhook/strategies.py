@@ -20,7 +20,7 @@ MEMORY = [
     "1e8",
     "134217728",
     "700000000000m",
-]  # noqa: E501
+]
 STORAGE = ["0", "10Mi", "1Gi", "2Gi", "20G"]
 CHOICES = {"cpu": CPU, "memory": MEMORY, "ephemeral-storage": STORAGE}
 NAMES = ["main", "worker.0", "istio-proxy", "logs"]
@@ -104,6 +104,7 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         spec["securityContext"] = {"runAsUser": draw(st.sampled_from([0, 1000])), "fsGroup": 5}
     spec |= draw(st.sampled_from([{}, {}, {"hostNetwork": True}, {"dnsPolicy": "None"}]))
+    _shape(spec, draw(st.sampled_from(["", "", "guaranteed", "bare", "pod level"])))
     annotations = {"stitchcore.io/optimize": "true", "team/a~b": "x"}
     annotations |= draw(
         st.sampled_from(
@@ -112,3 +113,17 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
         )
     )
     return {"metadata": {"name": "train", "annotations": annotations}, "spec": spec}
+
+
+def _shape(spec: dict[str, Any], shape: str) -> None:
+    """Kinds of pods that drawing each container by itself hardly ever gives."""
+    if not shape:
+        return
+    equal = {"cpu": "40m", "memory": "100Mi"}
+    for one in [*spec["containers"], *spec.get("initContainers", [])]:
+        one.pop("resources", None)
+        if shape == "guaranteed":
+            one["resources"] = {"limits": dict(equal), "requests": dict(equal)}
+    if shape == "pod level":
+        spec["resources"] = {"limits": {"cpu": "1", "memory": "64Mi"}, "requests": dict(equal)}
+        spec["resources"]["requests"]["memory"] = "64Mi"

@@ -1,4 +1,4 @@
-"""The release and the pods that tests of the webhook use; the cases of pods/ with pieces spliced in.
+"""The release and the pods that tests of the webhook use: the cases of pods/, pieces spliced in.
 What a pod looks like after a patch is computed by `jsonpatch`, not by code of ours."""
 
 from __future__ import annotations
