@@ -5,6 +5,8 @@ One place, so that what the webhook writes on a pod is what the others read ther
 
 from __future__ import annotations
 
+import re
+
 AUDIENCE = "gateway.stitchcore.io"
 """Of the tokens that pods send to the gateway."""
 
@@ -27,3 +29,10 @@ PART_OF = "app.kubernetes.io/part-of"
 PRODUCT = "stitchcore"
 MANAGER = "stitchcore.io/webhook"
 """How the webhook signs what it adds where an API keeps changes apart by manager."""
+
+RUN_SUFFIX = re.compile(r"-[0-9]{8,}$")
+
+
+def without_run(name: str) -> str:
+    """A workload's name without what tells its runs apart: a CronJob's time, a last dash."""
+    return RUN_SUFFIX.sub("", name.rstrip("-"))

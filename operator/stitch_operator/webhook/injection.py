@@ -7,7 +7,6 @@ since (`reinvocationPolicy: IfNeeded`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,7 +19,6 @@ from stitch_operator.webhook.reasons import Reason, Skip
 from stitch_operator.webhook.release import Release
 
 Result = Literal["injected", "already", "skipped", "dryRun", "ignored"]
-RUN_SUFFIX = re.compile(r"-[0-9]{8,}$")
 OWNER_LABELS = (
     "jobset.sigs.k8s.io/jobset-name",
     "training.kubeflow.org/job-name",
@@ -97,7 +95,7 @@ def owner(pod: Pod) -> str:
     above = next((labels[name] for name in OWNER_LABELS if labels.get(name)), None)
     owners = [one for one in metadata.get("ownerReferences") or [] if one.get("controller")]
     own = owners[0].get("name") if owners else metadata.get("name") or metadata.get("generateName")
-    return str(given or above or "") or RUN_SUFFIX.sub("", str(own or "").rstrip("-"))
+    return str(given or above or "") or names.without_run(str(own or ""))
 
 
 def _would(pod: Pod, annotations: Mapping[str, str], plan: _Plan) -> Decision:

@@ -24,7 +24,7 @@ def parse(quantity: Any) -> Fraction:
         raise ValueError(f"{text[:LONGEST]!r} is not a quantity")
     number, _, exponent, suffix = found.groups()
     if suffix in BINARY:
-        return Fraction(number) * 1024 ** BINARY[suffix]
+        return Fraction(number) * (1 << 10 * BINARY[suffix])
     power = DECIMAL[suffix] if exponent is None else int(exponent)
     power = max(-LARGEST_EXPONENT, min(LARGEST_EXPONENT, power))
     scale = Fraction(10 ** abs(power))
@@ -41,7 +41,7 @@ def whole(value: Fraction) -> str:
     """A quantity of at most `value` bytes, in the largest binary unit that is exact."""
     number = math.floor(value)
     for suffix in ("Gi", "Mi", "Ki"):
-        size = 1024 ** BINARY[suffix]
+        size = 1 << 10 * BINARY[suffix]
         if number and number % size == 0:
             return f"{number // size}{suffix}"
     return str(number)
