@@ -148,24 +148,19 @@ def _situation(surroundings: Surroundings, asked: Asked) -> Situation:
         namespace=surroundings.namespace(name),
         policies=surroundings.policies(),
         limit_ranges=surroundings.limit_ranges(name),
-        inherited=_inherited(surroundings, asked),
         broken=surroundings.broken(name),
         failed=surroundings.failed(name),
     )
 
 
 def _inherited(surroundings: Surroundings, asked: Asked) -> dict[str, str]:
-    """What a Job, or the pod of one, takes over from the CronJob it is of."""
+    """What a Job takes over from its CronJob, which may have been annotated after it was made."""
     metadata = asked.object.get("metadata") or {}
     owners = [one for one in metadata.get("ownerReferences") or [] if one.get("controller")]
-    if not owners or owners[0].get("kind") not in ("CronJob", "Job"):
+    if not owners or owners[0].get("kind") != "CronJob":
         return {}
-    name = str(owners[0]["name"])
-    if owners[0]["kind"] == "Job":
-        name = workloads.workload_name(asked.object)
-    return dict(surroundings.cron_job(asked.namespace, name))
+    return dict(surroundings.cron_job(asked.namespace, str(owners[0]["name"])))
 
 
 def _text(status: int, text: str) -> Response:
     return Response(text + "\n", status_code=status, media_type="text/plain")
-

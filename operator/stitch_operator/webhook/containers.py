@@ -27,11 +27,11 @@ SIDECARS = frozenset(
 """Containers that other webhooks put beside the user's; they never train."""
 
 
-def chosen(pod: Mapping[str, Any], inherited: Mapping[str, str]) -> list[str]:
+def chosen(pod: Mapping[str, Any]) -> list[str]:
     """Names of the containers to inject, in the pod's order. Raises Skip."""
     containers = (pod.get("spec") or {}).get("containers") or []
     present = [str(one.get("name", "")) for one in containers]
-    annotations = {**inherited, **texts(pod, "annotations")}
+    annotations = texts(pod, "annotations")
     if names.CONTAINERS in annotations:
         wanted = {name.strip() for name in annotations[names.CONTAINERS].split(",")} - {""}
         unknown = sorted(wanted - set(present))

@@ -8,7 +8,7 @@ since (`reinvocationPolicy: IfNeeded`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from stitch_operator import names
@@ -30,14 +30,12 @@ Pod = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known around a pod. `inherited` are annotations of an owner that was not stamped;
-    `broken` are runtime images that could not start in its namespace, `failed` its workloads that
-    failed before their first timed step."""
+    """What is known around a pod. `broken` are runtime images that could not start in its
+    namespace, `failed` its workloads that failed before their first timed step."""
 
     namespace: Namespace
     policies: Sequence[Policy] = ()
     limit_ranges: Sequence[resources.Range] = ()
-    inherited: Mapping[str, str] = field(default_factory=dict)
     broken: frozenset[str] = frozenset()
     failed: frozenset[str] = frozenset()
 
@@ -68,11 +66,11 @@ def decide(pod: Pod, situation: Situation, release: Release) -> Decision:
     """Never raises for a pod that the API server has accepted so far."""
     annotations = texts(pod, "annotations")
     try:
-        if not policy.asked(pod, situation.inherited, situation.namespace):
+        if not policy.asked(pod, situation.namespace):
             return Decision("ignored")
         _check(pod, situation, release)
         applying = policy.applying(situation.policies, situation.namespace, pod)
-        mode = policy.mode(applying, pod, situation.inherited, situation.namespace)
+        mode = policy.mode(applying, pod, situation.namespace)
         if mode == "off":
             raise Skip(Reason.POLICY_OFF, applying.name)
         plan = _plan(pod, situation, release, applying, mode)
@@ -133,7 +131,7 @@ def _check(pod: Pod, situation: Situation, release: Release) -> None:
 
 def _plan(pod: Pod, situation: Situation, release: Release, applying: Policy, mode: str) -> _Plan:
     """Raises Skip where no container can be injected."""
-    chosen = set(containers.chosen(pod, situation.inherited))
+    chosen = set(containers.chosen(pod))
     present = pod["spec"]["containers"]
     device = "gpu" if any(containers.devices(one) for one in present) else "cpu"
     if device not in applying.spec.targets:
@@ -143,7 +141,7 @@ def _plan(pod: Pod, situation: Situation, release: Release, applying: Policy, mo
     sizes = resources.volume_sizes(pod, release.runtime_size, release.cache_size)
     if _injected(pod):
         sizes = _present_sizes(pod, sizes)
-    annotations = {**situation.inherited, **texts(pod, "annotations")}
+    annotations = texts(pod, "annotations")
     wanted = environment.Variables(
         pieces.BOOTSTRAP,
         annotations.get(names.PYTHON_PATH),

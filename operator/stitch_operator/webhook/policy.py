@@ -126,12 +126,10 @@ def texts(document: Mapping[str, Any], field: str) -> dict[str, str]:
     return dict((document.get("metadata") or {}).get(field) or {})
 
 
-def asked(pod: Mapping[str, Any], inherited: Mapping[str, str], namespace: Namespace) -> bool:
-    """Whether the pod asked to be optimized. `inherited` are annotations of an owner that could not
-    be stamped in time. Raises Skip for a value that means nothing."""
+def asked(pod: Mapping[str, Any], namespace: Namespace) -> bool:
+    """Whether the pod asked to be optimized. Raises Skip for a value that means nothing."""
     levels: list[list[Mapping[str, str]]] = [
         [texts(pod, "annotations"), texts(pod, "labels")],
-        [inherited],
         [namespace.annotations, namespace.labels],
     ]
     for level in levels:
@@ -147,12 +145,10 @@ def _choice(value: str) -> bool:
     return CHOICES[value]
 
 
-def mode(
-    policy: Policy, pod: Mapping[str, Any], inherited: Mapping[str, str], namespace: Namespace
-) -> str:
+def mode(policy: Policy, pod: Mapping[str, Any], namespace: Namespace) -> str:
     """The lowest of what the policy allows and what annotations ask. Raises Skip."""
     lowest = MODES.index(policy.spec.max_mode)
-    for values in (texts(pod, "annotations"), inherited, namespace.annotations):
+    for values in (texts(pod, "annotations"), namespace.annotations):
         value = values.get(names.MODE)
         if value is None:
             continue

@@ -64,6 +64,4 @@ def answer(
         response["warnings"] = [warning[:WARNING_LENGTH]]
     if outcome:
         response["auditAnnotations"] = {"outcome": outcome}
-    return msgspec.json.encode(
-        {"apiVersion": API, "kind": "AdmissionReview", "response": response}
-    )
+    return msgspec.json.encode({"apiVersion": API, "kind": "AdmissionReview", "response": response})

@@ -1,4 +1,4 @@
-"""What the webhook knows of the cluster, behind a protocol: a watch cache there, plain data in tests.
+"""What the webhook knows of the cluster, behind a protocol: a watch cache, or plain data in tests.
 
 Nothing here asks the API server during admission: what is known is what was last seen.
 """

@@ -66,7 +66,6 @@ def case(name: str) -> Case:
         policy.Namespace(**{"name": "team", **document.get("namespace", {})}),
         [policy.decode(one) for one in document.get("policies", [])],
         limits,
-        document.get("inherited", {}),
         frozenset(document.get("broken", [])),
         frozenset(document.get("failed", [])),
     )
