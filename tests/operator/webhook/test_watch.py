@@ -187,15 +187,28 @@ def test_the_whole_process_from_start_to_sigterm(api: Api, tmp_path: Path) -> No
     with subprocess.Popen(
         command, env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path
     ) as process:
-        assert process.stderr is not None
-        line = next(line for line in process.stderr if "webhook on https" in line)
-        url = line.split()[-1]
-        trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-        with httpx.Client(base_url=url, verify=trust) as asking:
-            until(lambda: asking.get("/readyz").status_code == 200)
-            case = support.case("one_container")
-            found = asking.post("/mutate/pods", json=review(case.given)).json()
-        assert found["response"]["patchType"] == "JSONPatch"
-        process.terminate()
-        assert process.wait(20) in (0, -15)
-        assert "Traceback" not in process.stderr.read()
+        try:
+            _judge(process, tmp_path)
+        finally:
+            process.kill()
+
+
+def _judge(process: subprocess.Popen[str], folder: Path) -> None:
+    assert process.stderr is not None
+    url = next(line for line in process.stderr if "webhook on https" in line).split()[-1]
+    trust = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    with httpx.Client(base_url=url, verify=trust) as asking:
+
+        def ready() -> bool:
+            try:
+                return asking.get("/readyz").status_code == 200
+            except httpx.ConnectError:
+                return False
+
+        until(ready)
+        case = support.case("one_container")
+        found = asking.post("/mutate/pods", json=review(case.given)).json()
+    assert found["response"]["patchType"] == "JSONPatch"
+    process.terminate()
+    assert process.wait(20) in (0, -15)
+    assert "Traceback" not in process.stderr.read()
