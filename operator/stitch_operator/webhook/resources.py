@@ -28,18 +28,19 @@ LEAST_CACHE = 64 * 2**20
 
 
 class Range(msgspec.Struct, frozen=True):
-    """A LimitRange's line for containers: bounds by resource."""
+    """A LimitRange's line for containers: bounds by resource. Its maxLimitRequestRatio holds of
+    ours where it holds of the pod: a limit below the pod's stands beside a request that is the
+    pod's, or equals it."""
 
     least: dict[str, Fraction] = {}
     most: dict[str, Fraction] = {}
-    ratio: dict[str, Fraction] = {}
 
 
 def ranges(limit_range: Mapping[str, Any]) -> list[Range]:
     """The lines of a LimitRange that concern containers."""
     lines = (limit_range.get("spec") or {}).get("limits") or []
     return [
-        Range(*(_amounts(line.get(name)) for name in ("min", "max", "maxLimitRequestRatio")))
+        Range(_amounts(line.get("min")), _amounts(line.get("max")))
         for line in lines
         if line.get("type") == "Container"
     ]
@@ -88,13 +89,10 @@ def _pair(
     """Our request and limit of one resource: each there only where the pod has it."""
     least = max((one.least[name] for one in limit_ranges if name in one.least), default=Fraction())
     most = min((one.most[name] for one in limit_ranges if name in one.most), default=wanted)
-    ratio = min((one.ratio[name] for one in limit_ranges if name in one.ratio), default=None)
     asked = max(min(wanted, most), least)
     limit = None if most_limited is None else _round(name, min(asked, most_limited))
     above = asked if limit is None else limit
     request = None if most_requested is None else _round(name, min(above, most_requested))
-    if ratio is not None and request and limit is not None:
-        limit = _round(name, min(limit, request * ratio))
     for amount in (request, limit):
         if amount is not None and amount < least:
             raise Skip(Reason.LIMIT_RANGE, f"{name}: at least {_text(name, least)}")
