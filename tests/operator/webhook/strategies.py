@@ -23,7 +23,7 @@ MEMORY = [
 ]
 STORAGE = ["0", "10Mi", "1Gi", "2Gi", "20G"]
 CHOICES = {"cpu": CPU, "memory": MEMORY, "ephemeral-storage": STORAGE}
-NAMES = ["main", "worker.0", "istio-proxy", "logs"]
+NAMES = ["main", "worker-0", "istio-proxy", "logs"]
 
 
 def _value(text: str) -> float:

@@ -26,7 +26,7 @@ SITUATIONS = [
     for lines in RANGES
 ]
 RELEASES = [support.release(), support.release(delivery="imageVolume")]
-MANY = settings(max_examples=400, deadline=None)
+MANY = settings(max_examples=200, deadline=None)
 where = given(pods(), st.sampled_from(SITUATIONS), st.sampled_from(RELEASES))
 Pod = dict[str, Any]
 
