@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 
@@ -16,6 +17,7 @@ from stitchcore.errors import Refused
 from stitchcore.queues import check_broker
 
 CANNOT_START = 2
+FREE = "another port, or end what listens there; an address of this machine"
 
 
 class CannotStart(Exception):
@@ -68,3 +70,16 @@ def broker(url: str) -> str:
     with needed("--broker or STITCH_BROKER", "redis://host:port/0 or amqp://user:password@host//"):
         check_broker(url)
     return url
+
+
+def listening(host: str, port: int, option: str) -> socket.socket:
+    """A socket bound to the address. Raises CannotStart."""
+    with needed(f"--host {host} {option} {port}", FREE):
+        if not 0 <= port <= 65535:
+            raise ValueError("a port is at most 65535")
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    return made

@@ -12,6 +12,7 @@
 | STITCH_PLUGIN | folder of the native files; default beside this module |
 | STITCH_GATEWAY | https://host:port of a gateway, asked instead of the store |
 | STITCH_CA | file of the certificates that the gateway's must be signed by |
+| STITCH_SERVER_NAME | name in the gateway's certificate, where STITCH_GATEWAY has an address |
 | STITCH_TOKEN_FILE | file of the token sent with each request, read anew each time |
 | STITCH_CACHE_LIMIT | bytes of the cache folder, of which 80 % are used (default 1 GiB) |
 | STITCH_BASELINE | original steps before a swap: default 50 with a gateway, else 0 |
@@ -76,6 +77,11 @@ def _number(environment: Mapping[str, str], name: str, default: float, high: flo
     return value
 
 
+def _made_up_session() -> str:
+    """Containers of one pod may start in the same second and have the same process number."""
+    return f"{int(time.time())}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
 def _flag(environment: Mapping[str, str], name: str) -> bool:
     value = environment.get(name) or "0"
     if value not in ("0", "1"):
@@ -104,7 +110,8 @@ def _gateway(environment: Mapping[str, str]) -> Optional[wire.Endpoint]:
             raise reasons.Refused(reasons.HOOK_ERROR, f"STITCH_GATEWAY needs {name}")
     if not _public_keys(environment):
         raise reasons.Refused(reasons.HOOK_ERROR, "STITCH_GATEWAY needs STITCH_PUBLIC_KEYS")
-    return wire.parse_url(url, environment["STITCH_CA"], environment["STITCH_TOKEN_FILE"])
+    name = environment.get("STITCH_SERVER_NAME") or ""
+    return wire.parse_url(url, environment["STITCH_CA"], environment["STITCH_TOKEN_FILE"], name)
 
 
 def _cache(environment: Mapping[str, str]) -> str:
@@ -128,7 +135,7 @@ def read(environment: Mapping[str, str]) -> Settings:
     mode = environment.get("STITCH_MODE") or "optimize"
     if mode not in MODES:
         raise reasons.Refused(reasons.HOOK_ERROR, f"STITCH_MODE is not one of {', '.join(MODES)}")
-    session = environment.get("STITCH_SESSION") or f"{int(time.time())}-{os.getpid()}"
+    session = environment.get("STITCH_SESSION") or _made_up_session()
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,128}", session) or session.startswith("."):
         raise reasons.Refused(reasons.HOOK_ERROR, "STITCH_SESSION is not a file name")
     here = os.path.dirname(os.path.abspath(__file__))

@@ -28,12 +28,14 @@ TOKEN_BYTES = 1 << 16
 @dataclass(frozen=True)
 class Endpoint:
     """Where the gateway is, and what its requests are made with. `ca` is a file of certificates;
-    `token_file` is read anew for each request, because the cluster rotates tokens."""
+    `token_file` is read anew for each request, because the cluster rotates tokens. `server_name` is
+    the certificate's where the host is an address that it does not name; "" for the host."""
 
     host: str
     port: int
     ca: str
     token_file: str
+    server_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Response:
     body: bytes
 
 
-def parse_url(url: str, ca: str, token_file: str) -> Endpoint:
+def parse_url(url: str, ca: str, token_file: str, server_name: str = "") -> Endpoint:
     """`https://host[:port]` without path, user or query. Raises Refused(HOOK_ERROR)."""
     try:
         parts = urllib.parse.urlsplit(url)
@@ -55,7 +57,7 @@ def parse_url(url: str, ca: str, token_file: str) -> Endpoint:
     plain = parts.path in ("", "/") and not parts.query and not parts.fragment
     if parts.scheme != "https" or not parts.hostname or parts.username or not plain:
         raise reasons.Refused(reasons.HOOK_ERROR, "STITCH_GATEWAY is not https://host:port")
-    return Endpoint(parts.hostname, port, ca, token_file)
+    return Endpoint(parts.hostname, port, ca, token_file, server_name)
 
 
 class _Reader(io.RawIOBase):
@@ -132,7 +134,8 @@ def _connect(endpoint: Endpoint, deadline: float) -> _Deadline:
     plain = socket.create_connection((endpoint.host, endpoint.port), timeout=seconds)
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return _Deadline(trusted.wrap_socket(plain, server_hostname=endpoint.host), deadline)
+        name = endpoint.server_name or endpoint.host
+        return _Deadline(trusted.wrap_socket(plain, server_hostname=name), deadline)
     except BaseException:
         plain.close()
         raise

@@ -122,6 +122,14 @@ def test_a_certificate_for_another_name_is_not_trusted(tmp_path: Path) -> None:
         assert refused(replace(endpoint(server), host="localhost")) == "gateway_untrusted"
 
 
+def test_an_address_is_trusted_by_the_name_that_is_said(tmp_path: Path) -> None:
+    with gateways.serve(tmp_path, lambda _: Reply()) as server:
+        named = replace(endpoint(server), host="localhost", server_name="127.0.0.1")
+        assert wire.request(named, "GET", "/", None, {}, 5, 100).status == 200
+        other = replace(endpoint(server), server_name="gateway.example")
+        assert refused(other) == "gateway_untrusted"
+
+
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1")
 def test_old_tls_is_refused(tmp_path: Path) -> None:
     with gateways.serve(tmp_path, lambda _: Reply(), ssl.TLSVersion.TLSv1_1) as server:

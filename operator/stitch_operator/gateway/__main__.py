@@ -41,7 +41,6 @@ from stitchcore.starting import needed
 LOCAL = "local"
 SHUTDOWN_SECONDS = 3
 HEADER_BYTES = 64 * 2**10
-FREE = "another port, or end what listens there; an address of this machine"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,7 +57,7 @@ def _run(given: argparse.Namespace) -> int:
     authenticator = Cached(_authenticator(given.token_file, given.devices))
     store = starting.store(given.store)
     broker = starting.broker(given.broker or broker_url(os.environ))
-    listening = _listening(given.host, given.port, "--port")
+    listening = starting.listening(given.host, given.port, "--port")
     held = "end the other gateway; or give a file that is a ledger, or is not there yet"
     with needed(f"--ledger {given.ledger}", held, sqlite3.Error, LedgerHeld):
         ledger = Ledger(given.ledger)
@@ -80,24 +79,11 @@ def _run(given: argparse.Namespace) -> int:
         )
     )
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
-    with needed(free, FREE, OverflowError):
+    with needed(free, starting.FREE, OverflowError):
         start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(service, listening, context))
     return 0
-
-
-def _listening(host: str, port: int, option: str) -> socket.socket:
-    """A socket bound to the address. Raises CannotStart."""
-    with needed(f"--host {host} {option} {port}", FREE):
-        if not 0 <= port <= 65535:
-            raise ValueError("a port is at most 65535")
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-    return made
 
 
 async def _serve(service: Service, listening: socket.socket, context: ssl.SSLContext) -> None:

@@ -16,19 +16,16 @@ from urllib3.exceptions import HTTPError
 
 from stitch_operator.gateway.identity import Identity, product
 from stitch_operator.gateway.problems import Problem, Rejected
+from stitch_operator.names import AUDIENCE, WORKLOAD, without_run
 
-AUDIENCE = "gateway.stitchcore.io"
 POD_NAME = "authentication.kubernetes.io/pod-name"
 POD_UID = "authentication.kubernetes.io/pod-uid"
-WORKLOAD = "stitchcore.io/workload"
-"""Annotation the webhook writes: the root owner's name without its run's suffix."""
 PRODUCT = "nvidia.com/gpu.product"
 GPU = "nvidia.com/gpu"
 MIG = re.compile(r"^nvidia\.com/mig-([0-9]+)g\.")
 SLICES = 7
 """MIG profiles count sevenths of a GPU's SMs."""
 USER = re.compile(r"^system:serviceaccount:([^:]+):([^:]+)$")
-RUN_SUFFIX = re.compile(r"-[0-9]{8,}$")
 UNITS = {"m": 1e-3, "k": 1e3}
 SECONDS = 5.0
 
@@ -130,7 +127,7 @@ def _owner(pod: Any) -> str:
         return str(workload)
     owners = [owner for owner in pod.metadata.owner_references or () if owner.controller]
     name = str(owners[0].name) if owners else str(pod.metadata.generate_name or pod.metadata.name)
-    return RUN_SUFFIX.sub("", name.rstrip("-"))
+    return without_run(name)
 
 
 def _pod_time(pod: Any) -> float | None:

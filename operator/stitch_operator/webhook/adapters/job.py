@@ -1,0 +1,27 @@
+"""batch/v1 Job: one template, `parallelism` pods at a time."""
+
+from __future__ import annotations
+
+from stitch_operator.webhook.adapters.adapter import (
+    Annotations,
+    Template,
+    Workload,
+    at,
+    count,
+    stamped,
+)
+from stitch_operator.webhook.patch import Operation
+
+
+class Job:
+    group, kind, resource = "batch", "Job", "jobs"
+
+    def templates(self, workload: Workload) -> list[Template]:
+        pods = count(at(workload, ("spec",)).get("parallelism"))
+        return [Template(("spec", "template"), pods)]
+
+    def suspended(self, workload: Workload) -> bool:
+        return bool(at(workload, ("spec",)).get("suspend"))
+
+    def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
+        return stamped(workload, self.templates(workload), annotations)

@@ -1,0 +1,109 @@
+"""Surroundings in a cluster: watches of what decides about pods, and nothing else (no Secrets).
+
+Policies, namespaces, LimitRanges, CronJobs (their annotations of ours alone), and the ConfigMap in
+which the reconciler keeps what must not be injected for now.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kubernetes import client
+
+from stitch_operator.names import ASKED
+from stitch_operator.webhook import policy, resources
+from stitch_operator.webhook.policy import Namespace, Policy
+from stitch_operator.webhook.resources import Range
+from stitch_operator.webhook.watch import Watched
+
+GROUP, VERSION, PLURAL = "stitchcore.io", "v1alpha1", "stitchpolicies"
+IMAGES, WORKLOADS = "images", "workloads"
+Breakers = Mapping[str, frozenset[tuple[str, str]]]
+
+
+def breakers_name(release: str) -> str:
+    """Of the ConfigMap: `images` and `workloads`, each line a namespace and a name."""
+    return f"{release}-breakers"
+
+
+class Cluster:
+    """Surroundings as the API server shows them."""
+
+    def __init__(
+        self, api: client.ApiClient, name: str, namespace: str, failed: Callable[[str], None]
+    ) -> None:
+        """`name` and `namespace` are the release's; `failed` counts a watch's error."""
+        core, batch = client.CoreV1Api(api), client.BatchV1Api(api)
+        custom = functools.partial(
+            client.CustomObjectsApi(api).list_cluster_custom_object, GROUP, VERSION, PLURAL
+        )
+        selector = f"metadata.name={breakers_name(name)}"
+        breakers = functools.partial(
+            core.list_namespaced_config_map, namespace, field_selector=selector
+        )
+        cron_jobs = batch.list_cron_job_for_all_namespaces
+        limits = core.list_limit_range_for_all_namespaces
+        self._policies = Watched("stitchpolicies", custom, policy.decode, failed)
+        self._namespaces = Watched("namespaces", core.list_namespace, namespace_of, failed)
+        self._limits = Watched("limitranges", limits, resources.ranges, failed)
+        self._cron_jobs = Watched("cronjobs", cron_jobs, asked_of, failed)
+        self._breakers = Watched("configmaps", breakers, breakers_of, failed)
+        self._all: tuple[Watched[Any], ...] = (
+            *(self._policies, self._namespaces, self._limits, self._cron_jobs, self._breakers),
+        )
+
+    def start(self) -> None:
+        for one in self._all:
+            one.start()
+
+    def stop(self) -> None:
+        for one in self._all:
+            one.stop()
+
+    def ready(self) -> bool:
+        return all(one.synced for one in self._all)
+
+    def namespace(self, name: str) -> Namespace:
+        return self._namespaces.get("", name) or Namespace(name)
+
+    def policies(self) -> Sequence[Policy]:
+        return self._policies.values()
+
+    def limit_ranges(self, namespace: str) -> Sequence[Range]:
+        return [line for lines in self._limits.of(namespace) for line in lines]
+
+    def cron_job(self, namespace: str, name: str) -> Mapping[str, str]:
+        return self._cron_jobs.get(namespace, name) or {}
+
+    def broken(self, namespace: str) -> frozenset[str]:
+        return self._listed(IMAGES, namespace)
+
+    def failed(self, namespace: str) -> frozenset[str]:
+        return self._listed(WORKLOADS, namespace)
+
+    def _listed(self, kind: str, namespace: str) -> frozenset[str]:
+        held = [lines for one in self._breakers.values() for lines in one.get(kind, ())]
+        return frozenset(name for where, name in held if where == namespace)
+
+
+def namespace_of(document: Mapping[str, Any]) -> Namespace:
+    """What of a namespace decides about its pods."""
+    name = str(document["metadata"]["name"])
+    return Namespace(name, policy.texts(document, "labels"), policy.texts(document, "annotations"))
+
+
+def asked_of(document: Mapping[str, Any]) -> dict[str, str]:
+    """Of an object's annotations those that ask something of us; a cluster may have thousands."""
+    annotations = policy.texts(document, "annotations")
+    return {name: annotations[name] for name in ASKED if name in annotations}
+
+
+def breakers_of(document: Mapping[str, Any]) -> Breakers:
+    """(namespace, name) of every line, by the ConfigMap's keys."""
+    made = {}
+    for kind, text in (document.get("data") or {}).items():
+        lines = (line.split() for line in str(text).splitlines())
+        made[kind] = frozenset((line[0], line[1]) for line in lines if len(line) == 2)
+    return made

@@ -1,0 +1,224 @@
+"""The webhook's Kubernetes objects, rendered from what the code itself uses, so none can drift.
+
+The CRD's schema comes from the record that decodes a StitchPolicy, the rules from the adapters, the
+names of annotations from `names`. `python -m stitch_operator.webhook.objects` prints them as YAML.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from stitch_operator import names
+from stitch_operator.webhook import release as releases
+from stitch_operator.webhook.adapters import ADAPTERS
+from stitch_operator.webhook.adapters.cronjob import CronJob
+from stitch_operator.webhook.adapters.pod import Pod
+from stitch_operator.webhook.cluster import GROUP, PLURAL, VERSION, breakers_name
+from stitch_operator.webhook.policy import PolicySpec
+from stitch_operator.webhook.release import Release
+
+Object = dict[str, Any]
+TIMEOUT_SECONDS = 5
+NEVER = ("kube-system", "kube-node-lease")
+NAMESPACE_NAME = "kubernetes.io/metadata.name"
+"""Label of every namespace; the API server sets it, nobody can forget or forge it."""
+OWN_WORD = " || ".join(
+    f'"{names.OPTIMIZE}" in object.metadata.?{field}.orValue({{}})'
+    for field in ("annotations", "labels")
+)
+OF_CRON_JOB = (
+    f'object.metadata.?ownerReferences.orValue([]).exists(owner, owner.kind == "{CronJob.kind}")'
+)
+ANY_POLICY = {"Ignore", "Fail"}
+
+
+def client_of_service(release: Release, path: str) -> Object:
+    """How the API server reaches the webhook within the cluster."""
+    service = {
+        "name": f"{release.name}-webhook",
+        "namespace": release.namespace,
+        "path": path,
+        "port": 443,
+    }
+    return {"service": service}
+
+
+def configuration(
+    release: Release, url: str = "", ca_bundle: str = "", failure_policy: str = "Ignore"
+) -> Object:
+    """The MutatingWebhookConfiguration. `url` is https://host:port of a webhook outside of the
+    cluster, `ca_bundle` base64 of PEM; without it the reconciler fills it in."""
+
+    def hook(name: str, path: str, extra: Object) -> Object:
+        where = {"url": f"{url}{path}"} if url else client_of_service(release, path)
+        return {
+            "name": f"{name}.webhook.{GROUP}",
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": {**where, **({"caBundle": ca_bundle} if ca_bundle else {})},
+            "failurePolicy": failure_policy,
+            "matchPolicy": "Equivalent",
+            "reinvocationPolicy": "IfNeeded",
+            "sideEffects": "None",
+            "timeoutSeconds": TIMEOUT_SECONDS,
+            "objectSelector": {"matchExpressions": _not_declined()},
+            **extra,
+        }
+
+    elsewhere = [{"key": NAMESPACE_NAME, "operator": "NotIn",
+                  "values": [*NEVER, release.namespace]}]  # fmt: skip
+    asking = [{"key": names.OPTIMIZE, "operator": "In", "values": ["true"]}]
+    hooks = [
+        hook("pods", "/mutate/pods", {
+            "namespaceSelector": {"matchExpressions": elsewhere},
+            "rules": [_rule(Pod.group, [Pod.resource])],
+            "matchConditions": [{"name": "has-a-word", "expression": OWN_WORD}],
+        }),
+        hook("namespaces", "/mutate/pods", {
+            "namespaceSelector": {"matchExpressions": [*elsewhere, *asking]},
+            "rules": [_rule(Pod.group, [Pod.resource])],
+            "matchConditions": [{"name": "has-no-word", "expression": f"!({OWN_WORD})"}],
+        }),
+        hook("workloads", "/mutate/workloads", {
+            "namespaceSelector": {"matchExpressions": elsewhere},
+            "rules": _workload_rules(),
+            "matchConditions": [
+                {"name": "has-a-word", "expression": f"{OWN_WORD} || {OF_CRON_JOB}"}
+            ],
+        }),
+    ]  # fmt: skip
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": f"{release.name}-webhook", "labels": _labels(release)},
+        "webhooks": hooks,
+    }
+
+
+def _rule(group: str, resources: list[str]) -> Object:
+    """Of any version: what is created in another one is converted."""
+    return {
+        "apiGroups": [group],
+        "apiVersions": ["*"],
+        "operations": ["CREATE"],
+        "resources": resources,
+        "scope": "Namespaced",
+    }
+
+
+def _workload_rules() -> list[Object]:
+    groups: dict[str, list[str]] = {}
+    for (group, kind), adapter in ADAPTERS.items():
+        if kind != Pod.kind:
+            groups.setdefault(group, []).append(adapter.resource)
+    return [_rule(group, resources) for group, resources in groups.items()]
+
+
+def _not_declined() -> list[Object]:
+    return [
+        {"key": names.OPTIMIZE, "operator": "NotIn", "values": ["false"]},
+        {"key": names.PART_OF, "operator": "NotIn", "values": [names.PRODUCT]},
+    ]
+
+
+def _labels(release: Release) -> dict[str, str]:
+    return {names.PART_OF: names.PRODUCT, "app.kubernetes.io/instance": release.name}
+
+
+def policy_definition() -> Object:
+    """The CustomResourceDefinition of StitchPolicy."""
+    spec = _schema(PolicySpec)
+    columns = [
+        {"name": "Mode", "type": "string", "jsonPath": ".spec.maxMode"},
+        {"name": "Priority", "type": "integer", "jsonPath": ".spec.priority"},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    ]
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": columns,
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}},
+    }
+    kind = {"plural": PLURAL, "singular": "stitchpolicy", "kind": "StitchPolicy"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{PLURAL}.{GROUP}",
+            "annotations": {"helm.sh/resource-policy": "keep"},
+        },
+        "spec": {"group": GROUP, "scope": "Cluster", "names": kind, "versions": [version]},
+    }
+
+
+def _schema(record: type) -> Object:
+    """A structural schema: no references, no null beside a type, a type beside every enum."""
+    (top,), components = msgspec.json.schema_components([record])
+
+    def plain(schema: Mapping[str, Any]) -> Object:
+        made = {name: value for name, value in schema.items() if name not in ("title", "$ref")}
+        if "$ref" in schema:
+            made = {**plain(components[schema["$ref"].rsplit("/", 1)[1]]), **made}
+        if "anyOf" in made:
+            (some,) = [one for one in made.pop("anyOf") if one != {"type": "null"}]
+            made = {**plain(some), **{k: v for k, v in made.items() if v is not None}}
+        if "enum" in made:
+            made["type"] = "string"
+        if "properties" in made:
+            made["properties"] = {name: plain(one) for name, one in made["properties"].items()}
+        for name in ("items", "additionalProperties"):
+            if isinstance(made.get(name), dict):
+                made[name] = plain(made[name])
+        if not made.get("required", True):
+            del made["required"]
+        return made
+
+    return plain(top)
+
+
+def roles(release: Release) -> list[Object]:
+    """What the webhook's account may do: read what it watches."""
+    verbs = ["get", "list", "watch"]
+    rules = [
+        {"apiGroups": [GROUP], "resources": [PLURAL], "verbs": verbs},
+        {"apiGroups": [""], "resources": ["namespaces", "limitranges"], "verbs": verbs},
+        {"apiGroups": ["batch"], "resources": [CronJob.resource], "verbs": verbs},
+    ]
+    one = {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs,
+           "resourceNames": [breakers_name(release.name)]}  # fmt: skip
+    name, labels = f"{release.name}-webhook", _labels(release)
+    api = "rbac.authorization.k8s.io/v1"
+    return [
+        {"apiVersion": api, "kind": "ClusterRole", "metadata": {"name": name, "labels": labels},
+         "rules": rules},
+        {"apiVersion": api, "kind": "Role",
+         "metadata": {"name": name, "namespace": release.namespace, "labels": labels},
+         "rules": [one]},
+    ]  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m stitch_operator.webhook.objects")
+    parser.add_argument("--release", type=Path, help="settings; without it the CRD alone")
+    parser.add_argument("--url", default="", help="of a webhook outside of the cluster")
+    parser.add_argument("--ca-bundle", default="", help="base64")
+    parser.add_argument("--failure-policy", choices=sorted(ANY_POLICY), default="Ignore")
+    given = parser.parse_args(arguments)
+    made = [policy_definition()]
+    if given.release is not None:
+        release = releases.read(given.release)
+        hooks = configuration(release, given.url, given.ca_bundle, given.failure_policy)
+        made += [hooks, *roles(release)]
+    yaml.safe_dump_all(made, sys.stdout, sort_keys=False)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

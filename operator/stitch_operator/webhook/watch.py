@@ -1,0 +1,172 @@
+"""One kind of object, kept in memory: list, then watch from there, again and again.
+
+While the API server is away what was last seen is served; a watch that is too old (410) lists anew.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+LOG = logging.getLogger("stitch.webhook")
+SERVER_SECONDS = 300
+LIST_SECONDS = 30.0
+TIMEOUT = (5.0, SERVER_SECONDS + 10.0)
+PAGE = 500
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+GONE, NOT_FOUND = 410, 404
+Key = tuple[str, str]
+List = Callable[..., Any]
+"""A list call of the client: its keywords are the query, its answer the raw response."""
+T = TypeVar("T")
+
+
+class TooOld(Exception):
+    """The watch, or the next page of a list, cannot go on from where it was."""
+
+
+class Watched(Generic[T]):
+    """Objects by (namespace, name), each as `read` makes it. One thread writes, any may read."""
+
+    def __init__(
+        self,
+        name: str,
+        listing: List,
+        read: Callable[[Mapping[str, Any]], T],
+        failed: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self._list = listing
+        self._read = read
+        self._failed = failed
+        self._items: dict[Key, T] = {}
+        self._synced = threading.Event()
+        self._stop = threading.Event()
+
+    @property
+    def synced(self) -> bool:
+        """Whether it was listed at least once."""
+        return self._synced.is_set()
+
+    def get(self, namespace: str, name: str) -> T | None:
+        return self._items.get((namespace, name))
+
+    def values(self) -> list[T]:
+        return list(self._items.values())
+
+    def of(self, namespace: str) -> list[T]:
+        return [one for (where, _), one in list(self._items.items()) if where == namespace]
+
+    def start(self) -> None:
+        threading.Thread(target=self.run, name=f"watch-{self.name}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends the thread when its present call does."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Until `stop`. Errors are waited out, longer each time in a row."""
+        pause, version = FIRST_PAUSE, ""
+        while not self._stop.is_set():
+            try:
+                version = self._follow(version or self._relist())
+                pause = FIRST_PAUSE
+            except TooOld:
+                version = ""
+            except (ApiException, HTTPError, OSError, ValueError, KeyError) as error:
+                self._after(error)
+                version, pause = "", min(2 * pause, LONGEST_PAUSE)
+            self._stop.wait(pause)
+
+    def _after(self, error: Exception) -> None:
+        """A kind that the cluster does not know has no objects; anything else leaves them as they
+        were."""
+        if isinstance(error, ApiException) and error.status == NOT_FOUND:
+            self._items = {}
+            self._synced.set()
+            return
+        self._failed(self.name)
+        LOG.warning("watch of %s: %s: %s", self.name, type(error).__name__, str(error)[:200])
+
+    def _relist(self) -> str:
+        """Replaces everything; the version to watch from."""
+        found: dict[Key, T] = {}
+        token = ""
+        while True:
+            query: dict[str, Any] = {"_continue": token} if token else {}
+            page = json.loads(self._call(LIST_SECONDS, limit=PAGE, **query).data)
+            for document in page["items"]:
+                self._take(found, document)
+            token = page["metadata"].get("continue") or ""
+            if not token:
+                break
+        self._items = found
+        self._synced.set()
+        return str(page["metadata"]["resourceVersion"])
+
+    def _follow(self, version: str) -> str:
+        """One watch; the version it has come to when the server ends it. Raises TooOld."""
+        response = self._call(
+            TIMEOUT,
+            watch=True,
+            resource_version=version,
+            allow_watch_bookmarks=True,
+            timeout_seconds=SERVER_SECONDS,
+        )
+        try:
+            for line in _lines(response):
+                event = json.loads(line)
+                version = self._event(event["type"], event["object"]) or version
+                if self._stop.is_set():
+                    break
+        finally:
+            response.close()
+        return version
+
+    def _call(self, seconds: float | tuple[float, float], **query: Any) -> Any:
+        try:
+            return self._list(**query, _preload_content=False, _request_timeout=seconds)
+        except ApiException as error:
+            if error.status == GONE:
+                raise TooOld from error
+            raise
+
+    def _event(self, kind: str, document: Mapping[str, Any]) -> str:
+        if kind == "ERROR":
+            if document.get("code") == GONE:
+                raise TooOld
+            raise ValueError(str(document.get("message", "the watch ended in an error")))
+        metadata = document["metadata"]
+        if kind == "DELETED":
+            self._items.pop(_key(metadata), None)
+        elif kind in ("ADDED", "MODIFIED"):
+            self._take(self._items, document)
+        return str(metadata.get("resourceVersion") or "")
+
+    def _take(self, items: dict[Key, T], document: Mapping[str, Any]) -> None:
+        """An object that cannot be read leaves what was known of it."""
+        key = _key(document["metadata"])
+        try:
+            items[key] = self._read(document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._failed(self.name)
+            LOG.warning("%s %s/%s: %s", self.name, *key, str(error)[:200])
+            if key in self._items:
+                items[key] = self._items[key]
+
+
+def _key(metadata: Mapping[str, Any]) -> Key:
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
+
+
+def _lines(response: Any) -> Iterator[bytes]:
+    rest = b""
+    for chunk in response.stream(2**16, decode_content=True):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (line for line in lines if line.strip())

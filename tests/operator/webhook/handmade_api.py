@@ -1,0 +1,113 @@
+"""An API server that lists and watches, over HTTP, and fails as it is told to."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+Object = dict[str, Any]
+
+
+@dataclass
+class Collection:
+    """What is under one path."""
+
+    items: list[Object] = field(default_factory=list)
+    events: queue.Queue[Object | None] = field(default_factory=queue.Queue)
+    status: int = 200
+
+
+@dataclass
+class Api:
+    """Collections by path, the queries asked, and the version that lists have."""
+
+    collections: dict[str, Collection] = field(default_factory=dict)
+    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    version: int = 7
+    page: int = 500
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def at(self, path: str) -> Collection:
+        return self.collections.setdefault(path, Collection())
+
+
+def named(name: str, namespace: str = "", version: str = "8", **fields: Any) -> Object:
+    metadata: Object = {"name": name, "resourceVersion": version}
+    if namespace:
+        metadata["namespace"] = namespace
+    metadata |= fields.pop("metadata", {})
+    return {"metadata": metadata, **fields}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    api: Api
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        self.api.asked.append((parts.path, query))
+        held = self.api.at(parts.path)
+        if held.status != 200:
+            self._send(held.status, {"kind": "Status", "code": held.status})
+        elif query.get("watch", "").lower() == "true":
+            self._watch(held)
+        else:
+            begin = int(query.get("continue", 0))
+            end = begin + self.api.page
+            more = {"continue": str(end)} if end < len(held.items) else {}
+            metadata = {"resourceVersion": str(self.api.version), **more}
+            self._send(200, {"metadata": metadata, "items": held.items[begin:end]})
+
+    def _send(self, status: int, document: Object) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _watch(self, held: Collection) -> None:
+        """Events until None; halves of lines, as a network would cut them."""
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        while (event := held.events.get()) is not None:
+            line = json.dumps(event).encode() + b"\n"
+            for part in (line[:10], line[10:]):
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+                self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def serve(port: int = 0, api: Api | None = None) -> Iterator[Api]:
+    made = api or Api()
+    handler = type("Handler", (_Handler,), {"api": made})
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    server.daemon_threads = True
+    made.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        for one in made.collections.values():
+            one.events.put(None)
+        server.shutdown()
+        server.server_close()
