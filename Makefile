@@ -9,7 +9,10 @@ STAMP := $(VENV)/.installed
 STAMP_TF215 := $(VENV_TF215)/.installed
 SYSTEM := $(VENV)/.system
 
-.PHONY: demo test lint bench docs clean plugin
+# How much of a cluster: api (a control plane, pods run nowhere) or node (containers too; as root).
+LEVEL ?= api
+
+.PHONY: demo test lint bench docs clean plugin cluster cluster-build cluster-down
 
 demo: plugin
 	$(VENV)/bin/python examples/demo.py
@@ -27,6 +30,16 @@ bench: plugin
 	$(VENV)/bin/python -m bench.cpu_subgraphs
 	$(VENV)/bin/python -m bench.jobs
 	$(VENV)/bin/python -m bench.table
+
+# A real Kubernetes cluster on this machine, built from Go modules once and kept outside the checkout.
+cluster: cluster-build
+	$(VENV)/bin/python -m tests.cluster up --level $(LEVEL)
+
+cluster-build: $(STAMP)
+	$(VENV)/bin/python -m tests.cluster build --level $(LEVEL)
+
+cluster-down: $(STAMP)
+	$(VENV)/bin/python -m tests.cluster down
 
 docs: $(STAMP)
 	$(VENV)/bin/python tools/walkthrough.py

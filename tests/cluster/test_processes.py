@@ -1,0 +1,71 @@
+"""A cluster's processes are found by their mark: all of them, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import processes
+from tests.cluster.objects import wait_for
+from tests.cluster.processes import Daemon, NotUp
+
+SLEEP = Daemon("sleep", ("/bin/sleep", "600"))
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    for folder in ("pid", "log"):
+        (tmp_path / folder).mkdir()
+    yield tmp_path
+    processes.end(lambda: processes.owned(tmp_path))
+
+
+def test_everything_marked_ends_and_nothing_else(state: Path) -> None:
+    pid = processes.start(state, SLEEP)
+    children = Daemon("parent", ("/bin/sh", "-c", "/bin/sleep 600 & /bin/sleep 600 & wait"))
+    parent = processes.start(state, children)
+    neighbours = [
+        subprocess.Popen(["/bin/sleep", "60"], env={processes.MARK: mark})
+        for mark in (f"{state}x", str(state.parent), "")
+    ]
+    wait_for(lambda: len(processes.owned(state)) == 4, 10, "four processes")
+    assert {pid, parent} < set(processes.owned(state))
+    processes.end(lambda: processes.owned(state))
+    assert processes.owned(state) == []
+    assert all(neighbour.poll() is None for neighbour in neighbours)
+    for neighbour in neighbours:
+        neighbour.kill()
+        neighbour.wait()
+
+
+def test_a_number_given_anew_is_not_the_program(state: Path) -> None:
+    processes.start(state, SLEEP)
+    assert processes.alive(state, "sleep")
+    processes.stop(state, "sleep")
+    assert not processes.alive(state, "sleep")
+    processes.pid_file(state, "sleep").write_text(str(os.getpid()))
+    assert not processes.alive(state, "sleep")
+    processes.stop(state, "sleep")  # and this process lives on
+
+
+def test_a_program_that_ends_is_told_with_its_log(state: Path) -> None:
+    processes.start(state, Daemon("broken", ("/bin/sh", "-c", "echo no such flag; exit 1")))
+    with pytest.raises(NotUp, match=r"the part: broken ended\nbroken: no such flag"):
+        processes.await_ready(state, ["broken"], lambda: False, 20, "the part")
+
+
+def test_time_that_is_up_is_told(state: Path) -> None:
+    processes.start(state, SLEEP)
+    with pytest.raises(NotUp, match="not within 0 s"):
+        processes.await_ready(state, ["sleep"], lambda: False, 0.2, "the part")
+
+
+def test_free_ports_are_free_and_no_clients_ports() -> None:
+    ports = processes.free_ports(4)
+    clients = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    assert len(set(ports)) == 4
+    assert max(ports) < int(clients[0])
