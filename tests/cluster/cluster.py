@@ -11,17 +11,17 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
-from kubernetes import client, config
+from kubernetes import client
 from urllib3.exceptions import HTTPError
 
-from tests.cluster import parts, places, plane, processes
+from tests.cluster import enclosure, node, parts, places, plane, processes
 from tests.cluster.parts import Level
 from tests.cluster.plane import Network
-from tests.cluster.processes import NotUp
+from tests.cluster.processes import Daemon, NotUp
 
 SECONDS = 60.0
 """How long the control plane may take; a few seconds on an idle machine."""
@@ -53,7 +53,7 @@ class Cluster:
 
     def api(self) -> client.ApiClient:
         """A client of its own, as the cluster's administrator."""
-        return client_of(self.kubeconfig)
+        return plane.client_of(self.kubeconfig)
 
     def kubectl(self, *arguments: str, stdin: str = "") -> str:
         """What kubectl prints; raises with its words where it fails."""
@@ -74,21 +74,18 @@ class Cluster:
     def start(self, name: str) -> None:
         """Starts it again, as it was."""
         [daemon] = [d for d in _daemons(self.state, self.record) if d.name == name]
-        processes.start(self.state, daemon)
+        _start(self.state, self.record, daemon)
         _await_plane(self.state)
+
+    def import_image(self, archive: Path) -> None:
+        """Gives the node an image (`imagePullPolicy: Never`): an OCI or Docker archive."""
+        node.import_image(self.state, archive)
 
     def healthy(self) -> bool:
         """Whether all its programs live."""
         if not (self.state / RECORD).is_file():
             return False
         return all(processes.alive(self.state, d.name) for d in _daemons(self.state, self.record))
-
-
-def client_of(kubeconfig: Path) -> client.ApiClient:
-    """A client that reads nothing but this kubeconfig."""
-    settings = client.Configuration()
-    config.load_kube_config(str(kubeconfig), client_configuration=settings)
-    return client.ApiClient(settings)
 
 
 def up(level: Level, name: str, owner: int = 0) -> Cluster:
@@ -133,23 +130,40 @@ def unable(level: Level) -> str | None:
         names = ", ".join(part.name for part in absent)
         target = "cluster-build" if level is Level.API else "cluster-build LEVEL=node"
         return f"not built: {names}. Mend: `make {target}` (minutes, once per version)"
-    return None
+    return node.unable() if level is Level.NODE else None
 
 
 def _up(state: Path, level: Level, owner: int) -> None:
     for folder in ("", "pid", "log"):
         (state / folder).mkdir(mode=0o700)
-    record = Record(level=level, network=_local(), owner=owner)
+    network = enclosure.network() if level is Level.NODE else _local()
+    record = Record(level=level, network=network, owner=owner)
     (state / RECORD).write_bytes(msgspec.json.encode(record))
+
+    def start(daemon: Daemon) -> None:
+        _start(state, record, daemon)
+
     try:
-        plane.write(state, record.network)
-        for daemon in plane.daemons(state, record.network):
-            processes.start(state, daemon)
+        authority = plane.write(state, network)
+        if level is Level.NODE:
+            node.write(state, network, authority)
+            enclosure.enclose(state, network)
+        for daemon in plane.daemons(state, network):
+            start(daemon)
         _await_plane(state)
-        processes.start(state, plane.kwok(state, record.network))
+        if level is Level.NODE:
+            node.join(state, network, start)
+        else:
+            start(plane.kwok(state, network))
     except BaseException:
         _remove(state)
         raise
+
+
+def _start(state: Path, record: Record, daemon: Daemon) -> None:
+    if record.level is Level.NODE:
+        daemon = replace(daemon, within=enclosure.entering(state))
+    processes.start(state, daemon)
 
 
 def _local() -> Network:
@@ -157,14 +171,20 @@ def _local() -> Network:
     return Network(port=port, etcd_port=etcd, peer_port=peer, fake_nodes_port=fake)
 
 
-def _daemons(state: Path, record: Record) -> list[processes.Daemon]:
+def _daemons(state: Path, record: Record) -> list[Daemon]:
     """All programs of the cluster."""
-    return [*plane.daemons(state, record.network), plane.kwok(state, record.network)]
+    network = record.network
+    own = node.daemons if record.level is Level.NODE else _fake_nodes
+    return [*plane.daemons(state, network), *own(state, network)]
+
+
+def _fake_nodes(state: Path, network: Network) -> tuple[Daemon, ...]:
+    return (plane.kwok(state, network),)
 
 
 def _await_plane(state: Path) -> None:
     """Up when the API server is ready and a controller has done its first work."""
-    with client_of(state / "admin.conf") as api:
+    with plane.client_of(state / "admin.conf") as api:
         core = client.CoreV1Api(api)
 
         def ready() -> bool:
@@ -181,7 +201,17 @@ def _await_plane(state: Path) -> None:
 
 def _remove(state: Path) -> None:
     processes.end(lambda: processes.owned(state))
+    if _level(state) is Level.NODE:
+        enclosure.remove_traces(state)
     shutil.rmtree(state)
+
+
+def _level(state: Path) -> Level | None:
+    """What was recorded; nothing was made where an `up` was killed before it could."""
+    try:
+        return Cluster(state).record.level
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 @contextmanager

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from kubernetes import client, config
 
-from tests.cluster import build, places
+from tests.cluster import build, places, plane
 from tests.cluster import cluster as clusters
 from tests.cluster.cluster import Cluster
 from tests.cluster.objects import wait_for
@@ -45,6 +46,18 @@ def own_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def node_cluster() -> Iterator[Cluster]:
+    """A cluster with a node that runs containers; tests may hurt it."""
+    build.wait(BUILDING_SECONDS)
+    if reason := clusters.unable(Level.NODE):
+        pytest.skip(f"no cluster of the node level: {reason}")
+    clusters.sweep()
+    name = f"node-{os.getpid()}"
+    yield clusters.up(Level.NODE, name, owner=os.getpid())
+    clusters.down(name)
+
+
+@pytest.fixture(scope="session")
 def api(request: pytest.FixtureRequest) -> Iterator[client.ApiClient]:
     """An administrator's client of KUBECONFIG's disposable cluster, else of the session's own."""
     given = places.given_kubeconfig()
@@ -52,7 +65,7 @@ def api(request: pytest.FixtureRequest) -> Iterator[client.ApiClient]:
         given = request.getfixturevalue("own_cluster").kubeconfig
     else:
         refuse_precious(given)
-    with clusters.client_of(given) as found:
+    with plane.client_of(given) as found:
         yield found
 
 
@@ -69,7 +82,13 @@ def refuse_precious(kubeconfig: os.PathLike[str]) -> None:
 @pytest.fixture
 def namespace(api: client.ApiClient) -> Iterator[str]:
     """A namespace of the test's own whose pods may be created at once."""
-    core = client.CoreV1Api(api)
+    with namespace_in(client.CoreV1Api(api)) as name:
+        yield name
+
+
+@contextmanager
+def namespace_in(core: client.CoreV1Api) -> Iterator[str]:
+    """A new namespace whose pods may be created at once."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     core.create_namespace({"metadata": {"name": name}})
     wait_for(lambda: _has_account(core, name), 20, "the namespace has its service account")

@@ -11,6 +11,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubernetes import client, config
+
 from tests.cluster import parts, pki
 from tests.cluster.processes import Daemon
 
@@ -23,6 +25,7 @@ SYSTEM = {
     "scheduler": ("system:kube-scheduler", ""),
     "proxy": ("system:kube-proxy", ""),
     "kwok": ("kwok", "system:masters"),
+    "dns": ("coredns", "system:masters"),
 }
 """Kubeconfigs by file name: user and group."""
 
@@ -36,6 +39,8 @@ class Network:
     etcd_port: int = 2379
     peer_port: int = 2380
     fake_nodes_port: int = 10247
+    gateway: str = ""
+    """This machine's address on the way to the node."""
     services: str = "10.96.0.0/16"
     pods: str = "10.244.0.0/16"
 
@@ -49,8 +54,8 @@ class Network:
         return self.address == "127.0.0.1"
 
 
-def write(state: Path, network: Network) -> None:
-    """Keys, certificates, kubeconfigs and configuration files below `state`."""
+def write(state: Path, network: Network) -> pki.Authority:
+    """Keys, certificates, kubeconfigs and configuration files below `state`; returns who signs."""
     folder = state / "pki"
     folder.mkdir()
     root, front = pki.authority("stitch-testbed"), pki.authority("stitch-testbed-front-proxy")
@@ -69,16 +74,24 @@ def write(state: Path, network: Network) -> None:
         text = pki.kubeconfig(network.server, root, user, who)
         pki.write_key(state / f"{name}.conf", text.encode())
     (state / "scheduler.json").write_text(json.dumps(_scheduler(state)))
+    return root
 
 
 def daemons(state: Path, network: Network) -> tuple[Daemon, ...]:
     """The control plane's programs, in the order they are started."""
     return (
-        _daemon("etcd", _etcd(state, network)),
-        _daemon("kube-apiserver", [*_serving(state, network), *_admitting(state, network)]),
-        _daemon("kube-controller-manager", _controllers(state, network)),
-        _daemon("kube-scheduler", [f"--config={state / 'scheduler.json'}", "--secure-port=0"]),
+        daemon("etcd", _etcd(state, network)),
+        daemon("kube-apiserver", [*_serving(state, network), *_admitting(state, network)]),
+        daemon("kube-controller-manager", _controllers(state, network)),
+        daemon("kube-scheduler", [f"--config={state / 'scheduler.json'}", "--secure-port=0"]),
     )
+
+
+def client_of(kubeconfig: Path) -> client.ApiClient:
+    """A client that reads nothing but this kubeconfig."""
+    settings = client.Configuration()
+    config.load_kube_config(str(kubeconfig), client_configuration=settings)
+    return client.ApiClient(settings)
 
 
 def kwok(state: Path, network: Network) -> Daemon:
@@ -90,10 +103,11 @@ def kwok(state: Path, network: Network) -> Daemon:
         "--node-lease-duration-seconds=40",
         f"--node-port={network.fake_nodes_port}",
     ]
-    return _daemon("kwok", flags)
+    return daemon("kwok", flags)
 
 
-def _daemon(name: str, flags: list[str]) -> Daemon:
+def daemon(name: str, flags: list[str]) -> Daemon:
+    """One of the cluster's programs, called with these flags."""
     return Daemon(name, (str(parts.program(name)), *flags))
 
 

@@ -35,6 +35,8 @@ class Daemon:
 
     name: str
     command: tuple[str, ...]
+    within: tuple[str, ...] = ()
+    """What enters the namespaces that it runs in; then the program is that command's child."""
 
 
 def start(state: Path, daemon: Daemon) -> int:
@@ -43,14 +45,24 @@ def start(state: Path, daemon: Daemon) -> int:
     folder = str(Path(daemon.command[0]).parent)
     environment = {MARK: str(state), "PATH": f"{folder}:{PATH}", "HOME": str(state)}
     subprocess.run(
-        ["sh", "-c", IN_BACKGROUND, "sh", str(pid), str(log), *daemon.command],
+        ["sh", "-c", IN_BACKGROUND, "sh", str(pid), str(log), *daemon.within, *daemon.command],
         env=environment,
         cwd=state,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         check=True,
     )
-    return int(pid.read_text())
+    started = int(pid.read_text())
+    if daemon.within:
+        started = _only_child(state, daemon.name, started)
+        pid.write_text(str(started))
+    return started
+
+
+def _only_child(state: Path, name: str, parent: int) -> int:
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    found = await_ready(state, [name], lambda: children.read_text().split(), 10, f"{name} starts")
+    return int(found[0])
 
 
 def pid_file(state: Path, name: str) -> Path:

@@ -37,7 +37,7 @@ def test_the_kubeconfig_needs_no_other_file() -> None:
 def test_keys_are_the_users_own(tmp_path: Path) -> None:
     plane.write(tmp_path, Network())
     secret = [*tmp_path.glob("*.conf"), *tmp_path.rglob("*.key")]
-    assert len(secret) == 10
+    assert len(secret) == 11
     assert {stat.S_IMODE(path.stat().st_mode) for path in secret} == {0o600}
 
 
