@@ -1,4 +1,4 @@
-"""The node is a real one: containers run, Services and names lead to them, and it all goes again."""
+"""The node is a real one: containers run, Services and names lead there, and it all goes again."""
 
 from __future__ import annotations
 
@@ -157,12 +157,12 @@ def traces() -> set[str]:
         shown = subprocess.run(command.split(), capture_output=True, text=True).stdout
         lines += [line for line in shown.splitlines() if not line.startswith(("#", ":"))]
     kept = [*Path("/run").glob("*/*"), *Path("/var/lib").glob("*/*"), *Path("/var/log").iterdir()]
-    kept += [path for path in enclosure.CGROUPS.rglob("*stitch-testbed*")]
+    kept += enclosure.CGROUPS.rglob("*stitch-testbed*")
     return {*lines, *map(str, kept)}
 
 
 def test_nothing_of_a_node_with_running_pods_is_left(name: str) -> None:
-    before = {trace for trace in traces() if "updown" not in trace}
+    before = traces()
     up = clusters.up(Level.NODE, name)
     with plane.client_of(up.kubeconfig) as api:
         core = client.CoreV1Api(api)
@@ -173,11 +173,10 @@ def test_nothing_of_a_node_with_running_pods_is_left(name: str) -> None:
                 60,
                 "the pod runs",
             )
-    pauses = [pid for pid in _pids() if _is_pause(pid)]
-    assert len(pauses) >= 2
+    assert len(contained(up.state)) == 2  # the sandbox and the container
     clusters.down(name)
     assert processes.owned(up.state) == []
-    assert not any(_is_pause(pid) for pid in pauses)
+    assert contained(up.state) == []
     assert not up.state.exists()
     assert traces() <= before
 
@@ -194,12 +193,16 @@ def test_a_killed_up_of_a_node_leaves_nothing_after_down(name: str) -> None:
     assert traces() <= before
 
 
-def _pids() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+def contained(state: Path) -> list[int]:
+    """Processes of the pods of the cluster at `state`: they bear no mark, but are in its cgroup."""
+    own = enclosure.cgroup(state)
+    return [
+        int(entry) for entry in os.listdir("/proc") if entry.isdigit() and own in _cgroup(entry)
+    ]
 
 
-def _is_pause(pid: int) -> bool:
+def _cgroup(pid: str) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"/pause\0")
+        return Path(f"/proc/{pid}/cgroup").read_text()
     except OSError:
-        return False
+        return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,8 +65,12 @@ def test_time_that_is_up_is_told(state: Path) -> None:
         processes.await_ready(state, ["sleep"], lambda: False, 0.2, "the part")
 
 
-def test_free_ports_are_free_and_no_clients_ports() -> None:
-    ports = processes.free_ports(4)
-    clients = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    assert len(set(ports)) == 4
-    assert max(ports) < int(clients[0])
+def test_taken_ports_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, free = processes.free_ports(2)
+    monkeypatch.setattr(processes, "PORTS", [taken, free])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", taken))
+        listener.listen()
+        assert processes.free_ports(1) == [free]
+        with pytest.raises(NotUp, match="no free port"):
+            processes.free_ports(2)

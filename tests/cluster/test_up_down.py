@@ -50,12 +50,10 @@ def traces() -> set[str]:
     return {*mounts, *(str(path) for path in (named.iterdir() if named.is_dir() else ()))}
 
 
-def test_a_cluster_comes_up_in_seconds_and_leaves_nothing(name: str) -> None:
+def test_a_cluster_comes_up_and_leaves_nothing(name: str) -> None:
     before, began = traces(), time.monotonic()
     up = clusters.up(Level.API, name)
-    seconds = time.monotonic() - began
-    print(f"up after {seconds:.1f} s")
-    assert seconds < 45  # a handful when nothing else runs
+    print(f"up after {time.monotonic() - began:.1f} s")
     assert up.healthy()
     assert '"gitVersion": "v1.36' in up.kubectl("get", "--raw", "/version")
     assert len(processes.owned(up.state)) == 5
