@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+import ssl
 import subprocess
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,7 +85,7 @@ class Cluster:
 
     def healthy(self) -> bool:
         """Whether all its programs live."""
-        if not (self.state / RECORD).is_file():
+        if not self.state.is_dir():
             return False
         return all(processes.alive(self.state, d.name) for d in _daemons(self.state, self.record))
 
@@ -92,21 +94,21 @@ def up(level: Level, name: str, owner: int = 0) -> Cluster:
     """Brings up the cluster of this name; one that is up already stays as it is."""
     if reason := unable(level):
         raise NotUp(reason)
-    state = places.states(in_memory=level is Level.API) / name
-    cluster = Cluster(state)
-    with _alone(name):
+    with _alone():
+        state = places.states(in_memory=level is Level.API) / name
+        cluster = Cluster(state)
         if cluster.healthy() and cluster.record.level is level:
             return cluster
         for old in places.known_states():
             if old.name == name:
                 _remove(old)
-        _up(state, level, owner)
-    return cluster
+        _up(places.states(in_memory=level is Level.API) / name, level, owner)
+        return cluster
 
 
 def down(name: str) -> bool:
     """Ends the cluster of this name, or what is left of it; says whether there was anything."""
-    with _alone(name):
+    with _alone():
         found = [state for state in places.known_states() if state.name == name]
         for state in found:
             _remove(state)
@@ -116,10 +118,7 @@ def down(name: str) -> bool:
 def sweep() -> None:
     """Takes down clusters whose owner has died."""
     for state in places.known_states():
-        try:
-            owner = Cluster(state).record.owner
-        except (OSError, msgspec.DecodeError):
-            continue
+        owner = Cluster(state).record.owner
         if owner and not Path(f"/proc/{owner}").is_dir():
             down(state.name)
 
@@ -134,11 +133,9 @@ def unable(level: Level) -> str | None:
 
 
 def _up(state: Path, level: Level, owner: int) -> None:
-    for folder in ("", "pid", "log"):
-        (state / folder).mkdir(mode=0o700)
     network = enclosure.network() if level is Level.NODE else _local()
     record = Record(level=level, network=network, owner=owner)
-    (state / RECORD).write_bytes(msgspec.json.encode(record))
+    _make_state(state, record)
 
     def start(daemon: Daemon) -> None:
         _start(state, record, daemon)
@@ -158,6 +155,16 @@ def _up(state: Path, level: Level, owner: int) -> None:
     except BaseException:
         _remove(state)
         raise
+
+
+def _make_state(state: Path, record: Record) -> None:
+    """There is no state folder without a record: it is renamed into place."""
+    draft = state.with_name(places.DRAFT)
+    shutil.rmtree(draft, ignore_errors=True)
+    for folder in ("", "pid", "log"):
+        (draft / folder).mkdir(mode=0o700)
+    (draft / RECORD).write_bytes(msgspec.json.encode(record))
+    draft.rename(state)
 
 
 def _start(state: Path, record: Record, daemon: Daemon) -> None:
@@ -184,41 +191,41 @@ def _fake_nodes(state: Path, network: Network) -> tuple[Daemon, ...]:
 
 def _await_plane(state: Path) -> None:
     """Up when the API server is ready and a controller has done its first work."""
+    network = Cluster(state).record.network
+    trusted = ssl.create_default_context(cafile=str(state / "pki" / "ca.crt"))
+    direct = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted)
+    )
     with plane.client_of(state / "admin.conf") as api:
         core = client.CoreV1Api(api)
 
         def ready() -> bool:
             try:
+                direct.open(f"{network.server}/readyz", timeout=5).close()
                 core.read_namespaced_service_account("default", "default", _request_timeout=5)
-                api.call_api("/readyz", "GET", auth_settings=["BearerToken"], _request_timeout=5)
             except (client.ApiException, HTTPError, OSError):
                 return False
             return True
 
-        names = [daemon.name for daemon in plane.daemons(state, Network())]
+        names = [daemon.name for daemon in plane.daemons(state, network)]
         processes.await_ready(state, names, ready, SECONDS, "the control plane")
 
 
 def _remove(state: Path) -> None:
+    level = Cluster(state).record.level
     processes.end(lambda: processes.owned(state))
-    if _level(state) is Level.NODE:
+    if level is Level.NODE:
         enclosure.remove_traces(state)
     shutil.rmtree(state)
-
-
-def _level(state: Path) -> Level | None:
-    """What was recorded; nothing was made where an `up` was killed before it could."""
-    try:
-        return Cluster(state).record.level
-    except (OSError, msgspec.DecodeError):
-        return None
+    with suppress(OSError):
+        state.parent.rmdir()  # the last one takes the folder of this user's clusters along
 
 
 @contextmanager
-def _alone(name: str) -> Iterator[None]:
-    """One `up` or `down` of a name at a time."""
-    folder = places.programs() / "locks"
+def _alone() -> Iterator[None]:
+    """One `up` or `down` at a time: they choose ports and addresses that nobody has."""
+    folder = places.programs()
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / name).open("w") as file:
+    with (folder / "clusters").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -79,9 +79,13 @@ def first_host(network: str) -> str:
     return str(ipaddress.ip_network(network)[1])
 
 
-def signing_key() -> bytes:
-    """A key that signs service-account tokens, as PEM."""
-    return key_pem(ec.generate_private_key(ec.SECP256R1()))
+def signing_keys() -> tuple[bytes, bytes]:
+    """A key that signs service-account tokens, and the one that verifies them, as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return key_pem(key), public
 
 
 def write_key(path: Path, pem: bytes) -> None:

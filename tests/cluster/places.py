@@ -12,6 +12,8 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 DISK = Path("/var/tmp")
+DRAFT = ".new"
+"""A state folder that is still being made; not one yet."""
 ROOM = 1 << 30
 """Bytes of memory-backed disk that a cluster may come to need; containers often have 64 MiB."""
 
@@ -53,7 +55,7 @@ def known_states() -> list[Path]:
         for parent in (MEMORY, DISK)
         if (parent / own).is_dir()
         for state in sorted((parent / own).iterdir())
-        if state.is_dir()
+        if state.name != DRAFT
     ]
 
 

@@ -62,7 +62,9 @@ def write(state: Path, network: Network) -> pki.Authority:
     (folder / "ca.crt").write_bytes(root.pem)
     pki.write_key(folder / "ca.key", pki.key_pem(root.key))
     (folder / "front-proxy-ca.crt").write_bytes(front.pem)
-    pki.write_key(folder / "service-account.key", pki.signing_key())
+    signs, verifies = pki.signing_keys()
+    pki.write_key(folder / "service-account.key", signs)
+    (folder / "service-account.pub").write_bytes(verifies)
     hosts = ["localhost", "127.0.0.1", network.address, pki.first_host(network.services)]
     inside = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"]
     inside.append("kubernetes.default.svc.cluster.local")
@@ -157,7 +159,7 @@ def _admitting(state: Path, network: Network) -> list[str]:
         f"--proxy-client-cert-file={folder / 'front-proxy.crt'}",
         f"--proxy-client-key-file={folder / 'front-proxy.key'}",
         f"--service-account-issuer={ISSUER}",
-        f"--service-account-key-file={folder / 'service-account.key'}",
+        f"--service-account-key-file={folder / 'service-account.pub'}",
         f"--service-account-signing-key-file={folder / 'service-account.key'}",
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
