@@ -16,7 +16,11 @@ from tests.cluster.processes import NotUp
 Result = TypeVar("Result")
 FAILED = (NotUp, build.BuildError, OSError)
 level_option = click.option(
-    "--level", type=click.Choice(list(Level)), default=Level.API, show_default=True
+    "--level",
+    type=click.Choice([level.value for level in Level]),
+    default=Level.API.value,
+    show_default=True,
+    callback=lambda _context, _option, value: Level(value),
 )
 name_option = click.option("--name", default="default", show_default=True)
 

@@ -76,16 +76,20 @@ def log_file(state: Path, name: str) -> Path:
 def marked(pid: int, state: Path) -> bool:
     """Whether this process lives and is of the cluster at `state`."""
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        return has_mark(Path(f"/proc/{pid}/environ").read_bytes(), state)
     except OSError:
         return False
+
+
+def has_mark(environment: bytes, state: Path) -> bool:
+    """Whether a process with this environment, as Linux shows it, is of the cluster at `state`."""
     return f"{MARK}={state}".encode() in environment.split(b"\0")
 
 
 def owned(state: Path) -> list[int]:
     """All living processes of the cluster at `state`."""
     everything = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
-    return [pid for pid in everything if pid != os.getpid() and marked(pid, state)]
+    return [pid for pid in everything if marked(pid, state)]
 
 
 def alive(state: Path, name: str) -> bool:
@@ -97,9 +101,15 @@ def alive(state: Path, name: str) -> bool:
 
 
 def end(pids: Callable[[], Iterable[int]], seconds: float = 20.0) -> None:
-    """Kills what `pids` names until it names nothing: the state goes too, so nothing is flushed."""
+    """Kills what `pids` names until it names nothing: the state goes too, so nothing is flushed.
+
+    No cluster has the caller, its parent or the machine's first process. Who names them has lost
+    the way to tell whose a process is, and would end the whole machine: nothing is killed then.
+    """
     deadline = time.monotonic() + seconds
     while left := list(pids()):
+        if wrong := {1, os.getpid(), os.getppid()} & set(left):
+            raise NotUp(f"processes {sorted(wrong)} are no cluster's: nothing is ended")
         if time.monotonic() > deadline:
             raise NotUp(f"processes {left} cannot be ended")
         for pid in left:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,32 @@ def test_everything_marked_ends_and_nothing_else(state: Path) -> None:
     for neighbour in neighbours:
         neighbour.kill()
         neighbour.wait()
+
+
+@pytest.mark.parametrize(
+    ("environment", "its"),
+    [
+        (b"STITCH_TESTBED=/run/one\0PATH=/bin\0", True),
+        (b"PATH=/bin\0STITCH_TESTBED=/run/one", True),
+        (b"STITCH_TESTBED=/run/one/more\0", False),
+        (b"STITCH_TESTBED=/run\0", False),
+        (b"OF_STITCH_TESTBED=/run/one\0", False),
+        (b"PATH=/bin\0", False),
+        (b"", False),
+    ],
+)
+def test_the_mark_is_the_whole_folder(environment: bytes, its: bool) -> None:
+    assert processes.has_mark(environment, Path("/run/one")) is its
+
+
+@pytest.mark.parametrize("other", [lambda: 1, os.getpid, os.getppid])
+def test_nothing_ends_where_a_process_is_named_that_is_no_clusters(
+    state: Path, other: Callable[[], int]
+) -> None:
+    pid = processes.start(state, SLEEP)
+    with pytest.raises(NotUp, match="nothing is ended"):
+        processes.end(lambda: [pid, other()])
+    assert processes.alive(state, "sleep")
 
 
 def test_a_number_given_anew_is_not_the_program(state: Path) -> None:
