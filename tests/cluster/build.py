@@ -114,7 +114,9 @@ def _shown(console: Console, what: str) -> Iterator[None]:
         TimeElapsedColumn(),
     )
     began = time.monotonic()
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         progress.add_task(f"building {what}", total=None)
         yield
     console.print(f"built {what} in {time.monotonic() - began:.0f} s", highlight=False)
