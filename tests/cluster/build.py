@@ -49,14 +49,14 @@ def build(level: Level, console: Console) -> list[Part]:
     return wanted
 
 
-def wait(seconds: float) -> None:
-    """Lets a build that runs in another process end first."""
+def wait(level: Level, seconds: float) -> None:
+    """Lets a build that runs in another process end first, where `level` still lacks a part."""
     lock = places.programs() / LOCK
     if not lock.is_file():
         return
     deadline = time.monotonic() + seconds
     with lock.open() as file:
-        while time.monotonic() < deadline:
+        while missing(level) and time.monotonic() < deadline:
             with suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return

@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def own_cluster() -> Iterator[Cluster]:
     """A cluster of the API level that this session brought up: tests may hurt it."""
-    build.wait(BUILDING_SECONDS)
+    build.wait(Level.API, BUILDING_SECONDS)
     if reason := clusters.unable(Level.API):
         pytest.skip(f"no cluster of the API level: {reason}")
     clusters.sweep()
@@ -48,7 +48,7 @@ def own_cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def node_cluster() -> Iterator[Cluster]:
     """A cluster with a node that runs containers; tests may hurt it."""
-    build.wait(BUILDING_SECONDS)
+    build.wait(Level.NODE, BUILDING_SECONDS)
     if reason := clusters.unable(Level.NODE):
         pytest.skip(f"no cluster of the node level: {reason}")
     clusters.sweep()

@@ -142,7 +142,7 @@ def test_names_of_services_are_found(node_cluster: Cluster) -> None:
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    build.wait(BUILDING_SECONDS)
+    build.wait(Level.NODE, BUILDING_SECONDS)
     if reason := clusters.unable(Level.NODE):
         pytest.skip(f"no cluster of the node level: {reason}")
     chosen = f"updown-{uuid.uuid4().hex[:8]}"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.cluster import build, parts
+from tests.cluster import build, parts, places
 from tests.cluster.parts import ETCD, KUBERNETES, PARTS, Level, Part, Release
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,10 +96,20 @@ def test_a_build_that_runs_is_waited_for(hello: Part, tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     began = time.monotonic()
-    build.wait(0.1)
+    build.wait(Level.API, 0.1)
     assert time.monotonic() - began < 0.9
-    build.wait(30)
-    assert process.wait(10) == 0 and time.monotonic() - began > 0.5
+    build.wait(Level.API, 30)
+    assert time.monotonic() - began > 0.6
+    assert process.wait(10) == 0
+
+
+def test_nothing_is_waited_for_where_nothing_is_missing(hello: Part) -> None:
+    hello.built.parent.mkdir(parents=True)
+    hello.built.touch()
+    began = time.monotonic()
+    with build.locked(places.programs()):
+        build.wait(Level.API, 30)
+    assert time.monotonic() - began < 5
 
 
 def test_modules_hold_the_versions_that_are_named() -> None:

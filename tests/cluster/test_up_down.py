@@ -35,7 +35,7 @@ cluster.up(Level.API, sys.argv[1], owner=int(sys.argv[2]))
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    build.wait(BUILDING_SECONDS)
+    build.wait(Level.API, BUILDING_SECONDS)
     if reason := clusters.unable(Level.API):
         pytest.skip(f"no cluster of the API level: {reason}")
     chosen = f"updown-{uuid.uuid4().hex[:8]}"
