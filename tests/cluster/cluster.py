@@ -152,6 +152,7 @@ def _up(state: Path, level: Level, owner: int) -> None:
             node.join(state, network, start)
         else:
             start(plane.kwok(state, network))
+            _await_fake_nodes(state, network)
     except BaseException:
         _remove(state)
         raise
@@ -193,9 +194,8 @@ def _await_plane(state: Path) -> None:
     """Up when the API server is ready and a controller has done its first work."""
     network = Cluster(state).record.network
     trusted = ssl.create_default_context(cafile=str(state / "pki" / "ca.crt"))
-    direct = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted)
-    )
+    no_proxy = urllib.request.ProxyHandler({})
+    direct = urllib.request.build_opener(no_proxy, urllib.request.HTTPSHandler(context=trusted))
     with plane.client_of(state / "admin.conf") as api:
         core = client.CoreV1Api(api)
 
@@ -209,6 +209,19 @@ def _await_plane(state: Path) -> None:
 
         names = [daemon.name for daemon in plane.daemons(state, network)]
         processes.await_ready(state, names, ready, SECONDS, "the control plane")
+
+
+def _await_fake_nodes(state: Path, network: Network) -> None:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def ready() -> bool:
+        try:
+            direct.open(f"http://127.0.0.1:{network.fake_nodes_port}/healthz", timeout=5).close()
+        except OSError:
+            return False
+        return True
+
+    processes.await_ready(state, ["kwok"], ready, SECONDS, "the fake nodes")
 
 
 def _remove(state: Path) -> None:

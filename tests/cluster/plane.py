@@ -103,7 +103,8 @@ def kwok(state: Path, network: Network) -> Daemon:
         "--manage-all-nodes=false",
         "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
         "--node-lease-duration-seconds=40",
-        f"--node-port={network.fake_nodes_port}",
+        f"--server-address=127.0.0.1:{network.fake_nodes_port}",
+        f"--config={Path(__file__).parent / 'kwok.yaml'}",
     ]
     return daemon("kwok", flags)
 
