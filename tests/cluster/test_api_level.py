@@ -126,8 +126,18 @@ def test_the_owner_of_a_jobs_pod_is_the_job(api: client.ApiClient, namespace: st
     assert (identity.started, identity.pod_started) == (None, None)  # no node has taken it
 
 
-@pytest.mark.parametrize("case", ["other audience", "no pod", "no token", "pod gone"])
-def test_our_token_review_refuses(api: client.ApiClient, namespace: str, case: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "problem", "words"),
+    [
+        ("other audience", Problem.UNAUTHORIZED, "does not accept the token"),
+        ("no pod", Problem.FORBIDDEN, "not a pod's projected token"),
+        ("no token", Problem.UNAUTHORIZED, "does not accept the token"),
+        ("pod gone", Problem.UNAUTHORIZED, "does not accept the token"),
+    ],
+)
+def test_our_token_review_refuses(
+    api: client.ApiClient, namespace: str, case: str, problem: Problem, words: str
+) -> None:
     core = client.CoreV1Api(api)
     made = core.create_namespaced_pod(namespace, pod("train"))
     audience = "other.example.test" if case == "other audience" else AUDIENCE
@@ -137,17 +147,18 @@ def test_our_token_review_refuses(api: client.ApiClient, namespace: str, case: s
     if case == "pod gone":
         core.delete_namespaced_pod("train", namespace, grace_period_seconds=0)
         wait_for(lambda: not core.list_namespaced_pod(namespace).items, 20, "the pod is gone")
-    expected = Problem.FORBIDDEN if case == "no pod" else Problem.UNAUTHORIZED
 
-    def refused() -> Problem | None:
+    def refused() -> Rejected | None:
         try:
             TokenReview(api).identify(text)
         except Rejected as rejected:
-            return rejected.problem
+            return rejected
         return None
 
     # the API server remembers a good token for some seconds
-    assert wait_for(refused, 30, "it is refused") is expected
+    rejected = wait_for(refused, 30, "it is refused")
+    assert rejected.problem is problem
+    assert words in rejected.what
 
 
 def test_restricted_refuses_a_bad_pod_and_takes_a_good_one(
