@@ -76,9 +76,19 @@ def log_file(state: Path, name: str) -> Path:
 def marked(pid: int, state: Path) -> bool:
     """Whether this process lives and is of the cluster at `state`."""
     try:
-        return has_mark(Path(f"/proc/{pid}/environ").read_bytes(), state)
+        return has_mark(_environment(Path(f"/proc/{pid}")), state)
     except OSError:
         return False
+
+
+def _environment(process: Path) -> bytes:
+    """Linux shows none while a process changes from one program to another (exec): asked again."""
+    for _ in range(50):
+        if environment := (process / "environ").read_bytes():
+            return environment
+        (process / "exe").readlink()  # there is none of the kernel's threads and of the dead
+        time.sleep(0.001)
+    return b""
 
 
 def has_mark(environment: bytes, state: Path) -> bool:

@@ -79,6 +79,14 @@ def test_a_number_given_anew_is_not_the_program(state: Path) -> None:
     processes.stop(state, "sleep")  # and this process lives on
 
 
+def test_a_process_that_changes_its_program_keeps_its_mark(state: Path) -> None:
+    again = state / "again"
+    again.write_text('#!/bin/sh\nexec "$0"\n')
+    again.chmod(0o755)
+    pid = processes.start(state, Daemon("again", (str(again),)))
+    assert all(processes.marked(pid, state) for _ in range(5000))
+
+
 def test_a_program_that_ends_is_told_with_its_log(state: Path) -> None:
     processes.start(state, Daemon("broken", ("/bin/sh", "-c", "echo no such flag; exit 1")))
     with pytest.raises(NotUp, match=r"the part: broken ended\nbroken: no such flag"):
