@@ -9,13 +9,22 @@ STAMP := $(VENV)/.installed
 STAMP_TF215 := $(VENV_TF215)/.installed
 SYSTEM := $(VENV)/.system
 
-.PHONY: demo test lint bench docs clean plugin
+# How much of a cluster: api (a control plane, pods run nowhere) or node (containers too; as root).
+LEVEL ?= api
+
+.PHONY: demo test lint bench docs clean plugin ci cluster cluster-build cluster-down
 
 demo: plugin
 	$(VENV)/bin/python examples/demo.py
 
 test: plugin $(STAMP_TF215) lint
 	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+# `make test`, with the programs of the cluster tests built beside it: those tests run last, and wait.
+ci: $(STAMP)
+	nice -n 19 $(MAKE) cluster-build LEVEL=node > $(VENV)/cluster-build.log 2>&1 & building=$$!; \
+	$(MAKE) test; tests=$$?; \
+	wait $$building || { cat $(VENV)/cluster-build.log; exit 1; }; exit $$tests
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
@@ -27,6 +36,16 @@ bench: plugin
 	$(VENV)/bin/python -m bench.cpu_subgraphs
 	$(VENV)/bin/python -m bench.jobs
 	$(VENV)/bin/python -m bench.table
+
+# A real Kubernetes cluster on this machine, built from Go modules once and kept outside the checkout.
+cluster: cluster-build
+	$(VENV)/bin/python -m tests.cluster up --level $(LEVEL)
+
+cluster-build: $(STAMP)
+	$(VENV)/bin/python -m tests.cluster build --level $(LEVEL)
+
+cluster-down: $(STAMP)
+	$(VENV)/bin/python -m tests.cluster down
 
 docs: $(STAMP)
 	$(VENV)/bin/python tools/walkthrough.py

@@ -1,0 +1,122 @@
+"""Builds the programs from Go modules, once: each is kept by version and put in place by a rename.
+
+Cold, on two cores, the API level takes about ten minutes and the node level about eight more; Go's
+own caches make a second build of the same sources seconds. One builder at a time: the lock is held
+for the whole build, so tests can wait for a build that runs beside them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tests.cluster import places
+from tests.cluster.parts import Level, Part, missing
+
+AT_ONCE = "2"
+"""Packages that Go compiles side by side: more take more memory than a small machine has."""
+LOCK = "lock"
+NO_GO = "Go is missing: install Go 1.26 or newer (https://go.dev/dl) and run `make cluster-build`"
+
+
+class BuildError(RuntimeError):
+    """A program that could not be built, with the end of what Go said."""
+
+
+def unable() -> str | None:
+    """Why nothing can be built here, with what mends it."""
+    return None if shutil.which("go") else NO_GO
+
+
+def build(level: Level, console: Console) -> list[Part]:
+    """Builds what is missing of `level`; returns what was built."""
+    with locked(places.programs()):
+        wanted = missing(level)
+        if wanted and (reason := unable()):
+            raise BuildError(reason)
+        for number, part in enumerate(wanted, 1):
+            with _shown(console, f"{part.name} {part.release.version} ({number}/{len(wanted)})"):
+                _build(part)
+    return wanted
+
+
+def wait(level: Level, seconds: float) -> None:
+    """Lets a build that runs in another process end first, where `level` still lacks a part."""
+    lock = places.programs() / LOCK
+    if not lock.is_file():
+        return
+    deadline = time.monotonic() + seconds
+    with lock.open() as file:
+        while missing(level) and time.monotonic() < deadline:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return
+            time.sleep(0.5)
+
+
+def command(part: Part, output: Path) -> list[str]:
+    """What builds `part`; `go install` writes into its GOBIN, which is `output`'s folder."""
+    link = " ".join(["-s", "-w", *(f"-X {stamp}" for stamp in part.release.stamps)])
+    flags = ["-p", AT_ONCE, "-trimpath", "-ldflags", link]
+    if part.release.own_module:
+        return ["go", "build", *flags, "-o", str(output), part.package]
+    return ["go", "install", *flags, f"{part.package}@v{part.release.version}"]
+
+
+def _build(part: Part) -> None:
+    """What a killed build left lies in `.partial` and is removed by the next one."""
+    folder = part.release.folder / ".partial"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    output = folder / part.name
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOBIN": str(folder)}
+    done = subprocess.run(
+        command(part, output),
+        cwd=part.release.source if part.release.own_module else folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise BuildError(f"{part.name} was not built: {_last_lines(done.stderr)}")
+    output.replace(part.built)
+    shutil.rmtree(folder)
+
+
+def _last_lines(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-12:])
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else builds meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _shown(console: Console, what: str) -> Iterator[None]:
+    """A spinner on a terminal, a line when done everywhere."""
+    columns: Sequence[SpinnerColumn | TextColumn | TimeElapsedColumn] = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+    )
+    began = time.monotonic()
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        progress.add_task(f"building {what}", total=None)
+        yield
+    console.print(f"built {what} in {time.monotonic() - began:.0f} s", highlight=False)

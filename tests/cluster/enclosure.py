@@ -1,0 +1,147 @@
+"""What keeps a node apart: process, mount and network namespaces of its own, and a cgroup.
+
+One process holds the namespaces; everything of the node runs inside them. When it is killed the
+kernel ends every process inside, containers too, and with them go the mounts, the interfaces, the
+routes through them and the rules of kube-proxy. What programs write at fixed places (/run,
+/var/lib, /var/log) lands in the state folder. So only the cgroup and that folder are tidied.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.cluster import processes
+from tests.cluster.plane import Network
+from tests.cluster.processes import Daemon, NotUp
+
+HOLDER = "namespaces"
+CGROUPS = Path("/sys/fs/cgroup")
+CPUSET = ("cpuset.mems", "cpuset.cpus")
+"""A new cpuset of cgroup v1 is empty, and nothing can run in it."""
+BLOCKS = [ipaddress.ip_network(f"10.{second}.0.0/14") for second in range(64, 252, 4)]
+HOLD = """
+set -e
+mount --make-rshared /
+mount -t tmpfs -o mode=755 tmpfs /run
+mount -t overlay -o "lowerdir=/var/lib,upperdir=$PWD/lib,workdir=$PWD/work" overlay /var/lib
+mount --bind "$PWD/varlog" /var/log
+touch "$PWD/enclosed"
+while :; do sleep 3600; done
+"""
+
+
+def network() -> Network:
+    """Addresses that nothing on this machine uses."""
+    for block in BLOCKS:
+        if not any(block.overlaps(used) for used in used_networks()):
+            node, services, pods, _ = block.subnets(new_prefix=16)
+            return Network(
+                address=str(node[2]), gateway=str(node[1]), services=str(services), pods=str(pods)
+            )
+    raise NotUp("every range of 10.64.0.0 to 10.251.255.255 overlaps a route of this machine")
+
+
+def used_networks() -> list[ipaddress.IPv4Network]:
+    """Where this machine's routes lead, the default route aside."""
+    routes = json.loads(_run("ip", "-json", "route", "show", "table", "all", "type", "unicast"))
+    named = (route["dst"] for route in routes if route["dst"] != "default")
+    return [ipaddress.IPv4Network(name) for name in named if ":" not in name]
+
+
+def enclose(state: Path, network: Network) -> None:
+    """Makes the namespaces, the cgroup and the way between this machine and the node."""
+    for name in ("lib", "work", "varlog"):
+        (state / name).mkdir()
+    for folder in cgroups(state):
+        folder.mkdir()
+        _fill_cpuset(folder)
+    apart = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+    holder = Daemon(HOLDER, (*apart, "sh", "-c", HOLD))
+    pid = processes.start(state, holder)
+    processes.await_ready(state, [HOLDER], (state / "enclosed").exists, 20, "the namespaces")
+    outside = link(state)
+    _run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+    _run("ip", "address", "add", f"{network.gateway}/24", "dev", outside)
+    _run("ip", "link", "set", outside, "up")
+    for line in (
+        "ip link set lo up",
+        f"ip address add {network.address}/24 dev eth0",
+        "ip link set eth0 up",
+        f"ip route add default via {network.gateway}",
+        "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.route_localnet=1",
+    ):
+        _run(*entering(state), *line.split())
+    for reached in (network.services, network.pods):
+        _run("ip", "route", "add", reached, "via", network.address)
+
+
+def entering(state: Path) -> tuple[str, ...]:
+    """A command's beginning that runs the rest inside. The holder is the namespaces' first process
+    only for its children, so each namespace is named by its file."""
+    kept = f"/proc/{processes.pid_file(state, HOLDER).read_text().strip()}/ns"
+    return (
+        "nsenter",
+        f"--net={kept}/net",
+        f"--mount={kept}/mnt",
+        f"--pid={kept}/pid_for_children",
+    )
+
+
+def link(state: Path) -> str:
+    """The machine's end of the way to the node; a name may have 15 characters."""
+    return f"st-{state.stat().st_ino % 0xFFFFFFFFFF:x}"
+
+
+def cgroup(state: Path) -> str:
+    """The cgroup that all pods of the node are in."""
+    return f"stitch-testbed-{state.name}"
+
+
+def cgroups(state: Path) -> list[Path]:
+    """That cgroup, in each hierarchy (cgroup v1) or in the one there is."""
+    if (CGROUPS / "cgroup.controllers").is_file():
+        return [CGROUPS / cgroup(state)]
+    hierarchies = [path for path in CGROUPS.iterdir() if (path / "cgroup.procs").is_file()]
+    return [path / cgroup(state) for path in hierarchies if not path.is_symlink()]
+
+
+def remove_traces(state: Path) -> None:
+    """After the processes have ended: the cgroup, and the link if the kernel still has it."""
+    for top in cgroups(state):
+        inner = sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True)
+        for folder in (*inner, top):
+            _remove_cgroup(folder)
+    with suppress(NotUp):
+        _run("ip", "link", "delete", link(state))
+
+
+def _remove_cgroup(folder: Path, seconds: float = 10.0) -> None:
+    """A cgroup is busy for a moment after its last process."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return folder.rmdir()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _fill_cpuset(folder: Path) -> None:
+    for name in CPUSET:
+        if (folder / name).is_file():
+            (folder / name).write_text((folder.parent / name).read_text())
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise NotUp(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout

@@ -1,0 +1,208 @@
+"""The node is a real one: containers run, Services and names lead there, and it all goes again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from stitch_operator.gateway.tokenreview import AUDIENCE, TokenReview
+from tests.cluster import build, enclosure, images, node, pki, places, plane, processes
+from tests.cluster import cluster as clusters
+from tests.cluster.cluster import Cluster
+from tests.cluster.conftest import BUILDING_SECONDS, namespace_in
+from tests.cluster.objects import RESTRICTED, job, pod, wait_for
+from tests.cluster.parts import Level
+
+pytestmark = pytest.mark.cluster
+ROOT = Path(__file__).resolve().parents[2]
+UP = "import sys; from tests.cluster import cluster, parts; "
+UP += "cluster.up(parts.Level.NODE, sys.argv[1])"
+QUERY = (
+    bytes.fromhex("abcd01000001000000000000")
+    + b"".join(
+        bytes([len(word)]) + word for word in b"kubernetes default svc cluster local".split()
+    )
+    + bytes.fromhex("0000010001")
+)
+"""A DNS question for the address of kubernetes.default.svc.cluster.local."""
+
+
+@pytest.fixture(scope="module")
+def core(node_cluster: Cluster) -> Iterator[client.CoreV1Api]:
+    with node_cluster.api() as api:
+        yield client.CoreV1Api(api)
+
+
+@pytest.fixture
+def space(core: client.CoreV1Api) -> Iterator[str]:
+    """A namespace of the node's cluster that enforces `restricted`."""
+    with namespace_in(core) as name:
+        label = {"pod-security.kubernetes.io/enforce": "restricted"}
+        core.patch_namespace(name, {"metadata": {"labels": label}})
+        yield name
+
+
+def container(*arguments: str, **more: Any) -> dict[str, Any]:
+    """A pod of one real container."""
+    main = {
+        "name": "main",
+        "image": images.PAUSE,
+        "imagePullPolicy": "Never",
+        "args": list(arguments),
+        "securityContext": RESTRICTED,
+    }
+    spec = {"containers": [{**main, **more.pop("main", {})}], "restartPolicy": "Never"}
+    return {**spec, "terminationGracePeriodSeconds": 1, **more}
+
+
+def ended(core: client.CoreV1Api, space: str, name: str) -> client.V1Pod:
+    def over() -> client.V1Pod | None:
+        found = core.read_namespaced_pod(name, space)
+        return found if found.status.phase in ("Succeeded", "Failed") else None
+
+    return wait_for(over, 60, f"{name} ends")
+
+
+def test_a_real_container_of_a_job_runs(
+    node_cluster: Cluster, core: client.CoreV1Api, space: str
+) -> None:
+    batch = client.BatchV1Api(core.api_client)
+    batch.create_namespaced_job(space, job("train", container("say", "hello", "from a container")))
+    wait_for(lambda: batch.read_namespaced_job("train", space).status.succeeded, 60, "its end")
+    words = node_cluster.kubectl("logs", "--namespace", space, "job/train")
+    assert words == "hello\nfrom a container\n"
+
+
+def test_its_exit_code_is_the_programs(core: client.CoreV1Api, space: str) -> None:
+    core.create_namespaced_pod(space, pod("fails", container("say", "no", "exits", "7")))
+    [status] = ended(core, space, "fails").status.container_statuses
+    assert status.state.terminated.exit_code == 7
+
+
+def test_our_token_review_knows_a_token_that_the_kubelet_gave(
+    core: client.CoreV1Api, space: str
+) -> None:
+    source = {"serviceAccountToken": {"audience": AUDIENCE, "expirationSeconds": 600, "path": "t"}}
+    volume = {"name": "gateway", "projected": {"sources": [source], "defaultMode": 0o444}}
+    mount = {"volumeMounts": [{"name": "gateway", "mountPath": "/gateway"}]}
+    first = container("show", "/gateway/t", main=mount)["containers"][0]
+    waits = container(main={"resources": {"limits": {"cpu": "250m"}}}, volumes=[volume])
+    waits["initContainers"] = [{**first, "name": "shows"}]
+    began = time.time()
+    core.create_namespaced_pod(space, pod("train", waits))
+    running = wait_for(
+        lambda: (
+            (found := core.read_namespaced_pod("train", space)).status.phase == "Running" and found
+        ),
+        60,
+        "the pod runs",
+    )
+    token = core.read_namespaced_pod_log("train", space, container="shows")
+    identity = TokenReview(core.api_client).identify(token)
+    assert (identity.namespace, identity.owner, identity.gpu) == (space, "train", "cpu")
+    assert (identity.pod, identity.devices) == (running.metadata.uid, 0.25)
+    assert identity.started is not None and began - 2 < identity.started < time.time() + 1
+
+
+def test_services_are_reached_through_kube_proxy(node_cluster: Cluster) -> None:
+    address = pki.first_host(node_cluster.record.network.services)
+    trusted = ssl.create_default_context(cafile=str(node_cluster.state / "pki" / "ca.crt"))
+
+    def version() -> bytes:
+        try:
+            with urllib.request.urlopen(f"https://{address}/version", context=trusted) as answer:
+                return bytes(answer.read())
+        except OSError:
+            return b""
+
+    assert b"v1.36" in wait_for(version, 30, "the Service answers")
+
+
+def test_names_of_services_are_found(node_cluster: Cluster) -> None:
+    network = node_cluster.record.network
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        asked.settimeout(5)
+        asked.sendto(QUERY, (node.dns_address(network), 53))
+        answer = asked.recv(512)
+    assert answer.endswith(socket.inet_aton(pki.first_host(network.services)))
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    build.wait(Level.NODE, BUILDING_SECONDS)
+    if reason := clusters.unable(Level.NODE):
+        pytest.skip(f"no cluster of the node level: {reason}")
+    chosen = f"updown-{uuid.uuid4().hex[:8]}"
+    yield chosen
+    clusters.down(chosen)
+
+
+def traces() -> set[str]:
+    """Mounts, links, routes, named namespaces and cgroups of this machine."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    for command in ("ip -brief link", "ip route", "iptables-save -t nat"):
+        shown = subprocess.run(command.split(), capture_output=True, text=True).stdout
+        lines += [line for line in shown.splitlines() if not line.startswith(("#", ":"))]
+    kept = [*Path("/run").glob("*/*"), *Path("/var/lib").glob("*/*"), *Path("/var/log").iterdir()]
+    kept += enclosure.CGROUPS.rglob("*stitch-testbed*")
+    return {*lines, *map(str, kept)}
+
+
+def test_nothing_of_a_node_with_running_pods_is_left(name: str) -> None:
+    before = traces()
+    up = clusters.up(Level.NODE, name)
+    with plane.client_of(up.kubeconfig) as api:
+        core = client.CoreV1Api(api)
+        with namespace_in(core) as space:
+            core.create_namespaced_pod(space, pod("waits", container()))
+            wait_for(
+                lambda: core.read_namespaced_pod("waits", space).status.phase == "Running",
+                60,
+                "the pod runs",
+            )
+    assert len(contained(up.state)) == 2  # the sandbox and the container
+    clusters.down(name)
+    assert processes.owned(up.state) == []
+    assert contained(up.state) == []
+    assert not up.state.exists()
+    assert traces() <= before
+
+
+def test_a_killed_up_of_a_node_leaves_nothing_after_down(name: str) -> None:
+    before = traces()
+    state = places.states(in_memory=False) / name
+    killed = subprocess.Popen([sys.executable, "-c", UP, name], cwd=ROOT, start_new_session=True)
+    wait_for(lambda: processes.alive(state, "kubelet"), 90, "the kubelet runs")
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert clusters.down(name)
+    assert processes.owned(state) == [] and not state.exists()
+    assert traces() <= before
+
+
+def contained(state: Path) -> list[int]:
+    """Processes of the pods of the cluster at `state`: they bear no mark, but are in its cgroup."""
+    own = enclosure.cgroup(state)
+    return [
+        int(entry) for entry in os.listdir("/proc") if entry.isdigit() and own in _cgroup(entry)
+    ]
+
+
+def _cgroup(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return ""
