@@ -12,7 +12,8 @@ import pytest
 from kubernetes import client
 
 from stitch_operator.gateway.problems import Problem, Rejected
-from stitch_operator.gateway.tokenreview import AUDIENCE, TokenReview
+from stitch_operator.gateway.tokenreview import TokenReview
+from stitch_operator.names import AUDIENCE
 from tests.cluster import places
 from tests.cluster.cluster import Cluster
 from tests.cluster.objects import (

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from stitch_operator.gateway.tokenreview import AUDIENCE, TokenReview
+from stitch_operator.gateway.tokenreview import TokenReview
+from stitch_operator.names import AUDIENCE
 from tests.cluster import build, enclosure, images, node, pki, places, plane, processes
 from tests.cluster import cluster as clusters
 from tests.cluster.cluster import Cluster
