@@ -80,6 +80,13 @@ def test_a_skipped_pod_is_warned_of(served: Served) -> None:
     assert served.count("stitch_injections_total", **labels) == before + 1
 
 
+def test_a_warning_is_as_long_as_the_api_server_takes(served: Served) -> None:
+    names = [letter * 63 for letter in "abcd"]
+    spec = {"containers": [{"name": name, "image": "x"} for name in names]}
+    (warning,) = response(served, review({**SKIPPED, "spec": spec}))["warnings"]
+    assert len(warning) == 256
+
+
 def test_who_did_not_ask_gets_no_patch_and_no_warning(served: Served) -> None:
     found = response(served, review(support.case("nobody_asks").given))
     assert set(found) == {"uid", "allowed", "auditAnnotations"}

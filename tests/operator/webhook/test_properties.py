@@ -144,5 +144,6 @@ def test_quantities_are_exact(number: int, suffix: str) -> None:
              "k": 1000, "M": 10**6, "Ki": 1024, "Gi": 2**30, "e3": 1000}  # fmt: skip
     exact = number * Fraction(sizes[suffix])
     assert quantity.parse(f"{number}{suffix}") == exact
+    assert quantity.parse(number) == number
     assert exact - Fraction(1, 1000) < quantity.parse(quantity.cores(exact)) <= exact
     assert exact - 1 < quantity.parse(quantity.whole(exact)) <= exact

@@ -126,6 +126,15 @@ def test_a_watch_that_is_too_old_lists_anew(
     assert failures == []
 
 
+def test_a_page_that_is_too_old_lists_anew(api: Api, cluster: Cluster, failures: list[str]) -> None:
+    api.at(POLICIES).status = 410
+    cluster.start()
+    until(lambda: len([path for path, _ in api.asked if path == POLICIES]) > 2)
+    api.at(POLICIES).status = 200
+    until(cluster.ready)
+    assert failures == []
+
+
 def test_what_was_seen_is_served_while_the_api_server_is_away(
     api: Api, cluster: Cluster, failures: list[str]
 ) -> None:
