@@ -1,6 +1,6 @@
-/* The one program of the testbed's own image. Without arguments it is the sandbox that holds a pod's
- * namespaces: it waits and buries orphans. With them it is a job: `pause say TEXT... exits CODE`
- * prints the texts and ends so, `pause show FILE` prints a file. */
+/* The one program of the testbed's own image. Without arguments it is the sandbox that holds a
+ * pod's namespaces: it waits and buries orphans. With them it is a job: `pause say TEXT... exits
+ * CODE` prints the texts and ends so, `pause show FILE` prints a file. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
