@@ -37,6 +37,8 @@ class Record(msgspec.Struct, frozen=True):
     network: Network
     owner: int
     """The process that it ends with; 0 where it stays until it is taken down."""
+    processes: str = ""
+    """The pid namespace that owner and programs are of: their numbers mean nothing in another."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,11 @@ def down(name: str) -> bool:
 
 
 def sweep() -> None:
-    """Takes down clusters whose owner has died."""
+    """Takes down clusters whose owner has died, as far as that can be seen from here."""
     for state in places.known_states():
-        owner = Cluster(state).record.owner
-        if owner and not Path(f"/proc/{owner}").is_dir():
+        record = Cluster(state).record
+        here = record.processes == processes.namespace()
+        if here and record.owner and not Path(f"/proc/{record.owner}").is_dir():
             down(state.name)
 
 
@@ -134,7 +137,7 @@ def unable(level: Level) -> str | None:
 
 def _up(state: Path, level: Level, owner: int) -> None:
     network = enclosure.network() if level is Level.NODE else _local()
-    record = Record(level=level, network=network, owner=owner)
+    record = Record(level, network, owner, processes.namespace())
     _make_state(state, record)
 
     def start(daemon: Daemon) -> None:
@@ -225,7 +228,10 @@ def _await_fake_nodes(state: Path, network: Network) -> None:
 
 
 def _remove(state: Path) -> None:
-    level = Cluster(state).record.level
+    record = Cluster(state).record
+    level = record.level
+    if record.processes != processes.namespace():
+        raise NotUp(f"{state.name} is of another pid namespace ({record.processes}): end it there")
     processes.end(lambda: processes.owned(state))
     if level is Level.NODE:
         enclosure.remove_traces(state)

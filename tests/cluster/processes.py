@@ -65,6 +65,11 @@ def _only_child(state: Path, name: str, parent: int) -> int:
     return int(found[0])
 
 
+def namespace() -> str:
+    """The pid namespace of this process, as Linux names it."""
+    return os.readlink("/proc/self/ns/pid")
+
+
 def pid_file(state: Path, name: str) -> Path:
     return state / "pid" / name
 

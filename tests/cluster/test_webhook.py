@@ -70,7 +70,7 @@ def _of_this_cluster(name: str) -> bool:
     return name not in SELECTED_AWAY and not any(f"\n{one}:" in text for one in SITUATIONS)
 
 
-@pytest.mark.parametrize("name", filter(_of_this_cluster, support.CASES))
+@pytest.mark.parametrize("name", [one for one in support.CASES if _of_this_cluster(one)])
 def test_pods_are_taken_and_keep_their_class(
     api: client.ApiClient, webhook: Served, namespace: str, name: str
 ) -> None:
