@@ -79,8 +79,8 @@ def run(python: str, script: str, *arguments: object, store: Path | None = None,
 
 
 def worker(store: Path, key_file: Path, behaviour: str, seconds: float = 0.0) -> Any:
-    """The hand-made worker as a process; with `seconds` it keeps answering."""
-    return subprocess.Popen(
+    """The hand-made worker as a process; with `seconds` it is at work, and keeps answering."""
+    process = subprocess.Popen(
         [sys.executable, str(Path(__file__).parent / "handmade.py"), str(store), str(key_file),
          behaviour, str(seconds)],
         env=environment(PYTHONPATH=str(ROOT)),
@@ -88,3 +88,6 @@ def worker(store: Path, key_file: Path, behaviour: str, seconds: float = 0.0) ->
         stderr=subprocess.DEVNULL,
         text=True,
     )  # fmt: skip
+    if seconds:
+        assert process.stdout is not None and process.stdout.readline() == "at work\n"
+    return process
