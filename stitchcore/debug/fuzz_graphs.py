@@ -196,6 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, default=Path("fuzz_graphs"))
     told = parser.parse_args(given)
+    if wrong := [path for path in told.graphs if not path.is_file()]:
+        parser.error(f"not a file of a serialized GraphDef: {wrong[0]}")
     start = time.perf_counter()
     findings = run(told.seed, told.first, told.first + told.count, told.graphs)
     seconds = time.perf_counter() - start

@@ -94,3 +94,9 @@ def test_raw_bytes_and_structure_are_both_mutated(graphs: list[Path]) -> None:
         except DecodeError:
             broken += 1
     assert 0 < broken < 30
+
+
+def test_what_is_no_file_is_said_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
+        fuzz_graphs.main([str(tmp_path)])
+    assert caught.value.code == 2
