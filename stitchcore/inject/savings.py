@@ -30,7 +30,7 @@ class Pair(NamedTuple):
     original: float
     stitched: float
     weight: float
-    switching: float  # excess of both blocks' first steps over the pair's means
+    switching: float  # excess of both blocks' first calls over the pair's means
     pairs: int = 1  # the pairs that were merged into it: each of them switched
 
 
@@ -78,7 +78,7 @@ def pair_of(before: Block, canary: Block, after: Block) -> Optional[Pair]:
     """The pair of an original block between two stitched ones; None where one is too short.
 
     Of n calls of the original after its first, n rounded down to an even number are compared with
-    the last n/2 steps before and the first n/2 after (without that block's very first): both means
+    the last n/2 calls before and the first n/2 after (without that block's very first): both means
     then lie around the same moment.
     """
     half = min(len(canary.times) - 1, 2 * (len(before.times) - 1), 2 * (len(after.times) - 1)) // 2

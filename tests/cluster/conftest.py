@@ -33,28 +33,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
 
 
+def require(level: Level) -> None:
+    """Programs that are being built are waited for; without them, or the right to run them, the
+    test is skipped."""
+    build.wait(level, BUILDING_SECONDS)
+    if reason := clusters.unable(level):
+        pytest.skip(f"no cluster of the {level.value} level: {reason}")
+
+
+@contextmanager
+def of_this_session(level: Level) -> Iterator[Cluster]:
+    """A cluster that ends with this process."""
+    require(level)
+    clusters.sweep()
+    name = f"{level.value}-{os.getpid()}"
+    yield clusters.up(level, name, owner=os.getpid())
+    clusters.down(name)
+
+
 @pytest.fixture(scope="session")
 def own_cluster() -> Iterator[Cluster]:
     """A cluster of the API level that this session brought up: tests may hurt it."""
-    build.wait(Level.API, BUILDING_SECONDS)
-    if reason := clusters.unable(Level.API):
-        pytest.skip(f"no cluster of the API level: {reason}")
-    clusters.sweep()
-    name = f"test-{os.getpid()}"
-    yield clusters.up(Level.API, name, owner=os.getpid())
-    clusters.down(name)
+    with of_this_session(Level.API) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
 def node_cluster() -> Iterator[Cluster]:
     """A cluster with a node that runs containers; tests may hurt it."""
-    build.wait(Level.NODE, BUILDING_SECONDS)
-    if reason := clusters.unable(Level.NODE):
-        pytest.skip(f"no cluster of the node level: {reason}")
-    clusters.sweep()
-    name = f"node-{os.getpid()}"
-    yield clusters.up(Level.NODE, name, owner=os.getpid())
-    clusters.down(name)
+    with of_this_session(Level.NODE) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -20,10 +20,10 @@ from kubernetes import client
 
 from stitch_operator.gateway.tokenreview import TokenReview
 from stitch_operator.names import AUDIENCE
-from tests.cluster import build, enclosure, images, node, pki, places, plane, processes
 from tests.cluster import cluster as clusters
+from tests.cluster import enclosure, images, node, pki, places, plane, processes
 from tests.cluster.cluster import Cluster
-from tests.cluster.conftest import BUILDING_SECONDS, namespace_in
+from tests.cluster.conftest import namespace_in, require
 from tests.cluster.objects import RESTRICTED, job, pod, wait_for
 from tests.cluster.parts import Level
 
@@ -143,9 +143,7 @@ def test_names_of_services_are_found(node_cluster: Cluster) -> None:
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    build.wait(Level.NODE, BUILDING_SECONDS)
-    if reason := clusters.unable(Level.NODE):
-        pytest.skip(f"no cluster of the node level: {reason}")
+    require(Level.NODE)
     chosen = f"updown-{uuid.uuid4().hex[:8]}"
     yield chosen
     clusters.down(chosen)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import build, places, plane, processes
 from tests.cluster import cluster as clusters
+from tests.cluster import places, plane, processes
 from tests.cluster.cluster import Cluster
-from tests.cluster.conftest import BUILDING_SECONDS
+from tests.cluster.conftest import require
 from tests.cluster.objects import wait_for
 from tests.cluster.parts import Level
 from tests.cluster.plane import Network
@@ -35,9 +35,7 @@ cluster.up(Level.API, sys.argv[1], owner=int(sys.argv[2]))
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    build.wait(Level.API, BUILDING_SECONDS)
-    if reason := clusters.unable(Level.API):
-        pytest.skip(f"no cluster of the API level: {reason}")
+    require(Level.API)
     chosen = f"updown-{uuid.uuid4().hex[:8]}"
     yield chosen
     clusters.down(chosen)
