@@ -12,6 +12,8 @@
 | STITCH_WORKER_MEMORY | resident bytes the worker may use | 8 GiB |
 | STITCH_WORKER_SECONDS | seconds the worker may take for one graph | 600 |
 | STITCH_WAIT | seconds `stitch run --wait` holds the first step back | 600 |
+| STITCH_STORE_CA | authority that a store `stitch://host:port` is trusted by | none |
+| STITCH_STORE_TOKEN_FILE | token for such a store | none |
 | STITCH_BROKER | URL of the broker (`python -m stitch_worker`) | redis://127.0.0.1:6379/0 |
 
 Variables of the job side are read in `inject/settings.py`, in the job's process.
@@ -78,6 +80,18 @@ def of_this_process() -> Options:
 def broker_url(environment: Mapping[str, str]) -> str:
     """The broker's URL, which may hold a password."""
     return environment.get("STITCH_BROKER") or "redis://127.0.0.1:6379/0"
+
+
+def store_access(environment: Mapping[str, str], url: str) -> dict[str, str]:
+    """What `stitchcore.artifact.store.open_store` needs beside the URL of a store that is served
+    over HTTPS; nothing for others. Raises BadOption naming a missing variable."""
+    if not url.startswith("stitch://"):
+        return {}
+    names = {"ca": "STITCH_STORE_CA", "token_file": "STITCH_STORE_TOKEN_FILE"}
+    for name in names.values():
+        if not environment.get(name):
+            raise BadOption(f"{name} is not set, and {url} needs it")
+    return {key: environment[name] for key, name in names.items()}
 
 
 @dataclass(frozen=True)

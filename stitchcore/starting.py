@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Refused
+from stitchcore.options import store_access
 from stitchcore.queues import check_broker
 
 CANNOT_START = 2
@@ -57,7 +58,7 @@ def store(url: str) -> Store:
     """The store at `url`, which must take a file. Raises CannotStart."""
     what = f"--store {url}"
     with needed(what, "a folder, or the URL of a store that fsspec knows", ImportError):
-        opened = open_store(url)
+        opened = open_store(url, store_access(os.environ, url))
     probe = f".probe-{os.getpid()}"
     with needed(what, "make it readable and writable for this user, and reachable", Refused):
         opened.write(b"", probe)

@@ -10,6 +10,9 @@ import re
 AUDIENCE = "gateway.stitchcore.io"
 """Of the tokens that pods send to the gateway."""
 
+STORE_AUDIENCE = "store.stitchcore.io"
+"""Of the tokens that the release's own programs send to the store."""
+
 OPTIMIZE = "stitchcore.io/optimize"
 MODE = "stitchcore.io/mode"
 CONTAINERS = "stitchcore.io/container-names"

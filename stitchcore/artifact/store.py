@@ -24,8 +24,15 @@ from fsspec.implementations.local import LocalFileSystem
 from stitchcore.artifact.keys import code_version
 from stitchcore.errors import Reason, Refused
 
-OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
+REMOTE = "stitch"
+OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory", REMOTE})
 """Protocols that know no folders. To make one may make a bucket, in place of one misspelt."""
+fsspec.register_implementation(
+    REMOTE,
+    "stitchcore.artifact.remote.RemoteFileSystem",
+    clobber=True,
+    errtxt="pip install httpx",
+)
 
 
 @contextlib.contextmanager
@@ -178,10 +185,13 @@ class Store:
         return decoded
 
 
-def open_store(url: str) -> Store:
-    """The store at a folder or fsspec URL (`file:///...`, `s3://...`, `memory://...`)."""
+def open_store(url: str, access: Mapping[str, str] | None = None) -> Store:
+    """The store at a folder or fsspec URL (`file:///...`, `s3://...`, `stitch://host:port`).
+
+    `access` is what a file system needs beside its URL: for `stitch`, `ca` and `token_file`.
+    """
     # Others write too: what was listed once says nothing of now.
-    filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False, **(access or {}))
     return Store(filesystem, str(root).rstrip("/"))
 
 

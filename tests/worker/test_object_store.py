@@ -138,7 +138,7 @@ def test_a_graph_is_compiled_signed_and_found(cluster: Cluster, url: str) -> Non
     answer = there.store.read_answer(key) or {}
     public = sign.public_hex(sign.load_or_create_key(there.folder / "key"))
     package.load(there.store, str(answer["key"]), public)
-    assert there.store.list("unsigned") == ()
+    wait_for(lambda: there.store.list("unsigned") == (), 20, "what is signed is removed")
 
 
 def test_a_store_of_folders_makes_them() -> None:

@@ -104,7 +104,7 @@ async def _serve(service: Service, listening: socket.socket, context: ssl.SSLCon
     await server.serve([listening])
 
 
-def _authenticator(token_file: Path | None, devices: float) -> Authenticator:
+def _authenticator(token_file: Path | None, devices: float) -> Authenticator[Identity]:
     if token_file is None:
         with needed("TokenReview", "run it in a pod, or give --token-file", ConfigException):
             config.load_incluster_config()

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from stitch_operator.gateway.problems import Problem, Rejected
 
@@ -46,11 +46,14 @@ class Identity:
     pod_started: float | None = None
 
 
-class Authenticator(Protocol):
-    """Turns a bearer token into an identity. Raises Rejected(UNAUTHORIZED or FORBIDDEN), or
+Who = TypeVar("Who", covariant=True)
+
+
+class Authenticator(Protocol[Who]):
+    """Turns a bearer token into who has it. Raises Rejected(UNAUTHORIZED or FORBIDDEN), or
     UNAVAILABLE where nobody can tell."""
 
-    def identify(self, token: str) -> Identity: ...
+    def identify(self, token: str) -> Who: ...
 
 
 @dataclass(frozen=True)
@@ -66,15 +69,17 @@ class SharedToken:
         return self.identity
 
 
-class Cached:
+class Cached(Generic[Who]):
     """Remembers identities, and denials more briefly, by the token's hash: never the token."""
 
-    def __init__(self, inner: Authenticator, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, inner: Authenticator[Who], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._inner = inner
         self._clock = clock
-        self._known: OrderedDict[bytes, tuple[float, Identity | Rejected]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[float, Who | Rejected]] = OrderedDict()
 
-    def remembered(self, token: str) -> Identity | None:
+    def remembered(self, token: str) -> Who | None:
         """The identity if it is known and fresh. Raises Rejected for a denial that is."""
         until, found = self._known.get(_hash(token), (0.0, None))
         if found is None or self._clock() >= until:
@@ -83,11 +88,11 @@ class Cached:
             raise found
         return found
 
-    def identify(self, token: str) -> Identity:
+    def identify(self, token: str) -> Who:
         known = self.remembered(token)
         if known is not None:
             return known
-        found: Identity | Rejected
+        found: Who | Rejected
         try:
             found, seconds = self._inner.identify(token), CACHE_SECONDS
         except Rejected as denied:

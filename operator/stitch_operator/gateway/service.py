@@ -78,7 +78,7 @@ class Parts:
     queue: Queue
     ledger: Ledger
     digests: Digests
-    authenticator: Cached
+    authenticator: Cached[Identity]
     metrics: Metrics
     public_keys: tuple[str, ...] = ()
     rates: Rates = RATES

@@ -1,0 +1,117 @@
+"""The store behind HTTPS (`stitch://host:port`) as an fsspec file system.
+
+The server is `stitch_operator/store`: files are put and seen whole, a folder is what files are
+below it. Nothing is cached, and an error says what the server said.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import ssl
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+from fsspec import AbstractFileSystem
+
+SECONDS = 60.0
+CONNECT_SECONDS = 10.0
+RETRIES = 2
+"""Of connections that could not be made; what has been sent is not sent again."""
+MISSING = 404
+TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+
+
+class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """`host` is host:port of the server, `ca` the file of the authority that is trusted, and
+    `token_file` the file of the token, read at each call: projected tokens are replaced."""
+
+    protocol = "stitch"
+
+    def __init__(self, host: str, ca: str, token_file: str, **named: Any) -> None:
+        super().__init__(**named)
+        context = ssl.create_default_context(cafile=ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each call
+        self._token = Path(token_file)
+        self._client = httpx.Client(
+            base_url=f"https://{host}/v1/",
+            transport=httpx.HTTPTransport(verify=context, retries=RETRIES),
+            timeout=httpx.Timeout(SECONDS, connect=CONNECT_SECONDS),
+            trust_env=False,
+        )
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return (urlsplit(path).path if "://" in path else path).rstrip("/")
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, str]:
+        return {"host": urlsplit(path).netloc}
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **_named: Any
+    ) -> bytes:
+        found: bytes = self._call("GET", "files", path).content
+        return found[start:end]
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_named: Any) -> None:
+        if mode != "overwrite":
+            raise NotImplementedError(f"mode {mode!r}: the store replaces files")
+        self._call("PUT", "files", path, value)
+
+    def rm(self, path: str, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """A folder goes with all in it, so `recursive` changes nothing."""
+        self._call("DELETE", "files", path)
+
+    def info(self, path: str, **_named: Any) -> dict[str, Any]:
+        found: dict[str, Any] = self._call("GET", "entries", path).json()
+        return found
+
+    def exists(self, path: str, **_named: Any) -> bool:
+        """Unlike fsspec's own, raises where the server does not say."""
+        try:
+            self.info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def ls(self, path: str, detail: bool = True, **_named: Any) -> list[Any]:
+        return _listed(self._call("GET", "folders", path), detail)
+
+    def find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        detail: bool = False,
+        **_named: Any,
+    ) -> Any:
+        if maxdepth is not None or withdirs:
+            raise NotImplementedError("the store lists all files below a folder, and no folders")
+        found = _listed(self._call("GET", "trees", path), True)
+        return {one["name"]: one for one in found} if detail else [one["name"] for one in found]
+
+    def _call(self, method: str, kind: str, path: str, data: bytes | None = None) -> httpx.Response:
+        token = self._token.read_text(encoding="ascii").strip()
+        if not TOKEN.fullmatch(token):  # httpx would quote it, into logs
+            raise ValueError(f"{self._token} holds no token")
+        answer = self._client.request(
+            method,
+            f"{kind}/{quote(path.strip('/'))}",
+            content=data,
+            headers={"authorization": f"Bearer {token}"},
+        )
+        if answer.status_code == MISSING:
+            raise FileNotFoundError(path)
+        if answer.is_error:
+            said = answer.text.strip()[:300]
+            raise OSError(f"{method} {path}: {answer.status_code} {said}")
+        return answer
+
+
+def _listed(answer: httpx.Response, detail: bool) -> list[Any]:
+    found: list[dict[str, Any]] = answer.json()
+    return found if detail else [one["name"] for one in found]

@@ -1,0 +1,206 @@
+"""The store over HTTPS, through the client that gateway, workers and signer use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from stitch_operator.gateway import tls
+from stitch_worker.collect import collect
+from stitch_worker.signer import Signer, run_once
+from stitchcore import starting
+from stitchcore.artifact import package, sign
+from stitchcore.artifact.store import Store, open_store
+from stitchcore.errors import Reason, Refused
+from tests.operator.store.serving import Served, served
+from tests.worker.handmade import artifact, key_for, submitted, uploaded
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path) as made:
+        yield made
+
+
+def refused(reason: Reason, text: str) -> pytest.RaisesContext[Refused]:
+    return pytest.raises(Refused, match=f"{reason.value}.*{text}")
+
+
+def test_files_come_back_as_they_went(server: Served) -> None:
+    store = server.store("worker")
+    data = os.urandom(3 * 2**20)
+    store.write(data, "unsigned", "k", "kernels_00.so")
+    store.write(b"", "unsigned", "k", "empty")
+    assert store.read("unsigned", "k", "kernels_00.so") == data
+    assert store.read("unsigned", "k", "empty") == b""
+    assert store.list("unsigned") == ("k",)
+    assert store.list("unsigned", "k") == ("empty", "kernels_00.so")
+    sizes = [info["size"] for info in store.details("unsigned", "k").values()]
+    assert sizes == [0, len(data)]
+    assert store.exists("unsigned", "k") and not store.exists("unsigned", "other")
+    assert store.list("unsigned", "other") == ()
+    with refused(Reason.STORE_UNREADABLE, "unsigned/other/x"):
+        store.read("unsigned", "other", "x")
+
+
+WRITE = """
+import os, sys
+from stitchcore import starting
+store = starting.store(sys.argv[1])
+store.answer("d", {"status": "ready"})
+"""
+
+
+def test_what_another_process_has_changed_is_seen(server: Served) -> None:
+    store = server.store("gateway")
+    assert store.read_answer("d") is None
+    environment = {**os.environ, **server.environment("worker")}
+    subprocess.run([sys.executable, "-c", WRITE, server.url], env=environment, check=True)
+    assert (store.read_answer("d") or {})["status"] == "ready"
+
+
+def test_a_forked_process_has_connections_of_its_own(server: Served) -> None:
+    store = server.store("worker")
+    store.write(b"1", "kernels", "scope", "k")
+    if (child := os.fork()) == 0:
+        mine = store.reopened()
+        os._exit(0 if mine.read("kernels", "scope", "k") == b"1" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.read("kernels", "scope", "k") == b"1"
+
+
+def test_a_worker_cannot_replace_what_is_signed(server: Served) -> None:
+    server.store("signer").write(b"signed", "artifacts", "k", "manifest.json")
+    worker = server.store("worker")
+    assert worker.read("artifacts", "k", "manifest.json") == b"signed"
+    with refused(Reason.STORE_UNREADABLE, "403 a worker may not write artifacts/k/manifest.json"):
+        worker.write(b"forged", "artifacts", "k", "manifest.json")
+    with refused(Reason.STORE_UNREADABLE, "403 a worker may not delete"):
+        worker.delete("artifacts", "k")
+    with refused(Reason.STORE_UNREADABLE, "403 a gateway may not read unsigned"):
+        server.store("gateway").list("unsigned")
+    assert worker.read("artifacts", "k", "manifest.json") == b"signed"
+
+
+def test_the_signer_publishes_what_a_worker_has_left(server: Served, tmp_path: Path) -> None:
+    key = sign.load_or_create_key(tmp_path / "signing" / "key")
+    submitted(server.store("gateway"))
+    uploaded(server.store("worker"), artifact())
+    public = sign.public_hex(key)
+    assert run_once(Signer(server.store("signer"), key, (public,))) == {key_for(): "signed"}
+    package.load(server.store("gateway"), key_for(), public)
+    assert server.store("signer").list("unsigned") == ()
+
+
+def test_it_is_collected_by_age(server: Served) -> None:
+    server.store("signer").write(b"x", "artifacts", "k", package.SIGNATURE)
+    store = server.store("collector")
+    assert collect(store, time.time() + 86400, days=2.0) == ()
+    (gone,) = collect(store, time.time() + 86400, days=0.5)
+    assert (gone.parts, gone.size) == (("artifacts", "k"), 1)
+    assert store.list("artifacts") == ()
+
+
+def test_a_program_that_starts_sees_whether_the_store_takes_files(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(starting.CannotStart, match="STITCH_STORE_CA is not set"):
+        starting.store(server.url)
+    for name, value in server.environment("worker").items():
+        monkeypatch.setenv(name, value)
+    assert isinstance(starting.store(server.url), Store)
+    assert not list((server.folder / "store").glob(".probe*"))
+    unknown = server.folder / "unknown"
+    monkeypatch.setenv("STITCH_STORE_TOKEN_FILE", str(unknown))
+    with pytest.raises(starting.CannotStart, match="No such file"):
+        starting.store(server.url)
+    unknown.write_text("se\ncret")
+    with pytest.raises(starting.CannotStart, match="holds no token") as caught:
+        starting.store(server.url)
+    assert "cret" not in str(caught.value)
+    unknown.write_text("unknown")
+    with pytest.raises(starting.CannotStart, match="401 the API server does not accept"):
+        starting.store(server.url)
+
+
+def test_a_server_that_is_down_or_another_is_a_reason(server: Served, tmp_path: Path) -> None:
+    store = server.store("worker")
+    other = tmp_path / "other"
+    other.mkdir()
+    ca, _, _ = tls.make(other, ["localhost"])
+    distrusting = open_store(server.url, {**server.access("worker"), "ca": str(ca)})
+    with refused(Reason.STORE_UNREADABLE, "CERTIFICATE_VERIFY_FAILED"):
+        distrusting.list("answers")
+    server.server.should_exit = True
+    time.sleep(0.5)
+    with refused(Reason.STORE_UNREADABLE, "Connect"):
+        store.list("answers")
+
+
+def test_a_body_that_ends_early_leaves_nothing(server: Served) -> None:
+    store = server.store("worker")
+    store.write(b"whole", "unsigned", "k", "a")
+
+    def cut() -> Iterator[bytes]:
+        yield b"half"
+        raise ConnectionAbortedError
+
+    client = httpx.Client(verify=tls.trusting(server.folder / "ca.pem"), trust_env=False)
+    place = f"https{server.url.removeprefix('stitch')}/v1/files/unsigned/k/a"
+    with client, pytest.raises(ConnectionAbortedError):
+        client.put(place, content=cut(), headers={"authorization": "Bearer worker"})
+    time.sleep(0.3)
+    assert store.read("unsigned", "k", "a") == b"whole"
+    assert not list((server.folder / "store" / ".received").iterdir())
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    with served(tmp_path, file_bytes=1000) as server:
+        store = server.store("worker")
+        store.write(bytes(1000), "unsigned", "k", "a")
+        with refused(Reason.STORE_UNREADABLE, "413 a file has at most 1000 bytes"):
+            store.write(bytes(1001), "unsigned", "k", "b")
+        assert store.list("unsigned", "k") == ("a",)
+
+
+def test_what_an_earlier_server_had_not_finished_is_gone(tmp_path: Path) -> None:
+    left = tmp_path / "store" / ".received"
+    left.mkdir(parents=True)
+    (left / "half").write_bytes(b"x")
+    with served(tmp_path) as server:
+        assert list(left.iterdir()) == []
+        value = server.metrics.registry.get_sample_value("stitch_store_free_bytes")
+        assert value and value > 0
+
+
+def test_a_full_volume_says_so(tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("mounting a small file system needs root: run as root")
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(small)], check=True)
+    try:
+        with served(tmp_path, small) as server:
+            store = server.store("worker")
+            with refused(Reason.STORE_UNREADABLE, "507 No space left on device"):
+                store.write(bytes(2**21), "unsigned", "k", "a")
+            assert store.list("unsigned") == ()
+            store.write(b"fits", "unsigned", "k", "a")
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_probes_need_no_token(server: Served) -> None:
+    client = httpx.Client(verify=tls.trusting(server.folder / "ca.pem"), trust_env=False)
+    base = f"https{server.url.removeprefix('stitch')}"
+    with client:
+        assert client.get(f"{base}/healthz").status_code == 200
+        assert client.get(f"{base}/readyz").text == "ready\n"
+        assert client.get(f"{base}/v1/files/answers/a.json").status_code == 401
