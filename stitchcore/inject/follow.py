@@ -51,7 +51,7 @@ class Follower:
         # The last block may still be running: it is left out.
         done = [one for one in instance.history if one.block != instance.history[-1].block]
         instance.comparison = timer.compare(done)
-        keep = timer.verdict(instance.comparison)
+        keep = timer.verdict(instance.comparison, self._config.guard)
         if keep is False:
             self._roll_back(instance)
         elif found.joined:

@@ -9,6 +9,7 @@
 | STITCH_PUBLIC_KEYS | 64 hexadecimal digits; two keys may be given with a comma between |
 | STITCH_PUBLIC_KEY | the same, as `stitch run` calls it |
 | STITCH_CONTROL | share of steps that keep running the original for comparison (default 0.01) |
+| STITCH_GUARD | ratio of stitched to original beyond which a step is rolled back (default 1.02) |
 | STITCH_PLUGIN | folder of the native files; default beside this module |
 | STITCH_GATEWAY | https://host:port of a gateway, asked instead of the store |
 | STITCH_CA | file of the certificates that the gateway's must be signed by |
@@ -32,20 +33,22 @@ import time
 from dataclasses import dataclass
 from typing import Mapping, Optional, Tuple
 
-from . import group, reasons, wire
+from . import group, reasons, timer, wire
 
 MODES = ("off", "observe", "optimize")
 POD_CACHE = "/stitchcore/cache"
 CACHE_LIMIT = 2**30
 PUBLIC_KEYS = 2  # the present one, and the one before or after it
 BASELINE_STEPS = 50
+LOWEST_GUARD, HIGHEST_GUARD = 0.5, 1.2
 
 
 @dataclass(frozen=True)
 class Settings:
     """One process's settings. `wait` in seconds, `control` a share of steps, `cache_limit` in
     bytes; `reports` is False for the kinds of process that must not report savings; `group` is the
-    place that TF_CONFIG gives the process among its replicas."""
+    place that TF_CONFIG gives the process among its replicas; a step slower than `guard` times the
+    original is rolled back."""
 
     store: str
     mode: str
@@ -57,6 +60,7 @@ class Settings:
     gateway: Optional[wire.Endpoint] = None
     cache_limit: int = CACHE_LIMIT
     baseline: int = 0
+    guard: float = timer.SLOWER
     allow_unmeasured: bool = False
     reports: bool = True
     group: Optional[group.Place] = None
@@ -67,13 +71,15 @@ class Settings:
         return self.baseline > 0 and not self.allow_unmeasured
 
 
-def _number(environment: Mapping[str, str], name: str, default: float, high: float) -> float:
+def _number(
+    environment: Mapping[str, str], name: str, default: float, high: float, low: float = 0.0
+) -> float:
     try:
         value = float(environment.get(name) or default)
     except ValueError as error:
         raise reasons.Refused(reasons.HOOK_ERROR, f"{name} is not a number") from error
-    if not 0 <= value <= high:
-        raise reasons.Refused(reasons.HOOK_ERROR, f"{name} is not between 0 and {high:g}")
+    if not low <= value <= high:
+        raise reasons.Refused(reasons.HOOK_ERROR, f"{name} is not between {low:g} and {high:g}")
     return value
 
 
@@ -152,6 +158,7 @@ def read(environment: Mapping[str, str]) -> Settings:
         gateway=gateway,
         cache_limit=int(_number(environment, "STITCH_CACHE_LIMIT", CACHE_LIMIT, 2.0**50)),
         baseline=int(_number(environment, "STITCH_BASELINE", steps, 1e6)),
+        guard=_number(environment, "STITCH_GUARD", timer.SLOWER, HIGHEST_GUARD, LOWEST_GUARD),
         allow_unmeasured=_flag(environment, "STITCH_ALLOW_UNMEASURED"),
         reports=_reports(environment),
         group=group.place_of(environment.get("TF_CONFIG") or ""),

@@ -19,7 +19,7 @@ from .plugin import Interval
 
 MINIMUM_PAIRS = 6
 ENOUGH_PAIRS = 60  # still undecided: what is not shown to be as fast goes
-SLOWER = 1.02  # a step slower by more than this is rolled back
+SLOWER = 1.02  # a step slower by more than this is rolled back, where no policy says otherwise
 HOPELESS = 1.25  # four pairs beyond this and none below are proof enough
 HOPELESS_PAIRS = 4
 
@@ -82,16 +82,16 @@ def compare(intervals: Sequence[Interval], skip: int = 1) -> Optional[Comparison
                       statistics.median(ratios), low, high, min(ratios))  # fmt: skip
 
 
-def verdict(comparison: Optional[Comparison]) -> Optional[bool]:
-    """True: keep; False: roll back; None: not known yet."""
+def verdict(comparison: Optional[Comparison], slower: float = SLOWER) -> Optional[bool]:
+    """True: keep; False: roll back; None: not known yet. A ratio up to `slower` stays."""
     if comparison is None:
         return None
     if comparison.pairs >= HOPELESS_PAIRS and comparison.least > HOPELESS:
         return False
     if comparison.pairs < MINIMUM_PAIRS:
         return None
-    if comparison.low > SLOWER:
+    if comparison.low > slower:
         return False
-    if comparison.high < 1.0:
+    if comparison.high < min(1.0, slower):
         return True
-    return comparison.ratio <= SLOWER if comparison.pairs >= ENOUGH_PAIRS else None
+    return comparison.ratio <= slower if comparison.pairs >= ENOUGH_PAIRS else None

@@ -20,7 +20,8 @@ import msgspec
 from kubernetes import client
 from urllib3.exceptions import HTTPError
 
-from tests.cluster import enclosure, node, parts, places, plane, processes
+from tests.cluster import enclosure, node, parts, pki, places, plane, processes
+from tests.cluster.enclosure import SECOND, Site
 from tests.cluster.parts import Level
 from tests.cluster.plane import Network
 from tests.cluster.processes import Daemon, NotUp
@@ -78,12 +79,21 @@ class Cluster:
     def start(self, name: str) -> None:
         """Starts it again, as it was."""
         [daemon] = [d for d in _daemons(self.state, self.record) if d.name == name]
-        _start(self.state, self.record, daemon)
+        _start(Site(self.state), self.record, daemon)
         _await_plane(self.state)
 
-    def import_image(self, archive: Path) -> None:
-        """Gives the node an image (`imagePullPolicy: Never`): an OCI or Docker archive."""
-        node.import_image(self.state, archive)
+    def add_node(self) -> str:
+        """Joins a second node to a cluster of the node level; its name."""
+        site, network = Site(self.state, SECOND), self.record.network
+        site.folder.mkdir(mode=0o700)
+        node.write(site, network, pki.read_authority(self.state / "pki"))
+        enclosure.enclose(site, network)
+        node.join(site, network, lambda daemon: _start(site, self.record, daemon))
+        return site.name
+
+    def import_image(self, archive: Path, name: str = enclosure.FIRST) -> None:
+        """Gives a node an image (`imagePullPolicy: Never`): an OCI or Docker archive."""
+        node.import_image(Site(self.state, name), archive)
 
     def healthy(self) -> bool:
         """Whether all its programs live."""
@@ -139,20 +149,21 @@ def _up(state: Path, level: Level, owner: int) -> None:
     network = enclosure.network() if level is Level.NODE else _local()
     record = Record(level, network, owner, processes.namespace())
     _make_state(state, record)
+    site = Site(state)
 
     def start(daemon: Daemon) -> None:
-        _start(state, record, daemon)
+        _start(site, record, daemon)
 
     try:
         authority = plane.write(state, network)
         if level is Level.NODE:
-            node.write(state, network, authority)
-            enclosure.enclose(state, network)
+            node.write(site, network, authority)
+            enclosure.enclose(site, network)
         for daemon in plane.daemons(state, network):
             start(daemon)
         _await_plane(state)
         if level is Level.NODE:
-            node.join(state, network, start)
+            node.join(site, network, start)
         else:
             start(plane.kwok(state, network))
             _await_fake_nodes(state, network)
@@ -171,10 +182,10 @@ def _make_state(state: Path, record: Record) -> None:
     draft.rename(state)
 
 
-def _start(state: Path, record: Record, daemon: Daemon) -> None:
+def _start(site: Site, record: Record, daemon: Daemon) -> None:
     if record.level is Level.NODE:
-        daemon = replace(daemon, within=enclosure.entering(state))
-    processes.start(state, daemon)
+        daemon = replace(daemon, within=enclosure.entering(site))
+    processes.start(site.state, daemon)
 
 
 def _local() -> Network:
@@ -185,8 +196,9 @@ def _local() -> Network:
 def _daemons(state: Path, record: Record) -> list[Daemon]:
     """All programs of the cluster."""
     network = record.network
-    own = node.daemons if record.level is Level.NODE else _fake_nodes
-    return [*plane.daemons(state, network), *own(state, network)]
+    if record.level is Level.NODE:
+        return [*plane.daemons(state, network), *node.daemons(Site(state), network)]
+    return [*plane.daemons(state, network), *_fake_nodes(state, network)]
 
 
 def _fake_nodes(state: Path, network: Network) -> tuple[Daemon, ...]:

@@ -9,10 +9,12 @@ routes through them and the rules of kube-proxy. What programs write at fixed pl
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import json
 import subprocess
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster import processes
@@ -20,12 +22,14 @@ from tests.cluster.plane import Network
 from tests.cluster.processes import Daemon, NotUp
 
 HOLDER = "namespaces"
+FIRST, SECOND = "node1", "node2"
 CGROUPS = Path("/sys/fs/cgroup")
 CPUSET = ("cpuset.mems", "cpuset.cpus")
 """A new cpuset of cgroup v1 is empty, and nothing can run in it."""
 BLOCKS = [ipaddress.ip_network(f"10.{second}.0.0/14") for second in range(64, 252, 4)]
 HOLD = """
 set -e
+cd "$1"
 mount --make-rshared /
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t overlay -o "lowerdir=/var/lib,upperdir=$PWD/lib,workdir=$PWD/work" overlay /var/lib
@@ -33,6 +37,39 @@ mount --bind "$PWD/varlog" /var/log
 touch "$PWD/enclosed"
 while :; do sleep 3600; done
 """
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a node of the cluster at `state` keeps its files, and what its programs are called."""
+
+    state: Path
+    name: str = FIRST
+
+    @property
+    def first(self) -> bool:
+        return self.name == FIRST
+
+    @property
+    def folder(self) -> Path:
+        return self.state if self.first else self.state / self.name
+
+    def program(self, name: str) -> str:
+        """As pid and log files name it."""
+        return name if self.first else f"{self.name}-{name}"
+
+    def subnet(self, range: str) -> ipaddress.IPv4Network:
+        """Its part of the cluster's range of addresses."""
+        within = ipaddress.IPv4Network(range, strict=False).subnets(new_prefix=24)
+        first, second = itertools.islice(within, 2)
+        return first if self.first else second
+
+    def addresses(self, network: Network) -> tuple[str, str]:
+        """The node's own, and of what it reaches all else through."""
+        if self.first:
+            return network.address, network.gateway
+        between = self.subnet(f"{network.address}/16")
+        return str(between[2]), str(between[1])
 
 
 def network() -> Network:
@@ -53,37 +90,71 @@ def used_networks() -> list[ipaddress.IPv4Network]:
     return [ipaddress.IPv4Network(name) for name in named if ":" not in name]
 
 
-def enclose(state: Path, network: Network) -> None:
-    """Makes the namespaces, the cgroup and the way between this machine and the node."""
+def enclose(site: Site, network: Network) -> None:
+    """Makes the namespaces, the cgroup and the way between this machine and the first node, or
+    between that one and another."""
+    pid = _hold(site)
+    if site.first:
+        _connect(site, network, pid)
+    else:
+        _connect_to_first(site, network, pid)
+
+
+def _hold(site: Site) -> int:
     for name in ("lib", "work", "varlog"):
-        (state / name).mkdir()
-    for folder in cgroups(state):
+        (site.folder / name).mkdir()
+    for folder in cgroups(site):
         folder.mkdir()
         _fill_cpuset(folder)
     apart = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
-    holder = Daemon(HOLDER, (*apart, "sh", "-c", HOLD))
-    pid = processes.start(state, holder)
-    processes.await_ready(state, [HOLDER], (state / "enclosed").exists, 20, "the namespaces")
-    outside = link(state)
+    name = site.program(HOLDER)
+    holder = Daemon(name, (*apart, "sh", "-c", HOLD, "sh", str(site.folder)))
+    pid = processes.start(site.state, holder)
+    there = (site.folder / "enclosed").exists
+    processes.await_ready(site.state, [name], there, 20, "the namespaces")
+    return pid
+
+
+def _connect(site: Site, network: Network, pid: int) -> None:
+    outside = link(site.state)
     _run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
     _run("ip", "address", "add", f"{network.gateway}/24", "dev", outside)
     _run("ip", "link", "set", outside, "up")
-    for line in (
-        "ip link set lo up",
-        f"ip address add {network.address}/24 dev eth0",
-        "ip link set eth0 up",
-        f"ip route add default via {network.gateway}",
-        "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.route_localnet=1",
-    ):
-        _run(*entering(state), *line.split())
+    _configure(site, network.address, network.gateway)
     for reached in (network.services, network.pods):
         _run("ip", "route", "add", reached, "via", network.address)
 
 
-def entering(state: Path) -> tuple[str, ...]:
+def _connect_to_first(site: Site, network: Network, pid: int) -> None:
+    """The other node reaches everything through the first one, and is reached so."""
+    first = entering(Site(site.state))
+    way = ("type", "veth", "peer", "name", "eth0", "netns", str(pid))
+    mine = processes.pid_file(site.state, HOLDER).read_text().strip()
+    _run("ip", "link", "add", site.name, "netns", mine, *way)
+    address, gateway = site.addresses(network)
+    _run(*first, "ip", "address", "add", f"{gateway}/24", "dev", site.name)
+    _run(*first, "ip", "link", "set", site.name, "up")
+    _run(*first, "ip", "route", "add", str(site.subnet(network.pods)), "via", address)
+    _configure(site, address, gateway)
+    _run("ip", "route", "add", f"{address}/32", "via", network.address)
+
+
+def _configure(site: Site, address: str, gateway: str) -> None:
+    """A node's own end of the way."""
+    for line in (
+        "ip link set lo up",
+        f"ip address add {address}/24 dev eth0",
+        "ip link set eth0 up",
+        f"ip route add default via {gateway}",
+        "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.route_localnet=1",
+    ):
+        _run(*entering(site), *line.split())
+
+
+def entering(site: Site) -> tuple[str, ...]:
     """A command's beginning that runs the rest inside. The holder is the namespaces' first process
     only for its children, so each namespace is named by its file."""
-    kept = f"/proc/{processes.pid_file(state, HOLDER).read_text().strip()}/ns"
+    kept = f"/proc/{processes.pid_file(site.state, site.program(HOLDER)).read_text().strip()}/ns"
     return (
         "nsenter",
         f"--net={kept}/net",
@@ -97,22 +168,23 @@ def link(state: Path) -> str:
     return f"st-{state.stat().st_ino % 0xFFFFFFFFFF:x}"
 
 
-def cgroup(state: Path) -> str:
+def cgroup(site: Site) -> str:
     """The cgroup that all pods of the node are in."""
-    return f"stitch-testbed-{state.name}"
+    own = f"stitch-testbed-{site.state.name}"
+    return own if site.first else f"{own}-{site.name}"
 
 
-def cgroups(state: Path) -> list[Path]:
+def cgroups(site: Site) -> list[Path]:
     """That cgroup, in each hierarchy (cgroup v1) or in the one there is."""
     if (CGROUPS / "cgroup.controllers").is_file():
-        return [CGROUPS / cgroup(state)]
+        return [CGROUPS / cgroup(site)]
     hierarchies = [path for path in CGROUPS.iterdir() if (path / "cgroup.procs").is_file()]
-    return [path / cgroup(state) for path in hierarchies if not path.is_symlink()]
+    return [path / cgroup(site) for path in hierarchies if not path.is_symlink()]
 
 
 def remove_traces(state: Path) -> None:
-    """After the processes have ended: the cgroup, and the link if the kernel still has it."""
-    for top in cgroups(state):
+    """After the processes have ended: the cgroups, and the link if the kernel still has it."""
+    for top in (*cgroups(Site(state)), *cgroups(Site(state, SECOND))):
         inner = sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True)
         for folder in (*inner, top):
             _remove_cgroup(folder)

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from kubernetes import client
 from urllib3.exceptions import HTTPError
 
 from tests.cluster import enclosure, images, parts, pki, plane, processes
+from tests.cluster.enclosure import Site
 from tests.cluster.plane import Network
 from tests.cluster.processes import Daemon, NotUp
 
-NAME = "node1"
 NEEDED = ("runc", "iptables", "cc", "unshare", "nsenter", "ip", "sysctl")
 PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 INSTALL = (
@@ -44,61 +45,67 @@ def unable() -> str | None:
     return f"missing: {', '.join(absent)}. Mend: `{INSTALL}`" if absent else None
 
 
-def write(state: Path, network: Network, root: pki.Authority) -> None:
+def write(site: Site, network: Network, root: pki.Authority) -> None:
     """Configuration files and the kubelet's certificate."""
-    who = pki.leaf(root, f"system:node:{NAME}", ["system:nodes"], [NAME, network.address])
-    who.write(state / "pki", "kubelet")
+    folder, (address, _) = site.folder, site.addresses(network)
+    (folder / "pki").mkdir(exist_ok=True)
+    who = pki.leaf(root, f"system:node:{site.name}", ["system:nodes"], [site.name, address])
+    who.write(folder / "pki", "kubelet")
     text = pki.kubeconfig(network.server, root, "kubelet", who)
-    pki.write_key(state / "kubelet.conf", text.encode())
-    for folder in ("cni", "images"):
-        (state / folder).mkdir()
-    (state / "cni" / "10-bridge.conflist").write_text(json.dumps(_bridge(network)))
-    (state / "containerd.toml").write_text(_containerd(state))
-    (state / "kubelet.json").write_text(json.dumps(_kubelet(state, network)))
-    (state / "proxy.json").write_text(json.dumps(_proxy(state, network)))
-    (state / "Corefile").write_text(_corefile(state, network))
-    shutil.copyfile("/etc/resolv.conf", state / "resolv.conf")
+    pki.write_key(folder / "kubelet.conf", text.encode())
+    for name in ("cni", "images"):
+        (folder / name).mkdir()
+    (folder / "cni" / "10-bridge.conflist").write_text(json.dumps(_bridge(site, network)))
+    (folder / "containerd.toml").write_text(_containerd(folder))
+    (folder / "kubelet.json").write_text(json.dumps(_kubelet(site, network)))
+    (folder / "proxy.json").write_text(json.dumps(_proxy(site, network)))
+    if site.first:
+        (folder / "Corefile").write_text(_corefile(folder, network))
+    shutil.copyfile("/etc/resolv.conf", folder / "resolv.conf")
 
 
-def daemons(state: Path, network: Network) -> tuple[Daemon, ...]:
-    """The node's programs, in the order they are started."""
+def daemons(site: Site, network: Network) -> tuple[Daemon, ...]:
+    """The node's programs, in the order they are started. The first one has the cluster's DNS."""
+    folder = site.folder
     kubelet = [
-        f"--config={state / 'kubelet.json'}",
-        f"--kubeconfig={state / 'kubelet.conf'}",
-        f"--hostname-override={NAME}",
-        f"--node-ip={network.address}",
-        f"--root-dir={state / 'kubelet'}",
+        f"--config={folder / 'kubelet.json'}",
+        f"--kubeconfig={folder / 'kubelet.conf'}",
+        f"--hostname-override={site.name}",
+        f"--node-ip={site.addresses(network)[0]}",
+        f"--root-dir={folder / 'kubelet'}",
     ]
-    return (
-        plane.daemon("containerd", ["-c", str(state / "containerd.toml")]),
+    made = [
+        plane.daemon("containerd", ["-c", str(folder / "containerd.toml")]),
         plane.daemon("kubelet", kubelet),
-        plane.daemon("kube-proxy", [f"--config={state / 'proxy.json'}"]),
-        plane.daemon("coredns", ["-conf", str(state / "Corefile")]),
-    )
+        plane.daemon("kube-proxy", [f"--config={folder / 'proxy.json'}"]),
+    ]
+    if site.first:
+        made.append(plane.daemon("coredns", ["-conf", str(folder / "Corefile")]))
+    return tuple(replace(one, name=site.program(one.name)) for one in made)
 
 
-def join(state: Path, network: Network, start: Callable[[Daemon], Any]) -> None:
+def join(site: Site, network: Network, start: Callable[[Daemon], Any]) -> None:
     """Starts the node's programs; returns when the node is ready for pods."""
-    containerd, *others = daemons(state, network)
-    enclosed = enclosure.entering(state)
-    address = f"ip address add {dns_address(network)}/32 dev lo"
-    subprocess.run([*enclosed, *address.split()], check=True)
+    containerd, *others = daemons(site, network)
+    if site.first:
+        address = f"ip address add {dns_address(network)}/32 dev lo"
+        subprocess.run([*enclosure.entering(site), *address.split()], check=True)
     start(containerd)
     processes.await_ready(
-        state, ["containerd"], lambda: _answers(state), SECONDS, "the container runtime"
+        site.state, [containerd.name], lambda: _answers(site), SECONDS, "the container runtime"
     )
-    import_image(state, images.pause(state / "images"))
+    import_image(site, images.pause(site.folder / "images"))
     for daemon in others:
         start(daemon)
     names = [daemon.name for daemon in (containerd, *others)]
-    with plane.client_of(state / "admin.conf") as api:
+    with plane.client_of(site.state / "admin.conf") as api:
         core = client.CoreV1Api(api)
-        processes.await_ready(state, names, lambda: _ready(core), SECONDS, "the node")
+        processes.await_ready(site.state, names, lambda: _ready(core, site), SECONDS, site.name)
 
 
-def import_image(state: Path, archive: Path) -> None:
+def import_image(site: Site, archive: Path) -> None:
     """Gives the node an image: an OCI or Docker archive."""
-    done = _ctr(state, "images", "import", str(archive))
+    done = _ctr(site, "images", "import", str(archive))
     if done.returncode:
         raise NotUp(f"{archive.name} is no image of this node: {done.stderr.strip()}")
 
@@ -107,29 +114,28 @@ def dns_address(network: Network) -> str:
     return str(ipaddress.ip_network(network.services)[DNS_HOST])
 
 
-def _answers(state: Path) -> bool:
-    return _ctr(state, "version").returncode == 0
+def _answers(site: Site) -> bool:
+    return _ctr(site, "version").returncode == 0
 
 
-def _ctr(state: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    socket = ["--address", str(state / "containerd" / "sock"), "--namespace", "k8s.io"]
-    command = [*enclosure.entering(state), str(parts.program("ctr")), *socket, *arguments]
+def _ctr(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
+    socket = ["--address", str(site.folder / "containerd" / "sock"), "--namespace", "k8s.io"]
+    command = [*enclosure.entering(site), str(parts.program("ctr")), *socket, *arguments]
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def _ready(core: client.CoreV1Api) -> bool:
+def _ready(core: client.CoreV1Api, site: Site) -> bool:
     try:
-        conditions = core.read_node(NAME, _request_timeout=5).status.conditions or ()
+        conditions = core.read_node(site.name, _request_timeout=5).status.conditions or ()
     except (client.ApiException, HTTPError, OSError):
         return False
     return any(c.type == "Ready" and c.status == "True" for c in conditions)
 
 
-def _bridge(network: Network) -> dict[str, Any]:
-    pods = next(ipaddress.ip_network(network.pods).subnets(new_prefix=24))
+def _bridge(site: Site, network: Network) -> dict[str, Any]:
     addresses = {
         "type": "host-local",
-        "ranges": [[{"subnet": str(pods)}]],
+        "ranges": [[{"subnet": str(site.subnet(network.pods))}]],
         "routes": [{"dst": "0.0.0.0/0"}],
     }
     bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "hairpinMode": True}
@@ -138,15 +144,15 @@ def _bridge(network: Network) -> dict[str, Any]:
     return {"cniVersion": "1.0.0", "name": "pods", "plugins": plugins}
 
 
-def _containerd(state: Path) -> str:
+def _containerd(folder: Path) -> str:
     """Without AppArmor and without asking for lower out-of-memory scores: neither is given to a
     machine that is a container itself. Network namespaces are mounted in the state folder."""
     plugins = next(folder for folder in PLUGINS if (folder / "bridge").is_file())
     return f"""version = 3
-root = "{state}/containerd/root"
-state = "{state}/containerd/state"
+root = "{folder}/containerd/root"
+state = "{folder}/containerd/state"
 [grpc]
-  address = "{state}/containerd/sock"
+  address = "{folder}/containerd/sock"
 [plugins."io.containerd.cri.v1.images"]
   snapshotter = "overlayfs"
   [plugins."io.containerd.cri.v1.images".pinned_images]
@@ -161,50 +167,50 @@ state = "{state}/containerd/state"
       SystemdCgroup = false
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["{plugins}"]
-    conf_dir = "{state}/cni"
+    conf_dir = "{folder}/cni"
 """
 
 
-def _kubelet(state: Path, network: Network) -> dict[str, Any]:
-    folder = state / "pki"
+def _kubelet(site: Site, network: Network) -> dict[str, Any]:
+    folder = site.folder
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "failSwapOn": False,
         "failCgroupV1": False,
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": f"/{enclosure.cgroup(state)}",
+        "cgroupRoot": f"/{enclosure.cgroup(site)}",
         "clusterDNS": [dns_address(network)],
         "clusterDomain": "cluster.local",
-        "resolvConf": str(state / "resolv.conf"),
+        "resolvConf": str(folder / "resolv.conf"),
         "authentication": {
             "anonymous": {"enabled": False},
             "webhook": {"enabled": True},
-            "x509": {"clientCAFile": str(folder / "ca.crt")},
+            "x509": {"clientCAFile": str(site.state / "pki" / "ca.crt")},
         },
         "authorization": {"mode": "Webhook"},
-        "tlsCertFile": str(folder / "kubelet.crt"),
-        "tlsPrivateKeyFile": str(folder / "kubelet.key"),
-        "containerRuntimeEndpoint": f"unix://{state / 'containerd' / 'sock'}",
+        "tlsCertFile": str(folder / "pki" / "kubelet.crt"),
+        "tlsPrivateKeyFile": str(folder / "pki" / "kubelet.key"),
+        "containerRuntimeEndpoint": f"unix://{folder / 'containerd' / 'sock'}",
         "evictionHard": {
             "memory.available": "100Mi",
             "nodefs.available": "1%",
             "imagefs.available": "1%",
         },
         "imageGCHighThresholdPercent": 100,
-        "podLogsDir": str(state / "podlogs"),
+        "podLogsDir": str(folder / "podlogs"),
     }
 
 
-def _proxy(state: Path, network: Network) -> dict[str, Any]:
+def _proxy(site: Site, network: Network) -> dict[str, Any]:
     """Nothing of the machine's connection tracking is changed."""
     return {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "mode": "iptables",
         "clusterCIDR": network.pods,
-        "hostnameOverride": NAME,
-        "clientConnection": {"kubeconfig": str(state / "proxy.conf")},
+        "hostnameOverride": site.name,
+        "clientConnection": {"kubeconfig": str(site.state / "proxy.conf")},
         "conntrack": {
             "maxPerCore": 0,
             "min": 0,
@@ -214,12 +220,12 @@ def _proxy(state: Path, network: Network) -> dict[str, Any]:
     }
 
 
-def _corefile(state: Path, network: Network) -> str:
+def _corefile(folder: Path, network: Network) -> str:
     return f""".:53 {{
     bind {dns_address(network)}
     errors
     kubernetes cluster.local in-addr.arpa {{
-        kubeconfig {state / "dns.conf"} stitch-testbed
+        kubeconfig {folder / "dns.conf"} stitch-testbed
         pods insecure
     }}
     cache 5

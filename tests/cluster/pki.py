@@ -56,6 +56,14 @@ def authority(name: str) -> Authority:
     return Authority(builder.sign(key, hashes.SHA256()), key)
 
 
+def read_authority(folder: Path) -> Authority:
+    """The cluster's own, as `ca.crt` and `ca.key` of its folder hold it."""
+    key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{folder / 'ca.key'} is not of this testbed")
+    return Authority(x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()), key)
+
+
 def leaf(
     signer: Authority, user: str, groups: Sequence[str] = (), hosts: Sequence[str] = ()
 ) -> Leaf:

@@ -180,6 +180,53 @@ def test_nothing_of_a_node_with_running_pods_is_left(name: str) -> None:
     assert traces() <= before
 
 
+def test_a_second_node_joins_runs_pods_and_leaves_nothing(name: str) -> None:
+    """Pods of the two reach each other, a Service and the cluster's names; logs are read."""
+    before = traces()
+    up = clusters.up(Level.NODE, name)
+    assert up.add_node() == enclosure.SECOND
+    with up.api() as api:
+        core = client.CoreV1Api(api)
+        with namespace_in(core) as space:
+            said = container("say", "from", "the second", nodeName=enclosure.SECOND)
+            core.create_namespaced_pod(space, pod("says", said))
+            assert ended(core, space, "says").spec.node_name == enclosure.SECOND
+            assert core.read_namespaced_pod_log("says", space) == "from\nthe second\n"
+            for node_name in (enclosure.FIRST, enclosure.SECOND):
+                core.create_namespaced_pod(space, pod(node_name, container(nodeName=node_name)))
+            wait_for(
+                lambda: all(
+                    core.read_namespaced_pod(node_name, space).status.phase == "Running"
+                    for node_name in (enclosure.FIRST, enclosure.SECOND)
+                ),
+                60,
+                "both run",
+            )
+            address = core.read_namespaced_pod(enclosure.SECOND, space).status.pod_ip
+            second = enclosure.Site(up.state, enclosure.SECOND)
+            for beginning in ((), enclosure.entering(enclosure.Site(up.state))):
+                assert reaches(beginning, address)
+            server = f"{pki.first_host(up.record.network.services)}"
+            assert reaches(enclosure.entering(second), server)
+            up.kubectl("drain", enclosure.SECOND, "--force", "--timeout=60s")
+            assert [one.spec.node_name for one in core.list_namespaced_pod(space).items] == [
+                enclosure.FIRST
+            ]
+    clusters.down(name)
+    assert processes.owned(up.state) == [] and not up.state.exists()
+    assert traces() <= before
+
+
+def reaches(beginning: tuple[str, ...], address: str) -> bool:
+    """Whether something at `address` takes or refuses a connection to port 443, from inside."""
+    program = (
+        "import socket, sys; s = socket.socket(); s.settimeout(5); "
+        "sys.exit(s.connect_ex((sys.argv[1], 443)) not in (0, 111))"
+    )
+    command = [*beginning, sys.executable, "-c", program, address]
+    return subprocess.run(command).returncode == 0
+
+
 def test_a_killed_up_of_a_node_leaves_nothing_after_down(name: str) -> None:
     before = traces()
     state = places.states(in_memory=False) / name
@@ -194,7 +241,7 @@ def test_a_killed_up_of_a_node_leaves_nothing_after_down(name: str) -> None:
 
 def contained(state: Path) -> list[int]:
     """Processes of the pods of the cluster at `state`: they bear no mark, but are in its cgroup."""
-    own = enclosure.cgroup(state)
+    own = enclosure.cgroup(enclosure.Site(state))
     return [
         int(entry) for entry in os.listdir("/proc") if entry.isdigit() and own in _cgroup(entry)
     ]

@@ -123,6 +123,8 @@ def test_a_program_without_tensorflow_is_untouched(tmp_path: Path) -> None:
         {"STITCH_PUBLIC_KEY": "abc"},
         {"STITCH_SESSION": "../up"},
         {"STITCH_CONTROL": "2"},
+        {"STITCH_GUARD": "0.4"},
+        {"STITCH_GUARD": "1.3"},
     ],
     ids=str,
 )
@@ -134,7 +136,7 @@ def test_bad_settings_are_named(bad: dict[str, str]) -> None:
 def test_settings() -> None:
     read = settings.read({"STITCH_PUBLIC_KEY": "ab" * 32 + "," + "cd" * 32, "STITCH_WAIT": "2.5"})
     assert read.public_keys == (b"\xab" * 32, b"\xcd" * 32)
-    assert (read.wait, read.mode, read.control) == (2.5, "optimize", 0.01)
+    assert (read.wait, read.mode, read.control, read.guard) == (2.5, "optimize", 0.01, 1.02)
 
 
 def test_targets() -> None:
@@ -224,6 +226,16 @@ def test_verdict(ratio: float, pairs: int, expected: bool | None) -> None:
     found = timer.compare(steps(ratio, pairs))
     assert found is not None and found.ratio == pytest.approx(ratio, rel=0.03)
     assert timer.verdict(found) is expected
+
+
+@pytest.mark.parametrize(
+    ("ratio", "guard", "expected"),
+    [(0.97, 0.9, False), (0.8, 0.9, True), (0.97, 1.02, True), (1.06, 1.15, None)],
+)
+def test_a_policy_may_ask_for_more_or_less(
+    ratio: float, guard: float, expected: bool | None
+) -> None:
+    assert timer.verdict(timer.compare(steps(ratio, 40)), guard) is expected
 
 
 def test_a_job_of_fifty_steps_gets_its_verdict() -> None:

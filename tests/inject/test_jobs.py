@@ -258,6 +258,21 @@ def test_slow_kernel_is_rolled_back(
 
 
 @pytest.mark.slow
+def test_a_policy_that_asks_for_a_gain_is_heeded(
+    native: Path, store: Path, key_file: Path, public_key: str
+) -> None:
+    """The same kernels as TensorFlow's, more or less: none takes half the time."""
+    answered("2.21", "function_step.py", store, key_file, "good")
+    done = jobs.run(
+        jobs.python_of("2.21"), "function_step.py", 250, store=store, public_key=public_key,
+        guard="0.5",
+    )  # fmt: skip
+    assert done.code == 0
+    back = done.event("rolled_back")
+    assert back["stitched_ns"] > 0.5 * back["baseline_ns"] and back["reason"] == "slower"
+
+
+@pytest.mark.slow
 def test_crash_disables_the_swap_at_the_next_start(
     native: Path, store: Path, key_file: Path, public_key: str
 ) -> None:

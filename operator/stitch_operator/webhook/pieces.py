@@ -120,6 +120,8 @@ def variables(
         made["STITCH_BASELINE"] = str(policy.baseline_steps)
     if policy.canary_share is not None:
         made["STITCH_CONTROL"] = f"{policy.canary_share:g}"
+    if policy.guard_ratio is not None:
+        made["STITCH_GUARD"] = f"{policy.guard_ratio:g}"
     if policy.allow_unmeasured:
         made["STITCH_ALLOW_UNMEASURED"] = "1"
     return made

@@ -79,6 +79,18 @@ class PolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         ]
         | None
     ) = None
+    guard_ratio: (
+        Annotated[
+            float,
+            Meta(
+                description="a step that takes more of the original's time is rolled back; "
+                "1.02 if unset, below 1 asks for a gain",
+                ge=0.5,
+                le=1.2,
+            ),
+        ]
+        | None
+    ) = None
     allow_unmeasured: Annotated[
         bool, Meta(description="a step that cannot be timed first may be swapped, claiming nothing")
     ] = False

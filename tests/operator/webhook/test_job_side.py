@@ -44,7 +44,8 @@ def test_a_pod_that_resolves_no_names_gets_an_address() -> None:
 
 def test_a_policys_fields_reach_the_job() -> None:
     read = settings.read(environment("policy_fields"))
-    assert (read.baseline, read.control, read.allow_unmeasured) == (20, 0.05, True)
+    assert (read.baseline, read.control, read.guard) == (20, 0.05, 0.97)
+    assert read.allow_unmeasured
 
 
 def test_every_variable_is_one_that_the_job_side_names() -> None:
