@@ -13,11 +13,11 @@ from typing import Any
 from kubernetes import client
 
 from stitch_operator.names import ASKED, trust_name
+from stitch_operator.watch import List, Watched
 from stitch_operator.webhook import policy, resources, trust
 from stitch_operator.webhook.policy import Namespace, Policy
 from stitch_operator.webhook.resources import Range
 from stitch_operator.webhook.trust import Trust
-from stitch_operator.webhook.watch import List, Watched
 
 GROUP, VERSION, PLURAL = "stitchcore.io", "v1alpha1", "stitchpolicies"
 IMAGES, WORKLOADS = "images", "workloads"
