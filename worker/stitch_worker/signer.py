@@ -2,7 +2,7 @@
 reading a graph. The only process with the signing key; it has no broker and starts nothing.
 
     python -m stitch_worker.signer --store URL --key FILE [--also-valid HEX] [--revoke KEY]
-        [--resign] [--once]
+        [--resign] [--once] [--heartbeat FILE]
 
 It takes each `unsigned/<key>/`, recomputes the artifact's key from the request it was made for,
 checks manifest, names, sizes, hashes and library headers, writes the issue time, signs, publishes
@@ -216,20 +216,26 @@ def _run(given: argparse.Namespace) -> int:
     if given.once:
         run_once(signer)
         return 0
-    _serve(signer)
+    _serve(signer, given.heartbeat)
     return 0
 
 
-def _serve(signer: Signer) -> None:
+def _serve(signer: Signer, heartbeat: Path | None = None) -> None:
+    """Until a signal. `heartbeat` is touched after each round: a probe's evidence; what a process
+    before has left of it says nothing."""
     end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
+    if heartbeat is not None:
+        heartbeat.unlink(missing_ok=True)
     while not end.wait(POLL_SECONDS):
         try:
             run_once(signer)
         except Refused as refused:
             log.warning("%s", refused.refusal)
             end.wait(5.0)
+        if heartbeat is not None:
+            heartbeat.touch()
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -241,6 +247,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--revoke", action="append", default=[], metavar="KEY")
     parser.add_argument("--resign", action="store_true")
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--heartbeat", type=Path, help="file to touch after each round")
     return parser.parse_args(arguments)
 
 
