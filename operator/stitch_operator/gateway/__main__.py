@@ -76,6 +76,7 @@ def _run(given: argparse.Namespace) -> int:
             rates=Rates(Rate(given.calls, 2 * given.calls), RATES.bytes, RATES.compiles),
             store_seconds=given.store_seconds,
             cache_scope=given.cache_scope,
+            reader=given.reader,
         )
     )
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
@@ -143,6 +144,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cache-scope", choices=[NAMESPACE, CLUSTER], default=NAMESPACE,
                         help="whose graphs may share compiled kernels; a hit under `cluster` "
                              "shows that another namespace trains that layer")  # fmt: skip
+    parser.add_argument("--reader", default="", metavar="NAMESPACE/NAME",
+                        help="service account that may read of all workloads")  # fmt: skip
     parser.add_argument("--digest-processes", type=int, default=1)
     return parser.parse_args(arguments)
 

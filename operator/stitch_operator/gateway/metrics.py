@@ -97,6 +97,11 @@ def _counted(counts: list[tuple[str, str, int]]) -> list[Metric]:
     return [jobs, reports, regressions, aborted]
 
 
+def known_reason(reason: str) -> str:
+    """Of the closed list, or "other": what clients say is shown to others. "" stays."""
+    return reason if reason in REASONS or not reason else OTHER
+
+
 class Metrics:
     """This process's metrics, in a registry of their own."""
 
@@ -144,7 +149,7 @@ class Metrics:
 
     def fallback(self, reason: str) -> None:
         """Count a refusal or a problem; unknown reasons are "other", so that labels stay closed."""
-        self._fallbacks.labels(reason if reason in REASONS else OTHER).inc()
+        self._fallbacks.labels(known_reason(reason) or OTHER).inc()
         if reason == Reason.WRONG_RESULT.value:
             self._verification.inc()
 

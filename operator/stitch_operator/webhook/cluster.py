@@ -13,10 +13,10 @@ from typing import Any
 from kubernetes import client
 
 from stitch_operator.names import ASKED
+from stitch_operator.watch import Watched
 from stitch_operator.webhook import policy, resources
 from stitch_operator.webhook.policy import Namespace, Policy
 from stitch_operator.webhook.resources import Range
-from stitch_operator.webhook.watch import Watched
 
 GROUP, VERSION, PLURAL = "stitchcore.io", "v1alpha1", "stitchpolicies"
 IMAGES, WORKLOADS = "images", "workloads"

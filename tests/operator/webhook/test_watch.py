@@ -16,8 +16,8 @@ import httpx
 import pytest
 from kubernetes import client
 
+from stitch_operator import watch
 from stitch_operator.gateway import tls
-from stitch_operator.webhook import watch
 from stitch_operator.webhook.cluster import Cluster
 from tests.operator.webhook import handmade_api, support
 from tests.operator.webhook.handmade_api import Api, named
