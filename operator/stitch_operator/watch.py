@@ -35,7 +35,8 @@ class TooOld(Exception):
 class Watched(Generic[T]):
     """Objects by (namespace, name), each as `read` makes it; those it makes None of are not kept.
     One thread writes, any may read. `changed` is told, in that thread, of each object what it was
-    and what it is: None before it was there, and after it has gone."""
+    and what it is: None before it was there, and after it has gone. `served`: the cluster knows
+    the kind."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Watched(Generic[T]):
         self._changed = changed
         self._items: dict[Key, T] = {}
         self._synced = threading.Event()
+        self.served = False
         self._stop = threading.Event()
 
     @property
@@ -93,6 +95,7 @@ class Watched(Generic[T]):
         """A kind that the cluster does not know has no objects; anything else leaves them as they
         were."""
         if isinstance(error, ApiException) and error.status == NOT_FOUND:
+            self.served = False
             self._replace({})
             return
         self._failed(self.name)
@@ -110,6 +113,7 @@ class Watched(Generic[T]):
             token = page["metadata"].get("continue") or ""
             if not token:
                 break
+        self.served = True
         self._replace(found)
         return str(page["metadata"]["resourceVersion"])
 

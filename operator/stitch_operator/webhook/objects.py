@@ -96,7 +96,7 @@ def configuration(
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": f"{release.name}-webhook", "labels": _labels(release)},
+        "metadata": {"name": f"{release.name}-webhook", "labels": labels_of(release)},
         "webhooks": hooks,
     }
 
@@ -127,13 +127,13 @@ def _not_declined() -> list[Object]:
     ]
 
 
-def _labels(release: Release) -> dict[str, str]:
+def labels_of(release: Release) -> dict[str, str]:
     return {names.PART_OF: names.PRODUCT, "app.kubernetes.io/instance": release.name}
 
 
 def policy_definition() -> Object:
     """The CustomResourceDefinition of StitchPolicy."""
-    spec = _schema(PolicySpec)
+    spec = schema(PolicySpec)
     columns = [
         {"name": "Mode", "type": "string", "jsonPath": ".spec.maxMode"},
         {"name": "Priority", "type": "integer", "jsonPath": ".spec.priority"},
@@ -158,14 +158,14 @@ def policy_definition() -> Object:
     }
 
 
-def _schema(record: type) -> Object:
+def schema(record: type) -> Object:
     """A structural schema: no references, no null beside a type, a type beside every enum."""
     (top,), components = msgspec.json.schema_components([record])
 
-    def plain(schema: Mapping[str, Any]) -> Object:
-        made = {name: value for name, value in schema.items() if name not in ("title", "$ref")}
-        if "$ref" in schema:
-            made = {**plain(components[schema["$ref"].rsplit("/", 1)[1]]), **made}
+    def plain(given: Mapping[str, Any]) -> Object:
+        made = {name: value for name, value in given.items() if name not in ("title", "$ref")}
+        if "$ref" in given:
+            made = {**plain(components[given["$ref"].rsplit("/", 1)[1]]), **made}
         if "anyOf" in made:
             (some,) = [one for one in made.pop("anyOf") if one != {"type": "null"}]
             made = {**plain(some), **{k: v for k, v in made.items() if v is not None}}
@@ -193,7 +193,7 @@ def roles(release: Release) -> list[Object]:
     ]
     one = {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs,
            "resourceNames": [breakers_name(release.name)]}  # fmt: skip
-    name, labels = f"{release.name}-webhook", _labels(release)
+    name, labels = f"{release.name}-webhook", labels_of(release)
     api = "rbac.authorization.k8s.io/v1"
     return [
         {"apiVersion": api, "kind": "ClusterRole", "metadata": {"name": name, "labels": labels},

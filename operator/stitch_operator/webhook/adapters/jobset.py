@@ -15,6 +15,7 @@ from stitch_operator.webhook.patch import Operation
 
 class JobSet:
     group, kind, resource = "jobset.x-k8s.io", "JobSet", "jobsets"
+    version = "v1alpha2"
 
     def templates(self, workload: Workload) -> list[Template]:
         made = []

@@ -18,6 +18,7 @@ TRAINER = "node"
 
 class TrainJob:
     group, kind, resource = "trainer.kubeflow.org", "TrainJob", "trainjobs"
+    version = "v1alpha1"
 
     def templates(self, workload: Workload) -> list[Template]:
         return []
