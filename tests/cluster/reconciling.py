@@ -82,8 +82,8 @@ class Place:
     # Processes
 
     @contextlib.contextmanager
-    def gateway(self) -> Iterator[Gateway]:
-        port = processes.free_port()
+    def gateway(self, port: int = 0) -> Iterator[Gateway]:
+        port = port or processes.free_port()
         command = [
             *(sys.executable, "-m", "stitch_operator.gateway"),
             *("--store", str(self.folder / "store"), "--broker", self.broker),
