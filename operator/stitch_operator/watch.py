@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from kubernetes.client.exceptions import ApiException
-from urllib3.exceptions import HTTPError
 
 LOG = logging.getLogger("stitch.watch")
 SERVER_SECONDS = 300
@@ -86,7 +85,7 @@ class Watched(Generic[T]):
                 pause = FIRST_PAUSE
             except TooOld:
                 version = ""
-            except (ApiException, HTTPError, OSError, ValueError, KeyError) as error:
+            except Exception as error:  # a watch that ended for ever would serve old facts
                 self._after(error)
                 version, pause = "", min(2 * pause, LONGEST_PAUSE)
             self._stop.wait(pause)
@@ -108,7 +107,7 @@ class Watched(Generic[T]):
         while True:
             query: dict[str, Any] = {"_continue": token} if token else {}
             page = json.loads(self._call(LIST_SECONDS, limit=PAGE, **query).data)
-            for document in page["items"]:
+            for document in page["items"] or ():  # null in an empty list of metadata
                 self._take(found, document)
             token = page["metadata"].get("continue") or ""
             if not token:

@@ -54,7 +54,7 @@ def _run(given: argparse.Namespace) -> int:
     certificate = f"--certificate {given.certificate} or --certificate-key {given.certificate_key}"
     with needed(certificate, "PEM files of a certificate and its key, readable for this user"):
         tls.context(given.certificate, given.certificate_key)
-    authenticator = Cached(_authenticator(given.token_file, given.devices))
+    authenticator = Cached(_authenticator(given.token_file, given.devices, given.kubeconfig))
     store = starting.store(given.store)
     broker = starting.broker(given.broker or broker_url(os.environ))
     listening = starting.listening(given.host, given.port, "--port")
@@ -111,10 +111,16 @@ async def _serve(service: Service, listening: socket.socket, certificates: Certi
         watching.cancel()
 
 
-def _authenticator(token_file: Path | None, devices: float) -> Authenticator[Identity]:
+def _authenticator(
+    token_file: Path | None, devices: float, kubeconfig: Path | None
+) -> Authenticator[Identity]:
     if token_file is None:
-        with needed("TokenReview", "run it in a pod, or give --token-file", ConfigException):
-            config.load_incluster_config()
+        mend = "run it in a pod, or give --token-file or --kubeconfig"
+        with needed("TokenReview", mend, ConfigException):
+            if kubeconfig is None:
+                config.load_incluster_config()
+            else:
+                config.load_kube_config(str(kubeconfig))
         return TokenReview(client.ApiClient())
     with needed(f"--token-file {token_file}", "a file that holds 16 characters or more"):
         token = token_file.read_text(encoding="ascii").strip()
@@ -137,6 +143,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--certificate", type=Path, required=True)
     parser.add_argument("--certificate-key", type=Path, required=True)
     parser.add_argument("--token-file", type=Path, help="a shared token; default: TokenReview")
+    parser.add_argument("--kubeconfig", type=Path, help="of the cluster that reviews tokens")
     parser.add_argument("--devices", type=float, default=float(os.cpu_count() or 1),
                         help="with --token-file: cores that all jobs have together")  # fmt: skip
     parser.add_argument("--host", default="127.0.0.1")

@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal. Returns 2 where it cannot start, and says why."""
     given = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     return starting.guarded("reconciler", lambda: _run(given))
 
 

@@ -299,5 +299,5 @@ def _without_figures(status: Status) -> tuple[object, ...]:
 
 
 def _line(error: BaseException) -> str:
-    reason = getattr(error, "reason", None) or error
-    return f"{type(error).__name__}: {' '.join(str(reason).split())[:200]}"
+    said = getattr(error, "body", None) or error
+    return f"{type(error).__name__}: {' '.join(str(said).split())[:300]}"

@@ -37,6 +37,8 @@ ORDER: tuple[Phase, ...] = (
 )
 """A job's phase is the first of these that a graph of a pod of it has: what is under way counts
 before what has come to nothing, and what ran stitched before both."""
+OF_PODS = ("Pending", "Skipped")
+"""Phases that the gateway has no part in."""
 RATIO_DIGITS, SECOND_DIGITS = 3, 1
 UNCHANGED = Speedup(ratio=1.0, low=1.0, high=1.0)
 Stand = tuple[Phase, str]
@@ -72,7 +74,7 @@ def status(known: Known, now: float) -> Status:
     stands = [stand(one, known.read) for one in counted]
     made = replace(made, replicas=_replicas(counted, before, known.read))
     phase, reason = best(stands)
-    if known.read is None and phase == "Observing" and known.before is not None:
+    if known.read is None and phase == "Observing" and before.phase not in OF_PODS:
         phase, reason = before.phase, before.reason
     if known.read is not None:
         speedup, graphs, refusals = _speedup(counted), _graphs(counted), _refusals(counted)
