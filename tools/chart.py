@@ -53,6 +53,28 @@ OWN_LABELS = {names.PART_OF, "app.kubernetes.io/instance"}
 LABELS = '    {{- include "stitch.labels" (dict "root" . "component" "%s") | nindent 4 }}'
 
 
+OWN_MODE, THEIR_KEY = 'eq .Values.certificates.mode "self"', ".Values.signer.existingSecret"
+TRUST = {
+    "self": ("self", "", f"and ({OWN_MODE}) (not {THEIR_KEY})"),
+    "self-signing": ("self", "xsigningx", f"and ({OWN_MODE}) {THEIR_KEY}"),
+    "existing": ("existing", "", f"and (not ({OWN_MODE})) (not {THEIR_KEY})"),
+    "existing-signing": ("existing", "xsigningx", f"and (not ({OWN_MODE})) {THEIR_KEY}"),
+}
+"""What the reconciler makes and reads: mode, the signing key's Secret, and when that is so."""
+
+
+def trust_release(mode: str, signing: str) -> Release:
+    """Whose Secrets have their own names but those that somebody else may bring."""
+    theirs = {"webhook": "xwebhooktlsx", "gateway": "xgatewaytlsx", "store": "xstoretlsx"}
+    certificates = {"mode": mode, **(theirs if mode == "existing" else {})}
+    document = {
+        **msgspec.to_builtins(placeholder_release()),
+        "certificates": certificates,
+        "secrets": {"signing": signing},
+    }
+    return msgspec.convert(document, Release)
+
+
 def placeholder_release() -> Release:
     """A release whose names are placeholders."""
     document = {
@@ -87,6 +109,11 @@ def files() -> dict[Path, str]:
     for component, own in roles.items():
         objects = [*own, *bindings(own, f"xreleasex-{component}")]
         found[made / f"{component}-roles.yaml"] = template(objects, component)
+    for name, (mode, signing, condition) in TRUST.items():
+        own = webhook.trust_roles(trust_release(mode, signing))
+        objects = [*own, *bindings(own, "xreleasex-reconciler")]
+        text = template(objects, "reconciler")
+        found[made / f"trust-{name}.yaml"] = f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"
     for definition in (webhook.policy_definition(), reconciler.job_definition()):
         name = definition["spec"]["names"]["singular"]
         found[CRDS / "templates" / f"{name}.yaml"] = dumped(definition)

@@ -26,18 +26,29 @@ TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """`host` is host:port of the server, `ca` the file of the authority that is trusted, and
-    `token_file` the file of the token, read at each call: projected tokens are replaced."""
+    `token_file` the file of the token. Both are read anew when they change: tokens and authorities
+    are replaced while a worker runs."""
 
     protocol = "stitch"
 
     def __init__(self, host: str, ca: str, token_file: str, **named: Any) -> None:
         super().__init__(**named)
-        context = ssl.create_default_context(cafile=ca)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
         logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each call
         self._token = Path(token_file)
-        self._client = httpx.Client(
-            base_url=f"https://{host}/v1/",
+        self._place, self._ca = f"https://{host}/v1/", Path(ca)
+        self._trusted = self._written()
+        self._client = self._connected()
+
+    def _written(self) -> tuple[int, int]:
+        """Changes when the authority's file does: a volume of a ConfigMap swaps whole folders."""
+        found = self._ca.stat()
+        return found.st_ino, found.st_mtime_ns
+
+    def _connected(self) -> httpx.Client:
+        context = ssl.create_default_context(cafile=self._ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return httpx.Client(
+            base_url=self._place,
             transport=httpx.HTTPTransport(verify=context, retries=RETRIES),
             timeout=httpx.Timeout(SECONDS, connect=CONNECT_SECONDS),
             trust_env=False,
@@ -98,6 +109,9 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         token = self._token.read_text(encoding="ascii").strip()
         if not TOKEN.fullmatch(token):  # httpx would quote it, into logs
             raise ValueError(f"{self._token} holds no token")
+        if (written := self._written()) != self._trusted:
+            # calls under way in other threads end on the old client, which is dropped after them
+            self._trusted, self._client = written, self._connected()
         answer = self._client.request(
             method,
             f"{kind}/{quote(path.strip('/'))}",

@@ -63,6 +63,7 @@ def test_roles_are_the_codes_and_there_are_no_others(combination: str) -> None:
     found = charts.of(combination)
     release = release_of(found)
     made = [*webhook.roles(release), *gateway.roles(release), *reconciler.roles(release)]
+    made += webhook.trust_roles(release)
     if any(one["metadata"]["name"] == "stitch-store" for one in found if one["kind"] == "Service"):
         made += store.roles(release)
     rendered = {

@@ -16,7 +16,7 @@ from pathlib import Path
 from kubernetes import client, config
 from kubernetes.config import ConfigException
 
-from stitch_operator.reconciler import health
+from stitch_operator.reconciler import health, trust
 from stitch_operator.reconciler.cluster import Watches
 from stitch_operator.reconciler.gateway import Access, Poll
 from stitch_operator.reconciler.loop import LOG, Loop
@@ -47,7 +47,8 @@ def _run(given: argparse.Namespace) -> int:
             config.load_incluster_config()
         else:
             config.load_kube_config(str(given.kubeconfig))
-    loop = connected(release, client.ApiClient())
+    loop_api = client.ApiClient()
+    loop = connected(release, loop_api)
     access = Access(given.gateway or release.gateway_url, given.ca, given.token_file)
     poll = Poll(access, loop.rows, loop.metrics.gateway_failures.inc)
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
@@ -60,6 +61,9 @@ def _run(given: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     LOG.info("reconciler of release %s/%s", release.namespace, release.name)
+    threading.Thread(
+        target=trust.keep, args=(loop_api, release, stop), name="trust", daemon=True
+    ).start()
     loop.watches.start()
     poll.start()
     loop.run(stop)

@@ -118,21 +118,18 @@ class Release(
 
     @property
     def made_secrets(self) -> list[str]:
-        """Those that the reconciler makes, and replaces."""
-        by_us = self.certificates.mode == "self"
-        made = [self.authority_secret, self.webhook_tls, self.gateway_tls] if by_us else []
-        named = {
-            self.signing_secret: self.secrets.signing,
-            self.kernel_key_secret: self.secrets.kernel_key,
-            self.broker_secret: self.secrets.broker,
-        }
-        return [*made, *(name for name, given in named.items() if not given)]
+        """Names that the reconciler may make Secrets under, all the release's own; of what somebody
+        else brings there is none."""
+        servers = [self.webhook_tls, self.gateway_tls, self.store_tls]
+        made = [self.authority_secret, *servers] if self.certificates.mode == "self" else []
+        signing = [] if self.secrets.signing else [self.signing_secret]
+        return [*made, *signing, f"{self.name}-kernel-key", f"{self.name}-broker"]
 
     @property
     def read_secrets(self) -> list[str]:
         """Somebody's own that the reconciler reads, to know whom to trust."""
         theirs = self.certificates.mode == "existing"
-        found = [self.webhook_tls, self.gateway_tls] if theirs else []
+        found = [self.webhook_tls, self.gateway_tls, self.store_tls] if theirs else []
         return [*found, self.secrets.signing] if self.secrets.signing else found
 
     @property

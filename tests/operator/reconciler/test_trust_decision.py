@@ -14,7 +14,7 @@ from tests.operator.reconciler.world import START, TIMES, World
 from tests.operator.webhook import support
 
 HOUR = 3600.0
-SERVERS = (Role.WEBHOOK, Role.GATEWAY)
+SERVERS = (Role.WEBHOOK, Role.GATEWAY, Role.STORE)
 
 
 @pytest.fixture
