@@ -191,8 +191,8 @@ def roles(release: Release) -> list[Object]:
         {"apiGroups": [""], "resources": ["namespaces", "limitranges"], "verbs": verbs},
         {"apiGroups": ["batch"], "resources": [CronJob.resource], "verbs": verbs},
     ]
-    one = {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs,
-           "resourceNames": [breakers_name(release.name)]}  # fmt: skip
+    held = [breakers_name(release.name), names.trust_name(release.name)]
+    one = {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs, "resourceNames": held}
     name, labels = f"{release.name}-webhook", _labels(release)
     api = "rbac.authorization.k8s.io/v1"
     return [
