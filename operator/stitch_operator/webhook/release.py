@@ -18,6 +18,7 @@ from msgspec import Meta
 from stitch_operator.webhook import quantity
 
 Text = Annotated[str, Meta(min_length=1)]
+Host = Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:*-]+$")]
 
 
 class Certificates(
@@ -30,7 +31,7 @@ class Certificates(
     mode: Literal["self", "existing"] = "self"
     webhook: str = ""
     gateway: str = ""
-    webhook_names: list[str] = []
+    webhook_names: list[Host] = []
 
 
 class Secrets(
@@ -107,6 +108,25 @@ class Release(
     @property
     def broker_secret(self) -> str:
         return self.secrets.broker or f"{self.name}-broker"
+
+    @property
+    def made_secrets(self) -> list[str]:
+        """Those that the reconciler makes, and replaces."""
+        by_us = self.certificates.mode == "self"
+        made = [self.authority_secret, self.webhook_tls, self.gateway_tls] if by_us else []
+        named = {
+            self.signing_secret: self.secrets.signing,
+            self.kernel_key_secret: self.secrets.kernel_key,
+            self.broker_secret: self.secrets.broker,
+        }
+        return [*made, *(name for name, given in named.items() if not given)]
+
+    @property
+    def read_secrets(self) -> list[str]:
+        """Somebody's own that the reconciler reads, to know whom to trust."""
+        theirs = self.certificates.mode == "existing"
+        found = [self.webhook_tls, self.gateway_tls] if theirs else []
+        return [*found, self.secrets.signing] if self.secrets.signing else found
 
     @property
     def wanted(self) -> dict[str, Fraction]:
