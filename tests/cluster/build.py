@@ -8,6 +8,7 @@ for the whole build, so tests can wait for a build that runs beside them.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tests.cluster import places
-from tests.cluster.parts import Level, Part, missing
+from tests.cluster.parts import Level, Part, Release, missing
 
 AT_ONCE = "2"
 """Packages that Go compiles side by side: more take more memory than a small machine has."""
@@ -88,8 +89,21 @@ def _build(part: Part) -> None:
     )
     if done.returncode:
         raise BuildError(f"{part.name} was not built: {_last_lines(done.stderr)}")
+    for pattern in part.release.objects:
+        part.release.kept.mkdir(exist_ok=True)
+        for file in sorted(_module(part.release).glob(pattern)):
+            shutil.copy(file, part.release.kept)
     output.replace(part.built)
     shutil.rmtree(folder)
+
+
+def _module(release: Release) -> Path:
+    """The folder of its sources in Go's cache, where building it has put them."""
+    version = f"{release.module}@v{release.version}"
+    done = subprocess.run(
+        ["go", "mod", "download", "-json", version], capture_output=True, text=True, check=True
+    )
+    return Path(json.loads(done.stdout)["Dir"])
 
 
 def _last_lines(text: str) -> str:

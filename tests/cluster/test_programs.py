@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from tests.cluster import build, parts, places
-from tests.cluster.parts import ETCD, KUBERNETES, PARTS, Level, Part, Release
+from tests.cluster.parts import ETCD, JOBSET, KUBERNETES, KUEUE, PARTS, Level, Part, Release
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = Console(quiet=True)
@@ -113,7 +113,8 @@ def test_nothing_is_waited_for_where_nothing_is_missing(hello: Part) -> None:
 
 
 def test_modules_hold_the_versions_that_are_named() -> None:
-    for release, module in ((KUBERNETES, "k8s.io/kubernetes"), (ETCD, "go.etcd.io/etcd/server/v3")):
+    named = {KUBERNETES: "k8s.io/kubernetes", ETCD: "go.etcd.io/etcd/server/v3"}
+    for release, module in {**named, JOBSET: JOBSET.module, KUEUE: KUEUE.module}.items():
         text = (release.source / "go.mod").read_text()
         assert re.findall(rf"^(?:require |\t){module} v(\S+)(?: // indirect)?$", text, re.M) == [
             release.version
@@ -128,5 +129,7 @@ def test_the_version_that_programs_tell_is_their_own() -> None:
     assert bumped.built != PARTS[0].built
 
 
-def test_a_node_has_a_control_plane_too() -> None:
-    assert set(parts.parts(Level.API)) < set(parts.parts(Level.NODE)) == set(PARTS)
+def test_every_level_has_a_control_plane() -> None:
+    plane, node, controllers = (set(parts.parts(level)) for level in Level)
+    assert plane == node & controllers and node | controllers == set(PARTS)
+    assert plane < node and plane < controllers

@@ -12,7 +12,6 @@ import os
 import re
 import socket
 import sqlite3
-import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from kubernetes import client, config
 from kubernetes.config import ConfigException
 from prometheus_client import start_http_server
 
+from stitch_operator.certificates import Certificates
 from stitch_operator.gateway import tls
 from stitch_operator.gateway.app import application
 from stitch_operator.gateway.blocking import LOG
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> int:
     certificate = f"--certificate {given.certificate} or --certificate-key {given.certificate_key}"
     with needed(certificate, "PEM files of a certificate and its key, readable for this user"):
-        context = tls.context(given.certificate, given.certificate_key)
+        tls.context(given.certificate, given.certificate_key)
     authenticator = Cached(_authenticator(given.token_file, given.devices, given.kubeconfig))
     store = starting.store(given.store)
     broker = starting.broker(given.broker or broker_url(os.environ))
@@ -64,6 +64,8 @@ def _run(given: argparse.Namespace) -> int:
     metrics = Metrics(
         lambda: Durable(ledger.totals(), ledger.spent(), ledger.counts()), __version__
     )
+    certificates = Certificates(given.certificate, given.certificate_key, metrics.certificate)
+    certificates.look()
     service = Service(
         Parts(
             store=store,
@@ -83,11 +85,12 @@ def _run(given: argparse.Namespace) -> int:
     with needed(free, starting.FREE, OverflowError):
         start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(service, listening, context))
+        runner.run(_serve(service, listening, certificates))
     return 0
 
 
-async def _serve(service: Service, listening: socket.socket, context: ssl.SSLContext) -> None:
+async def _serve(service: Service, listening: socket.socket, certificates: Certificates) -> None:
+    """Serves until a signal, with the certificate that the files hold at each handshake."""
     settings = uvicorn.Config(
         application(service),
         http="h11",
@@ -98,11 +101,14 @@ async def _serve(service: Service, listening: socket.socket, context: ssl.SSLCon
         proxy_headers=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         h11_max_incomplete_event_size=HEADER_BYTES,
-        ssl_context_factory=lambda _config, _default: context,
+        ssl_context_factory=lambda _config, _default: certificates.context,
     )
-    server = uvicorn.Server(settings)
+    watching = asyncio.create_task(certificates.watch())
     LOG.info("gateway on https://%s:%d", *listening.getsockname()[:2])
-    await server.serve([listening])
+    try:
+        await uvicorn.Server(settings).serve([listening])
+    finally:
+        watching.cancel()
 
 
 def _authenticator(

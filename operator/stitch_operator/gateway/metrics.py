@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from stitch_operator import certificates
 from stitch_operator.gateway.problems import Problem
 from stitchcore.errors import Reason
 
@@ -144,6 +145,7 @@ class Metrics:
             ["what"],
             **made,
         )
+        self.certificate = certificates.Metrics("gateway", self.registry)
         build = Gauge("stitch_build_info", "1, labelled with the version", ["version"], **made)
         build.labels(version).set(1)
 

@@ -44,7 +44,7 @@ FORGET_SECONDS = 600.0
 ROW_SECONDS = 86400.0
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0
 Key = tuple[str, str]
-Failures = (ApiException, HTTPError, OSError)
+FAILURES = (ApiException, HTTPError, OSError)
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Loop:
         for uid in batch:
             top = self.family.top(uid)
             if top is not None and top.reference.uid not in tasks:
-                task = self._look(top, now)
+                task = self._try_to_look(top, now)
                 if task is not None:
                     tasks[top.reference.uid] = task
         self._write(list(tasks.values()))
@@ -190,6 +190,15 @@ class Loop:
                 self._dirty |= set(self._changes.get_nowait()())
         except queue.Empty:
             return
+
+    def _try_to_look(self, top: Top, now: float) -> Task | None:
+        """A job that nobody can make sense of must not be the end of all others."""
+        try:
+            return self._look(top, now)
+        except Exception:
+            LOG.exception("%s/%s", top.namespace, top.reference.name)
+            self._later.failed(top.reference.uid, now)
+            return None
 
     def _look(self, top: Top, now: float) -> Task | None:
         """What is to be written of a job; None where all is as it should be."""
@@ -251,8 +260,8 @@ class Loop:
                 return True
             self._written.pop(task.key, None)  # somebody has deleted it meanwhile
             return False
-        except Failures as error:
-            LOG.warning("%s/%s: %s", namespace, name, _line(error))
+        except FAILURES as error:
+            LOG.warning("%s/%s: %s", namespace, name, line_of(error))
             return False
 
     def _step_breakers(self, now: float) -> None:
@@ -275,8 +284,8 @@ class Loop:
     def _guard(self, function: Callable[[float], None], now: float) -> None:
         try:
             function(now)
-        except Failures as error:
-            LOG.warning("breakers: %s", _line(error))
+        except FAILURES as error:
+            LOG.warning("breakers: %s", line_of(error))
 
     def phases(self) -> Mapping[str, int]:
         """StitchedJobs by phase, as they are there."""
@@ -298,6 +307,7 @@ def _without_figures(status: Status) -> tuple[object, ...]:
     return (*kept, graphs, status.speedup is None)
 
 
-def _line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
+    """What an API server, or the way to it, has said."""
     said = getattr(error, "body", None) or error
     return f"{type(error).__name__}: {' '.join(str(said).split())[:300]}"

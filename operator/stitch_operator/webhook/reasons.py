@@ -74,7 +74,7 @@ class Reason(Enum):
         "rename what is called stitchcore-...",
     )
     NOT_READY = Remedy(
-        "the webhook has not read the policies yet",
+        "the webhook has not read the policies, or whom pods trust, yet",
         "create the pod again later",
     )
     PATH_CONFLICT = Remedy(
