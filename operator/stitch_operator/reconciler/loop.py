@@ -18,15 +18,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from kubernetes.client.exceptions import ApiException
+from msgspec.structs import replace
 from urllib3.exceptions import HTTPError
 
-from stitch_operator.gateway.limits import Buckets, Rate
 from stitch_operator.reconciler import breakers, conditions
 from stitch_operator.reconciler import status as statuses
 from stitch_operator.reconciler.breakers import Line, Seen
 from stitch_operator.reconciler.cluster import Existing, Watches
 from stitch_operator.reconciler.family import Family, Top
 from stitch_operator.reconciler.metrics import Metrics
+from stitch_operator.reconciler.pace import Pace
 from stitch_operator.reconciler.pods import Namespace, Pod, Workload
 from stitch_operator.reconciler.records import Condition, Status, name_of
 from stitch_operator.reconciler.writer import Writer
@@ -34,7 +35,7 @@ from stitch_operator.reports import Workload as Row
 from stitch_operator.webhook.cluster import IMAGES, WORKLOADS
 
 LOG = logging.getLogger("stitch.reconciler")
-EVENTS, FIGURES = Rate(25, 250), Rate(20, 100)
+EVENTS, FIGURES = (25.0, 250.0), (20.0, 100.0)
 """Events, and writes that bring nothing but new figures: a second, and at once."""
 BATCH = 500
 WRITERS = 8
@@ -94,7 +95,7 @@ class Loop:
         self._written: dict[Key, Status] = {}
         self._later = Queue()
         self._dirty: set[str] = set()
-        self._events, self._figures = Buckets(EVENTS), Buckets(FIGURES)
+        self._events, self._figures = Pace(*EVENTS), Pace(*FIGURES)
         self._lines: dict[Line, float] | None = None
         self._breakers_due = self._forget_due = 0.0
         self._read: float | None = None
@@ -170,7 +171,10 @@ class Loop:
         tasks: dict[str, Task] = {}
         for uid in batch:
             top = self.family.top(uid)
-            if top is not None and top.reference.uid not in tasks:
+            if top is None:
+                self._events.forget(uid)
+                self._figures.forget(uid)
+            elif top.reference.uid not in tasks:
                 task = self._try_to_look(top, now)
                 if task is not None:
                     tasks[top.reference.uid] = task
@@ -217,22 +221,27 @@ class Loop:
                 self._later.at(max(due, now) + IDLE_SECONDS, top.reference.uid)
         if made == before:
             return None
-        told = before.conditions if before is not None else []
-        tell = conditions.to_tell(told, made.conditions)
-        wait = self._wait(before, made, len(tell))
-        if wait:
-            self._later.at(now + wait, top.reference.uid)
+        made, tell = self._at_its_turn(top.reference.uid, before, made, now)
+        if made == before:
             return None
         return Task(top, existing is not None or key in self._written, before, made, tell)
 
-    def _wait(self, before: Status | None, after: Status, events: int) -> float:
-        """Seconds until it may be written."""
-        now = time.monotonic()
-        if events:
-            return self._events.take("", events, now)
-        if before is not None and _without_figures(before) == _without_figures(after):
-            return self._figures.take("", 1, now)
-        return 0.0
+    def _at_its_turn(
+        self, uid: str, before: Status | None, made: Status, now: float
+    ) -> tuple[Status, list[Condition]]:
+        """What may be written by now, and told. A status does not wait for its Events: conditions
+        come with them, later. New figures alone wait for their turn."""
+        told = before.conditions if before is not None else []
+        tell = conditions.to_tell(told, made.conditions)
+        if tell and (wait := self._events.wait(uid, len(tell), now)):
+            self._later.at(now + wait, uid)
+            made, tell = replace(made, conditions=told), []
+        if before is None or made == before or _without_figures(before) != _without_figures(made):
+            return made, tell
+        if wait := self._figures.wait(uid, 1, now):
+            self._later.at(now + wait, uid)
+            return before, []
+        return made, tell
 
     # What goes out
 
