@@ -25,6 +25,7 @@ from stitch_operator.gateway import tls
 from stitch_operator.names import AUDIENCE
 from stitch_operator.reconciler import objects
 from stitch_operator.webhook.injection import Situation, decide
+from stitch_operator.webhook.objects import trust_roles
 from stitch_operator.webhook.policy import Namespace
 from stitch_operator.webhook.release import Release
 from tests.cluster.objects import wait_for
@@ -172,22 +173,22 @@ def installed(api: client.ApiClient, kubeconfig: Path, folder: Path) -> Iterator
     core = client.CoreV1Api(api)
     namespace = f"stitch-{time.monotonic_ns() % 10**9}"
     core.create_namespace({"metadata": {"name": namespace}})
-    settings = {**support.RELEASE, "namespace": namespace, "image": IMAGE}
-    release = support.release(namespace=namespace, image=IMAGE)
-    (folder / "release.json").write_text(json.dumps(settings))
+    given = {"namespace": namespace, "image": IMAGE, "certificates": {"mode": "existing"}}
+    release = support.release(**given)
+    (folder / "release.json").write_text(json.dumps({**support.RELEASE, **given}))
     tls.make(folder, ["localhost", "127.0.0.1"])
     (folder / "store").mkdir()
     (folder / "api-ca.pem").write_bytes(Path(api.configuration.ssl_ca_cert).read_bytes())
     (folder / "admin.conf").write_bytes(kubeconfig.read_bytes())
-    made = [
-        *objects.roles(release),
-        {"kind": "ServiceAccount", "metadata": {"name": ACCOUNT}},
-        *_bindings(release),
-    ]
+    roles = [*objects.roles(release), *trust_roles(release)]
+    account = {"kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
+    made = [*roles, account, *_bindings(release, roles)]
     extensions = client.ApiextensionsV1Api(api)
     definition = objects.job_definition()
     extensions.create_custom_resource_definition(definition)
     _create(api, namespace, made)
+    for server in (release.webhook_tls, release.gateway_tls):
+        core.create_namespaced_secret(namespace, _certificate(server, folder))
     with processes.redis(processes.free_port(), folder) as broker:
         place = Place(api, release, folder, api.configuration.host, broker)
         pod = core.create_namespaced_pod(
@@ -209,14 +210,29 @@ def installed(api: client.ApiClient, kubeconfig: Path, folder: Path) -> Iterator
     core.delete_namespace(namespace)
 
 
-def _bindings(release: Release) -> list[Object]:
+def _certificate(name: str, folder: Path) -> Object:
+    """A Secret of somebody else's, as cert-manager keeps it."""
+    files = {"tls.crt": "gateway.pem", "tls.key": "gateway.key", "ca.crt": "ca.pem"}
+    data = {key: (folder / file).read_text() for key, file in files.items()}
+    return {"metadata": {"name": name}, "type": "kubernetes.io/tls", "stringData": data}
+
+
+def _bindings(release: Release, roles: list[Object]) -> list[Object]:
+    """To the reconciler's account, but for what is for viewers."""
     who = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": release.namespace}
     made = []
-    for kind in ("ClusterRole", "Role"):
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": ACCOUNT}
-        metadata = {"name": ACCOUNT}
+    for role in roles:
+        name, kind = role["metadata"]["name"], role["kind"]
+        if not name.startswith(ACCOUNT):
+            continue
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
         made.append(
-            {"kind": f"{kind}Binding", "metadata": metadata, "roleRef": role, "subjects": [who]}
+            {
+                "kind": f"{kind}Binding",
+                "metadata": {"name": name},
+                "roleRef": reference,
+                "subjects": [who],
+            }
         )
     return made
 
@@ -248,7 +264,7 @@ def injected_template(release: Release, namespace: str) -> Object:
         "metadata": {"name": "x", "annotations": {OPTIMIZE: "true"}},
         "spec": json.loads(json.dumps(TRAINS)),
     }
-    decision = decide(pod, Situation(Namespace(namespace)), release)
+    decision = decide(pod, Situation(Namespace(namespace), support.TRUST), release)
     made = jsonpatch.JsonPatch(list(decision.operations)).apply(pod)
     metadata = {"annotations": made["metadata"]["annotations"]}
     metadata["annotations"].pop("stitchcore.io/workload")

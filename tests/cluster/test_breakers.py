@@ -26,15 +26,13 @@ SKIPPED, INJECTED = "stitchcore.io/skipped", "stitchcore.io/injected"
 
 
 @pytest.fixture(scope="module")
-def webhook(
-    api: client.ApiClient, place: Place, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    """Of this release, served by this process."""
-    folder = tmp_path_factory.mktemp("webhook")
-    release = place.release
+def webhook(api: client.ApiClient, place: Place) -> Iterator[None]:
+    """Of this release, served by this process; whom pods trust is written by the reconciler."""
+    folder, release = place.folder, place.release
     known = Cluster(api, release.name, release.namespace, lambda resource: None)
     admission = client.AdmissionregistrationV1Api(api)
-    with serving.serve(folder, known, namespace=release.namespace, image=IMAGE) as served:
+    changed = {"namespace": release.namespace, "image": IMAGE}
+    with serving.serve(folder, known, certified=False, **changed) as served, place.reconciler():
         authority = base64.b64encode((folder / "ca.pem").read_bytes()).decode()
         known.start()
         wait_for(known.ready, 20, "policies are known")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -190,13 +190,38 @@ def test_a_stranger_can_read_no_stitched_job(
     account = place.kubeconfig("default", "default")
     custom = client.CustomObjectsApi(client_of(account))
     where = ("stitchcore.io", "v1alpha1", namespace, "stitchedjobs")
-    for call in (
-        lambda: custom.list_namespaced_custom_object(*where),
-        lambda: custom.get_namespaced_custom_object(*where, played.name_of_stitched),
-        lambda: custom.list_cluster_custom_object("stitchcore.io", "v1alpha1", "stitchedjobs"),
-    ):
+    calls: list[tuple[Callable[..., object], tuple[str, ...]]] = [
+        (custom.list_namespaced_custom_object, where),
+        (custom.get_namespaced_custom_object, (*where, played.name_of_stitched)),
+        (custom.list_cluster_custom_object, ("stitchcore.io", "v1alpha1", "stitchedjobs")),
+    ]
+    for call, arguments in calls:
         with pytest.raises(client.ApiException) as caught:
-            call()
+            call(*arguments)
+        assert caught.value.status == 403
+
+
+def test_its_account_may_touch_no_job_and_read_no_secret(place: Place, namespace: str) -> None:
+    """What must fail, tried: a reconciler that was taken over is not the cluster's end."""
+    account = place.kubeconfig(place.release.namespace, reconciling.ACCOUNT)
+    mine = client_of(account)
+    core, batch = client.CoreV1Api(mine), client.BatchV1Api(mine)
+    played = train(place, namespace)
+    [pod] = played.pods
+    name = pod.metadata.name
+    calls: list[tuple[Callable[..., object], tuple[object, ...]]] = [
+        (core.delete_namespaced_pod, (name, namespace)),
+        (core.patch_namespaced_pod, (name, namespace, {"metadata": {"labels": {"a": "b"}}})),
+        (core.create_namespaced_pod, (namespace, {"metadata": {"name": "p"}, "spec": {}})),
+        (batch.patch_namespaced_job, ("train", namespace, {"spec": {"suspend": True}})),
+        (batch.delete_namespaced_job, ("train", namespace)),
+        (core.list_namespaced_secret, (namespace,)),
+        (core.list_namespaced_config_map, (namespace,)),
+        (core.patch_namespace, (namespace, {"metadata": {"labels": {"a": "b"}}})),
+    ]
+    for call, arguments in calls:
+        with pytest.raises(client.ApiException) as caught:
+            call(*arguments)
         assert caught.value.status == 403
 
 

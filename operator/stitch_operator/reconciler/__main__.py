@@ -19,7 +19,7 @@ from kubernetes.config import ConfigException
 from stitch_operator.reconciler import health, trust
 from stitch_operator.reconciler.cluster import Watches
 from stitch_operator.reconciler.gateway import Access, Poll
-from stitch_operator.reconciler.loop import LOG, Loop
+from stitch_operator.reconciler.loop import FAILURES, LOG, Loop, line_of
 from stitch_operator.reconciler.metrics import Metrics
 from stitch_operator.reconciler.writer import Writer
 from stitch_operator.webhook import release as releases
@@ -29,6 +29,7 @@ from stitchcore.starting import needed
 
 STILL_SECONDS = 300.0
 """A loop that stands still for so long is to be started again."""
+TRUST_RETRY_SECONDS = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,8 +48,8 @@ def _run(given: argparse.Namespace) -> int:
             config.load_incluster_config()
         else:
             config.load_kube_config(str(given.kubeconfig))
-    loop_api = client.ApiClient()
-    loop = connected(release, loop_api)
+    api = client.ApiClient()
+    loop = connected(release, api)
     access = Access(given.gateway or release.gateway_url, given.ca, given.token_file)
     poll = Poll(access, loop.rows, loop.metrics.gateway_failures.inc)
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
@@ -62,12 +63,23 @@ def _run(given: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: stop.set())
     LOG.info("reconciler of release %s/%s", release.namespace, release.name)
     threading.Thread(
-        target=trust.keep, args=(loop_api, release, stop), name="trust", daemon=True
+        target=keep_trust, args=(api, release, stop), name="trust", daemon=True
     ).start()
     loop.watches.start()
     poll.start()
     loop.run(stop)
     return 0
+
+
+def keep_trust(api: client.ApiClient, release: Release, stop: threading.Event) -> None:
+    """Certificates and keys, until `stop`: apart from the loop, so that neither waits."""
+    while not stop.is_set():
+        try:
+            wait = trust.step(api, release, time.time())
+        except FAILURES as error:
+            LOG.warning("trust: %s", line_of(error))
+            wait = TRUST_RETRY_SECONDS
+        stop.wait(wait)
 
 
 def connected(release: Release, api: client.ApiClient) -> Loop:

@@ -18,15 +18,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from kubernetes.client.exceptions import ApiException
+from msgspec.structs import replace
 from urllib3.exceptions import HTTPError
 
-from stitch_operator.gateway.limits import Buckets, Rate
 from stitch_operator.reconciler import breakers, conditions
 from stitch_operator.reconciler import status as statuses
 from stitch_operator.reconciler.breakers import Line, Seen
 from stitch_operator.reconciler.cluster import Existing, Watches
 from stitch_operator.reconciler.family import Family, Top
 from stitch_operator.reconciler.metrics import Metrics
+from stitch_operator.reconciler.pace import Pace
 from stitch_operator.reconciler.pods import Namespace, Pod, Workload
 from stitch_operator.reconciler.records import Condition, Status, name_of
 from stitch_operator.reconciler.writer import Writer
@@ -34,7 +35,7 @@ from stitch_operator.reports import Workload as Row
 from stitch_operator.webhook.cluster import IMAGES, WORKLOADS
 
 LOG = logging.getLogger("stitch.reconciler")
-EVENTS, FIGURES = Rate(25, 250), Rate(20, 100)
+EVENTS, FIGURES = (25.0, 250.0), (20.0, 100.0)
 """Events, and writes that bring nothing but new figures: a second, and at once."""
 BATCH = 500
 WRITERS = 8
@@ -44,7 +45,7 @@ FORGET_SECONDS = 600.0
 ROW_SECONDS = 86400.0
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0
 Key = tuple[str, str]
-Failures = (ApiException, HTTPError, OSError)
+FAILURES = (ApiException, HTTPError, OSError)
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Loop:
         self._written: dict[Key, Status] = {}
         self._later = Queue()
         self._dirty: set[str] = set()
-        self._events, self._figures = Buckets(EVENTS), Buckets(FIGURES)
+        self._events, self._figures = Pace(*EVENTS), Pace(*FIGURES)
         self._lines: dict[Line, float] | None = None
         self._breakers_due = self._forget_due = 0.0
         self._read: float | None = None
@@ -170,8 +171,11 @@ class Loop:
         tasks: dict[str, Task] = {}
         for uid in batch:
             top = self.family.top(uid)
-            if top is not None and top.reference.uid not in tasks:
-                task = self._look(top, now)
+            if top is None:
+                self._events.forget(uid)
+                self._figures.forget(uid)
+            elif top.reference.uid not in tasks:
+                task = self._try_to_look(top, now)
                 if task is not None:
                     tasks[top.reference.uid] = task
         self._write(list(tasks.values()))
@@ -191,6 +195,15 @@ class Loop:
         except queue.Empty:
             return
 
+    def _try_to_look(self, top: Top, now: float) -> Task | None:
+        """A job that nobody can make sense of must not be the end of all others."""
+        try:
+            return self._look(top, now)
+        except Exception:
+            LOG.exception("%s/%s", top.namespace, top.reference.name)
+            self._later.failed(top.reference.uid, now)
+            return None
+
     def _look(self, top: Top, now: float) -> Task | None:
         """What is to be written of a job; None where all is as it should be."""
         key = (top.namespace, name_of(top.reference))
@@ -208,22 +221,27 @@ class Loop:
                 self._later.at(max(due, now) + IDLE_SECONDS, top.reference.uid)
         if made == before:
             return None
-        told = before.conditions if before is not None else []
-        tell = conditions.to_tell(told, made.conditions)
-        wait = self._wait(before, made, len(tell))
-        if wait:
-            self._later.at(now + wait, top.reference.uid)
+        made, tell = self._at_its_turn(top.reference.uid, before, made, now)
+        if made == before:
             return None
         return Task(top, existing is not None or key in self._written, before, made, tell)
 
-    def _wait(self, before: Status | None, after: Status, events: int) -> float:
-        """Seconds until it may be written."""
-        now = time.monotonic()
-        if events:
-            return self._events.take("", events, now)
-        if before is not None and _without_figures(before) == _without_figures(after):
-            return self._figures.take("", 1, now)
-        return 0.0
+    def _at_its_turn(
+        self, uid: str, before: Status | None, made: Status, now: float
+    ) -> tuple[Status, list[Condition]]:
+        """What may be written by now, and told. A status does not wait for its Events: conditions
+        come with them, later. New figures alone wait for their turn."""
+        told = before.conditions if before is not None else []
+        tell = conditions.to_tell(told, made.conditions)
+        if tell and (wait := self._events.wait(uid, len(tell), now)):
+            self._later.at(now + wait, uid)
+            made, tell = replace(made, conditions=told), []
+        if before is None or made == before or _without_figures(before) != _without_figures(made):
+            return made, tell
+        if wait := self._figures.wait(uid, 1, now):
+            self._later.at(now + wait, uid)
+            return before, []
+        return made, tell
 
     # What goes out
 
@@ -251,8 +269,8 @@ class Loop:
                 return True
             self._written.pop(task.key, None)  # somebody has deleted it meanwhile
             return False
-        except Failures as error:
-            LOG.warning("%s/%s: %s", namespace, name, _line(error))
+        except FAILURES as error:
+            LOG.warning("%s/%s: %s", namespace, name, line_of(error))
             return False
 
     def _step_breakers(self, now: float) -> None:
@@ -275,8 +293,8 @@ class Loop:
     def _guard(self, function: Callable[[float], None], now: float) -> None:
         try:
             function(now)
-        except Failures as error:
-            LOG.warning("breakers: %s", _line(error))
+        except FAILURES as error:
+            LOG.warning("breakers: %s", line_of(error))
 
     def phases(self) -> Mapping[str, int]:
         """StitchedJobs by phase, as they are there."""
@@ -298,6 +316,7 @@ def _without_figures(status: Status) -> tuple[object, ...]:
     return (*kept, graphs, status.speedup is None)
 
 
-def _line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
+    """What an API server, or the way to it, has said."""
     said = getattr(error, "body", None) or error
     return f"{type(error).__name__}: {' '.join(str(said).split())[:300]}"

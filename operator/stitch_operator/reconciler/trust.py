@@ -9,15 +9,12 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
-from urllib3.exceptions import HTTPError
 
 from stitch_operator import names
 from stitch_operator.reconciler.decision import decide
@@ -28,7 +25,6 @@ from stitch_operator.webhook.release import Release
 LOG = logging.getLogger("stitch.reconciler")
 LOOK_SECONDS = 10.0
 PROBLEM_SECONDS = 60.0
-FAILED_SECONDS = 2.0
 STEPS = 5
 """From nothing to everything; more in one go would be a quarrel with somebody."""
 CALL_SECONDS = 10.0
@@ -56,17 +52,6 @@ def step(api: client.ApiClient, release: Release, now: float, times: Times | Non
         for write in writes:
             objects.write(write, seen)
     return LOOK_SECONDS
-
-
-def keep(api: client.ApiClient, release: Release, stop: threading.Event) -> None:
-    """Step by step until `stop`; what fails is tried again."""
-    while not stop.is_set():
-        pause = FAILED_SECONDS
-        try:
-            pause = step(api, release, time.time())
-        except (ApiException, HTTPError, OSError) as error:
-            LOG.warning("trust: %s: %s", type(error).__name__, str(error)[:200])
-        stop.wait(pause)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from stitch_operator.reconciler.breakers import Lines, Refusal
 from stitch_operator.reconciler.cluster import Existing
 from stitch_operator.reconciler.loop import Loop
 from stitch_operator.reconciler.metrics import Metrics
+from stitch_operator.reconciler.pace import Pace
 from stitch_operator.reconciler.pods import Workload
 from stitch_operator.reconciler.records import Condition, Spec, Status, StitchedJob, name_of
 from tests.operator.reconciler.strategies import NOW, graph, pod, row, swapped
@@ -210,7 +211,7 @@ def test_a_stitched_job_that_somebody_deletes_comes_back() -> None:
 
 
 def test_figures_alone_are_written_at_a_measured_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "FIGURES", loops.Rate(0.001, 1))
+    monkeypatch.setattr(loops, "FIGURES", (0.001, 1.0))
     loop, api, _ = made()
     for one in (JOB, pod()):
         loop.put(None, one)
@@ -223,6 +224,36 @@ def test_figures_alone_are_written_at_a_measured_pace(monkeypatch: pytest.Monkey
     loop.rows([row(0, swapped(swap="rolled-back", reason="slower"), saved=20.0)], NOW)
     turns(loop)
     assert (status_of(api).phase, status_of(api).cpu_core_seconds_saved) == ("RolledBack", 20.0)
+
+
+def test_a_status_does_not_wait_for_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "EVENTS", (0.1, 1.0))
+    loop, api, clock = made()
+    for one in (JOB, pod()):
+        loop.put(None, one)
+    turns(loop)
+    assert api.events == ["Injected"]
+    loop.rows([row(0, graph())], NOW)
+    turns(loop)
+    assert status_of(api).phase == "Compiling" and api.events == ["Injected"]
+    assert [one.type for one in status_of(api).conditions] == ["Injected"]
+    written = len(api.written)
+    turns(loop)
+    assert len(api.written) == written
+    clock.now += 10
+    turns(loop)
+    assert api.events == ["Injected", "Compiling"]
+    assert [one.type for one in status_of(api).conditions] == ["Injected", "Compiling"]
+
+
+def test_each_waits_for_one_turn() -> None:
+    pace = Pace(10.0, 5.0)
+    waits = {f"job-{n}": pace.wait(f"job-{n}", 1, NOW) for n in range(25)}
+    assert sum(wait == 0 for wait in waits.values()) == 5
+    assert max(waits.values()) == pytest.approx(2.0)
+    assert all(pace.wait(who, 1, NOW) == wait for who, wait in waits.items() if wait)
+    assert all(pace.wait(who, 1, NOW + 2) == 0 for who, wait in waits.items() if wait)
+    assert not pace._turns
 
 
 def test_breakers_survive_a_restart() -> None:
