@@ -33,18 +33,24 @@ def webhook(api: client.ApiClient, tmp_path_factory: pytest.TempPathFactory) -> 
     extensions = client.ApiextensionsV1Api(api)
     admission = client.AdmissionregistrationV1Api(api)
     definition = objects.policy_definition()
+    core = client.CoreV1Api(api)
+    core.create_namespace({"metadata": {"name": "stitch"}})
+    data = {"ca.pem": support.TRUST.authorities, "public-keys": support.TRUST.public_keys[0]}
+    trust = {"metadata": {"name": "stitch-trust"}, "data": data}
+    core.create_namespaced_config_map("stitch", trust)
     with serving.serve(folder, known) as served:
         authority = base64.b64encode((folder / "ca.pem").read_bytes()).decode()
         hooks = objects.configuration(support.release(), served.url, authority)
         extensions.create_custom_resource_definition(definition)
         known.start()
-        wait_for(known.ready, 20, "policies are known")
+        wait_for(lambda: known.ready() and known.trust(), 20, "policies and trust are known")
         admission.create_mutating_webhook_configuration(hooks)
         wait_for(lambda: _asked(api), 20, "the API server asks the webhook")
         yield served
         admission.delete_mutating_webhook_configuration(hooks["metadata"]["name"])
         extensions.delete_custom_resource_definition(definition["metadata"]["name"])
         known.stop()
+        core.delete_namespace("stitch")
 
 
 def _asked(api: client.ApiClient) -> bool:
