@@ -125,7 +125,7 @@ def test_the_store_knows_its_clients_by_their_accounts(combination: str) -> None
         (volume,) = [one for one in client["volumes"] if one["name"] == "store-access"]
         sources = volume["projected"]["sources"]
         assert sources[0]["serviceAccountToken"]["audience"] == names.STORE_AUDIENCE
-        assert sources[1]["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+        assert sources[1]["configMap"]["name"] == names.trust_name("stitch")
 
 
 def test_definitions_are_the_codes_and_outlive_an_uninstall() -> None:

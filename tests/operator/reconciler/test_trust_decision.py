@@ -320,14 +320,15 @@ def test_of_others_nothing_is_made_and_trust_follows() -> None:
         world.put(role, one)
     world.step()
     assert world.hooked() == {shown(world, Role.WEBHOOK)}
-    assert world.trusted() == {shown(world, Role.GATEWAY)} != world.hooked()
+    assert world.trusted() == {shown(world, role) for role in (Role.GATEWAY, Role.STORE)}
+    assert not world.trusted() & world.hooked()
     assert {role: world.held[role] for role in SERVERS} == held
     assert world.decided(world.look()).problems == ()
 
 
 def test_of_others_the_old_one_is_trusted_until_nobody_shows_it() -> None:
     world = World(support.release(certificates={"mode": "existing"}))
-    for role in SERVERS:
+    for role in (Role.WEBHOOK, Role.GATEWAY):
         world.put(role, given("before"))
     world.step()
     old = world.trusted()
