@@ -23,8 +23,6 @@ async def event(service: Service, identity: Identity, said: Event) -> dict[str, 
     if said.type == "timed":
         await service.ledger(service.parts.ledger.timed, identity, said.session, time.time())
         return {"status": "noted"}
-    if not said.key:
-        raise Rejected(Problem.BAD_REQUEST, f"{said.type}: `key` is missing")
     known = await _artifact(service, identity, said.key, said.graph)
     if said.type == "acknowledged":
         return await _acknowledge(service, identity, said)

@@ -117,7 +117,7 @@ def test_a_first_timed_step_needs_no_artifact(running: Running) -> None:
     assert running.post("/v1/jobs/events", said).json()["status"] == "noted"
     assert only(told(running)).stepped
     answer = running.post("/v1/jobs/events", {**said, "type": "swap-ok"})
-    assert (answer.status_code, answer.json()["reason"]) == (400, "bad_request")
+    assert (answer.status_code, answer.json()["reason"]) == (404, "not_found")
 
 
 def test_what_has_not_changed_is_not_told_again(running: Running) -> None:
