@@ -152,13 +152,10 @@ def test_trainer_is_told_through_its_own_seam() -> None:
 def test_what_trainer_fetches_before_training_is_left_alone() -> None:
     kind = ("jobset.x-k8s.io", "JobSet")
     step = "trainer.kubeflow.org/trainjob-ancestor-step"
-    groups = [
-        {
-            "name": name,
-            "template": {"metadata": {"labels": {step: label}}, "spec": {"template": POD}},
-        }
-        for name, label in (("dataset", "dataset-initializer"), ("node", "trainer"))
-    ]
+    groups: list[dict[str, Any]] = []
+    for name, label in (("dataset", "dataset-initializer"), ("node", "trainer")):
+        job = {"metadata": {"labels": {step: label}}, "spec": {"template": copy.deepcopy(POD)}}
+        groups.append({"name": name, "template": job})
     made = {"metadata": {"annotations": dict(ASKED)}, "spec": {"replicatedJobs": groups}}
     dataset, node = stamp(kind, made)["spec"]["replicatedJobs"]
     assert dataset == groups[0]
