@@ -227,7 +227,8 @@ def _keys(given: argparse.Namespace) -> Keys:
     Raises OSError or ValueError."""
     key = sign.load_or_create_key(given.key)
     file = given.also_valid_file
-    also = [*given.also_valid, *(file.read_text(encoding="ascii").split() if file else [])]
+    held = file.read_text(encoding="ascii").split() if file and file.exists() else []
+    also = [*given.also_valid, *held]
     public = tuple(dict.fromkeys([sign.public_hex(key), *also]))
     if len(public) > 2 or not all(KEY.fullmatch(one) for one in public):
         raise ValueError(", ".join(also))
