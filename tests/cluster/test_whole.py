@@ -1,4 +1,4 @@
-"""From `helm install` and `kubectl apply` to `kubectl get stitchedjobs` and Prometheus, all real."""
+"""From `helm install` and `kubectl apply` to `kubectl get stitchedjobs` and Prometheus."""
 
 from __future__ import annotations
 
