@@ -1,0 +1,40 @@
+"""Stand-ins for public images, where no registry is reached: Debian by mmdebstrap under their names.
+
+A Dockerfile's FROM then finds the name in local storage and is built as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+from images.catalogue import Base
+
+MIRROR = "http://deb.debian.org/debian"
+EPOCH = "0"
+PYTHON_PACKAGES = ("python3", "python3-venv")
+AS_PUBLIC = 'ln -s /usr/bin/python3 "$1/usr/local/bin/python"'
+"""Public Python images have it there."""
+
+
+def key(base: Base) -> str:
+    """Changes with the recipe; Debian's own updates are taken when it does."""
+    told = repr((base, MIRROR, PYTHON_PACKAGES, AS_PUBLIC))
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def bootstrap(base: Base, archive: Path) -> None:
+    """Debian's packages as a tar file. Raises CalledProcessError."""
+    packages = (*base.packages, *(PYTHON_PACKAGES if base.python else ()))
+    command = ["mmdebstrap", "--quiet", "--variant=apt", f"--include={','.join(packages)}"]
+    if base.python:
+        command += [f"--customize-hook={AS_PUBLIC}"]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
+    whole = archive.with_suffix(".part.tar")
+    subprocess.run(
+        [*command, base.suite, str(whole), MIRROR],
+        env=environment, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    whole.replace(archive)
