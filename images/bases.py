@@ -1,4 +1,4 @@
-"""Stand-ins for public images, where no registry is reached: Debian by mmdebstrap under their names.
+"""Stand-ins for public images where no registry is reached: Debian under their names.
 
 A Dockerfile's FROM then finds the name in local storage and is built as it is.
 """
@@ -17,11 +17,13 @@ EPOCH = "0"
 PYTHON_PACKAGES = ("python3", "python3-venv")
 AS_PUBLIC = 'ln -s /usr/bin/python3 "$1/usr/local/bin/python"'
 """Public Python images have it there."""
+LEFT_OUT = ("doc", "man", "info", "locale", "groff", "lintian")
+"""Of /usr/share, as Debian's slim images."""
 
 
 def key(base: Base) -> str:
     """Changes with the recipe; Debian's own updates are taken when it does."""
-    told = repr((base, MIRROR, PYTHON_PACKAGES, AS_PUBLIC))
+    told = repr((base, MIRROR, PYTHON_PACKAGES, AS_PUBLIC, LEFT_OUT))
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
@@ -29,6 +31,7 @@ def bootstrap(base: Base, archive: Path) -> None:
     """Debian's packages as a tar file. Raises CalledProcessError."""
     packages = (*base.packages, *(PYTHON_PACKAGES if base.python else ()))
     command = ["mmdebstrap", "--quiet", "--variant=apt", f"--include={','.join(packages)}"]
+    command += [f"--dpkgopt=path-exclude=/usr/share/{one}/*" for one in LEFT_OUT]
     if base.python:
         command += [f"--customize-hook={AS_PUBLIC}"]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}

@@ -1,32 +1,32 @@
 """Builds images with buildah, each once per content, into archives that a node can be given.
 
 Everything lies in one folder outside the checkout: storage, layers, stand-ins, archives. What this
-machine needs to reach PyPI (certificates, an index, a proxy) is mounted for the build only.
+machine needs to reach PyPI (certificates, an index, a proxy) is a secret of the build: in no layer.
 """
 
 from __future__ import annotations
 
-import configparser
 import fcntl
-import json
 import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from images import archive as archives
 from images import bases
 from images.catalogue import ROOT, Base, Image
 
 PROGRAMS = ("buildah", "mmdebstrap")
 INSTALL = "apt-get install --no-install-recommends buildah mmdebstrap"
-CERTIFICATES = Path("/etc/ssl/certs")
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+EPOCH = 0
+"""Of every file and image. Not a commit's: equal content would have another digest with each, and
+buildah takes cached layers whatever time they were made for."""
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "default-timeout")
 
 
@@ -65,66 +65,9 @@ def build(image: Image) -> Built:
         archive = folder() / f"{name}-{image.architecture}-{_key(image)}.tar"
         if not archive.is_file():
             _make_base(image.base)
-            _build(image, archive)
+            _build(image, archive, EPOCH)
             _forget_older(archive)
-        return Built(image, archive, digest_of(archive))
-
-
-def digest_of(archive: Path) -> str:
-    """Of the one manifest in an OCI archive."""
-    return str(_index(archive)["manifests"][0]["digest"])
-
-
-def config_of(archive: Path) -> dict[str, Any]:
-    """The image's configuration: user, entry point, environment, history."""
-    with tarfile.open(archive) as opened:
-        manifest = _blob(opened, digest_of(archive))
-        return _blob(opened, manifest["config"]["digest"])
-
-
-def files_of(archive: Path) -> dict[str, tarfile.TarInfo]:
-    """What a container finds at each path, layers laid over one another."""
-    found: dict[str, tarfile.TarInfo] = {}
-    with tarfile.open(archive) as opened:
-        for layer in _blob(opened, digest_of(archive))["layers"]:
-            blob = opened.extractfile(_path(layer["digest"]))
-            assert blob is not None
-            with tarfile.open(fileobj=blob, mode="r:*") as content:
-                for member in content:
-                    _lay(found, member)
-    return found
-
-
-def _lay(found: dict[str, tarfile.TarInfo], member: tarfile.TarInfo) -> None:
-    path = "/" + member.name.lstrip("./")
-    parent, _, name = path.rpartition("/")
-    if not name.startswith(".wh."):
-        found[path] = member
-        return
-    gone = f"{parent}/{name.removeprefix('.wh.')}" if name != ".wh..wh..opq" else parent
-    kept = {} if name != ".wh..wh..opq" else {parent}
-    for one in [one for one in found if one == gone or one.startswith(gone + "/")]:
-        if one not in kept:
-            del found[one]
-
-
-def _index(archive: Path) -> dict[str, Any]:
-    with tarfile.open(archive) as opened:
-        member = opened.extractfile("index.json")
-        assert member is not None
-        index: dict[str, Any] = json.load(member)
-        return index
-
-
-def _blob(opened: tarfile.TarFile, digest: str) -> dict[str, Any]:
-    member = opened.extractfile(_path(digest))
-    assert member is not None
-    document: dict[str, Any] = json.load(member)
-    return document
-
-
-def _path(digest: str) -> str:
-    return f"blobs/{digest.replace(':', '/')}"
+        return Built(image, archive, archives.digest(archive))
 
 
 def _key(image: Image) -> str:
@@ -149,15 +92,23 @@ def _make_base(base: Base) -> None:
     tagged.touch()
 
 
-def _build(image: Image, archive: Path) -> None:
-    with _access() as mounts:
-        arguments = [f"--build-arg={key}={value}" for key, value in image.arguments.items()]
-        epoch = image.epoch()
+def rebuild(image: Image, archive: Path) -> None:
+    """Made once more, at another time, by the steps that this may change: nothing is kept of what
+    was compiled or installed before. Raises BuildError."""
+    with _alone():
+        _make_base(image.base)
+        _build(image, archive, EPOCH + 1)
+
+
+def _build(image: Image, archive: Path, now: int) -> None:
+    """`now` is what its steps are told the time is."""
+    arguments = {**image.arguments, "SOURCE_DATE_EPOCH": str(now)}
+    with _access() as secrets:
         _buildah(
-            "build", "--isolation=chroot", "--layers", "--pull-never", f"--timestamp={epoch}",
-            f"--build-arg=SOURCE_DATE_EPOCH={epoch}", f"--arch={image.architecture}",
-            f"--tag={image.name}", f"--file={ROOT / image.dockerfile}",
-            *arguments, *mounts, str(ROOT),
+            "build", "--isolation=chroot", "--layers", "--pull-never",
+            f"--timestamp={EPOCH}", f"--arch={image.architecture}",
+            f"--tag={image.name}", f"--file={ROOT / image.dockerfile}", *secrets,
+            *(f"--build-arg={key}={value}" for key, value in arguments.items()), str(ROOT),
         )  # fmt: skip
     whole = archive.with_suffix(".part")
     whole.unlink(missing_ok=True)
@@ -186,14 +137,14 @@ def _buildah(command: str, *arguments: str) -> None:
 
 @contextmanager
 def _access() -> Iterator[list[str]]:
-    """Mounts for the build only: how this machine reaches PyPI."""
+    """How this machine reaches PyPI, for those steps of a build that ask for it."""
     with tempfile.TemporaryDirectory(prefix="stitch-build-") as made:
         pip = Path(made) / "pip.conf"
         pip.write_text(_pip_conf())
-        mounts = [f"--volume={pip}:/etc/pip.conf:ro"]
-        if (CERTIFICATES / "ca-certificates.crt").is_file():
-            mounts.append(f"--volume={CERTIFICATES}:{CERTIFICATES}:ro")
-        yield mounts
+        secrets = [f"--secret=id=pip,src={pip}"]
+        if CERTIFICATES.is_file():
+            secrets.append(f"--secret=id=certificates,src={CERTIFICATES}")
+        yield secrets
 
 
 def _pip_conf() -> str:
@@ -201,18 +152,14 @@ def _pip_conf() -> str:
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True
     ).stdout
-    settings = {"cert": str(CERTIFICATES / "ca-certificates.crt")}
+    settings = {"cert": str(CERTIFICATES)}
     for line in listed.splitlines():
         name, _, value = line.partition("=")
         option = name.rpartition(".")[2]
         if option in PIP_SETTINGS:
             settings[option] = value.strip("'\"")
-    written = configparser.ConfigParser(interpolation=None)
-    written["global"] = settings
-    with tempfile.TemporaryFile("w+") as file:
-        written.write(file)
-        file.seek(0)
-        return file.read()
+    lines = [f"{option} = {value}\n" for option, value in settings.items()]
+    return "".join(["[global]\n", *lines])
 
 
 def _last(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,12 +51,6 @@ class Image:
             digest.update(hashlib.sha256(path.read_bytes()).digest())
         return digest.hexdigest()[:16]
 
-    def epoch(self) -> int:
-        """SOURCE_DATE_EPOCH: when its sources were last committed."""
-        command = ["git", "log", "-1", "--format=%ct", "--", self.dockerfile, *self.sources]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        return int(done.stdout.strip() or 0)
-
 
 def _is_source(path: Path) -> bool:
     return path.is_file() and not IGNORED.intersection(path.relative_to(ROOT).parts)
@@ -73,7 +66,7 @@ def runtime(architecture: str = "amd64") -> Image:
     """What jobs get."""
     sources = ("images/runtime", "stitchcore/__init__.py", "stitchcore/inject", "LICENSE")
     return Image(
-        "stitchcore/runtime:dev",
+        "localhost/stitchcore/runtime:dev",
         "images/runtime/Dockerfile",
         sources,
         OLD_DEBIAN,
@@ -88,14 +81,14 @@ SERVICE = ("stitchcore", "worker/stitch_worker", "LICENSE")
 def operator() -> Image:
     """Webhook, gateway, reconciler, signer."""
     sources = ("images/operator", "operator/stitch_operator", *SERVICE)
-    return Image("stitchcore/operator:dev", "images/operator/Dockerfile", sources, PYTHON)
+    return Image("localhost/stitchcore/operator:dev", "images/operator/Dockerfile", sources, PYTHON)
 
 
 def worker(tensorflow: str = "2.21", *, cuda: bool = False) -> Image:
     """The compiler behind a queue, for jobs of one TensorFlow."""
     variant = f"tf{tensorflow}" + ("-cuda12" if cuda else "")
     return Image(
-        f"stitchcore/worker:dev-{variant}",
+        f"localhost/stitchcore/worker:dev-{variant}",
         "images/worker/Dockerfile",
         ("images/worker", *SERVICE),
         PYTHON,
