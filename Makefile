@@ -12,7 +12,7 @@ SYSTEM := $(VENV)/.system
 # How much of a cluster: api (a control plane, pods run nowhere) or node (containers too; as root).
 LEVEL ?= api
 
-.PHONY: demo test lint bench docs clean plugin ci cluster cluster-build cluster-down
+.PHONY: demo test lint bench docs clean plugin ci cluster cluster-build cluster-down images
 
 demo: plugin
 	$(VENV)/bin/python examples/demo.py
@@ -20,9 +20,10 @@ demo: plugin
 test: plugin $(STAMP_TF215) lint
 	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
-# `make test`, with the programs of the cluster tests built beside it: those tests run last, and wait.
+# `make test`, with the programs and images of the cluster tests built beside it: those tests run
+# last, and wait.
 ci: $(STAMP)
-	nice -n 19 $(MAKE) cluster-build LEVEL=node > $(VENV)/cluster-build.log 2>&1 & building=$$!; \
+	nice -n 19 $(MAKE) cluster-build images LEVEL=node > $(VENV)/cluster-build.log 2>&1 & building=$$!; \
 	$(MAKE) test; tests=$$?; \
 	wait $$building || { cat $(VENV)/cluster-build.log; exit 1; }; exit $$tests
 
@@ -46,6 +47,10 @@ cluster-build: $(STAMP)
 
 cluster-down: $(STAMP)
 	$(VENV)/bin/python -m tests.cluster down
+
+# The product's images as archives, as root, on stand-ins for their public bases: docs/images.md.
+images: $(STAMP)
+	$(VENV)/bin/python -m images build
 
 docs: $(STAMP)
 	$(VENV)/bin/python tools/walkthrough.py

@@ -26,7 +26,7 @@ NUMPY = {"2.15": ["numpy<2"]}
 def wanted() -> Iterator[tuple[Path, list[str]]]:
     """Each list's file and what it must satisfy."""
     service = [*_extra(""), *_extra("s3")]
-    yield ROOT / "tests/cluster/images/trainer/requirements.txt", ["tensorflow-cpu==2.21.*"]
+    yield ROOT / "tests/cluster/dockerfiles/trainer/requirements.txt", ["tensorflow-cpu==2.21.*"]
     yield ROOT / "images/operator/requirements.txt", [*service, *_extra("operator")]
     for minor in TENSORFLOWS:
         asked = [*service, *_extra("worker"), f"tensorflow-cpu=={minor}.*", *NUMPY.get(minor, ())]

@@ -13,7 +13,7 @@ from images.builder import Built
 from images.catalogue import Base, Image
 from tests.cluster.cluster import Cluster
 
-FOLDER = "tests/cluster/images"
+FOLDER = "tests/cluster/dockerfiles"
 DEBIAN = Base("docker.io/library/debian:bookworm-slim", "bookworm", ("ca-certificates",))
 REDIS = Image(
     "localhost/stand-in/redis:7", f"{FOLDER}/redis/Dockerfile", (f"{FOLDER}/redis",), DEBIAN
@@ -29,7 +29,10 @@ TRAINER = Image(
 @functools.cache
 def built(image: Image) -> Built:
     """The image of this checkout; where none can be built the test is skipped."""
-    if reason := builder.unable():
+    reason = builder.unable()
+    if not reason and not builder.folder().is_dir():
+        reason = "none were ever built here. Mend: `make images` (minutes, once)"
+    if reason:
         pytest.skip(f"no images: {reason}")
     return builder.build(image)
 

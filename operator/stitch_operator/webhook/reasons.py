@@ -27,7 +27,7 @@ class Reason(Enum):
     )
     ARCHITECTURE = Remedy(
         "it can only run on nodes of an architecture that the runtime is not built for",
-        "amd64 and arm64 are; use a node of those",
+        "amd64 is; use a node of it",
     )
     BAD_ANNOTATION = Remedy(
         "an annotation or label of stitchcore.io has a value that means nothing",

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -10,7 +11,7 @@ ROWS, FEATURES, WIDTH, CLASSES = 1024, 64, 256, 10
 random = np.random.RandomState(0)
 
 
-def matrix(*shape):
+def matrix(*shape: int) -> Any:
     return tf.Variable((random.randn(*shape) / np.sqrt(shape[0])).astype("f"))
 
 
@@ -23,7 +24,7 @@ second = [tf.Variable(tf.zeros_like(w)) for w in weights]
 passed = tf.Variable(0.0)
 
 
-def model(x):
+def model(x: Any) -> Any:
     w1, b1, gain, w2, b2, w3 = weights
     x = tf.nn.gelu(tf.matmul(x, w1) + b1)
     mean = tf.reduce_mean(x, -1, keepdims=True)
@@ -32,13 +33,13 @@ def model(x):
     return tf.matmul(tf.nn.gelu(tf.matmul(x, w2) + b2), w3)
 
 
-@tf.function
-def train_step(x, y):
+@tf.function  # type: ignore[untyped-decorator]
+def train_step(x: Any, y: Any) -> Any:
     with tf.GradientTape() as tape:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, model(x))
         loss = tf.reduce_mean(losses)
     passed.assign_add(1.0)
-    for w, m, s, g in zip(weights, first, second, tape.gradient(loss, weights)):
+    for w, m, s, g in zip(weights, first, second, tape.gradient(loss, weights), strict=True):
         m.assign(0.9 * m + 0.1 * g)
         s.assign(0.999 * s + 0.001 * g * g)
         scale = tf.sqrt(s / (1 - 0.999**passed)) + 1e-8
