@@ -102,13 +102,14 @@ def rebuild(image: Image, archive: Path) -> None:
 
 def _build(image: Image, archive: Path, now: int) -> None:
     """`now` is what its steps are told the time is."""
-    arguments = {**image.arguments, "SOURCE_DATE_EPOCH": str(now)}
+    told = (("SOURCE_DATE_EPOCH", str(now)), ("BUILDPLATFORM", "linux/amd64"))
+    _buildah("rm", "--all")  # what a build that was killed left
     with _access() as secrets:
         _buildah(
             "build", "--isolation=chroot", "--layers", "--pull-never",
             f"--timestamp={EPOCH}", f"--arch={image.architecture}",
             f"--tag={image.name}", f"--file={ROOT / image.dockerfile}", *secrets,
-            *(f"--build-arg={key}={value}" for key, value in arguments.items()), str(ROOT),
+            *(f"--build-arg={key}={value}" for key, value in (*image.arguments, *told)), str(ROOT),
         )  # fmt: skip
     whole = archive.with_suffix(".part")
     whole.unlink(missing_ok=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +33,7 @@ class Image:
     dockerfile: str
     sources: tuple[str, ...]
     base: Base
-    arguments: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[tuple[str, str], ...] = ()
     architecture: str = "amd64"
 
     def files(self) -> Iterator[Path]:
@@ -44,7 +44,7 @@ class Image:
 
     def content(self) -> str:
         """Changes with whatever may change the image: 16 digits."""
-        told = [self.name, self.architecture, repr(self.base), repr(sorted(self.arguments.items()))]
+        told = [self.name, self.architecture, repr(self.base), repr(self.arguments)]
         digest = hashlib.sha256("\0".join(told).encode())
         for path in self.files():
             digest.update(f"\0{path.relative_to(ROOT)}\0".encode())
@@ -70,7 +70,7 @@ def runtime(architecture: str = "amd64") -> Image:
         "images/runtime/Dockerfile",
         sources,
         OLD_DEBIAN,
-        {"TARGETARCH": architecture},
+        (("TARGETARCH", architecture),),
         architecture,
     )
 
@@ -92,7 +92,7 @@ def worker(tensorflow: str = "2.21", *, cuda: bool = False) -> Image:
         "images/worker/Dockerfile",
         ("images/worker", *SERVICE),
         PYTHON,
-        {"LOCK": variant},
+        (("LOCK", variant),),
     )
 
 

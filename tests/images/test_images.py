@@ -156,7 +156,7 @@ def test_a_changed_source_is_another_image(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / name).write_text("2")
         seen.append(image.content())
     (tmp_path / "source/two").rename(tmp_path / "source/three")
-    seen += [image.content(), replace(image, arguments={"LOCK": "1"}).content()]
+    seen += [image.content(), replace(image, arguments=(("LOCK", "1"),)).content()]
     assert len(set(seen)) == len(seen)
 
 
