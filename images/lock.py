@@ -19,13 +19,16 @@ from images.catalogue import ROOT, TENSORFLOWS
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_27", "manylinux_2_28")
 """Tags of x86-64 wheels that Debian 12 can load."""
 CUPY = "cupy-cuda12x"
+OLDER = ["async-timeout"]
+"""redis asks for it before Python 3.11.3, which Debian 12 has; pip judges by the Python it runs
+on. `pip check` in the Dockerfiles says when one is missing here."""
 NUMPY = {"2.15": ["numpy<2"]}
 """TensorFlow 2.15 says too little of what it needs."""
 
 
 def wanted() -> Iterator[tuple[Path, list[str]]]:
     """Each list's file and what it must satisfy."""
-    service = [*_extra(""), *_extra("s3")]
+    service = [*_extra(""), *_extra("s3"), *OLDER]
     yield ROOT / "tests/cluster/dockerfiles/trainer/requirements.txt", ["tensorflow-cpu==2.21.*"]
     yield ROOT / "images/operator/requirements.txt", [*service, *_extra("operator")]
     for minor in TENSORFLOWS:

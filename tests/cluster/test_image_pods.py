@@ -24,7 +24,7 @@ from kubernetes import client
 from images import archive, catalogue
 from stitch_operator.webhook import policy
 from stitch_operator.webhook.injection import Situation
-from stitchcore.artifact.store import open_store
+from stitchcore.artifact.store import Store, open_store
 from stitchcore.device.host import host
 from stitchcore.queues import TASK, queue_name
 from tests.cluster.cluster import Cluster
@@ -38,6 +38,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 RUNTIME, OPERATOR, WORKER = catalogue.runtime(), catalogue.operator(), catalogue.worker()
 LOCKED = {**RESTRICTED, "readOnlyRootFilesystem": True}
+PROFILE = ROOT / "images" / "worker" / "seccomp.json"
 SILENT_SECONDS = 62.0
 """After a minute without an answer the job side says that it has no gateway."""
 
@@ -158,7 +159,7 @@ def broker(core: client.CoreV1Api, space: str) -> str:
     return f"redis://{running.status.pod_ip}:6379/0"
 
 
-def service(core: client.CoreV1Api, space: str, broker: str) -> None:
+def service(core: client.CoreV1Api, space: str, broker: str, seccomp: dict[str, str]) -> None:
     """A worker and a signer, as the chart starts them."""
     mounts = [{"name": "store", "mountPath": "/store"}, {"name": "key", "mountPath": "/key"}]
     key = {"name": "key", "emptyDir": {}}
@@ -166,6 +167,7 @@ def service(core: client.CoreV1Api, space: str, broker: str) -> None:
         WORKER.name, "--store", "/store/store", "--kernel-key", "/key/kernel.key",
         "--heartbeat", "/tmp/heartbeat", volumeMounts=mounts,
         env=[{"name": "STITCH_BROKER", "value": broker}],
+        securityContext={**LOCKED, "seccompProfile": seccomp},
     )  # fmt: skip
     signs = container(
         OPERATOR.name, "stitch_worker.signer", "--store", "/store/store", "--key",
@@ -175,36 +177,59 @@ def service(core: client.CoreV1Api, space: str, broker: str) -> None:
         core.create_namespaced_pod(space, pod(name, spec(main, STORE, key)))
 
 
-def test_a_worker_compiles_what_a_signer_signs_and_it_is_right(
-    core: client.CoreV1Api, space: str, volume: Path, broker: str, tmp_path: Path
-) -> None:
-    os.umask(0)
-    store = open_store(str(volume / "store"))
-    key = submit(store, tiny_graph())
-    for path in volume.rglob("*"):
-        path.chmod(0o777)
-    service(core, space, broker)
+def enqueue(broker: str, key: str) -> None:
+    """As the gateway does."""
     app = Celery("test", broker=broker, set_as_current=False)
     name = queue_name(host().target, TF)
     queue = Queue(name, routing_key=name)
     app.send_task(TASK, args=[key], queue=queue, ignore_result=True)
-    try:
-        wait_for(
-            lambda: (store.read_answer(key) or {}).get("status") in ("ready", "refused"),
-            240,
-            "an answer",
-        )
-    finally:
-        for one in ("worker", "signer"):
-            print(core.read_namespaced_pod_log(one, space))
-    answer = store.read_answer(key) or {}
+
+
+@pytest.mark.parametrize("profile", ["RuntimeDefault", "Localhost"])
+def test_a_worker_compiles_what_a_signer_signs_and_it_is_right(
+    node_cluster: Cluster, core: client.CoreV1Api, space: str, volume: Path, broker: str,
+    tmp_path: Path, profile: str,
+) -> None:  # fmt: skip
+    """What is closed to its compile children depends on the node's profile: docs/images.md."""
+    seccomp = {"type": profile}
+    if profile == "Localhost":
+        seccomp["localhostProfile"] = PROFILE.name
+        known = node_cluster.state / "kubelet" / "seccomp"
+        known.mkdir(exist_ok=True)
+        (known / PROFILE.name).write_bytes(PROFILE.read_bytes())
+    store = open_store(str(volume / "store"))
+    key = submit(store, tiny_graph())
+    for path in volume.rglob("*"):
+        path.chmod(0o777)
+    service(core, space, broker, seccomp)
+    enqueue(broker, key)
+    answer = answered(core, space, store, key)
     assert answer["status"] == "ready", answer
     report = judged(volume / "store" / "artifacts" / str(answer["key"]), volume, tmp_path)
     assert "StitchedFusion" in report["operations"] and "Relu" not in report["operations"]
     assert report["difference"] <= 1e-6 * report["magnitude"]
     words = core.read_namespaced_pod_log("worker", space)
-    assert answer["open"] == ["network", "files"]
-    assert "open to compile children here: network" in words
+    closed = profile == "Localhost"
+    assert answer["open"] == ([] if closed else ["network", "files"])
+    assert ("open to compile children here: network" in words) is not closed
+    assert bool(store.list("kernels")) is closed
+
+
+def answered(core: client.CoreV1Api, space: str, store: Store, key: str) -> dict[str, Any]:
+    """The final answer; a pod of the service that ends has failed, and its log says why."""
+    names = ("worker", "signer")
+
+    def final() -> dict[str, Any] | None:
+        for name in names:
+            assert core.read_namespaced_pod(name, space).status.phase != "Failed", name
+        found = store.read_answer(key) or {}
+        return found if found.get("status") in ("ready", "refused") else None
+
+    try:
+        return wait_for(final, 300, "an answer")
+    except AssertionError:
+        print(*[core.read_namespaced_pod_log(name, space) for name in names], sep="\n")
+        raise
 
 
 def judged(artifact: Path, volume: Path, folder: Path) -> dict[str, Any]:
