@@ -58,7 +58,10 @@ def _is_source(path: Path) -> bool:
 
 OLD_DEBIAN = Base("docker.io/library/debian:bullseye-slim", "bullseye", ("ca-certificates",))
 PYTHON = Base(
-    "docker.io/library/python:3.11-slim-bookworm", "bookworm", ("ca-certificates",), python=True
+    "docker.io/library/python:3.11-slim-bookworm",
+    "bookworm",
+    ("ca-certificates", "netbase", "tzdata"),
+    python=True,
 )
 
 
