@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import stat
 import struct
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from images import archive, builder, catalogue
 from images.catalogue import ROOT, TENSORFLOWS, Image
 from stitchcore.inject import build as native
-from tests.cluster.own_images import built
+from tests.cluster.own_images import DEBIAN, REDIS, built
 
 pytestmark = pytest.mark.cluster
 MACHINES = {"amd64": 62, "arm64": 183}
@@ -65,6 +67,33 @@ def test_nothing_of_its_making_is_left(made: Path) -> None:
     assert not [path for path in found if path.endswith((".whl", ".o")) or "/pip/" in path]
     history = str(archive.config(made))
     assert "index-url" not in history and "proxy" not in history.lower()
+
+
+SECRET_USED = """FROM docker.io/library/debian:bookworm-slim
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf grep -c canary /etc/pip.conf > /seen
+"""
+
+
+def test_how_this_machine_reaches_an_index_is_in_no_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that asks for it can read it, and that is all."""
+    built(REDIS)
+    (tmp_path / "Dockerfile").write_text(SECRET_USED)
+    (tmp_path / ".dockerignore").touch()
+    for module in (catalogue, builder):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(builder, "_pip_conf", lambda: "canary = user:password@index\n")
+    made = builder.build(Image("localhost/test/secret:1", "Dockerfile", (), DEBIAN)).archive
+    assert archive.read(made, "/seen") == b"1\n"
+    assert archive.files(made).get("/etc/pip.conf", tarfile.TarInfo()).size == 0
+    with tarfile.open(made) as content:
+        for member in filter(tarfile.TarInfo.isfile, content):
+            stream = content.extractfile(member)
+            data = stream.read() if stream else b""
+            plain = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+            assert b"user:password" not in plain
+    made.unlink()
 
 
 def test_it_is_small(name: str, made: Path) -> None:
