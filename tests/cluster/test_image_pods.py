@@ -46,7 +46,6 @@ SILENT_SECONDS = 62.0
 
 @pytest.fixture(scope="module")
 def core(node_cluster: Cluster) -> Iterator[client.CoreV1Api]:
-    give(node_cluster, RUNTIME, OPERATOR, WORKER, REDIS, TRAINER)
     with node_cluster.api() as api:
         yield client.CoreV1Api(api)
 
@@ -91,6 +90,7 @@ def test_a_job_trains_with_the_delivered_runtime_and_misses_its_gateway(
     node_cluster: Cluster, core: client.CoreV1Api, space: str
 ) -> None:
     """Injected by the webhook's own code, with the memory that the contract allows."""
+    give(node_cluster, RUNTIME, TRAINER)
     resources = {"limits": {"cpu": "2", "memory": "2Gi"}}
     pauses = str(SILENT_SECONDS / 50)
     given = pod("train", spec(container(TRAINER.name, "55", pauses, resources=resources)))
@@ -99,9 +99,9 @@ def test_a_job_trains_with_the_delivered_runtime_and_misses_its_gateway(
         image=RUNTIME.name,
         imagePullPolicy="Never",
         memory="16Mi",
+        ca=(node_cluster.state / "pki" / "ca.crt").read_text(),
     )
-    trust = replace(support.TRUST, authorities=(node_cluster.state / "pki" / "ca.crt").read_text())
-    made = support.injected(given, Situation(policy.Namespace(name=space), trust, [], []), settings)
+    made = support.injected(given, Situation(policy.Namespace(name=space), [], []), settings)
     assert "stitchcore.io/injected" in made["metadata"]["annotations"]
     core.create_namespaced_pod(space, made)
     ended = phase(core, space, "train", "Succeeded", "Failed", seconds=300)
@@ -114,8 +114,11 @@ def test_a_job_trains_with_the_delivered_runtime_and_misses_its_gateway(
     assert "[stitch] gateway_unreachable" in log and "the job runs its own step" in log
 
 
-def test_a_job_says_so_where_nothing_was_delivered(core: client.CoreV1Api, space: str) -> None:
+def test_a_job_says_so_where_nothing_was_delivered(
+    node_cluster: Cluster, core: client.CoreV1Api, space: str
+) -> None:
     """The reason is the init container's message, where the reconciler finds it."""
+    give(node_cluster, RUNTIME)
     target = [{"name": "runtime", "mountPath": "/stitchcore/runtime", "readOnly": True}]
     main = container(RUNTIME.name, "/nowhere")
     first = {**container(RUNTIME.name, "/stitchcore/runtime"), "name": "first"}
@@ -152,8 +155,9 @@ STORE = {"name": "store", "persistentVolumeClaim": {"claimName": "store"}}
 
 
 @pytest.fixture
-def broker(core: client.CoreV1Api, space: str) -> str:
+def broker(node_cluster: Cluster, core: client.CoreV1Api, space: str) -> str:
     """A Redis in a pod: its URL for this machine and for pods."""
+    give(node_cluster, REDIS)
     main = container(REDIS.name, volumeMounts=[{"name": "data", "mountPath": "/data"}])
     core.create_namespaced_pod(space, pod("redis", spec(main, {"name": "data", "emptyDir": {}})))
     running = phase(core, space, "redis", "Running", seconds=60)
@@ -192,6 +196,7 @@ def test_a_worker_compiles_what_a_signer_signs_and_it_is_right(
     tmp_path: Path, profile: str,
 ) -> None:  # fmt: skip
     """What is closed to its compile children depends on the node's profile: docs/images.md."""
+    give(node_cluster, OPERATOR, WORKER)
     seccomp = {"type": profile}
     if profile == "Localhost":
         seccomp["localhostProfile"] = PROFILE.name
