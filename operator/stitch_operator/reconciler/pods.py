@@ -42,7 +42,8 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     are what the webhook wrote on it; the rest is known of injected pods, `failure` of all.
 
     `started` and `finished` of the containers that train; `stuck` why the runtime's container does
-    not start (`gave_up`: when, where it is not tried again), `delivered` once it has. `workload` is the name that breakers go by.
+    not start (`gave_up`: when, where it is not tried again), `delivered` once it has. `workload` is
+    the name that breakers go by.
     """
 
     namespace: str
