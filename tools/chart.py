@@ -42,6 +42,7 @@ NAMES = {
 }
 """Placeholders and the expressions that take their place."""
 PLACEHOLDER = re.compile("|".join(NAMES))
+ALONE = re.compile(r"(?<=[:-] )\{\{ ([^{}]*) \}\}$", re.MULTILINE)
 HEADING = "{{/* Made by tools/chart.py from the code: change that, and run it. */}}\n"
 LABELS = '{{- include "stitch.labels" (dict "root" . "component" "%s") | nindent 4 }}'
 
@@ -115,16 +116,22 @@ def template(objects: list[Object], component: str) -> str:
     for one in objects:
         metadata = {**one["metadata"], "labels": "xlabelsx"}
         text = dumped({**one, "metadata": metadata})
-        text = PLACEHOLDER.sub(lambda found: "{{ %s }}" % NAMES[found[0]], text)
+        text = PLACEHOLDER.sub(lambda found: f"{{{{ {NAMES[found[0]]} }}}}", text)
         # a scalar that is nothing but a name may look like a number
-        text = re.sub(r"(?<=[:-] )(\{\{ [^{}]* \}\})$", r"\1", text, flags=re.MULTILINE)
-        text = re.sub(r"(?<=[:-] )\{\{ ([^{}]*) \}\}$", r"{{ \1 | quote }}", text, flags=re.M)
+        text = ALONE.sub(r"{{ \1 | quote }}", text)
         texts.append(text.replace("labels: xlabelsx", f"labels: {LABELS % component}"))
     return HEADING + "---\n".join(texts)
 
 
+class Plain(yaml.SafeDumper):
+    """Without anchors: what code shares is written out each time."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
+
+
 def dumped(document: Object) -> str:
-    text = yaml.safe_dump(document, sort_keys=False, width=1000)
+    text = yaml.dump(document, Dumper=Plain, sort_keys=False, width=1000)
     if "{{" in text:
         raise ValueError("a template would read it")
     return str(text)

@@ -29,6 +29,7 @@ def test_every_documented_variable_is_read() -> None:
 
     options.read(Spy())
     options.broker_url(Spy())
+    options.leases_url(Spy())
     assert {name for name in read if name.startswith("STITCH_")} == documented
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +27,7 @@ from stitchcore.artifact.ratio import step_ratio
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
 from tests.worker import handmade
+from tests.worker.conftest import wait_for
 from tests.worker.handmade import REQUEST, artifact, key_for, library, submitted, uploaded
 from tests.worker.requests import python_path
 
@@ -341,3 +344,23 @@ def await_(found: Callable[[], bool]) -> None:
     while not found():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_a_probe_sees_that_the_signer_is_at_work(signer: Signer, tmp_path: Path) -> None:
+    beat = tmp_path / "beat"
+    beat.touch()
+    os.utime(beat, (1, 1))  # of a process before
+    command = [sys.executable, "-m", "stitch_worker.signer", "--store", str(tmp_path / "store")]
+    command += ["--key", str(tmp_path / "key"), "--heartbeat", str(beat)]
+    process = subprocess.Popen(command, env={"PYTHONPATH": python_path()})
+    try:
+        wait_for(lambda: beat.exists() and beat.stat().st_mtime > 1, 60, "a heartbeat")
+        process.send_signal(signal.SIGSTOP)
+        seen = beat.stat().st_mtime
+        time.sleep(1.5)
+        assert beat.stat().st_mtime == seen, "one that stands still touches nothing"
+        process.send_signal(signal.SIGCONT)
+        wait_for(lambda: beat.stat().st_mtime > seen, 30, "the next one")
+    finally:
+        process.terminate()
+    assert process.wait(timeout=30) == 0

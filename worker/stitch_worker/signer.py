@@ -2,7 +2,7 @@
 reading a graph. The only process with the signing key; it has no broker and starts nothing.
 
     python -m stitch_worker.signer --store URL --key FILE [--also-valid HEX]
-        [--also-valid-file FILE] [--revoke KEY] [--resign] [--once]
+        [--also-valid-file FILE] [--revoke KEY] [--resign] [--once] [--heartbeat FILE]
 
 It takes each `unsigned/<key>/`, recomputes the artifact's key from the request it was made for,
 checks manifest, names, sizes, hashes and library headers, writes the issue time, signs, publishes
@@ -218,7 +218,7 @@ def _run(given: argparse.Namespace) -> int:
         run_once(signer)
         return 0
     _complete(signer)
-    _serve(signer, lambda: _keys(given))
+    _serve(signer, lambda: _keys(given), given.heartbeat)
     return 0
 
 
@@ -227,17 +227,22 @@ def _keys(given: argparse.Namespace) -> Keys:
     Raises OSError or ValueError."""
     key = sign.load_or_create_key(given.key)
     file = given.also_valid_file
-    also = [*given.also_valid, *(file.read_text(encoding="ascii").split() if file else [])]
+    held = file.read_text(encoding="ascii").split() if file and file.exists() else []
+    also = [*given.also_valid, *held]
     public = tuple(dict.fromkeys([sign.public_hex(key), *also]))
     if len(public) > 2 or not all(KEY.fullmatch(one) for one in public):
         raise ValueError(", ".join(also))
     return key, public
 
 
-def _serve(signer: Signer, keys: Callable[[], Keys]) -> None:
+def _serve(signer: Signer, keys: Callable[[], Keys], heartbeat: Path | None) -> None:
+    """Until a signal. `heartbeat` is touched after each round: a probe's evidence; what a process
+    before has left of it says nothing."""
     end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
+    if heartbeat is not None:
+        heartbeat.unlink(missing_ok=True)
     while not end.wait(POLL_SECONDS):
         try:
             signer = _present(signer, keys)
@@ -245,6 +250,8 @@ def _serve(signer: Signer, keys: Callable[[], Keys]) -> None:
         except Refused as refused:
             log.warning("%s", refused.refusal)
             end.wait(5.0)
+        if heartbeat is not None:
+            heartbeat.touch()
 
 
 def _present(signer: Signer, keys: Callable[[], Keys]) -> Signer:
@@ -279,6 +286,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--revoke", action="append", default=[], metavar="KEY")
     parser.add_argument("--resign", action="store_true")
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--heartbeat", type=Path, help="file to touch after each round")
     return parser.parse_args(arguments)
 
 
