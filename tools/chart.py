@@ -22,6 +22,7 @@ import yaml
 
 from stitch_operator.gateway import objects as gateway
 from stitch_operator.reconciler import objects as reconciler
+from stitch_operator.store import objects as store
 from stitch_operator.webhook import objects as webhook
 from stitch_operator.webhook.release import Release
 
@@ -36,6 +37,7 @@ NAMES = {
     "xfailurepolicyx": ".Values.webhook.failurePolicy",
     "xwebhooktlsx": 'include "stitch.secret.webhook" .',
     "xgatewaytlsx": 'include "stitch.secret.gateway" .',
+    "xstoretlsx": 'include "stitch.secret.store" .',
     "xsigningx": 'include "stitch.secret.signing" .',
     "xkernelkeyx": 'include "stitch.secret.kernelKey" .',
     "xbrokerx": 'include "stitch.secret.broker" .',
@@ -43,6 +45,8 @@ NAMES = {
 """Placeholders and the expressions that take their place."""
 PLACEHOLDER = re.compile("|".join(NAMES))
 ALONE = re.compile(r"(?<=[:-] )\{\{ ([^{}]*) \}\}$", re.MULTILINE)
+ABSENT = {"store": ".Values.store.url"}
+"""Components that a release has not where this value is set."""
 HEADING = "{{/* Made by tools/chart.py from the code: change that, and run it. */}}\n"
 LABELS = '{{- include "stitch.labels" (dict "root" . "component" "%s") | nindent 4 }}'
 
@@ -57,15 +61,12 @@ def placeholder_release() -> Release:
         "gatewayUrl": "https://gateway:8443",
         "certificates": {
             "mode": "existing", "webhook": "xwebhooktlsx", "gateway": "xgatewaytlsx",
+            "store": "xstoretlsx",
         },
         "secrets": {
             "signing": "xsigningx", "kernelKey": "xkernelkeyx", "broker": "xbrokerx",
         },
     }  # fmt: skip
-    if "certificates" not in Release.__struct_fields__:  # until branch trust
-        del document["certificates"], document["secrets"]
-        document |= {"ca": "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----",
-                     "publicKeys": ["a" * 64]}
     return msgspec.convert(document, Release)
 
 
@@ -78,6 +79,7 @@ def files() -> dict[Path, str]:
         "webhook": webhook.roles(release),
         "gateway": gateway.roles(release),
         "reconciler": reconciler.roles(release),
+        "store": store.roles(release),
     }
     found = {made / "webhook-configuration.yaml": template([hooks], "webhook")}
     for component, own in roles.items():
@@ -111,7 +113,8 @@ def bindings(roles: list[Object], account: str) -> list[Object]:
 
 
 def template(objects: list[Object], component: str) -> str:
-    """The objects as a template: placeholders become expressions, labels those of the chart."""
+    """The objects as a template: placeholders become expressions, labels those of the chart; none
+    where the component is not there."""
     texts = []
     for one in objects:
         metadata = {**one["metadata"], "labels": "xlabelsx"}
@@ -120,7 +123,9 @@ def template(objects: list[Object], component: str) -> str:
         # a scalar that is nothing but a name may look like a number
         text = ALONE.sub(r"{{ \1 | quote }}", text)
         texts.append(text.replace("labels: xlabelsx", f"labels: {LABELS % component}"))
-    return HEADING + "---\n".join(texts)
+    whole = HEADING + "---\n".join(texts)
+    absent = ABSENT.get(component)
+    return f"{{{{- if not {absent} }}}}\n{whole}{{{{- end }}}}\n" if absent else whole
 
 
 class Plain(yaml.SafeDumper):

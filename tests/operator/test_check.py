@@ -19,6 +19,7 @@ from stitch_operator.gateway import tls
 from stitch_operator.webhook.injection import Situation, decide
 from stitch_operator.webhook.policy import Namespace
 from stitch_operator.webhook.reasons import Reason
+from stitch_operator.webhook.trust import Trust
 from tests.operator.webhook import support
 
 
@@ -26,10 +27,11 @@ def annotated(**words: str) -> dict[str, Any]:
     return {"metadata": {"annotations": words}, "spec": {"containers": []}}
 
 
-def injected(**release: Any) -> dict[str, Any]:
+def injected(authority: str = support.CA, **release: Any) -> dict[str, Any]:
     """The pod that is tried, as our own webhook changes it."""
     pod = copy.deepcopy(check.POD)
-    decision = decide(pod, Situation(Namespace("team")), support.release(**release))
+    situation = Situation(Namespace("team"), Trust(authority, support.TRUST.public_keys))
+    decision = decide(pod, situation, support.release(**release))
     made: dict[str, Any] = jsonpatch.apply_patch(pod, decision.operations)
     return made
 
@@ -87,7 +89,7 @@ def gateway(tmp_path: Path) -> Iterator[tuple[str, str]]:
 
 def test_the_gateway_is_asked_as_a_job_would(gateway: tuple[str, str], tmp_path: Path) -> None:
     url, authority = gateway
-    made = check.ask(lambda: injected(gatewayUrl=url, ca=authority))
+    made = check.ask(lambda: injected(authority, gatewayUrl=url))
     assert [answer.good for answer in made] == [True, True]
     (tmp_path / "other").mkdir()
     other = tls.make(tmp_path / "other", ["localhost"])[0].read_text()

@@ -78,6 +78,11 @@ stitchcore.io/worker: {{ . | quote }}
 {{ default (printf "%s-gateway-tls" .Release.Name) $given }}
 {{- end }}
 
+{{- define "stitch.secret.store" -}}
+{{- $given := eq .Values.certificates.mode "existingSecret" | ternary .Values.certificates.existingSecret.store "" -}}
+{{ default (printf "%s-store-tls" .Release.Name) $given }}
+{{- end }}
+
 {{- define "stitch.secret.authority" -}}
 {{ .Release.Name }}-ca
 {{- end }}
@@ -104,7 +109,7 @@ stitchcore.io/worker: {{ . | quote }}
 {{- end }}
 
 {{- define "stitch.store.url" -}}
-{{ default "/var/lib/stitch/store" .Values.store.url }}
+{{ default (printf "stitch://%s-store.%s.svc:8444" .Release.Name .Release.Namespace) .Values.store.url }}
 {{- end }}
 
 {{- define "stitch.gateway.host" -}}
@@ -116,11 +121,6 @@ stitchcore.io/worker: {{ . | quote }}
 {{- $ip := .Values.gateway.clusterIP -}}
 {{- if contains ":" $ip }}{{ $ip = printf "[%s]" $ip }}{{ end -}}
 {{- if .Values.gateway.address }}{{ .Values.gateway.address }}{{ else if $ip }}{{ $ip }}:8443{{ end -}}
-{{- end }}
-
-{{/* Whether the store lies on a volume that one node at a time mounts. */}}
-{{- define "stitch.store.oneNode" -}}
-{{- if and (not .Values.store.url) (eq .Values.store.persistence.accessMode "ReadWriteOnce") }}true{{ end -}}
 {{- end }}
 
 {{- define "stitch.release" -}}
@@ -162,7 +162,7 @@ stitchcore.io/worker: {{ . | quote }}
 {{- fail "no broker: enable broker.bundled, or name the Secret of one in broker.existingSecret.name" -}}
 {{- end -}}
 {{- if eq .Values.certificates.mode "existingSecret" -}}
-{{- range $part := list "webhook" "gateway" -}}
+{{- range $part := .Values.store.url | empty | ternary (list "webhook" "gateway" "store") (list "webhook" "gateway") -}}
 {{- if not (index $.Values.certificates.existingSecret $part) -}}
 {{- fail (printf "certificates.mode is existingSecret: name one in certificates.existingSecret.%s" $part) -}}
 {{- end -}}

@@ -48,7 +48,7 @@ labels:
   {{- with .worker }}
   stitchcore.io/worker: {{ . | quote }}
   {{- end }}
-  {{- if has .component (list "webhook" "gateway" "reconciler") }}
+  {{- if has .component (list "webhook" "gateway" "reconciler" "store") }}
   stitchcore.io/metrics: "true"
   {{- end }}
   {{- with .root.Values.podLabels }}
@@ -97,8 +97,14 @@ annotations:
 {{- end }}
 
 {{- define "stitch.storeEnv" -}}
+{{- if not .Values.store.url }}
+- name: STITCH_STORE_CA
+  value: /etc/stitch/store/ca.crt
+- name: STITCH_STORE_TOKEN_FILE
+  value: /etc/stitch/store/token
+{{- end }}
 {{- with .Values.store.env }}
-{{- toYaml . }}
+{{- toYaml . | nindent 0 }}
 {{- end }}
 {{- end }}
 
@@ -110,30 +116,27 @@ envFrom:
 {{- end }}
 {{- end }}
 
+{{/* How a client of the release's own store proves who it is, and knows whom it talks to. */}}
 {{- define "stitch.storeMount" -}}
 {{- if not .Values.store.url }}
-- name: store
-  mountPath: /var/lib/stitch/store
+- {name: store-access, mountPath: /etc/stitch/store, readOnly: true}
 {{- end }}
 {{- end }}
 
 {{- define "stitch.storeVolume" -}}
 {{- if not .Values.store.url }}
-- name: store
-  persistentVolumeClaim:
-    claimName: {{ include "stitch.store.claim" . }}
-{{- end }}
-{{- end }}
-
-{{/* A volume that one node mounts: whoever needs it goes where the gateway is. */}}
-{{- define "stitch.nearGateway" -}}
-{{- if include "stitch.store.oneNode" . }}
-podAffinity:
-  requiredDuringSchedulingIgnoredDuringExecution:
-    - topologyKey: kubernetes.io/hostname
-      labelSelector:
-        matchLabels:
-          {{- include "stitch.selector" (dict "root" . "component" "gateway") | nindent 10 }}
+- name: store-access
+  projected:
+    defaultMode: 0440
+    sources:
+      - serviceAccountToken:
+          path: token
+          audience: store.stitchcore.io
+          expirationSeconds: 3600
+      - secret:
+          name: {{ include "stitch.secret.store" . }}
+          items:
+            - {key: ca.crt, path: ca.crt}
 {{- end }}
 {{- end }}
 

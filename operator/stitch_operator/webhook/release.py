@@ -31,17 +31,20 @@ class Certificates(
     mode: Literal["self", "existing"] = "self"
     webhook: str = ""
     gateway: str = ""
+    store: str = ""
     webhook_names: list[Host] = []
 
 
 class Secrets(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):
-    """Names of somebody's own Secrets; the reconciler makes those that are not named."""
+    """Names of somebody's own Secrets; the reconciler makes those that are not named. `keep`: what
+    the store is signed and kept with outlives an uninstall, as the store itself does."""
 
     signing: str = ""
     kernel_key: str = ""
     broker: str = ""
+    keep: bool = False
 
 
 class Release(
@@ -91,6 +94,10 @@ class Release(
     @property
     def gateway_tls(self) -> str:
         return self.certificates.gateway or f"{self.name}-gateway-tls"
+
+    @property
+    def store_tls(self) -> str:
+        return self.certificates.store or f"{self.name}-store-tls"
 
     @property
     def authority_secret(self) -> str:
