@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from stitch_operator import names
 from stitch_operator.gateway import objects as gateway
 from stitch_operator.reconciler import objects as reconciler
 from stitch_operator.store import objects as store
@@ -48,7 +49,8 @@ ALONE = re.compile(r"(?<=[:-] )\{\{ ([^{}]*) \}\}$", re.MULTILINE)
 ABSENT = {"store": ".Values.store.url"}
 """Components that a release has not where this value is set."""
 HEADING = "{{/* Made by tools/chart.py from the code: change that, and run it. */}}\n"
-LABELS = '{{- include "stitch.labels" (dict "root" . "component" "%s") | nindent 4 }}'
+OWN_LABELS = {names.PART_OF, "app.kubernetes.io/instance"}
+LABELS = '    {{- include "stitch.labels" (dict "root" . "component" "%s") | nindent 4 }}'
 
 
 def placeholder_release() -> Release:
@@ -85,7 +87,7 @@ def files() -> dict[Path, str]:
     for component, own in roles.items():
         objects = [*own, *bindings(own, f"xreleasex-{component}")]
         found[made / f"{component}-roles.yaml"] = template(objects, component)
-    for definition in reconciler.definitions():
+    for definition in (webhook.policy_definition(), reconciler.job_definition()):
         name = definition["spec"]["names"]["singular"]
         found[CRDS / "templates" / f"{name}.yaml"] = dumped(definition)
     schema = CHART / "values.schema.json"
@@ -95,7 +97,8 @@ def files() -> dict[Path, str]:
 
 
 def bindings(roles: list[Object], account: str) -> list[Object]:
-    """Each role bound to the service account of its component."""
+    """Each role bound to the service account of its component; those that Kubernetes adds to its
+    own roles are bound already."""
     return [
         {
             "apiVersion": role["apiVersion"],
@@ -109,6 +112,7 @@ def bindings(roles: list[Object], account: str) -> list[Object]:
             "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "xnamespacex"}],
         }
         for role in roles
+        if set(role["metadata"]["labels"]) == OWN_LABELS
     ]
 
 
@@ -117,12 +121,14 @@ def template(objects: list[Object], component: str) -> str:
     where the component is not there."""
     texts = []
     for one in objects:
-        metadata = {**one["metadata"], "labels": "xlabelsx"}
+        labels = one["metadata"]["labels"]
+        more = {name: labels[name] for name in labels if name not in OWN_LABELS}
+        metadata = {**one["metadata"], "labels": {"xlabelsx": None, **more}}
         text = dumped({**one, "metadata": metadata})
         text = PLACEHOLDER.sub(lambda found: f"{{{{ {NAMES[found[0]]} }}}}", text)
         # a scalar that is nothing but a name may look like a number
         text = ALONE.sub(r"{{ \1 | quote }}", text)
-        texts.append(text.replace("labels: xlabelsx", f"labels: {LABELS % component}"))
+        texts.append(text.replace("    xlabelsx: null", LABELS % component))
     whole = HEADING + "---\n".join(texts)
     absent = ABSENT.get(component)
     return f"{{{{- if not {absent} }}}}\n{whole}{{{{- end }}}}\n" if absent else whole

@@ -23,6 +23,9 @@ from stitch_operator.webhook.release import Release
 
 READ = ["get", "list", "watch"]
 WATCH = ["list", "watch"]
+VIEW = "stitchcore-view"
+"""The same in every release: two in one cluster would inject into the same pods, and Helm refuses
+what another release owns."""
 API = "rbac.authorization.k8s.io/v1"
 
 
@@ -83,7 +86,7 @@ def roles(release: Release) -> list[Object]:
     name, labels = f"{release.name}-reconciler", labels_of(release)
     viewed = [{"apiGroups": [GROUP], "resources": [PLURAL], "verbs": READ}]
     viewers = {
-        "name": f"{release.name}-view",
+        "name": VIEW,
         "labels": {**labels, "rbac.authorization.k8s.io/aggregate-to-view": "true"},
     }
     return [
