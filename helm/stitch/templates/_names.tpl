@@ -171,6 +171,9 @@ stitchcore.io/worker: {{ . | quote }}
 {{- if and .Values.store.url .Values.store.persistence.existingClaim -}}
 {{- fail "store.url and store.persistence.existingClaim are two stores: give one" -}}
 {{- end -}}
+{{- if has .Values.test.namespace (list .Release.Namespace "kube-system" "kube-node-lease") -}}
+{{- fail (printf "test.namespace: pods of %s are never injected" .Values.test.namespace) -}}
+{{- end -}}
 {{- range $name, $worker := .Values.workers -}}
 {{- if gt (len (printf "%s-worker-%s" $.Release.Name $name)) 57 -}}
 {{- fail (printf "workers.%s: with the release's name this is too long a name for a Deployment's pods" $name) -}}
