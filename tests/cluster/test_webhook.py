@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
+from stitch_operator import check
 from stitch_operator.webhook import objects
 from stitch_operator.webhook.cluster import Cluster
 from tests.cluster.objects import wait_for
@@ -116,6 +117,21 @@ def test_a_namespaces_label_asks_for_its_pods(
     body = {"metadata": {"labels": {OPTIMIZE: "true"}}}
     client.CoreV1Api(api).patch_namespace(namespace, body)
     wait_for(lambda: INJECTED in words(create(api, namespace, silent)), 20, "its pods are injected")
+
+
+def test_the_program_of_helm_test_sees_that_pods_are_injected(
+    api: client.ApiClient, webhook: Served, namespace: str
+) -> None:
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    client.CoreV1Api(api).patch_namespace(namespace, {"metadata": {"labels": label}})
+    made = api.sanitize_for_serialization(create(api, namespace, check.POD))
+    assert check.judged(made).good
+    assert check.gateway_of(made) == (support.RELEASE["gatewayUrl"], support.CA)
+    declined = copy.deepcopy(check.POD)
+    declined["metadata"]["labels"] = {OPTIMIZE: "false"}
+    made = api.sanitize_for_serialization(create(api, namespace, declined))
+    assert "was not asked" in check.judged(made).text
+    assert not client.CoreV1Api(api).list_namespaced_pod(namespace).items, "none was made"
 
 
 def test_a_policy_is_obeyed_and_judged_by_its_schema(
