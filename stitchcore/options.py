@@ -15,7 +15,7 @@
 | STITCH_STORE_CA | authority that a store `stitch://host:port` is trusted by | none |
 | STITCH_STORE_TOKEN_FILE | token for such a store | none |
 | STITCH_BROKER | URL of the broker (`python -m stitch_worker`) | redis://127.0.0.1:6379/0 |
-| STITCH_LEASES | URL of the Redis that leases are kept in (`python -m stitch_worker`) | the broker |
+| STITCH_LEASES | URL of the Redis that keeps leases (`python -m stitch_worker`) | the broker |
 
 Variables of the job side are read in `inject/settings.py`, in the job's process.
 """

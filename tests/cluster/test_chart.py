@@ -170,7 +170,9 @@ def test_it_is_installed_again_with_what_was_kept(place: Place) -> None:
     place.install("again", values)
     claims = [one for one in place.ours() if one.startswith("PersistentVolumeClaim")]
     assert claims == LEFT
-    text = place.cluster.kubectl("get", "deploy", "again-store", "-n", place.namespace, "-o", "yaml")
+    text = place.cluster.kubectl(
+        "get", "deploy", "again-store", "-n", place.namespace, "-o", "yaml"
+    )
     assert "claimName: stitch-store" in text
     place.helm("uninstall", "again")
     wait_for(lambda: place.ours() == LEFT, 30, "volumes alone are left")

@@ -82,11 +82,15 @@ def installed(own_cluster: Cluster) -> Iterator[client.ApiClient]:
         core = client.CoreV1Api(api)
         for name in (HERE, TEAM, OTHER):
             core.create_namespace({"metadata": {"name": name}})
-        own_cluster.kubectl("apply", "-f", "-", stdin=charts.helm("template", "c", str(charts.CRDS)))
+        own_cluster.kubectl(
+            "apply", "-f", "-", stdin=charts.helm("template", "c", str(charts.CRDS))
+        )
         charts.helm("install", "stitch", str(charts.CHART), *where)
         yield api
         charts.helm("uninstall", "stitch", *where)
-        own_cluster.kubectl("delete", "-f", "-", stdin=charts.helm("template", "c", str(charts.CRDS)))
+        own_cluster.kubectl(
+            "delete", "-f", "-", stdin=charts.helm("template", "c", str(charts.CRDS))
+        )
         for name in (HERE, TEAM, OTHER):
             core.delete_namespace(name)
 

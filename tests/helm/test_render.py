@@ -169,7 +169,7 @@ def test_the_list_for_a_mirror_is_whole() -> None:
     ("repository", "registry", "image"),
     [
         ("localhost/stitchcore/operator", "", "localhost/stitchcore/operator:0.1.0"),
-        ("localhost/stitchcore/operator", "r.example:5000", "r.example:5000/stitchcore/operator:0.1.0"),
+        ("localhost/stitchcore/operator", "r.example:5", "r.example:5/stitchcore/operator:0.1.0"),
         ("docker.io/library/x", "r.example/mirror/", "r.example/mirror/library/x:0.1.0"),
         ("team/x", "r.example", "r.example/team/x:0.1.0"),
         ("x", "r.example", "r.example/x:0.1.0"),

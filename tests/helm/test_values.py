@@ -71,7 +71,9 @@ def test_every_value_has_its_default_and_nothing_else_has() -> None:
 def test_combinations_fit(combination: str) -> None:
     values = yaml.safe_load((CHART / "ci" / f"{combination}-values.yaml").read_text())
     workers = values.get("workers", {})
-    kept = {name: {**DEFAULTS["workers"].get(name, {}), **one} for name, one in workers.items() if one}
+    kept = {
+        name: {**DEFAULTS["workers"].get(name, {}), **one} for name, one in workers.items() if one
+    }
     given = {**values, "workers": kept}
     jsonschema.Draft7Validator(SCHEMA).validate(given)
 

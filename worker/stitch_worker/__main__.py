@@ -137,7 +137,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--broker", default="", help="redis:// or amqp:// URL (or STITCH_BROKER)")
     parser.add_argument("--store", required=True, help="folder or fsspec URL")
     parser.add_argument("--leases", default="",
-                        help="Redis URL for leases, where not the broker (or STITCH_LEASES)")  # fmt: skip
+                        help="Redis of leases, not the broker (or STITCH_LEASES)")  # fmt: skip
     parser.add_argument("--concurrency", type=int, default=1, help="requests at a time")
     parser.add_argument("--jobs", type=int, default=0, help="compilers at a time (0: cores)")
     parser.add_argument("--planner", default="exhaustive")

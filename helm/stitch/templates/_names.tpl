@@ -83,10 +83,6 @@ stitchcore.io/worker: {{ . | quote }}
 {{ default (printf "%s-store-tls" .Release.Name) $given }}
 {{- end }}
 
-{{- define "stitch.secret.authority" -}}
-{{ .Release.Name }}-ca
-{{- end }}
-
 {{- define "stitch.secret.signing" -}}
 {{ default (printf "%s-signing" .Release.Name) .Values.signer.existingSecret }}
 {{- end }}
