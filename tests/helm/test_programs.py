@@ -108,6 +108,18 @@ def test_no_secret_stands_in_the_open() -> None:
                 assert not any("$(" in one for one in container.get("args", ()))
 
 
+def test_compile_children_see_no_credential_of_their_worker() -> None:
+    """A file's folder is hidden where an argument names it; the kernel key's is so by itself."""
+    for combination in COMBINATIONS:
+        for name, _, spec in charts.pods(charts.of(combination)):
+            if "worker" in name:
+                (container,) = spec["containers"]
+                given = PARSERS["stitch_worker"](container["args"])
+                hidden = {*given.hide, str(given.kernel_key.parent)}
+                mounted = {one["mountPath"] for one in container["volumeMounts"]}
+                assert mounted - hidden == {"/tmp"}, name
+
+
 def test_a_task_is_given_its_grace() -> None:
     for combination in COMBINATIONS:
         for name, _, spec in charts.pods(charts.of(combination)):
@@ -187,8 +199,9 @@ def test_the_bundled_broker_asks_for_its_password(tmp_path: Path) -> None:
         assert said("-a", "wrong", "ping") != "PONG"
         assert said("-a", "correct-horse", "ping") == "PONG"
         assert "noeviction" in said("-a", "correct-horse", "config", "get", "maxmemory-policy")
-        line = Path(f"/proc/{process.pid}/cmdline").read_text()
-        assert line.startswith("redis-server") and "horse" not in line, "exec'd, without a secret"
+        about = Path(f"/proc/{process.pid}")
+        assert (about / "comm").read_text().strip() == "redis-server", "signals reach it"
+        assert "horse" not in (about / "environ").read_text() + (about / "cmdline").read_text()
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 0
     finally:
