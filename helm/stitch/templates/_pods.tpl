@@ -99,7 +99,7 @@ annotations:
 {{- define "stitch.storeEnv" -}}
 {{- if not .Values.store.url }}
 - name: STITCH_STORE_CA
-  value: /etc/stitch/store/ca.crt
+  value: /etc/stitch/store/ca.pem
 - name: STITCH_STORE_TOKEN_FILE
   value: /etc/stitch/store/token
 {{- end }}
@@ -133,10 +133,10 @@ envFrom:
           path: token
           audience: store.stitchcore.io
           expirationSeconds: 3600
-      - secret:
-          name: {{ include "stitch.secret.store" . }}
+      - configMap:
+          name: {{ .Release.Name }}-trust
           items:
-            - {key: ca.crt, path: ca.crt}
+            - {key: ca.pem, path: ca.pem}
 {{- end }}
 {{- end }}
 

@@ -2,8 +2,8 @@
 dice: no input, no output, and the same step again where a write did not happen.
 
 Two bundles say who is trusted: the hooks' caBundle (by API servers, of the webhook), and the
-ConfigMap (by pods, of the gateway). Each is all that its server's Secret shows, and the authority
-and its successor where the reconciler makes the certificates itself.
+ConfigMap (by pods, of the gateway and the store). Each is all that its servers' Secrets show, and
+the authority and its successor where the reconciler makes the certificates itself.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def _certificates(
     for role, bundle, names in (
         (Role.WEBHOOK, hooked, webhook_names(release)),
         (Role.GATEWAY, trusted, gateway_names(release)),
+        (Role.STORE, trusted, _service(release, "store")),
     ):
         made.append(rotation.server(role, seen.get(role), by, bundle, names, times, now))
     return made
@@ -94,6 +95,7 @@ def _needed(seen: Seen, role: Role) -> dict[str, str]:
 def _trust(seen: Seen, trusted: Bundle, known: Bundle, times: Times, now: float) -> Write | None:
     """The ConfigMap. What nobody can name at present, a Secret being away, stays as it was."""
     needed = _needed(seen, Role.GATEWAY) or trusted.items
+    needed = {**needed, **rotation.needed(seen.get(Role.STORE))}
     public = keys.public_keys(seen.get(Role.SIGNING)) or known.items
     if not needed or not public:
         return None

@@ -21,6 +21,7 @@ class Role(StrEnum):
     AUTHORITY = "authority"
     WEBHOOK = "webhook"
     GATEWAY = "gateway"
+    STORE = "store"
     SIGNING = "signing"
     KERNEL_KEY = "kernel-key"
     BROKER = "broker"

@@ -100,8 +100,12 @@ class Release(
         return self.certificates.store or f"{self.name}-store-tls"
 
     @property
+    def _servers(self) -> list[str]:
+        return [self.webhook_tls, self.gateway_tls, self.store_tls]
+
+    @property
     def authority_secret(self) -> str:
-        """The Secret with the key that signs both; nobody but the reconciler reads it."""
+        """The Secret with the key that signs them; nobody but the reconciler reads it."""
         return f"{self.name}-ca"
 
     @property
@@ -120,7 +124,7 @@ class Release(
     def made_secrets(self) -> list[str]:
         """Those that the reconciler makes, and replaces."""
         by_us = self.certificates.mode == "self"
-        made = [self.authority_secret, self.webhook_tls, self.gateway_tls] if by_us else []
+        made = [self.authority_secret, *self._servers] if by_us else []
         named = {
             self.signing_secret: self.secrets.signing,
             self.kernel_key_secret: self.secrets.kernel_key,
@@ -132,7 +136,7 @@ class Release(
     def read_secrets(self) -> list[str]:
         """Somebody's own that the reconciler reads, to know whom to trust."""
         theirs = self.certificates.mode == "existing"
-        found = [self.webhook_tls, self.gateway_tls] if theirs else []
+        found = self._servers if theirs else []
         return [*found, self.secrets.signing] if self.secrets.signing else found
 
     @property

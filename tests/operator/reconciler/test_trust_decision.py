@@ -57,6 +57,7 @@ def test_a_servers_names_are_its_services(world: World) -> None:
     for role, names in (
         (Role.WEBHOOK, ["stitch-webhook.stitch.svc", "stitch-webhook.stitch.svc.cluster.local"]),
         (Role.GATEWAY, ["stitch-gateway.stitch.svc", "stitch-gateway.stitch.svc.cluster.local"]),
+        (Role.STORE, ["stitch-store.stitch.svc", "stitch-store.stitch.svc.cluster.local"]),
     ):
         found = issuing.pair(world.held[role].data["tls.crt"], world.held[role].data["tls.key"])
         assert found is not None and issuing.serves(found.certificate, names)
@@ -323,6 +324,16 @@ def test_of_others_nothing_is_made_and_trust_follows() -> None:
     assert world.trusted() == {shown(world, Role.GATEWAY)} != world.hooked()
     assert {role: world.held[role] for role in SERVERS} == held
     assert world.decided(world.look()).problems == ()
+
+
+def test_the_stores_authority_is_trusted_beside_the_gateways() -> None:
+    """Its clients read the same ConfigMap as jobs do."""
+    world = World(support.release(certificates={"mode": "existing"}))
+    for role in (*SERVERS, Role.STORE):
+        world.put(role, given(str(role)))
+    world.step()
+    assert world.trusted() == {shown(world, Role.GATEWAY), shown(world, Role.STORE)}
+    assert world.hooked() == {shown(world, Role.WEBHOOK)}
 
 
 def test_of_others_the_old_one_is_trusted_until_nobody_shows_it() -> None:
