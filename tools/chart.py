@@ -36,12 +36,6 @@ NAMES = {
     "xreleasex": ".Release.Name",
     "xnamespacex": ".Release.Namespace",
     "xfailurepolicyx": ".Values.webhook.failurePolicy",
-    "xwebhooktlsx": 'include "stitch.secret.webhook" .',
-    "xgatewaytlsx": 'include "stitch.secret.gateway" .',
-    "xstoretlsx": 'include "stitch.secret.store" .',
-    "xsigningx": 'include "stitch.secret.signing" .',
-    "xkernelkeyx": 'include "stitch.secret.kernelKey" .',
-    "xbrokerx": 'include "stitch.secret.broker" .',
 }
 """Placeholders and the expressions that take their place."""
 PLACEHOLDER = re.compile("|".join(NAMES))
@@ -53,28 +47,6 @@ OWN_LABELS = {names.PART_OF, "app.kubernetes.io/instance"}
 LABELS = '    {{- include "stitch.labels" (dict "root" . "component" "%s") | nindent 4 }}'
 
 
-OWN_MODE, THEIR_KEY = 'eq .Values.certificates.mode "self"', ".Values.signer.existingSecret"
-TRUST = {
-    "self": ("self", "", f"and ({OWN_MODE}) (not {THEIR_KEY})"),
-    "self-signing": ("self", "xsigningx", f"and ({OWN_MODE}) {THEIR_KEY}"),
-    "existing": ("existing", "", f"and (not ({OWN_MODE})) (not {THEIR_KEY})"),
-    "existing-signing": ("existing", "xsigningx", f"and (not ({OWN_MODE})) {THEIR_KEY}"),
-}
-"""What the reconciler makes and reads: mode, the signing key's Secret, and when that is so."""
-
-
-def trust_release(mode: str, signing: str) -> Release:
-    """Whose Secrets have their own names but those that somebody else may bring."""
-    theirs = {"webhook": "xwebhooktlsx", "gateway": "xgatewaytlsx", "store": "xstoretlsx"}
-    certificates = {"mode": mode, **(theirs if mode == "existing" else {})}
-    document = {
-        **msgspec.to_builtins(placeholder_release()),
-        "certificates": certificates,
-        "secrets": {"signing": signing},
-    }
-    return msgspec.convert(document, Release)
-
-
 def placeholder_release() -> Release:
     """A release whose names are placeholders."""
     document = {
@@ -83,14 +55,7 @@ def placeholder_release() -> Release:
         "version": "0",
         "image": "runtime",
         "gatewayUrl": "https://gateway:8443",
-        "certificates": {
-            "mode": "existing", "webhook": "xwebhooktlsx", "gateway": "xgatewaytlsx",
-            "store": "xstoretlsx",
-        },
-        "secrets": {
-            "signing": "xsigningx", "kernelKey": "xkernelkeyx", "broker": "xbrokerx",
-        },
-    }  # fmt: skip
+    }
     return msgspec.convert(document, Release)
 
 
@@ -102,18 +67,13 @@ def files() -> dict[Path, str]:
     roles = {
         "webhook": webhook.roles(release),
         "gateway": gateway.roles(release),
-        "reconciler": reconciler.roles(release),
+        "reconciler": [*reconciler.roles(release), *webhook.trust_roles(release)],
         "store": store.roles(release),
     }
     found = {made / "webhook-configuration.yaml": template([hooks], "webhook")}
     for component, own in roles.items():
         objects = [*own, *bindings(own, f"xreleasex-{component}")]
         found[made / f"{component}-roles.yaml"] = template(objects, component)
-    for name, (mode, signing, condition) in TRUST.items():
-        own = webhook.trust_roles(trust_release(mode, signing))
-        objects = [*own, *bindings(own, "xreleasex-reconciler")]
-        text = template(objects, "reconciler")
-        found[made / f"trust-{name}.yaml"] = f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"
     for definition in (webhook.policy_definition(), reconciler.job_definition()):
         name = definition["spec"]["names"]["singular"]
         found[CRDS / "templates" / f"{name}.yaml"] = dumped(definition)
@@ -152,6 +112,7 @@ def template(objects: list[Object], component: str) -> str:
         more = {name: labels[name] for name in labels if name not in OWN_LABELS}
         metadata = {**one["metadata"], "labels": {"xlabelsx": None, **more}}
         text = dumped({**one, "metadata": metadata})
+        text = by_values(text)
         text = PLACEHOLDER.sub(lambda found: f"{{{{ {NAMES[found[0]]} }}}}", text)
         # a scalar that is nothing but a name may look like a number
         text = ALONE.sub(r"{{ \1 | quote }}", text)
@@ -168,7 +129,24 @@ class Plain(yaml.SafeDumper):
         return True
 
 
-def dumped(document: Object) -> str:
+def by_values(text: str) -> str:
+    """Names of Secrets follow from values: whose they are, and whether they are made or read."""
+    names = "".join(f"  - {name}\n" for name in placeholder_release().made_secrets)
+    if names not in text:
+        return text
+    head, _, made = text.partition("- apiGroups:\n  - ''\n  resources:\n  - secrets\n")
+    made = f"- apiGroups:\n  - ''\n  resources:\n  - secrets\n{made}"
+    made = made.replace(f"\n{names}", " {{- . | nindent 2 }}\n")
+    reading = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"], "resourceNames": 0}
+    read = dumped([reading]).replace(" 0\n", " {{- . | nindent 2 }}\n")
+    for which, rules in (("made", made), ("read", read)):
+        head += (
+            f'{{{{- with include "stitch.secrets.{which}" . | trim }}}}\n{rules}{{{{- end }}}}\n'
+        )
+    return head
+
+
+def dumped(document: Any) -> str:
     text = yaml.dump(document, Dumper=Plain, sort_keys=False, width=1000)
     if "{{" in text:
         raise ValueError("a template would read it")

@@ -208,14 +208,11 @@ def test_its_account_may_touch_no_job_and_read_no_secret(place: Place, namespace
     core, batch = client.CoreV1Api(mine), client.BatchV1Api(mine)
     played = train(place, namespace)
     [pod] = played.pods
-    name = pod.metadata.name
+    name, another = pod.metadata.name, {"metadata": {"name": "p"}, "spec": reconciling.TRAINS}
     calls: list[tuple[Callable[..., object], tuple[object, ...]]] = [
         (core.delete_namespaced_pod, (name, namespace)),
         (core.patch_namespaced_pod, (name, namespace, {"metadata": {"labels": {"a": "b"}}})),
-        (
-            core.create_namespaced_pod,
-            (namespace, {"metadata": {"name": "p"}, "spec": reconciling.TRAINS}),
-        ),
+        (core.create_namespaced_pod, (namespace, another)),
         (batch.patch_namespaced_job, ("train", namespace, {"spec": {"suspend": True}})),
         (batch.delete_namespaced_job, ("train", namespace)),
         (core.list_namespaced_secret, (namespace,)),

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.cluster
 QUICK = Times(overlap=3.0, propagation=2.0, grace=12.0, signing_grace=3.0)
 """As long as these tests' kubelet and webhooks need to follow: 1 s and 5 s."""
 INJECTED = "stitchcore.io/injected"
-SECRETS = ("ca", "webhook-tls", "gateway-tls", "signing", "kernel-key", "broker")
+SECRETS = ("ca", "webhook-tls", "gateway-tls", "store-tls", "signing", "kernel-key", "broker")
 POD = support.case("one_container").given
 
 
@@ -125,7 +125,7 @@ def test_everything_is_made_by_an_account_that_may_do_no_more(kept: Kept) -> Non
     assert kept.step() == trust.LOOK_SECONDS
     by = issuing.pair(kept.data("ca")["ca.crt"], kept.data("ca")["ca.key"])
     assert by is not None
-    for server in ("webhook-tls", "gateway-tls"):
+    for server in ("webhook-tls", "gateway-tls", "store-tls"):
         data = kept.data(server)
         made = issuing.pair(data["tls.crt"], data["tls.key"])
         assert made is not None and issuing.signed(made.certificate, by.certificate)
@@ -201,6 +201,26 @@ def test_an_uninstall_takes_it_along(kept: Kept) -> None:
     kept.core.delete_namespaced_config_map(name, namespace)
     wait_for(lambda: not kept.core.list_namespaced_secret(namespace).items, 40, "Secrets are gone")
     wait_for(lambda: not _there(kept), 40, "and whom to trust")
+
+
+def test_what_a_store_is_signed_with_stays_where_the_store_does(
+    kept: Kept, own_cluster: Cluster
+) -> None:
+    kept.step()
+    name, namespace = kept.release.name, kept.release.namespace
+    before = kept.data("signing")
+    keeping = replace(kept, release=support.release(name=name, namespace=namespace,
+                                                    secrets={"keep": True}))  # fmt: skip
+    keeping.step()  # also those that were made before somebody thought of it
+    keeping.step()
+    kept.core.delete_namespaced_config_map(f"{name}-release", namespace)
+
+    def left() -> set[str]:
+        return {one.metadata.name for one in kept.core.list_namespaced_secret(namespace).items}
+
+    wait_for(lambda: left() == {f"{name}-signing", f"{name}-kernel-key"}, 40, "the rest is gone")
+    keeping.step()
+    assert keeping.data("signing") == before
 
 
 def _there(kept: Kept) -> bool:

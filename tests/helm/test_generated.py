@@ -21,6 +21,7 @@ from tests.helm import charts
 from tests.helm.charts import COMBINATIONS, CRDS, NAMESPACE, ROOT
 
 RBAC = ("Role", "ClusterRole")
+CA = {"key": names.AUTHORITIES, "path": "ca.pem"}
 everywhere = pytest.mark.parametrize("combination", COMBINATIONS)
 
 
@@ -62,8 +63,8 @@ def test_its_failure_policy_is_a_value() -> None:
 def test_roles_are_the_codes_and_there_are_no_others(combination: str) -> None:
     found = charts.of(combination)
     release = release_of(found)
-    made = [*webhook.roles(release), *gateway.roles(release), *reconciler.roles(release)]
-    made += webhook.trust_roles(release)
+    made = [*webhook.roles(release), *gateway.roles(release), *reconciler.roles(release),
+            *webhook.trust_roles(release)]  # fmt: skip
     if any(one["metadata"]["name"] == "stitch-store" for one in found if one["kind"] == "Service"):
         made += store.roles(release)
     rendered = {
@@ -125,7 +126,8 @@ def test_the_store_knows_its_clients_by_their_accounts(combination: str) -> None
         (volume,) = [one for one in client["volumes"] if one["name"] == "store-access"]
         sources = volume["projected"]["sources"]
         assert sources[0]["serviceAccountToken"]["audience"] == names.STORE_AUDIENCE
-        assert sources[1]["configMap"]["name"] == names.trust_name("stitch")
+        trust = {"name": names.trust_name("stitch"), "items": [CA]}
+        assert sources[1]["configMap"] == trust
 
 
 def test_definitions_are_the_codes_and_outlive_an_uninstall() -> None:

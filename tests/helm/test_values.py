@@ -119,7 +119,7 @@ BAD = {
         "workers: {a-worker-with-a-very-long-name-that-fits-nowhere-at-all: {tensorflow: '2.15'}}",
         "too long",
     ),
-    "a test where nothing is injected": ("test: {namespace: platform}", "test.namespace"),
+    "a test where nothing is injected": ("test: {namespace: kube-system}", "test.namespace"),
 }  # fmt: skip
 
 

@@ -276,26 +276,6 @@ def test_the_process_signs_and_ends_at_a_signal(signer: Signer, tmp_path: Path) 
     assert msgspec.json.decode(signer.store.read(signers.PUBLIC_KEYS))
 
 
-def test_a_probe_sees_that_the_signer_is_at_work(signer: Signer, tmp_path: Path) -> None:
-    beat = tmp_path / "beat"
-    beat.touch()
-    os.utime(beat, (1, 1))  # of a process before
-    command = [sys.executable, "-m", "stitch_worker.signer", "--store", str(tmp_path / "store")]
-    command += ["--key", str(tmp_path / "key"), "--heartbeat", str(beat)]
-    process = subprocess.Popen(command, env={"PYTHONPATH": python_path()})
-    try:
-        wait_for(lambda: beat.exists() and beat.stat().st_mtime > 1, 60, "a heartbeat")
-        process.send_signal(signal.SIGSTOP)
-        seen = beat.stat().st_mtime
-        time.sleep(1.5)
-        assert beat.stat().st_mtime == seen, "one that stands still touches nothing"
-        process.send_signal(signal.SIGCONT)
-        wait_for(lambda: beat.stat().st_mtime > seen, 30, "the next one")
-    finally:
-        process.terminate()
-    assert process.wait(timeout=30) == 0
-
-
 @contextmanager
 def serving(folder: Path) -> Iterator[None]:
     """The process, on files as a Secret's volume has them."""

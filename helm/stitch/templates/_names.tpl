@@ -96,6 +96,38 @@ stitchcore.io/worker: {{ . | quote }}
 {{- if .Values.broker.bundled.enabled }}{{ .Release.Name }}-broker{{ end -}}
 {{- end }}
 
+{{/* Secrets that the reconciler makes, and those of others that it reads; lines of YAML. */}}
+{{- define "stitch.secrets.servers" -}}
+- {{ include "stitch.secret.webhook" . }}
+- {{ include "stitch.secret.gateway" . }}
+- {{ include "stitch.secret.store" . }}
+{{- end }}
+
+{{- define "stitch.secrets.made" -}}
+{{- if eq .Values.certificates.mode "self" }}
+- {{ .Release.Name }}-ca
+{{ include "stitch.secrets.servers" . }}
+{{- end }}
+{{- if not .Values.signer.existingSecret }}
+- {{ include "stitch.secret.signing" . }}
+{{- end }}
+{{- if not .Values.kernelKey.existingSecret }}
+- {{ include "stitch.secret.kernelKey" . }}
+{{- end }}
+{{- if .Values.broker.bundled.enabled }}
+- {{ include "stitch.secret.broker" . }}
+{{- end }}
+{{- end }}
+
+{{- define "stitch.secrets.read" -}}
+{{- if ne .Values.certificates.mode "self" }}
+{{ include "stitch.secrets.servers" . }}
+{{- end }}
+{{- if .Values.signer.existingSecret }}
+- {{ .Values.signer.existingSecret }}
+{{- end }}
+{{- end }}
+
 {{- define "stitch.store.claim" -}}
 {{ default (printf "%s-store" .Release.Name) .Values.store.persistence.existingClaim }}
 {{- end }}
@@ -167,7 +199,7 @@ stitchcore.io/worker: {{ . | quote }}
 {{- if and .Values.store.url .Values.store.persistence.existingClaim -}}
 {{- fail "store.url and store.persistence.existingClaim are two stores: give one" -}}
 {{- end -}}
-{{- if has .Values.test.namespace (list .Release.Namespace "kube-system" "kube-node-lease") -}}
+{{- if has .Values.test.namespace (list "kube-system" "kube-node-lease") -}}
 {{- fail (printf "test.namespace: pods of %s are never injected" .Values.test.namespace) -}}
 {{- end -}}
 {{- range $name, $worker := .Values.workers -}}

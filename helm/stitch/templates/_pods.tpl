@@ -133,7 +133,6 @@ envFrom:
           path: token
           audience: store.stitchcore.io
           expirationSeconds: 3600
-      # not the Secret's own: here a new authority is known before it signs anything
       - configMap:
           name: {{ .Release.Name }}-trust
           items:

@@ -160,9 +160,12 @@ def _next_change(database: sqlite3.Connection) -> int:
 
 
 def page(database: sqlite3.Connection, since: str, now: float) -> Workloads:
-    """What has changed since an answer's `next`; of another ledger's, or "", all."""
-    (ledger,) = database.execute("SELECT id FROM ledger").fetchone()
+    """What has changed since an answer's `next`; of another ledger's, of a future that this one has
+    not seen (it was restored), or "", all."""
+    ledger, latest = database.execute("SELECT id, change FROM ledger").fetchone()
     change, last = _position(since, ledger)
+    if change > latest:
+        change, last = 0, ""
     rows = database.execute(
         "SELECT namespace, pod, owner, controller, gpu, devices, began, contact, stepped, change "
         "FROM pods WHERE (change, pod) > (?, ?) AND contact >= ? ORDER BY change, pod LIMIT ?",

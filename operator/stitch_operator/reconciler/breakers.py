@@ -64,8 +64,9 @@ def _images(before: Lines, pods: list[Pod], seen: Seen, now: float) -> dict[Line
         line = (IMAGES, pod.namespace, seen.image)
         if not pod.injected or pod.image != seen.image:
             continue
-        if pod.stuck and pod.active:
-            said[line] = now
+        if pod.stuck and not pod.leaving:
+            when = now if pod.active else pod.gave_up or pod.created
+            said[line] = max(said.get(line, 0.0), when)
         elif pod.delivered:
             delivered[line] = max(delivered.get(line, 0.0), pod.started or pod.created)
     for refusal in seen.refusals:
@@ -112,11 +113,6 @@ def failed_early(pod: Pod, row: Workload | None, read: float | None) -> bool:
         return False
     early = failure.finished - failure.started < EARLY_SECONDS
     return early and (row is None or not row.stepped)
-
-
-def waits(pod: Pod) -> bool:
-    """Whether a pod may say something of a breaker later, so that it must be looked at again."""
-    return bool(pod.stuck or pod.failure is not None)
 
 
 def _one_word(text: str) -> bool:

@@ -33,7 +33,9 @@ METADATA_ONLY = {
 }
 REFUSED = ("FailedCreate", "FailedCreatePod")
 """Reasons of Events by which controllers say that a pod was refused."""
-OURS = re.compile(r"\bstitchcore-(runtime|cache|identity)\b")
+OURS = re.compile(r"\bstitchcore-(runtime|cache|identity)\b|usage per (Container|Pod) is ")
+"""In their messages. A LimitRange names no container; where the pod's own is to blame it cannot be
+created either way."""
 KINDS = tuple(one for one in ADAPTERS.values() if one.kind != pod_adapter.Pod.kind)
 Tell = Callable[[Any, Any], None]
 
@@ -88,7 +90,10 @@ class Watches:
                 one.resource,
                 functools.partial(_metadata, custom, one.group, one.version, one.resource),
                 functools.partial(
-                    pods.read_workload, api_version=f"{one.group}/{one.version}", kind=one.kind
+                    pods.read_workload,
+                    api_version=f"{one.group}/{one.version}",
+                    kind=one.kind,
+                    excluded=excluded,
                 ),
                 failed,
                 tell,

@@ -2,9 +2,8 @@
 dice: no input, no output, and the same step again where a write did not happen.
 
 Two bundles say who is trusted: the hooks' caBundle (by API servers, of the webhook), and the
-ConfigMap (by pods, of the gateway; by the release's own, of the store). Each is all that its
-servers' Secrets show, and the authority and its successor where the reconciler makes the
-certificates itself.
+ConfigMap (by pods, of the gateway and the store). Each is all that its servers' Secrets show, and
+the authority and its successor where the reconciler makes the certificates itself.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def _certificates(
     for role, bundle, names in (
         (Role.WEBHOOK, hooked, webhook_names(release)),
         (Role.GATEWAY, trusted, gateway_names(release)),
-        (Role.STORE, trusted, store_names(release)),
+        (Role.STORE, trusted, _service(release, "store")),
     ):
         made.append(rotation.server(role, seen.get(role), by, bundle, names, times, now))
     return made
@@ -83,26 +82,20 @@ def gateway_names(release: Release) -> list[str]:
     return list(dict.fromkeys([*_service(release, "gateway"), release.server_name]))
 
 
-def store_names(release: Release) -> list[str]:
-    """Hosts that the release's own programs call the store by."""
-    return _service(release, "store")
-
-
 def _service(release: Release, component: str) -> list[str]:
     service = f"{release.name}-{component}.{release.namespace}.svc"
     return [service, f"{service}.cluster.local"]
 
 
-def _needed(seen: Seen, *servers: Role) -> dict[str, str]:
-    found = rotation.authorities(seen.get(Role.AUTHORITY))
-    for role in servers:
-        found |= rotation.needed(seen.get(role))
-    return found
+def _needed(seen: Seen, role: Role) -> dict[str, str]:
+    by = rotation.authorities(seen.get(Role.AUTHORITY))
+    return {**by, **rotation.needed(seen.get(role))}
 
 
 def _trust(seen: Seen, trusted: Bundle, known: Bundle, times: Times, now: float) -> Write | None:
     """The ConfigMap. What nobody can name at present, a Secret being away, stays as it was."""
-    needed = _needed(seen, Role.GATEWAY, Role.STORE) or trusted.items
+    needed = _needed(seen, Role.GATEWAY) or trusted.items
+    needed = {**needed, **rotation.needed(seen.get(Role.STORE))}
     public = keys.public_keys(seen.get(Role.SIGNING)) or known.items
     if not needed or not public:
         return None
@@ -158,10 +151,7 @@ def _missing(seen: Seen, release: Release) -> list[str]:
         for role, name in (
             (Role.WEBHOOK, release.webhook_tls),
             (Role.GATEWAY, release.gateway_tls),
-            (Role.STORE, release.certificates.store),
         ):
-            if not name:
-                continue  # the store is somebody else's
             if not rotation.needed(seen.get(role)):
                 found.append(f"Secret {name}: it is not there, or its ca.crt is no certificate")
     if release.secrets.signing and not keys.public_keys(seen.get(Role.SIGNING)):

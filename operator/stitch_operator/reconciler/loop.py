@@ -259,6 +259,7 @@ class Loop:
     def _write_one(self, task: Task) -> bool:
         """Object, Events, status, in this order: a status says that its Events were posted."""
         namespace, name = task.key
+        self.beat = time.monotonic()
         try:
             if not task.exists:
                 self.writer.create(namespace, task.top.reference)

@@ -42,7 +42,8 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     are what the webhook wrote on it; the rest is known of injected pods, `failure` of all.
 
     `started` and `finished` of the containers that train; `stuck` why the runtime's container does
-    not start, `delivered` once it has. `workload` is the name that breakers go by.
+    not start (`gave_up`: when, where it is not tried again), `delivered` once it has. `workload` is
+    the name that breakers go by.
     """
 
     namespace: str
@@ -62,6 +63,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     started: float | None = None
     finished: float | None = None
     stuck: str = ""
+    gave_up: float | None = None
     delivered: bool = False
     failure: Failure | None = None
 
@@ -124,9 +126,13 @@ def read_pod(document: Document, excluded: frozenset[str]) -> Pod | None:
     return Pod(**made)
 
 
-def read_workload(document: Document, api_version: str, kind: str) -> Workload:
-    """From its metadata alone."""
+def read_workload(
+    document: Document, api_version: str, kind: str, excluded: frozenset[str]
+) -> Workload | None:
+    """From its metadata alone; None where its pods are never injected."""
     metadata = document["metadata"]
+    if metadata["namespace"] in excluded:
+        return None
     return Workload(
         api_version=api_version,
         kind=kind,
@@ -204,7 +210,7 @@ def _of_injected(document: Document, annotations: Mapping[str, str]) -> dict[str
     ended = [(one.get("state") or {}).get("terminated") for one in trains]
     finished = [seconds(one.get("finishedAt")) for one in ended if one]
     started = min((one for one in begun if one is not None), default=None)
-    image, stuck, delivered = _delivery(spec, status)
+    image, stuck, delivered, gave_up = _delivery(spec, status)
     return {
         "injected": annotations[names.INJECTED][:64],
         "image": image,
@@ -212,6 +218,7 @@ def _of_injected(document: Document, annotations: Mapping[str, str]) -> dict[str
         "started": started,
         "finished": max((one for one in finished if one), default=None) if all(ended) else None,
         "stuck": stuck,
+        "gave_up": gave_up,
         "delivered": delivered or started is not None,
     }
 
@@ -239,8 +246,8 @@ def _failure(statuses: Iterable[Document]) -> Failure | None:
     return max(found, key=lambda one: one.finished, default=None)
 
 
-def _delivery(spec: Document, status: Document) -> tuple[str, str, bool]:
-    """The runtime's image in this pod, why it does not come, and whether it has."""
+def _delivery(spec: Document, status: Document) -> tuple[str, str, bool, float | None]:
+    """The runtime's image in this pod, why it does not come, whether it has, and when it failed."""
     for container in spec.get("initContainers") or []:
         if container.get("name") == pieces.INIT_CONTAINER:
             return str(container.get("image", "")), *_of_init_container(status)
@@ -249,11 +256,11 @@ def _delivery(spec: Document, status: Document) -> tuple[str, str, bool]:
     for one in status.get("containerStatuses") or []:
         waiting = (one.get("state") or {}).get("waiting") or {}
         if image and image in str(waiting.get("message", "")):
-            return image, str(waiting.get("reason", "")), False
-    return image, "", False
+            return image, str(waiting.get("reason", "")), False, None
+    return image, "", False, None
 
 
-def _of_init_container(status: Document) -> tuple[str, bool]:
+def _of_init_container(status: Document) -> tuple[str, bool, float | None]:
     for one in status.get("initContainerStatuses") or []:
         if one.get("name") != pieces.INIT_CONTAINER:
             continue
@@ -261,6 +268,6 @@ def _of_init_container(status: Document) -> tuple[str, bool]:
         waiting = str((state.get("waiting") or {}).get("reason") or "")
         ended = state.get("terminated")
         if ended and ended.get("exitCode"):
-            return str(ended.get("reason") or "Error"), False
-        return ("" if waiting in WAITS else waiting), bool(ended)
-    return "", False
+            return str(ended.get("reason") or "Error"), False, seconds(ended.get("finishedAt"))
+        return ("" if waiting in WAITS else waiting), bool(ended), None
+    return "", False, None

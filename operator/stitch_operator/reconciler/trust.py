@@ -32,6 +32,8 @@ NOT_FOUND, CONFLICT = 404, 409
 MERGE = "application/strategic-merge-patch+json"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "stitchcore-reconciler"}
 SERVERS = (Role.WEBHOOK, Role.GATEWAY, Role.STORE)
+OF_THE_STORE = (Role.SIGNING, Role.KERNEL_KEY)
+"""What a kept store is worth nothing without: kept with it."""
 Object = dict[str, Any]
 
 
@@ -56,20 +58,29 @@ def step(api: client.ApiClient, release: Release, now: float, times: Times | Non
 
 @dataclass(frozen=True)
 class _Seen:
-    """`held` objects, the documents that they were read from, and the uid of the owner of ours."""
+    """`held` objects, the documents that they were read from, the uid of the owner of ours, and
+    those of ours that nobody owns: they outlive an uninstall."""
 
     held: Mapping[Role, Held]
     documents: Mapping[Role, Object]
     owner: str
+    kept: tuple[Role, ...] = ()
 
     def orphans(self, written: set[Role]) -> list[Write]:
-        """Objects of ours whose owner is not the release's present ConfigMap."""
+        """Objects of ours that are not owned as they should be."""
         return [
             Write(role, held.data)
             for role, held in self.held.items()
             if role not in written and role is not Role.HOOKS and held.ours
-            and self.owner and self.owner not in _owners(self.documents[role])
+            and _owners(self.documents[role]) != self.owners(role, self.documents[role])
         ]  # fmt: skip
+
+    def owners(self, role: Role, document: Object) -> list[str]:
+        """Uids of the owners that it should have."""
+        present = _owners(document)
+        if role in self.kept:
+            return []
+        return present if not self.owner or self.owner in present else [self.owner]
 
 
 class _Objects:
@@ -97,7 +108,8 @@ class _Objects:
         documents[Role.HOOKS] = _found(hooks, self._hooks)
         present = {role: one for role, one in documents.items() if one}
         held = {role: _held(role, one, self._labels) for role, one in present.items()}
-        return _Seen(held, present, str(release["metadata"]["uid"]) if release else "")
+        owner = str(release["metadata"]["uid"]) if release else ""
+        return _Seen(held, present, owner, OF_THE_STORE if self._release.secrets.keep else ())
 
     def write(self, write: Write, seen: _Seen) -> None:
         """A conflict is no failure: whoever wrote in between has changed what is to be decided."""
@@ -115,7 +127,7 @@ class _Objects:
         if write.role is Role.HOOKS and document is not None:
             self._patch_hooks(write, document)
             return
-        body = self._document(write, document or {}, seen.owner)
+        body = self._document(write, document or {}, seen)
         kind, namespace = (
             "config_map" if write.role is Role.TRUST else "secret",
             self._release.namespace,
@@ -131,14 +143,15 @@ class _Objects:
         own = {names.PART_OF: names.PRODUCT, "app.kubernetes.io/instance": self._release.name}
         return {**own, **MANAGED_BY}
 
-    def _document(self, write: Write, present: Object, owner: str) -> Object:
+    def _document(self, write: Write, present: Object, seen: _Seen) -> Object:
         """The object with the write's data, its other labels, annotations and owners as before."""
         metadata = dict(present.get("metadata") or {})
         metadata["name"] = self._secrets.get(write.role, self._trust)
         metadata["labels"] = {**(metadata.get("labels") or {}), **self._labels}
         metadata["annotations"] = _merged(metadata.get("annotations") or {}, write.annotations)
-        if owner and owner not in _owners(present):
-            metadata["ownerReferences"] = [self._owned_by(owner)]
+        wanted = seen.owners(write.role, present)
+        if wanted != _owners(present):
+            metadata["ownerReferences"] = [self._owned_by(uid) for uid in wanted]
         if write.role is Role.TRUST:
             data = {name: value.decode() for name, value in write.data.items()}
             return {"metadata": metadata, "data": data}

@@ -13,6 +13,7 @@ import uvicorn
 from kubernetes import client, config
 from kubernetes.config import ConfigException
 from prometheus_client import start_http_server
+from starlette.applications import Starlette
 
 from stitch_operator.certificates import Certificates
 from stitch_operator.gateway import tls
@@ -47,21 +48,23 @@ def _run(given: argparse.Namespace) -> int:
             config.load_kube_config(str(given.kubeconfig))
     accounts = Cached(Accounts(client.ApiClient(), dict(given.account)))
     metrics = Metrics(files.free)
+    certificates = Certificates(given.certificate, given.certificate_key, metrics.certificate)
+    certificates.look()
     listening = starting.listening(given.host, given.port, "--port")
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
     with needed(free, starting.FREE, OverflowError):
         start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
-    certificates = Certificates(given.certificate, given.certificate_key, metrics.certificate)
-    certificates.look()
-    server = Server(files, accounts, metrics, given.file_bytes)
-    asyncio.run(_serve(server, listening, certificates))
+    app = application(Server(files, accounts, metrics, given.file_bytes))
+    with asyncio.Runner() as runner:
+        runner.run(serve(app, listening, certificates))
     return 0
 
 
-async def _serve(server: Server, listening: socket.socket, certificates: Certificates) -> None:
+async def serve(app: Starlette, listening: socket.socket, certificates: Certificates) -> None:
+    """Serves until a signal, with the certificate that the files hold at each handshake."""
     LOG.info("store on https://%s:%d", *listening.getsockname()[:2])
     settings = uvicorn.Config(
-        application(server),
+        app,
         http="h11",
         ws="none",
         lifespan="off",

@@ -43,9 +43,9 @@ class Metrics:
             ("role", "method", "status"),
             registry=self.registry,
         )
-        self.certificate = certificates.Metrics("store", self.registry)
         left = Gauge("stitch_store_free_bytes", "What the volume has left", registry=self.registry)
         left.set_function(free)
+        self.certificate = certificates.Metrics("store", self.registry)
 
 
 @dataclass(frozen=True)

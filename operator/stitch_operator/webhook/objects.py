@@ -205,12 +205,13 @@ def trust_roles(release: Release) -> list[Object]:
         return {**made, "resourceNames": list(names_)} if names_ else made
 
     rules = [
-        rule("secrets", ["create"]),
-        rule("secrets", ["get", "update"], *release.made_secrets),
         rule("configmaps", ["create"]),
         rule("configmaps", ["get", "update"], names.trust_name(release.name)),
         rule("configmaps", ["get"], f"{release.name}-release"),
     ]
+    if release.made_secrets:  # a rule without names is one for all Secrets
+        rules.append(rule("secrets", ["create"]))
+        rules.append(rule("secrets", ["get", "update"], *release.made_secrets))
     if release.read_secrets:
         rules.append(rule("secrets", ["get"], *release.read_secrets))
     hooks = {

@@ -61,7 +61,7 @@ class Release(
     gateway_address: str = ""
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     delivery: Literal["initContainer", "imageVolume"] = "initContainer"
-    architectures: list[str] = msgspec.field(default_factory=lambda: ["amd64"])
+    architectures: list[str] = msgspec.field(default_factory=lambda: ["amd64", "arm64"])
     runtime_size: str = "256Mi"
     cache_size: str = "1Gi"
     cpu: str = "100m"
@@ -100,8 +100,12 @@ class Release(
         return self.certificates.store or f"{self.name}-store-tls"
 
     @property
+    def _servers(self) -> list[str]:
+        return [self.webhook_tls, self.gateway_tls, self.store_tls]
+
+    @property
     def authority_secret(self) -> str:
-        """The Secret with the key that signs both; nobody but the reconciler reads it."""
+        """The Secret with the key that signs them; nobody but the reconciler reads it."""
         return f"{self.name}-ca"
 
     @property
@@ -118,18 +122,21 @@ class Release(
 
     @property
     def made_secrets(self) -> list[str]:
-        """Names that the reconciler may make Secrets under, all the release's own; of what somebody
-        else brings there is none."""
-        servers = [self.webhook_tls, self.gateway_tls, self.store_tls]
-        made = [self.authority_secret, *servers] if self.certificates.mode == "self" else []
-        signing = [] if self.secrets.signing else [self.signing_secret]
-        return [*made, *signing, f"{self.name}-kernel-key", f"{self.name}-broker"]
+        """Those that the reconciler makes, and replaces."""
+        by_us = self.certificates.mode == "self"
+        made = [self.authority_secret, *self._servers] if by_us else []
+        named = {
+            self.signing_secret: self.secrets.signing,
+            self.kernel_key_secret: self.secrets.kernel_key,
+            self.broker_secret: self.secrets.broker,
+        }
+        return [*made, *(name for name, given in named.items() if not given)]
 
     @property
     def read_secrets(self) -> list[str]:
         """Somebody's own that the reconciler reads, to know whom to trust."""
         theirs = self.certificates.mode == "existing"
-        found = [self.webhook_tls, self.gateway_tls, self.store_tls] if theirs else []
+        found = self._servers if theirs else []
         return [*found, self.secrets.signing] if self.secrets.signing else found
 
     @property

@@ -185,6 +185,14 @@ def test_changes_are_numbered_on_after_all_was_forgotten(tmp_path: Path) -> None
     ledger.close()
 
 
+def test_a_ledger_that_was_restored_is_read_anew(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.note([(identity("p"), START)], {})
+    whose, _, _ = ledger.workloads("", START).next.partition(".")
+    assert len(ledger.workloads(f"{whose}.99.p", START).workloads) == 1
+    ledger.close()
+
+
 def test_sightings_cost_a_write_a_minute() -> None:
     seen = workloads.Sightings()
     one = identity("p")

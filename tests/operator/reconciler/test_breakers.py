@@ -71,6 +71,12 @@ def test_it_closes_when_the_image_has_come() -> None:
     assert LINE in step(opened, seen(before), NOW + 31)
 
 
+def test_a_pod_that_our_container_has_ended_opens_it_for_a_while() -> None:
+    failed = stuck(phase="Failed", stuck="StartError", gave_up=NOW - 5)
+    assert step({}, seen(failed), NOW) == {LINE: NOW - 5}
+    assert step({}, seen(failed), NOW + IMAGE_SECONDS) == {}
+
+
 def test_a_refused_pod_opens_it_too() -> None:
     refusals = (Refusal("team", NOW - 5), Refusal("old", NOW - IMAGE_SECONDS - 1))
     assert step({}, seen(refusals=refusals), NOW) == {LINE: NOW - 5}

@@ -95,6 +95,12 @@ def test_how_the_runtime_is_delivered(state: dict[str, Any], expected: tuple[str
     assert (found.stuck, found.delivered) == expected
 
 
+def test_a_runtime_that_cannot_run_ends_a_pod_that_is_not_tried_again() -> None:
+    ended = {"exitCode": 128, "reason": "StartError", "finishedAt": AT}
+    found = read(phase="Failed", initContainerStatuses=ours({"terminated": ended}))
+    assert (found.stuck, found.gave_up, found.active) == ("StartError", SECONDS, False)
+
+
 def test_an_image_volume_is_told_by_its_message() -> None:
     case = support.case("image_volume")
     name = case.given["spec"]["containers"][0]["name"]
@@ -189,9 +195,10 @@ def test_a_workload_from_its_metadata_alone() -> None:
     above = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "c", "uid": "cu",
              "controller": True}  # fmt: skip
     metadata = {"namespace": "team", "name": "j", "uid": "u", "ownerReferences": [above]}
-    found = read_workload({"metadata": metadata}, "batch/v1", "Job")
-    assert (found.kind, found.asked) == ("Job", None)
+    found = read_workload({"metadata": metadata}, "batch/v1", "Job", NONE)
+    assert found is not None and (found.kind, found.asked) == ("Job", None)
     assert found.owner is not None and found.owner.uid == "cu"
+    assert read_workload({"metadata": metadata}, "batch/v1", "Job", frozenset({"team"})) is None
 
 
 @pytest.mark.parametrize(
@@ -201,6 +208,7 @@ def test_a_workload_from_its_metadata_alone() -> None:
         ("exceeded quota: must specify limits.cpu for: main,stitchcore-runtime", True),
         ('pods "stitchcore-demo-x7k2p" is forbidden: exceeded quota', False),
         ("exceeded quota: compute", False),
+        ("minimum cpu usage per Container is 200m, but request is 100m", True),
     ],
 )
 def test_refused_because_of_us(message: str, expected: bool) -> None:

@@ -14,7 +14,7 @@ from tests.operator.reconciler.world import START, TIMES, World
 from tests.operator.webhook import support
 
 HOUR = 3600.0
-SERVERS = (Role.WEBHOOK, Role.GATEWAY, Role.STORE)
+SERVERS = (Role.WEBHOOK, Role.GATEWAY)
 
 
 @pytest.fixture
@@ -57,6 +57,7 @@ def test_a_servers_names_are_its_services(world: World) -> None:
     for role, names in (
         (Role.WEBHOOK, ["stitch-webhook.stitch.svc", "stitch-webhook.stitch.svc.cluster.local"]),
         (Role.GATEWAY, ["stitch-gateway.stitch.svc", "stitch-gateway.stitch.svc.cluster.local"]),
+        (Role.STORE, ["stitch-store.stitch.svc", "stitch-store.stitch.svc.cluster.local"]),
     ):
         found = issuing.pair(world.held[role].data["tls.crt"], world.held[role].data["tls.key"])
         assert found is not None and issuing.serves(found.certificate, names)
@@ -320,15 +321,24 @@ def test_of_others_nothing_is_made_and_trust_follows() -> None:
         world.put(role, one)
     world.step()
     assert world.hooked() == {shown(world, Role.WEBHOOK)}
-    assert world.trusted() == {shown(world, role) for role in (Role.GATEWAY, Role.STORE)}
-    assert not world.trusted() & world.hooked()
+    assert world.trusted() == {shown(world, Role.GATEWAY)} != world.hooked()
     assert {role: world.held[role] for role in SERVERS} == held
     assert world.decided(world.look()).problems == ()
 
 
+def test_the_stores_authority_is_trusted_beside_the_gateways() -> None:
+    """Its clients read the same ConfigMap as jobs do."""
+    world = World(support.release(certificates={"mode": "existing"}))
+    for role in (*SERVERS, Role.STORE):
+        world.put(role, given(str(role)))
+    world.step()
+    assert world.trusted() == {shown(world, Role.GATEWAY), shown(world, Role.STORE)}
+    assert world.hooked() == {shown(world, Role.WEBHOOK)}
+
+
 def test_of_others_the_old_one_is_trusted_until_nobody_shows_it() -> None:
     world = World(support.release(certificates={"mode": "existing"}))
-    for role in (Role.WEBHOOK, Role.GATEWAY):
+    for role in SERVERS:
         world.put(role, given("before"))
     world.step()
     old = world.trusted()
