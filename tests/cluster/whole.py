@@ -191,6 +191,16 @@ class Whole:
         ours = [one for one in found.items if _of_us(one)]
         return [(str(one.reason), str(one.message)) for one in ours]
 
+    def scraped(self) -> list[tuple[str, str]]:
+        """(component, address) of the release's pods that have metrics."""
+        with self.cluster.api() as api:
+            pods = client.CoreV1Api(api).list_namespaced_pod(NAMESPACE).items
+        return [
+            (pod.metadata.labels["app.kubernetes.io/component"], pod.status.pod_ip)
+            for pod in pods
+            if any(p.name == "metrics" for c in pod.spec.containers for p in c.ports or ())
+        ]
+
     def images(self) -> dict[str, str]:
         """Digest by image, of all containers that ran in the release's and the team's pods."""
         digests = {}
@@ -246,21 +256,14 @@ def _job(
 
 @contextmanager
 def prometheus(program: str, whole: Whole, folder: Path) -> Iterator[str]:
-    """A real Prometheus that finds the release's pods by the API server; its URL."""
+    """A real Prometheus that scrapes the release's pods; its URL. Debian's cannot ask an API server
+    for them (built without it), so it is told where they are now."""
     (port,) = free_ports(1)
-    pods = {
-        "role": "pod",
-        "kubeconfig_file": str(whole.cluster.kubeconfig),
-        "namespaces": {"names": [NAMESPACE]},
-    }
-    labels = [
-        {"source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": "metrics",
-         "action": "keep"},
-        {"source_labels": ["__meta_kubernetes_pod_label_app_kubernetes_io_component"],
-         "target_label": "component"},
-    ]  # fmt: skip
-    job = {"job_name": "stitch", "kubernetes_sd_configs": [pods], "relabel_configs": labels,
-           "scrape_interval": "2s"}  # fmt: skip
+    targets = [
+        {"targets": [f"{address}:9090"], "labels": {"component": component}}
+        for component, address in whole.scraped()
+    ]
+    job = {"job_name": "stitch", "static_configs": targets, "scrape_interval": "2s"}
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "prometheus.yml"
     settings.write_text(yaml.safe_dump({"scrape_configs": [job]}))
