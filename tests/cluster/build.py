@@ -38,10 +38,10 @@ def unable() -> str | None:
     return None if shutil.which("go") else NO_GO
 
 
-def build(level: Level, console: Console) -> list[Part]:
-    """Builds what is missing of `level`; returns what was built."""
+def build(console: Console, *levels: Level) -> list[Part]:
+    """Builds what is missing of these levels; returns what was built."""
     with locked(places.programs()):
-        wanted = missing(level)
+        wanted = list(dict.fromkeys(part for level in levels for part in missing(level)))
         if wanted and (reason := unable()):
             raise BuildError(reason)
         for number, part in enumerate(wanted, 1):

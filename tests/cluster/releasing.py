@@ -10,9 +10,10 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -21,10 +22,13 @@ from typing import Any
 import msgspec
 from kubernetes import client
 
+from stitch_operator.reconciler import trust
 from stitch_operator.webhook import objects
 from stitch_operator.webhook.release import Release
 from tests.cluster import accounts, processes
 from tests.cluster.cluster import Cluster
+from tests.cluster.objects import wait_for
+from tests.operator.webhook import support
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = [str(ROOT / part) for part in (".", "operator", "worker")]
@@ -197,3 +201,31 @@ def fail_open(cluster: Cluster) -> float:
     text = cluster.kubectl("get", "--raw", "/metrics")
     lines = [line for line in text.splitlines() if line.startswith(FAIL_OPEN)]
     return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+@contextmanager
+def webhook(
+    cluster: Cluster, folder: Path, name: str = "stitch", replicas: int = 1
+) -> Iterator[list[Replica]]:
+    """A release in a namespace of its own: its webhook runs and is asked."""
+    ports: list[int] = []
+    with ExitStack() as stack:
+        on = stack.enter_context
+        api = on(cluster.api())
+        url = f"https://127.0.0.1:{on(service(ports))}"
+        certificates = {"webhookNames": ["127.0.0.1"]}
+        release = support.release(name=name, namespace=name, certificates=certificates)
+        core = client.CoreV1Api(api)
+        core.create_namespace({"metadata": {"name": name}})
+        stack.callback(core.delete_namespace, name)
+        on(configured(api, release, url))
+        account_of_it = on(account(api, release, "webhook", objects.roles(release), folder))
+        trust.step(api, release, time.time())
+        made = []
+        for number in range(replicas):
+            files = folder / f"files-{number}"
+            on(volume(api, name, release.webhook_tls, files, 0.0))
+            made.append(on(replica(folder / f"replica-{number}", release, account_of_it, files)))
+        wait_for(lambda: all(one.ready() for one in made), 60, "the webhook is ready")
+        ports += [one.port for one in made]
+        yield made

@@ -42,9 +42,9 @@ def hello(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
 
 @needs_go
 def test_a_second_build_builds_nothing(hello: Part) -> None:
-    assert build.build(Level.API, QUIET) == [hello]
+    assert build.build(QUIET, Level.API) == [hello]
     assert subprocess.run([hello.built]).returncode == 0
-    assert build.build(Level.API, QUIET) == []
+    assert build.build(QUIET, Level.API) == []
     assert [path.name for path in hello.release.folder.iterdir()] == ["hello"]
 
 
@@ -52,7 +52,7 @@ def test_a_second_build_builds_nothing(hello: Part) -> None:
 def test_a_failed_build_says_why_and_puts_nothing_in_place(hello: Part) -> None:
     (hello.release.source / "main.go").write_text("package main\n\nfunc main() { missing() }\n")
     with pytest.raises(build.BuildError, match=r"hello was not built: .*\n.*undefined: missing"):
-        build.build(Level.API, QUIET)
+        build.build(QUIET, Level.API)
     assert not hello.built.exists()
     assert parts.missing(Level.API) == [hello]
 
@@ -63,7 +63,7 @@ def test_what_a_killed_build_left_is_no_program(hello: Part) -> None:
     partial.parent.mkdir(parents=True)
     partial.write_text("half")
     assert parts.missing(Level.API) == [hello]
-    build.build(Level.API, QUIET)
+    build.build(QUIET, Level.API)
     assert not partial.parent.exists()
 
 
@@ -72,7 +72,7 @@ def test_without_go_the_reason_names_what_mends_it(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(build.BuildError, match=r"install Go .* `make cluster-build`"):
-        build.build(Level.API, QUIET)
+        build.build(QUIET, Level.API)
 
 
 def test_own_programs_are_taken_before_ours(

@@ -42,4 +42,4 @@ class JobSet:
 
 def _trains(workload: Workload, template: Template) -> bool:
     of_job = at(workload, (*template.steps[:-2], "metadata", "labels"))
-    return of_job.get(STEP, TRAINER) == TRAINER
+    return bool(of_job.get(STEP, TRAINER) == TRAINER)
