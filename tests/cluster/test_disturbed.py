@@ -83,17 +83,31 @@ def stream(whole: Whole) -> Iterator[list[bool]]:
     thread.join()
 
 
-def ready_webhooks(whole: Whole) -> list[Any]:
+def webhooks(whole: Whole) -> list[Any]:
+    """Its pods; one that is ending still answers."""
     with whole.cluster.api() as api:
-        pods = client.CoreV1Api(api).list_namespaced_pod(
-            NAMESPACE, label_selector="app.kubernetes.io/component=webhook"
+        return list(
+            client.CoreV1Api(api)
+            .list_namespaced_pod(NAMESPACE, label_selector="app.kubernetes.io/component=webhook")
+            .items
         )
+
+
+def ready_webhooks(whole: Whole) -> list[Any]:
     return [
         pod
-        for pod in pods.items
+        for pod in webhooks(whole)
         if not pod.metadata.deletion_timestamp
         and any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
     ]
+
+
+def broken_images(core: client.CoreV1Api) -> str:
+    """What the reconciler has told the webhook to leave alone."""
+    found = core.list_namespaced_config_map(
+        NAMESPACE, field_selector=f"metadata.name={RELEASE}-breakers"
+    )
+    return "".join((one.data or {}).get("images", "") for one in found.items)
 
 
 def test_a_drained_node_costs_no_pod_its_injection(whole: Whole) -> None:
@@ -130,7 +144,7 @@ def test_an_upgrade_costs_no_pod_its_injection(whole: Whole) -> None:
 def test_what_was_missed_while_the_webhook_was_away_is_said(whole: Whole) -> None:
     scale = ("scale", f"deployment/{RELEASE}-webhook", "--namespace", NAMESPACE)
     whole.cluster.kubectl(*scale, "--replicas=0")
-    wait_for(lambda: not ready_webhooks(whole), 60, "there is no webhook")
+    wait_for(lambda: not webhooks(whole), 60, "there is no webhook")
     try:
         with whole.cluster.api() as api:
             client.BatchV1Api(api).create_namespaced_job(TEAM, job("missed"))
@@ -175,15 +189,14 @@ def test_an_image_that_cannot_be_had_touches_one_pod_of_a_workload(whole: Whole)
             (first,) = wait_for(lambda: whole.pods("unlucky"), 30, "its first pod")
             assert INJECTED in first.metadata.annotations
             core = client.CoreV1Api(api)
-            wait_for(
-                lambda: (
-                    core.read_namespaced_config_map(f"{RELEASE}-breakers", NAMESPACE).data or {}
-                ).get("images"),
-                90,
-                "the breaker opens",
-            )
+            wait_for(lambda: broken_images(core), 90, "the breaker opens")
             core.delete_namespaced_pod(first.metadata.name, TEAM)
-            wait_for(lambda: whole.ended("unlucky"), 90, "its second pod runs")
+            batch = client.BatchV1Api(api)
+            wait_for(
+                lambda: batch.read_namespaced_job("unlucky", TEAM).status.succeeded,
+                90,
+                "its second pod runs",
+            )
             (second,) = whole.pods("unlucky")
             assert second.metadata.annotations["stitchcore.io/skipped"] == "breaker_open"
     finally:
