@@ -7,12 +7,14 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from kubernetes import client
 
+from stitch_operator.reconciler import trust
+from stitch_operator.webhook.release import Release
 from tests.cluster import foreign
 from tests.cluster.cluster import Cluster
 from tests.cluster.objects import wait_for
@@ -126,25 +128,59 @@ def test_it_is_installed_upgraded_and_leaves_what_it_should(place: Place) -> Non
     wait_for(lambda: place.ours() == LEFT, 30, "volumes alone are left")
 
 
-def test_what_the_reconciler_makes_goes_with_the_release(place: Place) -> None:
-    """Secrets are owned by the ConfigMap of the release."""
+def test_the_reconciler_makes_what_pods_wait_for_and_it_goes_with_the_release(
+    place: Place,
+) -> None:
+    """By the account, the roles and the settings that the chart has given it."""
     place.install()
     core = client.CoreV1Api(place.api)
-    owner = core.read_namespaced_config_map("stitch-release", place.namespace)
-    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner.metadata.name,
-                 "uid": owner.metadata.uid}  # fmt: skip
-    for name in ("stitch-ca", "stitch-signing"):
-        metadata: dict[str, Any] = {"name": name, "labels": dict([OURS.split("=")])}
-        if name == "stitch-ca":
-            metadata["ownerReferences"] = [reference]
-        core.create_namespaced_secret(place.namespace, {"metadata": metadata})
+    held = core.read_namespaced_config_map("stitch-release", place.namespace)
+    release = msgspec.json.decode(held.data["release.json"], type=Release)
+    with place.cluster.api() as reconciler:
+        name = f"system:serviceaccount:{place.namespace}:stitch-reconciler"
+        reconciler.set_default_header("Impersonate-User", name)
+        trust.step(reconciler, release, time.time())
+        trust.step(reconciler, release, time.time())
+    assert wanted(charts.objects(charts.rendered(namespace=place.namespace))) <= there(place)
+    hooks = client.AdmissionregistrationV1Api(place.api)
+    made = hooks.read_mutating_webhook_configuration("stitch-webhook").webhooks
+    assert all(hook.client_config.ca_bundle for hook in made)
     place.helm("upgrade", "stitch", str(CHART), "--set", "webhook.replicas=1")
     again = core.read_namespaced_config_map("stitch-release", place.namespace)
-    assert again.metadata.uid == owner.metadata.uid, "else an upgrade would take keys away"
+    assert again.metadata.uid == held.metadata.uid, "else an upgrade would take keys away"
     place.helm("uninstall", "stitch")
-    left = ["PersistentVolumeClaim/stitch-ledger", "PersistentVolumeClaim/stitch-store",
-            "Secret/stitch-signing"]  # fmt: skip
+    left = sorted([*LEFT, "Secret/stitch-kernel-key", "Secret/stitch-signing"])
     wait_for(lambda: place.ours() == left, 60, "the garbage collector has been")
+
+
+def wanted(found: list[charts.Object]) -> set[tuple[str, str, str]]:
+    """(kind, name, key) of what pods mount or read, and cannot start without."""
+    made = set()
+    for _, _, spec in charts.pods(found):
+        volumes = list(spec["volumes"])
+        volumes += [one for v in volumes for one in v.get("projected", {}).get("sources", ())]
+        for volume in volumes:
+            secret = volume.get("secret") or {}
+            for item in secret.get("items") or [{"key": ""}] * bool(secret):
+                made.add(("Secret", secret.get("secretName") or secret["name"], item["key"]))
+            config = volume.get("configMap") or {}
+            if config and not config.get("optional"):
+                keys = [item["key"] for item in config.get("items", ())] or [""]
+                made |= {("ConfigMap", config["name"], key) for key in keys}
+        for entry in spec["containers"][0].get("env", ()):
+            if reference := entry.get("valueFrom", {}).get("secretKeyRef"):
+                made.add(("Secret", reference["name"], reference["key"]))
+    return made
+
+
+def there(place: Place) -> set[tuple[str, str, str]]:
+    core = client.CoreV1Api(place.api)
+    held = [("Secret", one) for one in core.list_namespaced_secret(place.namespace).items]
+    maps = core.list_namespaced_config_map(place.namespace).items
+    held += [("ConfigMap", one) for one in maps]
+    return {
+        (kind, one.metadata.name, key) for kind, one in held for key in ["", *(one.data or {})]
+    }
 
 
 def test_nothing_is_left_where_nothing_is_to_be_kept(place: Place) -> None:

@@ -34,7 +34,12 @@ MAY = [
     ("reconciler", "patch", "stitchedjobs.stitchcore.io/status", TEAM, ""),
     ("reconciler", "create", "events", TEAM, ""),
     ("reconciler", "patch", "configmaps", HERE, "stitch-breakers"),
-]
+    ("reconciler", "update", "configmaps", HERE, "stitch-trust"),
+    ("reconciler", "create", "secrets", HERE, ""),
+    ("reconciler", "update", "secrets", HERE, "stitch-store-tls"),
+    ("reconciler", "patch", "mutatingwebhookconfigurations.admissionregistration.k8s.io", "",
+     "stitch-webhook"),
+]  # fmt: skip
 # and what must fail
 MAY_NOT = [
     ("webhook", "get", "secrets", HERE, "stitch-webhook-tls"),
@@ -54,6 +59,8 @@ MAY_NOT = [
     ("store", "get", "secrets", HERE, "stitch-store-tls"),
     ("reconciler", "get", "secrets", TEAM, "any"),
     ("reconciler", "list", "secrets", HERE, ""),
+    ("reconciler", "delete", "secrets", HERE, "stitch-ca"),
+    ("reconciler", "create", "secrets", TEAM, ""),
     ("reconciler", "get", "secrets", HERE, "somebody-elses"),
     ("reconciler", "update", "pods", TEAM, "train"),
     ("reconciler", "delete", "pods", TEAM, "train"),
