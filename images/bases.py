@@ -35,9 +35,7 @@ def bootstrap(base: Base, archive: Path) -> None:
     if base.python:
         command += [f"--customize-hook={AS_PUBLIC}"]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
-    whole = archive.with_suffix(".part.tar")
     subprocess.run(
-        [*command, base.suite, str(whole), MIRROR],
+        [*command, base.suite, str(archive), MIRROR],
         env=environment, check=True, capture_output=True, text=True,
     )  # fmt: skip
-    whole.replace(archive)

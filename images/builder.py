@@ -7,6 +7,7 @@ machine needs to reach PyPI (certificates, an index, a proxy) is a secret of the
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -27,6 +28,8 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 EPOCH = 0
 """Of every file and image. Not a commit's: equal content would have another digest with each, and
 buildah takes cached layers whatever time they were made for."""
+KEPT = 4
+"""Archives of one image, for checkouts that are used side by side."""
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "default-timeout")
 
 
@@ -61,35 +64,35 @@ def build(image: Image) -> Built:
     if reason := unable():
         raise BuildError(reason)
     with _alone():
-        name = image.name.replace("/", "_").replace(":", "_")
-        archive = folder() / f"{name}-{image.architecture}-{_key(image)}.tar"
+        stem = f"{_file_name(image.name)}-{image.architecture}"
+        archive = folder() / f"{stem}-{_key(image)}.tar"
         if not archive.is_file():
             _make_base(image.base)
             _build(image, archive, EPOCH)
-            _forget_older(archive)
+        archive.touch()
+        _forget_older(stem)
         return Built(image, archive, archives.digest(archive))
 
 
 def _key(image: Image) -> str:
-    return f"{image.content()}-{bases.key(image.base)[:8]}"
+    both = f"{image.content()} {bases.key(image.base)}"
+    return hashlib.sha256(both.encode()).hexdigest()[:16]
 
 
 def _make_base(base: Base) -> None:
     """The stand-in under its public name, where it is not there or is of another recipe."""
-    archive = folder() / f"base-{base.suite}-{bases.key(base)}.tar"
-    tagged = archive.with_suffix(".tagged")
-    if tagged.is_file():
+    recipe = folder() / f"{_file_name(base.name)}.recipe"
+    if recipe.is_file() and recipe.read_text() == bases.key(base):
         return
-    try:
-        bases.bootstrap(base, archive)
-    except subprocess.CalledProcessError as error:
-        raise BuildError(f"{base.name}: {_last(error.stderr)}") from error
     with tempfile.TemporaryDirectory(dir=folder()) as context:
-        os.link(archive, Path(context) / "base.tar")
+        try:
+            bases.bootstrap(base, Path(context) / "base.tar")
+        except subprocess.CalledProcessError as error:
+            raise BuildError(f"{base.name}: {_last(error.stderr)}") from error
         (Path(context) / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
-        _buildah("build", "--isolation=chroot", "--timestamp=0", f"--tag={base.name}", context)
-    archive.unlink()
-    tagged.touch()
+        time = f"--timestamp={EPOCH}"
+        _buildah("build", "--isolation=chroot", time, f"--tag={base.name}", context)
+    recipe.write_text(bases.key(base))
 
 
 def rebuild(image: Image, archive: Path) -> None:
@@ -117,12 +120,17 @@ def _build(image: Image, archive: Path, now: int) -> None:
     whole.replace(archive)
 
 
-def _forget_older(archive: Path) -> None:
-    """An archive replaces that of an earlier content."""
-    stem = archive.name.removesuffix(".tar").rsplit("-", 2)[0]
-    for older in folder().glob(f"{stem}-*.tar"):
-        if older != archive and older.name.count("-") == archive.name.count("-"):
-            older.unlink()
+def _forget_older(stem: str) -> None:
+    """Archives that have not been asked for lately; those of a few checkouts stay."""
+    found = sorted(
+        folder().glob(f"{stem}-{'[0-9a-f]' * 16}.tar"), key=lambda one: one.stat().st_mtime
+    )
+    for older in found[:-KEPT]:
+        older.unlink()
+
+
+def _file_name(name: str) -> str:
+    return name.replace("/", "_").replace(":", "_")
 
 
 def _buildah(command: str, *arguments: str) -> None:

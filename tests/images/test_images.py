@@ -110,7 +110,7 @@ def test_only_the_worker_has_a_compiler() -> None:
 
 def test_services_hold_no_tensorflow_and_workers_no_service() -> None:
     operator, worker = packages(built(OPERATOR).archive), packages(built(WORKER).archive)
-    assert {"stitchcore", "stitch_operator", "stitch_worker", "kopf", "s3fs"} <= operator
+    assert {"stitchcore", "stitch_operator", "stitch_worker", "kubernetes", "s3fs"} <= operator
     assert {"stitchcore", "stitch_worker", "tensorflow", "celery", "s3fs"} <= worker
     assert "tensorflow" not in operator and "stitch_operator" not in worker
 
