@@ -79,6 +79,20 @@ def _build(part: Part) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     output = folder / part.name
+    if part.package:
+        _compile(part, output)
+    else:
+        output.touch()
+    for pattern in part.release.objects:
+        part.release.kept.mkdir(exist_ok=True)
+        for file in sorted(_module(part.release).glob(pattern)):
+            shutil.copy(file, part.release.kept)
+    output.replace(part.built)
+    shutil.rmtree(folder)
+
+
+def _compile(part: Part, output: Path) -> None:
+    folder = output.parent
     environment = {**os.environ, "CGO_ENABLED": "0", "GOBIN": str(folder)}
     done = subprocess.run(
         command(part, output),
@@ -89,12 +103,6 @@ def _build(part: Part) -> None:
     )
     if done.returncode:
         raise BuildError(f"{part.name} was not built: {_last_lines(done.stderr)}")
-    for pattern in part.release.objects:
-        part.release.kept.mkdir(exist_ok=True)
-        for file in sorted(_module(part.release).glob(pattern)):
-            shutil.copy(file, part.release.kept)
-    output.replace(part.built)
-    shutil.rmtree(folder)
 
 
 def _module(release: Release) -> Path:

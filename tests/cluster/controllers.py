@@ -1,8 +1,9 @@
 """The controllers of other projects, as processes: JobSet, Kueue, Kubeflow's two trainers.
 
-Their CRDs and webhook configurations are their own. The API server reaches them by Services that
-are names of this machine (ExternalName), under which their certificates are checked as in a real
-installation. Each has a /tmp of its own, where it looks for its certificate.
+Their CRDs and webhook configurations are their own; of Volcano there is the CRD alone. The API
+server reaches them by Services that are names of this machine (ExternalName), under which their
+certificates are checked as in a real installation. Each has a /tmp of its own, where it looks for
+its certificate.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import yaml
 from kubernetes import client
 
 from tests.cluster import parts, processes
-from tests.cluster.parts import JOBSET, KUEUE, TRAINER, TRAINING_OPERATOR, Release
+from tests.cluster.parts import JOBSET, KUEUE, TRAINER, TRAINING_OPERATOR, VOLCANO, Release
 from tests.cluster.processes import Daemon
 
 SECONDS = 180.0
@@ -109,7 +110,7 @@ def daemons(state: Path) -> tuple[Daemon, ...]:
 def objects(state: Path) -> Iterator[Object]:
     """Everything that is to be created before they start: first the CRDs."""
     found = [(one, document) for one in CONTROLLERS for document in _documents(one.release)]
-    for _, document in found:
+    for document in [*(document for _, document in found), *_documents(VOLCANO)]:
         if document["kind"] == "CustomResourceDefinition":
             yield document
     for one in CONTROLLERS:

@@ -57,7 +57,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Part:
-    """One program."""
+    """One program; one without a package is its release's objects alone, and no program."""
 
     name: str
     release: Release
@@ -87,6 +87,11 @@ COREDNS = Release("coredns", "1.15.0")
 HELM = Release("helm", "4.3.1")
 _SCAFFOLD = ("config/components/crd/bases/*.yaml", "config/components/webhook/manifests.yaml")
 _KUBEFLOW = ("manifests/base/crds/*_*.yaml", "manifests/base/webhook/manifests.yaml")
+VOLCANO = Release(
+    *("volcano", "1.10.0"),
+    module="volcano.sh/volcano",
+    objects=("config/crd/volcano/bases/batch.volcano.sh_jobs.yaml",),
+)
 JOBSET = Release(
     "jobset", "0.10.1", own_module=True, module="sigs.k8s.io/jobset", objects=_SCAFFOLD
 )
@@ -129,6 +134,7 @@ PARTS = (
     _controller("kueue", KUEUE),
     _controller("trainer-controller-manager", TRAINER),
     _controller("training-operator.v1", TRAINING_OPERATOR),
+    Part("volcano", VOLCANO, "", Level.CONTROLLERS),
 )
 """In the order they are built: the API level first."""
 

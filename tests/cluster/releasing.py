@@ -102,10 +102,18 @@ class Replica:
 
     def count(self, name: str) -> float:
         """A metric's sum over its labels."""
+        return sum(value for _, value in self._samples(name))
+
+    def buckets(self, name: str, label: str) -> list[tuple[float, float]]:
+        """Of a histogram, the upper end of each bucket and how many are in it or before."""
+        found = [(key, n) for key, n in self._samples(f"{name}_bucket") if label in key]
+        return [(float(key.partition('le="')[2].partition('"')[0]), n) for key, n in found]
+
+    def _samples(self, name: str) -> list[tuple[str, float]]:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/metrics") as answer:
-            text = answer.read().decode()
-        lines = (line.rpartition(" ") for line in text.splitlines() if line.startswith(name))
-        return sum(float(value) for _, _, value in lines)
+            lines = answer.read().decode().splitlines()
+        split = (line.rpartition(" ") for line in lines if line.startswith(name))
+        return [(key, float(value)) for key, _, value in split]
 
 
 @contextmanager
@@ -142,7 +150,7 @@ def service(ports: list[int]) -> Iterator[int]:
                 here, _ = listening.accept()
             except OSError:
                 return
-            first = number % len(ports)
+            first = number % max(len(ports), 1)
             for port in ports[first:] + ports[:first]:  # one that is down has no endpoint
                 with suppress(OSError):
                     there = socket.create_connection(("127.0.0.1", port))
@@ -203,11 +211,46 @@ def fail_open(cluster: Cluster) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
+@dataclass
+class Webhook:
+    """A release's webhook: its processes, and the one address that they are asked by."""
+
+    api: client.ApiClient
+    release: Release
+    account: Path
+    folder: Path
+    stack: ExitStack
+    ports: list[int]
+    replicas: list[Replica] = field(default_factory=list)
+
+    def start(self) -> Replica:
+        """Another replica, as soon as it is ready."""
+        number = len(self.replicas)
+        files = self.folder / f"files-{number}"
+        self.stack.enter_context(
+            volume(self.api, self.release.namespace, self.release.webhook_tls, files, 0.0)
+        )
+        folder = self.folder / f"replica-{number}"
+        made = self.stack.enter_context(replica(folder, self.release, self.account, files))
+        wait_for(made.ready, 60, "the webhook is ready")
+        self.replicas.append(made)
+        self.ports.append(made.port)
+        return made
+
+    def end(self, one: Replica) -> None:
+        """As a crash would."""
+        one.process.kill()
+        one.process.wait()
+        self.ports.remove(one.port)
+
+    def keep_trust(self) -> None:
+        """A step of the reconciler."""
+        trust.step(self.api, self.release, time.time())
+
+
 @contextmanager
-def webhook(
-    cluster: Cluster, folder: Path, name: str = "stitch", replicas: int = 1
-) -> Iterator[list[Replica]]:
-    """A release in a namespace of its own: its webhook runs and is asked."""
+def webhook(cluster: Cluster, folder: Path, name: str = "stitch") -> Iterator[Webhook]:
+    """A release in a namespace of its own, with one replica that is asked."""
     ports: list[int] = []
     with ExitStack() as stack:
         on = stack.enter_context
@@ -219,13 +262,8 @@ def webhook(
         core.create_namespace({"metadata": {"name": name}})
         stack.callback(core.delete_namespace, name)
         on(configured(api, release, url))
-        account_of_it = on(account(api, release, "webhook", objects.roles(release), folder))
-        trust.step(api, release, time.time())
-        made = []
-        for number in range(replicas):
-            files = folder / f"files-{number}"
-            on(volume(api, name, release.webhook_tls, files, 0.0))
-            made.append(on(replica(folder / f"replica-{number}", release, account_of_it, files)))
-        wait_for(lambda: all(one.ready() for one in made), 60, "the webhook is ready")
-        ports += [one.port for one in made]
+        of_it = on(account(api, release, "webhook", objects.roles(release), folder))
+        made = Webhook(api, release, of_it, folder, stack, ports)
+        made.keep_trust()
+        made.start()
         yield made

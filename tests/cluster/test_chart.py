@@ -178,9 +178,7 @@ def there(place: Place) -> set[tuple[str, str, str]]:
     held = [("Secret", one) for one in core.list_namespaced_secret(place.namespace).items]
     maps = core.list_namespaced_config_map(place.namespace).items
     held += [("ConfigMap", one) for one in maps]
-    return {
-        (kind, one.metadata.name, key) for kind, one in held for key in ["", *(one.data or {})]
-    }
+    return {(kind, one.metadata.name, key) for kind, one in held for key in ["", *(one.data or {})]}
 
 
 def test_nothing_is_left_where_nothing_is_to_be_kept(place: Place) -> None:

@@ -241,6 +241,25 @@ def test_a_group_of_plain_pods_stays_a_group(place: Place) -> None:
     assert [one["count"] for one in held["spec"]["podSets"]] == [3]
 
 
+def test_a_job_of_volcano_is_stamped_as_its_crd_has_it(place: Place) -> None:
+    """Its controller is not here: what it would make from the templates is made by hand."""
+    tasks = [{"name": name, "replicas": 1, "template": workloads.template()} for name in "ab"]
+    place.create({
+        "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job",
+        "metadata": {"name": "volcano", "annotations": {workloads.OPTIMIZE: "true"}},
+        "spec": {"minAvailable": 2, "tasks": tasks},
+    })  # fmt: skip
+    (held,) = place.listed("jobs.v1alpha1.batch.volcano.sh")
+    for number, task in enumerate(held["spec"]["tasks"]):
+        assert words(task["template"])[WORKLOAD] == "volcano"
+        metadata = {"name": f"volcano-{number}", **task["template"]["metadata"]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+        place.create({**pod, "spec": task["template"]["spec"]})
+    pods = place.pods("volcano")
+    assert len(pods) == 2
+    judge(pods, "volcano")
+
+
 def test_a_gang_waits_whole_for_its_quota(controllers: Cluster, place: Place) -> None:
     """Quota for five of these pods: of two gangs of three the second waits whole, then runs."""
     core = client.CoreV1Api(place.api)
