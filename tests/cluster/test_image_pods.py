@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,10 @@ def test_a_job_trains_with_the_delivered_runtime_and_misses_its_gateway(
         image=RUNTIME.name,
         imagePullPolicy="Never",
         memory="16Mi",
-        ca=(node_cluster.state / "pki" / "ca.crt").read_text(),
     )
-    made = support.injected(given, Situation(policy.Namespace(name=space), [], []), settings)
+    authorities = (node_cluster.state / "pki" / "ca.crt").read_text()
+    trust = replace(support.TRUST, authorities=authorities)
+    made = support.injected(given, Situation(policy.Namespace(name=space), trust), settings)
     assert "stitchcore.io/injected" in made["metadata"]["annotations"]
     core.create_namespaced_pod(space, made)
     ended = phase(core, space, "train", "Succeeded", "Failed", seconds=300)
