@@ -9,10 +9,11 @@ STAMP := $(VENV)/.installed
 STAMP_TF215 := $(VENV_TF215)/.installed
 SYSTEM := $(VENV)/.system
 
-# How much of a cluster: api (a control plane, pods run nowhere) or node (containers too; as root).
+# How much of a cluster: api (a control plane, pods run nowhere), node (containers too; as root), or
+# controllers (api with JobSet, Kueue, Kubeflow's trainers).
 LEVEL ?= api
 
-.PHONY: demo test lint bench docs clean plugin ci cluster cluster-build cluster-down
+.PHONY: demo test lint bench docs clean plugin ci cluster cluster-build cluster-down images demo-cluster
 
 demo: plugin
 	$(VENV)/bin/python examples/demo.py
@@ -20,9 +21,10 @@ demo: plugin
 test: plugin $(STAMP_TF215) lint
 	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
-# `make test`, with the programs of the cluster tests built beside it: those tests run last, and wait.
+# `make test`, with the programs and images of the cluster tests built beside it: those tests run
+# last, and wait.
 ci: $(STAMP)
-	nice -n 19 $(MAKE) cluster-build LEVEL=node > $(VENV)/cluster-build.log 2>&1 & building=$$!; \
+	nice -n 19 $(MAKE) cluster-build images LEVEL="node controllers" > $(VENV)/cluster-build.log 2>&1 & building=$$!; \
 	$(MAKE) test; tests=$$?; \
 	wait $$building || { cat $(VENV)/cluster-build.log; exit 1; }; exit $$tests
 
@@ -42,10 +44,19 @@ cluster: cluster-build
 	$(VENV)/bin/python -m tests.cluster up --level $(LEVEL)
 
 cluster-build: $(STAMP)
-	$(VENV)/bin/python -m tests.cluster build --level $(LEVEL)
+	$(VENV)/bin/python -m tests.cluster build $(foreach level,$(LEVEL),--level $(level))
+
+# The whole product in such a cluster, from `helm install` to a Prometheus that has scraped savings.
+demo-cluster:
+	$(MAKE) cluster-build LEVEL=node
+	$(VENV)/bin/python -m tests.cluster.demo --out demo-cluster.json
 
 cluster-down: $(STAMP)
 	$(VENV)/bin/python -m tests.cluster down
+
+# The product's images as archives, as root, on stand-ins for their public bases: docs/images.md.
+images: $(STAMP)
+	$(VENV)/bin/python -m images build
 
 docs: $(STAMP)
 	$(VENV)/bin/python tools/walkthrough.py

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "service.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("service.md", "kubernetes.md")))
 BLOCK = re.compile(r"(<!-- results: ([a-z_]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 MISSING = "Not measured yet: `bench/results/{name}.md` is not there.\n"
 

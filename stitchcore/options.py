@@ -15,6 +15,7 @@
 | STITCH_STORE_CA | authority that a store `stitch://host:port` is trusted by | none |
 | STITCH_STORE_TOKEN_FILE | token for such a store | none |
 | STITCH_BROKER | URL of the broker (`python -m stitch_worker`) | redis://127.0.0.1:6379/0 |
+| STITCH_LEASES | URL of the Redis that keeps leases (`python -m stitch_worker`) | the broker |
 
 Variables of the job side are read in `inject/settings.py`, in the job's process.
 """
@@ -92,6 +93,11 @@ def store_access(environment: Mapping[str, str], url: str) -> dict[str, str]:
         if not environment.get(name):
             raise BadOption(f"{name} is not set, and {url} needs it")
     return {key: environment[name] for key, name in names.items()}
+
+
+def leases_url(environment: Mapping[str, str]) -> str:
+    """The URL of the leases' Redis, which may hold a password; "" where nobody named one."""
+    return environment.get("STITCH_LEASES") or ""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,15 @@ PRODUCT = "stitchcore"
 MANAGER = "stitchcore.io/webhook"
 """How the webhook signs what it adds where an API keeps changes apart by manager."""
 
+AUTHORITIES, PUBLIC_KEYS = "ca.pem", "public-keys"
+"""Keys of that ConfigMap: certificates in PEM, and public keys, a line each."""
+
 RUN_SUFFIX = re.compile(r"-[0-9]{8,}$")
+
+
+def trust_name(release: str) -> str:
+    """Of the ConfigMap that says whom pods trust: the reconciler writes, the webhook reads it."""
+    return f"{release}-trust"
 
 
 def without_run(name: str) -> str:

@@ -6,6 +6,7 @@ below it. Nothing is cached, and an error says what the server said.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import ssl
@@ -32,12 +33,16 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def __init__(self, host: str, ca: str, token_file: str, **named: Any) -> None:
         super().__init__(**named)
-        context = ssl.create_default_context(cafile=ca)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
         logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each call
-        self._token = Path(token_file)
-        self._client = httpx.Client(
-            base_url=f"https://{host}/v1/",
+        self._host, self._ca, self._token = host, Path(ca), Path(token_file)
+        self._trusted = self._ca.read_bytes()
+        self._client = self._connected(self._trusted)
+
+    def _connected(self, trusted: bytes) -> httpx.Client:
+        context = ssl.create_default_context(cadata=trusted.decode())
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return httpx.Client(
+            base_url=f"https://{self._host}/v1/",
             transport=httpx.HTTPTransport(verify=context, retries=RETRIES),
             timeout=httpx.Timeout(SECONDS, connect=CONNECT_SECONDS),
             trust_env=False,
@@ -98,7 +103,7 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         token = self._token.read_text(encoding="ascii").strip()
         if not TOKEN.fullmatch(token):  # httpx would quote it, into logs
             raise ValueError(f"{self._token} holds no token")
-        answer = self._client.request(
+        answer = self._present().request(
             method,
             f"{kind}/{quote(path.strip('/'))}",
             content=data,
@@ -110,6 +115,15 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
             said = answer.text.strip()[:300]
             raise OSError(f"{method} {path}: {answer.status_code} {said}")
         return answer
+
+    def _present(self) -> httpx.Client:
+        """A client that trusts what the file names now: a new authority is added to it before the
+        server shows its certificate. A file that is being replaced leaves it as it is."""
+        with contextlib.suppress(OSError, ValueError):
+            now = self._ca.read_bytes()
+            if now != self._trusted:
+                self._client, self._trusted = self._connected(now), now
+        return self._client
 
 
 def _listed(answer: httpx.Response, detail: bool) -> list[Any]:

@@ -31,6 +31,7 @@ class Follower:
         self._events = events
         self._say = say
         self._reported: Dict[str, savings.Saved] = {}
+        self._timed = False
         self._seed = random.SystemRandom().getrandbits(62) + 1  # 0 would mean equal blocks
 
     def follow(self, instance: Instance) -> None:
@@ -38,6 +39,9 @@ class Follower:
         instance.cursor, fresh = self._plugin.read(instance.step, instance.cursor)
         if not fresh:
             return
+        if not self._timed:  # whatever ends the job from here on is not how it was started
+            self._timed = True
+            self._events.write("timed", digest=instance.program.reported)
         instance.history = (instance.history + fresh)[-program.HISTORY :]
         found = instance.program
         if found.swapped and not found.settled:

@@ -18,6 +18,7 @@ TYPES = {
     "swap_ok": "swap-ok",
     "rolled_back": "rolled-back",
     "crashed_before": "crashed-before",
+    "timed": "timed",
 }
 EVENT_FIELDS = ("key", "reason")  # no "detail": an error's text may quote the user's own
 SAVINGS_FIELDS = (

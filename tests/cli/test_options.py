@@ -29,6 +29,17 @@ def test_every_documented_variable_is_read() -> None:
 
     options.read(Spy())
     options.broker_url(Spy())
+    options.leases_url(Spy())
+
+    class Given(Spy):
+        def get(self, name: str, default: object = None) -> str | None:  # type: ignore[override]
+            super().get(name)
+            return "set"
+
+        def __missing__(self, name: str) -> str:
+            return "set"
+
+    options.store_access(Given(), "stitch://store:8444")
     assert {name for name in read if name.startswith("STITCH_")} == documented
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import click
@@ -31,11 +31,12 @@ def main() -> None:
 
 
 @main.command("build")
-@level_option
-def build_command(level: Level) -> None:
+@click.option("--level", "levels", multiple=True, default=[Level.API.value],
+              type=click.Choice([level.value for level in Level]))  # fmt: skip
+def build_command(levels: Sequence[str]) -> None:
     """Build the programs that are missing, once per version."""
     console = Console()
-    built = _tried(lambda: build.build(level, console))
+    built = _tried(lambda: build.build(console, *map(Level, levels)))
     if not built:
         console.print("nothing to build")
 

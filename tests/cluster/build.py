@@ -8,6 +8,7 @@ for the whole build, so tests can wait for a build that runs beside them.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tests.cluster import places
-from tests.cluster.parts import Level, Part, missing
+from tests.cluster.parts import Level, Part, Release, missing
 
 AT_ONCE = "2"
 """Packages that Go compiles side by side: more take more memory than a small machine has."""
@@ -37,10 +38,10 @@ def unable() -> str | None:
     return None if shutil.which("go") else NO_GO
 
 
-def build(level: Level, console: Console) -> list[Part]:
-    """Builds what is missing of `level`; returns what was built."""
+def build(console: Console, *levels: Level) -> list[Part]:
+    """Builds what is missing of these levels; returns what was built."""
     with locked(places.programs()):
-        wanted = missing(level)
+        wanted = list(dict.fromkeys(part for level in levels for part in missing(level)))
         if wanted and (reason := unable()):
             raise BuildError(reason)
         for number, part in enumerate(wanted, 1):
@@ -78,6 +79,20 @@ def _build(part: Part) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     output = folder / part.name
+    if part.package:
+        _compile(part, output)
+    else:
+        output.touch()
+    for pattern in part.release.objects:
+        part.release.kept.mkdir(exist_ok=True)
+        for file in sorted(_module(part.release).glob(pattern)):
+            shutil.copy(file, part.release.kept)
+    output.replace(part.built)
+    shutil.rmtree(folder)
+
+
+def _compile(part: Part, output: Path) -> None:
+    folder = output.parent
     environment = {**os.environ, "CGO_ENABLED": "0", "GOBIN": str(folder)}
     done = subprocess.run(
         command(part, output),
@@ -88,8 +103,15 @@ def _build(part: Part) -> None:
     )
     if done.returncode:
         raise BuildError(f"{part.name} was not built: {_last_lines(done.stderr)}")
-    output.replace(part.built)
-    shutil.rmtree(folder)
+
+
+def _module(release: Release) -> Path:
+    """The folder of its sources in Go's cache, where building it has put them."""
+    version = f"{release.module}@v{release.version}"
+    done = subprocess.run(
+        ["go", "mod", "download", "-json", version], capture_output=True, text=True, check=True
+    )
+    return Path(json.loads(done.stdout)["Dir"])
 
 
 def _last_lines(text: str) -> str:

@@ -7,11 +7,12 @@ nothing but the folder, and an `up` that was killed at any moment leaves nothing
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 import ssl
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ import msgspec
 from kubernetes import client
 from urllib3.exceptions import HTTPError
 
-from tests.cluster import enclosure, node, parts, pki, places, plane, processes
+from tests.cluster import controllers, enclosure, node, parts, pki, places, plane, processes
 from tests.cluster.enclosure import SECOND, Site
 from tests.cluster.parts import Level
 from tests.cluster.plane import Network
@@ -107,14 +108,14 @@ def up(level: Level, name: str, owner: int = 0) -> Cluster:
     if reason := unable(level):
         raise NotUp(reason)
     with _alone():
-        state = places.states(in_memory=level is Level.API) / name
+        state = places.states(in_memory=level is not Level.NODE) / name
         cluster = Cluster(state)
         if cluster.healthy() and cluster.record.level is level:
             return cluster
         for old in places.known_states():
             if old.name == name:
                 _remove(old)
-        _up(places.states(in_memory=level is Level.API) / name, level, owner)
+        _up(places.states(in_memory=level is not Level.NODE) / name, level, owner)
         return cluster
 
 
@@ -140,7 +141,7 @@ def unable(level: Level) -> str | None:
     """Why no cluster of this level can be brought up here, with the command that mends it."""
     if absent := parts.missing(level):
         names = ", ".join(part.name for part in absent)
-        target = "cluster-build" if level is Level.API else "cluster-build LEVEL=node"
+        target = "cluster-build" if level is Level.API else f"cluster-build LEVEL={level.value}"
         return f"not built: {names}. Mend: `make {target}` (minutes, once per version)"
     return node.unable() if level is Level.NODE else None
 
@@ -167,9 +168,22 @@ def _up(state: Path, level: Level, owner: int) -> None:
         else:
             start(plane.kwok(state, network))
             _await_fake_nodes(state, network)
+        if level is Level.CONTROLLERS:
+            _join_controllers(Cluster(state), start)
     except BaseException:
         _remove(state)
         raise
+
+
+def _join_controllers(cluster: Cluster, start: Callable[[Daemon], None]) -> None:
+    controllers.write(cluster.state)
+    text = "---\n".join(json.dumps(one) + "\n" for one in controllers.objects(cluster.state))
+    cluster.kubectl("create", "-f", "-", stdin=text)
+    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    for daemon in controllers.daemons(cluster.state):
+        start(daemon)
+    with cluster.api() as api:
+        controllers.await_ready(cluster.state, api)
 
 
 def _make_state(state: Path, record: Record) -> None:
@@ -198,7 +212,8 @@ def _daemons(state: Path, record: Record) -> list[Daemon]:
     network = record.network
     if record.level is Level.NODE:
         return [*plane.daemons(state, network), *node.daemons(Site(state), network)]
-    return [*plane.daemons(state, network), *_fake_nodes(state, network)]
+    made = [*plane.daemons(state, network), *_fake_nodes(state, network)]
+    return [*made, *controllers.daemons(state)] if record.level is Level.CONTROLLERS else made
 
 
 def _fake_nodes(state: Path, network: Network) -> tuple[Daemon, ...]:

@@ -66,6 +66,13 @@ def node_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
+def controllers() -> Iterator[Cluster]:
+    """A cluster of the API level with the controllers of other projects; tests may hurt it."""
+    with of_this_session(Level.CONTROLLERS) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
 def api(request: pytest.FixtureRequest) -> Iterator[client.ApiClient]:
     """An administrator's client of KUBECONFIG's disposable cluster, else of the session's own."""
     given = places.given_kubeconfig()

@@ -1,7 +1,8 @@
 """The programs of a cluster and where each comes from: releases pinned here, built from Go modules.
 
-A release with replace lines (Kubernetes, etcd) cannot be installed by name: it is built inside a
-module of ours, `modules/<release>`, whose go.mod repeats those lines and whose go.sum pins it.
+A release with replace lines (Kubernetes, etcd), or without versions that the proxy lists (JobSet,
+Kueue), cannot be installed by name: it is built inside a module of ours, `modules/<release>`, whose
+go.mod repeats those lines and whose go.sum pins it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ STAMP = "k8s.io/component-base/version"
 
 
 class Level(StrEnum):
-    """A control plane whose pods run nowhere, or a node with containers too."""
+    """A control plane whose pods run nowhere, a node with containers too, or the first with the
+    controllers of other projects."""
 
     API = "api"
     NODE = "node"
+    CONTROLLERS = "controllers"
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class Release:
     own_module: bool = False
     stamps: tuple[str, ...] = ()
     """Linker flags `-X`: Helm and kubectl ask the API server for its version."""
+    module: str = ""
+    """Its Go module, where it brings objects."""
+    objects: tuple[str, ...] = ()
+    """Patterns of its files of YAML in that module, kept beside the programs."""
 
     @property
     def source(self) -> Path:
@@ -42,10 +49,15 @@ class Release:
     def folder(self) -> Path:
         return places.programs() / f"{self.name}-{self.version}"
 
+    @property
+    def kept(self) -> Path:
+        """Its objects: CustomResourceDefinitions and webhook configurations."""
+        return self.folder / "objects"
+
 
 @dataclass(frozen=True)
 class Part:
-    """One program."""
+    """One program; one without a package is its release's objects alone, and no program."""
 
     name: str
     release: Release
@@ -73,6 +85,23 @@ KWOK = Release("kwok", "0.8.0")
 CONTAINERD = Release("containerd", "2.3.7")
 COREDNS = Release("coredns", "1.15.0")
 HELM = Release("helm", "4.3.1")
+_SCAFFOLD = ("config/components/crd/bases/*.yaml", "config/components/webhook/manifests.yaml")
+_KUBEFLOW = ("manifests/base/crds/*_*.yaml", "manifests/base/webhook/manifests.yaml")
+VOLCANO = Release(
+    *("volcano", "1.10.0"),
+    module="volcano.sh/volcano",
+    objects=("config/crd/volcano/bases/batch.volcano.sh_jobs.yaml",),
+)
+JOBSET = Release(
+    "jobset", "0.10.1", own_module=True, module="sigs.k8s.io/jobset", objects=_SCAFFOLD
+)
+KUEUE = Release("kueue", "0.14.0", own_module=True, module="sigs.k8s.io/kueue", objects=_SCAFFOLD)
+TRAINER = Release("trainer", "2.0.0", module="github.com/kubeflow/trainer/v2", objects=_KUBEFLOW)
+TRAINING_OPERATOR = Release(
+    *("training-operator", "1.8.1"),
+    module="github.com/kubeflow/training-operator",
+    objects=_KUBEFLOW,
+)
 
 
 def _kubernetes(name: str, level: Level) -> Part:
@@ -81,6 +110,10 @@ def _kubernetes(name: str, level: Level) -> Part:
 
 def _containerd(name: str) -> Part:
     return Part(name, CONTAINERD, f"github.com/containerd/containerd/v2/cmd/{name}", Level.NODE)
+
+
+def _controller(name: str, release: Release) -> Part:
+    return Part(name, release, f"{release.module}/cmd/{name}", Level.CONTROLLERS)
 
 
 PARTS = (
@@ -97,13 +130,18 @@ PARTS = (
     _containerd("ctr"),
     Part("coredns", COREDNS, "github.com/coredns/coredns", Level.NODE),
     Part("helm", HELM, "helm.sh/helm/v4/cmd/helm", Level.NODE),
+    Part("jobset", JOBSET, JOBSET.module, Level.CONTROLLERS),
+    _controller("kueue", KUEUE),
+    _controller("trainer-controller-manager", TRAINER),
+    _controller("training-operator.v1", TRAINING_OPERATOR),
+    Part("volcano", VOLCANO, "", Level.CONTROLLERS),
 )
 """In the order they are built: the API level first."""
 
 
 def parts(level: Level) -> tuple[Part, ...]:
-    """What a cluster of this level is made of; a node has a control plane too."""
-    return tuple(part for part in PARTS if level is Level.NODE or part.level is Level.API)
+    """What a cluster of this level is made of; every one has a control plane."""
+    return tuple(part for part in PARTS if part.level in (Level.API, level))
 
 
 def program(name: str) -> Path:

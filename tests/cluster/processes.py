@@ -139,6 +139,18 @@ def stop(state: Path, name: str) -> None:
     """Ends one program, as a crash would."""
     pid = int(pid_file(state, name).read_text())
     end(lambda: [pid] if marked(pid, state) else [])
+    deadline = time.monotonic() + 20.0
+    while _dying(pid) and time.monotonic() < deadline:  # its ports are taken until it has ended
+        time.sleep(0.02)
+
+
+def _dying(pid: int) -> bool:
+    """Whether it has been killed and still holds what it had open."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in ("Z", "X")
 
 
 def await_ready(

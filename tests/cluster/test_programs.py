@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from tests.cluster import build, parts, places
-from tests.cluster.parts import ETCD, KUBERNETES, PARTS, Level, Part, Release
+from tests.cluster.parts import ETCD, JOBSET, KUBERNETES, KUEUE, PARTS, Level, Part, Release
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = Console(quiet=True)
@@ -42,9 +42,9 @@ def hello(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
 
 @needs_go
 def test_a_second_build_builds_nothing(hello: Part) -> None:
-    assert build.build(Level.API, QUIET) == [hello]
+    assert build.build(QUIET, Level.API) == [hello]
     assert subprocess.run([hello.built]).returncode == 0
-    assert build.build(Level.API, QUIET) == []
+    assert build.build(QUIET, Level.API) == []
     assert [path.name for path in hello.release.folder.iterdir()] == ["hello"]
 
 
@@ -52,7 +52,7 @@ def test_a_second_build_builds_nothing(hello: Part) -> None:
 def test_a_failed_build_says_why_and_puts_nothing_in_place(hello: Part) -> None:
     (hello.release.source / "main.go").write_text("package main\n\nfunc main() { missing() }\n")
     with pytest.raises(build.BuildError, match=r"hello was not built: .*\n.*undefined: missing"):
-        build.build(Level.API, QUIET)
+        build.build(QUIET, Level.API)
     assert not hello.built.exists()
     assert parts.missing(Level.API) == [hello]
 
@@ -63,7 +63,7 @@ def test_what_a_killed_build_left_is_no_program(hello: Part) -> None:
     partial.parent.mkdir(parents=True)
     partial.write_text("half")
     assert parts.missing(Level.API) == [hello]
-    build.build(Level.API, QUIET)
+    build.build(QUIET, Level.API)
     assert not partial.parent.exists()
 
 
@@ -72,7 +72,7 @@ def test_without_go_the_reason_names_what_mends_it(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(build.BuildError, match=r"install Go .* `make cluster-build`"):
-        build.build(Level.API, QUIET)
+        build.build(QUIET, Level.API)
 
 
 def test_own_programs_are_taken_before_ours(
@@ -113,7 +113,8 @@ def test_nothing_is_waited_for_where_nothing_is_missing(hello: Part) -> None:
 
 
 def test_modules_hold_the_versions_that_are_named() -> None:
-    for release, module in ((KUBERNETES, "k8s.io/kubernetes"), (ETCD, "go.etcd.io/etcd/server/v3")):
+    named = {KUBERNETES: "k8s.io/kubernetes", ETCD: "go.etcd.io/etcd/server/v3"}
+    for release, module in {**named, JOBSET: JOBSET.module, KUEUE: KUEUE.module}.items():
         text = (release.source / "go.mod").read_text()
         assert re.findall(rf"^(?:require |\t){module} v(\S+)(?: // indirect)?$", text, re.M) == [
             release.version
@@ -128,5 +129,7 @@ def test_the_version_that_programs_tell_is_their_own() -> None:
     assert bumped.built != PARTS[0].built
 
 
-def test_a_node_has_a_control_plane_too() -> None:
-    assert set(parts.parts(Level.API)) < set(parts.parts(Level.NODE)) == set(PARTS)
+def test_every_level_has_a_control_plane() -> None:
+    plane, node, controllers = (set(parts.parts(level)) for level in Level)
+    assert plane == node & controllers and node | controllers == set(PARTS)
+    assert plane < node and plane < controllers

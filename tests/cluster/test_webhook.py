@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
+from stitch_operator import check
 from stitch_operator.webhook import objects
 from stitch_operator.webhook.cluster import Cluster
 from tests.cluster.objects import wait_for
@@ -32,18 +33,24 @@ def webhook(api: client.ApiClient, tmp_path_factory: pytest.TempPathFactory) -> 
     extensions = client.ApiextensionsV1Api(api)
     admission = client.AdmissionregistrationV1Api(api)
     definition = objects.policy_definition()
+    core = client.CoreV1Api(api)
+    core.create_namespace({"metadata": {"name": "stitch"}})
+    data = {"ca.pem": support.TRUST.authorities, "public-keys": support.TRUST.public_keys[0]}
+    trust = {"metadata": {"name": "stitch-trust"}, "data": data}
+    core.create_namespaced_config_map("stitch", trust)
     with serving.serve(folder, known) as served:
         authority = base64.b64encode((folder / "ca.pem").read_bytes()).decode()
         hooks = objects.configuration(support.release(), served.url, authority)
         extensions.create_custom_resource_definition(definition)
         known.start()
-        wait_for(known.ready, 20, "policies are known")
+        wait_for(lambda: known.ready() and known.trust(), 20, "policies and trust are known")
         admission.create_mutating_webhook_configuration(hooks)
         wait_for(lambda: _asked(api), 20, "the API server asks the webhook")
         yield served
         admission.delete_mutating_webhook_configuration(hooks["metadata"]["name"])
         extensions.delete_custom_resource_definition(definition["metadata"]["name"])
         known.stop()
+        core.delete_namespace("stitch")
 
 
 def _asked(api: client.ApiClient) -> bool:
@@ -116,6 +123,21 @@ def test_a_namespaces_label_asks_for_its_pods(
     body = {"metadata": {"labels": {OPTIMIZE: "true"}}}
     client.CoreV1Api(api).patch_namespace(namespace, body)
     wait_for(lambda: INJECTED in words(create(api, namespace, silent)), 20, "its pods are injected")
+
+
+def test_the_program_of_helm_test_sees_that_pods_are_injected(
+    api: client.ApiClient, webhook: Served, namespace: str
+) -> None:
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    client.CoreV1Api(api).patch_namespace(namespace, {"metadata": {"labels": label}})
+    made = api.sanitize_for_serialization(create(api, namespace, check.POD))
+    assert check.judged(made).good
+    assert check.gateway_of(made) == (support.RELEASE["gatewayUrl"], support.CA)
+    declined = copy.deepcopy(check.POD)
+    declined["metadata"]["labels"] = {OPTIMIZE: "false"}
+    made = api.sanitize_for_serialization(create(api, namespace, declined))
+    assert "was not asked" in check.judged(made).text
+    assert not client.CoreV1Api(api).list_namespaced_pod(namespace).items, "none was made"
 
 
 def test_a_policy_is_obeyed_and_judged_by_its_schema(

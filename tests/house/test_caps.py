@@ -12,13 +12,13 @@ FILE_LINES, FUNCTION_LINES, COLUMNS = 450, 60, 100
 MACRO_COLUMNS = 120  # device headers: a table of one-line macros and of constants reads across
 SOURCES = sorted(
     path
-    for folder in ("stitchcore", "operator", "worker", "bench", "examples", "tools")
+    for folder in ("stitchcore", "operator", "worker", "images", "bench", "examples", "tools")
     for path in (ROOT / folder).rglob("*.py")
 )
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 NATIVE = sorted(
     path
-    for folder in ("stitchcore", "operator", "worker", "bench", "tests")
+    for folder in ("stitchcore", "operator", "worker", "images", "bench", "tests")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".c", ".cc", ".h", ".cu")
 )

@@ -81,6 +81,19 @@ def test_redis_that_loses_all_data_loses_no_graph(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
+def test_a_heartbeat_of_the_process_before_says_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """Else a worker that waits for its broker is killed for the age of another one's file."""
+    beat = tmp_path / "beat"
+    beat.touch()
+    cluster.redis.kill()
+    worker = cluster.worker("--heartbeat", str(beat))
+    wait_for(lambda: not beat.exists(), LONG, "the old file is gone")
+    cluster.redis.start()
+    wait_for(beat.exists, LONG, "a heartbeat")
+    assert worker.poll() is None
+
+
+@pytest.mark.slow
 def test_a_stopped_worker_leaves_nothing_behind(cluster: Cluster, tmp_path: Path) -> None:
     beat = tmp_path / "beat"
     worker = cluster.worker("--heartbeat", str(beat))

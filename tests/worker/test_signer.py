@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,7 @@ from stitchcore.artifact.ratio import step_ratio
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
 from tests.worker import handmade
+from tests.worker.conftest import wait_for
 from tests.worker.handmade import REQUEST, artifact, key_for, library, submitted, uploaded
 from tests.worker.requests import python_path
 
@@ -269,3 +274,93 @@ def test_the_process_signs_and_ends_at_a_signal(signer: Signer, tmp_path: Path) 
     assert done.returncode == 0
     package.load(signer.store, key_for(), signer.public_keys[0])
     assert msgspec.json.decode(signer.store.read(signers.PUBLIC_KEYS))
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[None]:
+    """The process, on files as a Secret's volume has them."""
+    command = [sys.executable, "-m", "stitch_worker.signer", "--store", str(folder / "store")]
+    command += ["--key", str(folder / "key"), "--also-valid-file", str(folder / "also-valid")]
+    process = subprocess.Popen(command, env={"PYTHONPATH": python_path()})
+    try:
+        yield
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_a_changed_key_is_taken_and_everything_signed_again(signer: Signer, tmp_path: Path) -> None:
+    """As the reconciler does it: the next one's public half, then the next one itself, then it
+    alone. The process ends in the middle, and files change one after the other."""
+    store, old = signer.store, signer.public_keys[0]
+    uploaded(store, artifact())
+    (tmp_path / "also-valid").write_text("")
+    new = sign.load_or_create_key(tmp_path / "new")
+
+    def announced(*keys: str) -> None:
+        expected, end = {"public_keys": list(keys)}, time.monotonic() + 30
+        while not store.exists(signers.PUBLIC_KEYS) or expected != msgspec.json.decode(
+            store.read(signers.PUBLIC_KEYS)
+        ):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    with serving(tmp_path):
+        announced(old)
+        (tmp_path / "also-valid").write_text(sign.public_hex(new))
+        announced(old, sign.public_hex(new))
+        (tmp_path / "key").write_bytes((tmp_path / "new").read_bytes())
+        announced(sign.public_hex(new))  # it does not know the old one any more
+        await_(lambda: verified(store, old))
+        (tmp_path / "also-valid").write_text(old + "\n")
+        announced(sign.public_hex(new), old)
+        await_(lambda: verified(store, sign.public_hex(new)))
+        (tmp_path / "also-valid").write_text("no key")  # stays as it was
+        (tmp_path / "also-valid").write_text("")
+        announced(sign.public_hex(new))
+
+
+def test_signing_again_that_was_cut_short_is_done_at_the_next_start(
+    signer: Signer, tmp_path: Path
+) -> None:
+    uploaded(signer.store, artifact())
+    run_once(signer)
+    (tmp_path / "also-valid").write_text(signer.public_keys[0])
+    (tmp_path / "key").unlink()
+    new = sign.load_or_create_key(tmp_path / "key")
+    with serving(tmp_path):
+        await_(lambda: verified(signer.store, sign.public_hex(new)))
+
+
+def verified(store: Store, public: str) -> bool:
+    if not package.exists(store, key_for()):
+        return False
+    data = store.read("artifacts", key_for(), package.MANIFEST)
+    return sign.verify(public, store.read("artifacts", key_for(), package.SIGNATURE), data)
+
+
+def await_(found: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_probe_sees_that_the_signer_is_at_work(signer: Signer, tmp_path: Path) -> None:
+    beat = tmp_path / "beat"
+    beat.touch()
+    os.utime(beat, (1, 1))  # of a process before
+    command = [sys.executable, "-m", "stitch_worker.signer", "--store", str(tmp_path / "store")]
+    command += ["--key", str(tmp_path / "key"), "--heartbeat", str(beat)]
+    process = subprocess.Popen(command, env={"PYTHONPATH": python_path()})
+    try:
+        wait_for(lambda: beat.exists() and beat.stat().st_mtime > 1, 60, "a heartbeat")
+        process.send_signal(signal.SIGSTOP)
+        seen = beat.stat().st_mtime
+        time.sleep(1.5)
+        assert beat.stat().st_mtime == seen, "one that stands still touches nothing"
+        process.send_signal(signal.SIGCONT)
+        wait_for(lambda: beat.stat().st_mtime > seen, 30, "the next one")
+    finally:
+        process.terminate()
+    assert process.wait(timeout=30) == 0

@@ -27,7 +27,7 @@ from stitch_worker.units import load_or_create_secret
 from stitchcore import isolate, starting
 from stitchcore.device.host import host
 from stitchcore.errors import Refused
-from stitchcore.options import broker_url
+from stitchcore.options import broker_url, leases_url
 from stitchcore.queues import queue_name
 from stitchcore.starting import needed
 from stitchcore.target.toolchain import find_compiler
@@ -58,10 +58,13 @@ def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
     alone = "a file of 32 bytes alone in its folder, or one that can be made"
     with needed(f"--kernel-key {given.kernel_key}", alone):
         secret, hidden = _kernel_secret(given.kernel_key)
+    if given.heartbeat is not None:
+        given.heartbeat.unlink(missing_ok=True)  # of the process before, in a pod's /tmp
     url = starting.broker(given.broker or broker_url(os.environ))
     store = starting.store(given.store)
-    with needed("--leases", "give --leases redis://host:port/0"):
-        leases = open_leases(given.leases or url, given.store, given.lease_seconds)
+    with needed("--leases or STITCH_LEASES", "give --leases redis://host:port/0"):
+        named = given.leases or leases_url(os.environ)
+        leases = open_leases(named or url, given.store, given.lease_seconds)
     service = Service(
         store,
         leases,
@@ -133,7 +136,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stitch_worker")
     parser.add_argument("--broker", default="", help="redis:// or amqp:// URL (or STITCH_BROKER)")
     parser.add_argument("--store", required=True, help="folder or fsspec URL")
-    parser.add_argument("--leases", default="", help="Redis URL for leases, where not the broker")
+    parser.add_argument("--leases", default="",
+                        help="Redis of leases, not the broker (or STITCH_LEASES)")  # fmt: skip
     parser.add_argument("--concurrency", type=int, default=1, help="requests at a time")
     parser.add_argument("--jobs", type=int, default=0, help="compilers at a time (0: cores)")
     parser.add_argument("--planner", default="exhaustive")

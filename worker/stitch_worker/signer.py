@@ -1,8 +1,8 @@
 """The signer: signs artifacts that workers made, after checking all that can be checked without
 reading a graph. The only process with the signing key; it has no broker and starts nothing.
 
-    python -m stitch_worker.signer --store URL --key FILE [--also-valid HEX] [--revoke KEY]
-        [--resign] [--once]
+    python -m stitch_worker.signer --store URL --key FILE [--also-valid HEX]
+        [--also-valid-file FILE] [--revoke KEY] [--resign] [--once] [--heartbeat FILE]
 
 It takes each `unsigned/<key>/`, recomputes the artifact's key from the request it was made for,
 checks manifest, names, sizes, hashes and library headers, writes the issue time, signs, publishes
@@ -11,8 +11,10 @@ with the reason. Compromised workers can so at worst publish a wrong artifact fo
 handed in, never for another.
 
 Rotation: start with the new key and `--also-valid` the old one's public half, `--resign` once when
-all clients know the new key, then drop the old. Revocation: `--revoke` puts an artifact's key into
-`revoked.json`, which rides on the gateway's answers, and removes the artifact.
+all clients know the new key, then drop the old. In a cluster the reconciler does it: the signer
+reads both files again, and when they change it signs again what the other key signed. Revocation:
+`--revoke` puts an artifact's key into `revoked.json`, which rides on the gateway's answers, and
+removes the artifact.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -47,6 +49,7 @@ from stitchcore.starting import needed
 log = logging.getLogger("stitch.signer")
 POLL_SECONDS = 0.5
 PUBLIC_KEYS = "public_keys.json"
+Keys = tuple[Ed25519PrivateKey, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -199,11 +202,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace) -> int:
     with needed(f"--key {given.key}", "a file of 32 bytes that only the signer may read"):
-        key = sign.load_or_create_key(given.key)
-    public = (sign.public_hex(key), *given.also_valid)
+        sign.load_or_create_key(given.key)
     with needed("--also-valid", "at most one other public key, of 64 hexadecimal digits"):
-        if len(public) > 2 or not all(KEY.fullmatch(one) for one in public):
-            raise ValueError(", ".join(given.also_valid))
+        key, public = _keys(given)
     store = starting.store(given.store)
     signer = Signer(store, key, public, f"planner={given.planner}")
     announce(signer)
@@ -216,20 +217,63 @@ def _run(given: argparse.Namespace) -> int:
     if given.once:
         run_once(signer)
         return 0
-    _serve(signer)
+    _complete(signer)
+    _serve(signer, lambda: _keys(given), given.heartbeat)
     return 0
 
 
-def _serve(signer: Signer) -> None:
+def _keys(given: argparse.Namespace) -> Keys:
+    """The key that signs and the public keys that are valid, its own first, as files have them now.
+    Raises OSError or ValueError."""
+    key = sign.load_or_create_key(given.key)
+    file = given.also_valid_file
+    held = file.read_text(encoding="ascii").split() if file and file.exists() else []
+    also = [*given.also_valid, *held]
+    public = tuple(dict.fromkeys([sign.public_hex(key), *also]))
+    if len(public) > 2 or not all(KEY.fullmatch(one) for one in public):
+        raise ValueError(", ".join(also))
+    return key, public
+
+
+def _serve(signer: Signer, keys: Callable[[], Keys], heartbeat: Path | None) -> None:
+    """Until a signal. `heartbeat` is touched after each round: a probe's evidence; what a process
+    before has left of it says nothing."""
     end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.set())
+    if heartbeat is not None:
+        heartbeat.unlink(missing_ok=True)
     while not end.wait(POLL_SECONDS):
         try:
+            signer = _present(signer, keys)
             run_once(signer)
         except Refused as refused:
             log.warning("%s", refused.refusal)
             end.wait(5.0)
+        if heartbeat is not None:
+            heartbeat.touch()
+
+
+def _present(signer: Signer, keys: Callable[[], Keys]) -> Signer:
+    """The signer with the keys of now. Files that cannot be used leave it as it is."""
+    try:
+        key, public = keys()
+    except (OSError, ValueError) as error:
+        log.warning("keys: %s", error)
+        return signer
+    if public == signer.public_keys:
+        return signer
+    changed = replace(signer, key=key, public_keys=public)
+    announce(changed)
+    _complete(changed)
+    return changed
+
+
+def _complete(signer: Signer) -> None:
+    """Sign again what the other key signed. Two keys are a rotation, which an end of this process
+    may have cut short, and files that were read one before and one after a change."""
+    if len(signer.public_keys) > 1:
+        log.info("two keys are valid: %d artifacts signed again", resign(signer))
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -237,10 +281,12 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--store", required=True, help="folder or fsspec URL")
     parser.add_argument("--key", type=Path, required=True, help="file of the Ed25519 key")
     parser.add_argument("--also-valid", action="append", default=[], metavar="HEX")
+    parser.add_argument("--also-valid-file", type=Path, help="the same, read again when it changes")
     parser.add_argument("--planner", default="exhaustive")
     parser.add_argument("--revoke", action="append", default=[], metavar="KEY")
     parser.add_argument("--resign", action="store_true")
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--heartbeat", type=Path, help="file to touch after each round")
     return parser.parse_args(arguments)
 
 

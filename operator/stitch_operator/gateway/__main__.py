@@ -12,7 +12,6 @@ import os
 import re
 import socket
 import sqlite3
-import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from kubernetes import client, config
 from kubernetes.config import ConfigException
 from prometheus_client import start_http_server
 
+from stitch_operator.certificates import Certificates
 from stitch_operator.gateway import tls
 from stitch_operator.gateway.app import application
 from stitch_operator.gateway.blocking import LOG
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> int:
     certificate = f"--certificate {given.certificate} or --certificate-key {given.certificate_key}"
     with needed(certificate, "PEM files of a certificate and its key, readable for this user"):
-        context = tls.context(given.certificate, given.certificate_key)
-    authenticator = Cached(_authenticator(given.token_file, given.devices))
+        tls.context(given.certificate, given.certificate_key)
+    authenticator = Cached(_authenticator(given.token_file, given.devices, given.kubeconfig))
     store = starting.store(given.store)
     broker = starting.broker(given.broker or broker_url(os.environ))
     listening = starting.listening(given.host, given.port, "--port")
@@ -64,6 +64,8 @@ def _run(given: argparse.Namespace) -> int:
     metrics = Metrics(
         lambda: Durable(ledger.totals(), ledger.spent(), ledger.counts()), __version__
     )
+    certificates = Certificates(given.certificate, given.certificate_key, metrics.certificate)
+    certificates.look()
     service = Service(
         Parts(
             store=store,
@@ -76,17 +78,19 @@ def _run(given: argparse.Namespace) -> int:
             rates=Rates(Rate(given.calls, 2 * given.calls), RATES.bytes, RATES.compiles),
             store_seconds=given.store_seconds,
             cache_scope=given.cache_scope,
+            reader=given.reader,
         )
     )
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
     with needed(free, starting.FREE, OverflowError):
         start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(service, listening, context))
+        runner.run(_serve(service, listening, certificates))
     return 0
 
 
-async def _serve(service: Service, listening: socket.socket, context: ssl.SSLContext) -> None:
+async def _serve(service: Service, listening: socket.socket, certificates: Certificates) -> None:
+    """Serves until a signal, with the certificate that the files hold at each handshake."""
     settings = uvicorn.Config(
         application(service),
         http="h11",
@@ -97,17 +101,26 @@ async def _serve(service: Service, listening: socket.socket, context: ssl.SSLCon
         proxy_headers=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         h11_max_incomplete_event_size=HEADER_BYTES,
-        ssl_context_factory=lambda _config, _default: context,
+        ssl_context_factory=lambda _config, _default: certificates.context,
     )
-    server = uvicorn.Server(settings)
+    watching = asyncio.create_task(certificates.watch())
     LOG.info("gateway on https://%s:%d", *listening.getsockname()[:2])
-    await server.serve([listening])
+    try:
+        await uvicorn.Server(settings).serve([listening])
+    finally:
+        watching.cancel()
 
 
-def _authenticator(token_file: Path | None, devices: float) -> Authenticator[Identity]:
+def _authenticator(
+    token_file: Path | None, devices: float, kubeconfig: Path | None
+) -> Authenticator[Identity]:
     if token_file is None:
-        with needed("TokenReview", "run it in a pod, or give --token-file", ConfigException):
-            config.load_incluster_config()
+        mend = "run it in a pod, or give --token-file or --kubeconfig"
+        with needed("TokenReview", mend, ConfigException):
+            if kubeconfig is None:
+                config.load_incluster_config()
+            else:
+                config.load_kube_config(str(kubeconfig))
         return TokenReview(client.ApiClient())
     with needed(f"--token-file {token_file}", "a file that holds 16 characters or more"):
         token = token_file.read_text(encoding="ascii").strip()
@@ -130,6 +143,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--certificate", type=Path, required=True)
     parser.add_argument("--certificate-key", type=Path, required=True)
     parser.add_argument("--token-file", type=Path, help="a shared token; default: TokenReview")
+    parser.add_argument("--kubeconfig", type=Path, help="of the cluster that reviews tokens")
     parser.add_argument("--devices", type=float, default=float(os.cpu_count() or 1),
                         help="with --token-file: cores that all jobs have together")  # fmt: skip
     parser.add_argument("--host", default="127.0.0.1")
@@ -143,6 +157,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cache-scope", choices=[NAMESPACE, CLUSTER], default=NAMESPACE,
                         help="whose graphs may share compiled kernels; a hit under `cluster` "
                              "shows that another namespace trains that layer")  # fmt: skip
+    parser.add_argument("--reader", default="", metavar="NAMESPACE/NAME",
+                        help="service account that may read of all workloads")  # fmt: skip
     parser.add_argument("--digest-processes", type=int, default=1)
     return parser.parse_args(arguments)
 

@@ -68,6 +68,7 @@ def application(service: Service) -> Starlette:
             route("/v1/artifacts/{key}", "GET", "artifact", _artifact),
             route("/v1/jobs/events", "POST", "event", _event),
             route("/v1/savings", "POST", "savings", _savings),
+            route("/v1/workloads", "GET", "workloads", _workloads),
             Route("/v1/openapi.json", _openapi, methods=["GET"]),
             Route("/healthz", _healthy, methods=["GET"]),
             Route("/readyz", ready, methods=["GET"]),
@@ -85,6 +86,8 @@ async def _answered(service: Service, request: Request, name: str, handler: Hand
         wait = service.calls.take(identity.namespace, 1, time.monotonic())
         if wait:
             raise Rejected(Problem.RATE_LIMITED, "too many calls", wait)
+        if handler is not _workloads:  # the reconciler is no job
+            service.sightings.saw(identity, time.time())
         response = await handler(service, request, identity)
     except Rejected as rejected:
         response = await _rejected(service, request, rejected)
@@ -210,6 +213,15 @@ async def _savings(service: Service, request: Request, identity: Identity) -> Re
     with service.bodies.holding(identity.namespace) as hold:
         said = await _decoded(request, Savings, REPORTS, hold)
         return _json(await reports.save(service, identity, said), 200, service.trust)
+
+
+async def _workloads(service: Service, request: Request, identity: Identity) -> Response:
+    """For the reconciler of the release and nobody else: it is of all namespaces."""
+    if f"{identity.namespace}/{identity.account}" != service.parts.reader:
+        raise Rejected(Problem.FORBIDDEN, "workloads are told to the release's reconciler")
+    since = request.query_params.get("since", "")
+    found = await service.ledger(service.parts.ledger.workloads, since, time.time())
+    return _json(msgspec.to_builtins(found), 200, service.trust)
 
 
 def _stands(standing: Standing, service: Service) -> Response:

@@ -13,12 +13,28 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-VERSION = 2
+VERSION = 3
 SPENT = """
 CREATE TABLE IF NOT EXISTS spent (
   request TEXT, account INTEGER, purpose TEXT, device TEXT NOT NULL, seconds REAL NOT NULL,
   PRIMARY KEY (request, account, purpose)) WITHOUT ROWID;
 """
+OF_3 = """
+CREATE TABLE IF NOT EXISTS ledger (id TEXT PRIMARY KEY, change INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO ledger SELECT lower(hex(randomblob(8))), 0 WHERE NOT EXISTS (SELECT 1 FROM ledger);
+CREATE TABLE IF NOT EXISTS pods (
+  namespace TEXT, pod TEXT, owner TEXT NOT NULL, controller TEXT NOT NULL, gpu TEXT NOT NULL,
+  devices REAL NOT NULL, began REAL NOT NULL, contact REAL NOT NULL, stepped INTEGER NOT NULL,
+  change INTEGER NOT NULL, stale INTEGER NOT NULL,
+  PRIMARY KEY (namespace, pod)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS pods_by_change ON pods (change, pod);
+CREATE INDEX IF NOT EXISTS pods_to_settle ON pods (stale) WHERE stale;
+CREATE TABLE IF NOT EXISTS standings (
+  namespace TEXT, pod TEXT, graph TEXT, phase TEXT NOT NULL, key TEXT NOT NULL,
+  reason TEXT NOT NULL, PRIMARY KEY (namespace, pod, graph)) WITHOUT ROWID;
+"""
+"""`pods` and `standings` are what the reconciler reads (workloads.py): `change` numbers the changes
+of the one row of `ledger`; `stale` figures have changed since."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (
   request TEXT PRIMARY KEY, digest TEXT NOT NULL, target TEXT NOT NULL, tf TEXT NOT NULL,
@@ -34,7 +50,8 @@ CREATE TABLE IF NOT EXISTS sessions (
 CREATE TABLE IF NOT EXISTS savings (
   namespace TEXT, pod TEXT, session TEXT, graph TEXT, gpu TEXT NOT NULL, seq INTEGER NOT NULL,
   steps INTEGER NOT NULL, net INTEGER NOT NULL, saved INTEGER NOT NULL, lost INTEGER NOT NULL,
-  time REAL NOT NULL, PRIMARY KEY (namespace, pod, session, graph)) WITHOUT ROWID;
+  time REAL NOT NULL, baseline INTEGER NOT NULL DEFAULT 0, stitched INTEGER NOT NULL DEFAULT 0,
+  low INTEGER, high INTEGER, PRIMARY KEY (namespace, pod, session, graph)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS totals (
   namespace TEXT, gpu TEXT, saved INTEGER NOT NULL, lost INTEGER NOT NULL,
   PRIMARY KEY (namespace, gpu)) WITHOUT ROWID;
@@ -44,7 +61,8 @@ CREATE TABLE IF NOT EXISTS events (
   PRIMARY KEY (namespace, pod, session, seq)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS swaps (
   namespace TEXT, pod TEXT, session TEXT, key TEXT, owner TEXT NOT NULL, state TEXT NOT NULL,
-  time REAL NOT NULL, PRIMARY KEY (namespace, pod, session, key)) WITHOUT ROWID;
+  time REAL NOT NULL, graph TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (namespace, pod, session, key)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS breakers (
   namespace TEXT, owner TEXT, key TEXT, target TEXT, time REAL NOT NULL,
   PRIMARY KEY (namespace, owner, key, target)) WITHOUT ROWID;
@@ -65,6 +83,19 @@ PRAGMA user_version = 2;
 COMMIT;
 """
 """Version 1 kept one sum for each request; workers of its time name no account (0)."""
+FROM_2 = """
+BEGIN;
+ALTER TABLE savings ADD COLUMN baseline INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE savings ADD COLUMN stitched INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE savings ADD COLUMN low INTEGER;
+ALTER TABLE savings ADD COLUMN high INTEGER;
+ALTER TABLE swaps ADD COLUMN graph TEXT NOT NULL DEFAULT '';
+ALTER TABLE swaps ADD COLUMN reason TEXT NOT NULL DEFAULT '';
+PRAGMA user_version = 3;
+COMMIT;
+"""
+"""Version 2 kept what a report adds to the totals, not what it says. Pods are known again when they
+are next heard."""
 
 
 class LedgerHeld(RuntimeError):
@@ -93,11 +124,13 @@ def connect(path: Path) -> sqlite3.Connection:
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
     found = database.execute("PRAGMA user_version").fetchone()[0]
-    if found not in (0, 1, VERSION):
+    if found not in (0, 1, 2, VERSION):
         raise sqlite3.DatabaseError(f"{path} is a ledger of version {found}, not {VERSION}")
     if found == 1:
         database.executescript(FROM_1)
-    database.executescript(SPENT + SCHEMA + f"PRAGMA user_version = {VERSION};")
+    if found in (1, 2):
+        database.executescript(FROM_2)
+    database.executescript(SPENT + SCHEMA + OF_3 + f"PRAGMA user_version = {VERSION};")
     return database
 
 

@@ -33,7 +33,8 @@ class Identity:
     `owner` is the workload without its run's suffix, `pod` the pod's uid. `devices` GPUs, or
     processor cores where `gpu` is "cpu". `started` and `pod_started` (epoch seconds) are when its
     container and its pod began, None where only the session's first call tells. `last_exit_code` of
-    a restarted container.
+    a restarted container. `controller` is the uid of what made the pod, `account` its service
+    account.
     """
 
     namespace: str
@@ -44,6 +45,8 @@ class Identity:
     started: float | None = None
     last_exit_code: int | None = None
     pod_started: float | None = None
+    controller: str = ""
+    account: str = ""
 
 
 Who = TypeVar("Who", covariant=True)

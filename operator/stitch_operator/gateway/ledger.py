@@ -14,11 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from stitch_operator.gateway import groups, savings
+from stitch_operator.gateway import groups, savings, workloads
 from stitch_operator.gateway.database import connect, transaction
 from stitch_operator.gateway.groups import Acknowledgement, Group
 from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.savings import Bounds, Claimed, Report, Row
+from stitch_operator.reports import Workloads
 
 CRASH_CODES = frozenset({132, 134, 135, 136, 139})
 """Illegal instruction, abort, bus error, floating-point exception, segmentation fault."""
@@ -53,6 +54,7 @@ class Happened:
     graph: str
     key: str
     exit_code: int | None = None
+    reason: str = ""
 
 
 def pod_of(identity: Identity, session: str) -> str:
@@ -87,6 +89,7 @@ class Ledger:
             )
             if session is not None:
                 self._begin_session(identity, session, now)
+            workloads.touch(db, identity, now)
             if identity.pod and identity.last_exit_code in CRASH_CODES:
                 self._crashed_pod(identity, session, now)
 
@@ -167,16 +170,17 @@ class Ledger:
             if not db.execute(f"INSERT OR IGNORE INTO events VALUES ({marks})", values).rowcount:
                 return False
             self._count("events", event.type)
+            workloads.touch(db, identity, now, stepped=event.type != "crashed-before")
             if event.type == "swap-begin":
                 db.execute(
-                    "INSERT OR REPLACE INTO swaps VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (*where, event.key, identity.owner, BEGUN, now),
+                    "INSERT OR REPLACE INTO swaps VALUES (?, ?, ?, ?, ?, ?, ?, ?, '')",
+                    (*where, event.key, identity.owner, BEGUN, now, event.graph),
                 )
                 return True
             db.execute(
-                "UPDATE swaps SET state = ?, time = ? "
+                "UPDATE swaps SET state = ?, time = ?, graph = ?, reason = ? "
                 "WHERE namespace = ? AND pod = ? AND session = ? AND key = ?",
-                (SETTLED[event.type], now, *where, event.key),
+                (SETTLED[event.type], now, event.graph, event.reason, *where, event.key),
             )
             code = event.exit_code if identity.last_exit_code is None else identity.last_exit_code
             if event.type == "crashed-before" and (code is None or code in CRASH_CODES):
@@ -231,10 +235,11 @@ class Ledger:
                 return wrong
             after = savings.add(row, report, identity.devices)
             db.execute(
-                "INSERT OR REPLACE INTO savings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT OR REPLACE INTO savings VALUES ({', '.join('?' * 15)})",
                 (*where, identity.gpu, after.seq, after.steps, after.net, after.saved, after.lost,
-                 now),
+                 now, report.baseline_ns, report.stitched_ns, *(report.bounds or (None, None))),
             )  # fmt: skip
+            workloads.touch(db, identity, now, stepped=True, figures=True)
             db.execute(
                 "INSERT INTO totals VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
                 "saved = saved + excluded.saved, lost = lost + excluded.lost",
@@ -242,6 +247,28 @@ class Ledger:
             )
             self._count("savings", COUNTED)
             return COUNTED
+
+    # Pods, for the reconciler
+
+    def timed(self, identity: Identity, session: str, now: float) -> None:
+        """A process of the pod has timed its first step."""
+        with transaction(self._db) as db:
+            self._begin_session(identity, session, now)
+            workloads.touch(db, identity, now, stepped=True)
+
+    def note(self, pods: list[tuple[Identity, float]], graphs: workloads.Graphs) -> None:
+        """What was seen beside what was asked."""
+        with transaction(self._db) as db:
+            workloads.note(db, pods, graphs)
+
+    def settle(self) -> None:
+        """Figures that have changed are told to who reads next."""
+        with transaction(self._db) as db:
+            workloads.settle(db)
+
+    def workloads(self, since: str, now: float) -> Workloads:
+        """A page of what has changed since an earlier one's `next`."""
+        return workloads.page(self._db, since, now)
 
     # Totals, on a connection of their own: metrics are asked for from any thread
 
@@ -283,6 +310,7 @@ class Ledger:
                 "(SELECT namespace, graph FROM savings)",
                 limit,
             ).rowcount
+            workloads.forget(db, *limit)
             db.execute(
                 "DELETE FROM requests WHERE request NOT IN (SELECT request FROM submissions)"
             )

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from stitch_operator import certificates
 from stitch_operator.gateway.problems import Problem
 from stitchcore.errors import Reason
 
@@ -97,6 +98,11 @@ def _counted(counts: list[tuple[str, str, int]]) -> list[Metric]:
     return [jobs, reports, regressions, aborted]
 
 
+def known_reason(reason: str) -> str:
+    """Of the closed list, or "other": what clients say is shown to others. "" stays."""
+    return reason if reason in REASONS or not reason else OTHER
+
+
 class Metrics:
     """This process's metrics, in a registry of their own."""
 
@@ -139,12 +145,13 @@ class Metrics:
             ["what"],
             **made,
         )
+        self.certificate = certificates.Metrics("gateway", self.registry)
         build = Gauge("stitch_build_info", "1, labelled with the version", ["version"], **made)
         build.labels(version).set(1)
 
     def fallback(self, reason: str) -> None:
         """Count a refusal or a problem; unknown reasons are "other", so that labels stay closed."""
-        self._fallbacks.labels(reason if reason in REASONS else OTHER).inc()
+        self._fallbacks.labels(known_reason(reason) or OTHER).inc()
         if reason == Reason.WRONG_RESULT.value:
             self._verification.inc()
 

@@ -13,6 +13,7 @@ import msgspec
 
 from stitch_operator.gateway.problems import Problem
 from stitch_operator.gateway.records import Event, Savings, SubmitGraph
+from stitch_operator.reports import Workloads
 from stitchcore import __version__
 
 STRING, NUMBER, INTEGER = {"type": "string"}, {"type": "number"}, {"type": "integer"}
@@ -115,6 +116,18 @@ def _got(name: str, text: str, answers: dict[str, Any], *problems: Problem) -> d
     return {"get": operation}
 
 
+def _workloads() -> dict[str, Any]:
+    since = {"name": "since", "in": "query", "schema": STRING, "description": "an answer's `next`"}
+    told = _answer("what has changed since, for the release's reconciler", "Workloads")
+    operation = {
+        "operationId": "workloads",
+        "summary": "Of all workloads: who was heard, and where graphs stand",
+        "parameters": [since],
+        "responses": {**_problems(), "200": told},
+    }
+    return {"get": operation}
+
+
 TAR = {
     "description": "a flat tar of manifest.json, manifest.sig and the libraries",
     "headers": {name: {"schema": STRING} for name in ("ETag", "Stitch-Key", "Stitch-Public-Keys")},
@@ -125,7 +138,7 @@ TAR = {
 @lru_cache(maxsize=1)
 def document() -> dict[str, Any]:
     """OpenAPI 3.1, as plain data."""
-    records = (SubmitGraph, Event, Savings)
+    records = (SubmitGraph, Event, Savings, Workloads)
     _, schemas = msgspec.json.schema_components(records, ref_template="#/components/schemas/{name}")
     for schema in schemas.values():
         _ends_in_dollar(schema)
@@ -146,6 +159,7 @@ def document() -> dict[str, Any]:
                 *("Savings", "Report savings", counted),
                 *(Problem.NOT_FOUND, Problem.IMPLAUSIBLE),
             ),
+            "/v1/workloads": _workloads(),
         },
         "components": {
             "schemas": {**schemas, **SCHEMAS},

@@ -24,7 +24,7 @@ class Problem(Enum):
 
     BAD_REQUEST = Kind(400, "compare the request with /v1/openapi.json")
     UNAUTHORIZED = Kind(401, "send a current token: Authorization: Bearer TOKEN")
-    FORBIDDEN = Kind(403, "the token is valid, but not of a pod of this cluster")
+    FORBIDDEN = Kind(403, "the token is valid, but not of a pod of this cluster that may ask this")
     NOT_FOUND = Kind(404, "post the graph again: POST /v1/graphs")
     METHOD_NOT_ALLOWED = Kind(405, "see /v1/openapi.json")
     TIMEOUT = Kind(408, "send the whole body within a minute", 5)

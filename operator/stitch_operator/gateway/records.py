@@ -23,9 +23,10 @@ Text = Annotated[str, msgspec.Meta(max_length=1000)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 Session = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,128}\Z")]
 Key = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+KeyOrNone = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 Target = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 Version = Annotated[str, msgspec.Meta(pattern=r"^2\.[0-9]{1,3}(\.[0-9A-Za-z.+-]{1,32})?\Z")]
-Type = Literal["swap-begin", "swap-ok", "rolled-back", "crashed-before", "acknowledged"]
+Type = Literal["swap-begin", "swap-ok", "rolled-back", "crashed-before", "acknowledged", "timed"]
 MAX_PRESERVED = 100_000
 BESIDE_BYTES = 2**20
 """Of a body beside its graph."""
@@ -51,13 +52,14 @@ class SubmitGraph(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """POST /v1/jobs/events. `graph` is the canonical digest, `key` the artifact's."""
+    """POST /v1/jobs/events. `graph` is the canonical digest, `key` the artifact's; `timed` (the
+    process has timed a step) has none."""
 
     session: Session
     seq: Count
     graph: Key
     type: Type
-    key: Key
+    key: KeyOrNone = ""
     exit_code: Annotated[int, msgspec.Meta(ge=-255, le=255)] | None = None
     reason: Text = ""
     detail: Text = ""

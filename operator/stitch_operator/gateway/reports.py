@@ -9,18 +9,27 @@ from typing import Any
 from stitch_operator.gateway.groups import Acknowledgement, Group
 from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.ledger import COUNTED, OLD, Happened, Known
+from stitch_operator.gateway.metrics import known_reason
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.records import Event, Savings
 from stitch_operator.gateway.savings import Report
 from stitch_operator.gateway.service import Service
 
+MOST = 2**62
+
 
 async def event(service: Service, identity: Identity, said: Event) -> dict[str, Any]:
     """Note an event. Raises Rejected: NOT_FOUND for an artifact of another namespace."""
+    if said.type == "timed":
+        await service.ledger(service.parts.ledger.timed, identity, said.session, time.time())
+        return {"status": "noted"}
     known = await _artifact(service, identity, said.key, said.graph)
     if said.type == "acknowledged":
         return await _acknowledge(service, identity, said)
-    happened = Happened(said.session, said.seq, said.type, said.graph, said.key, said.exit_code)
+    reason = known_reason(said.reason)
+    happened = Happened(
+        *(said.session, said.seq, said.type, said.graph, said.key, said.exit_code, reason)
+    )
     new = await service.ledger(service.parts.ledger.happened, identity, happened, time.time())
     if new and said.reason:
         service.metrics.fallback(said.reason)
@@ -36,6 +45,7 @@ async def save(service: Service, identity: Identity, said: Savings) -> dict[str,
     report = Report(
         *(said.seq, said.steps, said.baseline_ns, said.stitched_ns, said.lost_ns),
         *(said.devices, said.measured),
+        bounds=_bounds(said),
     )
     session, ratio, now = said.session, known.ratio or 1.0, time.time()
     outcome = await service.ledger(
@@ -46,6 +56,14 @@ async def save(service: Service, identity: Identity, said: Savings) -> dict[str,
     if outcome == COUNTED and said.measured and said.stitched_ns and said.pairs:
         service.first_speedup(identity, session, said.graph, said.baseline_ns / said.stitched_ns)
     return {"status": outcome}
+
+
+def _bounds(said: Savings) -> tuple[int, int] | None:
+    """The interval in whole nanoseconds."""
+    if not said.measured:
+        return None
+    low, high = (max(-MOST, min(int(end or 0), MOST)) for end in said.interval or ())
+    return low, high
 
 
 async def _artifact(service: Service, identity: Identity, key: str, digest: str) -> Known:

@@ -30,7 +30,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """Totals as reported. `devices` is at most the pod's; `measured` False counts nothing."""
+    """Totals as reported. `devices` is at most the pod's; `measured` False counts nothing. `bounds`
+    is the interval of baseline less stitched."""
 
     seq: int
     steps: int
@@ -39,6 +40,7 @@ class Report:
     lost_ns: int
     devices: float
     measured: bool
+    bounds: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from stitch_operator.gateway.standing import (
     tell,
 )
 from stitch_operator.gateway.trust import Trust
+from stitch_operator.gateway.workloads import FIGURES_SECONDS, Sightings
 from stitchcore.artifact.keys import code_version, content_key, request_key
 from stitchcore.artifact.ratio import HIGHEST, stored_ratio
 from stitchcore.artifact.store import Store
@@ -45,6 +46,7 @@ from stitchcore.queues import queue_name
 LOG = logging.getLogger("stitch.gateway")
 FOLLOW_SECONDS = 1.0
 TRUST_SECONDS = 5.0
+NOTE_SECONDS = 2.0
 PRUNE_SECONDS = 3600.0
 ANSWER_SECONDS = {"pending": 0.25, "ready": 5.0, "refused": 5.0}
 """How long an answer read from the store is believed."""
@@ -72,7 +74,7 @@ RATES = Rates(Rate(200, 400), Rate(32 * 2**20, 512 * 2**20), Rate(1, 200))
 class Parts:
     """What the gateway is made of. `public_keys` are added to those the signer publishes;
     `cache_scope` (NAMESPACE, CLUSTER) says whose graphs may share compiled kernels; bodies of calls
-    take `body_bytes` of memory at most."""
+    take `body_bytes` of memory at most. `reader` (namespace/account) may read of all workloads."""
 
     store: Store
     queue: Queue
@@ -85,6 +87,7 @@ class Parts:
     store_seconds: float = 10.0
     cache_scope: str = NAMESPACE
     body_bytes: int = BODY_BYTES
+    reader: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ class Service:
         self.calls = Buckets(parts.rates.calls)
         self.bytes = Buckets(parts.rates.bytes)
         self.bodies = Held(parts.body_bytes)
+        self.sightings = Sightings()
         self._compiles = Buckets(parts.rates.compiles)
         self._archives = Archives()
         self._memory = Memory(OrderedDict(), OrderedDict())
@@ -136,6 +140,8 @@ class Service:
             (self._follow, FOLLOW_SECONDS),
             (self._read_trust, TRUST_SECONDS),
             (self._prune, PRUNE_SECONDS),
+            (self._note, NOTE_SECONDS),
+            (self._settle, FIGURES_SECONDS),
         )
         self._tasks = [asyncio.create_task(_every(*one)) for one in loops]
 
@@ -229,6 +235,7 @@ class Service:
     async def _stands(self, identity: Identity, known: Known, handed: Handed | None) -> Standing:
         async with self._memory.locks[hash(known.request) % LOCKS]:
             standing = await self._decided(identity, known, handed)
+        self.sightings.stood(identity, known.digest, standing, time.time())
         if standing.status == "refused":
             self._tell_once(identity.namespace, standing)
         return standing
@@ -394,6 +401,18 @@ class Service:
 
     async def _read_trust(self) -> None:
         self.trust = await self.store(trust.read, self.parts.store, self.parts.public_keys)
+
+    async def _note(self) -> None:
+        pods, graphs = self.sightings.take()
+        try:
+            if pods or graphs:
+                await self.ledger(self.parts.ledger.note, pods, graphs)
+        except Rejected:
+            self.sightings.restore(pods, graphs)
+            raise
+
+    async def _settle(self) -> None:
+        await self.ledger(self.parts.ledger.settle)
 
     async def _prune(self) -> None:
         await self.ledger(self.parts.ledger.prune, time.time())

@@ -1,4 +1,4 @@
-"""TLS for the gateway: 1.2 or newer, and for one machine a certificate made on the spot."""
+"""TLS of our servers: 1.2 or newer, and how their certificates are made."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ipaddress
 import os
 import ssl
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -27,21 +28,36 @@ def context(certificate: Path, key: Path) -> ssl.SSLContext:
     return made
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    @property
+    def key_pem(self) -> bytes:
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
 def make(folder: Path, names: Sequence[str]) -> tuple[Path, Path, Path]:
     """A new authority and a certificate by it for `names` (hosts and addresses), in `folder`.
 
     Returns the paths (authority, certificate, key). The authority's own key is not kept, so nobody
     can ever make another certificate that clients of this one trust.
     """
-    authority_key = ec.generate_private_key(ec.SECP256R1())
-    authority = _certificate("stitch serve", authority_key, None, authority_key, ())
-    key = ec.generate_private_key(ec.SECP256R1())
-    server = _certificate("stitch gateway", key, authority, authority_key, names)
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    now = datetime.datetime.now(datetime.UTC)
+    begin, end = now - MARGIN, now + datetime.timedelta(days=DAYS)
+    signer = authority("stitch serve", begin, end)
+    made = server("stitch gateway", names, signer, begin, end)
     paths = folder / "ca.pem", folder / "gateway.pem", folder / "gateway.key"
-    _write(paths[0], authority.public_bytes(Encoding.PEM), 0o644)
-    _write(paths[1], server.public_bytes(Encoding.PEM), 0o644)
-    _write(paths[2], private, 0o600)
+    _write(paths[0], signer.pem, 0o644)
+    _write(paths[1], made.pem, 0o644)
+    _write(paths[2], made.key_pem, 0o600)
     return paths
 
 
@@ -51,37 +67,62 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         file.write(data)
 
 
-def _certificate(
+def authority(name: str, begin: datetime.datetime, end: datetime.datetime) -> Pair:
+    """A new authority that signs servers' certificates, and no other authority's."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder(name, _name(name), key, key, begin, end)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+    return Pair(builder.add_extension(_usage(True), True).sign(key, hashes.SHA256()), key)
+
+
+def server(
     name: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: x509.Certificate | None,
-    issuer_key: ec.EllipticCurvePrivateKey,
     names: Sequence[str],
-) -> x509.Certificate:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    signer = issuer_key.public_key()
+    signer: Pair,
+    begin: datetime.datetime,
+    end: datetime.datetime,
+) -> Pair:
+    """A certificate of `signer` for a server of these hosts and addresses."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     builder = (
+        _builder(name, signer.certificate.subject, key, signer.key, begin, end)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+        .add_extension(_usage(False), True)
+        .add_extension(x509.SubjectAlternativeName(hosts(names)), False)
+        .add_extension(usage, False)
+    )
+    return Pair(builder.sign(signer.key, hashes.SHA256()), key)
+
+
+def _builder(
+    name: str,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    signer: ec.EllipticCurvePrivateKey,
+    begin: datetime.datetime,
+    end: datetime.datetime,
+) -> x509.CertificateBuilder:
+    by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    return (
         x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer.subject if issuer is not None else subject)
+        .subject_name(_name(name))
+        .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - MARGIN)
-        .not_valid_after(now + datetime.timedelta(days=DAYS))
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), True)
+        .not_valid_before(begin)
+        .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), False)
-        .add_extension(_usage(issuer is None), True)
+        .add_extension(by, False)
     )
-    if names:
-        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
-        builder = builder.add_extension(x509.SubjectAlternativeName(_names(names)), False)
-        builder = builder.add_extension(usage, False)
-    return builder.sign(issuer_key, hashes.SHA256())
 
 
-def _names(names: Sequence[str]) -> list[x509.GeneralName]:
+def _name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def hosts(names: Sequence[str]) -> list[x509.GeneralName]:
+    """Hosts and addresses, as a certificate has them."""
     found: list[x509.GeneralName] = []
     for name in names:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kubernetes import client
@@ -39,11 +40,12 @@ class TokenReview:
 
     def identify(self, token: str) -> Identity:
         try:
-            namespace, name, uid = self._claims(token)
+            namespace, account, name, uid = self._claims(token)
             pod = self._core.read_namespaced_pod(name, namespace, _request_timeout=SECONDS)
             if pod.metadata.uid != uid:
                 raise Rejected(Problem.FORBIDDEN, f"pod {name} is not the token's pod any more")
-            return identity_of(pod, self._labels(pod.spec.node_name))
+            found = identity_of(pod, self._labels(pod.spec.node_name))
+            return replace(found, account=account)
         except ApiException as error:
             if error.status == 404:
                 raise Rejected(Problem.FORBIDDEN, "the token's pod does not exist") from error
@@ -53,7 +55,7 @@ class TokenReview:
             what = f"the API server cannot be asked: {type(error).__name__}"
             raise Rejected(Problem.UNAVAILABLE, what) from error
 
-    def _claims(self, token: str) -> tuple[str, str, str]:
+    def _claims(self, token: str) -> tuple[str, str, str, str]:
         spec = client.V1TokenReviewSpec(token=token, audiences=[AUDIENCE])
         review = self._reviews.create_token_review(
             client.V1TokenReview(spec=spec), _request_timeout=SECONDS
@@ -68,7 +70,7 @@ class TokenReview:
         name, uid = _only(extra, POD_NAME), _only(extra, POD_UID)
         if user is None or not name or not uid:
             raise Rejected(Problem.FORBIDDEN, "the token is not a pod's projected token")
-        return user[1], name, uid
+        return user[1], user[2], name, uid
 
     def _labels(self, node: str | None) -> Mapping[str, str]:
         if not node:
@@ -92,6 +94,7 @@ def identity_of(pod: Any, node_labels: Mapping[str, str]) -> Identity:
         started=started,
         last_exit_code=code,
         pod_started=_pod_time(pod),
+        controller=_controller(pod),
     )
 
 
@@ -128,6 +131,11 @@ def _owner(pod: Any) -> str:
     owners = [owner for owner in pod.metadata.owner_references or () if owner.controller]
     name = str(owners[0].name) if owners else str(pod.metadata.generate_name or pod.metadata.name)
     return without_run(name)
+
+
+def _controller(pod: Any) -> str:
+    owners = [owner for owner in pod.metadata.owner_references or () if owner.controller]
+    return str(owners[0].uid) if owners else ""
 
 
 def _pod_time(pod: Any) -> float | None:

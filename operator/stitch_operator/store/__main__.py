@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +13,9 @@ import uvicorn
 from kubernetes import client, config
 from kubernetes.config import ConfigException
 from prometheus_client import start_http_server
+from starlette.applications import Starlette
 
+from stitch_operator.certificates import Certificates
 from stitch_operator.gateway import tls
 from stitch_operator.gateway.identity import Cached
 from stitch_operator.store.access import ROLES
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> int:
     certificate = f"--certificate {given.certificate} or --certificate-key {given.certificate_key}"
     with needed(certificate, "PEM files of a certificate and its key, readable for this user"):
-        context = tls.context(given.certificate, given.certificate_key)
+        tls.context(given.certificate, given.certificate_key)
     with needed(f"--folder {given.folder}", "a folder that this user may write"):
         files = Files(given.folder)
     with needed("the API server", "run it in a pod, or give --kubeconfig", ConfigException):
@@ -46,18 +48,23 @@ def _run(given: argparse.Namespace) -> int:
             config.load_kube_config(str(given.kubeconfig))
     accounts = Cached(Accounts(client.ApiClient(), dict(given.account)))
     metrics = Metrics(files.free)
+    certificates = Certificates(given.certificate, given.certificate_key, metrics.certificate)
+    certificates.look()
     listening = starting.listening(given.host, given.port, "--port")
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
     with needed(free, starting.FREE, OverflowError):
         start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
-    _serve(Server(files, accounts, metrics, given.file_bytes), listening, context)
+    app = application(Server(files, accounts, metrics, given.file_bytes))
+    with asyncio.Runner() as runner:
+        runner.run(serve(app, listening, certificates))
     return 0
 
 
-def _serve(server: Server, listening: socket.socket, context: ssl.SSLContext) -> None:
+async def serve(app: Starlette, listening: socket.socket, certificates: Certificates) -> None:
+    """Serves until a signal, with the certificate that the files hold at each handshake."""
     LOG.info("store on https://%s:%d", *listening.getsockname()[:2])
     settings = uvicorn.Config(
-        application(server),
+        app,
         http="h11",
         ws="none",
         lifespan="off",
@@ -66,9 +73,13 @@ def _serve(server: Server, listening: socket.socket, context: ssl.SSLContext) ->
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        ssl_context_factory=lambda _config, _default: context,
+        ssl_context_factory=lambda _config, _default: certificates.context,
     )
-    uvicorn.Server(settings).run([listening])
+    watching = asyncio.create_task(certificates.watch())
+    try:
+        await uvicorn.Server(settings).serve([listening])
+    finally:
+        watching.cancel()
 
 
 def _account(text: str) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
+from stitch_operator import certificates
 from stitch_operator.gateway.identity import Cached
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.store.access import DELETE, READ, WRITE, allowed, parts_of
@@ -44,6 +45,7 @@ class Metrics:
         )
         left = Gauge("stitch_store_free_bytes", "What the volume has left", registry=self.registry)
         left.set_function(free)
+        self.certificate = certificates.Metrics("store", self.registry)
 
 
 @dataclass(frozen=True)

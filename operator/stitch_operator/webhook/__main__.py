@@ -22,9 +22,9 @@ from kubernetes.config import ConfigException
 from prometheus_client import start_http_server
 from starlette.applications import Starlette
 
+from stitch_operator.certificates import Certificates
 from stitch_operator.webhook import release as releases
 from stitch_operator.webhook.app import LOG, Parts, application
-from stitch_operator.webhook.certificates import Certificates
 from stitch_operator.webhook.cluster import Cluster
 from stitch_operator.webhook.metrics import Metrics
 from stitchcore import __version__, starting
@@ -45,7 +45,7 @@ def _run(given: argparse.Namespace) -> int:
     with needed(f"--release {given.release}", "a file of JSON, as the chart writes it"):
         release = releases.read(given.release)
     metrics = Metrics(__version__)
-    certificates = Certificates(given.certificate, given.certificate_key, metrics)
+    certificates = Certificates(given.certificate, given.certificate_key, metrics.certificate)
     certificates.look()
     with needed("the API server", "run it in a pod, or give --kubeconfig", ConfigException):
         if given.kubeconfig is None:

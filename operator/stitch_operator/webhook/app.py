@@ -24,6 +24,7 @@ from stitch_operator.webhook.reasons import Reason, Skip
 from stitch_operator.webhook.release import Release
 from stitch_operator.webhook.review import Asked
 from stitch_operator.webhook.surroundings import Surroundings
+from stitch_operator.webhook.trust import Trust
 
 LOG = logging.getLogger("stitch.webhook")
 BODY_BYTES = 8 * 2**20
@@ -64,6 +65,8 @@ def application(parts: Parts) -> Starlette:
     async def ready(_request: Request) -> Response:
         if not parts.surroundings.ready():
             return _text(503, "policies have not been read yet")
+        if parts.surroundings.trust() is None:
+            return _text(503, "whom pods trust has not been read yet")
         missing = await parts.check()
         return _text(503, missing) if missing else _text(200, "ready")
 
@@ -105,9 +108,11 @@ def of_pod(parts: Parts, asked: Asked) -> bytes:
     try:
         if asked.operation != "CREATE" or asked.kind.kind != "Pod":
             return review.answer(asked.uid)
-        if not parts.surroundings.ready():
+        trust = parts.surroundings.trust()
+        if trust is None or not parts.surroundings.ready():
             raise Skip(Reason.NOT_READY)
-        decision = decide(asked.object, _situation(parts.surroundings, asked), parts.release)
+        situation = _situation(parts.surroundings, trust, asked)
+        decision = decide(asked.object, situation, parts.release)
         reason = decision.reason.word if decision.reason else ""
         if counted:
             parts.metrics.injection(decision.result, reason)
@@ -142,10 +147,11 @@ def of_workload(parts: Parts, asked: Asked) -> bytes:
         return review.answer(asked.uid, (), Skip(Reason.INTERNAL).text, "error internal")
 
 
-def _situation(surroundings: Surroundings, asked: Asked) -> Situation:
+def _situation(surroundings: Surroundings, trust: Trust, asked: Asked) -> Situation:
     name = asked.namespace
     return Situation(
         namespace=surroundings.namespace(name),
+        trust=trust,
         policies=surroundings.policies(),
         limit_ranges=surroundings.limit_ranges(name),
         broken=surroundings.broken(name),

@@ -1,7 +1,7 @@
 """Surroundings in a cluster: watches of what decides about pods, and nothing else (no Secrets).
 
-Policies, namespaces, LimitRanges, CronJobs (their annotations of ours alone), and the ConfigMap in
-which the reconciler keeps what must not be injected for now.
+Policies, namespaces, LimitRanges, CronJobs (their annotations of ours alone), and the ConfigMaps in
+which the reconciler keeps what must not be injected for now, and whom pods trust.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any
 
 from kubernetes import client
 
-from stitch_operator.names import ASKED
-from stitch_operator.webhook import policy, resources
+from stitch_operator.names import ASKED, trust_name
+from stitch_operator.watch import List, Watched
+from stitch_operator.webhook import policy, resources, trust
 from stitch_operator.webhook.policy import Namespace, Policy
 from stitch_operator.webhook.resources import Range
-from stitch_operator.webhook.watch import Watched
+from stitch_operator.webhook.trust import Trust
 
 GROUP, VERSION, PLURAL = "stitchcore.io", "v1alpha1", "stitchpolicies"
 IMAGES, WORKLOADS = "images", "workloads"
@@ -39,19 +40,26 @@ class Cluster:
         custom = functools.partial(
             client.CustomObjectsApi(api).list_cluster_custom_object, GROUP, VERSION, PLURAL
         )
-        selector = f"metadata.name={breakers_name(name)}"
-        breakers = functools.partial(
-            core.list_namespaced_config_map, namespace, field_selector=selector
-        )
+
+        def config_map(held: str) -> List:
+            selector = f"metadata.name={held}"
+            return functools.partial(
+                core.list_namespaced_config_map, namespace, field_selector=selector
+            )
+
         cron_jobs = batch.list_cron_job_for_all_namespaces
         limits = core.list_limit_range_for_all_namespaces
         self._policies = Watched("stitchpolicies", custom, policy.decode, failed)
         self._namespaces = Watched("namespaces", core.list_namespace, namespace_of, failed)
         self._limits = Watched("limitranges", limits, resources.ranges, failed)
         self._cron_jobs = Watched("cronjobs", cron_jobs, asked_of, failed)
-        self._breakers = Watched("configmaps", breakers, breakers_of, failed)
+        held = config_map(breakers_name(name)), config_map(trust_name(name))
+        self._breakers = Watched("configmaps", held[0], breakers_of, failed)
+        self._trust = Watched("configmaps", held[1], trust.decode, failed)
+        self._trusted: Trust | None = None
         self._all: tuple[Watched[Any], ...] = (
             *(self._policies, self._namespaces, self._limits, self._cron_jobs, self._breakers),
+            self._trust,
         )
 
     def start(self) -> None:
@@ -64,6 +72,11 @@ class Cluster:
 
     def ready(self) -> bool:
         return all(one.synced for one in self._all)
+
+    def trust(self) -> Trust | None:
+        """One that was deleted stays until there is another: the reconciler makes it again."""
+        self._trusted = next(iter(self._trust.values()), self._trusted)
+        return self._trusted
 
     def namespace(self, name: str) -> Namespace:
         return self._namespaces.get("", name) or Namespace(name)

@@ -1,8 +1,8 @@
 """Decides about a pod: a JSON Patch, or the reason why it stays as it is. Pure and deterministic.
 
-The same pod, policies and settings always give the same patch (Kueue hashes the pods of a group),
-and a pod that has been injected gives none, or only what containers need that others have added
-since (`reinvocationPolicy: IfNeeded`).
+The same pod, policies, trust and settings always give the same patch (Kueue hashes the pods of a
+group), and a pod that has been injected gives none, or only what containers need that others have
+added since (`reinvocationPolicy: IfNeeded`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stitch_operator.webhook.patch import Operation, add, entries, extend
 from stitch_operator.webhook.policy import Namespace, Policy, texts
 from stitch_operator.webhook.reasons import Reason, Skip
 from stitch_operator.webhook.release import Release
+from stitch_operator.webhook.trust import Trust
 
 Result = Literal["injected", "already", "skipped", "dryRun", "ignored"]
 OWNER_LABELS = (
@@ -34,6 +35,7 @@ class Situation:
     namespace, `failed` its workloads that failed before their first timed step."""
 
     namespace: Namespace
+    trust: Trust
     policies: Sequence[Policy] = ()
     limit_ranges: Sequence[resources.Range] = ()
     broken: frozenset[str] = frozenset()
@@ -145,7 +147,7 @@ def _plan(pod: Pod, situation: Situation, release: Release, applying: Policy, mo
     wanted = environment.Variables(
         pieces.BOOTSTRAP,
         annotations.get(names.PYTHON_PATH),
-        pieces.variables(release, pod, applying.spec, mode, sizes[1]),
+        pieces.variables(release, situation.trust.public_keys, pod, applying.spec, mode, sizes[1]),
     )
     made: list[tuple[int, list[Operation]]] = []
     kept: dict[str, Skip] = {}
@@ -216,8 +218,8 @@ def _operations(pod: Pod, situation: Situation, release: Release, plan: _Plan) -
         delivery = [one if first else add([container], "spec", "initContainers")]
     made = [*delivery, *extend(spec.get("volumes"), volumes, "spec", "volumes"), *of_containers]
     said: dict[str, str | None] = {
-        names.INJECTED: pieces.fingerprint(release, made),
-        names.GATEWAY_CA: release.ca,
+        names.INJECTED: pieces.fingerprint(release, situation.trust.authorities, made),
+        names.GATEWAY_CA: situation.trust.authorities,
         names.WORKLOAD: texts(pod, "annotations").get(names.WORKLOAD) or owner(pod),
         names.LEFT_OUT: ",".join(f"{n}={s.reason.word}" for n, s in plan.kept.items()) or None,
         names.SKIPPED: None,

@@ -6,6 +6,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from stitch_operator import certificates
+
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 
@@ -32,14 +34,7 @@ class Metrics:
         self.malformed = Counter(
             "stitch_webhook_malformed", "Requests that are no AdmissionReview", **made
         )
-        self.certificate_end = Gauge(
-            "stitch_webhook_certificate_expiry_seconds",
-            "When the served certificate ends, in seconds since 1970",
-            **made,
-        )
-        self.certificate_failures = Counter(
-            "stitch_webhook_certificate_failures", "Certificate files that were not usable", **made
-        )
+        self.certificate = certificates.Metrics("webhook", self.registry)
         self.watch_failures = Counter(
             "stitch_webhook_watch_failures", "Watches that ended in an error", ["resource"], **made
         )

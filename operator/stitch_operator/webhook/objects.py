@@ -96,7 +96,7 @@ def configuration(
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": f"{release.name}-webhook", "labels": _labels(release)},
+        "metadata": {"name": f"{release.name}-webhook", "labels": labels_of(release)},
         "webhooks": hooks,
     }
 
@@ -127,13 +127,13 @@ def _not_declined() -> list[Object]:
     ]
 
 
-def _labels(release: Release) -> dict[str, str]:
+def labels_of(release: Release) -> dict[str, str]:
     return {names.PART_OF: names.PRODUCT, "app.kubernetes.io/instance": release.name}
 
 
 def policy_definition() -> Object:
     """The CustomResourceDefinition of StitchPolicy."""
-    spec = _schema(PolicySpec)
+    spec = schema(PolicySpec)
     columns = [
         {"name": "Mode", "type": "string", "jsonPath": ".spec.maxMode"},
         {"name": "Priority", "type": "integer", "jsonPath": ".spec.priority"},
@@ -158,14 +158,14 @@ def policy_definition() -> Object:
     }
 
 
-def _schema(record: type) -> Object:
+def schema(record: type) -> Object:
     """A structural schema: no references, no null beside a type, a type beside every enum."""
     (top,), components = msgspec.json.schema_components([record])
 
-    def plain(schema: Mapping[str, Any]) -> Object:
-        made = {name: value for name, value in schema.items() if name not in ("title", "$ref")}
-        if "$ref" in schema:
-            made = {**plain(components[schema["$ref"].rsplit("/", 1)[1]]), **made}
+    def plain(given: Mapping[str, Any]) -> Object:
+        made = {name: value for name, value in given.items() if name not in ("title", "$ref")}
+        if "$ref" in given:
+            made = {**plain(components[given["$ref"].rsplit("/", 1)[1]]), **made}
         if "anyOf" in made:
             (some,) = [one for one in made.pop("anyOf") if one != {"type": "null"}]
             made = {**plain(some), **{k: v for k, v in made.items() if v is not None}}
@@ -191,17 +191,49 @@ def roles(release: Release) -> list[Object]:
         {"apiGroups": [""], "resources": ["namespaces", "limitranges"], "verbs": verbs},
         {"apiGroups": ["batch"], "resources": [CronJob.resource], "verbs": verbs},
     ]
-    one = {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs,
-           "resourceNames": [breakers_name(release.name)]}  # fmt: skip
-    name, labels = f"{release.name}-webhook", _labels(release)
+    held = [breakers_name(release.name), names.trust_name(release.name)]
+    one = {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs, "resourceNames": held}
+    return _roles(release, "webhook", rules, [one])
+
+
+def trust_roles(release: Release) -> list[Object]:
+    """What keeping certificates and keys asks of the reconciler's account. RBAC has no names for
+    what is only going to be created."""
+
+    def rule(resource: str, verbs: list[str], *names_: str) -> Object:
+        made: Object = {"apiGroups": [""], "resources": [resource], "verbs": verbs}
+        return {**made, "resourceNames": list(names_)} if names_ else made
+
+    rules = [
+        rule("configmaps", ["create"]),
+        rule("configmaps", ["get", "update"], names.trust_name(release.name)),
+        rule("configmaps", ["get"], f"{release.name}-release"),
+    ]
+    if release.made_secrets:  # a rule without names is one for all Secrets
+        rules.append(rule("secrets", ["create"]))
+        rules.append(rule("secrets", ["get", "update"], *release.made_secrets))
+    if release.read_secrets:
+        rules.append(rule("secrets", ["get"], *release.read_secrets))
+    hooks = {
+        "apiGroups": ["admissionregistration.k8s.io"],
+        "resources": ["mutatingwebhookconfigurations"],
+        "resourceNames": [f"{release.name}-webhook"],
+        "verbs": ["get", "patch"],
+    }
+    return _roles(release, "reconciler-trust", [hooks], rules)
+
+
+def _roles(
+    release: Release, what: str, everywhere: list[Object], own: list[Object]
+) -> list[Object]:
+    """A ClusterRole, and a Role in the release's namespace."""
     api = "rbac.authorization.k8s.io/v1"
+    metadata: Object = {"name": f"{release.name}-{what}", "labels": labels_of(release)}
+    here = {**metadata, "namespace": release.namespace}
     return [
-        {"apiVersion": api, "kind": "ClusterRole", "metadata": {"name": name, "labels": labels},
-         "rules": rules},
-        {"apiVersion": api, "kind": "Role",
-         "metadata": {"name": name, "namespace": release.namespace, "labels": labels},
-         "rules": [one]},
-    ]  # fmt: skip
+        {"apiVersion": api, "kind": "ClusterRole", "metadata": metadata, "rules": everywhere},
+        {"apiVersion": api, "kind": "Role", "metadata": here, "rules": own},
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -215,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.release is not None:
         release = releases.read(given.release)
         hooks = configuration(release, given.url, given.ca_bundle, given.failure_policy)
-        made += [hooks, *roles(release)]
+        made += [hooks, *roles(release), *trust_roles(release)]
     yaml.safe_dump_all(made, sys.stdout, sort_keys=False)
     return 0
 

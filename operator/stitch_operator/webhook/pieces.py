@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stitch_operator import names
@@ -102,14 +102,19 @@ def mounts(release: Release) -> list[Piece]:
 
 
 def variables(
-    release: Release, pod: Mapping[str, Any], policy: PolicySpec, mode: str, cache_size: str
+    release: Release,
+    public_keys: Sequence[str],
+    pod: Mapping[str, Any],
+    policy: PolicySpec,
+    mode: str,
+    cache_size: str,
 ) -> dict[str, str]:
     """The job side's settings (stitchcore/inject/settings.py)."""
     made = {
         "STITCH_GATEWAY": release.gateway_url,
         "STITCH_CA": f"{IDENTITY}/ca.pem",
         "STITCH_TOKEN_FILE": f"{IDENTITY}/token",
-        "STITCH_PUBLIC_KEYS": ",".join(release.public_keys),
+        "STITCH_PUBLIC_KEYS": ",".join(public_keys),
         STITCH_MODE: mode,
         "STITCH_CACHE_LIMIT": str(int(quantity.parse(cache_size))),
     }
@@ -127,7 +132,7 @@ def variables(
     return made
 
 
-def fingerprint(release: Release, made: object) -> str:
+def fingerprint(release: Release, authorities: str, made: object) -> str:
     """Version and hash of what is injected, so that it can be told which pods have the present."""
-    text = json.dumps([made, release.ca], sort_keys=True, separators=(",", ":"))
+    text = json.dumps([made, authorities], sort_keys=True, separators=(",", ":"))
     return f"{release.version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

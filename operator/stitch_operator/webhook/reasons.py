@@ -27,7 +27,7 @@ class Reason(Enum):
     )
     ARCHITECTURE = Remedy(
         "it can only run on nodes of an architecture that the runtime is not built for",
-        "amd64 and arm64 are; use a node of those",
+        "amd64 is; use a node of it",
     )
     BAD_ANNOTATION = Remedy(
         "an annotation or label of stitchcore.io has a value that means nothing",
@@ -74,7 +74,7 @@ class Reason(Enum):
         "rename what is called stitchcore-...",
     )
     NOT_READY = Remedy(
-        "the webhook has not read the policies yet",
+        "the webhook has not read the policies, or whom pods trust, yet",
         "create the pod again later",
     )
     PATH_CONFLICT = Remedy(

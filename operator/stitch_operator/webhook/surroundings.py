@@ -11,13 +11,18 @@ from typing import Protocol
 
 from stitch_operator.webhook.policy import Namespace, Policy
 from stitch_operator.webhook.resources import Range
+from stitch_operator.webhook.trust import Trust
 
 
 class Surroundings(Protocol):
     """All methods answer at once, from memory."""
 
     def ready(self) -> bool:
-        """Whether policies have been read at least once. They are served stale afterwards."""
+        """Whether everything has been read at least once. It is served stale afterwards."""
+        ...
+
+    def trust(self) -> Trust | None:
+        """Whom pods of the release trust; None as long as nobody has said."""
         ...
 
     def namespace(self, name: str) -> Namespace: ...
@@ -47,10 +52,14 @@ class Plain:
     cron_jobs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     breakers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     failures: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    trusted: Trust | None = None
     known: bool = True
 
     def ready(self) -> bool:
         return self.known
+
+    def trust(self) -> Trust | None:
+        return self.trusted
 
     def namespace(self, name: str) -> Namespace:
         return self.namespaces.get(name, Namespace(name))

@@ -17,7 +17,7 @@ import anyio
 from starlette.testclient import TestClient
 
 from stitch_operator.gateway.app import application
-from stitch_operator.gateway.digests import Digests, canonical
+from stitch_operator.gateway.digests import Canonical, Digests, canonical
 from stitch_operator.gateway.identity import Authenticator, Cached, Identity
 from stitch_operator.gateway.ledger import Ledger
 from stitch_operator.gateway.metrics import Durable, Metrics
@@ -54,6 +54,7 @@ def submission(data: bytes, **more: Any) -> dict[str, Any]:
 def key_of(data: bytes, namespace: str = "alice") -> tuple[str, str]:
     """(canonical digest, request key) of a graph as `submission` hands it in."""
     found, tenant = canonical(data, []), tenant_of(namespace)
+    assert isinstance(found, Canonical)
     return found.digest, request_key(found.digest, TARGET, "2.21", 1, (), tenant=tenant)
 
 
@@ -63,7 +64,6 @@ class Tokens:
 
     started: float | None = None
     devices: float = 2.0
-    pods: Mapping[str, Any] = ()
 
     def identify(self, token: str) -> Identity:
         if token not in TOKENS:
@@ -108,7 +108,7 @@ class Running:
 @contextmanager
 def gateway(
     folder: Path,
-    authenticator: Authenticator | None = None,
+    authenticator: Authenticator[Identity] | None = None,
     rates: Rates = RATES,
     store: Store | None = None,
     store_seconds: float = 10.0,

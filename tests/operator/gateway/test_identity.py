@@ -118,7 +118,8 @@ def test_identity_comes_from_the_pod_and_nothing_else(api: tuple[Api, TokenRevie
     _, review = api
     found = review.identify("good")
     began = 1767323045.0
-    assert found == Identity("team-a", "nightly", UID, 2.0, "h100", began, 139, began - 7200)
+    times = (began, 139, began - 7200)
+    assert found == Identity("team-a", "nightly", UID, 2.0, "h100", *times, "x", "default")
 
 
 def test_processor_jobs_and_slices(api: tuple[Api, TokenReview]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stitch_operator.gateway.ledger import Ledger
 from tests.operator.gateway.support import KEY
+from tests.operator.gateway.test_workloads import OLD
 
 
 def test_what_another_compilation_spent_is_added(tmp_path: Path) -> None:
@@ -24,6 +25,7 @@ def test_what_another_compilation_spent_is_added(tmp_path: Path) -> None:
 def test_a_ledger_of_version_1_keeps_what_was_spent(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     with sqlite3.connect(path) as database:
+        database.executescript(OLD)  # its other tables are those of version 2
         database.executescript(
             "CREATE TABLE spent (request TEXT, purpose TEXT, device TEXT NOT NULL, "
             "seconds REAL NOT NULL, PRIMARY KEY (request, purpose)) WITHOUT ROWID;"

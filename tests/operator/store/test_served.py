@@ -144,6 +144,21 @@ def test_a_server_that_is_down_or_another_is_a_reason(server: Served, tmp_path: 
         store.list("answers")
 
 
+def test_a_new_authority_is_trusted_without_a_restart(server: Served) -> None:
+    """The server's certificate and the file that says whom to trust are replaced under a client."""
+    store = server.store("worker")
+    store.write(b"1", "unsigned", "k", "a")
+    trusted = server.folder / "ca.pem"
+    right = trusted.read_bytes()
+    other = server.folder / "other"
+    other.mkdir()
+    trusted.write_bytes(tls.make(other, ["localhost"])[0].read_bytes())
+    with refused(Reason.STORE_UNREADABLE, "CERTIFICATE_VERIFY_FAILED"):
+        store.read("unsigned", "k", "a")
+    trusted.write_bytes(right)
+    assert store.read("unsigned", "k", "a") == b"1"
+
+
 def test_a_body_that_ends_early_leaves_nothing(server: Served) -> None:
     store = server.store("worker")
     store.write(b"whole", "unsigned", "k", "a")

@@ -26,7 +26,7 @@ class Collection:
 
 @dataclass
 class Api:
-    """Collections by path, the queries asked, and the version that lists have."""
+    """Collections by path and selector, the queries asked, and the version that lists have."""
 
     collections: dict[str, Collection] = field(default_factory=dict)
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
@@ -38,8 +38,9 @@ class Api:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def at(self, path: str) -> Collection:
-        return self.collections.setdefault(path, Collection())
+    def at(self, path: str, selector: str = "") -> Collection:
+        """What is under the path, or of it what a field selector selects."""
+        return self.collections.setdefault(f"{path}?{selector}", Collection())
 
 
 def named(name: str, namespace: str = "", version: str = "8", **fields: Any) -> Object:
@@ -58,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         self.api.asked.append((parts.path, query))
-        held = self.api.at(parts.path)
+        held = self.api.at(parts.path, query.get("fieldSelector", ""))
         if held.status != 200:
             self._send(held.status, {"kind": "Status", "code": held.status})
         elif query.get("watch", "").lower() == "true":

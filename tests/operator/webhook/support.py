@@ -16,6 +16,7 @@ import yaml
 from stitch_operator.webhook import policy, resources
 from stitch_operator.webhook.injection import Decision, Situation, decide
 from stitch_operator.webhook.release import Release
+from stitch_operator.webhook.trust import Trust
 
 PODS = Path(__file__).parent / "pods"
 CASES = sorted(path.stem for path in PODS.glob("*.yaml") if path.stem != "pieces")
@@ -29,9 +30,8 @@ RELEASE = {
     "image": PIECES["init"]["image"],
     "gatewayUrl": "https://stitch-gateway.stitch.svc:8443",
     "gatewayAddress": "10.96.0.7:8443",
-    "ca": CA,
-    "publicKeys": ["a" * 64],
 }
+TRUST = Trust(CA, ("a" * 64,))
 
 
 def release(**changes: Any) -> Release:
@@ -64,6 +64,7 @@ def case(name: str) -> Case:
     limits = [one for some in document.get("limitRanges", []) for one in resources.ranges(some)]
     situation = Situation(
         policy.Namespace(**{"name": "team", **document.get("namespace", {})}),
+        TRUST,
         [policy.decode(one) for one in document.get("policies", [])],
         limits,
         frozenset(document.get("broken", [])),

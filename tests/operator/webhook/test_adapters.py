@@ -138,11 +138,28 @@ def test_trainer_is_told_through_its_own_seam() -> None:
         "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [node]}}},
     }
     stamped = stamp(kind, made)
-    assert stamped["spec"] == {**made["spec"], "runtimePatches": [other, own]}
+    both = {"annotations": annotations, "runtimePatches": [other, own]}
+    assert stamped["spec"] == {**made["spec"], **both}
     assert workloads.stamp(*kind, stamped, {}) == []
     bare = {"metadata": made["metadata"], "spec": {}}
-    assert stamp(kind, bare)["spec"] == {"runtimePatches": [own]}
+    assert stamp(kind, bare)["spec"] == {"annotations": annotations, "runtimePatches": [own]}
+    said = {"stitchcore.io/optimize": "false", "other": "x"}
+    declined = {"metadata": made["metadata"], "spec": {"annotations": said}}
+    assert stamp(kind, declined)["spec"]["annotations"] == {**annotations, **said}
     assert ADAPTERS[kind].suspended(made)
+
+
+def test_what_trainer_fetches_before_training_is_left_alone() -> None:
+    kind = ("jobset.x-k8s.io", "JobSet")
+    step = "trainer.kubeflow.org/trainjob-ancestor-step"
+    groups: list[dict[str, Any]] = []
+    for name, label in (("dataset", "dataset-initializer"), ("node", "trainer")):
+        job = {"metadata": {"labels": {step: label}}, "spec": {"template": copy.deepcopy(POD)}}
+        groups.append({"name": name, "template": job})
+    made = {"metadata": {"annotations": dict(ASKED)}, "spec": {"replicatedJobs": groups}}
+    dataset, node = stamp(kind, made)["spec"]["replicatedJobs"]
+    assert dataset == groups[0]
+    assert node["template"]["spec"]["template"]["metadata"]["annotations"]
 
 
 def test_a_job_takes_over_what_its_cron_job_says() -> None:

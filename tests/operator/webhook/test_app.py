@@ -149,7 +149,7 @@ def test_a_pod_that_makes_no_sense_passes(served: Served, wrong: dict[str, Any])
 
 
 def test_a_failure_of_ours_lets_the_pod_pass(tmp_path: Path) -> None:
-    with serving.serve(tmp_path, Broken()) as broken:
+    with serving.serve(tmp_path, Broken(trusted=support.TRUST)) as broken:
         found = response(broken, review(CASE.given))
         assert "patch" not in found
         assert "internal" in found["warnings"][0] and "canary" not in str(found)
@@ -163,11 +163,19 @@ def test_a_failure_of_ours_lets_the_pod_pass(tmp_path: Path) -> None:
 
 
 def test_before_policies_are_known_nothing_is_injected(tmp_path: Path) -> None:
-    with serving.serve(tmp_path, Plain(known=False)) as early:
+    with serving.serve(tmp_path, Plain(known=False, trusted=support.TRUST)) as early:
         found = response(early, review(CASE.given))
         assert "patch" not in found and "not_ready" in found["warnings"][0]
         ready = early.client().get("/readyz")
         assert ready.status_code == 503 and "policies" in ready.text
+
+
+def test_before_trust_is_known_nothing_is_injected(tmp_path: Path) -> None:
+    with serving.serve(tmp_path, Plain()) as early:
+        found = response(early, review(CASE.given))
+        assert "patch" not in found and "not_ready" in found["warnings"][0]
+        ready = early.client().get("/readyz")
+        assert ready.status_code == 503 and "trust" in ready.text
 
 
 def test_ready_is_a_handshake_with_the_present_certificate(served: Served) -> None:

@@ -14,8 +14,8 @@ import httpx
 import pytest
 from cryptography import x509
 
+from stitch_operator import certificates
 from stitch_operator.gateway import tls
-from stitch_operator.webhook import certificates
 from tests.operator.webhook import serving, support
 from tests.operator.webhook.serving import NAMES, Served, review
 
@@ -55,31 +55,42 @@ def test_rotation_refuses_no_request(tmp_path: Path) -> None:
     with serving.serve(tmp_path / "now") as served:
         both = tmp_path / "both.pem"
         old = (tmp_path / "now" / "ca.pem").read_bytes()
+        shutil.copytree(tmp_path / "now", tmp_path / "now.old")
         (tmp_path / "next").mkdir()
         made = tls.make(tmp_path / "next", NAMES)
         both.write_bytes(old + made[0].read_bytes())
+        trust = _trust(both)
         failures: list[str] = []
         seen: set[bytes] = set()
         stop = threading.Event()
 
         def ask() -> None:
             while not stop.is_set():
-                with httpx.Client(verify=_trust(both)) as client:
-                    answered = client.post(f"{served.url}/mutate/pods", json=POD)
-                    stream = answered.extensions["network_stream"]
-                    seen.add(stream.get_extra_info("ssl_object").getpeercert(True))
+                try:
+                    with httpx.Client(verify=trust) as client:
+                        answered = client.post(f"{served.url}/mutate/pods", json=POD)
+                        stream = answered.extensions["network_stream"]
+                        seen.add(stream.get_extra_info("ssl_object").getpeercert(True))
+                except httpx.TransportError as error:
+                    failures.append(str(error))
+                    continue
                 if answered.status_code != 200:
                     failures.append(answered.text)
 
-        thread = threading.Thread(target=ask)
-        thread.start()
-        time.sleep(0.3)
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
         for name in ("gateway.pem", "gateway.key"):  # one after the other, as `cp` would
+            time.sleep(0.3)
             shutil.copy(tmp_path / "next" / name, tmp_path / "now" / name)
-            time.sleep(0.2)
-        time.sleep(0.3)
+        for number in range(100):  # handshakes meet every moment of a change
+            name = "now.old" if number % 2 else "next"
+            for file in ("gateway.pem", "gateway.key"):
+                shutil.copy(tmp_path / name / file, tmp_path / "now" / file)
+            served.certificates.look()
         stop.set()
-        thread.join(10)
+        for thread in threads:
+            thread.join(10)
         assert failures == [] and len(seen) == 2
         assert served.count("stitch_webhook_certificate_failures_total") >= 1
         assert ready(served)[0] == 200
@@ -119,7 +130,7 @@ def test_another_certificate_than_the_files_is_not_ready(tmp_path: Path) -> None
     with serving.serve(tmp_path) as served:
         (tmp_path / "other").mkdir()
         _, certificate, key = tls.make(tmp_path / "other", NAMES)
-        served.certificates.context.load_cert_chain(certificate, key)
+        served.certificates._live = tls.context(certificate, key)
         status, text = ready(served)
         assert status == 503 and "another certificate" in text
 

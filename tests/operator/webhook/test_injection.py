@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import kubernetes_validate
 import pytest
@@ -87,7 +88,7 @@ def test_a_namespace_whose_cluster_chooses_users_gets_no_user() -> None:
     case = support.case("one_container")
     name = "openshift.io/sa.scc.uid-range"
     namespace = type(case.situation.namespace)("team", {}, {name: "1000650000/10000"})
-    situation = type(case.situation)(namespace)
+    situation = replace(case.situation, namespace=namespace)
     made = support.injected(case.given, situation, case.release)
     context = made["spec"]["initContainers"][0]["securityContext"]
     assert "runAsUser" not in context

@@ -142,7 +142,19 @@ def test_what_is_printed_is_what_is_rendered(
     objects.main(["--release", str(tmp_path / "release.json"), "--failure-policy", "Fail"])
     printed = list(yaml.safe_load_all(capsys.readouterr().out))
     assert printed[1] == objects.configuration(support.release(), failure_policy="Fail")
-    assert [one["kind"] for one in printed[2:]] == ["ClusterRole", "Role"]
+    assert [one["kind"] for one in printed[2:]] == ["ClusterRole", "Role"] * 2
+
+
+def test_who_makes_no_secret_may_write_none() -> None:
+    """A rule that names none would be one for all."""
+    named = {"signing": "a", "kernelKey": "b", "broker": "c"}
+    for mode, made in (("self", True), ("existing", False)):
+        release = support.release(certificates={"mode": mode}, secrets=named)
+        rules = [rule for role in objects.trust_roles(release) for rule in role["rules"]]
+        of_secrets = [rule for rule in rules if rule["resources"] == ["secrets"]]
+        assert all("resourceNames" in rule or rule["verbs"] == ["create"] for rule in of_secrets)
+        writing = {verb for rule in of_secrets for verb in rule["verbs"]} - {"get"}
+        assert bool(writing) == made
 
 
 def test_the_account_reads_and_nothing_more() -> None:

@@ -22,7 +22,9 @@ RANGES = [
     [{"type": "Container", "max": {"cpu": "50m"}}],
 ]
 SITUATIONS = [
-    Situation(Namespace("team"), limit_ranges=resources.ranges({"spec": {"limits": lines}}))
+    Situation(
+        Namespace("team"), support.TRUST, limit_ranges=resources.ranges({"spec": {"limits": lines}})
+    )
     for lines in RANGES
 ]
 RELEASES = [support.release(), support.release(delivery="imageVolume")]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ import httpx
 import pytest
 from kubernetes import client
 
+from stitch_operator import watch
 from stitch_operator.gateway import tls
-from stitch_operator.webhook import watch
 from stitch_operator.webhook.cluster import Cluster
 from tests.operator.webhook import handmade_api, support
 from tests.operator.webhook.handmade_api import Api, named
@@ -29,6 +30,8 @@ NAMESPACES = "/api/v1/namespaces"
 LIMITS = "/api/v1/limitranges"
 CRON_JOBS = "/apis/batch/v1/cronjobs"
 CONFIG_MAPS = "/api/v1/namespaces/stitch/configmaps"
+BREAKERS, TRUST = ((CONFIG_MAPS, f"metadata.name=stitch-{name}") for name in ("breakers", "trust"))
+TRUSTED = {"ca.pem": support.CA, "public-keys": "a" * 64 + "\n"}
 
 
 @pytest.fixture
@@ -73,7 +76,8 @@ def test_everything_is_listed_in_pages(api: Api, cluster: Cluster) -> None:
     asked = {"annotations": {"stitchcore.io/optimize": "true", "other": "x"}}
     api.at(CRON_JOBS).items = [named("nightly", "n1", metadata=asked)]
     data = {"images": "n1 image:1\nn2 image:2\ngarbage\n", "workloads": "n1 train"}
-    api.at(CONFIG_MAPS).items = [named("stitch-breakers", "stitch", data=data)]
+    api.at(*BREAKERS).items = [named("stitch-breakers", "stitch", data=data)]
+    api.at(*TRUST).items = [named("stitch-trust", "stitch", data=TRUSTED)]
     assert not cluster.ready()
     cluster.start()
     until(cluster.ready)
@@ -86,8 +90,27 @@ def test_everything_is_listed_in_pages(api: Api, cluster: Cluster) -> None:
     assert cluster.cron_job("n2", "nightly") == {}
     assert cluster.broken("n1") == {"image:1"} and cluster.failed("n1") == {"train"}
     assert cluster.broken("n3") == frozenset()
+    assert cluster.trust() == support.TRUST
     selectors = [query.get("fieldSelector") for path, query in api.asked if path == CONFIG_MAPS]
-    assert set(selectors) == {"metadata.name=stitch-breakers"}
+    assert set(selectors) == {BREAKERS[1], TRUST[1]}
+
+
+def test_trust_is_followed_and_stays_while_there_is_none(
+    api: Api, cluster: Cluster, failures: list[str]
+) -> None:
+    cluster.start()
+    until(cluster.ready)
+    assert cluster.trust() is None
+    events = api.at(*TRUST).events
+    events.put(event("ADDED", named("stitch-trust", "stitch", data=TRUSTED)))
+    until(lambda: cluster.trust() == support.TRUST)
+    both = {**TRUSTED, "public-keys": "a" * 64 + "\n" + "b" * 64 + "\n"}
+    events.put(event("MODIFIED", named("stitch-trust", "stitch", data=both)))
+    until(lambda: cluster.trust() == replace(support.TRUST, public_keys=("a" * 64, "b" * 64)))
+    events.put(event("DELETED", named("stitch-trust", "stitch", data=both)))
+    events.put(event("ADDED", named("stitch-trust", "stitch", data={"ca.pem": "nothing"})))
+    until(lambda: failures == ["configmaps"])
+    assert cluster.trust() == replace(support.TRUST, public_keys=("a" * 64, "b" * 64))
 
 
 def test_events_are_followed_from_the_version_of_the_list(api: Api, cluster: Cluster) -> None:
@@ -181,6 +204,7 @@ def test_not_ready_until_every_watch_has_listed(api: Api, cluster: Cluster) -> N
 
 
 def test_the_whole_process_from_start_to_sigterm(api: Api, tmp_path: Path) -> None:
+    api.at(*TRUST).items = [named("stitch-trust", "stitch", data=TRUSTED)]
     tls.make(tmp_path, NAMES)
     (tmp_path / "release.json").write_text(json.dumps(support.RELEASE))
     place = {"name": "c", "cluster": {"server": api.url}}

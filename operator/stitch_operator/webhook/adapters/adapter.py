@@ -27,7 +27,8 @@ class Template:
 
 
 class Adapter(Protocol):
-    """One kind of workload. `resource` is its plural name, as rules and paths have it."""
+    """One kind of workload. `resource` is its plural name, as rules and paths have it; `version` is
+    the one it is watched in."""
 
     @property
     def group(self) -> str: ...
@@ -35,6 +36,8 @@ class Adapter(Protocol):
     def kind(self) -> str: ...
     @property
     def resource(self) -> str: ...
+    @property
+    def version(self) -> str: ...
 
     def templates(self, workload: Workload) -> list[Template]:
         """Pod templates that the workload holds itself."""

@@ -17,6 +17,7 @@ JOB = ("spec", "jobTemplate", "spec")
 
 class CronJob:
     group, kind, resource = "batch", "CronJob", "cronjobs"
+    version = "v1"
 
     def templates(self, workload: Workload) -> list[Template]:
         pods = count(at(workload, JOB).get("parallelism"))

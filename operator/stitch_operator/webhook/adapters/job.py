@@ -15,6 +15,7 @@ from stitch_operator.webhook.patch import Operation
 
 class Job:
     group, kind, resource = "batch", "Job", "jobs"
+    version = "v1"
 
     def templates(self, workload: Workload) -> list[Template]:
         pods = count(at(workload, ("spec",)).get("parallelism"))

@@ -8,6 +8,7 @@ from stitch_operator.webhook.patch import Operation
 
 class Pod:
     group, kind, resource = "", "Pod", "pods"
+    version = "v1"
 
     def templates(self, workload: Workload) -> list[Template]:
         return [Template((), 1)]

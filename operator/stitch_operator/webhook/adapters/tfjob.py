@@ -17,6 +17,7 @@ ROLES = ("spec", "tfReplicaSpecs")
 
 class TFJob:
     group, kind, resource = "kubeflow.org", "TFJob", "tfjobs"
+    version = "v1"
 
     def templates(self, workload: Workload) -> list[Template]:
         roles = at(workload, ROLES)

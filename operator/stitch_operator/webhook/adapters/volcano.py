@@ -16,6 +16,7 @@ from stitch_operator.webhook.patch import Operation
 
 class VolcanoJob:
     group, kind, resource = "batch.volcano.sh", "Job", "jobs"
+    version = "v1alpha1"
 
     def templates(self, workload: Workload) -> list[Template]:
         tasks = at(workload, ("spec", "tasks")) or []

@@ -1,5 +1,6 @@
-"""The webhook's certificate: read from files, and read again when they change, without a restart.
+"""A server's certificate: read from files, and read again when they change, without a restart.
 
+Webhook and gateway serve by it. Connections that are open stay, the next handshake has the new one.
 Until the files are there a throwaway certificate is served and the process is not ready, so that a
 replica that starts before the Secret notices it. A pair that does not fit together (a Secret in the
 middle of its rotation) leaves the present one in use.
@@ -17,18 +18,38 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from stitch_operator.gateway import tls
-from stitch_operator.webhook.metrics import Metrics
 
-LOG = logging.getLogger("stitch.webhook")
+LOG = logging.getLogger("stitch.certificates")
 LOOK_SECONDS = 5.0
 HANDSHAKE_SECONDS = 2.0
 NOTHING = "the certificate has not been read yet"
 
 
+class Metrics:
+    """Of a server's certificate, in the server's registry: `stitch_<server>_certificate_...`."""
+
+    def __init__(self, server: str, registry: CollectorRegistry) -> None:
+        self.end = Gauge(
+            f"stitch_{server}_certificate_expiry_seconds",
+            "When the served certificate ends, in seconds since 1970",
+            registry=registry,
+        )
+        self.failures = Counter(
+            f"stitch_{server}_certificate_failures",
+            "Certificate files that were not usable",
+            registry=registry,
+        )
+
+
 class Certificates:
-    """The server's context, always usable; `look` brings it up to date with the files."""
+    """`context` is the server's, always usable; `look` brings it up to date with the files.
+
+    Each handshake is moved to the context of the last usable pair when it begins. Loading a pair
+    into a context that serves would do it in two steps, and a handshake between them fails.
+    """
 
     def __init__(self, certificate: Path, key: Path, metrics: Metrics) -> None:
         self._files = certificate, key
@@ -37,7 +58,11 @@ class Certificates:
         self._leaf: x509.Certificate | None = None
         with tempfile.TemporaryDirectory() as folder:
             _, made, its_key = tls.make(Path(folder), ["throwaway"])
-            self.context = tls.context(made, its_key)
+            self.context = self._live = tls.context(made, its_key)
+        self.context.sni_callback = self._begin  # also called where the client names no server
+
+    def _begin(self, handshake: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        handshake.context = self._live
 
     def look(self) -> bool:
         """True when the files have changed and the next handshake is with what they hold."""
@@ -46,18 +71,17 @@ class Certificates:
             seen = hashlib.sha256(b"".join(data)).digest()
             if seen == self._seen:
                 return False
-            tls.context(*self._files)  # a pair that does not fit never reaches the live context
+            live = tls.context(*self._files)
             leaf = x509.load_pem_x509_certificate(data[0])
-            self.context.load_cert_chain(*self._files)
         except FileNotFoundError:
             return False
         except (OSError, ValueError) as error:
-            self._metrics.certificate_failures.inc()
+            self._metrics.failures.inc()
             LOG.warning("certificate %s: %s", self._files[0], error)
             return False
-        self._seen, self._leaf = seen, leaf
+        self._seen, self._leaf, self._live = seen, leaf, live
         end = leaf.not_valid_after_utc
-        self._metrics.certificate_end.set(end.timestamp())
+        self._metrics.end.set(end.timestamp())
         LOG.info("certificate read; it ends %s", end.isoformat())
         return True
 

@@ -1,6 +1,7 @@
 """One kind of object, kept in memory: list, then watch from there, again and again.
 
-While the API server is away what was last seen is served; a watch that is too old (410) lists anew.
+While the API server is away what was last seen is served; a watch that is too old (410) lists anew,
+and what has gone meanwhile is seen to have gone: a list replaces everything.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from kubernetes.client.exceptions import ApiException
-from urllib3.exceptions import HTTPError
 
-LOG = logging.getLogger("stitch.webhook")
+LOG = logging.getLogger("stitch.watch")
 SERVER_SECONDS = 300
 LIST_SECONDS = 30.0
 TIMEOUT = (5.0, SERVER_SECONDS + 10.0)
@@ -32,21 +32,27 @@ class TooOld(Exception):
 
 
 class Watched(Generic[T]):
-    """Objects by (namespace, name), each as `read` makes it. One thread writes, any may read."""
+    """Objects by (namespace, name), each as `read` makes it; those it makes None of are not kept.
+    One thread writes, any may read. `changed` is told, in that thread, of each object what it was
+    and what it is: None before it was there, and after it has gone. `served`: the cluster knows
+    the kind."""
 
     def __init__(
         self,
         name: str,
         listing: List,
-        read: Callable[[Mapping[str, Any]], T],
+        read: Callable[[Mapping[str, Any]], T | None],
         failed: Callable[[str], None],
+        changed: Callable[[T | None, T | None], None] = lambda before, after: None,
     ) -> None:
         self.name = name
         self._list = listing
         self._read = read
         self._failed = failed
+        self._changed = changed
         self._items: dict[Key, T] = {}
         self._synced = threading.Event()
+        self.served = False
         self._stop = threading.Event()
 
     @property
@@ -79,7 +85,7 @@ class Watched(Generic[T]):
                 pause = FIRST_PAUSE
             except TooOld:
                 version = ""
-            except (ApiException, HTTPError, OSError, ValueError, KeyError) as error:
+            except Exception as error:  # a watch that ended for ever would serve old facts
                 self._after(error)
                 version, pause = "", min(2 * pause, LONGEST_PAUSE)
             self._stop.wait(pause)
@@ -88,8 +94,8 @@ class Watched(Generic[T]):
         """A kind that the cluster does not know has no objects; anything else leaves them as they
         were."""
         if isinstance(error, ApiException) and error.status == NOT_FOUND:
-            self._items = {}
-            self._synced.set()
+            self.served = False
+            self._replace({})
             return
         self._failed(self.name)
         LOG.warning("watch of %s: %s: %s", self.name, type(error).__name__, str(error)[:200])
@@ -101,14 +107,24 @@ class Watched(Generic[T]):
         while True:
             query: dict[str, Any] = {"_continue": token} if token else {}
             page = json.loads(self._call(LIST_SECONDS, limit=PAGE, **query).data)
-            for document in page["items"]:
+            for document in page["items"] or ():  # null in an empty list of metadata
                 self._take(found, document)
             token = page["metadata"].get("continue") or ""
             if not token:
                 break
-        self._items = found
-        self._synced.set()
+        self.served = True
+        self._replace(found)
         return str(page["metadata"]["resourceVersion"])
+
+    def _replace(self, found: dict[Key, T]) -> None:
+        before, self._items = self._items, found
+        for key in before.keys() | found.keys():
+            self._tell(before.get(key), found.get(key))
+        self._synced.set()
+
+    def _tell(self, before: T | None, after: T | None) -> None:
+        if before != after:
+            self._changed(before, after)
 
     def _follow(self, version: str) -> str:
         """One watch; the version it has come to when the server ends it. Raises TooOld."""
@@ -143,17 +159,24 @@ class Watched(Generic[T]):
                 raise TooOld
             raise ValueError(str(document.get("message", "the watch ended in an error")))
         metadata = document["metadata"]
+        key = _key(metadata)
+        before = self._items.get(key)
         if kind == "DELETED":
-            self._items.pop(_key(metadata), None)
+            self._items.pop(key, None)
         elif kind in ("ADDED", "MODIFIED"):
             self._take(self._items, document)
+        self._tell(before, self._items.get(key))
         return str(metadata.get("resourceVersion") or "")
 
     def _take(self, items: dict[Key, T], document: Mapping[str, Any]) -> None:
         """An object that cannot be read leaves what was known of it."""
         key = _key(document["metadata"])
         try:
-            items[key] = self._read(document)
+            made = self._read(document)
+            if made is None:
+                items.pop(key, None)
+            else:
+                items[key] = made
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self._failed(self.name)
             LOG.warning("%s %s/%s: %s", self.name, *key, str(error)[:200])

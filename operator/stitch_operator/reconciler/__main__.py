@@ -1,0 +1,111 @@
+"""`python -m stitch_operator.reconciler`: the reconciler of a release, until SIGTERM or SIGINT.
+
+One replica. It may end at any moment, also by SIGKILL, and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kubernetes import client, config
+from kubernetes.config import ConfigException
+
+from stitch_operator.reconciler import health, trust
+from stitch_operator.reconciler.cluster import Watches
+from stitch_operator.reconciler.gateway import Access, Poll
+from stitch_operator.reconciler.loop import FAILURES, LOG, Loop, line_of
+from stitch_operator.reconciler.metrics import Metrics
+from stitch_operator.reconciler.writer import Writer
+from stitch_operator.webhook import release as releases
+from stitch_operator.webhook.release import Release
+from stitchcore import __version__, starting
+from stitchcore.starting import needed
+
+STILL_SECONDS = 300.0
+"""A loop that stands still for so long is to be started again."""
+TRUST_RETRY_SECONDS = 5.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal. Returns 2 where it cannot start, and says why."""
+    given = _arguments(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    return starting.guarded("reconciler", lambda: _run(given))
+
+
+def _run(given: argparse.Namespace) -> int:
+    with needed(f"--release {given.release}", "a file of JSON, as the chart writes it"):
+        release = releases.read(given.release)
+    with needed("the API server", "run it in a pod, or give --kubeconfig", ConfigException):
+        if given.kubeconfig is None:
+            config.load_incluster_config()
+        else:
+            config.load_kube_config(str(given.kubeconfig))
+    api = client.ApiClient()
+    loop = connected(release, api)
+    access = Access(given.gateway or release.gateway_url, given.ca, given.token_file)
+    poll = Poll(access, loop.rows, loop.metrics.gateway_failures.inc)
+    free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
+    with needed(free, starting.FREE, OverflowError):
+        health.serve(
+            *(given.metrics_host, given.metrics_port, loop.metrics.registry),
+            lambda: time.monotonic() - loop.beat < STILL_SECONDS,
+        )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    LOG.info("reconciler of release %s/%s", release.namespace, release.name)
+    threading.Thread(
+        target=keep_trust, args=(api, release, stop), name="trust", daemon=True
+    ).start()
+    loop.watches.start()
+    poll.start()
+    loop.run(stop)
+    return 0
+
+
+def keep_trust(api: client.ApiClient, release: Release, stop: threading.Event) -> None:
+    """Certificates and keys, until `stop`: apart from the loop, so that neither waits."""
+    while not stop.is_set():
+        try:
+            wait = trust.step(api, release, time.time())
+        except FAILURES as error:
+            LOG.warning("trust: %s", line_of(error))
+            wait = TRUST_RETRY_SECONDS
+        stop.wait(wait)
+
+
+def connected(release: Release, api: client.ApiClient) -> Loop:
+    """A loop with its watches, writer and metrics; nothing has been started."""
+    loop = Loop(release.image)
+    loop.metrics = Metrics(loop.phases, __version__)
+    loop.writer = Writer(
+        api, release, lambda call, result: loop.metrics.writes.labels(call, result).inc()
+    )
+    loop.watches = Watches(
+        api, release, loop.put, lambda kind: loop.metrics.watch_failures.labels(kind).inc()
+    )
+    return loop
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m stitch_operator.reconciler")
+    parser.add_argument("--release", type=Path, required=True, help="the release's settings, JSON")
+    parser.add_argument("--gateway", default="", help="https://host:port; default: the release's")
+    parser.add_argument("--ca", type=Path, required=True, help="PEM that the gateway is known by")
+    parser.add_argument("--token-file", type=Path, required=True, help="a projected token's")
+    parser.add_argument("--kubeconfig", type=Path, help="default: the pod's own account")
+    parser.add_argument("--metrics-host", default="0.0.0.0")
+    parser.add_argument("--metrics-port", type=int, default=9090)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,114 @@
+"""The reconciler's Kubernetes objects, rendered from what the code itself uses, so none can drift.
+
+The CRD's schema comes from the records that are written, the rules from what is watched and called.
+`python -m stitch_operator.reconciler.objects` prints them as YAML.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from stitch_operator.reconciler.cluster import KINDS, PLURAL
+from stitch_operator.reconciler.records import Spec, Status
+from stitch_operator.reconciler.writer import KIND
+from stitch_operator.webhook import release as releases
+from stitch_operator.webhook.cluster import GROUP, VERSION, breakers_name
+from stitch_operator.webhook.objects import Object, labels_of, schema
+from stitch_operator.webhook.release import Release
+
+READ = ["get", "list", "watch"]
+WATCH = ["list", "watch"]
+VIEW = "stitchcore-view"
+"""The same in every release: two in one cluster would inject into the same pods, and Helm refuses
+what another release owns."""
+API = "rbac.authorization.k8s.io/v1"
+
+
+def job_definition() -> Object:
+    """The CustomResourceDefinition of StitchedJob."""
+    columns = [
+        {"name": "Workload", "type": "string", "jsonPath": ".spec.workload.name"},
+        {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+        {"name": "Speedup", "type": "number", "jsonPath": ".status.speedup.ratio"},
+        {"name": "GPU-h saved", "type": "number", "jsonPath": ".status.gpuHoursSaved"},
+        {"name": "Replicas", "type": "string", "jsonPath": ".status.replicas.summary"},
+        {"name": "Reason", "type": "string", "jsonPath": ".status.reason"},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+        {"name": "Core-s saved", "type": "number", "jsonPath": ".status.cpuCoreSecondsSaved",
+         "priority": 1},
+        {"name": "Kind", "type": "string", "jsonPath": ".spec.workload.kind", "priority": 1},
+    ]  # fmt: skip
+    properties = {"spec": schema(Spec), "status": schema(Status)}
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": columns,
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": properties}},
+    }
+    kind = {"plural": PLURAL, "singular": "stitchedjob", "kind": KIND, "shortNames": ["sj"]}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{PLURAL}.{GROUP}",
+            "annotations": {"helm.sh/resource-policy": "keep"},
+        },
+        "spec": {"group": GROUP, "scope": "Namespaced", "names": kind, "versions": [version]},
+    }
+
+
+def roles(release: Release) -> list[Object]:
+    """What the reconciler's account may do: read what it watches, write its own objects. And what
+    whoever may view a namespace may: read the StitchedJobs there."""
+    kinds: dict[str, list[str]] = {}
+    for one in KINDS:
+        kinds.setdefault(one.group, []).append(one.resource)
+    rules = [
+        {"apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": WATCH},
+        {"apiGroups": [""], "resources": ["events"], "verbs": [*WATCH, "create"]},
+        *({"apiGroups": [group], "resources": names, "verbs": WATCH}
+          for group, names in kinds.items()),
+        {"apiGroups": [GROUP], "resources": [PLURAL], "verbs": [*WATCH, "create"]},
+        {"apiGroups": [GROUP], "resources": [f"{PLURAL}/status"], "verbs": ["patch"]},
+    ]  # fmt: skip
+    own = [
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": [*WATCH, "patch"],
+         "resourceNames": [breakers_name(release.name)]},
+    ]  # fmt: skip
+    name, labels = f"{release.name}-reconciler", labels_of(release)
+    viewed = [{"apiGroups": [GROUP], "resources": [PLURAL], "verbs": READ}]
+    viewers = {
+        "name": VIEW,
+        "labels": {**labels, "rbac.authorization.k8s.io/aggregate-to-view": "true"},
+    }
+    return [
+        {"apiVersion": API, "kind": "ClusterRole", "metadata": {"name": name, "labels": labels},
+         "rules": rules},
+        {"apiVersion": API, "kind": "Role",
+         "metadata": {"name": name, "namespace": release.namespace, "labels": labels},
+         "rules": own},
+        {"apiVersion": API, "kind": "ClusterRole", "metadata": viewers, "rules": viewed},
+    ]  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m stitch_operator.reconciler.objects")
+    parser.add_argument("--release", type=Path, help="settings; without it the CRD alone")
+    given = parser.parse_args(arguments)
+    made = [job_definition()]
+    if given.release is not None:
+        made += roles(releases.read(given.release))
+    yaml.safe_dump_all(made, sys.stdout, sort_keys=False)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

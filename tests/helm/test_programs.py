@@ -1,0 +1,227 @@
+"""What pods are told to run is what the programs take, and restricted in all that it may do."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stitch_operator.webhook.release import Release
+from stitchcore.queues import queue_name
+from tests.helm import charts
+from tests.helm.charts import COMBINATIONS, NAMESPACE
+from tests.worker.conftest import wait_for
+
+pytestmark = pytest.mark.cluster  # helm is built with the programs of a cluster
+
+everywhere = pytest.mark.parametrize("combination", COMBINATIONS)
+PARSERS: dict[str, Callable[[list[str]], Any]] = {}
+for name in ("stitch_operator.webhook", "stitch_operator.gateway", "stitch_operator.reconciler",
+             "stitch_operator.store", "stitch_worker"):  # fmt: skip
+    PARSERS[name] = importlib.import_module(f"{name}.__main__")._arguments
+PARSERS["stitch_worker.signer"] = importlib.import_module("stitch_worker.signer")._arguments
+ENTRY = {True: ["stitch_worker"], False: []}
+"""The worker's image says itself what it runs; the operator's is told."""
+
+
+@everywhere
+def test_programs_take_their_arguments(combination: str) -> None:
+    seen = set()
+    for name, _, spec in charts.pods(charts.of(combination)):
+        (container,) = spec["containers"]
+        if "redis" in name:
+            continue
+        program, *arguments = ENTRY["worker" in name] + container["args"]
+        if program in ("stitch_worker.collect", "stitch_operator.check"):
+            done = subprocess.run(
+                [sys.executable, "-m", program, *arguments, "--help"], capture_output=True
+            )
+            assert done.returncode == 0
+        else:
+            PARSERS[program](arguments)
+        seen.add(program)
+    assert len(seen) >= 6
+
+
+def test_the_gateway_lets_the_releases_reconciler_read() -> None:
+    pods = {name: spec for name, _, spec in charts.pods(charts.of("default"))}
+    gateway = PARSERS["stitch_operator.gateway"](
+        pods["Deployment/stitch-gateway"]["containers"][0]["args"][1:]
+    )
+    account = pods["Deployment/stitch-reconciler"]["serviceAccountName"]
+    assert gateway.reader == f"{NAMESPACE}/{account}"
+
+
+@everywhere
+def test_what_is_mounted_is_there_and_what_is_there_is_mounted(combination: str) -> None:
+    for name, _, spec in charts.pods(charts.of(combination)):
+        (container,) = spec["containers"]
+        volumes = {one["name"] for one in spec["volumes"]}
+        assert {one["name"] for one in container["volumeMounts"]} == volumes, name
+        paths = [one["mountPath"] for one in container["volumeMounts"]]
+        for argument in container.get("args", ()):
+            value = argument.partition("=")[2]
+            if value.startswith("/"):
+                assert any(f"{value}/".startswith(f"{path}/") for path in paths), (name, argument)
+
+
+@everywhere
+def test_every_pod_is_restricted_and_its_root_is_read_only(combination: str) -> None:
+    """What the API server says of it is in test_install.py."""
+    for name, _, spec in charts.pods(charts.of(combination)):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] == 65532
+        assert spec["enableServiceLinks"] is False, "a Service's variables are no settings of ours"
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        for container in spec["containers"]:
+            made = container["securityContext"]
+            assert made["readOnlyRootFilesystem"] is True, name
+            assert made["allowPrivilegeEscalation"] is False
+            assert made["capabilities"] == {"drop": ["ALL"]}
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
+            assert "memory" in container["resources"]["limits"]
+        for volume in spec["volumes"]:
+            (kind,) = set(volume) - {"name"}
+            assert kind in ("emptyDir", "configMap", "secret", "projected", "persistentVolumeClaim")
+            assert kind != "emptyDir" or volume[kind]["sizeLimit"]
+
+
+def test_no_secret_stands_in_the_open() -> None:
+    """Credentials come from Secrets by variable or file; a process list shows none."""
+    for combination in COMBINATIONS:
+        text = charts.text_of(combination)
+        assert "kind: Secret\n" not in text
+        for _, _, spec in charts.pods(charts.objects(text)):
+            for container in spec["containers"]:
+                for entry in container.get("env", ()):
+                    open_ = ("HOME", "AWS_ENDPOINT_URL", "STITCH_STORE_CA",
+                             "STITCH_STORE_TOKEN_FILE")  # fmt: skip
+                    assert "valueFrom" in entry or entry["name"] in open_
+                assert not any("$(" in one for one in container.get("args", ()))
+
+
+def test_compile_children_see_no_credential_of_their_worker() -> None:
+    """A file's folder is hidden where an argument names it; the kernel key's is so by itself."""
+    for combination in COMBINATIONS:
+        for name, _, spec in charts.pods(charts.of(combination)):
+            if "worker" in name:
+                (container,) = spec["containers"]
+                given = PARSERS["stitch_worker"](container["args"])
+                hidden = {*given.hide, str(given.kernel_key.parent)}
+                mounted = {one["mountPath"] for one in container["volumeMounts"]}
+                assert mounted - hidden == {"/tmp"}, name
+
+
+def test_a_task_is_given_its_grace() -> None:
+    for combination in COMBINATIONS:
+        for name, _, spec in charts.pods(charts.of(combination)):
+            if "worker" in name:
+                given = PARSERS["stitch_worker"](spec["containers"][0]["args"])
+                assert spec["terminationGracePeriodSeconds"] > given.grace
+                limits = spec["containers"][0]["resources"]["limits"]
+                assert int(limits["memory"].removesuffix("Gi")) * 2**30 > given.memory
+
+
+def test_keda_reads_the_queue_that_the_worker_reads() -> None:
+    found = charts.of("keda")
+    one = charts.one(found, "ScaledObject", "stitch-worker-cpu-tf221")
+    (trigger,) = one["spec"]["triggers"]
+    assert trigger["metadata"]["listName"] == queue_name("cpu-x86-64-v4", "2.21")
+    assert trigger["metadata"]["address"] == f"stitch-redis.{NAMESPACE}.svc:6379"
+    assert "replicas" not in charts.one(found, "Deployment", "stitch-worker-cpu-tf221")["spec"]
+    other = charts.one(found, "ScaledObject", "stitch-worker-cpu-tf215")["spec"]
+    assert other["minReplicaCount"] == 2 and other["triggers"][0]["type"] == "prometheus"
+
+
+# ---- probes, as the kubelet would run them -------------------------------------------------------
+def probe(component: str, kind: str, folder: Path) -> int:
+    """The exit code of an exec probe whose heartbeat is in `folder`."""
+    pods = {name: spec for name, _, spec in charts.pods(charts.of("default"))}
+    command = pods[f"Deployment/stitch-{component}"]["containers"][0][kind]["exec"]["command"]
+    assert command[:2] == ["python", "-c"]
+    program = command[2].replace("/tmp/", f"{folder}/")
+    return subprocess.run([sys.executable, "-c", program]).returncode
+
+
+@pytest.mark.parametrize("component", ["signer", "worker-cpu-tf221"])
+def test_heartbeats_are_judged_by_their_age(component: str, tmp_path: Path) -> None:
+    both = [probe(component, kind, tmp_path) for kind in ("readinessProbe", "livenessProbe")]
+    assert both == [1, 0], "one that waits for its broker is not ready, and not restarted"
+    beat = tmp_path / "heartbeat"
+    for age, expected in ((0, [0, 0]), (120, [1, 0]), (4000, [1, 1])):
+        beat.touch()
+        then = time.time() - age
+        os.utime(beat, (then, then))
+        found = [probe(component, kind, tmp_path) for kind in ("readinessProbe", "livenessProbe")]
+        assert found == expected, age
+
+
+def test_a_compilation_never_outlasts_the_liveness_of_its_worker() -> None:
+    """Broker gone, task running: the heartbeat stands still as long as the longest task takes."""
+    for name, _, spec in charts.pods(charts.of("gpus")):
+        if "worker" in name:
+            container = spec["containers"][0]
+            given = PARSERS["stitch_worker"](container["args"])
+            text = container["livenessProbe"]["exec"]["command"][2]
+            assert f"> {int(given.seconds) + 300})" in text
+
+
+# ---- the bundled broker --------------------------------------------------------------------------
+def test_the_bundled_broker_asks_for_its_password(tmp_path: Path) -> None:
+    """The command of the pod, run here by Debian's redis-server."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is missing: apt-get install redis-server")
+    pods = {name: spec for name, _, spec in charts.pods(charts.of("default"))}
+    command = list(pods["Deployment/stitch-redis"]["containers"][0]["command"])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    text = command[-1].replace("/tmp", str(tmp_path)).replace("--port 6379", f"--port {port}")
+    environment = {"PATH": os.environ["PATH"], "REDIS_PASSWORD": "correct-horse"}
+    process = subprocess.Popen(
+        [*command[:-1], text], env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+
+    def said(*words: str) -> str:
+        cli = ["redis-cli", "-p", str(port), "--no-auth-warning", *words]
+        return subprocess.run(cli, capture_output=True, text=True).stdout.strip()
+
+    try:
+        wait_for(lambda: "NOAUTH" in said("ping"), 20, "it answers, to nobody yet")
+        assert said("-a", "wrong", "ping") != "PONG"
+        assert said("-a", "correct-horse", "ping") == "PONG"
+        assert "noeviction" in said("-a", "correct-horse", "config", "get", "maxmemory-policy")
+        about = Path(f"/proc/{process.pid}")
+        assert (about / "comm").read_text().strip() == "redis-server", "signals reach it"
+        assert "horse" not in (about / "environ").read_text() + (about / "cmdline").read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+
+
+def test_the_runtimes_size_is_what_the_release_has_by_default() -> None:
+    """Defaults of the chart and of the record cannot differ."""
+    document = charts.release_of(charts.of("default"))
+    for field, value in (("runtimeSize", "runtime_size"), ("cacheSize", "cache_size"),
+                         ("cpu", "cpu"), ("memory", "memory"), ("delivery", "delivery"),
+                         ("ephemeralStorage", "ephemeral_storage")):  # fmt: skip
+        default = dict(zip(Release.__struct_fields__, defaults(), strict=True))[value]
+        assert document[field] == default
+
+
+def defaults() -> list[Any]:
+    """Of every field of Release; None where there is none."""
+    missing = len(Release.__struct_fields__) - len(Release.__struct_defaults__)
+    return [None] * missing + list(Release.__struct_defaults__)

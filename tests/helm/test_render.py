@@ -1,0 +1,196 @@
+"""Every combination of values renders objects that Kubernetes knows, the same each time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import kubernetes_validate
+import msgspec
+import pytest
+
+from stitch_operator import names
+from stitch_operator.webhook.release import Release
+from tests.helm import charts
+from tests.helm.charts import CHART, COMBINATIONS, CRDS, NAMESPACE
+
+pytestmark = pytest.mark.cluster  # helm is built with the programs of a cluster
+
+OURS = {"part-of": "stitchcore", "instance": "stitch", "managed-by": "Helm"}
+FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "TriggerAuthentication",
+           "Certificate", "Issuer", "StitchPolicy"}  # fmt: skip
+"""Kinds that are not Kubernetes' own: test_install.py gives them to an API server."""
+everywhere = pytest.mark.parametrize("combination", COMBINATIONS)
+
+
+def test_there_are_ten_or_more_combinations() -> None:
+    assert len(COMBINATIONS) >= 10
+
+
+@everywhere
+def test_lint_finds_nothing(combination: str) -> None:
+    charts.helm("lint", "--strict", str(CHART), f"--values={CHART}/ci/{combination}-values.yaml")
+
+
+def test_lint_finds_nothing_in_the_definitions() -> None:
+    charts.helm("lint", "--strict", str(CRDS))
+
+
+@everywhere
+def test_objects_are_kubernetes_own(combination: str) -> None:
+    checked = 0
+    for made in charts.of(combination):
+        if made["kind"] not in FOREIGN:
+            kubernetes_validate.validate(made, "1.36", strict=True)
+            checked += 1
+    assert checked > 30
+
+
+@everywhere
+def test_the_oldest_kubernetes_takes_them(combination: str) -> None:
+    for made in charts.of(combination):
+        if made["kind"] not in FOREIGN:
+            kubernetes_validate.validate(made, "1.30", strict=True)
+
+
+@everywhere
+def test_everything_is_ours_by_its_labels(combination: str) -> None:
+    for made in charts.of(combination):
+        labels = made["metadata"]["labels"]
+        assert {key: labels[f"app.kubernetes.io/{key}"] for key in OURS} == OURS
+        if made["kind"] not in ("ClusterRole", "ClusterRoleBinding", "StitchPolicy",
+                                "MutatingWebhookConfiguration"):  # fmt: skip
+            where = made["metadata"]["namespace"]
+            assert where == NAMESPACE or made["metadata"]["name"] == "stitch-test"
+
+
+@everywhere
+def test_our_own_hook_leaves_our_pods_alone(combination: str) -> None:
+    for name, metadata, _ in charts.pods(charts.of(combination)):
+        assert metadata["labels"][names.PART_OF] == names.PRODUCT, name
+
+
+@everywhere
+def test_rendering_again_gives_the_same(combination: str) -> None:
+    """Argo CD and Flux compare: nothing random, no time, nothing that only a cluster knows."""
+    charts.text_of.cache_clear()
+    assert charts.text_of(combination) == charts.text_of.__wrapped__(combination)
+
+
+def test_templates_ask_no_cluster() -> None:
+    words = ("lookup", "randAlpha", "randNumeric", "randAscii", "randBytes", "uuidv4", "now",
+             "genCA", "genSelfSigned", "genSigned", "genPrivateKey", "Release.Revision",
+             "Release.IsInstall", "Release.IsUpgrade", "htpasswd", "derivePassword")  # fmt: skip
+    for path in CHART.rglob("templates/**/*"):
+        if path.is_file():
+            inside = [part.partition("}}")[0] for part in path.read_text().split("{{")[1:]]
+            code = " ".join(part for part in inside if not part.lstrip("- ").startswith("/*"))
+            assert not [word for word in words if word in code.split()], path.name
+
+
+def test_a_cluster_that_lacks_their_kinds_gets_none_of_them() -> None:
+    for combination in ("monitoring", "keda"):
+        values = f"--values={CHART}/ci/{combination}-values.yaml"
+        plain = charts.objects(charts.helm("template", "stitch", str(CHART), values))
+        assert not FOREIGN - {"StitchPolicy"} & {made["kind"] for made in plain}
+        deployments = [made for made in plain if made["kind"] == "Deployment"]
+        assert all("replicas" in made["spec"] for made in deployments), "a fixed number instead"
+    kinds = {made["kind"] for made in [*charts.of("monitoring"), *charts.of("keda")]}
+    assert {"ServiceMonitor", "PrometheusRule", "ScaledObject", "TriggerAuthentication"} <= kinds
+
+
+@everywhere
+def test_the_release_is_what_the_processes_read(combination: str) -> None:
+    document = charts.release_of(charts.of(combination))
+    release = msgspec.convert(document, Release)
+    assert (release.name, release.namespace) == ("stitch", NAMESPACE)
+    assert release.server_name == f"stitch-gateway.{NAMESPACE}.svc"
+    assert release.runtime_size == document["runtimeSize"]
+
+
+def test_secrets_have_the_names_that_the_code_gives_them() -> None:
+    """Volumes and variables of pods name the Secrets that the reconciler makes, or those given."""
+    for combination in COMBINATIONS:
+        found = charts.of(combination)
+        release = msgspec.convert(charts.release_of(found), Release)
+        used = {name: secrets(spec) for name, _, spec in charts.pods(found)}
+        assert used["Deployment/stitch-webhook"] == {release.webhook_tls}
+        assert release.gateway_tls in used["Deployment/stitch-gateway"]
+        assert release.broker_secret in used["Deployment/stitch-gateway"]
+        assert release.signing_secret in used["Deployment/stitch-signer"]
+        workers = [name for name in used if name.startswith("Deployment/stitch-worker-")]
+        for name in workers:
+            assert {release.kernel_key_secret, release.broker_secret} <= used[name]
+        assert workers
+
+
+def secrets(spec: dict[str, Any]) -> set[str]:
+    """Names of Secrets that a pod reads."""
+    found = {one["secret"]["secretName"] for one in spec["volumes"] if "secret" in one}
+    for container in spec["containers"]:
+        for entry in container.get("env", ()):
+            reference = entry.get("valueFrom", {}).get("secretKeyRef")
+            found |= {reference["name"]} if reference else set()
+        found |= {one["secretRef"]["name"] for one in container.get("envFrom", ())}
+    return found
+
+
+def test_only_the_signer_has_the_signing_key_and_only_workers_theirs() -> None:
+    for combination in COMBINATIONS:
+        for name, _, spec in charts.pods(charts.of(combination)):
+            used = secrets(spec)
+            assert ("signing" in "".join(used)) == ("signer" in name), name
+            assert ("kernel-key" in "".join(used)) == ("worker" in name), name
+            assert not any(one.endswith("-ca") for one in used), name
+
+
+def test_a_kernel_key_is_alone_in_its_folder() -> None:
+    """Its folder is hidden from compile children, whole."""
+    for name, _, spec in charts.pods(charts.of("default")):
+        if "worker" in name:
+            mounts = spec["containers"][0]["volumeMounts"]
+            near = [m for m in mounts if m["mountPath"].startswith("/etc/stitch/kernel-key")]
+            assert [m["mountPath"] for m in near] == ["/etc/stitch/kernel-key"]
+            (volume,) = [v for v in spec["volumes"] if v["name"] == near[0]["name"]]
+            assert [one["path"] for one in volume["secret"]["items"]] == ["kernel.key"]
+
+
+def test_the_list_for_a_mirror_is_whole() -> None:
+    for combination in COMBINATIONS:
+        found = charts.of(combination)
+        listed = charts.one(found, "ConfigMap", "stitch-release")["data"]["images"].split()
+        used = {c["image"] for _, _, spec in charts.pods(found) for c in spec["containers"]}
+        assert set(listed) == used | {charts.release_of(found)["image"]}
+        assert listed == sorted(set(listed))
+    mirrored = charts.one(charts.of("mirror"), "ConfigMap", "stitch-release")["data"]["images"]
+    for image in mirrored.split():
+        assert image.startswith("registry.internal:5000/mirror/") and "@sha256:" in image
+
+
+@pytest.mark.parametrize(
+    ("repository", "registry", "image"),
+    [
+        ("localhost/stitchcore/operator", "", "localhost/stitchcore/operator:0.1.0"),
+        ("localhost/stitchcore/operator", "r.example:5", "r.example:5/stitchcore/operator:0.1.0"),
+        ("docker.io/library/x", "r.example/mirror/", "r.example/mirror/library/x:0.1.0"),
+        ("team/x", "r.example", "r.example/team/x:0.1.0"),
+        ("x", "r.example", "r.example/x:0.1.0"),
+    ],
+)  # fmt: skip
+def test_a_registry_takes_the_place_of_a_registry(
+    repository: str, registry: str, image: str
+) -> None:
+    values = {"images": {"operator": {"repository": repository}}}
+    found = charts.objects(
+        charts.rendered(json.dumps({**values, "global": {"imageRegistry": registry}}))
+    )
+    spec = charts.one(found, "Deployment", "stitch-webhook")["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"] == image
+
+
+def test_a_release_may_be_called_by_a_number() -> None:
+    for made in charts.objects(charts.rendered(name="7", namespace="42")):
+        kubernetes_validate.validate(made, "1.36", strict=True) if made[
+            "kind"
+        ] not in FOREIGN else None
+        assert isinstance(made["metadata"].get("namespace", ""), str)

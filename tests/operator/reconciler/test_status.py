@@ -1,0 +1,231 @@
+"""What a job's status says, of any facts: the same whoever asks, never more than is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stitch_operator.reconciler import conditions, objects
+from stitch_operator.reconciler.conditions import MOST_EVENTS
+from stitch_operator.reconciler.records import TYPES, Speedup, Status
+from stitch_operator.reconciler.status import (
+    CONTACT_SECONDS,
+    ORDER,
+    Known,
+    Replica,
+    considered,
+    due,
+    speedup_of,
+    status,
+)
+from stitch_operator.reports import Graph, Workload
+from tests.operator.reconciler.strategies import (
+    NOW,
+    any_known,
+    graph,
+    known,
+    pod,
+    row,
+    swapped,
+)
+
+SCHEMA = objects.job_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def one(pod_: object = None, *graphs: Graph, **more: object) -> Status:
+    """The status of a job of one pod."""
+    held = row(0, *graphs, **more) if graphs or more else None
+    return status(known(Replica(pod_ or pod(), held)), NOW)  # type: ignore[arg-type]
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_known())
+def test_a_second_look_changes_nothing(facts: Known) -> None:
+    first = status(facts, NOW)
+    again = status(replace(facts, before=first), NOW + 5)
+    assert again == first
+    assert not conditions.to_tell(first.conditions, again.conditions)
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_known(), st.randoms(use_true_random=False))
+def test_the_order_of_pods_and_graphs_does_not_matter(facts: Known, random: object) -> None:
+    mixed = list(facts.replicas)
+    random.shuffle(mixed)  # type: ignore[attr-defined]
+    turned = [
+        replace(r, row=msgspec.structs.replace(r.row, graphs=r.row.graphs[::-1])) if r.row else r
+        for r in mixed
+    ]
+    assert status(replace(facts, replicas=turned), NOW) == status(facts, NOW)
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_known(), any_known())
+def test_sums_never_fall(first: Known, second: Known) -> None:
+    before = status(first, NOW)
+    after = status(replace(second, before=before), NOW + 60)
+    for name in ("gpu_seconds_saved", "gpu_seconds_lost", "gpu_hours_saved",
+                 "cpu_core_seconds_saved", "cpu_core_seconds_lost"):  # fmt: skip
+        assert getattr(after, name) >= getattr(before, name)
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_known())
+def test_the_speedup_is_the_slowest_replicas(facts: Known) -> None:
+    found = status(facts, NOW).speedup
+    counted = [one for one in considered(facts.replicas) if one.row and facts.read]
+    swaps = [one for one in counted if any(graph.swap for graph in one.row.graphs)]  # type: ignore[union-attr]
+    each = [speedup_of(one) for one in swaps]
+    if found is None:
+        assert not each or None in each
+    else:
+        ratios = [speedup.ratio for speedup in each if speedup is not None]
+        assert len(ratios) == len(each)
+        assert found.ratio == pytest.approx(min(ratios), abs=1e-3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_known())
+def test_every_status_fits_the_schema_and_stays_small(facts: Known) -> None:
+    made = msgspec.to_builtins(status(facts, NOW))
+    jsonschema.validate({"status": made}, SCHEMA)
+    assert len(msgspec.json.encode(made)) < 16_000
+    assert msgspec.convert(made, Status) == status(facts, NOW)
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_known(), any_known())
+def test_while_the_gateway_is_away_its_word_stays(first: Known, second: Known) -> None:
+    before = status(replace(first, read=NOW), NOW)
+    blind = [replace(one, row=None) for one in second.replicas]
+    after = status(Known(blind, (), None, before), NOW)
+    assert (after.speedup, after.graphs, after.refusals) == (
+        *(before.speedup, before.graphs, before.refusals),
+    )
+    gateways = {"Compiling", "Swapped", "RolledBack", "Refused", "NoContact"}
+    assert [c for c in after.conditions if c.type in gateways] == [
+        c for c in before.conditions if c.type in gateways
+    ]
+    assert after.phase != "NoContact" or before.phase == "NoContact"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(any_known(), max_size=30))
+def test_a_job_that_goes_to_and_fro_goes_quiet(facts: list[Known]) -> None:
+    before: Status | None = None
+    told: dict[str, int] = dict.fromkeys(TYPES, 0)
+    for at, some in enumerate(facts):
+        after = status(replace(some, before=before), NOW + at)
+        found = before.conditions if before is not None else []
+        for event in conditions.to_tell(found, after.conditions):
+            told[event.type] += 1
+            assert event.transitions == told[event.type]
+        before = after
+    assert all(count <= MOST_EVENTS for count in told.values())
+
+
+@pytest.mark.parametrize(
+    ("graphs", "expected"),
+    [
+        ([graph()], ("Compiling", "")),
+        ([graph(phase="ready")], ("Measuring", "")),
+        ([graph(phase="refused", reason="memory")], ("Refused", "memory")),
+        ([swapped(swap="begun", ratio=None)], ("Measuring", "")),
+        ([swapped()], ("Optimized", "")),
+        ([swapped(ratio=1.05)], ("Measuring", "")),  # its interval holds 1
+        ([swapped(swap="rolled-back", reason="slower")], ("RolledBack", "slower")),
+        ([swapped(swap="crashed")], ("RolledBack", "crashed_before")),
+        ([swapped(), graph(1, phase="refused", reason="memory")], ("Optimized", "")),
+        ([graph(), graph(1, phase="refused", reason="memory")], ("Compiling", "")),
+        ([], ("Observing", "")),
+    ],
+    ids=lambda value: None if isinstance(value, tuple) else f"{len(value)}",
+)
+def test_phases_while_it_runs(graphs: list[Graph], expected: tuple[str, str]) -> None:
+    found = one(None, *graphs, stepped=True)
+    assert (found.phase, found.reason) == expected
+
+
+@pytest.mark.parametrize(
+    ("graphs", "expected"),
+    [
+        ([graph()], ("Unchanged", "ended_before_artifact")),
+        ([graph(phase="ready")], ("Unchanged", "ended_before_swap")),
+        ([swapped(ratio=None)], ("Unchanged", "unmeasured")),
+        ([swapped(ratio=1.05)], ("Unchanged", "no_difference")),
+        ([swapped()], ("Optimized", "")),
+        ([], ("Unchanged", "nothing_handed_in")),
+    ],
+    ids=lambda value: None if isinstance(value, tuple) else f"{len(value)}",
+)
+def test_phases_once_it_has_ended(graphs: list[Graph], expected: tuple[str, str]) -> None:
+    found = one(pod(phase="Succeeded", finished=NOW - 5), *graphs, stepped=True)
+    assert (found.phase, found.reason) == expected
+
+
+def test_pods_that_were_not_injected_say_why() -> None:
+    plain = {"injected": "", "started": None}
+    assert one(pod(**plain, skipped="limit_range")).reason == "limit_range"
+    assert one(pod(**plain, would=True)).reason == "dry_run"
+    missed = one(pod(**plain))
+    assert (missed.phase, missed.reason) == ("Skipped", "missed_admission")
+    assert (missed.replicas.missed, missed.replicas.injected) == (1, 0)
+    assert [(c.type, c.reason) for c in missed.conditions] == [("Skipped", "missed_admission")]
+
+
+def test_one_missed_pod_is_told_though_the_other_runs_stitched() -> None:
+    replicas = [
+        Replica(pod(0), row(0, swapped())),
+        Replica(pod(1, injected="", started=None)),
+    ]
+    found = status(known(*replicas), NOW)
+    assert (found.phase, found.replicas.summary, found.replicas.missed) == ("Optimized", "1/2", 1)
+    assert {c.type for c in found.conditions} == {"Injected", "Skipped", "Swapped"}
+
+
+def test_silence_counts_from_when_the_gateway_was_heard() -> None:
+    long_ago = pod(started=NOW - CONTACT_SECONDS)
+    assert one(long_ago).phase == "NoContact"
+    assert one(pod(started=NOW - CONTACT_SECONDS + 1)).phase == "Observing"
+    stale = status(Known([Replica(long_ago)], read=NOW - 10), NOW)
+    assert stale.phase == "Observing"
+    short = pod(started=NOW - 900, finished=NOW - 800, phase="Succeeded")
+    assert (one(short).phase, one(short).reason) == ("Unchanged", "ended_before_contact")
+    assert due(Replica(long_ago)) == NOW
+    assert due(Replica(long_ago, row(0))) is None
+
+
+def test_silent_parameter_servers_do_not_speak_for_the_job() -> None:
+    server = Replica(pod(0, started=NOW - 900))
+    assert status(known(server, Replica(pod(1), row(1, swapped()))), NOW).phase == "Optimized"
+
+
+def test_a_replica_that_went_back_makes_the_job_no_faster() -> None:
+    back = Replica(pod(0), row(0, swapped(swap="rolled-back", reason="slower")))
+    fast = Replica(pod(1), row(1, swapped(ratio=1.5)))
+    found = status(known(back, fast), NOW)
+    assert found.speedup == Speedup(ratio=1.0, low=1.0, high=1.0)
+    unmeasured = Replica(pod(2), row(2, swapped(ratio=None)))
+    assert status(known(fast, unmeasured), NOW).speedup is None
+
+
+def test_sums_are_over_all_pods_there_were() -> None:
+    gone: list[Workload] = [row(7, saved=5.0, lost=1.0, gpu="h100")]
+    first = Replica(pod(0, phase="Failed"), row(0, saved=10.0, gpu="h100"))
+    second = Replica(pod(1), row(1, saved=3600.0, gpu="h100"))
+    found = status(known(first, second, gone=gone), NOW)
+    assert (found.gpu_seconds_saved, found.gpu_seconds_lost) == (3615.0, 1.0)
+    assert found.gpu_hours_saved == pytest.approx(1.0042)
+    assert (found.replicas.total, found.cpu_core_seconds_saved) == (1, 0.0)
+    nothing_left = status(Known([], [], NOW, found), NOW)
+    assert nothing_left == found
+
+
+def test_every_phase_has_its_place() -> None:
+    phases = SCHEMA["properties"]["status"]["properties"]["phase"]["enum"]
+    assert sorted(ORDER) == sorted(phases)
