@@ -15,9 +15,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from images import builder
 from tests.cluster import cluster as clusters
 from tests.cluster import thread
 from tests.cluster.parts import Level
+from tests.cluster.processes import NotUp
 from tests.cluster.setting_up import set_up
 from tests.cluster.whole import prometheus
 
@@ -37,12 +39,12 @@ def main(out: Path, keep: bool) -> None:
     program = shutil.which("prometheus")
     if program is None:
         raise click.ClickException("prometheus is missing: apt-get install prometheus")
-    if reason := clusters.unable(Level.NODE):
+    if reason := clusters.unable(Level.NODE) or builder.unable():
         raise click.ClickException(reason)
     try:
         cluster = clusters.up(Level.NODE, NAME)
         tell(f"a node is up: KUBECONFIG={cluster.kubeconfig}")
-        whole = set_up(cluster, tell)
+        whole = set_up(cluster, tell, builder.build)
         with prometheus(program, whole, cluster.state / "prometheus") as url:
             found = thread.follow(whole, url, tell)
         console.print(f"\n{found.table}")
@@ -51,6 +53,8 @@ def main(out: Path, keep: bool) -> None:
         tell(f"losses differ by at most {found.apart:.1e} from the untouched job's")
         out.write_text(json.dumps(found.document(), indent=1) + "\n")
         tell(f"written: {out}")
+    except (builder.BuildError, NotUp) as error:
+        raise click.ClickException(str(error)) from error
     finally:
         if not keep:
             clusters.down(NAME)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 
 from images import catalogue
+from images.builder import Built
+from images.catalogue import Image
 from tests.cluster import own_images
 from tests.cluster.cluster import Cluster
 from tests.cluster.whole import NAMESPACE, Whole
@@ -13,11 +15,11 @@ from tests.cluster.whole import NAMESPACE, Whole
 IMAGES = (*catalogue.default(), own_images.REDIS, own_images.TRAINER)
 
 
-def set_up(cluster: Cluster, tell: Callable[[str], None]) -> Whole:
-    """The product in this cluster, ready to take jobs. Raises BuildError or NotUp."""
+def set_up(cluster: Cluster, tell: Callable[[str], None], build: Callable[[Image], Built]) -> Whole:
+    """The product in this cluster, ready to take jobs. Raises NotUp, and what `build` does."""
     for image in IMAGES:
         began = time.monotonic()
-        built = own_images.built(image)
+        built = build(image)
         own_images.give(cluster, image)
         size = built.archive.stat().st_size / 1e6
         tell(f"image {image.name}: {size:.0f} MB, {time.monotonic() - began:.0f} s")

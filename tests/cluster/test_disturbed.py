@@ -28,7 +28,7 @@ PAUSE_SECONDS = 0.1
 
 @pytest.fixture(scope="module")
 def whole(node_cluster: Cluster) -> Whole:
-    return set_up(node_cluster, print)
+    return set_up(node_cluster, print, own_images.built)
 
 
 def annotated(name: str) -> dict[str, Any]:

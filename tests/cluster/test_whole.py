@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import thread
+from tests.cluster import own_images, thread
 from tests.cluster.cluster import Cluster
 from tests.cluster.setting_up import set_up
 from tests.cluster.thread import Thread
@@ -21,7 +21,7 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def whole(node_cluster: Cluster) -> Whole:
-    return set_up(node_cluster, print)
+    return set_up(node_cluster, print, own_images.built)
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ class Release(
     gateway_address: str = ""
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     delivery: Literal["initContainer", "imageVolume"] = "initContainer"
-    architectures: list[str] = msgspec.field(default_factory=lambda: ["amd64", "arm64"])
+    architectures: list[str] = msgspec.field(default_factory=lambda: ["amd64"])
     runtime_size: str = "256Mi"
     cache_size: str = "1Gi"
     cpu: str = "100m"
