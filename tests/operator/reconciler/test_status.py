@@ -43,7 +43,7 @@ def one(pod_: object = None, *graphs: Graph, **more: object) -> Status:
     return status(known(Replica(pod_ or pod(), held)), NOW)  # type: ignore[arg-type]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(any_known())
 def test_a_second_look_changes_nothing(facts: Known) -> None:
     first = status(facts, NOW)
@@ -52,7 +52,7 @@ def test_a_second_look_changes_nothing(facts: Known) -> None:
     assert not conditions.to_tell(first.conditions, again.conditions)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(any_known(), st.randoms(use_true_random=False))
 def test_the_order_of_pods_and_graphs_does_not_matter(facts: Known, random: object) -> None:
     mixed = list(facts.replicas)
@@ -64,7 +64,7 @@ def test_the_order_of_pods_and_graphs_does_not_matter(facts: Known, random: obje
     assert status(replace(facts, replicas=turned), NOW) == status(facts, NOW)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(any_known(), any_known())
 def test_sums_never_fall(first: Known, second: Known) -> None:
     before = status(first, NOW)
@@ -74,7 +74,7 @@ def test_sums_never_fall(first: Known, second: Known) -> None:
         assert getattr(after, name) >= getattr(before, name)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(any_known())
 def test_the_speedup_is_the_slowest_replicas(facts: Known) -> None:
     found = status(facts, NOW).speedup
@@ -89,7 +89,7 @@ def test_the_speedup_is_the_slowest_replicas(facts: Known) -> None:
         assert found.ratio == pytest.approx(min(ratios), abs=1e-3)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(any_known())
 def test_every_status_fits_the_schema_and_stays_small(facts: Known) -> None:
     made = msgspec.to_builtins(status(facts, NOW))
@@ -98,7 +98,7 @@ def test_every_status_fits_the_schema_and_stays_small(facts: Known) -> None:
     assert msgspec.convert(made, Status) == status(facts, NOW)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(any_known(), any_known())
 def test_while_the_gateway_is_away_its_word_stays(first: Known, second: Known) -> None:
     before = status(replace(first, read=NOW), NOW)
@@ -114,7 +114,7 @@ def test_while_the_gateway_is_away_its_word_stays(first: Known, second: Known) -
     assert after.phase != "NoContact" or before.phase == "NoContact"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(any_known(), max_size=30))
 def test_a_job_that_goes_to_and_fro_goes_quiet(facts: list[Known]) -> None:
     before: Status | None = None
