@@ -29,7 +29,9 @@ def main(artifact: str, folder: str, public_key: str) -> None:
     expected = client.Expected("2.21", machine, trusted, native.verify)
     found = client.verified(client.reader(artifact), numbering.digest, expected)
     program.load_kernels(native, found)
-    changed = patch.apply(graph, numbering, found.manifest["patch"], found.key[:12], preserve)
+    types = {node.name: [int(tf.float32.as_datatype_enum)] for node in graph.node}
+    prefix = found.key[:12]
+    changed = patch.apply(graph, numbering, found.manifest["patch"], prefix, preserve, types)
     untouched, stitched = (values(one) for one in (graph, changed))
     print(
         json.dumps(
