@@ -74,7 +74,7 @@ def _remove(found: dict[str, tarfile.TarInfo], folder: str) -> None:
 
 
 def _absolute(name: str) -> str:
-    return "/" + name.removeprefix(".").strip("/")
+    return "/" + name.removeprefix("./").strip("/")
 
 
 @contextmanager
