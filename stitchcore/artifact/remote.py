@@ -20,7 +20,7 @@ from fsspec import AbstractFileSystem
 SECONDS = 60.0
 CONNECT_SECONDS = 10.0
 RETRIES = 2
-"""Of connections that could not be made; what has been sent is not sent again."""
+"""Of connections that could not be made."""
 MISSING = 404
 TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
@@ -103,12 +103,12 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         token = self._token.read_text(encoding="ascii").strip()
         if not TOKEN.fullmatch(token):  # httpx would quote it, into logs
             raise ValueError(f"{self._token} holds no token")
-        answer = self._present().request(
-            method,
-            f"{kind}/{quote(path.strip('/'))}",
-            content=data,
-            headers={"authorization": f"Bearer {token}"},
-        )
+        place, headers = f"{kind}/{quote(path.strip('/'))}", {"authorization": f"Bearer {token}"}
+        try:
+            answer = self._present().request(method, place, content=data, headers=headers)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            # the server closed a connection that was idle, or ended; every call may be made twice
+            answer = self._present().request(method, place, content=data, headers=headers)
         if answer.status_code == MISSING:
             raise FileNotFoundError(path)
         if answer.is_error:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from stitch_operator import certificates
@@ -28,6 +30,7 @@ LOG = logging.getLogger("stitch.store")
 VERBS = {"GET": READ, "PUT": WRITE, "DELETE": DELETE}
 FILE_BYTES = 2 * 2**30
 BODY_SECONDS = 300.0
+CHUNK_BYTES = 2**18
 FULL = 507
 Handler = Callable[["Server", Request, Parts], Awaitable[Response]]
 
@@ -132,10 +135,22 @@ async def _role(server: Server, request: Request) -> str:
 
 
 async def _read(server: Server, _request: Request, parts: Parts) -> Response:
-    entry = await asyncio.to_thread(server.files.entry, parts)
-    if entry is None or entry.type != "file":
+    file = await asyncio.to_thread(server.files.opened, parts)
+    if file is None:
         raise Rejected(Problem.NOT_FOUND, f"{'/'.join(parts)} is not there")
-    return FileResponse(server.files.path(parts), media_type="application/octet-stream")
+    size = os.fstat(file.fileno()).st_size
+    return StreamingResponse(
+        _chunks(file),
+        headers={"content-length": str(size)},
+        media_type="application/octet-stream",
+    )
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    """Of the file that was opened, though another one has taken its name meanwhile."""
+    with file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
 
 
 async def _entry(server: Server, _request: Request, parts: Parts) -> Response:

@@ -66,6 +66,13 @@ class Files:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def opened(self, parts: Parts) -> BinaryIO | None:
+        """A file as it is now, whatever takes its name later; None where there is none."""
+        try:
+            return self.path(parts).open("rb")
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
     def listed(self, parts: Parts) -> list[Entry]:
         """What is in a folder; empty where it is none."""
         found = []

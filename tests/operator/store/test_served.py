@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -48,6 +50,45 @@ def test_files_come_back_as_they_went(server: Served) -> None:
     assert store.list("unsigned", "other") == ()
     with refused(Reason.STORE_UNREADABLE, "unsigned/other/x"):
         store.read("unsigned", "other", "x")
+
+
+def test_a_connection_that_was_closed_meanwhile_is_made_anew(server: Served) -> None:
+    """As a server does that ends idle ones, or starts again: seen when the next call is sent."""
+    store = server.store("worker")
+    store.write(b"1", "unsigned", "k", "a")
+    present, failures = store.filesystem._client.request, [httpx.RemoteProtocolError("closed")]
+
+    def request(*arguments: Any, **named: Any) -> httpx.Response:
+        if failures:
+            raise failures.pop()
+        return present(*arguments, **named)
+
+    store.filesystem._client.request = request
+    assert store.read("unsigned", "k", "a") == b"1"
+    assert failures == []
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_one_or_the_other(server: Served) -> None:
+    """Answers are replaced all the time, and each has another size."""
+    texts = [b"x" * size for size in (10, 300_000)]
+    store, stop = server.store("worker"), threading.Event()
+    store.write(texts[0], "answers", "d.json")
+
+    def replace() -> None:
+        while not stop.is_set():
+            for text in texts:
+                place = server.folder / "store" / "answers" / "d.json"
+                place.with_suffix(".new").write_bytes(text)
+                place.with_suffix(".new").rename(place)
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        for _ in range(100):
+            assert store.read("answers", "d.json") in texts
+    finally:
+        stop.set()
+        thread.join()
 
 
 WRITE = """
