@@ -93,10 +93,45 @@ def _body(
 def _serial(
     loop: Loop, pending: Pending, serial: frozenset[str]
 ) -> tuple[tuple[Statement, ...], Pending]:
-    """A serial loop's body runs after what precedes it and after itself."""
+    """A serial loop's body runs after what precedes it and after itself. Barriers that only the
+    second of these needs may do the work of earlier ones, which are then taken out."""
     first, after = _body(loop.body, _copy(pending), serial)
     again, last = _body(first, _merged(_copy(pending), after), serial)
+    if again == first:
+        return again, last
+    for count in reversed(range(_barriers(again))):
+        fewer = _without(again, count)
+        left = _repeated(fewer, pending, serial)
+        if left is not None:
+            again, last = fewer, left
     return again, last
+
+
+def _repeated(
+    body: tuple[Statement, ...], pending: Pending, serial: frozenset[str]
+) -> Pending | None:
+    """What is pending after a serial loop over `body`; None where it lacks a barrier."""
+    first, after = _body(body, _copy(pending), serial)
+    again, last = _body(first, _merged(_copy(pending), after), serial)
+    return last if again == body else None
+
+
+def _barriers(body: Sequence[Statement]) -> int:
+    return sum(isinstance(statement, Barrier) for statement in statements(body))
+
+
+def _without(body: Sequence[Statement], number: int) -> tuple[Statement, ...]:
+    """`body` less the barrier before which there are `number` others, in the order of the text."""
+    made: list[Statement] = []
+    for statement in body:
+        count = _barriers((statement,))
+        if 0 <= number < count:
+            if isinstance(statement, Loop):
+                made.append(replace(statement, body=_without(statement.body, number)))
+        else:
+            made.append(statement)
+        number -= count
+    return tuple(made)
 
 
 def _copy(pending: Pending) -> Pending:

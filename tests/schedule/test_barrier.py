@@ -10,6 +10,7 @@ from stitchcore.kernel.index import Index, Variable
 from stitchcore.kernel.interpret import interpret
 from stitchcore.kernel.nodes import (
     Allocate,
+    Barrier,
     Buffer,
     Kernel,
     Let,
@@ -92,6 +93,28 @@ def test_barriers_are_enough_and_each_is_needed(kernel: Kernel) -> None:
         interpret(kernel, [], {}, np.random.default_rng(seed))
     for what, mutant in mutants(kernel):
         assert objects(mutant, []), f"{what} can be left out"
+
+
+def test_a_barrier_at_a_loops_begin_does_the_work_of_a_later_one() -> None:
+    """What the loop's own end needs stands first, and keeps what precedes the loop apart too."""
+    kept, turned, filled = (Buffer(n, "f32", (SIZE,), Scope.GROUP, Role.LOCAL) for n in "abc")
+    row: Index = Variable("i9")
+    body = (
+        *map(Allocate, (kept, turned, filled)),
+        _access(0, filled, True, False, row),
+        _loop(
+            *(9, LoopKind.SERIAL, ROWS),
+            _access(1, turned, True, False, row),
+            _access(2, filled, False, True, row),
+            _access(3, kept, True, False, row),
+            _access(4, kept, False, True, row),
+            _access(5, turned, True, True, row),
+        ),
+    )
+    made = barrier.insert(Section("task", 1, body))
+    assert barriers(made.body) == 2
+    (loop,) = (one for one in made.body if isinstance(one, Loop) and one.kind is LoopKind.SERIAL)
+    assert [n for n, one in enumerate(loop.body) if isinstance(one, Barrier)] == [0, 4]
 
 
 def test_stages_of_rows_that_one_lane_keeps_need_no_barrier() -> None:
