@@ -18,8 +18,13 @@ LEVEL ?= api
 demo: plugin
 	$(VENV)/bin/python examples/demo.py
 
+# What runs programs of a cluster comes after the rest, and one at a time: it has whole nodes under
+# way, and waits for them.
 test: plugin $(STAMP_TF215) lint
-	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+	failed=0; \
+	$(VENV)/bin/python -m pytest -m "not cluster" --numprocesses $(WORKERS) --dist loadfile || failed=1; \
+	$(VENV)/bin/python -m pytest -m cluster || failed=1; \
+	exit $$failed
 
 # `make test`, with the programs and images of the cluster tests built beside it: those tests run
 # last, and wait.

@@ -30,6 +30,9 @@ EPOCH = 0
 buildah takes cached layers whatever time they were made for."""
 KEPT = 4
 """Archives of one image, for checkouts that are used side by side."""
+STEPS = 120
+"""Layers that are kept so that a small change is built in seconds, some 15 GB of them; where there
+are more those of no image's present state are removed, and the next build makes its own anew."""
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "default-timeout")
 
 
@@ -118,6 +121,8 @@ def _build(image: Image, archive: Path, now: int) -> None:
     whole.unlink(missing_ok=True)
     _buildah("push", image.name, f"oci-archive:{whole}:{image.name}")
     whole.replace(archive)
+    if _buildah("images", "--all", "--quiet").count("\n") > STEPS:
+        _buildah("rmi", "--prune")
 
 
 def _forget_older(stem: str) -> None:
@@ -133,7 +138,8 @@ def _file_name(name: str) -> str:
     return name.replace("/", "_").replace(":", "_")
 
 
-def _buildah(command: str, *arguments: str) -> None:
+def _buildah(command: str, *arguments: str) -> str:
+    """What it printed. Raises BuildError."""
     place = folder()
     done = subprocess.run(
         ["buildah", f"--root={place / 'storage'}", f"--runroot={place / 'run'}",
@@ -142,6 +148,7 @@ def _buildah(command: str, *arguments: str) -> None:
     )  # fmt: skip
     if done.returncode:
         raise BuildError(f"buildah {command}: {_last(done.stdout)}")
+    return done.stdout
 
 
 @contextmanager

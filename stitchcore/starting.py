@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 from stitchcore.artifact.store import Store, open_store
@@ -18,6 +19,8 @@ from stitchcore.options import store_access
 from stitchcore.queues import check_broker
 
 CANNOT_START = 2
+STORE_SECONDS = 60.0
+"""How long a store's server that cannot be reached is waited for."""
 FREE = "another port, or end what listens there; an address of this machine"
 
 
@@ -54,16 +57,33 @@ def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def store(url: str) -> Store:
-    """The store at `url`, which must take a file. Raises CannotStart."""
+def store(url: str, seconds: float = STORE_SECONDS) -> Store:
+    """The store at `url`, which must take a file. A server that is not up is waited for: it starts
+    beside those that need it. Raises CannotStart."""
     what = f"--store {url}"
     with needed(what, "a folder, or the URL of a store that fsspec knows", ImportError):
         opened = open_store(url, store_access(os.environ, url))
-    probe = f".probe-{os.getpid()}"
     with needed(what, "make it readable and writable for this user, and reachable", Refused):
-        opened.write(b"", probe)
-        opened.delete(probe)
+        _try(opened, what, time.monotonic() + seconds)
     return opened
+
+
+def _try(opened: Store, what: str, deadline: float) -> None:
+    """Writes a file and removes it. Raises Refused."""
+    probe, told = f".probe-{os.getpid()}", False
+    while True:
+        try:
+            opened.write(b"", probe)
+            opened.delete(probe)
+            return
+        except Refused as refused:
+            down = isinstance(refused.__cause__, ConnectionError)
+            if not down or time.monotonic() > deadline:
+                raise
+            if not told:
+                sys.stderr.write(f"{what} is waited for: {refused.refusal.detail}\n")
+                told = True
+        time.sleep(1.0)
 
 
 def broker(url: str) -> str:

@@ -105,16 +105,24 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise ValueError(f"{self._token} holds no token")
         place, headers = f"{kind}/{quote(path.strip('/'))}", {"authorization": f"Bearer {token}"}
         try:
-            answer = self._present().request(method, place, content=data, headers=headers)
-        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-            # the server closed a connection that was idle, or ended; every call may be made twice
-            answer = self._present().request(method, place, content=data, headers=headers)
+            answer = self._asked(method, place, data, headers)
+        except httpx.NetworkError as error:
+            raise ConnectionError(f"{self._host}: {error}") from error
         if answer.status_code == MISSING:
             raise FileNotFoundError(path)
         if answer.is_error:
             said = answer.text.strip()[:300]
             raise OSError(f"{method} {path}: {answer.status_code} {said}")
         return answer
+
+    def _asked(
+        self, method: str, place: str, data: bytes | None, headers: dict[str, str]
+    ) -> httpx.Response:
+        try:
+            return self._present().request(method, place, content=data, headers=headers)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            # the server closed a connection that was idle, or ended; every call may be made twice
+            return self._present().request(method, place, content=data, headers=headers)
 
     def _present(self) -> httpx.Client:
         """A client that trusts what the file names now: a new authority is added to it before the

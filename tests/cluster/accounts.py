@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kubernetes import client
+
+from tests.cluster.objects import wait_for
 
 RBAC = "rbac.authorization.k8s.io"
 Role = Mapping[str, Any]
@@ -16,11 +19,15 @@ Role = Mapping[str, Any]
 def account(
     api: client.ApiClient, namespace: str, name: str, roles: Iterable[Role], folder: Path
 ) -> Path:
-    """A new account with these roles; a kubeconfig in `folder` with a token of its own."""
+    """A new account that may do what these roles say, by now: the API server learns of them a
+    little later than they are stored. A kubeconfig in `folder` with a token of its own."""
     core = client.CoreV1Api(api)
     core.create_namespaced_service_account(namespace, {"metadata": {"name": name}})
+    roles = list(roles)
     for role in roles:
         _bind(api, role, {"kind": "ServiceAccount", "name": name, "namespace": namespace})
+    for role in roles:
+        wait_for(partial(_in_force, api, role, namespace, name), 20, f"{name} has its roles")
     made = core.create_namespaced_service_account_token(
         name, namespace, {"spec": {"expirationSeconds": 3600}}
     )
@@ -57,6 +64,28 @@ def _bind(api: client.ApiClient, role: Role, subject: Mapping[str, str]) -> None
         namespace = role["metadata"]["namespace"]
         rules.create_namespaced_role(namespace, dict(role))
         rules.create_namespaced_role_binding(namespace, body)
+
+
+def _in_force(api: client.ApiClient, role: Role, namespace: str, name: str) -> bool:
+    """Whether the account may do the first thing that the role allows."""
+    rule = role["rules"][0]
+    attributes = {
+        "namespace": role["metadata"].get("namespace", ""),
+        "group": rule["apiGroups"][0],
+        "resource": rule["resources"][0],
+        "verb": rule["verbs"][0],
+        "name": rule.get("resourceNames", [""])[0],
+    }
+    resource, _, attributes["subresource"] = attributes["resource"].partition("/")
+    asked = client.AuthorizationV1Api(api).create_subject_access_review(
+        {
+            "spec": {
+                "user": f"system:serviceaccount:{namespace}:{name}",
+                "resourceAttributes": {**attributes, "resource": resource},
+            }
+        }
+    )
+    return bool(asked.status.allowed)
 
 
 def unbind(api: client.ApiClient, roles: Iterable[Role]) -> None:

@@ -96,6 +96,10 @@ class Cluster:
         """Gives a node an image (`imagePullPolicy: Never`): an OCI or Docker archive."""
         node.import_image(Site(self.state, name), archive)
 
+    def remove_image(self, image: str, name: str = enclosure.FIRST) -> None:
+        """Pods that a node starts from now on cannot use it."""
+        node.remove_image(Site(self.state, name), image)
+
     def healthy(self) -> bool:
         """Whether all its programs live."""
         if not self.state.is_dir():

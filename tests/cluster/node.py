@@ -110,6 +110,13 @@ def import_image(site: Site, archive: Path) -> None:
         raise NotUp(f"{archive.name} is no image of this node: {done.stderr.strip()}")
 
 
+def remove_image(site: Site, name: str) -> None:
+    """Takes an image from the node, as a registry that lost it would."""
+    done = _ctr(site, "images", "remove", "--sync", name)
+    if done.returncode:
+        raise NotUp(f"{name} stays on this node: {done.stderr.strip()}")
+
+
 def dns_address(network: Network) -> str:
     return str(ipaddress.ip_network(network.services)[DNS_HOST])
 

@@ -18,6 +18,7 @@ from tests.cluster import own_images
 from tests.cluster.cluster import Cluster
 from tests.cluster.enclosure import SECOND
 from tests.cluster.objects import RESTRICTED, wait_for
+from tests.cluster.processes import NotUp
 from tests.cluster.setting_up import set_up
 from tests.cluster.whole import NAMESPACE, OPTIMIZE, RELEASE, TEAM, Whole
 
@@ -112,7 +113,8 @@ def broken_images(core: client.CoreV1Api) -> str:
 
 def test_a_drained_node_costs_no_pod_its_injection(whole: Whole) -> None:
     assert whole.cluster.add_node() == SECOND
-    whole.cluster.import_image(own_images.built(catalogue.operator()).archive, SECOND)
+    for image in (catalogue.operator(), catalogue.runtime()):
+        whole.cluster.import_image(own_images.built(image).archive, SECOND)
     place = ("--namespace", NAMESPACE)
     whole.cluster.kubectl("rollout", "restart", f"deployment/{RELEASE}-webhook", *place)
     whole.cluster.kubectl("rollout", "status", f"deployment/{RELEASE}-webhook", *place)
@@ -180,9 +182,23 @@ def test_a_reconciler_and_an_api_server_that_start_again_lose_nothing(whole: Who
     wait_for(lambda: whole.stitched_job("after"), 90, "it has its StitchedJob")
 
 
-def test_an_image_that_cannot_be_had_touches_one_pod_of_a_workload(whole: Whole) -> None:
+def test_a_release_whose_runtime_cannot_be_had_touches_no_pod(whole: Whole) -> None:
+    """Its webhook is never ready, and pods go on being injected by the one before it."""
+    before = failed_open(whole)
+    with stream(whole) as injected, pytest.raises(NotUp, match="webhook"):
+        whole.install("--set", "images.runtime.tag=absent", seconds=40)
+    assert all(injected), f"{injected.count(False)} of {len(injected)} were missed"
+    assert failed_open(whole) == before
+    with whole.cluster.api() as api:
+        client.BatchV1Api(api).create_namespaced_job(TEAM, job("lucky"))
+    wait_for(lambda: whole.ended("lucky"), 90, "a job of that time runs with the old runtime")
+    whole.install()
+
+
+def test_an_image_that_is_gone_touches_one_pod_of_a_workload(whole: Whole) -> None:
     """The first pod stands still; with the breaker open its successor is left alone and runs."""
-    whole.install("--set", "images.runtime.tag=absent")
+    runtime = catalogue.runtime()
+    whole.cluster.remove_image(runtime.name)
     try:
         with whole.cluster.api() as api:
             client.BatchV1Api(api).create_namespaced_job(TEAM, job("unlucky"))
@@ -200,4 +216,4 @@ def test_an_image_that_cannot_be_had_touches_one_pod_of_a_workload(whole: Whole)
             (second,) = whole.pods("unlucky")
             assert second.metadata.annotations["stitchcore.io/skipped"] == "breaker_open"
     finally:
-        whole.install()
+        whole.cluster.import_image(own_images.built(runtime).archive)

@@ -91,7 +91,7 @@ def test_a_job_trains_with_the_delivered_runtime_and_misses_its_gateway(
 ) -> None:
     """Injected by the webhook's own code, with the memory that the contract allows."""
     give(node_cluster, RUNTIME, TRAINER)
-    resources = {"limits": {"cpu": "2", "memory": "2Gi"}}
+    resources = {"limits": {"cpu": "2", "memory": "2Gi"}, "requests": {"cpu": "100m"}}
     pauses = str(SILENT_SECONDS / 50)
     given = pod("train", spec(container(TRAINER.name, "55", pauses, resources=resources)))
     given["metadata"]["annotations"] = {"stitchcore.io/optimize": "true"}

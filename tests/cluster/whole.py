@@ -11,7 +11,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import httpx
 import yaml
 from kubernetes import client
 
+from stitch_operator.webhook.pieces import INIT_CONTAINER
 from tests.cluster import parts
 from tests.cluster.cluster import Cluster
 from tests.cluster.objects import RESTRICTED, wait_for
@@ -70,13 +71,14 @@ class Whole:
         place = {"metadata": {"name": "scripts", "namespace": TEAM}}
         self.apply({"apiVersion": "v1", "kind": "ConfigMap", **place, "data": data})
 
-    def install(self, *more: str) -> str:
-        """`helm install` of both charts, as docs/install.md says."""
+    def install(self, *more: str, seconds: int = 300) -> str:
+        """`helm install` of both charts, as docs/install.md says. Raises NotUp where not all of it
+        is ready in so many seconds."""
         self.helm("upgrade", "--install", "stitch-crds", str(ROOT / "helm" / "stitch-crds"),
                   f"--namespace={NAMESPACE}", "--wait", "--timeout=60s")  # fmt: skip
         return self.helm("upgrade", "--install", RELEASE, str(ROOT / "helm" / "stitch"),
                          f"--namespace={NAMESPACE}", f"--values={VALUES}", "--wait",
-                         "--timeout=300s", *more)  # fmt: skip
+                         f"--timeout={seconds}s", *more)  # fmt: skip
 
     def apply(self, *documents: Mapping[str, Any]) -> None:
         """`kubectl apply`."""
@@ -130,7 +132,8 @@ class Whole:
         return sorted(found.items, key=lambda pod: pod.metadata.name)
 
     def logs(self, job: str) -> list[str]:
-        """What its containers have said, one text per pod."""
+        """What its containers have said, one text per pod. Raises ApiException for one that has
+        not begun."""
         texts = []
         with self.cluster.api() as api:
             for pod in self.pods(job):
@@ -141,6 +144,17 @@ class Whole:
                 )
         return texts
 
+    def described(self, job: str) -> str:
+        """What `kubectl` tells of the job's pods: their state, their Events, their logs."""
+        chosen = ("--namespace", TEAM, "--selector", f"job-name={job}")
+        texts = [self.cluster.kubectl("describe", "pods", *chosen)]
+        for container in (INIT_CONTAINER, "train"):
+            with suppress(NotUp):  # of a container that has not begun
+                texts.append(
+                    self.cluster.kubectl("logs", *chosen, f"--container={container}", "--tail=200")
+                )
+        return "\n".join(texts)
+
     def losses(self, job: str) -> list[dict[int, float]]:
         """Losses by step, one mapping per pod."""
         return [{int(step): float(loss) for step, loss in LOSS.findall(t)} for t in self.logs(job)]
@@ -150,7 +164,7 @@ class Whole:
         with self.cluster.api() as api:
             status = client.BatchV1Api(api).read_namespaced_job(job, TEAM).status
         if status.failed:
-            raise NotUp(f"the job {job} has failed: {self.logs(job)}")
+            raise NotUp(f"the job {job} has failed:\n{self.described(job)}")
         return bool(status.completion_time)
 
     def stitched_job(self, job: str) -> dict[str, Any]:
@@ -180,7 +194,7 @@ class Whole:
                     yield found
                     return
             time.sleep(1)
-        raise NotUp(f"{job} did not end within {seconds:g} s: {last}: {self.logs(job)}")
+        raise NotUp(f"{job} did not end within {seconds:g} s: {last}\n{self.described(job)}")
 
     def events(self, job: str) -> list[tuple[str, str]]:
         """(reason, text) of our Events on the job."""

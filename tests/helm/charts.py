@@ -92,6 +92,11 @@ def pods(found: Sequence[Object]) -> Iterator[tuple[str, Object, Object]]:
             yield name, spec["template"]["metadata"], spec["template"]["spec"]
 
 
+def containers(spec: Object) -> list[Object]:
+    """Of a pod, those that run first among them."""
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
 def release_of(found: Sequence[Object]) -> Any:
     """release.json."""
     return json.loads(one(found, "ConfigMap", "stitch-release")["data"]["release.json"])

@@ -67,12 +67,26 @@ def test_what_is_mounted_is_there_and_what_is_there_is_mounted(combination: str)
     for name, _, spec in charts.pods(charts.of(combination)):
         (container,) = spec["containers"]
         volumes = {one["name"] for one in spec["volumes"]}
-        assert {one["name"] for one in container["volumeMounts"]} == volumes, name
+        mounted = [one for part in charts.containers(spec) for one in part["volumeMounts"]]
+        assert {one["name"] for one in mounted} == volumes, name
         paths = [one["mountPath"] for one in container["volumeMounts"]]
         for argument in container.get("args", ()):
             value = argument.partition("=")[2]
             if value.startswith("/"):
                 assert any(f"{value}/".startswith(f"{path}/") for path in paths), (name, argument)
+
+
+@everywhere
+def test_a_webhook_starts_what_it_would_inject(combination: str) -> None:
+    """First, so that a release whose runtime cannot be pulled is never asked."""
+    found = charts.of(combination)
+    pods = {name: spec for name, _, spec in charts.pods(found)}
+    (first,) = pods["Deployment/stitch-webhook"]["initContainers"]
+    release = charts.release_of(found)
+    assert first["image"] == release["image"]
+    assert first["imagePullPolicy"] == release["imagePullPolicy"]
+    (folder,) = first["args"]
+    assert folder in {one["mountPath"] for one in first["volumeMounts"]}
 
 
 @everywhere
@@ -83,7 +97,7 @@ def test_every_pod_is_restricted_and_its_root_is_read_only(combination: str) -> 
         assert spec["securityContext"]["runAsUser"] == 65532
         assert spec["enableServiceLinks"] is False, "a Service's variables are no settings of ours"
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
-        for container in spec["containers"]:
+        for container in charts.containers(spec):
             made = container["securityContext"]
             assert made["readOnlyRootFilesystem"] is True, name
             assert made["allowPrivilegeEscalation"] is False
@@ -102,7 +116,7 @@ def test_no_secret_stands_in_the_open() -> None:
         text = charts.text_of(combination)
         assert "kind: Secret\n" not in text
         for _, _, spec in charts.pods(charts.objects(text)):
-            for container in spec["containers"]:
+            for container in charts.containers(spec):
                 for entry in container.get("env", ()):
                     open_ = ("HOME", "AWS_ENDPOINT_URL", "STITCH_STORE_CA",
                              "STITCH_STORE_TOKEN_FILE")  # fmt: skip

@@ -127,7 +127,7 @@ def test_secrets_have_the_names_that_the_code_gives_them() -> None:
 def secrets(spec: dict[str, Any]) -> set[str]:
     """Names of Secrets that a pod reads."""
     found = {one["secret"]["secretName"] for one in spec["volumes"] if "secret" in one}
-    for container in spec["containers"]:
+    for container in charts.containers(spec):
         for entry in container.get("env", ()):
             reference = entry.get("valueFrom", {}).get("secretKeyRef")
             found |= {reference["name"]} if reference else set()
@@ -159,8 +159,9 @@ def test_the_list_for_a_mirror_is_whole() -> None:
     for combination in COMBINATIONS:
         found = charts.of(combination)
         listed = charts.one(found, "ConfigMap", "stitch-release")["data"]["images"].split()
-        used = {c["image"] for _, _, spec in charts.pods(found) for c in spec["containers"]}
-        assert set(listed) == used | {charts.release_of(found)["image"]}
+        used = {c["image"] for _, _, spec in charts.pods(found) for c in charts.containers(spec)}
+        assert set(listed) == used
+        assert charts.release_of(found)["image"] in used
         assert listed == sorted(set(listed))
     mirrored = charts.one(charts.of("mirror"), "ConfigMap", "stitch-release")["data"]["images"]
     for image in mirrored.split():

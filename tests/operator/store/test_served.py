@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -10,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -169,6 +172,42 @@ def test_a_program_that_starts_sees_whether_the_store_takes_files(
     unknown.write_text("unknown")
     with pytest.raises(starting.CannotStart, match="401 the API server does not accept"):
         starting.store(server.url)
+
+
+def test_a_store_that_starts_later_is_waited_for(
+    server: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in server.environment("worker").items():
+        monkeypatch.setenv(name, value)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    url = f"stitch://localhost:{port}"
+    with pytest.raises(starting.CannotStart, match=f"localhost:{port}: .*refused"):
+        starting.store(url, 0.0)
+
+    def proxied() -> None:
+        time.sleep(1.5)
+        there = ("127.0.0.1", urlsplit(server.url).port)
+        with socket.create_server(("127.0.0.1", port)) as listening:
+            here, _ = listening.accept()
+            with here, socket.create_connection(there) as beyond:
+                back = threading.Thread(target=pumped, args=(beyond, here))
+                back.start()
+                pumped(here, beyond)
+                back.join()
+
+    thread = threading.Thread(target=proxied, daemon=True)
+    thread.start()
+    opened = starting.store(url)
+    assert isinstance(opened, Store)
+    assert "is waited for" in capfd.readouterr().err
+
+
+def pumped(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(2**16):
+            sink.sendall(data)
 
 
 def test_a_server_that_is_down_or_another_is_a_reason(server: Served, tmp_path: Path) -> None:
