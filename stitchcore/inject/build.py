@@ -7,7 +7,8 @@ Headers and libraries come from installed wheels:
     python -m stitchcore.inject.build --tensorflow DIR [--tensorflow DIR ...]
 
 where DIR is an installed `tensorflow` package; without it, the one of this Python. `--version 2.18`
-takes headers and library from that version's wheel, which pip downloads. Results go to
+takes headers and library from that version's wheel, which pip downloads. `--launch` builds the CUDA
+launch library (native/cuda) instead, which needs none. Results go to
 `stitchcore/inject/lib/<arch>/`. A file that is newer than every source is left alone.
 """
 
@@ -29,8 +30,13 @@ from typing import List, Optional, Sequence, Tuple
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE / "native"
 PLUGIN_SOURCES = (
-    "failures.cc", "fusion.cc", "grappler.cc", "huge.cc", "kernels.cc", "launch.cc",
-    "op.cc", "pool.cc", "register.cc", "signature.cc", "threads.cc", "timer.cc",
+    "expression.cc", "failures.cc", "fusion.cc", "grappler.cc", "huge.cc", "kernels.cc",
+    "launch.cc", "op.cc", "pool.cc", "register.cc", "signature.cc", "threads.cc", "timer.cc",
+)  # fmt: skip
+LAUNCH = "stitch_launch.so"
+LAUNCH_SOURCES = (
+    "expression.cc", "cuda/context.cc", "cuda/cubin.cc", "cuda/driver.cc", "cuda/launch.cc",
+    "cuda/program.cc", "cuda/run.cc", "cuda/table.cc",
 )  # fmt: skip
 FLAGS = (
     "-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden",
@@ -106,11 +112,11 @@ def sodium() -> List[str]:
     raise BuildError("no static libsodium: apt-get install libsodium-dev")
 
 
-def is_fresh(target: Path) -> bool:
+def is_fresh(target: Path, folders: Sequence[Path] = (NATIVE,)) -> bool:
     if not target.exists():
         return False
     built = target.stat().st_mtime
-    sources = [*NATIVE.glob("*.cc"), *NATIVE.glob("*.h"), Path(__file__)]
+    sources = [Path(__file__), *(one for folder in folders for one in folder.glob("*.[ch]*"))]
     return all(source.stat().st_mtime < built for source in sources)
 
 
@@ -152,10 +158,34 @@ def build(tensorflows: Sequence[Path], folder: Optional[Path] = None) -> List[Pa
     return targets
 
 
+def build_launch(folder: Optional[Path] = None, extra: Sequence[str] = ()) -> Path:
+    """Builds the CUDA launch library, which needs neither TensorFlow nor CUDA, with flags `extra`.
+
+    Returns the file. Raises BuildError with what to install, or the compiler's errors.
+    """
+    folder = library_folder() if folder is None else folder
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / LAUNCH
+    if is_fresh(target, (NATIVE, NATIVE / "cuda")):
+        return target
+    temporary = target.with_name(target.name + f".{os.getpid()}")
+    command = [
+        compiler(), *FLAGS, *extra, *(str(NATIVE / source) for source in LAUNCH_SOURCES),
+        "-o", str(temporary), "-static-libstdc++", "-static-libgcc",
+        "-Wl,--exclude-libs,ALL", "-ldl", "-lpthread",
+    ]  # fmt: skip
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        raise BuildError(f"{target.name} does not compile:\n{result.stderr[-4000:]}")
+    os.replace(temporary, target)
+    return target
+
+
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m stitchcore.inject.build")
     parser.add_argument("--tensorflow", type=Path, action="append", default=[])
     parser.add_argument("--version", action="append", default=[], help="2.18: from its wheel")
+    parser.add_argument("--launch", action="store_true", help="the CUDA launch library only")
     parser.add_argument("--output", type=Path, default=None)
     options = parser.parse_args(arguments)
     found = tensorflow_of_this_python()
@@ -164,6 +194,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         tensorflows = [found]
     with tempfile.TemporaryDirectory(prefix="stitch-build-") as folder:
         try:
+            if options.launch:
+                print(build_launch(options.output))
+                return 0
             for version in options.version:
                 tensorflows.append(unpacked(version, Path(folder) / version))
             for target in build(tensorflows, options.output):

@@ -6,7 +6,7 @@ fold constants, flatten sums, and use ranges where given. Values are int64 on ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from stitchcore.hlo.dim import Dim
@@ -207,6 +207,26 @@ def simplify(index: Index, ranges: Mapping[str, Range]) -> Index:
         case "%" if first[0] >= 0 and first[1] < second[0]:
             return left
     return Binary(index.operator, left, right)
+
+
+def substitute(index: Index, values: Mapping[str, Index]) -> Index:
+    """`index` with variables replaced by their `values`, where these have one."""
+    if isinstance(index, int):
+        return index
+    if isinstance(index, Variable):
+        return values.get(index.name, index)
+    left, right = substitute(index.left, values), substitute(index.right, values)
+    return _BUILDERS[index.operator](left, right)
+
+
+_BUILDERS: Mapping[str, Callable[[Index, Index], Index]] = {
+    "+": add,
+    "*": multiply,
+    "//": floor_divide,
+    "%": modulo,
+    "min": minimum,
+    "max": maximum,
+}
 
 
 def mentions(index: Index, variable: str) -> bool:

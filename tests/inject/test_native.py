@@ -22,7 +22,7 @@ Driver = Callable[[list[str]], list[str]]
 @pytest.fixture(scope="module")
 def driver(compiled: Compile) -> Driver:
     checks = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover")
-    target = compiled("launch_driver", ("launch.cc",), *checks)
+    target = compiled("launch_driver", ("expression.cc", "launch.cc"), *checks)
 
     def run(lines: list[str]) -> list[str]:
         done = subprocess.run(

@@ -8,16 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "expression.h"
+
 namespace stitch {
 
 constexpr int kMaxRank = 16;
-
-// A postfix integer program over the symbols; most are one constant.
-struct Program {
-  bool is_constant = false;
-  int64_t constant = 0;
-  std::vector<int64_t> code;  // (code, value) pairs
-};
 
 struct Symbol {
   int input;  // op input whose dimension defines it
@@ -60,9 +55,6 @@ struct Table {
 // Decodes `words`; returns false and says why in `error` when anything is out of range.
 bool Decode(const int64_t* words, size_t count, int inputs, int outputs, Table* table,
             std::string* error);
-
-// Value of `program`; false on overflow, division by zero or a negative operand of // and %.
-bool Evaluate(const Program& program, const int64_t* symbols, int64_t* value);
 
 }  // namespace stitch
 
