@@ -155,13 +155,14 @@ class CudaLibrary:
         """A program from a launch table (`launch_table.write`)."""
         made = ctypes.c_void_p()
         size = ctypes.c_size_t(len(table))
-        self._call("stitch_program_load", self._handle, table, size, ctypes.byref(made))
+        self._call("stitch_program_load", _alive(self._handle), table, size, ctypes.byref(made))
         return Program(self, made)
 
     def close(self) -> None:
         """Let go of what the library holds on devices. Raises LaunchError while a program is
         loaded."""
-        self._call("stitch_cuda_close", self._handle)
+        self._call("stitch_cuda_close", _alive(self._handle))
+        self._handle.value = None
 
     def _call(self, name: str, *arguments: Any) -> None:
         error = _Error()
@@ -177,19 +178,21 @@ class Program:
 
     def prepare(self, device: int = CURRENT) -> None:
         """Load every kernel for `device`. Raises LaunchError for one that cannot run there."""
-        self._cuda._call("stitch_program_prepare", self._handle, device)
+        self._cuda._call("stitch_program_prepare", _alive(self._handle), device)
 
     def kernel_info(self, kernel: int, device: int = CURRENT) -> KernelInfo:
         found = _KernelInfo()
-        self._cuda._call("stitch_kernel_info", self._handle, device, kernel, ctypes.byref(found))
-        return KernelInfo(*(getattr(found, name) for name, _ in _KernelInfo._fields_))
+        self._cuda._call(
+            "stitch_kernel_info", _alive(self._handle), device, kernel, ctypes.byref(found)
+        )
+        return KernelInfo(*(getattr(found, name) for name in KernelInfo.__dataclass_fields__))
 
     def arena_bytes(self, symbols: Sequence[int] = ()) -> int:
         """Bytes that a run's arena must have."""
         found = ctypes.c_uint64()
         values = _array(ctypes.c_int64, symbols)
         self._cuda._call(
-            "stitch_arena_bytes", self._handle, values, len(symbols), ctypes.byref(found)
+            "stitch_arena_bytes", _alive(self._handle), values, len(symbols), ctypes.byref(found)
         )
         return found.value
 
@@ -198,7 +201,9 @@ class Program:
         offset, size = ctypes.c_uint64(), ctypes.c_uint64()
         values = _array(ctypes.c_int64, symbols)
         places = ctypes.byref(offset), ctypes.byref(size)
-        self._cuda._call("stitch_region", self._handle, region, values, len(symbols), *places)
+        self._cuda._call(
+            "stitch_region", _alive(self._handle), region, values, len(symbols), *places
+        )
         return offset.value, size.value
 
     def run(
@@ -234,12 +239,13 @@ class Program:
             None if allocator is None else ctypes.pointer(_native(allocator)),
             ctypes.pointer(checks),
         )
-        self._cuda._call("stitch_run", self._handle, ctypes.byref(call))
+        self._cuda._call("stitch_run", _alive(self._handle), ctypes.byref(call))
         return Checks(self._cuda, checks) if checks.value else None
 
     def unload(self) -> None:
         """Wait for the program's work and let its modules go."""
-        self._cuda._call("stitch_program_unload", self._handle)
+        self._cuda._call("stitch_program_unload", _alive(self._handle))
+        self._handle.value = None
 
 
 class Checks:
@@ -251,10 +257,18 @@ class Checks:
     def wait(self) -> FailedCheck | None:
         """Wait for the run: the first check that failed, in the order of launches."""
         found = _Check()
-        self._cuda._call("stitch_checks_wait", self._handle, ctypes.byref(found))
+        handle = ctypes.c_void_p(_alive(self._handle).value)
+        self._handle.value = None  # gone whatever comes of it
+        self._cuda._call("stitch_checks_wait", handle, ctypes.byref(found))
         if found.launch < 0:
             return None
         return FailedCheck(found.launch, found.check, worse(found.low, found.high))
+
+
+def _alive(handle: ctypes.c_void_p) -> ctypes.c_void_p:
+    if handle.value is None:
+        raise ValueError("closed, unloaded or waited for before")
+    return handle
 
 
 def _array(kind: Any, values: Sequence[Any]) -> Any:

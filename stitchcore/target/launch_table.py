@@ -10,7 +10,6 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import TypeVar
 
 from stitchcore.kernel import index
@@ -285,4 +284,7 @@ def _distance(first: Index, second: Index) -> tuple[int, int]:
 
 def total(values: Sequence[Index]) -> Index:
     """Their sum."""
-    return reduce(index.add, values, 0)
+    found: Index = 0
+    for value in values:
+        found = index.add(found, value)
+    return found

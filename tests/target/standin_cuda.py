@@ -57,7 +57,7 @@ class Live(NamedTuple):
 
 
 def compile_shared(sources: Sequence[Path], name: str, *flags: str) -> Path:
-    """A shared object or program of `sources`, kept in the machine's temporary folder by content."""
+    """A shared object or program of `sources`, kept by content in the temporary folder."""
     compiler = shutil.which("g++")
     assert compiler is not None, "no C++ compiler: apt-get install g++"
     seen = [*sources, *HERE.glob("*.h"), *(build.NATIVE / "cuda").glob("*"), *_expression()]
@@ -154,13 +154,13 @@ class Standin:
         figures = (major, minor, multiprocessors, int(cooperative), int(service), version)
         self._library.standin_devices(count, *figures, shared_optin)
 
-    def fail(self, call: int, result: int = 999) -> None:
-        """The `call`th call from now on fails with `result`."""
-        self._library.standin_fail(call, result)
+    def fail(self, call: int, result: int = 999, sticky: bool = False) -> None:
+        """The `call`th call from now on fails with `result`, and where `sticky` all later ones."""
+        self._library.standin_fail(call, result, int(sticky))
 
     def did_fail(self) -> bool:
         """Whether the call that was to fail has been made; none is to fail any more."""
-        return int(self._library.standin_fail(0, 0)) < 0
+        return int(self._library.standin_fail(0, 0, 0)) < 0
 
     def on_launch(self, act: Callable[[Ran], None] | None) -> None:
         def callback(
@@ -194,7 +194,7 @@ class Standin:
         self._library.standin_free(ctypes.c_void_p(text))
         return lines
 
-    # ---- what an application does with the driver itself ------------------------------------------
+    # ---- what an application does with the driver itself --------------------------------------
     def do(self, function: str, *arguments: Any) -> None:
         assert getattr(self._library, function)(*arguments) == 0, function
 
@@ -218,6 +218,17 @@ class Standin:
             yield made
         finally:
             self.do("cuCtxDestroy_v2", ctypes.c_void_p(made))
+
+    @contextmanager
+    def primary(self, device: int = 0) -> Iterator[int]:
+        """A device's primary context, current in this thread."""
+        made = self.make("cuDevicePrimaryCtxRetain", device)
+        self.do("cuCtxPushCurrent_v2", ctypes.c_void_p(made))
+        try:
+            yield made
+        finally:
+            self.make("cuCtxPopCurrent_v2")
+            self.do("cuDevicePrimaryCtxRelease_v2", device)
 
     def synchronize(self, stream: int = 0) -> None:
         self.do("cuStreamSynchronize", ctypes.c_void_p(stream))

@@ -30,9 +30,9 @@ STANDIN_API standin_devices(int count, int major, int minor, int multiprocessors
   return 0;
 }
 
-// The `n`th call from now on returns `result`; 0: none does. Returns how many were counted before,
-// negative where the call that was to fail has been made.
-STANDIN_API standin_fail(int n, int result) {
+// The `n`th call from now on returns `result`, and all later ones where `sticky`; 0: none does.
+// Returns how many were counted before, negative where the call that was to fail has been made.
+STANDIN_API standin_fail(int n, int result, int sticky) {
   std::lock_guard<std::recursive_mutex> lock(Get().mutex);
   State& state = Get();
   int before = static_cast<int>(state.counted) * (state.failed ? -1 : 1);
@@ -40,6 +40,7 @@ STANDIN_API standin_fail(int n, int result) {
   state.failed = false;
   state.fail_at = n;
   state.fail_with = result;
+  state.sticky = sticky != 0;
   return before;
 }
 

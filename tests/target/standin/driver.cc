@@ -30,7 +30,8 @@ void* NewHandle() { return reinterpret_cast<void*>(0x1000 + 16 * Get().next++); 
 Result Count(const char* name) {
   State& state = Get();
   state.calls.push_back(name);
-  if (++state.counted != state.fail_at) return kSuccess;
+  bool fails = ++state.counted == state.fail_at || (state.sticky && state.failed);
+  if (!fails) return kSuccess;
   state.failed = true;
   return state.fail_with;
 }

@@ -105,7 +105,7 @@ struct State {
   std::vector<std::string> errors, calls;
   int64_t counted = 0, fail_at = 0;  // fail_at 0: never
   Result fail_with = 0;
-  bool failed = false;
+  bool failed = false, sticky = false;
   KernelCallback callback = nullptr;
 };
 State& Get();
