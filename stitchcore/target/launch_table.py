@@ -1,7 +1,7 @@
 """The launch table: how a program of CUDA kernels is launched, as data that a C++ library reads.
 
 No host code is generated. The bytes are little-endian: a header with a checksum, 8-byte words, then
-names and cubins (docs/launch.md has the format). Sizes are expressions over the program's symbols.
+names and cubins: docs/contracts.md 12. Sizes are expressions over the program's symbols.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import shutil
 import struct
 import subprocess
@@ -70,7 +71,7 @@ def compile_shared(sources: Sequence[Path], name: str, *flags: str) -> Path:
         return target
     folder.mkdir(parents=True, exist_ok=True)
     command = [compiler, "-std=c++17", "-Wall", "-Wextra", "-g", "-O1", *flags]
-    made = target.with_suffix(f".{tempfile.gettempprefix()}{id(command)}")
+    made = target.with_suffix(f".{os.getpid()}")
     subprocess.run([*command, *map(str, sources), "-o", str(made), "-ldl"], check=True)
     made.rename(target)
     return target
@@ -86,7 +87,8 @@ def launch_sources() -> tuple[Path, ...]:
 
 
 def standin_library(*flags: str) -> Path:
-    shared = ("-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1")
+    # No soname: NVRTC in this process would find it under its name, and call what it lacks.
+    shared = ("-fPIC", "-shared", "-fvisibility=hidden")
     return compile_shared(SOURCES, "libcuda.so.1", *shared, *flags)
 
 

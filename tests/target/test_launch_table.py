@@ -275,7 +275,7 @@ def test_memory_that_is_used_at_once_never_overlaps(found: list[Lifetime], n: in
 
 
 def test_memory_is_used_again() -> None:
-    """A chain of equal temporaries needs two of them, whatever its length and if sizes are known."""
+    """A chain of equal temporaries needs two of them, of whatever length, sizes known or not."""
     for size in (1000, Variable("n") * 16):
         chain = [Lifetime(size, step, step + 1) for step in range(20)]
         _, arena = plan_arena(chain)

@@ -234,11 +234,13 @@ STANDIN_API cuModuleUnload(void* module) {
   auto found = Get().modules.find(module);
   if (found == Get().modules.end()) return Complain("unloaded no module"), kInvalidHandle;
   if (found->second.context != Current()) Complain("module unloaded in another context");
-  for (auto& [handle, stream] : Get().streams) {
-    if (stream->context == found->second.context && !stream->queue.empty()) {
-      Complain("module unloaded with work under way");
-    }
-  }
+  auto works = [&](const Stream& stream) {
+    return stream.context == found->second.context && !stream.queue.empty();
+  };
+  bool working = false;
+  for (auto& [handle, stream] : Get().streams) working |= works(*stream);
+  for (auto& [handle, stream] : Get().default_streams) working |= works(*stream);
+  if (working) Complain("module unloaded with work under way");
   for (auto at = Get().functions.begin(); at != Get().functions.end();) {
     at = at->second.module == module ? Get().functions.erase(at) : std::next(at);
   }

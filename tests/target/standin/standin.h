@@ -3,7 +3,7 @@
 // are callbacks. What a caller does wrong is a line in `errors`, besides the driver's result.
 //
 // Where the real driver's behaviour is not documented, the stricter one is chosen. It follows
-// cuda.h 12.9; docs/launch.md says what it cannot show.
+// cuda.h 12.9; docs/contracts.md 12 says what it cannot show.
 #ifndef STANDIN_H_
 #define STANDIN_H_
 

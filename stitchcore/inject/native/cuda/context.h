@@ -45,7 +45,7 @@ class PinnedPool {
 };
 
 // One barrier word for each stream: kernels of one stream follow one another, so they share it. A
-// grid barrier leaves its word ready for the next (docs/contracts.md 2), so it is zeroed once.
+// grid barrier leaves its word ready for the next (docs/contracts.md 12), so it is zeroed once.
 class BarrierWords {
  public:
   Error Find(const Driver& driver, Stream stream, Address* word);

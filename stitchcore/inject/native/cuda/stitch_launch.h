@@ -1,5 +1,5 @@
-/* The CUDA launch library: programs of kernels from a launch table (docs/launch.md), on a stream and
- * with memory of the caller's. Knows neither TensorFlow nor CuPy, and needs no CUDA to compile or to
+/* The CUDA launch library: programs of kernels from a launch table (docs/contracts.md 12), on a
+ * stream and with memory of the caller's. Knows neither TensorFlow nor CuPy, and needs no CUDA to compile or to
  * load: the driver is opened at run time.
  *
  * Every function that can fail returns a StitchReason and, where `error` is given, says more there.

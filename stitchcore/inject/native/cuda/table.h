@@ -1,4 +1,4 @@
-// The launch table of a program of CUDA kernels, read from untrusted bytes (docs/launch.md).
+// The launch table of a program of CUDA kernels, read from untrusted bytes (docs/contracts.md 12).
 #ifndef STITCH_CUDA_TABLE_H_
 #define STITCH_CUDA_TABLE_H_
 
