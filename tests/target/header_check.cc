@@ -27,16 +27,17 @@ constexpr bool Same(stitch::cuda::Result (*)(Ours...), CUresult (*)(Theirs...)) 
 
 #define STRING_OF(name) #name
 #define EXPORTED(name) STRING_OF(name)  // cuda.h's macros give a function its version
-#define CHECK(name, symbol, parameters)                                             \
-  static_assert(Same(static_cast<stitch::cuda::Result(*) parameters>(nullptr),      \
-                     static_cast<decltype(&cu##name)>(nullptr)),                    \
-                symbol);                                                            \
-  static_assert(__builtin_strcmp(EXPORTED(cu##name), symbol) == 0, "exported name");
+#define CHECK(name, symbol, parameters)                                     \
+  static_assert(Same(static_cast<decltype(Driver::name)>(nullptr),          \
+                     static_cast<decltype(&cu##name)>(nullptr)),            \
+                symbol);                                                    \
+  static_assert(__builtin_strcmp(EXPORTED(cu##name), symbol) == 0, symbol);
+
+using namespace stitch::cuda;
 
 STITCH_DRIVER_FUNCTIONS(CHECK)
 STITCH_DRIVER_OPTIONAL(CHECK)
 
-using namespace stitch::cuda;
 static_assert(kSuccess == CUDA_SUCCESS && kInvalidValue == CUDA_ERROR_INVALID_VALUE);
 static_assert(kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY && kNoDevice == CUDA_ERROR_NO_DEVICE);
 static_assert(kInvalidContext == CUDA_ERROR_INVALID_CONTEXT);
