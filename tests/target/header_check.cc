@@ -1,5 +1,5 @@
-// Compiles only where our declarations of the driver are cuda.h's: the same number of parameters, each
-// of the same size and as much a pointer, the same exported name and the same constants.
+// Compiles only where our declarations of the driver are cuda.h's: the same number of parameters,
+// each of the same size and as much a pointer, the same exported name and the same constants.
 #include <cuda.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-// Decodes launch tables: stdin holds frames of a length (8 bytes) and so many bytes. Prints for each
-// "ok KERNELS LAUNCHES", or why it is refused. Every expression of a table that is taken is evaluated
-// with all symbols 3, so that a sanitizer sees what a run would read.
+// Decodes launch tables: stdin holds frames of a length (8 bytes) and so many bytes. Prints for
+// each "ok KERNELS LAUNCHES", or why it is refused. Every expression of a table that is taken is
+// evaluated with all symbols 3, so that a sanitizer sees what a run would read.
 #include <stdint.h>
 
 #include <iostream>

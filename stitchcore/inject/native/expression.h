@@ -10,8 +10,9 @@
 
 namespace stitch {
 
-// A postfix integer program over the symbols; most are one constant. Codes: 0 push the value, 1 push
-// the symbol of that number, 2..9 apply + * // % min max - ceil-div to the two topmost entries.
+// A postfix integer program over the symbols; most are one constant. Codes: 0 push the value, 1
+// push the symbol of that number, 2..9 apply + * // % min max - ceil-div to the two topmost
+// entries.
 struct Program {
   bool is_constant = false;
   int64_t constant = 0;

@@ -1,6 +1,6 @@
-// A stand-in for libcuda.so.1: no GPU, every call checked. Device memory is host memory, streams are
-// queues that run when somebody waits for them (so that what is given back too early shows), kernels
-// are callbacks. What a caller does wrong is a line in `errors`, besides the driver's result.
+// A stand-in for libcuda.so.1: no GPU, every call checked. Device memory is host memory, streams
+// are queues that run when somebody waits for them (so that what is given back too early shows),
+// kernels are callbacks. What a caller does wrong is a line in `errors`, besides the result.
 //
 // Where the real driver's behaviour is not documented, the stricter one is chosen. It follows
 // cuda.h 12.9; docs/contracts.md 12 says what it cannot show.

@@ -1,6 +1,6 @@
 /* The CUDA launch library: programs of kernels from a launch table (docs/contracts.md 12), on a
- * stream and with memory of the caller's. Knows neither TensorFlow nor CuPy, and needs no CUDA to compile or to
- * load: the driver is opened at run time.
+ * stream and with memory of the caller's. Knows neither TensorFlow nor CuPy, and needs no CUDA to
+ * compile or to load: the driver is opened at run time.
  *
  * Every function that can fail returns a StitchReason and, where `error` is given, says more there.
  * No exception leaves the library. Functions may be called from any thread at any time, but for the
