@@ -347,17 +347,18 @@ def test_a_captured_run_needs_nothing_of_its_stream(standin: Standin, cuda: Cuda
         run(setting, stream=stream)
         graph = standin.end_capture(stream)
         assert words == []
-        run(setting, stream=stream)
+        later = replace(setting, output=setting.input)
+        run(later, stream=stream)
         for _ in range(3):
             standin.launch_graph(graph, stream)
-        run(setting, stream=stream)
+        run(later, stream=stream)
         standin.synchronize(stream)
         barrier = setting.arena.address + setting.program.region(3, [ROWS])[0]
         standin.end_graph(graph)
-        output = setting.output.address
+        output, other = setting.output.address, setting.input.address
         standin.do("cuStreamDestroy_v2", ctypes.c_void_p(stream))
     assert words[1:4] == [barrier] * 3 and words[0] == words[4] != barrier
-    assert values[1::2] == [output] * 5
+    assert values[1::2] == [other, output, output, output, other]
     assert values[0::2] == [0, 0, 0, 0, 0x80000000]
 
 
