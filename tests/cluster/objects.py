@@ -23,8 +23,8 @@ RESTRICTED: dict[str, Any] = {
 def wait_for(
     condition: Callable[[], Found | Literal[False] | None], seconds: float, what: str
 ) -> Found:
-    """The first true value of `condition`, asked now and then; `seconds` are those of a machine with
-    nothing else to do, and where others work beside they are more."""
+    """The first true value of `condition`, asked now and then; `seconds` are those of a machine
+    that does nothing else, and where others work beside they are more."""
     began, pause = time.monotonic(), 0.05
     while True:
         if found := condition():
