@@ -92,7 +92,8 @@ def print_kernel(kernel: Kernel) -> str:
 
 
 def _section(section: Section) -> list[str]:
-    head = f"    section {section.variable} < {index_text(section.tasks)} {{"
+    each = "warp " * (section.scope is Scope.WARP)
+    head = f"    section {each}{section.variable} < {index_text(section.tasks)} {{"
     return [head, *_body(section.body, 3), "    }"]
 
 

@@ -56,6 +56,14 @@ Pending = dict[Buffer, set[tuple[bool, LaneMap]]]
 """Accesses since the last barrier: (writes, lane map) by LOCAL buffer."""
 
 
+@dataclass(frozen=True)
+class _Task:
+    """Of a section: variables of its serial loops, and whose lanes run a task."""
+
+    serial: frozenset[str]
+    scope: Scope
+
+
 def insert(section: Section) -> Section:
     """`section` with the barriers its LOCAL buffers need."""
     serial = frozenset(
@@ -63,24 +71,24 @@ def insert(section: Section) -> Section:
         for loop in statements(section.body)
         if isinstance(loop, Loop) and loop.kind is LoopKind.SERIAL
     )
-    body, _ = _body(section.body, {}, serial)
+    body, _ = _body(section.body, {}, _Task(serial, section.scope))
     return replace(section, body=body)
 
 
 def _body(
-    body: Sequence[Statement], pending: Pending, serial: frozenset[str]
+    body: Sequence[Statement], pending: Pending, task: _Task
 ) -> tuple[tuple[Statement, ...], Pending]:
     made: list[Statement] = []
     for statement in body:
         if isinstance(statement, Loop) and statement.kind is LoopKind.SERIAL:
-            inner, pending = _serial(statement, pending, serial)
+            inner, pending = _serial(statement, pending, task)
             made.append(replace(statement, body=inner))
             continue
         if isinstance(statement, Barrier):
             pending = {}
-        accesses = _accesses(statement, serial)
+        accesses = _accesses(statement, task.serial)
         if _conflict(pending, accesses):
-            made.append(Barrier(Scope.GROUP))
+            made.append(Barrier(task.scope))
             pending = {}
         if isinstance(statement, Combine) and statement.scope is Scope.GROUP:
             pending = {}
@@ -90,29 +98,25 @@ def _body(
     return tuple(made), pending
 
 
-def _serial(
-    loop: Loop, pending: Pending, serial: frozenset[str]
-) -> tuple[tuple[Statement, ...], Pending]:
+def _serial(loop: Loop, pending: Pending, task: _Task) -> tuple[tuple[Statement, ...], Pending]:
     """A serial loop's body runs after what precedes it and after itself. Barriers that only the
     second of these needs may do the work of earlier ones, which are then taken out."""
-    first, after = _body(loop.body, _copy(pending), serial)
-    again, last = _body(first, _merged(_copy(pending), after), serial)
+    first, after = _body(loop.body, _copy(pending), task)
+    again, last = _body(first, _merged(_copy(pending), after), task)
     if again == first:
         return again, last
     for count in reversed(range(_barriers(again))):
         fewer = _without(again, count)
-        left = _repeated(fewer, pending, serial)
+        left = _repeated(fewer, pending, task)
         if left is not None:
             again, last = fewer, left
     return again, last
 
 
-def _repeated(
-    body: tuple[Statement, ...], pending: Pending, serial: frozenset[str]
-) -> Pending | None:
+def _repeated(body: tuple[Statement, ...], pending: Pending, task: _Task) -> Pending | None:
     """What is pending after a serial loop over `body`; None where it lacks a barrier."""
-    first, after = _body(body, _copy(pending), serial)
-    again, last = _body(first, _merged(_copy(pending), after), serial)
+    first, after = _body(body, _copy(pending), task)
+    again, last = _body(first, _merged(_copy(pending), after), task)
     return last if again == body else None
 
 

@@ -13,7 +13,16 @@ from stitchcore.kernel.index import Index
 from stitchcore.kernel.nodes import Kernel, Phase
 from stitchcore.plan.pattern import Pattern
 from stitchcore.schedule import axes as axis_analysis
-from stitchcore.schedule import barrier, caching, dominant, forwards, mapping, scheme, storage
+from stitchcore.schedule import (
+    barrier,
+    caching,
+    dominant,
+    forwards,
+    limits,
+    mapping,
+    scheme,
+    storage,
+)
 from stitchcore.schedule.body import CONSTANT_LIMIT, Names
 from stitchcore.schedule.lower import lower_section
 from stitchcore.schedule.scheme import SinkKind
@@ -30,7 +39,7 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
     if refusal is not None:
         raise Refused(name, refusal.reason, refusal.detail)
     axes = axis_analysis.analyse(pattern)
-    dominants = dominant.find(pattern, axes)
+    dominants = dominant.find(pattern, axes, limits.of(device))
     plan = scheme.assign(pattern, axes, dominants)
     names = Names(frozenset(module.symbols))
     errors = _errors(pattern)
