@@ -1,16 +1,17 @@
-"""Kernels as CUDA C++, plainly mapped: a task is a block's, a lane loop is dealt to its threads.
+"""Kernels as CUDA C++: a task is a block's or a warp's, a lane loop is dealt to its threads.
 
 One `__global__` per kernel, phases separated by a grid barrier (AStitch's global scheme), so a
-kernel of several phases needs a cooperative launch of at most one wave:
+kernel of several phases needs a cooperative launch of at most one wave. Its one parameter is passed
+by value: 8-byte words in constant memory,
 
-    extern "C" __global__ void NAME(void *const *buffers, const int64_t *symbols, char *scratch,
-                                    unsigned *arrived, long long *failed)
+    extern "C" __global__ void NAME(const __grid_constant__ st_words<N> w)
 
-`buffers` and `symbols` as on the CPU (docs/contracts.md 2), in device memory. `arrived` points to a
-zero before each launch. `failed[2e]` and `failed[2e + 1]`, before it the largest and the smallest
-int64, become the range of what check e reports; it failed where the first is at most the second.
-Blocks have THREADS threads and `shared_bytes(kernel)` bytes of dynamic shared memory; tasks are
-dealt to blocks by grid stride.
+addresses of inputs and outputs, symbols, and the addresses of scratch, of the barrier's word and of
+failed checks (docs/contracts.md 2). Where there are more than MOST_WORDS the parameter is their
+address. The barrier's word is zero before its first launch and may be used by launch after launch.
+`failed[2e]` and `failed[2e + 1]`, before it the largest and the smallest int64, become the range of
+what check e reports; it failed where the first is at most the second. Blocks have THREADS threads
+and `shared_bytes(kernel)` bytes of dynamic shared memory; tasks are dealt by grid stride.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from stitchcore.emit.render import (
     provenance_comment,
     register_type,
     size_of,
-    working,
 )
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel.nodes import (
@@ -38,7 +38,9 @@ from stitchcore.kernel.nodes import (
     Combine,
     Kernel,
     Loop,
+    Role,
     Scalar,
+    Scope,
     Section,
     Store,
 )
@@ -47,6 +49,10 @@ from stitchcore.kernel.walk import statements
 THREADS = 256
 """Threads of a block; a multiple of 32, at most 1024."""
 
+MOST_WORDS = 512
+"""What a parameter has room for: 4096 bytes."""
+
+_WARPS = THREADS // 32
 _ALIGNMENT = 16
 
 
@@ -55,29 +61,41 @@ def render(kernels: Sequence[Kernel]) -> str:
     renderer = _Cuda()
     for kernel in kernels:
         renderer.kernel(kernel)
-    pairs = sorted(
-        {
-            (statement.reducer, statement.scalar.dtype)
-            for kernel in kernels
-            for phase in kernel.phases
-            for section in phase.sections
-            for statement in statements(section.body)
-            if isinstance(statement, Combine)
-        }
-    )
-    head = ['#include "stitch_cuda.h"', ""]
-    for reducer, dtype in pairs:
-        head += _combine(reducer, dtype)
+    found = {
+        (statement.reducer, statement.scalar.dtype)
+        for kernel in kernels
+        for phase in kernel.phases
+        for section in phase.sections
+        for statement in statements(section.body)
+        if isinstance(statement, Combine)
+    }
+    head = ['#include "stitch_cuda.h"', "", *(_reducer(*pair) for pair in sorted(found))]
     return "\n".join(head + renderer.lines) + "\n"
+
+
+def words(kernel: Kernel) -> int:
+    """How many words the kernel is given."""
+    outside = len(kernel.with_role(Role.INPUT)) + len(kernel.with_role(Role.OUTPUT))
+    return outside + len(kernel.symbols) + len(_ADDRESSES)
+
+
+_POINTERS = {"scratch": "char", "arrived": "unsigned", "failed": "long long"}
+_ADDRESSES = tuple(_POINTERS)
 
 
 def shared_bytes(kernel: Kernel) -> int:
     """Dynamic shared memory that a block of `kernel` needs: its largest section's."""
-    totals = [0]
-    for phase in kernel.phases:
-        for section in phase.sections:
-            totals.append(sum(_bytes(buffer) for buffer in _locals(section)))
-    return max(totals)
+    sections = (section for phase in kernel.phases for section in phase.sections)
+    return max((_section_bytes(one) * _groups(one) for one in sections), default=0)
+
+
+def _groups(section: Section) -> int:
+    """Tasks that a block runs side by side."""
+    return _WARPS if section.scope is Scope.WARP else 1
+
+
+def _section_bytes(section: Section) -> int:
+    return sum(map(_bytes, _locals(section)))
 
 
 def _locals(section: Section) -> list[Buffer]:
@@ -90,34 +108,15 @@ def _bytes(buffer: Buffer) -> int:
     return -(-count * DTYPES[buffer.dtype].bytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def _combine_name(reducer: str, dtype: str) -> str:
-    return f"st_combine_{reducer.replace('-', '_')}_{dtype}"
+def _reducer_name(reducer: str, dtype: str) -> str:
+    return f"st_{reducer.replace('-', '_')}_of_{dtype}"
 
 
-def _combine(reducer: str, dtype: str) -> list[str]:
-    """A block's reduction: shuffles in each warp, then the warps' parts in order."""
-    renderer, kind = _Cuda(), register_type(dtype)
-    value, other = Scalar("value", dtype), Scalar("other", dtype)
-    update = f"value = {renderer.apply(Apply(reducer, (value, other), dtype))};"
-    return [
-        f"ST_INLINE {kind} {_combine_name(reducer, dtype)}({kind} value) {{",
-        f"  __shared__ {kind} part[32];",
-        "  for (int mask = 16; mask > 0; mask >>= 1) {",
-        f"    const {kind} other = st_shuffle_{working(dtype)}(value, mask);",
-        f"    {update}",
-        "  }",
-        "  __syncthreads();",
-        "  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;",
-        "  __syncthreads();",
-        "  value = part[0];",
-        "  for (int warp = 1; warp < (int)blockDim.x / 32; warp++) {",
-        f"    const {kind} other = part[warp];",
-        f"    {update}",
-        "  }",
-        "  return value;",
-        "}",
-        "",
-    ]
+def _reducer(reducer: str, dtype: str) -> str:
+    """What st_combine_* take to join two lanes' parts."""
+    kind, pair = register_type(dtype), (Scalar("value", dtype), Scalar("other", dtype))
+    joined = _Cuda().apply(Apply(reducer, pair, dtype))
+    return f"ST_REDUCER({_reducer_name(reducer, dtype)}, {kind}, {joined})"
 
 
 class _Cuda(Renderer):
@@ -126,6 +125,7 @@ class _Cuda(Renderer):
     def __init__(self) -> None:
         super().__init__()
         self.shared_offset = 0
+        self.scope = Scope.GROUP
 
     # ---- functions -----------------------------------------------------------------------------
     def kernel(self, kernel: Kernel) -> None:
@@ -144,27 +144,44 @@ class _Cuda(Renderer):
         arguments += [f"long {symbol}" for symbol in kernel.symbols]
         arguments += ["char *shared", "long long *failed", "long first_task", "long tasks"]
         self.open(f"ST_INLINE void {name}({', '.join(arguments)})")
-        self.shared_offset = 0
-        variable = section.variable
-        head = f"for (long {variable} = first_task; {variable} < tasks; {variable} += gridDim.x)"
+        self.shared_offset, self.scope = 0, section.scope
+        if section.scope is Scope.WARP and _locals(section):
+            self.emit(f"shared += threadIdx.x / 32 * {_section_bytes(section)};")
+        self.emit(f"const unsigned lane = threadIdx.x{self.within};")
         self.ranges = {}
         self.bound(section.variable, 0, section.tasks)
-        self.open(head)
+        step = "gridDim.x" if section.scope is Scope.GROUP else f"gridDim.x * {_WARPS}"
+        self.open(self.loop_head(section.variable, "first_task", "tasks", step))
         self.body(section.body)
         if _locals(section):
-            self.emit("__syncthreads();")  # the next task writes the same shared memory
+            self.meet()  # the next task writes the same shared memory
         self.close()
         self.close()
 
+    @property
+    def within(self) -> str:
+        return " % 32" if self.scope is Scope.WARP else ""
+
+    def meet(self) -> None:
+        """All lanes of a task have come here, and see what each has left in shared memory."""
+        self.emit("__syncwarp();" if self.scope is Scope.WARP else "__syncthreads();")
+
     def entry(self, kernel: Kernel) -> None:
-        self.open(
-            f'extern "C" __global__ void __launch_bounds__({THREADS}) {kernel.name}('
-            "void *const *buffers, const int64_t *symbols, char *scratch, unsigned *arrived,"
-            " long long *failed)"
-        )
+        count = words(kernel)
+        given = f"const __grid_constant__ st_words<{count}> w"
+        if count > MOST_WORDS:
+            given = "const uint64_t *const words"
+        head = f'extern "C" __global__ void __launch_bounds__({THREADS}) {kernel.name}({given})'
+        self.open(head)
+        if count <= MOST_WORDS:
+            self.emit("const uint64_t *const words = w.at;")
         self.emit("extern __shared__ __align__(16) char shared[];")
-        for position, symbol in enumerate(kernel.symbols):
-            self.emit(f"const long {symbol} = symbols[{position}];")
+        first = count - len(_ADDRESSES) - len(kernel.symbols)
+        self.emit("void *const *const buffers = (void *const *)words;")
+        for position, symbol in enumerate(kernel.symbols, first):
+            self.emit(f"const long {symbol} = (long)words[{position}];")
+        for position, name in enumerate(_ADDRESSES, count - len(_ADDRESSES)):
+            self.emit(f"{_POINTERS[name]} *const {name} = ({_POINTERS[name]} *)words[{position}];")
         for p, phase in enumerate(kernel.phases):
             if p > 0:
                 self.emit("st_grid_barrier(arrived);")
@@ -179,18 +196,24 @@ class _Cuda(Renderer):
         """Blocks take over where the section before left off, so that small sections spread."""
         used, _ = outside_buffers(kernel, section)
         arguments = [argument(kernel, buffer) for buffer in used] + list(kernel.symbols)
+        groups, begin, blocks = _groups(section), "block", "tasks"
+        if groups > 1:
+            begin, blocks = (
+                f"block * {groups} + threadIdx.x / 32",
+                f"(tasks + {groups - 1}) / {groups}",
+            )
         self.open("")
         self.emit(f"const long tasks = {index_text(section.tasks)};")
-        self.emit("const long begin = (blockIdx.x + gridDim.x - first % gridDim.x) % gridDim.x;")
-        self.emit(f"{name}({', '.join([*arguments, 'shared', 'failed', 'begin', 'tasks'])});")
-        self.emit("first += tasks;")
+        self.emit("const long block = (blockIdx.x + gridDim.x - first % gridDim.x) % gridDim.x;")
+        self.emit(f"{name}({', '.join([*arguments, 'shared', 'failed', begin, 'tasks'])});")
+        self.emit(f"first += {blocks};")
         self.close()
 
     # ---- statements ----------------------------------------------------------------------------
     def lane_loop(self, loop: Loop) -> None:
         begin, end = index_text(loop.begin, 1), index_text(loop.end)
-        variable = loop.variable
-        self.open(self.loop_head(variable, f"{begin} + threadIdx.x", end, "blockDim.x"))
+        variable, step = loop.variable, "32" if self.scope is Scope.WARP else str(THREADS)
+        self.open(self.loop_head(variable, f"{begin} + lane", end, step))
         self.bound(variable, loop.begin, loop.end)
         self.in_lanes = True
         self.body(loop.body)
@@ -201,17 +224,17 @@ class _Cuda(Renderer):
         if self.in_lanes:
             super().store(statement)
             return
-        self.open("if (threadIdx.x == 0)")
+        self.open("if (lane == 0)")
         super().store(statement)
         self.close()
 
     def combine(self, statement: Combine) -> None:
-        name = self.scalar(statement.scalar)
-        function = _combine_name(statement.reducer, statement.scalar.dtype)
-        self.emit(f"{name} = {function}({name});")
+        scalar = statement.scalar
+        name, reducer = self.scalar(scalar), _reducer_name(statement.reducer, scalar.dtype)
+        self.emit(f"{name} = st_combine_{statement.scope.value}({name}, {reducer}());")
 
     def barrier(self, statement: Barrier) -> None:
-        self.emit("__syncthreads();")
+        self.meet()
 
     def allocate(self, buffer: Buffer) -> None:
         kind = MEMORY_TYPES[buffer.dtype]
