@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stitchcore.device.records import Device
@@ -10,7 +11,7 @@ from stitchcore.kernel.nodes import Buffer
 from stitchcore.schedule import limits, mapping
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.body import Names, Residence
-from stitchcore.schedule.dominant import Dominants
+from stitchcore.schedule.dominant import Dominants, Home, HomeKind, Scheme
 from stitchcore.schedule.limits import Limits
 from stitchcore.schedule.mapping import Geometry
 from stitchcore.schedule.scheme import KernelScheme, SectionScheme, SinkKind, domain_of
@@ -43,10 +44,17 @@ class Surroundings:
         if section.loops is not None:
             return mapping.over_partition(extents, section.loops, self.limits)
         if section.rows is not None:
-            inner = 1
-            for sink in section.sinks:
-                domain = domain_of(sink, self.axes) - set(section.rows)
-                inner = max(inner, mapping.size_of(extents[a] for a in domain))
+            domains = [domain_of(sink, self.axes) for sink in section.sinks]
+            domains += [frozenset(self.axes.domain(value)) for value in self._reduced(section.rows)]
+            rows = frozenset(section.rows)
+            inner = max(mapping.size_of(extents[a] for a in one - rows) for one in domains)
             accumulates = any(sink.kind is SinkKind.PARTIAL for sink in section.sinks)
             return mapping.over_rows(extents, section.rows, inner, accumulates, self.limits)
         return mapping.over_elements(extents, section.order, section.combines, self.limits)
+
+    def _reduced(self, rows: tuple[Axis, ...]) -> Iterator[Instruction]:
+        """Regional reductions that are tied to these rows."""
+        home = Home(HomeKind.ROWS, frozenset(rows))
+        for value, scheme in self.dominants.schemes.items():
+            if scheme is Scheme.REGIONAL and self.dominants.states[value].home == home:
+                yield value

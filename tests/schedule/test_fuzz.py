@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from stitchcore.device.records import DEVICES
 from stitchcore.hlo.module import Module
 from stitchcore.schedule import dominant, limits
 from tests.schedule.agree import check
@@ -49,6 +51,20 @@ def test_random_modules_agree_when_tasks_are_tiny(
         patch.setattr(dominant, "CROSSING", 4)
         pattern = whole(module)
         check(pattern, module, draw_inputs(pattern, 0))
+
+
+@SETTINGS
+@given(modules(), st.sampled_from([0, 8, 64]))
+def test_random_modules_agree_when_scheduled_for_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, module: Module, warp_elements: int
+) -> None:
+    """With its own limits, where warps have rows of their own, and with toy ones."""
+    pattern, device = whole(module), DEVICES["sm_80"]
+    check(pattern, module, draw_inputs(pattern, 0), device=device)
+    toy = replace(TOY, stage_depth=0, warp_elements=warp_elements)
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "of", lambda device: toy)
+        check(pattern, module, draw_inputs(pattern, 0), device=device)
 
 
 @pytest.mark.slow
