@@ -43,19 +43,19 @@ EMULATED_VECTORS(ulonglong, unsigned long long, 16, 16)
 EMULATED_VECTORS(double, double, 16, 16)
 struct dim3 { unsigned x = 1, y = 1, z = 1; };
 
-/* ---- the runtime: `const` where a fiber always gets the same answer --------------------------------------------- */
+/* ---- the runtime: `const` where a fiber always gets the same answer; libc has a __nanosleep of its own ----------- */
 extern "C" {
 uint3 emulated_thread_index() __attribute__((const));
 uint3 emulated_block_index() __attribute__((const));
 uint3 emulated_block_size() __attribute__((const));
 uint3 emulated_grid_size() __attribute__((const));
-void __syncthreads();
-void __syncwarp(unsigned mask = 0xffffffffu);
-void __threadfence();
-void __threadfence_block();
-void __nanosleep(unsigned nanoseconds);
-void __trap();
-unsigned __ballot_sync(unsigned mask, int holds);
+void __syncthreads() __asm__("emulated_syncthreads");
+void __syncwarp(unsigned mask = 0xffffffffu) __asm__("emulated_syncwarp");
+void __threadfence() __asm__("emulated_threadfence");
+void __threadfence_block() __asm__("emulated_threadfence_block");
+void __nanosleep(unsigned nanoseconds) __asm__("emulated_nanosleep");
+void __trap() __asm__("emulated_trap");
+unsigned __ballot_sync(unsigned mask, int holds) __asm__("emulated_ballot");
 unsigned long long emulated_shuffle(unsigned mask, unsigned long long bits, int source);
 void emulated_atomic(const volatile void *address, unsigned long bytes, void *place);
 void emulated_atomic_done(bool changed);

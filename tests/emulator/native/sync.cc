@@ -243,7 +243,7 @@ using emulated::machine;
 
 extern "C" {
 
-void __syncthreads() {
+void emulated_syncthreads() {
   emulated::Thread& thread = *machine.current;
   emulated::Block& block = *thread.block;
   thread.place = __builtin_return_address(0);
@@ -261,11 +261,11 @@ void __syncthreads() {
   emulated::Leave();
 }
 
-void __syncwarp(unsigned mask) {
+void emulated_syncwarp(unsigned mask) {
   emulated::AtWarp(emulated::WarpOperation::kSync, mask, __builtin_return_address(0));
 }
 
-unsigned __ballot_sync(unsigned mask, int holds) {
+unsigned emulated_ballot(unsigned mask, int holds) {
   machine.current->value = holds != 0;
   emulated::AtWarp(emulated::WarpOperation::kBallot, mask, __builtin_return_address(0));
   return static_cast<unsigned>(machine.current->value);
@@ -278,11 +278,11 @@ uint64_t emulated_shuffle(unsigned mask, uint64_t bits, int source) {
   return machine.current->value;
 }
 
-void __threadfence() { emulated::Fence(true); }
-void __threadfence_block() { emulated::Fence(false); }
-void __nanosleep(unsigned) { emulated::Sleep(); }
+void emulated_threadfence() { emulated::Fence(true); }
+void emulated_threadfence_block() { emulated::Fence(false); }
+void emulated_nanosleep(unsigned) { emulated::Sleep(); }
 
-void __trap() {
+void emulated_trap() {
   emulated::Fatal(emulated::Found(emulated::Kind::kTrap, __builtin_return_address(0)));
 }
 
