@@ -151,8 +151,6 @@ class _Cuda(Renderer):
         self.bound(section.variable, 0, section.tasks)
         self.open(head)
         self.body(section.body)
-        if _locals(section):
-            self.emit("__syncthreads();")  # the next task writes the same shared memory
         self.close()
         self.close()
 
@@ -170,7 +168,11 @@ class _Cuda(Renderer):
                 self.emit("st_grid_barrier(arrived);")
             self.open("")
             self.emit("long first = 0;")
+            shared = False
             for s, section in enumerate(phase.sections):
+                if shared and _locals(section):
+                    self.emit("__syncthreads();")  # the section before used the same shared memory
+                shared |= bool(_locals(section))
                 self.call(kernel, section, f"{kernel.name}_{p}_{s}")
             self.close()
         self.close()

@@ -4,8 +4,9 @@ Two lane loops over the same range deal iterations to lanes alike, so a buffer o
 one dimension by their own variable needs nothing between them, whatever its other dimensions are:
 an element that both touch is one lane's. Else (read after write, write after read) a barrier stands
 before the later loop; inside a serial loop the last iteration's accesses come before the first's,
-so a loop that ends with pending accesses of other lanes begins with a barrier. On a machine with
-one lane barriers render to nothing.
+so a loop that ends with pending accesses of other lanes begins with a barrier. Tasks of a section
+are such a loop: a group runs one after another, in the same LOCAL memory. On a machine with one lane
+barriers render to nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +64,11 @@ def insert(section: Section) -> Section:
         for loop in statements(section.body)
         if isinstance(loop, Loop) and loop.kind is LoopKind.SERIAL
     )
-    body, _ = _body(section.body, {}, serial)
+    if section.tasks == 1:
+        body, _ = _body(section.body, {}, serial)
+    else:
+        tasks = Loop(section.variable, 0, section.tasks, LoopKind.SERIAL, section.body)
+        body, _ = _serial(tasks, {}, serial)
     return replace(section, body=body)
 
 
@@ -96,24 +101,41 @@ def _serial(
     """A serial loop's body runs after what precedes it and after itself. Barriers that only the
     second of these needs may do the work of earlier ones, which are then taken out."""
     first, after = _body(loop.body, _copy(pending), serial)
-    again, last = _body(first, _merged(_copy(pending), after), serial)
+    earlier = _of_earlier(after, loop.variable)
+    again, last = _body(first, _merged(_copy(pending), earlier), serial)
     if again == first:
         return again, last
     for count in reversed(range(_barriers(again))):
-        fewer = _without(again, count)
+        fewer = replace(loop, body=_without(again, count))
         left = _repeated(fewer, pending, serial)
         if left is not None:
-            again, last = fewer, left
+            again, last = fewer.body, left
     return again, last
 
 
-def _repeated(
-    body: tuple[Statement, ...], pending: Pending, serial: frozenset[str]
-) -> Pending | None:
-    """What is pending after a serial loop over `body`; None where it lacks a barrier."""
-    first, after = _body(body, _copy(pending), serial)
-    again, last = _body(first, _merged(_copy(pending), after), serial)
-    return last if again == body else None
+def _repeated(loop: Loop, pending: Pending, serial: frozenset[str]) -> Pending | None:
+    """What is pending after a serial loop; None where its body lacks a barrier."""
+    first, after = _body(loop.body, _copy(pending), serial)
+    earlier = _of_earlier(after, loop.variable)
+    again, last = _body(first, _merged(_copy(pending), earlier), serial)
+    return last if again == loop.body else None
+
+
+def _of_earlier(pending: Pending, variable: str) -> Pending:
+    """What an iteration leaves pending, as a later one sees it: its `variable` had another value."""
+    names = {variable: Variable(f"earlier {variable}")}
+    return {
+        buffer: {(writes, _lanes_renamed(lanes, names)) for writes, lanes in found}
+        for buffer, found in pending.items()
+    }
+
+
+def _lanes_renamed(lanes: LaneMap, names: Mapping[str, Index]) -> LaneMap:
+    indices = tuple(None if i is None else _renamed(i, names) for i in lanes.indices)
+    if lanes.lanes is None:
+        return LaneMap(None, indices)
+    begin, end = (_renamed(i, names) for i in lanes.lanes)
+    return LaneMap((begin, end), indices)
 
 
 def _barriers(body: Sequence[Statement]) -> int:
