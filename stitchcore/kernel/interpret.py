@@ -83,7 +83,8 @@ class _Lanes:
 @dataclass
 class _Group:
     """Lanes that run tasks of a section one after another, in the same LOCAL memory, with no
-    barrier between tasks but those of the section's body. `task` is the first that may be theirs."""
+    barrier between tasks but those of the section's body. `task` is the first that may be theirs.
+    """
 
     task: int
     epoch: int = 0

@@ -1,9 +1,10 @@
 """Memory of the loop IR interpreter: buffers that remember who touched each element last.
 
 An access is by a task (to LOCAL memory by a group, which runs tasks one after another), between two
-barriers (an epoch), by one lane or by all of them, and, inside a lane loop, by one iteration. Two accesses to one element of which one writes are a race when they
-are in one phase and by different tasks, or in one epoch and by different lanes, or in one lane loop
-and by different iterations (which a CPU runs as one vector).
+barriers (an epoch), by one lane or by all of them, and, inside a lane loop, by one iteration. Two
+accesses to one element of which one writes are a race when they are in one phase and by different
+tasks, or in one epoch and by different lanes, or in one lane loop and by different iterations
+(which a CPU runs as one vector).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the emulator finds wrong with a kernel, as data: kind, places in the source, threads, buffer."""
+"""What the emulator finds wrong with a kernel, as data: kind, lines of source, threads, buffer."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Finding:
-    """`places` are one or two, of the threads in order; each begins with the line itself and goes on
-    with the calls that were inlined around it. `threads` are (block, thread of it).
+    """`places` are one or two, of the threads in order; each begins with the line itself and goes
+    on with the calls that were inlined around it. `threads` are (block, thread of it).
 
-    `buffer` is a buffer's name, "shared" (dynamic), "static shared" or "" where it is none; `offset`
-    and `bytes` say which of its bytes. `count` threads wait in a DEADLOCK at that place.
+    `buffer` is a buffer's name, "shared" (dynamic), "static shared" or "" where it is none;
+    `offset` and `bytes` say which of its bytes. `count` threads wait in a DEADLOCK at that place.
     """
 
     kind: Kind
@@ -111,9 +111,7 @@ def _same_line(finding: Finding) -> bool:
     return diverged and len(set(finding.places)) == 1
 
 
-def _finding(
-    raw: Raw, lines: Mapping[int, tuple[Place, ...]], names: Sequence[str]
-) -> Finding:
+def _finding(raw: Raw, lines: Mapping[int, tuple[Place, ...]], names: Sequence[str]) -> Finding:
     buffer = {SHARED: "shared", STATIC_SHARED: "static shared", -1: ""}.get(raw.memory)
     return Finding(
         Kind(raw.kind),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Buffer as KernelBuffer
 from stitchcore.kernel.nodes import Kernel, Role
 from tests.emulator.findings import Finding
-from tests.emulator.launch import Array, Buffer, Grid, Memory, Schedule, launch
+from tests.emulator.launch import FORWARD, Array, Buffer, Grid, Memory, Schedule, launch
 from tests.emulator.program import Program, compile_text
 
 BLOCKS, THREADS = 3, 64
@@ -50,7 +49,7 @@ def run(
     program: Program,
     inputs: Sequence[Array],
     bindings: Mapping[str, int] | None = None,
-    schedule: Schedule = Schedule(),
+    schedule: Schedule = FORWARD,
     *,
     blocks: int = BLOCKS,
     threads: int = THREADS,
@@ -73,7 +72,7 @@ def run(
     return Outcome(tuple(memory.array(place) for place in outputs), found)
 
 
-# ---- the kernels' ABI: docs/contracts.md and the head of emit/cuda.py -------------------------------
+# ---- the kernels' ABI: docs/contracts.md and the head of emit/cuda.py ----------------------------
 def _memory(
     kernel: Kernel, given: list[Buffer], bound: Mapping[str, int], shared: Mapping[int, int]
 ) -> tuple[Memory, list[int]]:
@@ -111,7 +110,7 @@ def _parameters(memory: Memory) -> list[bytes]:
     return [struct.pack("Q", address) for address in memory.addresses[-5:]]
 
 
-# ---- buffers ---------------------------------------------------------------------------------------
+# ---- buffers -------------------------------------------------------------------------------------
 def _given(
     kernel: Kernel, inputs: Sequence[Array], bound: Mapping[str, int], written: frozenset[int]
 ) -> list[Buffer]:

@@ -51,6 +51,9 @@ class Schedule:
     preempt: bool = False
 
 
+FORWARD = Schedule()
+
+
 @dataclass(frozen=True)
 class Grid:
     """`cooperative` blocks are all resident and may wait for each other; others run one by one."""
@@ -136,7 +139,7 @@ def launch(
     grid: Grid,
     memory: Memory,
     arguments: Sequence[bytes],
-    schedule: Schedule = Schedule(),
+    schedule: Schedule = FORWARD,
 ) -> tuple[Finding, ...]:
     """Run kernel `name`; `arguments` are the bytes of its parameters. `memory` then holds the
     outcome, unless a finding ended the launch."""

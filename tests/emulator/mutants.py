@@ -25,13 +25,13 @@ REPLACED = (
     (r"(__shfl_xor_sync\()0xffffffffu", r"\g<1>0xfffdffffu"),
     (r"(__shfl_xor_sync\()0xffffffffu", r"\g<1>0x7fffffffu"),
 )
-"""A plain update for an atomic one, a plain read for a volatile one, a store by all lanes for one by
-lane 0, and a lane that is missing from a shuffle's mask."""
+"""A plain update for an atomic one, a plain read for a volatile one, a store by all lanes for one
+by lane 0, and a lane that is missing from a shuffle's mask."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """`helper`: the change is outside the kernel's own text, so this kernel may not depend on it."""
+    """`helper`: the change is outside the kernel's own text: this kernel may not depend on it."""
 
     what: str
     text: str
