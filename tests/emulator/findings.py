@@ -30,8 +30,10 @@ class Kind(Enum):
     TRAP = 12
 
 
-ACCESSES = ("read", "write", "volatile read", "atomic")
+ACCESSES = ("read", "write", "volatile read", "atomic", "volatile write")
 SHARED, STATIC_SHARED = -2, -3
+EMULATED = "emulated_cuda.h"
+"""Its functions stand for instructions: what calls them is the line that is meant."""
 
 
 class Raw(ctypes.Structure):
@@ -102,20 +104,24 @@ def read(raw: Sequence[Raw], library: Path, names: Sequence[str]) -> tuple[Findi
     """
     addresses = {int(place) for one in raw for place in one.places if place}
     lines = _lines(library, addresses)
-    found = (_finding(one, lines, names) for one in raw)
-    return tuple(dict.fromkeys(one for one in found if not _same_line(one)))
+    found = (_finding(one, lines, names) for one in raw if not _same_line(one, lines))
+    return tuple(dict.fromkeys(found))
 
 
-def _same_line(finding: Finding) -> bool:
-    diverged = finding.kind in (Kind.DIVERGENT_BARRIER, Kind.DIVERGENT_WARP)
-    return diverged and len(set(finding.places)) == 1
+def _same_line(raw: Raw, lines: Mapping[int, tuple[Place, ...]]) -> bool:
+    diverged = raw.kind in (Kind.DIVERGENT_BARRIER.value, Kind.DIVERGENT_WARP.value)
+    return diverged and len({lines[place] for place in raw.places}) == 1
 
 
 def _finding(raw: Raw, lines: Mapping[int, tuple[Place, ...]], names: Sequence[str]) -> Finding:
     buffer = {SHARED: "shared", STATIC_SHARED: "static shared", -1: ""}.get(raw.memory)
     return Finding(
         Kind(raw.kind),
-        tuple(lines[place] for place in raw.places if place),
+        tuple(
+            tuple(place for place in lines[address] if place.file != EMULATED)
+            for address in raw.places
+            if address
+        ),
         tuple(pair for pair in zip(raw.blocks, raw.threads, strict=True) if pair[0] >= 0),
         names[raw.memory] if buffer is None else buffer,
         raw.offset,

@@ -82,7 +82,7 @@ void Check(Region& region, char* address, size_t bytes, Use use, void* place) {
   for (size_t i = offset / region.granule; i <= (offset + bytes - 1) / region.granule; ++i) {
     Cell& cell = region.cells[i];
     Conflict with;
-    if (!cell.initialised && use != Use::kWrite) {
+    if (!cell.initialised && use != Use::kWrite && use != Use::kPost) {
       Report(At(Kind::kUninitialised, &region, address, bytes, use, place));
       cell.initialised = true;
     }
@@ -105,7 +105,7 @@ void Touch(const volatile void* pointer, size_t bytes, Use use, void* place) {
   char* address = static_cast<char*>(const_cast<void*>(pointer));
   if (OwnStack(address)) return;
   Region* region = Find(address);
-  bool writes = use == Use::kWrite || use == Use::kAtomic;
+  bool writes = use == Use::kWrite || use == Use::kAtomic || use == Use::kPost;
   if (region == nullptr) {
     if (!writes && Constant(address)) return;
     Fatal(Outside(address, bytes, use, place));
@@ -156,7 +156,7 @@ static void Poll(void* address, size_t bytes, void* place) {
 static void VolatileWrite(void* address, size_t bytes, void* place) {
   if (machine.current == nullptr) return;
   emulated::AtomicAccess(address, false, true);
-  emulated::Touch(address, bytes, Use::kAtomic, place);
+  emulated::Touch(address, bytes, Use::kPost, place);
   ++machine.progress;
 }
 

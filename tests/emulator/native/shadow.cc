@@ -60,7 +60,7 @@ bool Races(const Cell& cell, Use use, const Thread& thread, Conflict* with) {
   };
   const Cell::Sets* sets = cell.sets.get();
   if (against(&cell.write, Use::kWrite)) return true;
-  if (use == Use::kWrite || use == Use::kAtomic) {
+  if (use == Use::kWrite || use == Use::kAtomic || use == Use::kPost) {
     if (against(&cell.read, Use::kRead)) return true;
     if (sets != nullptr && against(sets->reads.Unordered(thread), Use::kRead)) return true;
   }
@@ -88,6 +88,7 @@ void Remember(Cell& cell, Use use, const Access& access, const Thread& thread) {
       cell.more().polls.Add(access);
       return;
     case Use::kAtomic:
+    case Use::kPost:
       cell.more().atomics.Add(access);
       break;
   }

@@ -10,7 +10,8 @@ namespace emulated {
 
 struct Thread;
 
-enum class Use : int32_t { kRead, kWrite, kPoll, kAtomic };  // kPoll: a volatile read
+// A poll and a post are a volatile read and write; an atomic is an update.
+enum class Use : int32_t { kRead, kWrite, kPoll, kAtomic, kPost };
 
 // `now` is the thread's count at the time; 0 stands for no access.
 struct Access {
