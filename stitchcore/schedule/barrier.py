@@ -1,12 +1,12 @@
 """Barriers from lane maps: where one lane reads or rewrites what another lane left in GROUP memory.
 
-Two lane loops of the same length deal iterations to lanes alike, counted from where they begin, so
-a buffer of which both index one dimension by their own count needs nothing between them, whatever
-its other dimensions are: an element that both touch is one lane's. Else (read after write, write
-after read) a barrier stands before the later loop; inside a serial loop the last iteration's
-accesses come before the first's, so a loop that ends with pending accesses of other lanes begins
-with a barrier. Tasks of a section are such a loop: a group runs one after another, in the same
-LOCAL memory. On a machine with one lane barriers render to nothing.
+Lane loops deal iterations to lanes alike, counted from where they begin, so a buffer of which two
+of them index one dimension by that count needs nothing between them, whatever its other dimensions
+are: an element that both touch is one lane's. Else (read after write, write after read) a barrier
+stands before the later loop; inside a serial loop the last iteration's accesses come before the
+first's, so a loop that ends with pending accesses of other lanes begins with a barrier. Tasks of a
+section are such a loop: a group runs one after another, in the same LOCAL memory. On a machine with
+one lane barriers render to nothing.
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ from stitchcore.kernel.walk import statements
 
 @dataclass(frozen=True)
 class LaneMap:
-    """Which lane touches which element: how many iterations the lane loop has (None outside one,
-    and where that changes during the task), and the indices over their number; None for an index
-    of which serial loops decide."""
+    """Which lane touches which element: the indices over the number of a lane loop's iteration
+    (`in_lanes`: there is one); None for an index of which serial loops decide."""
 
-    lanes: Index | None
+    in_lanes: bool
     indices: tuple[Index | None, ...]
 
     def same_lane(self, other: LaneMap) -> bool:
         """Whether every element that both touch is touched by one lane."""
-        if self.lanes is None or self.lanes != other.lanes:
+        if not (self.in_lanes and other.in_lanes):
             return False
         pairs = zip(self.indices, other.indices, strict=True)
         return any(left is not None and left == right and _injective(left) for left, right in pairs)
@@ -140,9 +139,8 @@ def _of_earlier(pending: Pending, variable: str) -> Pending:
 
 
 def _lanes_renamed(lanes: LaneMap, names: Mapping[str, Index]) -> LaneMap:
-    renamed = (None if i is None else _renamed(i, names) for i in (lanes.lanes, *lanes.indices))
-    count, *indices = renamed
-    return LaneMap(count, tuple(indices))
+    renamed = (None if i is None else _renamed(i, names) for i in lanes.indices)
+    return replace(lanes, indices=tuple(renamed))
 
 
 def _barriers(body: Sequence[Statement]) -> int:
@@ -186,18 +184,16 @@ def _accesses(statement: Statement, task: _Task) -> Pending:
     """LOCAL accesses of a statement (a whole lane loop, or one at row level)."""
     found: Pending = {}
     names: Mapping[str, Index] = {}
-    lanes: Index | None = None
     body: Sequence[Statement] = (statement,)
+    in_lanes = isinstance(statement, Loop)
     if isinstance(statement, Loop):
-        begin, end = (index.simplify(i, task.ranges) for i in (statement.begin, statement.end))
-        names = {statement.variable: index.add(begin, _LANE)}
+        names = {statement.variable: index.add(statement.begin, _LANE)}
         body = statement.body
-        lanes = _unless_serial(index.gather(index.add(end, index.multiply(begin, -1))), task)
     for buffer, indices, writes in _touched(body):
         if buffer.role is Role.LOCAL:
             plain = (index.simplify(_renamed(i, names), task.ranges) for i in indices)
             fixed = tuple(_unless_serial(index.gather(i), task) for i in plain)
-            found.setdefault(buffer, set()).add((writes, LaneMap(lanes, fixed)))
+            found.setdefault(buffer, set()).add((writes, LaneMap(in_lanes, fixed)))
     return found
 
 

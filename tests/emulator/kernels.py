@@ -35,12 +35,17 @@ class Outcome:
     findings: tuple[Finding, ...]
 
 
+def rendered(kernels: Sequence[Kernel]) -> str:
+    """One translation unit, as a GPU's compiler is given it."""
+    return cuda.render(kernels)
+
+
 def programs(kernels: Sequence[Kernel]) -> list[Program]:
     """The program of each kernel, in order; BATCH of them share one."""
     made: list[Program] = []
     for start in range(0, len(kernels), BATCH):
         batch = kernels[start : start + BATCH]
-        made += [compile_text(cuda.render(batch))] * len(batch)
+        made += [compile_text(rendered(batch))] * len(batch)
     return made
 
 
@@ -54,17 +59,20 @@ def run(
     blocks: int = BLOCKS,
     threads: int = THREADS,
     share_forwards: bool = False,
+    cooperative: bool = True,
 ) -> Outcome:
     """`kernel` on `inputs` (shapes and dtypes of its INPUT buffers), which are not changed.
 
-    With `share_forwards` the outputs that may take over an input's memory do. Raises CheckFailed
-    as the interpreter does.
+    With `share_forwards` the outputs that may take over an input's memory do. Kernels of several
+    phases are launched with all blocks resident, if `cooperative`. Raises CheckFailed as the
+    interpreter does.
     """
     bound = dict(bindings or {})
     shared = dict(kernel.forwards) if share_forwards else {}
     given = _given(kernel, inputs, bound, frozenset(shared))
     memory, places = _memory(kernel, given, bound, {to: at for at, to in shared.items()})
-    grid = Grid((blocks, 1, 1), (threads, 1, 1), cuda.shared_bytes(kernel), len(kernel.phases) > 1)
+    together = cooperative and len(kernel.phases) > 1
+    grid = Grid((blocks, 1, 1), (threads, 1, 1), cuda.shared_bytes(kernel), together)
     found = launch(program, kernel.name, grid, memory, _parameters(memory), schedule)
     if not found:
         _raise_failed(kernel, memory.array(len(memory.buffers) - 1))

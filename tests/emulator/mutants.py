@@ -31,11 +31,20 @@ by lane 0, and a lane that is missing from a shuffle's mask."""
 
 @dataclass(frozen=True)
 class Mutant:
-    """`helper`: the change is outside the kernel's own text: this kernel may not depend on it."""
+    """`change` at character `begin`, in `line`, of the text before it.
 
-    what: str
+    `helper`: the change is outside the kernel's own text: this kernel may not depend on it.
+    """
+
+    change: str
+    line: int
+    begin: int
     text: str
     helper: bool
+
+    @property
+    def what(self) -> str:
+        return f"line {self.line}: {self.change}"
 
 
 def whole(text: str) -> str:
@@ -55,5 +64,5 @@ def mutants(text: str) -> Iterator[Mutant]:
         for match in re.finditer(pattern, given):
             line = given[: match.start()].count("\n") + 1
             changed = given[: match.start()] + match.expand(replacement) + given[match.end() :]
-            what = f"line {line}: {match[0].strip()} -> {match.expand(replacement).strip()}"
-            yield Mutant(what, changed, match.start() < first_kernel)
+            change = f"{match[0].strip()} -> {match.expand(replacement).strip()}"
+            yield Mutant(change, line, match.start(), changed, match.start() < first_kernel)
