@@ -10,7 +10,7 @@ addresses of inputs and outputs, symbols, and the addresses of scratch, of the b
 failed checks (docs/contracts.md 2). Where there are more than MOST_WORDS the parameter is their
 address. The barrier's word is zero before its first launch and may be used by launch after launch.
 `failed[2e]` and `failed[2e + 1]`, before it the largest and the smallest int64, become the range of
-what check e reports; it failed where the first is at most the second. Blocks have THREADS threads
+what check e reports; it failed where the first is at most the second. Blocks have `threads` threads
 and `shared_bytes(kernel)` bytes of dynamic shared memory; tasks are dealt by grid stride.
 """
 
@@ -47,18 +47,17 @@ from stitchcore.kernel.nodes import (
 from stitchcore.kernel.walk import statements
 
 THREADS = 256
-"""Threads of a block; a multiple of 32, at most 1024."""
+"""Threads of a block, where nothing else is asked for: a multiple of 32, at most 1024."""
 
 MOST_WORDS = 512
 """What a parameter has room for: 4096 bytes."""
 
-_WARPS = THREADS // 32
 _ALIGNMENT = 16
 
 
-def render(kernels: Sequence[Kernel]) -> str:
+def render(kernels: Sequence[Kernel], threads: int = THREADS) -> str:
     """One translation unit for NVRTC. Kernel names must differ."""
-    renderer = _Cuda()
+    renderer = _Cuda(threads)
     for kernel in kernels:
         renderer.kernel(kernel)
     found = {
@@ -83,15 +82,15 @@ _POINTERS = {"scratch": "char", "arrived": "unsigned", "failed": "long long"}
 _ADDRESSES = tuple(_POINTERS)
 
 
-def shared_bytes(kernel: Kernel) -> int:
+def shared_bytes(kernel: Kernel, threads: int = THREADS) -> int:
     """Dynamic shared memory that a block of `kernel` needs: its largest section's."""
     sections = (section for phase in kernel.phases for section in phase.sections)
-    return max((_section_bytes(one) * _groups(one) for one in sections), default=0)
+    return max((_section_bytes(one) * _groups(one, threads) for one in sections), default=0)
 
 
-def _groups(section: Section) -> int:
+def _groups(section: Section, threads: int) -> int:
     """Tasks that a block runs side by side."""
-    return _WARPS if section.scope is Scope.WARP else 1
+    return threads // 32 if section.scope is Scope.WARP else 1
 
 
 def _section_bytes(section: Section) -> int:
@@ -122,8 +121,9 @@ def _reducer(reducer: str, dtype: str) -> str:
 class _Cuda(Renderer):
     cuda = True
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = THREADS) -> None:
         super().__init__()
+        self.threads = threads
         self.shared_offset = 0
         self.scope = Scope.GROUP
 
@@ -150,11 +150,9 @@ class _Cuda(Renderer):
         self.emit(f"const unsigned lane = threadIdx.x{self.within};")
         self.ranges = {}
         self.bound(section.variable, 0, section.tasks)
-        step = "gridDim.x" if section.scope is Scope.GROUP else f"gridDim.x * {_WARPS}"
+        step = "gridDim.x" if section.scope is Scope.GROUP else f"gridDim.x * {self.threads // 32}"
         self.open(self.loop_head(section.variable, "first_task", "tasks", step))
         self.body(section.body)
-        if _locals(section):
-            self.meet()  # the next task writes the same shared memory
         self.close()
         self.close()
 
@@ -171,7 +169,9 @@ class _Cuda(Renderer):
         given = f"const __grid_constant__ st_words<{count}> w"
         if count > MOST_WORDS:
             given = "const uint64_t *const words"
-        head = f'extern "C" __global__ void __launch_bounds__({THREADS}) {kernel.name}({given})'
+        head = (
+            f'extern "C" __global__ void __launch_bounds__({self.threads}) {kernel.name}({given})'
+        )
         self.open(head)
         if count <= MOST_WORDS:
             self.emit("const uint64_t *const words = w.at;")
@@ -187,7 +187,11 @@ class _Cuda(Renderer):
                 self.emit("st_grid_barrier(arrived);")
             self.open("")
             self.emit("long first = 0;")
+            shared = False
             for s, section in enumerate(phase.sections):
+                if shared and _locals(section):
+                    self.emit("__syncthreads();")  # the section before used the same shared memory
+                shared |= bool(_locals(section))
                 self.call(kernel, section, f"{kernel.name}_{p}_{s}")
             self.close()
         self.close()
@@ -196,12 +200,11 @@ class _Cuda(Renderer):
         """Blocks take over where the section before left off, so that small sections spread."""
         used, _ = outside_buffers(kernel, section)
         arguments = [argument(kernel, buffer) for buffer in used] + list(kernel.symbols)
-        groups, begin, blocks = _groups(section), "block", "tasks"
-        if groups > 1:
-            begin, blocks = (
-                f"block * {groups} + threadIdx.x / 32",
-                f"(tasks + {groups - 1}) / {groups}",
-            )
+        begin, blocks = "block", "tasks"
+        if section.scope is Scope.WARP:
+            warps = self.threads // 32
+            begin = f"block * {warps} + threadIdx.x / 32"
+            blocks = f"(tasks + {warps - 1}) / {warps}"
         self.open("")
         self.emit(f"const long tasks = {index_text(section.tasks)};")
         self.emit("const long block = (blockIdx.x + gridDim.x - first % gridDim.x) % gridDim.x;")
@@ -212,7 +215,7 @@ class _Cuda(Renderer):
     # ---- statements ----------------------------------------------------------------------------
     def lane_loop(self, loop: Loop) -> None:
         begin, end = index_text(loop.begin, 1), index_text(loop.end)
-        variable, step = loop.variable, "32" if self.scope is Scope.WARP else str(THREADS)
+        variable, step = loop.variable, "32" if self.scope is Scope.WARP else str(self.threads)
         self.open(self.loop_head(variable, f"{begin} + lane", end, step))
         self.bound(variable, loop.begin, loop.end)
         self.in_lanes = True

@@ -229,8 +229,17 @@ def collapse(index: Index) -> Index:
                 del terms[whole]
                 constant += _add_terms(node.left, times, terms)
                 joined = True
-    if not joined:
-        return index
+    return _sum(terms, constant) if joined else index
+
+
+def gather(index: Index) -> Index:
+    """`index` as a sum in which like terms are one, and those that cancel are none."""
+    terms: dict[Node, int] = {}
+    constant = _add_terms(index, 1, terms)
+    return _sum(terms, constant)
+
+
+def _sum(terms: Mapping[Node, int], constant: int) -> Index:
     total: Index = 0
     for node, times in terms.items():
         total = add(total, multiply(node, times))
