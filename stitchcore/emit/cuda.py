@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stitchcore.emit import runs
 from stitchcore.emit.render import (
     MEMORY_TYPES,
     Renderer,
@@ -29,6 +30,7 @@ from stitchcore.emit.render import (
     size_of,
 )
 from stitchcore.hlo.shape import DTYPES
+from stitchcore.kernel import index
 from stitchcore.kernel.nodes import (
     Allocate,
     Apply,
@@ -37,6 +39,7 @@ from stitchcore.kernel.nodes import (
     Check,
     Combine,
     Kernel,
+    Load,
     Loop,
     Role,
     Scalar,
@@ -125,7 +128,9 @@ class _Cuda(Renderer):
         super().__init__()
         self.threads = threads
         self.shared_offset = 0
-        self.scope = Scope.GROUP
+        self.scope, self.run = Scope.GROUP, 1
+        self.loaded: dict[runs.Place, str] = {}
+        self.left: dict[runs.Place, str] = {}
 
     # ---- functions -----------------------------------------------------------------------------
     def kernel(self, kernel: Kernel) -> None:
@@ -144,7 +149,7 @@ class _Cuda(Renderer):
         arguments += [f"long {symbol}" for symbol in kernel.symbols]
         arguments += ["char *shared", "long long *failed", "long first_task", "long tasks"]
         self.open(f"ST_INLINE void {name}({', '.join(arguments)})")
-        self.shared_offset, self.scope = 0, section.scope
+        self.shared_offset, self.scope, self.run = 0, section.scope, section.run
         if section.scope is Scope.WARP and _locals(section):
             self.emit(f"shared += threadIdx.x / 32 * {_section_bytes(section)};")
         self.emit(f"const unsigned lane = threadIdx.x{self.within};")
@@ -215,15 +220,66 @@ class _Cuda(Renderer):
     # ---- statements ----------------------------------------------------------------------------
     def lane_loop(self, loop: Loop) -> None:
         begin, end = index_text(loop.begin, 1), index_text(loop.end)
-        variable, step = loop.variable, "32" if self.scope is Scope.WARP else str(self.threads)
-        self.open(self.loop_head(variable, f"{begin} + lane", end, step))
-        self.bound(variable, loop.begin, loop.end)
+        lanes = 32 if self.scope is Scope.WARP else self.threads
+        each = f" * {self.run}" if self.run > 1 else ""
+        head = (loop.variable, f"{begin} + lane{each}", end, str(lanes * self.run))
+        self.open(self.loop_head(*head))
+        self.bound(loop.variable, loop.begin, loop.end)
         self.in_lanes = True
-        self.body(loop.body)
+        if self.run == 1:
+            self.body(loop.body)
+        else:
+            self.run_by_run(loop, end)
         self.in_lanes = False
         self.close()
 
+    def run_by_run(self, loop: Loop, end: str) -> None:
+        """A run's iterations between the loads and stores of all of it; the last may be shorter."""
+        self.emit(f"const long st_first = {loop.variable};")
+        extent = index.add(loop.end, index.multiply(loop.begin, -1))
+        even = index.is_multiple(extent, self.run)
+        if not even:
+            self.open(f"if (st_first + {self.run} <= {end})")
+        self.whole_run(loop)
+        if not even:
+            self.depth -= 1
+            self.open("} else")
+            self.open(self.loop_head(loop.variable, "st_first", end))
+            self.body(loop.body)
+            self.close()
+            self.close()
+
+    def whole_run(self, loop: Loop) -> None:
+        found = runs.of(loop, self.run)
+        named: dict[runs.Place, str] = {}
+        for number, (buffer, indices) in enumerate(found.loads):
+            name, kind = f"st_in{number}", f"st_run<{MEMORY_TYPES[buffer.dtype]}, {self.run}>"
+            self.emit(f"const {kind} {name} = *(const {kind} *)&{self.element(buffer, indices)};")
+            named[buffer, indices] = name
+        for number, (buffer, _) in enumerate(found.stores):
+            self.emit(f"st_run<{MEMORY_TYPES[buffer.dtype]}, {self.run}> st_out{number};")
+        self.emit(f"ST_UNROLL({self.run})")
+        self.open(f"for (int st_at = 0; st_at < {self.run}; st_at++)")
+        self.emit(f"const long {loop.variable} = st_first + st_at;")
+        self.loaded = named
+        self.left = {place: f"st_out{number}" for number, place in enumerate(found.stores)}
+        self.body(loop.body)
+        self.loaded, self.left = {}, {}
+        self.close()
+        for number, (buffer, indices) in enumerate(found.stores):
+            kind = f"st_run<{MEMORY_TYPES[buffer.dtype]}, {self.run}>"
+            self.emit(f"*({kind} *)&{self.element(buffer, indices)} = st_out{number};")
+
+    def load(self, node: Load) -> str:
+        """One that the run has loaded already is taken from there."""
+        name = self.loaded.get((node.buffer, node.indices))
+        return super().load(node) if name is None else self.value(f"{name}.at[st_at]", node.dtype)
+
     def store(self, statement: Store) -> None:
+        name = self.left.get((statement.buffer, statement.indices))
+        if name is not None:
+            self.emit(f"{name}.at[st_at] = {self.stored(statement)};")
+            return
         if self.in_lanes:
             super().store(statement)
             return

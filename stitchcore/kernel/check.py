@@ -161,6 +161,8 @@ def _phase(phase: Phase, names: _Names, place: _Place) -> None:
         inside = replace(place.enter(f"section {section.variable}"), scope=section.scope)
         if section.scope not in (Scope.WARP, Scope.GROUP):
             raise inside.fail(f"tasks of a {section.scope.value}")
+        if section.run not in (1, 2, 4, 8, 16):
+            raise inside.fail(f"runs of {section.run} iterations")
         _index(section.tasks, place)
         kept = set(names.buffers)
         indices = place.indices | {section.variable}

@@ -239,6 +239,13 @@ def gather(index: Index) -> Index:
     return _sum(terms, constant)
 
 
+def is_multiple(index: Index, of: int) -> bool:
+    """Whether `index` is a multiple of `of` whatever its variables are, as its sum shows."""
+    terms: dict[Node, int] = {}
+    constant = _add_terms(index, 1, terms)
+    return constant % of == 0 and all(times % of == 0 for times in terms.values())
+
+
 def _sum(terms: Mapping[Node, int], constant: int) -> Index:
     total: Index = 0
     for node, times in terms.items():

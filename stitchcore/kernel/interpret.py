@@ -1,7 +1,8 @@
 """Runs a kernel in numpy: the executable meaning of the loop IR, and its race detector.
 
 Tasks run in random order; the iterations of a lane loop are dealt to lanes as a CUDA block deals
-them (iteration i to lane (i - begin) modulo the lane count) and run as one vector, in random order.
+them (iteration i to lane (i - begin) // run modulo the lane count) and run as one vector, in random
+order.
 Groups of lanes run one task after another in the same LOCAL memory, as a CUDA block does.
 Scratch, LOCAL and output memory starts as NaN (all bits set), so a value never written shows.
 Every element of writable memory remembers who wrote and read it last: two lanes, tasks or loop
@@ -101,6 +102,7 @@ class _Run:
     indices: dict[str, Any]
     rng: np.random.Generator
     lane_count: int
+    run: int
     phase_start: int
     task: int
     counter: list[int]
@@ -140,8 +142,9 @@ def interpret(
                 task_number += 1
                 indices = {**bound, section.variable: int(task)}
                 group = groups[int(rng.integers(_GROUPS))]
-                given = (kernel, dict(memories), indices, rng, count, start, task_number, counter)
-                run = _Run(*given, group)
+                lanes_of = (count, section.run)
+                given = (kernel, dict(memories), indices, rng, *lanes_of, start, task_number)
+                run = _Run(*given, counter, group)
                 _body(section.body, run)
                 for error, value in run.failed.items():
                     failed[error] = worse(failed.get(error, value), value)
@@ -205,7 +208,9 @@ def _loop(loop: Loop, run: _Run) -> None:
     offset = run.rng.permutation(int(end - begin))
     start = run.counter[0]
     run.counter[0] += offset.size
-    run.lanes = _Lanes(begin + offset, offset, offset % run.lane_count, start + offset, start)
+    run.lanes = _Lanes(
+        begin + offset, offset, offset // run.run % run.lane_count, start + offset, start
+    )
     run.indices[loop.variable] = run.lanes.variable
     _body(loop.body, run)
     run.lanes = None
@@ -266,7 +271,7 @@ def _accumulate(statement: Accumulate, run: _Run) -> None:
         return
     if not isinstance(current, _Partial):
         current = _everywhere(current, run.lane_count)
-    partials = _by_lane(value, reducer, scalar.dtype, lanes, run.lane_count)
+    partials = _by_lane(value, reducer, scalar.dtype, lanes, run)
     run.values[scalar] = _Partial(opcodes.compute(reducer, (current.lanes, partials), scalar.dtype))
 
 
@@ -275,14 +280,16 @@ def _everywhere(value: Array, count: int) -> _Partial:
     return _Partial(np.full(count, value, value.dtype))
 
 
-def _by_lane(value: Array, reducer: str, dtype: str, lanes: _Lanes, count: int) -> Array:
-    """The reduction of each lane's iterations, shape [count]."""
-    rows = -(-lanes.offset.size // count)
+def _by_lane(value: Array, reducer: str, dtype: str, lanes: _Lanes, run: _Run) -> Array:
+    """The reduction of each lane's iterations, shape [lane count]."""
+    count, length = run.lane_count, run.run
+    rows = -(-lanes.offset.size // (count * length)) * length
     table = np.full((rows, count), _neutral(reducer, dtype), DTYPES[dtype].numpy)
     kept = slice(None) if lanes.active is None else lanes.active
     offset = lanes.offset[kept]
     full = np.broadcast_to(value, lanes.offset.shape)
-    table[offset // count, offset % count] = full[kept]
+    row = offset // (count * length) * length + offset % length
+    table[row, offset // length % count] = full[kept]
     return _fold(table, reducer, dtype)
 
 

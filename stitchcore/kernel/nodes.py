@@ -250,12 +250,13 @@ Statement = (
 @dataclass(frozen=True)
 class Section:
     """for variable in [0, tasks), in parallel and in any order: body. The lanes of a task are those
-    of a group, or of one of its warps (`scope`)."""
+    of a group, or of one of its warps (`scope`); lane loops deal them runs of `run` iterations."""
 
     variable: str
     tasks: Index
     body: tuple[Statement, ...]
     scope: Scope = Scope.GROUP
+    run: int = 1
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,10 @@ class Reader:
             variable = self.word()
             self.take("<")
             tasks = self.index()
-            sections.append(Section(variable, tasks, self.body(), scope))
+            run = self.index() if self.accept("by") else 1
+            if not isinstance(run, int):
+                raise self._error(self.here.offset, "a number of iterations")
+            sections.append(Section(variable, tasks, self.body(), scope, run))
         return Phase(tuple(sections))
 
     def scope(self, after: str) -> Scope:

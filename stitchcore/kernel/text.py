@@ -93,7 +93,8 @@ def print_kernel(kernel: Kernel) -> str:
 
 def _section(section: Section) -> list[str]:
     each = "warp " * (section.scope is Scope.WARP)
-    head = f"    section {each}{section.variable} < {index_text(section.tasks)} {{"
+    runs = f" by {section.run}" if section.run != 1 else ""
+    head = f"    section {each}{section.variable} < {index_text(section.tasks)}{runs} {{"
     return [head, *_body(section.body, 3), "    }"]
 
 

@@ -10,7 +10,7 @@ from stitchcore.hlo.module import Module
 from stitchcore.hlo.query import reducer_of
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel.index import Index
-from stitchcore.kernel.nodes import Kernel, Phase
+from stitchcore.kernel.nodes import Kernel, Phase, Section
 from stitchcore.plan.pattern import Pattern
 from stitchcore.schedule import axes as axis_analysis
 from stitchcore.schedule import (
@@ -22,6 +22,7 @@ from stitchcore.schedule import (
     mapping,
     scheme,
     storage,
+    vector,
 )
 from stitchcore.schedule.body import CONSTANT_LIMIT, Names
 from stitchcore.schedule.lower import lower_section
@@ -49,7 +50,7 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
     around.residences.update(stored.residences)
     around.parts.update(stored.parts)
     phases = tuple(
-        Phase(tuple(barrier.insert(lower_section(around, number, section)) for section in sections))
+        Phase(tuple(_section(around, number, section) for section in sections))
         for number, sections in enumerate(plan.phases)
         if sections
     )
@@ -69,6 +70,11 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
         errors=errors,
         provenance=tuple(provenance),
     )
+
+
+def _section(around: Surroundings, phase: int, section: scheme.SectionScheme) -> Section:
+    lowered = lower_section(around, phase, section)
+    return barrier.insert(vector.widen(lowered, around.device))
 
 
 def _errors(pattern: Pattern) -> tuple[str, ...]:

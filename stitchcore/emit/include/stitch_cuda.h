@@ -38,6 +38,12 @@ struct st_words {
   uint64_t at[N];
 };
 
+/* Neighbouring elements that a thread moves at once. */
+template <typename T, int N>
+struct __align__(sizeof(T) * N) st_run {
+  T at[N];
+};
+
 /* All blocks of a cooperative launch meet. What they add in one meeting is 2^31, so the top bit turns
  * over when the last has come and all others are zero again: the next meeting, of this launch or of
  * another with whatever grid, begins where this one ended. */
