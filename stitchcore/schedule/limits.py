@@ -27,7 +27,8 @@ class Limits:
     LOCAL buffer. Fewer than `few_rows` rows, longer than `long_row`, are reduced in parts. A
     reduction of at most `inline_size` is a serial loop. `stage_depth`: operations on the longest
     way through one lane loop of an elementwise section, which is cut beyond twice that (0: never).
-    `local_bytes`: LOCAL buffers of one group. A row of at most `warp_elements` is one warp's.
+    `local_bytes`: LOCAL buffers of one group. A row of at most `warp_elements` is one warp's. Lanes
+    take runs of neighbouring iterations where a loop has one for each of `run_lanes` (0: never).
     """
 
     task_elements: int
@@ -42,6 +43,7 @@ class Limits:
     stage_depth: int
     local_bytes: int
     warp_elements: int
+    run_lanes: int
 
 
 CPU = Limits(
@@ -58,6 +60,7 @@ CPU = Limits(
     stage_depth=32,
     local_bytes=256 * 1024,  # they should stay in the core's second-level cache
     warp_elements=0,
+    run_lanes=0,  # a compiler vectorises the whole loop
 )
 
 
@@ -81,6 +84,7 @@ def _gpu(device: Device) -> Limits:
         stage_depth=0,
         local_bytes=device.group_bytes // BLOCKS_PER_UNIT,
         warp_elements=1024,
+        run_lanes=device.lanes,
     )
 
 

@@ -17,17 +17,18 @@ from stitchcore.kernel.index import Index
 from stitchcore.kernel.layout import flat_index, is_run
 from stitchcore.kernel.nodes import Buffer, Load, Loop, LoopKind, Role, Scope, Section, Store
 from stitchcore.kernel.walk import expressions, statements
-from stitchcore.schedule.limits import WARP_LANES
+from stitchcore.schedule import limits
 
 VECTOR_BYTES = 16
 
 
 def widen(section: Section, device: Device) -> Section:
-    """`section` with runs as long as most of what it moves allows; on a CPU as it is: there a loop
-    over lanes is vectorised whole."""
-    if device.kind == "cpu":
+    """`section` with runs as long as most of what it moves allows."""
+    lanes = limits.of(device).run_lanes
+    if not lanes:
         return section
-    lanes = WARP_LANES if section.scope is Scope.WARP else device.lanes
+    if section.scope is Scope.WARP:
+        lanes = max(lanes // limits.warps(device), 1)
     length = VECTOR_BYTES
     while length > 1 and not _pays(section, length, lanes):
         length //= 2

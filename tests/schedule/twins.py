@@ -77,6 +77,7 @@ TOYS: Mapping[str, tuple[int, ...]] = {
     "long_row": (65536, 16, 256, 1024),
     "local_bytes": (262144, 128, 1024, 8192),
     "warp_elements": (8, 16, 64, 256),
+    "run_lanes": (1, 2, 8, 32),
 }
 """Toy values of schedule/limits.py, in the order of trying."""
 
@@ -123,7 +124,7 @@ def decisions(pattern: Pattern, module: Module, device: Device) -> tuple[Decisio
     for phase in kernel.phases:
         found.append(len(phase.sections))
         for part in phase.sections:
-            found.append(("tasks", part.tasks != 1))
+            found.append(("tasks", part.tasks != 1, part.scope, part.run))
             found += _skeleton(part)
     return tuple(found), kernel
 
