@@ -71,7 +71,7 @@ EMULATED_INLINE void __threadfence_system() { __threadfence(); }
 EMULATED_INLINE int __any_sync(unsigned mask, int holds) { return __ballot_sync(mask, holds) != 0; }
 EMULATED_INLINE int __all_sync(unsigned mask, int holds) { return __ballot_sync(mask, !holds) == 0; }
 
-/* ---- shuffles: the lane to read is found here, the meeting is the runtime's --------------------------------------- */
+/* ---- shuffles: the lane to read is found here, the meeting is the runtime's -------------------------------------- */
 template <class T> EMULATED_INLINE T emulated_exchange(unsigned mask, T value, int source) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "CUDA shuffles 4 or 8 bytes");
   unsigned long long bits = 0;
@@ -99,7 +99,7 @@ template <class T> EMULATED_INLINE T __shfl_xor_sync(unsigned mask, T value, int
   return emulated_exchange(mask, value, source >= (lane & -width) + width ? lane : source);
 }
 
-/* ---- atomics: checked and ordered by the runtime, then done here with no other fiber running ------------------------ */
+/* ---- atomics: checked and ordered by the runtime, then done here with no other fiber running --------------------- */
 template <class T, class F> EMULATED_UNSEEN T emulated_update(T *address, F updated) {
   emulated_atomic(address, sizeof(T), __builtin_return_address(0));
   T before = *address, after = updated(before);
@@ -138,7 +138,7 @@ EMULATED_COMPARE_AND_SWAP(unsigned)
 EMULATED_COMPARE_AND_SWAP(unsigned short)
 EMULATED_COMPARE_AND_SWAP(unsigned long long)
 
-/* ---- loads and stores with a cache hint: weak accesses like any other ---------------------------------------------- */
+/* ---- loads and stores with a cache hint: weak accesses like any other -------------------------------------------- */
 #define EMULATED_HINTED(load, store)                                                                                  \
   template <class T> EMULATED_INLINE T load(const T *address) { return *address; }                                    \
   template <class T> EMULATED_INLINE void store(T *address, T value) { *address = value; }
@@ -151,7 +151,7 @@ template <class T> EMULATED_INLINE T __ldg(const T *address) {
   return *address;
 }
 
-/* ---- memory: g++ does not instrument the library's functions ------------------------------------------------------- */
+/* ---- memory: g++ does not instrument the library's functions ----------------------------------------------------- */
 typedef decltype(sizeof 0) size_t;
 EMULATED_INLINE void *emulated_copy(void *to, const void *from, size_t bytes) {
   if (__builtin_constant_p(bytes) && bytes <= 16) return __builtin_memcpy(to, from, bytes);
@@ -166,7 +166,7 @@ EMULATED_INLINE void *emulated_fill(void *to, int value, size_t bytes) {
 #define memcpy emulated_copy
 #define memset emulated_fill
 
-/* ---- bits ---------------------------------------------------------------------------------------------------------- */
+/* ---- bits -------------------------------------------------------------------------------------------------------- */
 #define EMULATED_CAST(name, From, To)                                                                                 \
   EMULATED_INLINE To name(From value) { return __builtin_bit_cast(To, value); }
 EMULATED_CAST(__int_as_float, int, float)
@@ -185,7 +185,7 @@ EMULATED_INLINE unsigned long long __umul64hi(unsigned long long a, unsigned lon
   return (unsigned long long)((unsigned __int128)a * b >> 64);
 }
 
-/* ---- math: the host's library, which rounds elsewhere than CUDA's ---------------------------------------------------- */
+/* ---- math: the host's library, which rounds elsewhere than CUDA's ------------------------------------------------ */
 #define EMULATED_MATH1(name) extern "C" float name##f(float) noexcept; extern "C" double name(double) noexcept;
 #define EMULATED_MATH2(name)                                                                                          \
   extern "C" float name##f(float, float) noexcept; extern "C" double name(double, double) noexcept;
@@ -203,7 +203,7 @@ EMULATED_INLINE float __fadd_rn(float x, float y) { return x + y; }
 EMULATED_INLINE float __fmul_rn(float x, float y) { return x * y; }
 EMULATED_INLINE float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
 
-/* ---- entries: what the runtime calls for each thread, with the address of every argument ----------------------------- */
+/* ---- entries: what the runtime calls for each thread, with the address of every argument ------------------------- */
 template <size_t...> struct EmulatedPositions {};
 template <size_t N, size_t... At> struct EmulatedCount : EmulatedCount<N - 1, N - 1, At...> {};
 template <size_t... At> struct EmulatedCount<0, At...> { typedef EmulatedPositions<At...> type; };

@@ -1,4 +1,4 @@
-// Vector clocks of a grid, kept by block: a barrier copies its own block's counts and shares the rest.
+// Vector clocks of a grid, by block: a barrier copies its own block's counts and shares the rest.
 #pragma once
 
 #include <cstdint>

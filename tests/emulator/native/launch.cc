@@ -1,4 +1,4 @@
-// A launch: blocks take turns until all have ended, one is wrong beyond going on, or none can go on.
+// A launch: blocks take turns until all have ended, none can go on, or one must not go on.
 #include <link.h>
 
 #include <algorithm>

@@ -48,7 +48,7 @@ struct Finding {
   int32_t memory;  // a region's number
   int64_t offset, bytes;
   int32_t blocks[2], threads[2];  // -1: none
-  int64_t places[2];              // return addresses in the kernel's library, from its base; 0: none
+  int64_t places[2];              // return addresses, from the kernel library's base; 0: none
   int32_t accesses[2];            // Access as numbers; -1: none
   uint32_t mask;
   int32_t count;  // threads that wait there (kDeadlock)

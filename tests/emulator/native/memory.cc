@@ -1,4 +1,4 @@
-// Every access of a kernel: bounds, alignment, initialisation and races. Called by what g++ inserts.
+// Every access of a kernel: bounds, alignment, initialisation, races. g++ inserts the calls.
 #include <cstring>
 
 #include "machine.h"
@@ -27,7 +27,8 @@ Region* Find(char* address) {
   return nullptr;
 }
 
-Finding At(Kind kind, const Region* region, const char* address, size_t bytes, Use use, void* place) {
+Finding At(Kind kind, const Region* region, const char* address, size_t bytes, Use use,
+           void* place) {
   Finding finding = Found(kind, place);
   finding.bytes = bytes;
   finding.accesses[0] = static_cast<int32_t>(use);
@@ -202,7 +203,7 @@ void emulated_not_coherent(const void* pointer, size_t bytes) {
   }
 }
 
-// g++ -fsanitize=alignment,bounds. `data` begins with the place in the source, which PLACE gives too.
+// g++ -fsanitize=alignment,bounds. `data` names the line of the source, which PLACE gives too.
 void __ubsan_handle_type_mismatch_v1(void* data, void* address) {
   (void)data;
   if (machine.current == nullptr) return;

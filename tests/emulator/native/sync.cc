@@ -13,7 +13,7 @@ void ReleaseBarrier(Block& block) {
   for (Thread& thread : block.threads) {
     if (thread.state == State::kAtBarrier) here.push_back(&thread);
   }
-  // Code that the compiler has copied has several addresses: the front end tells it from divergence.
+  // Code that the compiler copied has several addresses: the front end tells it from divergence.
   for (Thread* thread : here) {
     if (thread->place == here[0]->place) continue;
     Finding finding = Found(Kind::kDivergentBarrier, here[0]->place);
