@@ -29,6 +29,7 @@ class Limits:
     way through one lane loop of an elementwise section, which is cut beyond twice that (0: never).
     `local_bytes`: LOCAL buffers of one group. A row of at most `warp_elements` is one warp's. Lanes
     take runs of neighbouring iterations where a loop has one for each of `run_lanes` (0: never).
+    Elementwise rows shorter than `flat_below` are one lane loop with those beside them.
     """
 
     task_elements: int
@@ -44,6 +45,7 @@ class Limits:
     local_bytes: int
     warp_elements: int
     run_lanes: int
+    flat_below: int
 
 
 CPU = Limits(
@@ -61,6 +63,7 @@ CPU = Limits(
     local_bytes=256 * 1024,  # they should stay in the core's second-level cache
     warp_elements=0,
     run_lanes=0,  # a compiler vectorises the whole loop
+    flat_below=0,  # it does so for rows, and not for quotients and remainders
 )
 
 
@@ -85,6 +88,7 @@ def _gpu(device: Device) -> Limits:
         local_bytes=device.group_bytes // BLOCKS_PER_UNIT,
         warp_elements=1024,
         run_lanes=device.lanes,
+        flat_below=2 * device.lanes,
     )
 
 

@@ -96,6 +96,9 @@ class _Lowering(Frame):
         self.invariant_values(plan.invariant)
         if self.splits and len(plan.nests) > 1:
             self.stage_by_stage(plan, chunk)
+        elif self.is_flat(plan):
+            for nest in plan.nests[0]:
+                self.nest(nest, plan.read_back, self.packed_lanes(chunk))
         else:
             with self.row_loop(chunk):
                 self.combine_parts(plan.wanted)
@@ -111,6 +114,12 @@ class _Lowering(Frame):
             tuple(self.body.blocks[0].statements),
             self.geometry.scope,
         )
+
+    def is_flat(self, plan: stages.Stages) -> bool:
+        section = self.section
+        elementwise = section.rows is None and section.loops is None and not section.combines
+        below = self.around.limits.flat_below
+        return elementwise and packing.flattens(plan, self.geometry, self.axes.extents, below)
 
     def stage_by_stage(self, plan: stages.Stages, chunk: Index) -> None:
         """Each stage over all rows of the task; LOCAL buffers are taken over when read last."""

@@ -78,6 +78,7 @@ TOYS: Mapping[str, tuple[int, ...]] = {
     "local_bytes": (262144, 128, 1024, 8192),
     "warp_elements": (8, 16, 64, 256),
     "run_lanes": (1, 2, 8, 32),
+    "flat_below": (2, 4, 8, 16, 64),
 }
 """Toy values of schedule/limits.py, in the order of trying."""
 
