@@ -43,6 +43,7 @@ from stitchcore.kernel.nodes import (
     Store,
 )
 from stitchcore.kernel.walk import statements
+from stitchcore.schedule.barrier import needs_barrier_before
 
 THREADS = 256
 """Threads of a block; a multiple of 32, at most 1024."""
@@ -170,8 +171,8 @@ class _Cuda(Renderer):
             self.emit("long first = 0;")
             shared = False
             for s, section in enumerate(phase.sections):
-                if shared and _locals(section):
-                    self.emit("__syncthreads();")  # the section before used the same shared memory
+                if shared and needs_barrier_before(section):
+                    self.emit("__syncthreads();")  # a section before used the same shared memory
                 shared |= bool(_locals(section))
                 self.call(kernel, section, f"{kernel.name}_{p}_{s}")
             self.close()
