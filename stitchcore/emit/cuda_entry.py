@@ -20,6 +20,7 @@ from stitchcore.emit.render import argument, index_text, outside_buffers, size_o
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel.nodes import Allocate, Buffer, Kernel, Phase, Role, Scope, Section
 from stitchcore.kernel.walk import statements
+from stitchcore.schedule.barrier import needs_barrier_before
 
 THREADS = 256
 """Threads of a block, where nothing else is asked for: a multiple of 32, at most 1024."""
@@ -86,10 +87,9 @@ def _phase(kernel: Kernel, number: int, phase: Phase, threads: int) -> Iterator[
     yield "long first = 0;"
     shared = False
     for position, section in enumerate(phase.sections):
-        own = local_bytes(section) > 0
-        if shared and own:
-            yield "__syncthreads();"  # the section before used the same shared memory
-        shared |= own
+        if shared and needs_barrier_before(section):
+            yield "__syncthreads();"  # a section before used the same shared memory
+        shared |= local_bytes(section) > 0
         used, _ = outside_buffers(kernel, section)
         begin, blocks, groups = "block", "tasks", _groups(section, threads)
         if section.scope is Scope.WARP:

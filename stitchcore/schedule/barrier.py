@@ -84,6 +84,28 @@ def insert(section: Section) -> Section:
     return replace(section, body=body)
 
 
+def needs_barrier_before(section: Section) -> bool:
+    """Whether the section's LOCAL memory is accessed before a barrier of its own: what lay there
+    before it, of another section, has to be done with."""
+    return _first(section.body) is False
+
+
+def _first(body: Sequence[Statement]) -> bool | None:
+    """Whether a barrier comes before the first access of LOCAL memory; None without either. Serial
+    loops of a task run at least once, here as above."""
+    for statement in body:
+        found: bool | None = None
+        if isinstance(statement, Loop) and statement.kind is LoopKind.SERIAL:
+            found = _first(statement.body)
+        elif isinstance(statement, Barrier | Combine):
+            found = statement.scope is Scope.GROUP or None
+        elif any(buffer.role is Role.LOCAL for buffer, _, _ in _touched((statement,))):
+            found = False
+        if found is not None:
+            return found
+    return None
+
+
 def _body(
     body: Sequence[Statement], pending: Pending, task: _Task
 ) -> tuple[tuple[Statement, ...], Pending]:

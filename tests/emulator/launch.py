@@ -12,7 +12,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,7 +165,7 @@ def launch(
         )
     )
     found = (findings.Raw * MOST_FINDINGS)()
-    library = _loaded(program.library)
+    library = ctypes.CDLL(str(program.library))
     with _alone:
         count = library.emulated_launch(
             ctypes.cast(getattr(library, f"emulated_entry_{name}"), ctypes.c_void_p),
@@ -178,7 +177,3 @@ def launch(
         )
     names = [buffer.name for buffer in memory.buffers]
     return findings.read(found[:count], program.library, names)
-
-
-def _loaded(library: Path) -> ctypes.CDLL:
-    return ctypes.CDLL(str(library))

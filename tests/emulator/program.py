@@ -93,7 +93,11 @@ def _entries(text: str, names: tuple[str, ...]) -> str:
     assert len({name for _, name in declared}) <= 1, "kernels name dynamic shared memory alike"
     address = f"(char *){declared[0][1]}" if declared else "nullptr"
     unseen = '__attribute__((no_sanitize("thread", "alignment", "bounds")))'
-    lines.append(f'extern "C" {unseen} char *emulated_dynamic() {{ return {address}; }}')
+    lines += [
+        "static thread_local volatile char emulated_touched;",  # makes thread-local memory be there
+        f'extern "C" {unseen} char *emulated_dynamic()'
+        f" {{ emulated_touched = 1; return {address}; }}",
+    ]
     lines += [
         f'extern "C" {unseen} void emulated_entry_{name}(void *const *given)'
         f" {{ emulated_call(&{name}, given); }}"

@@ -1,7 +1,7 @@
 """Small kernels with one fault each, or with none, for what generated kernels do not reach.
 
-All have the signature (float *data, unsigned *word) with `data` of SIZE initialised floats and
-`fresh` (as `data + SIZE` is out of bounds) a buffer of its own. `// here` marks the line at fault.
+Each is given `data` and the read-only `given` of SIZE floats, `word` of two zeros, and `fresh` of
+SIZE floats that are not written yet. `// here` marks the line at fault.
 """
 
 from __future__ import annotations

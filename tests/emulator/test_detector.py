@@ -132,6 +132,18 @@ def test_shared_memory_of_blocks_is_their_own() -> None:
         assert np.array_equal(used.array(0), np.repeat(np.arange(4), 64) * 2)
 
 
+def test_static_shared_memory_alone() -> None:
+    text = (
+        'extern "C" __global__ void k(float *data) {\n__shared__ float part[64];\n'
+        "part[threadIdx.x] = threadIdx.x;\n__syncthreads();\n"
+        "data[threadIdx.x] = part[63 - threadIdx.x];\n}"
+    )
+    used = memory()
+    arguments = [struct.pack("Q", used.addresses[0])]
+    assert not launch(compile_text(text), "k", BLOCK, used, arguments)
+    assert np.array_equal(used.array(0)[:64], 63 - np.arange(64))
+
+
 def test_a_struct_by_value_is_a_parameter() -> None:
     text = (
         "struct words { float *data; long long n; };\n"
