@@ -106,17 +106,6 @@ def rebuild(image: Image, archive: Path) -> None:
         _build(image, archive, EPOCH + 1)
 
 
-def push(built: Built, name: str, certificates: Path) -> None:
-    """Puts an image into the registry that `name` begins with, by its own digest; `certificates` is
-    a folder with the `*.crt` of whom to trust for it. Raises BuildError."""
-    with _alone(), tempfile.NamedTemporaryFile("r") as digest:
-        kept = _buildah("pull", "--quiet", f"oci-archive:{built.archive}").split()[-1]
-        _buildah("push", "--quiet", f"--cert-dir={certificates}", f"--digestfile={digest.name}",
-                 kept, f"docker://{name}")  # fmt: skip
-        if digest.read() != built.digest:
-            raise BuildError(f"{name} is not what {built.archive.name} holds")
-
-
 def _build(image: Image, archive: Path, now: int) -> None:
     """`now` is what its steps are told the time is."""
     told = (("SOURCE_DATE_EPOCH", str(now)), ("BUILDPLATFORM", "linux/amd64"))

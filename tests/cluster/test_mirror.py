@@ -71,9 +71,9 @@ def mirrored(cluster: Cluster) -> Mirrored:
     kept = registry.start(cluster)
     pushed = {}
     for name in listed(whole):
-        path = name.partition("/")[2]
-        pushed[f"{MIRROR}/{path}"] = built[path.partition(":")[0]]
-        kept.push(built[path.partition(":")[0]], f"mirror/{path}")
+        path, _, tag = name.partition("/")[2].partition(":")
+        pushed[f"{MIRROR}/{path}:{tag}"] = built[path]
+        kept.push(built[path], f"mirror/{path}", tag)
     own_images.give(cluster, own_images.TRAINER)
     whole.prepare()
     whole.install(seconds=600)

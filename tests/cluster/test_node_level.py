@@ -269,8 +269,8 @@ def test_a_killed_up_of_a_node_leaves_nothing_after_down(name: str) -> None:
 
 
 def contained(state: Path, pod: str = "") -> list[int]:
-    """Processes of the pods of the cluster at `state`, or of one, by its uid: they bear no mark, but
-    are in its cgroup."""
+    """Processes of the pods of the cluster at `state`, or of the one with this uid: they bear no
+    mark, but are in its cgroup."""
     own = enclosure.cgroup(enclosure.Site(state))
     return [
         int(entry)
