@@ -174,9 +174,10 @@ def test_helm_test_fails_without_a_part_that_jobs_need(
     test = ("test", RELEASE, f"--namespace={NAMESPACE}")
     place = (f"deployment/{RELEASE}-{component}", "--namespace", NAMESPACE)
     replicas = whole.cluster.kubectl("get", *place, "--output=jsonpath={.spec.replicas}")
-    assert "Phase:          Succeeded" in whole.helm(*test)
+    gone = f"--selector=app.kubernetes.io/component={component}"
     whole.cluster.kubectl("scale", *place, "--replicas=0")
     try:
+        whole.cluster.kubectl("wait", "pods", gone, *place[1:], "--for=delete", "--timeout=60s")
         with pytest.raises(NotUp, match=f"{RELEASE}-test failed"):
             whole.helm(*test)
         log = whole.cluster.kubectl("logs", f"{RELEASE}-test", "--namespace", NAMESPACE)

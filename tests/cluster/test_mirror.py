@@ -35,6 +35,7 @@ IMAGES = {
     "library/redis": own_images.REDIS,
 }
 STEPS = 40
+READY_SECONDS = 300.0
 TRY = """
 import socket, sys
 for place in sys.argv[1:]:
@@ -90,19 +91,29 @@ def listed(whole: Whole) -> list[str]:
 
 
 def test_all_of_it_runs_and_is_of_the_mirror(mirrored: Mirrored) -> None:
+    """Helm 3 waits for a Deployment only until no more pods are missing than an update may take."""
     with mirrored.whole.cluster.api() as api:
         core = client.CoreV1Api(api)
-        pods = core.list_namespaced_pod(NAMESPACE).items
+        wait_for(lambda: all(map(ready, release(core))), READY_SECONDS, "all pods are ready")
+        pods = release(core)
         (node,) = core.list_node().items
     parts = {pod.metadata.labels["app.kubernetes.io/component"] for pod in pods}
     assert parts >= {"webhook", "gateway", "reconciler", "signer", "store", "redis", "worker"}
     for pod in pods:
         for status in [*pod.status.container_statuses, *(pod.status.init_container_statuses or ())]:
-            assert status.ready, (pod.metadata.name, status.state)
             assert status.image_id.endswith(f"@{mirrored.pushed[status.image].digest}")
     given = {own_images.TRAINER.name, images.PAUSE}
     there = {name for image in node.status.images for name in image.names if "@" not in name}
     assert there == {*mirrored.pushed, *given}
+
+
+def release(core: client.CoreV1Api) -> list[Any]:
+    """The release's pods; that of `helm test` is gone when it has passed."""
+    return list(core.list_namespaced_pod(NAMESPACE).items)
+
+
+def ready(pod: Any) -> bool:
+    return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
 
 
 def test_its_layers_came_from_there(mirrored: Mirrored) -> None:
