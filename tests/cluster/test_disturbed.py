@@ -220,7 +220,8 @@ def test_a_release_whose_runtime_cannot_be_had_touches_no_pod(whole: Whole) -> N
 
 
 def test_an_image_that_is_gone_touches_one_pod_of_a_workload(whole: Whole) -> None:
-    """The first pod stands still; with the breaker open its successor is left alone and runs."""
+    """The first pod stands still; with the breaker open its successor is left alone and runs. With
+    the image a pod that waited goes on, and the breaker closes."""
     runtime = catalogue.runtime()
     whole.cluster.remove_image(runtime.name)
     try:
@@ -229,6 +230,7 @@ def test_an_image_that_is_gone_touches_one_pod_of_a_workload(whole: Whole) -> No
             (first,) = wait_for(lambda: whole.pods("unlucky"), 30, "its first pod")
             assert INJECTED in first.metadata.annotations
             core = client.CoreV1Api(api)
+            core.create_namespaced_pod(TEAM, annotated("waits"))
             wait_for(lambda: broken_images(core), 90, "the breaker opens")
             core.delete_namespaced_pod(first.metadata.name, TEAM)
             batch = client.BatchV1Api(api)
@@ -241,3 +243,7 @@ def test_an_image_that_is_gone_touches_one_pod_of_a_workload(whole: Whole) -> No
             assert second.metadata.annotations["stitchcore.io/skipped"] == "breaker_open"
     finally:
         whole.cluster.import_image(own_images.built(runtime).archive)
+    with whole.cluster.api() as api:
+        core = client.CoreV1Api(api)
+        wait_for(lambda: not broken_images(core), 90, "the breaker closes")
+        assert core.read_namespaced_pod("waits", TEAM).metadata.annotations[INJECTED]
