@@ -36,6 +36,18 @@ def test_only_the_signer_touches_what_is_signed(role: str, verb: str, name: str)
     assert not allowed(role, verb, parts_of(name))
 
 
+FOLDERS = sorted({name for table in ROLES.values() for name in table})
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_gateway_and_worker_delete_nothing_and_the_gateway_writes_requests_alone(
+    folder: str,
+) -> None:
+    assert not any(allowed(role, DELETE, (folder, "k", "a")) for role in ("gateway", "worker"))
+    assert allowed("gateway", WRITE, (folder, "k", "a")) == (folder == "requests")
+    assert not any(allowed("collector", verb, ("public_keys.json",)) for verb in (WRITE, DELETE))
+
+
 @given(st.sampled_from(sorted(ROLES)), st.sampled_from([WRITE, DELETE]))
 def test_nobody_changes_a_whole_folder(role: str, verb: str) -> None:
     folders = {name for table in ROLES.values() for name in table if not name.endswith(".json")}

@@ -99,6 +99,29 @@ def test_a_dry_run_is_answered_alike_and_not_counted(served: Served) -> None:
     assert served.count("stitch_injections_total", result="injected", reason="") == before
 
 
+@pytest.mark.parametrize(
+    "known",
+    [Plain(trusted=support.TRUST), Plain(), Broken(trusted=support.TRUST)],
+    ids=["injected", "not ready", "failed"],
+)
+def test_no_dry_run_is_counted_whatever_becomes_of_it(known: Plain, tmp_path: Path) -> None:
+    owner = {"kind": "CronJob", "name": "n", "controller": True}
+    metadata = {**CASE.given["metadata"], "ownerReferences": [owner]}
+    job = {"metadata": metadata, "spec": {"template": {"spec": {}}}}
+    with serving.serve(tmp_path, known) as served:
+
+        def counted() -> float:
+            found = [one for family in served.metrics.registry.collect() for one in family.samples]
+            names = ("stitch_injections_total", "stitch_stamps_total")
+            return sum(one.value for one in found if one.name in names)
+
+        for dry in (True, False):
+            assert counted() == 0
+            response(served, review(CASE.given, dryRun=dry))
+            response(served, review(job, "batch", "Job", dryRun=dry), "workloads")
+        assert counted() == 2
+
+
 @pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT"])
 @pytest.mark.parametrize("path", ["pods", "workloads"])
 def test_nothing_but_create_is_changed(served: Served, operation: str, path: str) -> None:
