@@ -125,8 +125,10 @@ def test_no_dry_run_is_counted_whatever_becomes_of_it(known: Plain, tmp_path: Pa
 @pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT"])
 @pytest.mark.parametrize("path", ["pods", "workloads"])
 def test_nothing_but_create_is_changed(served: Served, operation: str, path: str) -> None:
-    found = response(served, review(CASE.given, operation=operation), path)
-    assert found == {"uid": "uid-1", "allowed": True}
+    job = {"metadata": CASE.given["metadata"], "spec": {"template": {"spec": {}}}}
+    of_pods = review(CASE.given, operation=operation)
+    asked = of_pods if path == "pods" else review(job, "batch", "Job", operation=operation)
+    assert response(served, asked, path) == {"uid": "uid-1", "allowed": True}
 
 
 def test_a_workload_is_stamped(served: Served) -> None:
@@ -169,6 +171,20 @@ def test_a_pod_that_makes_no_sense_passes(served: Served, wrong: dict[str, Any])
     """The API server has validated none of it yet where other webhooks changed it."""
     response(served, review({**CASE.given, **wrong}))
     response(served, review({**CASE.given, **wrong}, "batch", "Job"), "workloads")
+
+
+def test_a_job_inherits_from_the_cron_job_that_made_it_alone(tmp_path: Path) -> None:
+    known = Plain(trusted=support.TRUST, cron_jobs={("team", "n"): {"stitchcore.io/mode": "off",
+                                                    "stitchcore.io/optimize": "true"}})  # fmt: skip
+    with serving.serve(tmp_path, known) as served:
+        for kind, made, stamped in (
+            ("CronJob", True, True), ("CronJob", False, False), ("Job", True, False),
+        ):  # fmt: skip
+            owner = {"kind": kind, "name": "n", "controller": made}
+            job = {"metadata": {"name": "n-1", "ownerReferences": [owner]},
+                   "spec": {"template": {"spec": {}}}}  # fmt: skip
+            found = response(served, review(job, "batch", "Job"), "workloads")
+            assert ("patch" in found) == stamped
 
 
 def test_a_failure_of_ours_lets_the_pod_pass(tmp_path: Path) -> None:
