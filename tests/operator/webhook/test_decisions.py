@@ -119,6 +119,21 @@ def test_nodes_without_an_architecture_are_none_of_ours(operator: str, expected:
     assert reason(pod(affinity={"nodeAffinity": required})) == expected
 
 
+def test_a_mode_that_cannot_be_known_may_be_above_what_is_allowed() -> None:
+    source = {"configMapKeyRef": {"name": "c", "key": "mode"}}
+    for entry in ({"valueFrom": source}, {"value": "everything"}, {}):
+        container = {"name": "main", "env": [{"name": "STITCH_MODE", **entry}]}
+        assert reason(pod(None, container)) == "mode_above_policy"
+
+
+def test_a_path_that_the_image_brings_stays_behind_ours() -> None:
+    given = pod({names.PYTHON_PATH: "/image:/more"})
+    made = support.injected(given, CASE.situation, CASE.release)
+    [value] = [one["value"] for one in made["spec"]["containers"][0]["env"]
+               if one["name"] == "PYTHONPATH"]  # fmt: skip
+    assert value == "/stitchcore/runtime/inject/bootstrap:/image:/more"
+
+
 def ranges(*lines: dict[str, Any]) -> list[resources.Range]:
     return resources.ranges({"spec": {"limits": list(lines)}})
 
