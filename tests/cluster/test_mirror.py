@@ -96,15 +96,19 @@ def test_all_of_it_runs_and_is_of_the_mirror(mirrored: Mirrored) -> None:
         core = client.CoreV1Api(api)
         wait_for(lambda: all(map(ready, release(core))), READY_SECONDS, "all pods are ready")
         pods = release(core)
-        (node,) = core.list_node().items
+        given = {*mirrored.pushed, own_images.TRAINER.name, images.PAUSE}
+        wait_for(lambda: there(core) == given, 120, "the node has these images and no others")
     parts = {pod.metadata.labels["app.kubernetes.io/component"] for pod in pods}
     assert parts >= {"webhook", "gateway", "reconciler", "signer", "store", "redis", "worker"}
     for pod in pods:
         for status in [*pod.status.container_statuses, *(pod.status.init_container_statuses or ())]:
             assert status.image_id.endswith(f"@{mirrored.pushed[status.image].digest}")
-    given = {own_images.TRAINER.name, images.PAUSE}
-    there = {name for image in node.status.images for name in image.names if "@" not in name}
-    assert there == {*mirrored.pushed, *given}
+
+
+def there(core: client.CoreV1Api) -> set[str]:
+    """Names of the node's images, as it said last."""
+    (node,) = core.list_node().items
+    return {name for image in node.status.images for name in image.names if "@" not in name}
 
 
 def release(core: client.CoreV1Api) -> list[Any]:

@@ -31,7 +31,7 @@ def ready(cluster: Cluster, key: str) -> str:
     public = public_hex(load_or_create_key(cluster.folder / "key"))
     manifest, libraries = package.load(cluster.store, answer["key"], public)
     assert libraries and manifest.issued > 0
-    assert not cluster.store.list("unsigned")
+    assert answer["key"] not in cluster.store.list("unsigned")
     return str(answer["key"])
 
 
