@@ -78,6 +78,7 @@ def test_redis_that_loses_all_data_loses_no_graph(cluster: Cluster) -> None:
         cluster.enqueue(key)
     for key in keys:
         ready(cluster, key)
+    assert not cluster.store.list("unsigned")
 
 
 @pytest.mark.slow
