@@ -164,6 +164,30 @@ def test_what_was_missed_while_the_webhook_was_away_is_said(whole: Whole) -> Non
     wait_for(lambda: len(ready_webhooks(whole)) == 2, 120, "the webhook is back")
 
 
+@pytest.mark.parametrize(
+    ("component", "said"),
+    [("gateway", "FAIL the gateway at "), ("webhook", "FAIL the webhook was not asked")],
+)
+def test_helm_test_fails_without_a_part_that_jobs_need(
+    whole: Whole, component: str, said: str
+) -> None:
+    test = ("test", RELEASE, f"--namespace={NAMESPACE}")
+    place = (f"deployment/{RELEASE}-{component}", "--namespace", NAMESPACE)
+    replicas = whole.cluster.kubectl("get", *place, "--output=jsonpath={.spec.replicas}")
+    gone = f"--selector=app.kubernetes.io/component={component}"
+    whole.cluster.kubectl("scale", *place, "--replicas=0")
+    try:
+        whole.cluster.kubectl("wait", "pods", gone, *place[1:], "--for=delete", "--timeout=60s")
+        with pytest.raises(NotUp, match=f"{RELEASE}-test failed"):
+            whole.helm(*test)
+        log = whole.cluster.kubectl("logs", f"{RELEASE}-test", "--namespace", NAMESPACE)
+        assert said in log
+    finally:
+        whole.cluster.kubectl("scale", *place, f"--replicas={replicas}")
+        whole.cluster.kubectl("rollout", "status", *place, "--timeout=120s")
+    assert "Phase:          Succeeded" in whole.helm(*test)
+
+
 def test_a_reconciler_and_an_api_server_that_start_again_lose_nothing(whole: Whole) -> None:
     with whole.cluster.api() as api:
         core = client.CoreV1Api(api)
