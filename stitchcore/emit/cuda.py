@@ -1,131 +1,83 @@
-"""Kernels as CUDA C++, plainly mapped: a task is a block's, a lane loop is dealt to its threads.
+"""Kernels as CUDA C++: a task is a block's or a warp's, a lane loop is dealt to its threads.
 
-One `__global__` per kernel, phases separated by a grid barrier (AStitch's global scheme), so a
-kernel of several phases needs a cooperative launch of at most one wave:
-
-    extern "C" __global__ void NAME(void *const *buffers, const int64_t *symbols, char *scratch,
-                                    unsigned *arrived, long long *failed)
-
-`buffers` and `symbols` as on the CPU (docs/contracts.md 2), in device memory. `arrived` points to a
-zero before each launch. `failed[2e]` and `failed[2e + 1]`, before it the largest and the smallest
-int64, become the range of what check e reports; it failed where the first is at most the second.
-Blocks have THREADS threads and `shared_bytes(kernel)` bytes of dynamic shared memory; tasks are
-dealt to blocks by grid stride.
+One `__global__` per kernel (cuda_entry.py), phases separated by a grid barrier (AStitch's global
+scheme), one inlined function per section. Decisions are the kernel's: whose lanes run a task
+(`Section.scope`), how long the runs are that a lane takes (`Section.run`), where barriers stand.
+Tasks are dealt by grid stride.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stitchcore.emit import runs
+from stitchcore.emit.cuda_entry import THREADS, bytes_of, entry, local_bytes, shared_bytes
 from stitchcore.emit.render import (
     MEMORY_TYPES,
     Renderer,
-    argument,
     index_text,
     outside_buffers,
     provenance_comment,
     register_type,
-    size_of,
-    working,
 )
-from stitchcore.hlo.shape import DTYPES
+from stitchcore.kernel import index
 from stitchcore.kernel.nodes import (
-    Allocate,
     Apply,
     Barrier,
     Buffer,
     Check,
     Combine,
     Kernel,
+    Load,
     Loop,
     Scalar,
+    Scope,
     Section,
     Store,
 )
 from stitchcore.kernel.walk import statements
 
-THREADS = 256
-"""Threads of a block; a multiple of 32, at most 1024."""
-
-_ALIGNMENT = 16
+__all__ = ["THREADS", "render", "shared_bytes"]
 
 
-def render(kernels: Sequence[Kernel]) -> str:
+def render(kernels: Sequence[Kernel], threads: int = THREADS) -> str:
     """One translation unit for NVRTC. Kernel names must differ."""
-    renderer = _Cuda()
+    renderer = _Cuda(threads)
     for kernel in kernels:
         renderer.kernel(kernel)
-    pairs = sorted(
-        {
-            (statement.reducer, statement.scalar.dtype)
-            for kernel in kernels
-            for phase in kernel.phases
-            for section in phase.sections
-            for statement in statements(section.body)
-            if isinstance(statement, Combine)
-        }
-    )
-    head = ['#include "stitch_cuda.h"', ""]
-    for reducer, dtype in pairs:
-        head += _combine(reducer, dtype)
+    found = {
+        (statement.reducer, statement.scalar.dtype)
+        for kernel in kernels
+        for phase in kernel.phases
+        for section in phase.sections
+        for statement in statements(section.body)
+        if isinstance(statement, Combine)
+    }
+    head = ['#include "stitch_cuda.h"', "", *(_reducer(*pair) for pair in sorted(found))]
     return "\n".join(head + renderer.lines) + "\n"
 
 
-def shared_bytes(kernel: Kernel) -> int:
-    """Dynamic shared memory that a block of `kernel` needs: its largest section's."""
-    totals = [0]
-    for phase in kernel.phases:
-        for section in phase.sections:
-            totals.append(sum(_bytes(buffer) for buffer in _locals(section)))
-    return max(totals)
+def _reducer_name(reducer: str, dtype: str) -> str:
+    return f"st_{reducer.replace('-', '_')}_of_{dtype}"
 
 
-def _locals(section: Section) -> list[Buffer]:
-    return [s.buffer for s in statements(section.body) if isinstance(s, Allocate)]
-
-
-def _bytes(buffer: Buffer) -> int:
-    count = size_of(buffer)
-    assert isinstance(count, int), f"LOCAL buffer {buffer.name} must be static"
-    return -(-count * DTYPES[buffer.dtype].bytes // _ALIGNMENT) * _ALIGNMENT
-
-
-def _combine_name(reducer: str, dtype: str) -> str:
-    return f"st_combine_{reducer.replace('-', '_')}_{dtype}"
-
-
-def _combine(reducer: str, dtype: str) -> list[str]:
-    """A block's reduction: shuffles in each warp, then the warps' parts in order."""
-    renderer, kind = _Cuda(), register_type(dtype)
-    value, other = Scalar("value", dtype), Scalar("other", dtype)
-    update = f"value = {renderer.apply(Apply(reducer, (value, other), dtype))};"
-    return [
-        f"ST_INLINE {kind} {_combine_name(reducer, dtype)}({kind} value) {{",
-        f"  __shared__ {kind} part[32];",
-        "  for (int mask = 16; mask > 0; mask >>= 1) {",
-        f"    const {kind} other = st_shuffle_{working(dtype)}(value, mask);",
-        f"    {update}",
-        "  }",
-        "  __syncthreads();",
-        "  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;",
-        "  __syncthreads();",
-        "  value = part[0];",
-        "  for (int warp = 1; warp < (int)blockDim.x / 32; warp++) {",
-        f"    const {kind} other = part[warp];",
-        f"    {update}",
-        "  }",
-        "  return value;",
-        "}",
-        "",
-    ]
+def _reducer(reducer: str, dtype: str) -> str:
+    """What st_combine_* take to join two lanes' parts."""
+    kind, pair = register_type(dtype), (Scalar("value", dtype), Scalar("other", dtype))
+    joined = _Cuda().apply(Apply(reducer, pair, dtype))
+    return f"ST_REDUCER({_reducer_name(reducer, dtype)}, {kind}, {joined})"
 
 
 class _Cuda(Renderer):
     cuda = True
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = THREADS) -> None:
         super().__init__()
+        self.threads = threads
         self.shared_offset = 0
+        self.scope, self.run = Scope.GROUP, 1
+        self.loaded: dict[runs.Place, str] = {}
+        self.left: dict[runs.Place, str] = {}
 
     # ---- functions -----------------------------------------------------------------------------
     def kernel(self, kernel: Kernel) -> None:
@@ -134,7 +86,7 @@ class _Cuda(Renderer):
         for p, phase in enumerate(kernel.phases):
             for s, section in enumerate(phase.sections):
                 self.section(kernel, section, f"{kernel.name}_{p}_{s}")
-        self.entry(kernel)
+        self.lines += entry(kernel, self.threads)
 
     def section(self, kernel: Kernel, section: Section, name: str) -> None:
         used, stored = outside_buffers(kernel, section)
@@ -144,79 +96,101 @@ class _Cuda(Renderer):
         arguments += [f"long {symbol}" for symbol in kernel.symbols]
         arguments += ["char *shared", "long long *failed", "long first_task", "long tasks"]
         self.open(f"ST_INLINE void {name}({', '.join(arguments)})")
-        self.shared_offset = 0
-        variable = section.variable
-        head = f"for (long {variable} = first_task; {variable} < tasks; {variable} += gridDim.x)"
+        self.shared_offset, self.scope, self.run = 0, section.scope, section.run
+        if section.scope is Scope.WARP and local_bytes(section):
+            self.emit(f"shared += threadIdx.x / 32 * {local_bytes(section)};")
+        within = " % 32" if section.scope is Scope.WARP else ""
+        self.emit(f"const unsigned lane = threadIdx.x{within};")
         self.ranges = {}
         self.bound(section.variable, 0, section.tasks)
-        self.open(head)
+        step = "gridDim.x" if section.scope is Scope.GROUP else f"gridDim.x * {self.threads // 32}"
+        self.open(self.loop_head(section.variable, "first_task", "tasks", step))
         self.body(section.body)
-        if _locals(section):
-            self.emit("__syncthreads();")  # the next task writes the same shared memory
         self.close()
-        self.close()
-
-    def entry(self, kernel: Kernel) -> None:
-        self.open(
-            f'extern "C" __global__ void __launch_bounds__({THREADS}) {kernel.name}('
-            "void *const *buffers, const int64_t *symbols, char *scratch, unsigned *arrived,"
-            " long long *failed)"
-        )
-        self.emit("extern __shared__ __align__(16) char shared[];")
-        for position, symbol in enumerate(kernel.symbols):
-            self.emit(f"const long {symbol} = symbols[{position}];")
-        for p, phase in enumerate(kernel.phases):
-            if p > 0:
-                self.emit("st_grid_barrier(arrived);")
-            self.open("")
-            self.emit("long first = 0;")
-            for s, section in enumerate(phase.sections):
-                self.call(kernel, section, f"{kernel.name}_{p}_{s}")
-            self.close()
-        self.close()
-
-    def call(self, kernel: Kernel, section: Section, name: str) -> None:
-        """Blocks take over where the section before left off, so that small sections spread."""
-        used, _ = outside_buffers(kernel, section)
-        arguments = [argument(kernel, buffer) for buffer in used] + list(kernel.symbols)
-        self.open("")
-        self.emit(f"const long tasks = {index_text(section.tasks)};")
-        self.emit("const long begin = (blockIdx.x + gridDim.x - first % gridDim.x) % gridDim.x;")
-        self.emit(f"{name}({', '.join([*arguments, 'shared', 'failed', 'begin', 'tasks'])});")
-        self.emit("first += tasks;")
         self.close()
 
     # ---- statements ----------------------------------------------------------------------------
     def lane_loop(self, loop: Loop) -> None:
         begin, end = index_text(loop.begin, 1), index_text(loop.end)
-        variable = loop.variable
-        self.open(self.loop_head(variable, f"{begin} + threadIdx.x", end, "blockDim.x"))
-        self.bound(variable, loop.begin, loop.end)
+        lanes = 32 if self.scope is Scope.WARP else self.threads
+        each = f" * {self.run}" if self.run > 1 else ""
+        head = (loop.variable, f"{begin} + lane{each}", end, str(lanes * self.run))
+        self.open(self.loop_head(*head))
+        self.bound(loop.variable, loop.begin, loop.end)
         self.in_lanes = True
-        self.body(loop.body)
+        if self.run == 1:
+            self.body(loop.body)
+        else:
+            self.run_by_run(loop, end)
         self.in_lanes = False
         self.close()
 
+    def run_by_run(self, loop: Loop, end: str) -> None:
+        """A run's iterations between the loads and stores of all of it; the last may be shorter."""
+        self.emit(f"const long st_first = {loop.variable};")
+        extent = index.add(loop.end, index.multiply(loop.begin, -1))
+        even = index.is_multiple(extent, self.run)
+        if not even:
+            self.open(f"if (st_first + {self.run} <= {end})")
+        self.whole_run(loop)
+        if not even:
+            self.depth -= 1
+            self.open("} else")
+            self.open(self.loop_head(loop.variable, "st_first", end))
+            self.body(loop.body)
+            self.close()
+            self.close()
+
+    def whole_run(self, loop: Loop) -> None:
+        found = runs.of(loop, self.run)
+        named: dict[runs.Place, str] = {}
+        for number, (buffer, indices) in enumerate(found.loads):
+            name, kind = f"st_in{number}", f"st_run<{MEMORY_TYPES[buffer.dtype]}, {self.run}>"
+            self.emit(f"const {kind} {name} = *(const {kind} *)&{self.element(buffer, indices)};")
+            named[buffer, indices] = name
+        for number, (buffer, _) in enumerate(found.stores):
+            self.emit(f"st_run<{MEMORY_TYPES[buffer.dtype]}, {self.run}> st_out{number};")
+        self.emit(f"ST_UNROLL({self.run})")
+        self.open(f"for (int st_at = 0; st_at < {self.run}; st_at++)")
+        self.emit(f"const long {loop.variable} = st_first + st_at;")
+        self.loaded = named
+        self.left = {place: f"st_out{number}" for number, place in enumerate(found.stores)}
+        self.body(loop.body)
+        self.loaded, self.left = {}, {}
+        self.close()
+        for number, (buffer, indices) in enumerate(found.stores):
+            kind = f"st_run<{MEMORY_TYPES[buffer.dtype]}, {self.run}>"
+            self.emit(f"*({kind} *)&{self.element(buffer, indices)} = st_out{number};")
+
+    def load(self, node: Load) -> str:
+        """One that the run has loaded already is taken from there."""
+        name = self.loaded.get((node.buffer, node.indices))
+        return super().load(node) if name is None else self.value(f"{name}.at[st_at]", node.dtype)
+
     def store(self, statement: Store) -> None:
+        name = self.left.get((statement.buffer, statement.indices))
+        if name is not None:
+            self.emit(f"{name}.at[st_at] = {self.stored(statement)};")
+            return
         if self.in_lanes:
             super().store(statement)
             return
-        self.open("if (threadIdx.x == 0)")
+        self.open("if (lane == 0)")
         super().store(statement)
         self.close()
 
     def combine(self, statement: Combine) -> None:
-        name = self.scalar(statement.scalar)
-        function = _combine_name(statement.reducer, statement.scalar.dtype)
-        self.emit(f"{name} = {function}({name});")
+        scalar = statement.scalar
+        name, reducer = self.scalar(scalar), _reducer_name(statement.reducer, scalar.dtype)
+        self.emit(f"{name} = st_combine_{statement.scope.value}({name}, {reducer}());")
 
     def barrier(self, statement: Barrier) -> None:
-        self.emit("__syncthreads();")
+        self.emit("__syncwarp();" if statement.scope is Scope.WARP else "__syncthreads();")
 
     def allocate(self, buffer: Buffer) -> None:
         kind = MEMORY_TYPES[buffer.dtype]
         self.emit(f"{kind} *const {buffer.name} = ({kind} *)(shared + {self.shared_offset});")
-        self.shared_offset += _bytes(buffer)
+        self.shared_offset += bytes_of(buffer)
 
     def check(self, statement: Check) -> None:
         condition, reported = map(self.expression, (statement.condition, statement.reported))

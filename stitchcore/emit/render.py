@@ -170,10 +170,13 @@ class Renderer(ABC):
         return self.apply(node)
 
     def load(self, node: Load) -> str:
-        element = self.element(node.buffer, node.indices)
-        if node.dtype == "pred":
+        return self.value(self.element(node.buffer, node.indices), node.dtype)
+
+    def value(self, element: str, dtype: str) -> str:
+        """What an element of memory is in a register."""
+        if dtype == "pred":
             return f"({element} != 0)"
-        return f"st_load_{node.dtype}({element})" if node.dtype in HALVES else element
+        return f"st_load_{dtype}({element})" if dtype in HALVES else element
 
     def element(self, buffer: Buffer, indices: Sequence[Index]) -> str:
         simple = [index.simplify(i, self.ranges) for i in indices]

@@ -64,12 +64,14 @@ class IllegalKernel(Exception):
 
 @dataclass(frozen=True)
 class _Place:
-    """A path for messages, the indices defined, and whether a lane loop or an If encloses."""
+    """A path for messages, the indices defined, whether a lane loop or an If encloses, and whose
+    lanes run a task."""
 
     path: str
     indices: frozenset[str]
     in_lanes: bool = False
     in_if: bool = False
+    scope: Scope = Scope.GROUP
 
     def fail(self, rule: str) -> IllegalKernel:
         return IllegalKernel(f"{self.path}: {rule}")
@@ -156,7 +158,11 @@ def _phase(phase: Phase, names: _Names, place: _Place) -> None:
     written: dict[Buffer, str] = {}
     for section in phase.sections:
         names.claim(section.variable, place)
-        inside = place.enter(f"section {section.variable}")
+        inside = replace(place.enter(f"section {section.variable}"), scope=section.scope)
+        if section.scope not in (Scope.WARP, Scope.GROUP):
+            raise inside.fail(f"tasks of a {section.scope.value}")
+        if section.run not in (1, 2, 4, 8, 16):
+            raise inside.fail(f"runs of {section.run} iterations")
         _index(section.tasks, place)
         kept = set(names.buffers)
         indices = place.indices | {section.variable}
@@ -211,13 +217,15 @@ def _statement(statement: Statement, names: _Names, place: _Place) -> None:
             _reduced(scalar, reducer, names, place)
             if place.in_lanes or place.in_if:
                 raise place.fail(f"Combine of {scalar.name} inside a lane loop or an If")
-            if scope not in (Scope.WARP, Scope.GROUP):
+            if scope is not place.scope:
                 raise place.fail(f"Combine of {scalar.name} over {scope.value}")
         case Loop():
             _loop(statement, names, place)
         case Allocate(buffer):
             _allocate(buffer, names, place)
-        case Barrier():
+        case Barrier(scope):
+            if scope is not place.scope:
+                raise place.fail(f"Barrier of a {scope.value}")
             if place.in_lanes or place.in_if:
                 raise place.fail("Barrier inside a lane loop or an If")
         case If(condition, body):
@@ -248,6 +256,8 @@ def _allocate(buffer: Buffer, names: _Names, place: _Place) -> None:
         raise place.fail(f"allocate {buffer.name}: not a LOCAL buffer")
     if place.in_lanes:
         raise place.fail(f"allocate {buffer.name} inside a lane loop")
+    if buffer.scope is not place.scope:
+        raise place.fail(f"allocate {buffer.name}: it is a {buffer.scope.value}'s")
     names.claim(buffer.name, place)
     _buffer(buffer, place)
     names.buffers.add(buffer)

@@ -249,8 +249,24 @@ def collapse(index: Index) -> Index:
                 del terms[whole]
                 constant += _add_terms(node.left, times, terms)
                 joined = True
-    if not joined:
-        return index
+    return _sum(terms, constant) if joined else index
+
+
+def gather(index: Index) -> Index:
+    """`index` as a sum in which like terms are one, and those that cancel are none."""
+    terms: dict[Node, int] = {}
+    constant = _add_terms(index, 1, terms)
+    return _sum(terms, constant)
+
+
+def is_multiple(index: Index, of: int) -> bool:
+    """Whether `index` is a multiple of `of` whatever its variables are, as its sum shows."""
+    terms: dict[Node, int] = {}
+    constant = _add_terms(index, 1, terms)
+    return constant % of == 0 and all(times % of == 0 for times in terms.values())
+
+
+def _sum(terms: Mapping[Node, int], constant: int) -> Index:
     total: Index = 0
     for node, times in terms.items():
         total = add(total, multiply(node, times))

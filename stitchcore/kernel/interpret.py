@@ -1,7 +1,9 @@
 """Runs a kernel in numpy: the executable meaning of the loop IR, and its race detector.
 
 Tasks run in random order; the iterations of a lane loop are dealt to lanes as a CUDA block deals
-them (iteration i to lane (i - begin) modulo the lane count) and run as one vector, in random order.
+them (iteration i to lane (i - begin) // run modulo the lane count) and run as one vector, in random
+order.
+Groups of lanes run one task after another in the same LOCAL memory, as a CUDA block does.
 Scratch, LOCAL and output memory starts as NaN (all bits set), so a value never written shows.
 Every element of writable memory remembers who wrote and read it last: two lanes, tasks or loop
 iterations that touch one element, one of them writing, with no Barrier (or phase) between, raise
@@ -46,6 +48,7 @@ from stitchcore.kernel.nodes import (
     Prefetch,
     Role,
     Scalar,
+    Scope,
     Statement,
     Store,
 )
@@ -55,6 +58,7 @@ __all__ = ["CheckFailed", "KernelError", "Race", "interpret"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _LANE_COUNTS = (3, 4, 8, 32)
+_GROUPS = 2
 _OUTSIDE = 2**62
 
 
@@ -79,6 +83,17 @@ class _Lanes:
 
 
 @dataclass
+class _Group:
+    """Lanes that run tasks of a section one after another, in the same LOCAL memory, with no
+    barrier between tasks but those of the section's body. `task` is the first that may be theirs.
+    """
+
+    task: int
+    epoch: int = 0
+    local: dict[Buffer, Memory] = field(default_factory=dict)
+
+
+@dataclass
 class _Run:
     """State of one task. `counter` numbers iterations over the whole run."""
 
@@ -87,10 +102,11 @@ class _Run:
     indices: dict[str, Any]
     rng: np.random.Generator
     lane_count: int
+    run: int
     phase_start: int
     task: int
     counter: list[int]
-    epoch: int = 0
+    group: _Group
     values: dict[Scalar, Any] = field(default_factory=dict)
     lanes: _Lanes | None = None
     failed: dict[int, int] = field(default_factory=dict)
@@ -121,10 +137,14 @@ def interpret(
     for phase in kernel.phases:
         start = task_number + 1
         for section in phase.sections:
+            groups = [_Group(task_number + 1) for _ in range(_GROUPS)]
             for task in rng.permutation(index.evaluate(section.tasks, bound)):
                 task_number += 1
                 indices = {**bound, section.variable: int(task)}
-                run = _Run(kernel, dict(memories), indices, rng, count, start, task_number, counter)
+                group = groups[int(rng.integers(_GROUPS))]
+                lanes_of = (count, section.run)
+                given = (kernel, dict(memories), indices, rng, *lanes_of, start, task_number)
+                run = _Run(*given, counter, group)
                 _body(section.body, run)
                 for error, value in run.failed.items():
                     failed[error] = worse(failed.get(error, value), value)
@@ -158,14 +178,15 @@ def _execute(statement: Statement, run: _Run) -> None:
                 run.lanes.defined.add(scalar)
         case Accumulate():
             _accumulate(statement, run)
-        case Combine(scalar, reducer):
-            _combine(scalar, reducer, run)
+        case Combine():
+            _combine(statement, run)
         case Loop():
             _loop(statement, run)
         case Allocate(buffer):
-            run.memories[buffer] = Memory.local(buffer)
+            memory = Memory.local(buffer, run.group.local.get(buffer))
+            run.memories[buffer] = run.group.local[buffer] = memory
         case Barrier():
-            run.epoch += 1
+            run.group.epoch += 1
         case Prefetch():
             pass  # a hint
         case If(condition, body):
@@ -187,7 +208,9 @@ def _loop(loop: Loop, run: _Run) -> None:
     offset = run.rng.permutation(int(end - begin))
     start = run.counter[0]
     run.counter[0] += offset.size
-    run.lanes = _Lanes(begin + offset, offset, offset % run.lane_count, start + offset, start)
+    run.lanes = _Lanes(
+        begin + offset, offset, offset // run.run % run.lane_count, start + offset, start
+    )
     run.indices[loop.variable] = run.lanes.variable
     _body(loop.body, run)
     run.lanes = None
@@ -248,7 +271,7 @@ def _accumulate(statement: Accumulate, run: _Run) -> None:
         return
     if not isinstance(current, _Partial):
         current = _everywhere(current, run.lane_count)
-    partials = _by_lane(value, reducer, scalar.dtype, lanes, run.lane_count)
+    partials = _by_lane(value, reducer, scalar.dtype, lanes, run)
     run.values[scalar] = _Partial(opcodes.compute(reducer, (current.lanes, partials), scalar.dtype))
 
 
@@ -257,14 +280,16 @@ def _everywhere(value: Array, count: int) -> _Partial:
     return _Partial(np.full(count, value, value.dtype))
 
 
-def _by_lane(value: Array, reducer: str, dtype: str, lanes: _Lanes, count: int) -> Array:
-    """The reduction of each lane's iterations, shape [count]."""
-    rows = -(-lanes.offset.size // count)
+def _by_lane(value: Array, reducer: str, dtype: str, lanes: _Lanes, run: _Run) -> Array:
+    """The reduction of each lane's iterations, shape [lane count]."""
+    count, length = run.lane_count, run.run
+    rows = -(-lanes.offset.size // (count * length)) * length
     table = np.full((rows, count), _neutral(reducer, dtype), DTYPES[dtype].numpy)
     kept = slice(None) if lanes.active is None else lanes.active
     offset = lanes.offset[kept]
     full = np.broadcast_to(value, lanes.offset.shape)
-    table[offset // count, offset % count] = full[kept]
+    row = offset // (count * length) * length + offset % length
+    table[row, offset // length % count] = full[kept]
     return _fold(table, reducer, dtype)
 
 
@@ -283,12 +308,15 @@ def _neutral(reducer: str, dtype: str) -> bool | int | float:
     return identity(dtype)
 
 
-def _combine(scalar: Scalar, reducer: str, run: _Run) -> None:
+def _combine(statement: Combine, run: _Run) -> None:
+    scalar, reducer = statement.scalar, statement.reducer
     if run.lanes is not None:
         raise KernelError(f"{run.kernel.name}: Combine of {scalar.name} inside a lane loop")
     value = run.values[scalar]
     partial = value if isinstance(value, _Partial) else _everywhere(value, run.lane_count)
     run.values[scalar] = _fold(run.rng.permutation(partial.lanes), reducer, scalar.dtype)
+    if statement.scope is Scope.GROUP:  # a warp's shuffles order no memory
+        run.group.epoch += 1
 
 
 # ---- expressions -------------------------------------------------------------------------------
@@ -335,16 +363,17 @@ def _expression(node: Expression, run: _Run) -> Any:
             return opcodes.compute(opcode, values, dtype, dict(attributes))
 
 
-def _access(run: _Run, reads: bool) -> Access:
+def _access(run: _Run, buffer: Buffer, reads: bool) -> Access:
     lanes = run.lanes
+    task = run.group.task if buffer.role is Role.LOCAL else run.task
     if lanes is None:
         lane = ALL_LANES if reads else 0
-        return Access(run.task, run.phase_start, run.epoch, lane, -1, _OUTSIDE)
+        return Access(task, run.phase_start, run.group.epoch, lane, -1, _OUTSIDE)
     kept = slice(None) if lanes.active is None else lanes.active
     return Access(
-        run.task,
+        task,
         run.phase_start,
-        run.epoch,
+        run.group.epoch,
         lanes.lane[kept],
         lanes.iteration[kept],
         lanes.start,
@@ -364,7 +393,7 @@ def _positions(memory: Memory, indices: Sequence[index.Index], run: _Run) -> Arr
 
 def _load(buffer: Buffer, indices: Sequence[index.Index], run: _Run) -> Array:
     memory = run.memories[buffer]
-    loaded = memory.load(_positions(memory, indices, run), _access(run, reads=True))
+    loaded = memory.load(_positions(memory, indices, run), _access(run, buffer, reads=True))
     if run.lanes is None or run.lanes.active is None:
         return loaded
     full = np.zeros(run.lanes.variable.shape, loaded.dtype)
@@ -379,4 +408,4 @@ def _store(statement: Store, run: _Run) -> None:
     if run.lanes is not None:
         value = np.broadcast_to(value, run.lanes.variable.shape)
         value = value if run.lanes.active is None else value[run.lanes.active]
-    memory.store(at, value, _access(run, reads=False))
+    memory.store(at, value, _access(run, statement.buffer, reads=False))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stitchcore.kernel import index
 from stitchcore.kernel.index import Index
-from stitchcore.kernel.nodes import Buffer
+from stitchcore.kernel.nodes import Buffer, Loop
 
 
 def flat_index(buffer: Buffer, indices: Sequence[Index]) -> Index:
@@ -17,3 +17,13 @@ def flat_index(buffer: Buffer, indices: Sequence[Index]) -> Index:
         total = index.add(index.multiply(i, stride), total)
         stride = index.multiply(stride, extent)
     return index.collapse(total)
+
+
+def is_run(loop: Loop, buffer: Buffer, indices: Sequence[Index], length: int) -> bool:
+    """Whether what `length` neighbouring iterations of `loop` touch lies side by side, the first at
+    a multiple of `length`, where the loop is walked from its beginning in such steps."""
+    lane = index.multiply(index.Variable(loop.variable), -1)
+    rest = index.gather(index.add(flat_index(buffer, indices), lane))
+    if index.mentions(rest, loop.variable):
+        return False
+    return index.is_multiple(rest, length) and index.is_multiple(loop.begin, length)

@@ -1,9 +1,10 @@
 """Memory of the loop IR interpreter: buffers that remember who touched each element last.
 
-An access is by a task, between two barriers (an epoch), by one lane or by all of them, and, inside
-a lane loop, by one iteration. Two accesses to one element of which one writes are a race when they
-are in one phase and by different tasks, or in one epoch and by different lanes, or in one lane loop
-and by different iterations (which a CPU runs as one vector).
+An access is by a task (to LOCAL memory by a group, which runs tasks one after another), between two
+barriers (an epoch), by one lane or by all of them, and, inside a lane loop, by one iteration. Two
+accesses to one element of which one writes are a race when they are in one phase and by different
+tasks, or in one epoch and by different lanes, or in one lane loop and by different iterations
+(which a CPU runs as one vector).
 """
 
 from __future__ import annotations
@@ -102,13 +103,18 @@ class Memory:
         if mode != "input":
             self.reads = _Trace(data.size, False)
             self.writes = _Trace(data.size, mode == "shared")
+            self.defined = np.full(data.size, mode == "shared")
 
     @staticmethod
-    def local(buffer: Buffer) -> Memory:
-        """Memory of a LOCAL buffer; its dimensions are integers."""
+    def local(buffer: Buffer, before: Memory | None = None) -> Memory:
+        """Memory of a LOCAL buffer; its dimensions are integers. It lies where the task `before`
+        had it: the values are gone, who accessed them is not."""
         dims = tuple(index.evaluate(extent, {}) for extent in buffer.dims)
         data = np.empty(int(np.prod(dims, dtype=np.int64)), DTYPES[buffer.dtype].numpy)
-        return Memory(buffer.name, data, dims, "fresh")
+        memory = Memory(buffer.name, data, dims, "fresh")
+        if before is not None:
+            memory.reads, memory.writes = before.reads, before.writes
+        return memory
 
     def array(self) -> Array:
         return self.data.reshape(self.dims)
@@ -124,7 +130,7 @@ class Memory:
 
     def load(self, at: Array, by: Access) -> Array:
         if self.mode != "input":
-            self._undefined(self.writes.task[at] == _NEVER, at)
+            self._undefined(~self.defined[at], at)
             self._race(self.writes.conflicts(at, by), at, "read", by)
             self.reads.record_read(np.atleast_1d(at), by)
         return np.asarray(self.data[at])
@@ -136,6 +142,7 @@ class Memory:
         self._race(self.reads.conflicts(at, by), at, "read, then written", by)
         self._race(self.writes.record_write(at, by), at, "written by several iterations", by)
         self.data[at] = values
+        self.defined[at] = True
 
     def check_written(self) -> None:
         """Raises KernelError when a task left an element of this output unwritten."""

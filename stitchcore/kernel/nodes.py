@@ -3,8 +3,9 @@
 A kernel is a sequence of phases (a device-wide boundary between them). A phase is a set of
 sections (independent of each other). A section is a parallel loop over tasks; its body is serial
 code with lane loops. There are no thread indices: a lane loop's iterations are dealt to the lanes
-of a group (a CPU core has one lane and vectorises the loop; a CUDA block has one lane a thread),
-and `Combine` makes a per-lane partial known to every lane. Barriers are derived (schedule/barrier).
+of a group (a CPU core has one lane and vectorises the loop; a CUDA block has one lane a thread) or
+of a warp, and `Combine` makes a per-lane partial known to every lane. Barriers are derived
+(schedule/barrier).
 
 Statements outside a lane loop are uniform: every lane computes the same scalars, and a Store there
 is done by one lane. Everything is frozen; buffers and scalars are compared by value.
@@ -248,11 +249,14 @@ Statement = (
 # ---- structure ---------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Section:
-    """for variable in [0, tasks), in parallel and in any order: body."""
+    """for variable in [0, tasks), in parallel and in any order: body. The lanes of a task are those
+    of a group, or of one of its warps (`scope`); lane loops deal them runs of `run` iterations."""
 
     variable: str
     tasks: Index
     body: tuple[Statement, ...]
+    scope: Scope = Scope.GROUP
+    run: int = 1
 
 
 @dataclass(frozen=True)

@@ -196,11 +196,22 @@ class Reader:
         sections: list[Section] = []
         while not self.accept("}"):
             self.take("section")
+            scope = self.scope("<")
             variable = self.word()
             self.take("<")
             tasks = self.index()
-            sections.append(Section(variable, tasks, self.body()))
+            run = self.index() if self.accept("by") else 1
+            if not isinstance(run, int):
+                raise self._error(self.here.offset, "a number of iterations")
+            sections.append(Section(variable, tasks, self.body(), scope, run))
         return Phase(tuple(sections))
+
+    def scope(self, after: str) -> Scope:
+        """WARP where the word `warp` stands before a name, which `after` follows."""
+        if self.here.text != "warp" or self.tokens[self.position + 1].text == after:
+            return Scope.GROUP
+        self.take("warp")
+        return Scope.WARP
 
     def body(self) -> tuple[Statement, ...]:
         self.take("{")
@@ -229,10 +240,7 @@ class Reader:
             case "serial" | "lanes":
                 return self.loop(LoopKind(head))
             case "local":
-                warp = self.here.text == "warp" and self.tokens[self.position + 1].text != ":"
-                if warp:
-                    self.take("warp")
-                return Allocate(self.buffer(Scope.WARP if warp else Scope.GROUP, Role.LOCAL))
+                return Allocate(self.buffer(self.scope(":"), Role.LOCAL))
             case "barrier":
                 return Barrier(Scope(self.word()))
             case "if":

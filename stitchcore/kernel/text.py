@@ -92,7 +92,9 @@ def print_kernel(kernel: Kernel) -> str:
 
 
 def _section(section: Section) -> list[str]:
-    head = f"    section {section.variable} < {index_text(section.tasks)} {{"
+    each = "warp " * (section.scope is Scope.WARP)
+    runs = f" by {section.run}" if section.run != 1 else ""
+    head = f"    section {each}{section.variable} < {index_text(section.tasks)}{runs} {{"
     return [head, *_body(section.body, 3), "    }"]
 
 

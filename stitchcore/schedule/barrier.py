@@ -1,10 +1,11 @@
 """Barriers from lane maps: where one lane reads or rewrites what another lane left in GROUP memory.
 
-Two lane loops over the same range deal iterations to lanes alike, so a buffer of which both index
-one dimension by their own variable needs nothing between them, whatever its other dimensions are:
-an element that both touch is one lane's. Else (read after write, write after read) a barrier stands
-before the later loop; inside a serial loop the last iteration's accesses come before the first's,
-so a loop that ends with pending accesses of other lanes begins with a barrier. On a machine with
+Lane loops deal iterations to lanes alike, counted from where they begin, so a buffer of which two
+of them index one dimension by that count needs nothing between them, whatever its other dimensions
+are: an element that both touch is one lane's. Else (read after write, write after read) a barrier
+stands before the later loop; inside a serial loop the last iteration's accesses come before the
+first's, so a loop that ends with pending accesses of other lanes begins with a barrier. Tasks of a
+section are such a loop: a group runs one after another, in the same LOCAL memory. On a machine with
 one lane barriers render to nothing.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stitchcore.kernel import index
 from stitchcore.kernel.index import Binary, Index, Variable
 from stitchcore.kernel.nodes import (
     Accumulate,
@@ -37,19 +39,28 @@ from stitchcore.kernel.walk import statements
 
 @dataclass(frozen=True)
 class LaneMap:
-    """Which lane touches which element: the lane loop's range (None outside one, and where it
-    changes during the task), and the indices over its variable; None for an index of which serial
-    loops decide."""
+    """Which lane touches which element: the indices over the number of a lane loop's iteration
+    (`in_lanes`: there is one); None for an index of which serial loops decide."""
 
-    lanes: tuple[Index, Index] | None
+    in_lanes: bool
     indices: tuple[Index | None, ...]
 
     def same_lane(self, other: LaneMap) -> bool:
         """Whether every element that both touch is touched by one lane."""
-        if self.lanes is None or self.lanes != other.lanes:
+        if not (self.in_lanes and other.in_lanes):
             return False
         pairs = zip(self.indices, other.indices, strict=True)
         return any(left is not None and left == right and _injective(left) for left, right in pairs)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What a section's statements stand in: variables of serial loops, the task's range, and whose
+    lanes run a task."""
+
+    serial: frozenset[str]
+    ranges: Mapping[str, index.Range]
+    scope: Scope
 
 
 Pending = dict[Buffer, set[tuple[bool, LaneMap]]]
@@ -63,24 +74,52 @@ def insert(section: Section) -> Section:
         for loop in statements(section.body)
         if isinstance(loop, Loop) and loop.kind is LoopKind.SERIAL
     )
-    body, _ = _body(section.body, {}, serial)
+    ranges = {section.variable: (0, section.tasks - 1)} if isinstance(section.tasks, int) else {}
+    task = _Task(serial, ranges, section.scope)
+    if section.tasks == 1:
+        body, _ = _body(section.body, {}, task)
+    else:
+        tasks = Loop(section.variable, 0, section.tasks, LoopKind.SERIAL, section.body)
+        body, _ = _serial(tasks, {}, task)
     return replace(section, body=body)
 
 
+def needs_barrier_before(section: Section) -> bool:
+    """Whether the section's LOCAL memory is accessed before a barrier of its own: what lay there
+    before it, of another section, has to be done with."""
+    return _first(section.body) is False
+
+
+def _first(body: Sequence[Statement]) -> bool | None:
+    """Whether a barrier comes before the first access of LOCAL memory; None without either. Serial
+    loops of a task run at least once, here as above."""
+    for statement in body:
+        found: bool | None = None
+        if isinstance(statement, Loop) and statement.kind is LoopKind.SERIAL:
+            found = _first(statement.body)
+        elif isinstance(statement, Barrier | Combine):
+            found = statement.scope is Scope.GROUP or None
+        elif any(buffer.role is Role.LOCAL for buffer, _, _ in _touched((statement,))):
+            found = False
+        if found is not None:
+            return found
+    return None
+
+
 def _body(
-    body: Sequence[Statement], pending: Pending, serial: frozenset[str]
+    body: Sequence[Statement], pending: Pending, task: _Task
 ) -> tuple[tuple[Statement, ...], Pending]:
     made: list[Statement] = []
     for statement in body:
         if isinstance(statement, Loop) and statement.kind is LoopKind.SERIAL:
-            inner, pending = _serial(statement, pending, serial)
+            inner, pending = _serial(statement, pending, task)
             made.append(replace(statement, body=inner))
             continue
         if isinstance(statement, Barrier):
             pending = {}
-        accesses = _accesses(statement, serial)
+        accesses = _accesses(statement, task)
         if _conflict(pending, accesses):
-            made.append(Barrier(Scope.GROUP))
+            made.append(Barrier(task.scope))
             pending = {}
         if isinstance(statement, Combine) and statement.scope is Scope.GROUP:
             pending = {}
@@ -90,30 +129,42 @@ def _body(
     return tuple(made), pending
 
 
-def _serial(
-    loop: Loop, pending: Pending, serial: frozenset[str]
-) -> tuple[tuple[Statement, ...], Pending]:
+def _serial(loop: Loop, pending: Pending, task: _Task) -> tuple[tuple[Statement, ...], Pending]:
     """A serial loop's body runs after what precedes it and after itself. Barriers that only the
     second of these needs may do the work of earlier ones, which are then taken out."""
-    first, after = _body(loop.body, _copy(pending), serial)
-    again, last = _body(first, _merged(_copy(pending), after), serial)
+    first, after = _body(loop.body, _copy(pending), task)
+    earlier = _of_earlier(after, loop.variable)
+    again, last = _body(first, _merged(_copy(pending), earlier), task)
     if again == first:
         return again, last
     for count in reversed(range(_barriers(again))):
-        fewer = _without(again, count)
-        left = _repeated(fewer, pending, serial)
+        fewer = replace(loop, body=_without(again, count))
+        left = _repeated(fewer, pending, task)
         if left is not None:
-            again, last = fewer, left
+            again, last = fewer.body, left
     return again, last
 
 
-def _repeated(
-    body: tuple[Statement, ...], pending: Pending, serial: frozenset[str]
-) -> Pending | None:
-    """What is pending after a serial loop over `body`; None where it lacks a barrier."""
-    first, after = _body(body, _copy(pending), serial)
-    again, last = _body(first, _merged(_copy(pending), after), serial)
-    return last if again == body else None
+def _repeated(loop: Loop, pending: Pending, task: _Task) -> Pending | None:
+    """What is pending after a serial loop; None where its body lacks a barrier."""
+    first, after = _body(loop.body, _copy(pending), task)
+    earlier = _of_earlier(after, loop.variable)
+    again, last = _body(first, _merged(_copy(pending), earlier), task)
+    return last if again == loop.body else None
+
+
+def _of_earlier(pending: Pending, variable: str) -> Pending:
+    """What an iteration leaves pending, as a later one sees it: `variable` had another value."""
+    names = {variable: Variable(f"earlier {variable}")}
+    return {
+        buffer: {(writes, _lanes_renamed(lanes, names)) for writes, lanes in found}
+        for buffer, found in pending.items()
+    }
+
+
+def _lanes_renamed(lanes: LaneMap, names: Mapping[str, Index]) -> LaneMap:
+    renamed = (None if i is None else _renamed(i, names) for i in lanes.indices)
+    return replace(lanes, indices=tuple(renamed))
 
 
 def _barriers(body: Sequence[Statement]) -> int:
@@ -153,26 +204,29 @@ def _conflict(pending: Pending, accesses: Pending) -> bool:
     )
 
 
-def _accesses(statement: Statement, serial: frozenset[str]) -> Pending:
+def _accesses(statement: Statement, task: _Task) -> Pending:
     """LOCAL accesses of a statement (a whole lane loop, or one at row level)."""
     found: Pending = {}
     names: Mapping[str, Index] = {}
-    lanes: tuple[Index, Index] | None = None
     body: Sequence[Statement] = (statement,)
+    in_lanes = isinstance(statement, Loop)
     if isinstance(statement, Loop):
-        names = {statement.variable: _LANE}
+        names = {statement.variable: index.add(statement.begin, _LANE)}
         body = statement.body
-        if not serial & (_names(statement.begin) | _names(statement.end)):
-            lanes = (statement.begin, statement.end)
     for buffer, indices, writes in _touched(body):
         if buffer.role is Role.LOCAL:
-            fixed = (None if serial & _names(i) else _renamed(i, names) for i in indices)
-            found.setdefault(buffer, set()).add((writes, LaneMap(lanes, tuple(fixed))))
+            plain = (index.simplify(_renamed(i, names), task.ranges) for i in indices)
+            fixed = tuple(_unless_serial(index.gather(i), task) for i in plain)
+            found.setdefault(buffer, set()).add((writes, LaneMap(in_lanes, fixed)))
     return found
 
 
+def _unless_serial(node: Index, task: _Task) -> Index | None:
+    return None if task.serial & _names(node) else node
+
+
 _LANE = Variable("lane")
-"""Stands for the variable of whatever lane loop."""
+"""Stands for the number of an iteration of whatever lane loop."""
 
 
 def _injective(node: Index) -> bool:

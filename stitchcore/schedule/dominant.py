@@ -24,11 +24,9 @@ from stitchcore.hlo.instruction import Instruction
 from stitchcore.plan.pattern import Pattern
 from stitchcore.schedule import mapping
 from stitchcore.schedule.axes import Axes, Axis
+from stitchcore.schedule.limits import Limits
 from stitchcore.schedule.mapping import Partition, size_of
 
-INLINE_SIZE = 8
-LONG_ROW = 65536
-FEW_ROWS = 32
 EXPENSIVE = 10
 """From this cost (simple operations an element) a value is kept rather than computed again."""
 
@@ -89,9 +87,9 @@ class Dominants:
     single: frozenset[Instruction]
 
 
-def find(pattern: Pattern, axes: Axes) -> Dominants:
+def find(pattern: Pattern, axes: Axes, limits: Limits) -> Dominants:
     """Schemes, phases, homes, layouts and costs of all values of `pattern`."""
-    search = _Search(axes, frozenset(pattern.outputs))
+    search = _Search(axes, frozenset(pattern.outputs), limits)
     for value in pattern.inputs:
         search.states[value] = State(0)
         search.layouts[value] = axes.of(value)
@@ -110,8 +108,9 @@ def find(pattern: Pattern, axes: Axes) -> Dominants:
 
 
 class _Search:
-    def __init__(self, axes: Axes, outputs: frozenset[Instruction]) -> None:
+    def __init__(self, axes: Axes, outputs: frozenset[Instruction], limits: Limits) -> None:
         self.axes = axes
+        self.limits = limits
         self.outputs = outputs
         self.states: dict[Instruction, State] = {}
         self.schemes: dict[Instruction, Scheme] = {}
@@ -212,7 +211,7 @@ class _Search:
             fits = home is not None and self._fits(value, home)
             phase = state.phase + (home is not None and not fits)
             loops = partition(self.axes, self.layouts, value)
-            geometry = mapping.over_partition(self.axes.extents, loops)
+            geometry = mapping.over_partition(self.axes.extents, loops, self.limits)
             if not fits and mapping.parts_of(geometry, loops.lane_reduced) == 1:
                 self.single.add(value)
                 self.states[value] = State(phase + 1)
@@ -240,15 +239,16 @@ class _Search:
         if not order or not reduced:
             return Scheme.INLINE
         if order[-1] not in reduced:
-            return Scheme.INLINE if static and size <= INLINE_SIZE else Scheme.GLOBAL
+            return Scheme.INLINE if static and size <= self.limits.inline_size else Scheme.GLOBAL
         rows = size_of(extents[a] for a in kept)
         if not kept:
-            return Scheme.INLINE if static and size <= INLINE_SIZE else Scheme.GLOBAL
-        if rows < FEW_ROWS and size > LONG_ROW:
+            return Scheme.INLINE if static and size <= self.limits.inline_size else Scheme.GLOBAL
+        if rows < self.limits.few_rows and size > self.limits.long_row:
             return Scheme.GLOBAL
         first = min(i for i, a in enumerate(order) if a in reduced)
         suffix = all(a in reduced for a in order[first:])
-        return Scheme.REGIONAL if suffix or size <= LONG_ROW // 16 else Scheme.GLOBAL
+        apart = size > self.limits.long_row // 16
+        return Scheme.GLOBAL if apart and not suffix else Scheme.REGIONAL
 
 
 def order_of(

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.kernel import index
 from stitchcore.kernel.index import Index
-from stitchcore.kernel.nodes import Allocate, Buffer, LoopKind, Role, Scope
+from stitchcore.kernel.nodes import Allocate, Buffer, LoopKind, Role
 from stitchcore.schedule import again, mapping, packing, views
 from stitchcore.schedule.axes import Axis
 from stitchcore.schedule.body import Body, Environment, Residence
@@ -93,6 +93,8 @@ class Frame:
         section, geometry = self.section, self.geometry
         elementwise = section.rows is None and section.loops is None and not section.combines
         if not elementwise or geometry.lane is None or not geometry.rows:
+            return False
+        if not self.around.limits.stage_depth:
             return False
         return geometry.lane_block is None and isinstance(self.axes.extents[geometry.lane], int)
 
@@ -193,7 +195,7 @@ class Frame:
             else:
                 dims.append(index.from_dim(self.axes.extents[axis]))
         name = self.around.names.new("local")
-        buffer = Buffer(name, dtype, tuple(dims), Scope.GROUP, Role.LOCAL)
+        buffer = Buffer(name, dtype, tuple(dims), self.geometry.scope, Role.LOCAL)
         self.body.blocks[0].statements.append(Allocate(buffer))
         return Residence(buffer, order, tuple(origin))
 

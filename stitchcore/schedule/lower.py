@@ -31,7 +31,7 @@ from stitchcore.kernel.nodes import (
     Section,
     Store,
 )
-from stitchcore.schedule import mapping, packing, stages, views
+from stitchcore.schedule import limits, mapping, packing, stages, views
 from stitchcore.schedule.body import (
     Environment,
     Residence,
@@ -44,9 +44,6 @@ from stitchcore.schedule.body import (
 from stitchcore.schedule.frame import ROW, Frame
 from stitchcore.schedule.scheme import SectionScheme, Sink, SinkKind, domain_of
 from stitchcore.schedule.surroundings import Surroundings
-
-CPU_LOCAL_BYTES = 256 * 1024
-"""LOCAL row buffers of one task on a CPU: they should stay in the core's second-level cache."""
 
 
 def lower_section(around: Surroundings, phase: int, section: SectionScheme) -> Section:
@@ -69,7 +66,8 @@ class _Lowering(Frame):
     # ---- what lies where -----------------------------------------------------------------------
 
     def plan(self) -> stages.Stages:
-        device = self.around.device
+        bounds = self.around.limits
+        groups = limits.warps(self.around.device) if self.geometry.scope is Scope.WARP else 1
         context = stages.Context(
             self.axes,
             self.lies,
@@ -77,9 +75,9 @@ class _Lowering(Frame):
             self.operands,
             self.inner,
             lambda sink: domain_of(sink, self.axes),
-            CPU_LOCAL_BYTES if device.kind == "cpu" else device.group_bytes,
+            bounds.local_bytes // groups,
             self.geometry.lane_block is None and self.geometry.rows_per_task not in (0, 1),
-            self.splits,
+            bounds.stage_depth if self.splits else 0,
         )
         return stages.plan(self.section.sinks, context)
 
@@ -87,7 +85,9 @@ class _Lowering(Frame):
     def run(self) -> Section:
         plan = self.plan()
         if self.splits and len(plan.nests) > 1:
-            self.geometry = mapping.of_few_rows(self.axes.extents, self.geometry)
+            self.geometry = mapping.of_few_rows(
+                self.axes.extents, self.geometry, self.around.limits
+            )
             pays = packing.pays(plan, self.geometry, self.axes.extents)
             self.packed = self.may_pack and pays
         variable = self.around.names.new("task")
@@ -96,6 +96,9 @@ class _Lowering(Frame):
         self.invariant_values(plan.invariant)
         if self.splits and len(plan.nests) > 1:
             self.stage_by_stage(plan, chunk)
+        elif self.is_flat(plan):
+            for nest in plan.nests[0]:
+                self.nest(nest, plan.read_back, self.packed_lanes(chunk))
         else:
             with self.row_loop(chunk):
                 self.combine_parts(plan.wanted)
@@ -105,7 +108,18 @@ class _Lowering(Frame):
         for sink in self.section.sinks:
             if sink.kind in (SinkKind.PARTIAL, SinkKind.FINAL):
                 self.leave(sink, chunk)
-        return Section(variable, self.geometry.tasks, tuple(self.body.blocks[0].statements))
+        return Section(
+            variable,
+            self.geometry.tasks,
+            tuple(self.body.blocks[0].statements),
+            self.geometry.scope,
+        )
+
+    def is_flat(self, plan: stages.Stages) -> bool:
+        section = self.section
+        elementwise = section.rows is None and section.loops is None and not section.combines
+        below = self.around.limits.flat_below
+        return elementwise and packing.flattens(plan, self.geometry, self.axes.extents, below)
 
     def stage_by_stage(self, plan: stages.Stages, chunk: Index) -> None:
         """Each stage over all rows of the task; LOCAL buffers are taken over when read last."""
@@ -178,7 +192,7 @@ class _Lowering(Frame):
         self.body.local = {}
         for value, scalar, reducer in sums:
             if nest.inner:
-                self.body.add(Combine(scalar, reducer, Scope.GROUP))
+                self.body.add(Combine(scalar, reducer, self.geometry.scope))
             self.body.define(
                 value, self.environment, self.body.finish(value, scalar, self.environment)
             )
@@ -283,7 +297,7 @@ class _Lowering(Frame):
         place = self.vectors.get(sink)
         if place is None:
             if self.inner(domain_of(sink, self.axes)):
-                self.body.add(Combine(scalar, reducer, Scope.GROUP))
+                self.body.add(Combine(scalar, reducer, self.geometry.scope))
             self.leave_element(sink, scalar, self.environment, chunk)
             return
         with self.lanes(place.order) as environment:

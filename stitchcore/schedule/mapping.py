@@ -1,8 +1,9 @@
 """Adaptive mapping: how the loops of a section are cut into tasks.
 
-A task is about TASK_ELEMENTS elements of the loop nest, so that threads balance and a task's
+A task is about `task_elements` elements of the loop nest, so that threads balance and a task's
 start-up costs nothing. Where tasks reduce parts of one value their number is a function of the
-shape only (never of threads), and at most about MAX_SPLITS: the parts are combined afterwards.
+shape and the device only (never of threads), and at most about `max_splits`: the parts are combined
+afterwards. Rows that are short enough are a warp's each, on devices that have warps.
 """
 
 from __future__ import annotations
@@ -13,21 +14,16 @@ from dataclasses import dataclass, replace
 from stitchcore.hlo.dim import Dim
 from stitchcore.kernel import index
 from stitchcore.kernel.index import Index
+from stitchcore.kernel.nodes import Scope
+from stitchcore.schedule.limits import Limits
 
 Axis = int
 
+WARPS = 8
+"""Of a usual block: where rows are a warp's each, so many tasks run on one."""
+
 SYMBOL_SIZE = 1024
 """What a symbolic extent is taken for where only its magnitude matters."""
-
-TASK_ELEMENTS = 16384
-CHAIN_ELEMENTS = 1024
-MAX_SPLITS = 64
-MAX_PART_ROWS = 512
-"""Most rows that one f32 accumulator adds up: rounding errors grow with their number."""
-
-ENOUGH_TASKS = 32
-LANE_BLOCK = 4096
-"""Largest lane range whose accumulators one task keeps in a LOCAL buffer."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,8 @@ class Geometry:
     """Tasks of a section: kept position x chunk of rows x block of lanes, in that order.
 
     `kept` axes have one position a task; `rows` are walked, `rows_per_task` at a time; where
-    `lane_block` is set the lane axis `lane` is cut into blocks of that many.
+    `lane_block` is set the lane axis `lane` is cut into blocks of that many. The lanes of a task
+    are those of a group, or of a warp (`scope`).
     """
 
     kept: tuple[Axis, ...]
@@ -56,6 +53,7 @@ class Geometry:
     lane_block: int | None
     lane_blocks: Index
     kept_size: Index
+    scope: Scope = Scope.GROUP
 
     @property
     def tasks(self) -> Index:
@@ -78,16 +76,26 @@ def product(extents: Iterable[Dim]) -> Dim:
 
 
 def over_rows(
-    extents: Mapping[Axis, Dim], rows: tuple[Axis, ...], inner: int, accumulates: bool
+    extents: Mapping[Axis, Dim],
+    rows: tuple[Axis, ...],
+    inner: int,
+    accumulates: bool,
+    limits: Limits,
 ) -> Geometry:
     """Whole rows of about `inner` elements, a chunk of them a task."""
     count = product(extents[a] for a in rows)
-    chunk = _chunk(count, inner, accumulates)
+    scope = Scope.GROUP
+    chunk = _chunk(count, inner, accumulates, limits)
+    if inner <= limits.warp_elements and not accumulates:
+        scope = Scope.WARP
+        chunk = _warp_chunk(count, inner, limits)
     chunks = index.ceil_divide(index.from_dim(count), chunk)
-    return Geometry((), rows, chunk, chunks, None, None, 1, 1)
+    return Geometry((), rows, chunk, chunks, None, None, 1, 1, scope)
 
 
-def over_elements(extents: Mapping[Axis, Dim], order: tuple[Axis, ...], combines: bool) -> Geometry:
+def over_elements(
+    extents: Mapping[Axis, Dim], order: tuple[Axis, ...], combines: bool, limits: Limits
+) -> Geometry:
     """An elementwise nest, innermost axis last; long lanes are cut, short rows share a task.
 
     Where elements combine parts of reductions a task has fewer of them.
@@ -95,11 +103,11 @@ def over_elements(extents: Mapping[Axis, Dim], order: tuple[Axis, ...], combines
     if not order:
         return Geometry((), (), 1, 1, None, None, 1, 1)
     rows, lane = order[:-1], order[-1]
-    elements = TASK_ELEMENTS // 16 if combines else TASK_ELEMENTS
+    elements = max(limits.task_elements // 16, 1) if combines else limits.task_elements
     extent = extents[lane]
     if isinstance(extent, int) and extent <= 2 * elements:
         count = product(extents[a] for a in rows)
-        chunk = min(_chunk(count, extent, False), max(2 * elements // max(extent, 1), 1))
+        chunk = min(_chunk(count, extent, False, limits), max(2 * elements // max(extent, 1), 1))
         chunks = index.ceil_divide(index.from_dim(count), chunk)
         return Geometry((), rows, chunk, chunks, lane, None, 1, 1)
     count_index = index.from_dim(product(extents[a] for a in rows))
@@ -107,36 +115,36 @@ def over_elements(extents: Mapping[Axis, Dim], order: tuple[Axis, ...], combines
     return Geometry((), rows, 1, count_index, lane, elements, blocks, 1)
 
 
-def of_few_rows(extents: Mapping[Axis, Dim], geometry: Geometry) -> Geometry:
+def of_few_rows(extents: Mapping[Axis, Dim], geometry: Geometry, limits: Limits) -> Geometry:
     """`geometry` with tasks so small that buffers of all their rows stay in the first cache."""
     assert geometry.lane is not None and isinstance(geometry.rows_per_task, int)
     count = product(extents[a] for a in geometry.rows)
-    fitting = max(CHAIN_ELEMENTS // max(size_of((extents[geometry.lane],)), 1), 1)
+    fitting = max(limits.chain_elements // max(size_of((extents[geometry.lane],)), 1), 1)
     rows = min(geometry.rows_per_task, fitting)
     chunks = index.ceil_divide(index.from_dim(count), rows)
     return replace(geometry, rows_per_task=rows, chunks=chunks)
 
 
-def over_partition(extents: Mapping[Axis, Dim], loops: Partition) -> Geometry:
+def over_partition(extents: Mapping[Axis, Dim], loops: Partition, limits: Limits) -> Geometry:
     """A global reduction that stands alone; `chunks` (or `lane_blocks`) are its parts."""
     kept = product(extents[a] for a in loops.kept)
     rows = product(extents[a] for a in loops.reduced)
     lane = extents[loops.lane]
     block: int | None = None
     blocks: Index = 1
-    enough = isinstance(kept, int) and kept >= ENOUGH_TASKS
+    enough = isinstance(kept, int) and kept >= limits.enough_tasks
     if loops.lane_reduced:
-        short = isinstance(lane, int) and lane <= TASK_ELEMENTS
+        short = isinstance(lane, int) and lane <= limits.task_elements
         if not loops.reduced and not enough and not short:
-            parts = -(-lane // MAX_SPLITS) if isinstance(lane, int) else 0
-            block = max(TASK_ELEMENTS, -(-parts // 64) * 64)
-    elif not isinstance(lane, int) or lane > LANE_BLOCK:
-        block = LANE_BLOCK // 4
+            parts = -(-lane // limits.max_splits) if isinstance(lane, int) else 0
+            block = max(limits.task_elements, -(-parts // 64) * 64)
+    elif not isinstance(lane, int) or lane > limits.lane_block:
+        block = limits.lane_block // 4
     if block is not None:
         blocks = index.ceil_divide(index.from_dim(lane), block)
         enough = enough or (not loops.lane_reduced and isinstance(blocks, int) and blocks >= 8)
     width = block or size_of((lane,))
-    chunk = index.from_dim(rows) if enough else _chunk(rows, width, True)
+    chunk = index.from_dim(rows) if enough else _chunk(rows, width, True, limits)
     chunks = 1 if enough else index.ceil_divide(index.from_dim(rows), chunk)
     return Geometry(
         loops.kept, loops.reduced, chunk, chunks, loops.lane, block, blocks, index.from_dim(kept)
@@ -149,10 +157,18 @@ def parts_of(geometry: Geometry, lane_reduced: bool) -> Index:
     return index.multiply(geometry.chunks, blocks)
 
 
-def _chunk(count: Dim, inner: int, accumulates: bool) -> int:
-    rows = max(TASK_ELEMENTS // max(inner, 1), 1)
+def _warp_chunk(count: Dim, inner: int, limits: Limits) -> int:
+    """Rows of one warp's task: as few as leave enough tasks for every warp of a wave."""
+    rows = max(limits.warp_elements // max(inner, 1), 1)
+    if isinstance(count, int):
+        rows = min(rows, max(count // (WARPS * limits.max_splits), 1))
+    return rows
+
+
+def _chunk(count: Dim, inner: int, accumulates: bool, limits: Limits) -> int:
+    rows = max(limits.task_elements // max(inner, 1), 1)
     if accumulates:
         rows = max(rows, 16)
-        rows = max(rows, -(-count // MAX_SPLITS)) if isinstance(count, int) else 4 * rows
-        rows = min(rows, MAX_PART_ROWS)
+        rows = max(rows, -(-count // limits.max_splits)) if isinstance(count, int) else 4 * rows
+        rows = min(rows, limits.max_part_rows)
     return min(rows, count) if isinstance(count, int) and count > 0 else rows

@@ -41,6 +41,19 @@ def pays(plan: Stages, geometry: Geometry, extents: Mapping[Axis, Dim]) -> bool:
     return short and all(nest.inner == (lane,) for nests in plan.nests for nest in nests)
 
 
+def flattens(plan: Stages, geometry: Geometry, extents: Mapping[Axis, Dim], below: int) -> bool:
+    """Whether short rows become one lane loop as they are: lanes that would have nothing to do cost
+    more than quotients and remainders, and caches see to what is not dense."""
+    lane, rows = geometry.lane, geometry.rows_per_task
+    if lane is None or geometry.lane_block is not None or not geometry.rows or plan.invariant:
+        return False
+    if not isinstance(rows, int) or rows < 2 or len(plan.nests) != 1:
+        return False
+    extent = extents[lane]
+    short = isinstance(extent, int) and extent < below
+    return short and all(nest.inner == (lane,) and not nest.reduces for nest in plan.nests[0])
+
+
 def partial(
     roots: Iterable[Instruction],
     axes: Axes,

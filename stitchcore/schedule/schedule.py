@@ -10,10 +10,20 @@ from stitchcore.hlo.module import Module
 from stitchcore.hlo.query import reducer_of
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel.index import Index
-from stitchcore.kernel.nodes import Kernel, Phase
+from stitchcore.kernel.nodes import Kernel, Phase, Section
 from stitchcore.plan.pattern import Pattern
 from stitchcore.schedule import axes as axis_analysis
-from stitchcore.schedule import barrier, caching, dominant, forwards, mapping, scheme, storage
+from stitchcore.schedule import (
+    barrier,
+    caching,
+    dominant,
+    forwards,
+    limits,
+    mapping,
+    scheme,
+    storage,
+    vector,
+)
 from stitchcore.schedule.body import CONSTANT_LIMIT, Names
 from stitchcore.schedule.lower import lower_section
 from stitchcore.schedule.scheme import SinkKind
@@ -30,7 +40,7 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
     if refusal is not None:
         raise Refused(name, refusal.reason, refusal.detail)
     axes = axis_analysis.analyse(pattern)
-    dominants = dominant.find(pattern, axes)
+    dominants = dominant.find(pattern, axes, limits.of(device))
     plan = scheme.assign(pattern, axes, dominants)
     names = Names(frozenset(module.symbols))
     errors = _errors(pattern)
@@ -40,7 +50,7 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
     around.residences.update(stored.residences)
     around.parts.update(stored.parts)
     phases = tuple(
-        Phase(tuple(barrier.insert(lower_section(around, number, section)) for section in sections))
+        Phase(tuple(_section(around, number, section) for section in sections))
         for number, sections in enumerate(plan.phases)
         if sections
     )
@@ -60,6 +70,11 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
         errors=errors,
         provenance=tuple(provenance),
     )
+
+
+def _section(around: Surroundings, phase: int, section: scheme.SectionScheme) -> Section:
+    lowered = lower_section(around, phase, section)
+    return barrier.insert(vector.widen(lowered, around.device))
 
 
 def _errors(pattern: Pattern) -> tuple[str, ...]:

@@ -17,13 +17,6 @@ from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominant import EXPENSIVE
 from stitchcore.schedule.scheme import Sink, SinkKind
 
-STAGE_DEPTH = 32
-"""Operations on the longest way through one lane loop of an elementwise section.
-
-Beyond twice that the loop is cut: a chain of dependent operations runs at their latency, while the
-short chains of many rows overlap.
-"""
-
 READ_BACK = 3
 """From this cost a value that an earlier stage wrote to memory is read back."""
 
@@ -58,8 +51,8 @@ class Stages:
 @dataclass(frozen=True)
 class Context:
     """What the section knows of values: `lies` in memory, `regional` reductions of these rows,
-    `operands` a value is computed from here, `inner` axes of a domain in loop order. `splits`: an
-    elementwise section whose lane loop may be cut at depths."""
+    `operands` a value is computed from here, `inner` axes of a domain in loop order. The lane loop
+    of an elementwise section may be cut where it is deeper than twice `stage_depth`; 0: not."""
 
     axes: Axes
     lies: Callable[[Instruction], bool]
@@ -69,13 +62,13 @@ class Context:
     domain: Callable[[Sink], frozenset[Axis]]
     local_bytes: int
     invariant_rows: bool
-    splits: bool
+    stage_depth: int
 
 
 def plan(sinks: Sequence[Sink], context: Context) -> Stages:
     """Stages of a section with these sinks."""
     levels = _levels([sink.root for sink in sinks], context)
-    if context.splits:
+    if context.stage_depth:
         levels = _cut(levels, context)
     axes = context.axes
     work: dict[tuple[int, tuple[Axis, ...]], tuple[list[Instruction], list[Sink]]] = {}
@@ -87,10 +80,10 @@ def plan(sinks: Sequence[Sink], context: Context) -> Stages:
         inner = context.inner(context.domain(sink))
         work.setdefault((levels[sink.root], inner), ([], []))[1].append(sink)
     choice = _Choice(context, {s.value: levels[s.root] for s in sinks if s.kind is SinkKind.STORE})
-    for stage in range(max(levels.values(), default=0) if context.splits else 0):
+    for stage in range(max(levels.values(), default=0) if context.stage_depth else 0):
         for inner in {nest for _, nest in work}:
             work.setdefault((stage, inner), ([], []))
-    if context.splits:
+    if context.stage_depth:
         choice.cut(levels)
     for stage, inner in sorted(work):
         reduces, ends = work[stage, inner]
@@ -137,9 +130,9 @@ def _cut(levels: Mapping[Instruction, int], context: Context) -> dict[Instructio
         work = 0 if context.lies(value) else op.record(value.opcode).flops
         depths[value] = work + max((depths[operand] for operand in operands), default=0)
     deepest = max(depths.values(), default=0)
-    if deepest <= 2 * STAGE_DEPTH:
+    if deepest <= 2 * context.stage_depth:
         return dict(levels)
-    return {value: depth // STAGE_DEPTH for value, depth in depths.items()}
+    return {value: depth // context.stage_depth for value, depth in depths.items()}
 
 
 class _Choice:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stitchcore.device.records import Device
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.kernel.nodes import Buffer
-from stitchcore.schedule import mapping
+from stitchcore.schedule import limits, mapping
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.body import Names, Residence
-from stitchcore.schedule.dominant import Dominants
+from stitchcore.schedule.dominant import Dominants, Home, HomeKind, Scheme
+from stitchcore.schedule.limits import Limits
 from stitchcore.schedule.mapping import Geometry
 from stitchcore.schedule.scheme import KernelScheme, SectionScheme, SinkKind, domain_of
 
@@ -28,6 +30,10 @@ class Surroundings:
     device: Device
     errors: tuple[str, ...] = ()
 
+    @property
+    def limits(self) -> Limits:
+        return limits.of(self.device)
+
     def residence(self, value: Instruction, phase: int) -> Residence | None:
         """Where `value` lies when `phase` begins, if it lies anywhere."""
         return self.residences.get(value) if self.scheme.stored.get(value, -1) < phase else None
@@ -36,12 +42,19 @@ class Surroundings:
         """The tasks of a section: a function of shapes only."""
         extents = self.axes.extents
         if section.loops is not None:
-            return mapping.over_partition(extents, section.loops)
+            return mapping.over_partition(extents, section.loops, self.limits)
         if section.rows is not None:
-            inner = 1
-            for sink in section.sinks:
-                domain = domain_of(sink, self.axes) - set(section.rows)
-                inner = max(inner, mapping.size_of(extents[a] for a in domain))
+            domains = [domain_of(sink, self.axes) for sink in section.sinks]
+            domains += [frozenset(self.axes.domain(value)) for value in self._reduced(section.rows)]
+            rows = frozenset(section.rows)
+            inner = max(mapping.size_of(extents[a] for a in one - rows) for one in domains)
             accumulates = any(sink.kind is SinkKind.PARTIAL for sink in section.sinks)
-            return mapping.over_rows(extents, section.rows, inner, accumulates)
-        return mapping.over_elements(extents, section.order, section.combines)
+            return mapping.over_rows(extents, section.rows, inner, accumulates, self.limits)
+        return mapping.over_elements(extents, section.order, section.combines, self.limits)
+
+    def _reduced(self, rows: tuple[Axis, ...]) -> Iterator[Instruction]:
+        """Regional reductions that are tied to these rows."""
+        home = Home(HomeKind.ROWS, frozenset(rows))
+        for value, scheme in self.dominants.schemes.items():
+            if scheme is Scheme.REGIONAL and self.dominants.states[value].home == home:
+                yield value

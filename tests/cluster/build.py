@@ -15,7 +15,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -65,7 +65,8 @@ def wait(level: Level, seconds: float) -> None:
 
 
 def command(part: Part, output: Path) -> list[str]:
-    """What builds `part`; `go install` writes into its GOBIN, which is `output`'s folder."""
+    """What builds `part`; `go install` writes into its GOBIN, which is `output`'s folder, by the
+    package's name."""
     link = " ".join(["-s", "-w", *(f"-X {stamp}" for stamp in part.release.stamps)])
     flags = ["-p", AT_ONCE, "-trimpath", "-ldflags", link]
     if part.release.own_module:
@@ -103,6 +104,8 @@ def _compile(part: Part, output: Path) -> None:
     )
     if done.returncode:
         raise BuildError(f"{part.name} was not built: {_last_lines(done.stderr)}")
+    if not part.release.own_module:
+        (folder / PurePosixPath(part.package).name).replace(output)
 
 
 def _module(release: Release) -> Path:

@@ -29,6 +29,8 @@ from tests.cluster.processes import Daemon, NotUp
 
 SECONDS = 120.0
 """How long the control plane may take; it is a few seconds on an idle machine."""
+SERVING = 2
+"""The first programs of a control plane: etcd and the API server."""
 RECORD = "cluster.json"
 
 
@@ -164,7 +166,11 @@ def _up(state: Path, level: Level, owner: int) -> None:
         if level is Level.NODE:
             node.write(site, network, authority)
             enclosure.enclose(site, network)
-        for daemon in plane.daemons(state, network):
+        daemons = plane.daemons(state, network)
+        for daemon in daemons[:SERVING]:
+            start(daemon)
+        _await_server(state)  # those below end after ten seconds without it
+        for daemon in daemons[SERVING:]:
             start(daemon)
         _await_plane(state)
         if level is Level.NODE:
@@ -224,24 +230,38 @@ def _fake_nodes(state: Path, network: Network) -> tuple[Daemon, ...]:
     return (plane.kwok(state, network),)
 
 
-def _await_plane(state: Path) -> None:
-    """Up when the API server is ready and a controller has done its first work."""
+def _await_server(state: Path) -> None:
+    """Up when the API server says so, with etcd behind it."""
     network = Cluster(state).record.network
     trusted = ssl.create_default_context(cafile=str(state / "pki" / "ca.crt"))
     no_proxy = urllib.request.ProxyHandler({})
     direct = urllib.request.build_opener(no_proxy, urllib.request.HTTPSHandler(context=trusted))
+
+    def ready() -> bool:
+        try:
+            direct.open(f"{network.server}/readyz", timeout=5).close()
+        except OSError:
+            return False
+        return True
+
+    names = [daemon.name for daemon in plane.daemons(state, network)[:SERVING]]
+    processes.await_ready(state, names, ready, SECONDS, "the API server")
+
+
+def _await_plane(state: Path) -> None:
+    """Up when the API server is ready and a controller has done its first work."""
+    _await_server(state)
     with plane.client_of(state / "admin.conf") as api:
         core = client.CoreV1Api(api)
 
         def ready() -> bool:
             try:
-                direct.open(f"{network.server}/readyz", timeout=5).close()
                 core.read_namespaced_service_account("default", "default", _request_timeout=5)
             except (client.ApiException, HTTPError, OSError):
                 return False
             return True
 
-        names = [daemon.name for daemon in plane.daemons(state, network)]
+        names = [daemon.name for daemon in plane.daemons(state, Cluster(state).record.network)]
         processes.await_ready(state, names, ready, SECONDS, "the control plane")
 
 

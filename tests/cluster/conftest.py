@@ -42,11 +42,11 @@ def require(level: Level) -> None:
 
 
 @contextmanager
-def of_this_session(level: Level) -> Iterator[Cluster]:
+def of_this_session(level: Level, name: str = "") -> Iterator[Cluster]:
     """A cluster that ends with this process."""
     require(level)
     clusters.sweep()
-    name = f"{level.value}-{os.getpid()}"
+    name = f"{name or level.value}-{os.getpid()}"
     yield clusters.up(level, name, owner=os.getpid())
     clusters.down(name)
 

@@ -4,6 +4,9 @@ One process holds the namespaces; everything of the node runs inside them. When 
 kernel ends every process inside, containers too, and with them go the mounts, the interfaces, the
 routes through them and the rules of kube-proxy. What programs write at fixed places (/run,
 /var/lib, /var/log) lands in the state folder. So only the cgroup and that folder are tidied.
+
+There is no way out: no node has a route to another network, and what pods send towards this machine
+is refused unless it answers.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 CPUSET = ("cpuset.mems", "cpuset.cpus")
 """A new cpuset of cgroup v1 is empty, and nothing can run in it."""
 BLOCKS = [ipaddress.ip_network(f"10.{second}.0.0/14") for second in range(64, 252, 4)]
+INWARD = "iptables -w -A FORWARD -o eth0 -m conntrack --ctstate NEW -j REJECT"
+"""Pods may answer what lies beyond the first node, and begin nothing there."""
 HOLD = """
 set -e
 cd "$1"
@@ -120,7 +125,8 @@ def _connect(site: Site, network: Network, pid: int) -> None:
     _run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
     _run("ip", "address", "add", f"{network.gateway}/24", "dev", outside)
     _run("ip", "link", "set", outside, "up")
-    _configure(site, network.address, network.gateway)
+    _configure(site, network.address, network.gateway, network.services)
+    _run(*entering(site), *INWARD.split(), "--reject-with", "icmp-net-prohibited")
     for reached in (network.services, network.pods):
         _run("ip", "route", "add", reached, "via", network.address)
 
@@ -135,17 +141,18 @@ def _connect_to_first(site: Site, network: Network, pid: int) -> None:
     _run(*first, "ip", "address", "add", f"{gateway}/24", "dev", site.name)
     _run(*first, "ip", "link", "set", site.name, "up")
     _run(*first, "ip", "route", "add", str(site.subnet(network.pods)), "via", address)
-    _configure(site, address, gateway)
+    _configure(site, address, gateway, "default")
     _run("ip", "route", "add", f"{address}/32", "via", network.address)
 
 
-def _configure(site: Site, address: str, gateway: str) -> None:
-    """A node's own end of the way."""
+def _configure(site: Site, address: str, gateway: str, beyond: str) -> None:
+    """A node's own end of the way, and what lies beyond it. The first one's Services do: nothing is
+    ever sent there, but without a route no program could begin to."""
     for line in (
         "ip link set lo up",
         f"ip address add {address}/24 dev eth0",
         "ip link set eth0 up",
-        f"ip route add default via {gateway}",
+        f"ip route add {beyond} via {gateway}",
         "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.route_localnet=1",
     ):
         _run(*entering(site), *line.split())

@@ -31,6 +31,8 @@ INSTALL = (
     "iproute2 procps util-linux gcc libc6-dev"
 )
 SECONDS = 90.0
+REGISTRIES = "registries"
+"""Folder that says where registries are, one folder for each: containerd's hosts.toml."""
 DNS_HOST = 10
 """CoreDNS answers at this address of the Services' range, as everywhere."""
 
@@ -53,7 +55,7 @@ def write(site: Site, network: Network, root: pki.Authority) -> None:
     who.write(folder / "pki", "kubelet")
     text = pki.kubeconfig(network.server, root, "kubelet", who)
     pki.write_key(folder / "kubelet.conf", text.encode())
-    for name in ("cni", "images"):
+    for name in ("cni", "images", REGISTRIES):
         (folder / name).mkdir()
     (folder / "cni" / "10-bridge.conflist").write_text(json.dumps(_bridge(site, network)))
     (folder / "containerd.toml").write_text(_containerd(folder))
@@ -164,6 +166,8 @@ state = "{folder}/containerd/state"
   snapshotter = "overlayfs"
   [plugins."io.containerd.cri.v1.images".pinned_images]
     sandbox = "{images.PAUSE}"
+  [plugins."io.containerd.cri.v1.images".registry]
+    config_path = "{folder}/{REGISTRIES}"
 [plugins."io.containerd.cri.v1.runtime"]
   disable_apparmor = true
   restrict_oom_score_adj = true

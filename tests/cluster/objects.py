@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 Found = TypeVar("Found")
+LONGEST = 5.0
 FAKE = {"kwok.x-k8s.io/node": "fake"}
 SELECTOR = {"type": "fake"}
 RESTRICTED: dict[str, Any] = {
@@ -21,13 +23,23 @@ RESTRICTED: dict[str, Any] = {
 def wait_for(
     condition: Callable[[], Found | Literal[False] | None], seconds: float, what: str
 ) -> Found:
-    """The first true value of `condition`, asked now and then."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    """The first true value of `condition`, asked now and then; `seconds` are those of a machine
+    that does nothing else, and where others work beside they are more."""
+    began, pause = time.monotonic(), 0.05
+    while True:
         if found := condition():
             return found
-        time.sleep(0.05)
-    raise AssertionError(f"not within {seconds} s: {what}")
+        taken = time.monotonic() - began
+        if taken > seconds * slower():
+            raise AssertionError(f"not within {taken:.0f} s: {what}")
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.25)
+
+
+def slower() -> float:
+    """How many times longer things may take now: as many as programs wait for each processor."""
+    waiting, _, _ = os.getloadavg()
+    return min(max(waiting / (os.cpu_count() or 1), 1.0), LONGEST)
 
 
 def pod_spec(resources: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:

@@ -34,7 +34,8 @@ class Release:
     version: str
     own_module: bool = False
     stamps: tuple[str, ...] = ()
-    """Linker flags `-X`: Helm and kubectl ask the API server for its version."""
+    """Linker flags `-X`: Helm and kubectl ask the API server for its version; without one Helm 3
+    renders for Kubernetes 1.20, and is told that of its client library, as its own releases are."""
     module: str = ""
     """Its Go module, where it brings objects."""
     objects: tuple[str, ...] = ()
@@ -85,6 +86,19 @@ KWOK = Release("kwok", "0.8.0")
 CONTAINERD = Release("containerd", "2.3.7")
 COREDNS = Release("coredns", "1.15.0")
 HELM = Release("helm", "4.3.1")
+_HELM3 = "helm.sh/helm/v3"
+HELM3 = Release(
+    *("helm", "3.22.0"),
+    stamps=(
+        f"{_HELM3}/internal/version.version=v3.22.0",
+        *(
+            f"{_HELM3}/pkg/{of}.k8sVersion{which}={number}"
+            for of in ("chartutil", "lint/rules")
+            for which, number in (("Major", 1), ("Minor", 37))
+        ),
+    ),
+)
+DISTRIBUTION = Release("distribution", "3.1.2")
 _SCAFFOLD = ("config/components/crd/bases/*.yaml", "config/components/webhook/manifests.yaml")
 _KUBEFLOW = ("manifests/base/crds/*_*.yaml", "manifests/base/webhook/manifests.yaml")
 VOLCANO = Release(
@@ -130,6 +144,10 @@ PARTS = (
     _containerd("ctr"),
     Part("coredns", COREDNS, "github.com/coredns/coredns", Level.NODE),
     Part("helm", HELM, "helm.sh/helm/v4/cmd/helm", Level.NODE),
+    Part("helm3", HELM3, f"{_HELM3}/cmd/helm", Level.NODE),
+    Part(
+        "registry", DISTRIBUTION, "github.com/distribution/distribution/v3/cmd/registry", Level.NODE
+    ),
     Part("jobset", JOBSET, JOBSET.module, Level.CONTROLLERS),
     _controller("kueue", KUEUE),
     _controller("trainer-controller-manager", TRAINER),

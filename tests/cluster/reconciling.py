@@ -200,7 +200,14 @@ def installed(api: client.ApiClient, kubeconfig: Path, folder: Path) -> Iterator
         )
         (folder / "token").write_text(place.token(namespace, pod))
         yield place
-    extensions.delete_custom_resource_definition(definition["metadata"]["name"])
+    kind = definition["metadata"]["name"]
+    extensions.delete_custom_resource_definition(kind)
+    chosen = f"metadata.name={kind}"
+    wait_for(
+        lambda: not extensions.list_custom_resource_definition(field_selector=chosen).items,
+        60,
+        "the kind is gone",
+    )
     rbac = client.RbacAuthorizationV1Api(api)
     for one in made:
         if one["kind"] == "ClusterRole":

@@ -154,6 +154,8 @@ def service(ports: list[int]) -> Iterator[int]:
             for port in ports[first:] + ports[:first]:  # one that is down has no endpoint
                 with suppress(OSError):
                     there = socket.create_connection(("127.0.0.1", port))
+                    for one in (here, there):  # as packets that are not taken in would go
+                        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     for one, two in ((here, there), (there, here)):
                         threading.Thread(target=_pump, args=(one, two), daemon=True).start()
                     break

@@ -164,6 +164,30 @@ def test_what_was_missed_while_the_webhook_was_away_is_said(whole: Whole) -> Non
     wait_for(lambda: len(ready_webhooks(whole)) == 2, 120, "the webhook is back")
 
 
+@pytest.mark.parametrize(
+    ("component", "said"),
+    [("gateway", "FAIL the gateway at "), ("webhook", "FAIL the webhook was not asked")],
+)
+def test_helm_test_fails_without_a_part_that_jobs_need(
+    whole: Whole, component: str, said: str
+) -> None:
+    test = ("test", RELEASE, f"--namespace={NAMESPACE}")
+    place = (f"deployment/{RELEASE}-{component}", "--namespace", NAMESPACE)
+    replicas = whole.cluster.kubectl("get", *place, "--output=jsonpath={.spec.replicas}")
+    gone = f"--selector=app.kubernetes.io/component={component}"
+    whole.cluster.kubectl("scale", *place, "--replicas=0")
+    try:
+        whole.cluster.kubectl("wait", "pods", gone, *place[1:], "--for=delete", "--timeout=60s")
+        with pytest.raises(NotUp, match=f"{RELEASE}-test failed"):
+            whole.helm(*test)
+        log = whole.cluster.kubectl("logs", f"{RELEASE}-test", "--namespace", NAMESPACE)
+        assert said in log
+    finally:
+        whole.cluster.kubectl("scale", *place, f"--replicas={replicas}")
+        whole.cluster.kubectl("rollout", "status", *place, "--timeout=120s")
+    assert "Phase:          Succeeded" in whole.helm(*test)
+
+
 def test_a_reconciler_and_an_api_server_that_start_again_lose_nothing(whole: Whole) -> None:
     with whole.cluster.api() as api:
         core = client.CoreV1Api(api)
@@ -196,7 +220,8 @@ def test_a_release_whose_runtime_cannot_be_had_touches_no_pod(whole: Whole) -> N
 
 
 def test_an_image_that_is_gone_touches_one_pod_of_a_workload(whole: Whole) -> None:
-    """The first pod stands still; with the breaker open its successor is left alone and runs."""
+    """The first pod stands still; with the breaker open its successor is left alone and runs. With
+    the image a pod that waited goes on, and the breaker closes."""
     runtime = catalogue.runtime()
     whole.cluster.remove_image(runtime.name)
     try:
@@ -205,6 +230,7 @@ def test_an_image_that_is_gone_touches_one_pod_of_a_workload(whole: Whole) -> No
             (first,) = wait_for(lambda: whole.pods("unlucky"), 30, "its first pod")
             assert INJECTED in first.metadata.annotations
             core = client.CoreV1Api(api)
+            core.create_namespaced_pod(TEAM, annotated("waits"))
             wait_for(lambda: broken_images(core), 90, "the breaker opens")
             core.delete_namespaced_pod(first.metadata.name, TEAM)
             batch = client.BatchV1Api(api)
@@ -217,3 +243,7 @@ def test_an_image_that_is_gone_touches_one_pod_of_a_workload(whole: Whole) -> No
             assert second.metadata.annotations["stitchcore.io/skipped"] == "breaker_open"
     finally:
         whole.cluster.import_image(own_images.built(runtime).archive)
+    with whole.cluster.api() as api:
+        core = client.CoreV1Api(api)
+        wait_for(lambda: not broken_images(core), 90, "the breaker closes")
+        assert core.read_namespaced_pod("waits", TEAM).metadata.annotations[INJECTED]

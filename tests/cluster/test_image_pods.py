@@ -33,7 +33,7 @@ from tests.cluster.conftest import namespace_in
 from tests.cluster.objects import RESTRICTED, pod, wait_for
 from tests.cluster.own_images import REDIS, TRAINER, built, give
 from tests.operator.webhook import support
-from tests.worker.requests import TF, python_path, submit, tiny_graph
+from tests.worker.requests import TF, meta_of, python_path, submit, tiny_graph
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,7 +205,8 @@ def test_a_worker_compiles_what_a_signer_signs_and_it_is_right(
         known.mkdir(exist_ok=True)
         (known / PROFILE.name).write_bytes(PROFILE.read_bytes())
     store = open_store(str(volume / "store"))
-    key = submit(store, tiny_graph())
+    graph = tiny_graph()
+    key = submit(store, graph, meta_of(graph, scope="cluster"))
     for path in volume.rglob("*"):
         path.chmod(0o777)
     service(core, space, broker, seccomp)

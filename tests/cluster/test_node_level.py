@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -141,6 +142,34 @@ def test_names_of_services_are_found(node_cluster: Cluster) -> None:
     assert answer.endswith(socket.inet_aton(pki.first_host(network.services)))
 
 
+def test_nothing_inside_reaches_another_network(
+    node_cluster: Cluster, core: client.CoreV1Api, space: str
+) -> None:
+    """A node's programs reach this machine by the link between the two, pods not even that."""
+    core.create_namespaced_pod(space, pod("waits", container()))
+    running = wait_for(
+        lambda: (
+            (found := core.read_namespaced_pod("waits", space)).status.phase == "Running" and found
+        ),
+        60,
+        "the pod runs",
+    )
+    network = node_cluster.record.network
+    pid = contained(node_cluster.state, running.metadata.uid)[0]
+    in_pod = ("nsenter", f"--net=/proc/{pid}/ns/net")
+    on_node = enclosure.entering(enclosure.Site(node_cluster.state))
+    assert reaches(in_pod, pki.first_host(network.services)) and reaches(in_pod, network.address)
+    assert reaches(on_node, network.gateway) and not reaches(in_pod, network.gateway)
+    for address in (*addresses_of_this_machine() - {network.gateway}, "8.8.8.8"):
+        assert not reaches(in_pod, address) and not reaches(on_node, address), address
+
+
+def addresses_of_this_machine() -> set[str]:
+    shown = subprocess.run(["ip", "-json", "-4", "address"], capture_output=True, check=True).stdout
+    found = {one["local"] for link in json.loads(shown) for one in link.get("addr_info", ())}
+    return found - {"127.0.0.1"}
+
+
 @pytest.fixture
 def name() -> Iterator[str]:
     require(Level.NODE)
@@ -239,11 +268,14 @@ def test_a_killed_up_of_a_node_leaves_nothing_after_down(name: str) -> None:
     assert traces() <= before
 
 
-def contained(state: Path) -> list[int]:
-    """Processes of the pods of the cluster at `state`: they bear no mark, but are in its cgroup."""
+def contained(state: Path, pod: str = "") -> list[int]:
+    """Processes of the pods of the cluster at `state`, or of the one with this uid: they bear no
+    mark, but are in its cgroup."""
     own = enclosure.cgroup(enclosure.Site(state))
     return [
-        int(entry) for entry in os.listdir("/proc") if entry.isdigit() and own in _cgroup(entry)
+        int(entry)
+        for entry in os.listdir("/proc")
+        if entry.isdigit() and own in (group := _cgroup(entry)) and pod in group
     ]
 
 

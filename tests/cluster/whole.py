@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 RELEASE, NAMESPACE, TEAM = "stitch", "stitch-system", "team-a"
 VALUES = Path(__file__).parent / "whole-values.yaml"
+IMPORTED = Path(__file__).parent / "imported-values.yaml"
 VOLUMES = {"store": "8Gi", "ledger": "1Gi"}
 OWNER = 65532
 ENFORCE = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -47,10 +48,13 @@ class Whole:
     cluster: Cluster
     trainer: str
     """Image of the jobs' containers: Python with TensorFlow."""
+    settings: tuple[str, ...] = (f"--values={IMPORTED}",)
+    """What Helm is told of the product's images: those that the node was given."""
+    program: str = "helm"
 
     def helm(self, *arguments: str) -> str:
         """What helm prints. Raises NotUp with its words."""
-        command = [str(parts.program("helm")), f"--kubeconfig={self.cluster.kubeconfig}"]
+        command = [str(parts.program(self.program)), f"--kubeconfig={self.cluster.kubeconfig}"]
         done = subprocess.run([*command, *arguments], capture_output=True, text=True)
         if done.returncode:
             raise NotUp(f"helm {' '.join(arguments)}: {done.stderr.strip()}")
@@ -77,8 +81,8 @@ class Whole:
         self.helm("upgrade", "--install", "stitch-crds", str(ROOT / "helm" / "stitch-crds"),
                   f"--namespace={NAMESPACE}", "--wait", "--timeout=60s")  # fmt: skip
         return self.helm("upgrade", "--install", RELEASE, str(ROOT / "helm" / "stitch"),
-                         f"--namespace={NAMESPACE}", f"--values={VALUES}", "--wait",
-                         f"--timeout={seconds}s", *more)  # fmt: skip
+                         f"--namespace={NAMESPACE}", f"--values={VALUES}", *self.settings,
+                         "--wait", f"--timeout={seconds}s", *more)  # fmt: skip
 
     def apply(self, *documents: Mapping[str, Any]) -> None:
         """`kubectl apply`."""

@@ -35,13 +35,14 @@ class Refused(Exception):
     """What helm says where it does not do it."""
 
 
-def helm(*arguments: str, stdin: str = "") -> str:
-    """What helm prints. Raises Refused; skips, loudly, where helm is not built."""
-    program = parts.program("helm")
+def helm(*arguments: str, stdin: str = "", name: str = "helm") -> str:
+    """What helm prints, Helm 4 or the one of that name. Raises Refused; skips, loudly, where it is
+    not built."""
+    program = parts.program(name)
     if not program.is_file():
         build.wait(Level.NODE, BUILDING_SECONDS)
     if not program.is_file():
-        pytest.skip("helm is not built. Mend: `make cluster-build LEVEL=node` (minutes, once)")
+        pytest.skip(f"{name} is not built. Mend: `make cluster-build LEVEL=node` (minutes, once)")
     done = subprocess.run(
         [str(program), *arguments], input=stdin, capture_output=True, text=True, timeout=300
     )
@@ -51,12 +52,16 @@ def helm(*arguments: str, stdin: str = "") -> str:
 
 
 def rendered(
-    values: str = "", *arguments: str, name: str = "stitch", namespace: str = NAMESPACE
+    values: str = "",
+    *arguments: str,
+    name: str = "stitch",
+    namespace: str = NAMESPACE,
+    by: str = "helm",
 ) -> str:
     """The chart's text under these values, YAML, in a cluster that has all kinds."""
     able = [f"--api-versions={one}" for one in CAPABILITIES]
     where = ["template", name, str(CHART), "--namespace", namespace, "--kube-version", "1.36.0"]
-    return helm(*where, *able, "--values=-", *arguments, stdin=values or "{}")
+    return helm(*where, *able, "--values=-", *arguments, stdin=values or "{}", name=by)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs import judge as judges
-from tests.jobs.test_jobs import python_of
+from tests.jobs.cases import python_of
 
 STEPS = 12
 RETURNING = {"TF_ENABLE_ONEDNN_OPTS": "0"}

@@ -14,8 +14,8 @@ import pytest
 
 from stitchcore.inject import timer
 from tests.jobs import judge as judges
+from tests.jobs.cases import python_of
 from tests.jobs.slowed import slow_down
-from tests.jobs.test_jobs import python_of
 
 STEPS = 4  # an epoch of the script
 MOST = 400  # steps taken back: the verdict on an undecided step takes 60 pairs, 320 steps

@@ -33,6 +33,8 @@ def test_legal(kernel: object) -> None:
         ("kept[k] = power", "lanes z in 0 .. 3 {\n}", "inside a lane loop"),
         ("combine most = maximum over group", "combine most = maximum over device", "over device"),
         ("accumulator most: f32 = maximum", "accumulator most: f32 = subtract", "does not reduce"),
+        ("section task", "section warp task", "it is a group's"),
+        ("combine most = maximum over group", "combine most = maximum over warp", "over warp"),
         ("input x: f32[32, 96]", "input x: c64[32, 96]", "unknown type"),
         ("origin", "forward 0 -> 1\n  origin", "names no such buffer"),
     ],

@@ -82,13 +82,15 @@ def expressions() -> st.SearchStrategy[Expression]:
     )
 
 
-@given(expressions(), indices(), expressions())
-def test_random_kernels_round_trip(value: Expression, at: Index, condition: Expression) -> None:
+@given(expressions(), indices(), expressions(), st.sampled_from([Scope.WARP, Scope.GROUP]))
+def test_random_kernels_round_trip(
+    value: Expression, at: Index, condition: Expression, scope: Scope
+) -> None:
     body = (
         Store(Y, (at, 0), value),
         If(condition, (Barrier(Scope.WARP), Check(condition, 3, Literal(-2, "s64")))),
     )
-    section = Section("task", at, body)
+    section = Section("task", at, body, scope)
     kernel = Kernel("k", ("B",), (X, Y), (Phase((section,)),), errors=('a "quoted" } text',))
     assert parse_kernel(print_kernel(kernel)) == kernel
 

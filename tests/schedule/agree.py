@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.device.records import DEVICES
+from stitchcore.device.records import DEVICES, Device
 from stitchcore.emit import c
 from stitchcore.hlo.evaluate import evaluate
 from stitchcore.hlo.module import Module
@@ -53,10 +53,11 @@ def check(
     inputs: Sequence[Any],
     bindings: dict[str, int] | None = None,
     compiled: bool = False,
+    device: Device = DEVICE,
 ) -> Kernel:
     """Schedule, then compare with numpy; every output of the module must be one of the pattern."""
     bound = bindings or {}
-    kernel = schedule(pattern, module, DEVICE, "kernel")
+    kernel = schedule(pattern, module, device, "kernel")
     arguments = dict(zip(pattern.inputs, inputs, strict=True))
     given = [
         arguments.get(p, np.zeros([d if isinstance(d, int) else 1 for d in p.shape.dims], "f4"))

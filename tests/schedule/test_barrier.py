@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stitchcore.kernel import index
 from stitchcore.kernel.index import Index, Variable
 from stitchcore.kernel.interpret import interpret
 from stitchcore.kernel.nodes import (
@@ -30,7 +31,8 @@ from stitchcore.schedule import barrier
 from tests.schedule.barriers import barriers, mutants, objects
 
 SIZE = 12
-OUT = Buffer("out", "f32", (SIZE,), Scope.DEVICE, Role.OUTPUT)
+TASKS = 3
+OUT = Buffer("out", "f32", (TASKS * SIZE,), Scope.DEVICE, Role.OUTPUT)
 ROWS = 3
 LOCALS = tuple(
     Buffer(f"local{n}", "f32", dims, Scope.GROUP, Role.LOCAL)
@@ -55,7 +57,7 @@ def _access(number: int, buffer: Buffer, writes: bool, mirrored: bool, row: Inde
 
 @st.composite
 def kernels(draw: st.DrawFn) -> Kernel:
-    """One task: every LOCAL buffer is filled, then lane loops touch them, some in serial loops.
+    """Each task: every LOCAL buffer is filled, then lane loops touch them, some in serial loops.
     Rows are never mirrored: lanes of two rows do not meet, which the derivation does not see."""
     numbers = iter(range(1000))
     body: list[Statement] = [Allocate(buffer) for buffer in LOCALS]
@@ -79,10 +81,11 @@ def kernels(draw: st.DrawFn) -> Kernel:
             body.append(_loop(number, LoopKind.SERIAL, ROWS, *inner))
         else:
             body += accesses(draw(st.integers(0, ROWS - 1)))
-    last = next(numbers)
-    store = Store(OUT, (Variable(f"i{last}"),), Literal(0.0, "f32"))
-    body.append(_loop(last, LoopKind.LANES, SIZE, store))
-    section = barrier.insert(Section("task", 1, tuple(body)))
+    last, tasks = next(numbers), draw(st.sampled_from((1, TASKS)))
+    size = TASKS * SIZE // tasks
+    at = Variable("task") * size + Variable(f"i{last}")
+    body.append(_loop(last, LoopKind.LANES, size, Store(OUT, (at,), Literal(0.0, "f32"))))
+    section = barrier.insert(Section("task", tasks, tuple(body)))
     return Kernel("k", (), (OUT,), (Phase((section,)),))
 
 
@@ -147,3 +150,32 @@ def test_uniform_stores_and_loads_are_kept_apart() -> None:
         Let(Scalar("v", "f32"), Load(kept, (0,))),
     )
     assert barriers(barrier.insert(Section("task", 1, body)).body) == 1
+
+
+def test_tasks_of_a_group_are_kept_apart() -> None:
+    """The next task fills what lanes of this one still read turned around: one barrier more."""
+    kept = LOCALS[0]
+    body = (
+        Allocate(kept),
+        _access(0, kept, True, False, 0),
+        _access(1, kept, False, True, 0),
+    )
+    once, often = (barrier.insert(Section("task", tasks, body)) for tasks in (1, TASKS))
+    assert (barriers(once.body), barriers(often.body)) == (1, 2)
+    assert isinstance(often.body[1], Barrier)
+
+
+def test_tasks_whose_lanes_keep_their_elements_need_no_barrier() -> None:
+    """A block of lanes a task, the last one shorter: local[lane - where the block begins]."""
+    kept, block = LOCALS[0], 5
+    begin = Variable("task") * block
+    end = index.minimum(begin + block, SIZE)
+
+    def lanes(number: int, *body: Statement) -> Loop:
+        return Loop(f"i{number}", begin, end, LoopKind.LANES, body)
+
+    at = Variable("i0") + Variable("task") * -block
+    store = Store(kept, (at,), Literal(1.0, "f32"))
+    found = Let(Scalar("v", "f32"), Load(kept, (Variable("i1") + Variable("task") * -block,)))
+    section = Section("task", 3, (Allocate(kept), lanes(0, store), lanes(1, found)))
+    assert barriers(barrier.insert(section).body) == 0

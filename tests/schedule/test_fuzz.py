@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from stitchcore.device.records import DEVICES
 from stitchcore.hlo.module import Module
-from stitchcore.schedule import dominant, mapping, stages
+from stitchcore.schedule import dominant, limits
 from tests.schedule.agree import check
 from tests.schedule.modules import draw_inputs, modules, whole
 
+TOY = replace(
+    limits.CPU,
+    task_elements=16,
+    enough_tasks=5,
+    lane_block=12,
+    max_part_rows=2,
+    chain_elements=8,
+    stage_depth=10,
+    inline_size=2,
+    few_rows=3,
+    long_row=16,
+)
 SETTINGS = settings(
     max_examples=150,
     deadline=None,
@@ -31,18 +47,24 @@ def test_random_modules_agree_when_tasks_are_tiny(
 ) -> None:
     """Toy limits, so that small arrays are split over tasks, lane blocks and parts."""
     with monkeypatch.context() as patch:
-        patch.setattr(mapping, "TASK_ELEMENTS", 16)
-        patch.setattr(mapping, "ENOUGH_TASKS", 5)
-        patch.setattr(mapping, "LANE_BLOCK", 12)
-        patch.setattr(mapping, "MAX_PART_ROWS", 2)
-        patch.setattr(mapping, "CHAIN_ELEMENTS", 8)
-        patch.setattr(stages, "STAGE_DEPTH", 10)
-        patch.setattr(dominant, "INLINE_SIZE", 2)
+        patch.setattr(limits, "of", lambda device: TOY)
         patch.setattr(dominant, "CROSSING", 4)
-        patch.setattr(dominant, "FEW_ROWS", 3)
-        patch.setattr(dominant, "LONG_ROW", 16)
         pattern = whole(module)
         check(pattern, module, draw_inputs(pattern, 0))
+
+
+@SETTINGS
+@given(modules(), st.sampled_from([0, 8, 64]))
+def test_random_modules_agree_when_scheduled_for_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, module: Module, warp_elements: int
+) -> None:
+    """With its own limits, where warps have rows of their own, and with toy ones."""
+    pattern, device = whole(module), DEVICES["sm_80"]
+    check(pattern, module, draw_inputs(pattern, 0), device=device)
+    toy = replace(TOY, stage_depth=0, warp_elements=warp_elements, run_lanes=2, flat_below=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "of", lambda device: toy)
+        check(pattern, module, draw_inputs(pattern, 0), device=device)
 
 
 @pytest.mark.slow

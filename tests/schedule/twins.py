@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,8 @@ from stitchcore.kernel.nodes import (
 from stitchcore.plan.pattern import Pattern
 from stitchcore.plan.text import bodies
 from stitchcore.schedule import axes as axis_analysis
-from stitchcore.schedule import dominant, lower, mapping, scheme
+from stitchcore.schedule import dominant, scheme
+from stitchcore.schedule import limits as scheduling
 from stitchcore.schedule.body import Names
 from stitchcore.schedule.mapping import Geometry
 from stitchcore.schedule.schedule import schedule
@@ -64,19 +65,22 @@ from tests.hlo import workloads
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results" / "twins.json"
 
-LIMITS: Mapping[str, tuple[Any, tuple[int, ...]]] = {
-    "TASK_ELEMENTS": (mapping, (256, 16, 24, 32, 48, 64, 96, 128, 192, 512, 1024, 4096, 16384)),
-    "INLINE_SIZE": (dominant, (8, 2, 4)),
-    "LANE_BLOCK": (mapping, (4096, 16, 64, 256)),
-    "ENOUGH_TASKS": (mapping, (32, 5, 12)),
-    "MAX_SPLITS": (mapping, (64, 4, 16)),
-    "MAX_PART_ROWS": (mapping, (512, 2, 8, 32)),
-    "CHAIN_ELEMENTS": (mapping, (1024, 8, 64)),
-    "FEW_ROWS": (dominant, (32, 3, 10)),
-    "LONG_ROW": (dominant, (65536, 16, 256, 1024)),
-    "CPU_LOCAL_BYTES": (lower, (262144, 128, 1024, 8192)),
+TOYS: Mapping[str, tuple[int, ...]] = {
+    "task_elements": (256, 16, 24, 32, 48, 64, 96, 128, 192, 512, 1024, 4096, 16384),
+    "inline_size": (8, 2, 4),
+    "lane_block": (4096, 16, 64, 256),
+    "enough_tasks": (32, 5, 12),
+    "max_splits": (64, 4, 16),
+    "max_part_rows": (512, 2, 8, 32),
+    "chain_elements": (1024, 8, 64),
+    "few_rows": (32, 3, 10),
+    "long_row": (65536, 16, 256, 1024),
+    "local_bytes": (262144, 128, 1024, 8192),
+    "warp_elements": (8, 16, 64, 256),
+    "run_lanes": (1, 2, 8, 32),
+    "flat_below": (2, 4, 8, 16, 64),
 }
-"""Limits on sizes by name: their module, and toy values in the order of trying."""
+"""Toy values of schedule/limits.py, in the order of trying."""
 
 SMALLEST = (8, 16, 48, 128)
 """What sizes shrink to, at least; a product of extents may need some room between two limits."""
@@ -90,15 +94,13 @@ Decisions = tuple[Any, ...]
 
 @contextmanager
 def toy(limits: Limits) -> Iterator[None]:
-    """The scheduler with other limits."""
-    before = {name: getattr(LIMITS[name][0], name) for name in limits}
+    """The scheduler with other limits than its own."""
+    own = scheduling.of
+    scheduling.of = lambda device: replace(own(device), **limits)
     try:
-        for name, value in limits.items():
-            setattr(LIMITS[name][0], name, value)
         yield
     finally:
-        for name, value in before.items():
-            setattr(LIMITS[name][0], name, value)
+        scheduling.of = own
 
 
 # ---- decisions -----------------------------------------------------------------------------------
@@ -106,7 +108,7 @@ def decisions(pattern: Pattern, module: Module, device: Device) -> tuple[Decisio
     """All that was decided, flat: scheme of each reduction, phase and kind of home of each value,
     sections of each phase with their sinks and mapping, and the statements these became."""
     axes = axis_analysis.analyse(pattern)
-    dominants = dominant.find(pattern, axes)
+    dominants = dominant.find(pattern, axes, scheduling.of(device))
     plan = scheme.assign(pattern, axes, dominants)
     around = Surroundings(axes, dominants, plan, {}, {}, Names(frozenset()), device)
     found: list[Any] = []
@@ -123,7 +125,7 @@ def decisions(pattern: Pattern, module: Module, device: Device) -> tuple[Decisio
     for phase in kernel.phases:
         found.append(len(phase.sections))
         for part in phase.sections:
-            found.append(("tasks", part.tasks != 1))
+            found.append(("tasks", part.tasks != 1, part.scope, part.run))
             found += _skeleton(part)
     return tuple(found), kernel
 
@@ -138,6 +140,7 @@ def _mapping(geometry: Geometry) -> Decisions:
         geometry.lane is not None,
         geometry.lane_block is not None,
         geometry.lane_blocks != 1,
+        geometry.scope,
     )
 
 
@@ -250,8 +253,8 @@ def _searched(wanted: Decisions, pattern: Pattern, module: Module, device: Devic
     best, before = attempt({}), -1
     while best.differing and len(best.differing) != before:
         before = len(best.differing)
-        for name, (_, values) in LIMITS.items():
-            for value in values:
+        for name, values in TOYS.items():
+            for value in values if getattr(scheduling.of(device), name) else ():
                 twin = attempt({**best.limits, name: value})
                 if not twin.differing:
                     return twin

@@ -17,6 +17,7 @@ from stitchcore import isolate
 from stitchcore.artifact.store import open_store
 from stitchcore.errors import Reason, Refused
 from stitchcore.queues import TASK
+from tests.worker.conftest import Redis
 
 QUEUE = "stitch.cpu-x86-64-v4.tf2.21"
 
@@ -52,6 +53,19 @@ def test_redis_hands_a_message_out_again_only_after_its_task_must_have_ended() -
     assert visibility >= 2 * settings["task_time_limit"]
     rabbit = configuration(broker_for("amqp://localhost//", 600), QUEUE)
     assert rabbit["broker_transport_options"] == {"confirm_publish": True}
+
+
+@pytest.mark.timeout(20)
+def test_a_reply_that_never_comes_is_a_lost_connection(
+    service: Service, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read by the consumer's own channel, as after a reply that something else has taken."""
+    monkeypatch.setattr(apps, "ANSWER_SECONDS", 0.5)
+    made = make_app(service, broker_for(redis.url, 600))
+    with made.connection() as connection, connection.channel() as channel:
+        channel.client.connection = channel.client.connection_pool.get_connection()
+        with pytest.raises(channel.connection_errors):
+            channel._brpop_read()
 
 
 class Again(Exception):

@@ -31,7 +31,7 @@ def ready(cluster: Cluster, key: str) -> str:
     public = public_hex(load_or_create_key(cluster.folder / "key"))
     manifest, libraries = package.load(cluster.store, answer["key"], public)
     assert libraries and manifest.issued > 0
-    assert not cluster.store.list("unsigned")
+    assert answer["key"] not in cluster.store.list("unsigned")
     return str(answer["key"])
 
 
@@ -78,6 +78,7 @@ def test_redis_that_loses_all_data_loses_no_graph(cluster: Cluster) -> None:
         cluster.enqueue(key)
     for key in keys:
         ready(cluster, key)
+    assert not cluster.store.list("unsigned")
 
 
 @pytest.mark.slow

@@ -77,6 +77,11 @@ def make_app(service: Service, broker: Broker) -> Celery:
     return app
 
 
+ANSWER_SECONDS = 15.0
+"""A blocking call of Redis takes a second: one that takes longer is a connection that is lost. Seen
+where Redis had refused the first two connections and took the third."""
+
+
 def configuration(broker: Broker, queue: str) -> dict[str, Any]:
     """Celery's settings."""
     redis = not broker.url.startswith(("amqp://", "amqps://"))
@@ -85,6 +90,8 @@ def configuration(broker: Broker, queue: str) -> dict[str, Any]:
         {
             "visibility_timeout": broker.visibility,
             "socket_keepalive": True,
+            # a reply that never comes would hold the event loop, and all checks with it, for ever
+            "socket_timeout": ANSWER_SECONDS,
             "health_check_interval": 10,
         }
         if redis

@@ -52,9 +52,18 @@ def application(parts: Parts) -> Starlette:
 
     def hook(name: str, answered: Callable[[Parts, Asked], bytes]) -> Route:
         async def endpoint(request: Request) -> Response:
-            start = time.perf_counter()
-            response = await _response(parts, request, answered)
-            parts.metrics.duration.labels(name).observe(time.perf_counter() - start)
+            begun = time.perf_counter()
+            try:
+                body = await _body(request)
+            except ClientDisconnect:
+                return Response(status_code=400)
+            except TooLarge as error:
+                parts.metrics.malformed.inc()
+                return _text(413, str(error))
+            whole = time.perf_counter()
+            response = _response(parts, body, answered)
+            parts.metrics.reading.labels(name).observe(whole - begun)
+            parts.metrics.duration.labels(name).observe(time.perf_counter() - whole)
             return response
 
         return Route(f"/mutate/{name}", endpoint, methods=["POST"], name=name)
@@ -80,16 +89,12 @@ def application(parts: Parts) -> Starlette:
     )
 
 
-async def _response(
-    parts: Parts, request: Request, answered: Callable[[Parts, Asked], bytes]
-) -> Response:
+def _response(parts: Parts, body: bytes, answered: Callable[[Parts, Asked], bytes]) -> Response:
     try:
-        asked = review.read(await _body(request))
-    except ClientDisconnect:
-        return Response(status_code=400)
+        asked = review.read(body)
     except ValueError as error:
         parts.metrics.malformed.inc()
-        return _text(413 if isinstance(error, TooLarge) else 400, str(error))
+        return _text(400, str(error))
     return Response(answered(parts, asked), media_type="application/json")
 
 

@@ -26,8 +26,13 @@ class Metrics:
         self._stamps = Counter(
             "stitch_stamps", "Workloads by whether templates were stamped", ["result"], **made
         )
+        self.reading = Histogram(
+            *("stitch_webhook_reading_seconds", "From a review's first line to its end", ["hook"]),
+            buckets=SECONDS,
+            **made,
+        )
         self.duration = Histogram(
-            *("stitch_webhook_duration_seconds", "Answering a review", ["hook"]),
+            *("stitch_webhook_duration_seconds", "From a review's end to its answer", ["hook"]),
             buckets=SECONDS,
             **made,
         )

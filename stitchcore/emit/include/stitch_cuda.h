@@ -32,36 +32,74 @@ typedef unsigned long long uint64_t;
 ST_INLINE long st_min(long a, long b) { return a < b ? a : b; }
 ST_INLINE long st_max(long a, long b) { return a > b ? a : b; }
 
-/* All blocks of a cooperative launch meet. `*arrived` is zero before the launch and counts for ever;
- * each meeting ends when it passes the next multiple of the grid's size. Differences wrap safely. */
+/* A kernel's parameter: addresses and symbols, in constant memory. */
+template <int N>
+struct st_words {
+  uint64_t at[N];
+};
+
+/* Neighbouring elements that a thread moves at once. */
+template <typename T, int N>
+struct __align__(sizeof(T) * N) st_run {
+  T at[N];
+};
+
+/* All blocks of a cooperative launch meet. What they add in one meeting is 2^31, so the top bit turns
+ * over when the last has come and all others are zero again: the next meeting, of this launch or of
+ * another with whatever grid, begins where this one ended. */
 ST_INLINE void st_grid_barrier(unsigned *arrived) {
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence();
-    unsigned before = atomicAdd(arrived, 1u);
-    unsigned target = (before / gridDim.x + 1u) * gridDim.x;
-    while ((int)(*(volatile unsigned *)arrived - target) < 0) __nanosleep(64);
+    const unsigned share = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1u) : 1u;
+    const unsigned before = atomicAdd(arrived, share);
+    while (((*(volatile unsigned *)arrived ^ before) & 0x80000000u) == 0u) __nanosleep(64);
     __threadfence();
   }
   __syncthreads();
 }
 
-/* ---- shuffles: narrow types travel as int --------------------------------------------------------- */
-#define ST_SHUFFLE(t, T, CARRIER)                                                                     \
-  ST_INLINE T st_shuffle_##t(T x, int mask) {                                                         \
+/* ---- reductions over lanes: narrow types travel as int ------------------------------------------- */
+#define ST_SHUFFLE(T, CARRIER)                                                                        \
+  ST_INLINE T st_shuffle(T x, int mask) {                                                             \
     return (T)__shfl_xor_sync(0xffffffffu, (CARRIER)x, mask);                                         \
   }
-ST_SHUFFLE(pred, bool, int)
-ST_SHUFFLE(s8, int8_t, int)
-ST_SHUFFLE(s16, int16_t, int)
-ST_SHUFFLE(s32, int32_t, int)
-ST_SHUFFLE(s64, int64_t, long long)
-ST_SHUFFLE(u8, uint8_t, unsigned)
-ST_SHUFFLE(u16, uint16_t, unsigned)
-ST_SHUFFLE(u32, uint32_t, unsigned)
-ST_SHUFFLE(u64, uint64_t, unsigned long long)
-ST_SHUFFLE(f32, float, float)
-ST_SHUFFLE(f64, double, double)
+ST_SHUFFLE(bool, int)
+ST_SHUFFLE(int8_t, int)
+ST_SHUFFLE(int16_t, int)
+ST_SHUFFLE(int32_t, int)
+ST_SHUFFLE(int64_t, long long)
+ST_SHUFFLE(uint8_t, unsigned)
+ST_SHUFFLE(uint16_t, unsigned)
+ST_SHUFFLE(uint32_t, unsigned)
+ST_SHUFFLE(uint64_t, unsigned long long)
+ST_SHUFFLE(float, float)
+ST_SHUFFLE(double, double)
+
+#define ST_REDUCER(name, T, joined)                                                                   \
+  struct name {                                                                                       \
+    __device__ __forceinline__ T operator()(T value, T other) const { return joined; }                \
+  };
+
+/* Every lane of a warp gets the same tree of all 32. */
+template <typename T, typename Reducer>
+ST_INLINE T st_combine_warp(T value, Reducer reduce) {
+  for (int mask = 16; mask > 0; mask >>= 1) value = reduce(value, st_shuffle(value, mask));
+  return value;
+}
+
+/* Every thread of a block gets the warps' parts in their order. Also orders shared memory. */
+template <typename T, typename Reducer>
+ST_INLINE T st_combine_group(T value, Reducer reduce) {
+  __shared__ T part[32];
+  value = st_combine_warp(value, reduce);
+  __syncthreads(); /* the parts of the reduction before have been read */
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = part[0];
+  for (int warp = 1; warp < (int)blockDim.x / 32; warp++) value = reduce(value, part[warp]);
+  return value;
+}
 
 /* ---- math ----------------------------------------------------------------------------------------- */
 #define ST_MATH1(name, f32, f64)                                                                      \

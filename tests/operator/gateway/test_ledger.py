@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from stitch_operator.gateway import savings
 from stitch_operator.gateway.database import LedgerHeld
+from stitch_operator.gateway.groups import Acknowledgement
 from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.ledger import COUNTED, OLD, Happened, Known, Ledger
 from stitch_operator.gateway.savings import Bounds, Report, Row
@@ -100,6 +102,7 @@ LedgerMachine.TestCase.settings = settings(
 TestLedger = LedgerMachine.TestCase
 
 
+@settings(deadline=None)
 @given(
     reports=st.lists(
         st.tuples(
@@ -313,6 +316,30 @@ def test_a_crash_after_a_swap_opens_the_breaker(
     assert ledger.breaker(one, KEY, "cpu-x86-64-v3") is open_
     assert not ledger.breaker(identity("b"), KEY, "cpu-x86-64-v3")
     assert not ledger.breaker(one, "00" * 32, "cpu-x86-64-v3")
+    assert not ledger.breaker(one, KEY, "cpu-x86-64-v4")
+    assert not ledger.breaker(replace(one, owner="another"), KEY, "cpu-x86-64-v3")
+    ledger.close()
+
+
+@pytest.mark.parametrize(("said", "seen", "open_"), [(139, 1, False), (1, 139, True)])
+def test_how_the_container_ended_is_the_api_servers_word(
+    tmp_path: Path, said: int, seen: int, open_: bool
+) -> None:
+    ledger, one = Ledger(tmp_path / "ledger.sqlite"), identity()
+    handed_in(ledger, one)
+    after = replace(one, last_exit_code=seen)
+    ledger.happened(one, Happened("s1", 1, "swap-begin", GRAPH, KEY), START)
+    ledger.happened(after, Happened("s1", 2, "crashed-before", GRAPH, KEY, said), START)
+    assert ledger.breaker(one, KEY, "cpu-x86-64-v3") is open_
+    ledger.close()
+
+
+def test_a_group_that_came_to_nothing_counts_once(tmp_path: Path) -> None:
+    ledger, one = Ledger(tmp_path / "ledger.sqlite"), identity()
+    for size in (2, 3, 2, 3):  # they do not fit together
+        word = Acknowledgement("s1", KEY, size, 0, 5, None)
+        ledger.acknowledge(one, "g", 1, word, START)
+    assert ("groups", "aborted", 1) in ledger.counts()
     ledger.close()
 
 
@@ -367,5 +394,6 @@ def test_repeated_events_and_costs_count_once(tmp_path: Path) -> None:
     event = Happened("s1", 1, "swap-begin", GRAPH, KEY)
     assert [ledger.happened(one, event, START) for _ in range(3)] == [True, False, False]
     assert ("events", "swap-begin", 1) in ledger.counts()
+    assert not ledger.finished("11" * 32, KEY, 2.0, {"compile": 0.5}, "cpu", 7)  # an older answer
     assert ledger.spent() == [("cpu", "compile", 1.5)]
     ledger.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from stitch_operator.reconciler.breakers import (
     IMAGE_SECONDS,
     MOST,
     MOST_OF_NAMESPACE,
+    RENEWED_SECONDS,
     SETTLED_SECONDS,
     WORKLOAD_SECONDS,
     Line,
@@ -75,6 +77,18 @@ def test_a_pod_that_our_container_has_ended_opens_it_for_a_while() -> None:
     failed = stuck(phase="Failed", stuck="StartError", gave_up=NOW - 5)
     assert step({}, seen(failed), NOW) == {LINE: NOW - 5}
     assert step({}, seen(failed), NOW + IMAGE_SECONDS) == {}
+
+
+def test_another_image_of_the_runtime_is_tried_at_once() -> None:
+    opened = step({}, seen(stuck()), NOW)
+    assert step(opened, replace(seen(), image="runtime:2"), NOW + 1) == {}
+
+
+def test_the_map_is_written_again_while_a_breaker_stays_open_but_not_each_second() -> None:
+    assert not breakers.differs({LINE: NOW}, {LINE: NOW + RENEWED_SECONDS})
+    assert breakers.differs({LINE: NOW}, {LINE: NOW + RENEWED_SECONDS + 1})
+    assert RENEWED_SECONDS < IMAGE_SECONDS / 2  # else it closes under a pod that waits
+    assert breakers.differs({}, {LINE: NOW}) and breakers.differs({LINE: NOW}, {})
 
 
 def test_a_refused_pod_opens_it_too() -> None:

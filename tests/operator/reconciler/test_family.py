@@ -62,11 +62,14 @@ def test_the_topmost_that_asked(shuffled: int) -> None:
         workload("JobSet", "quiet"),
         workload("Job", "c", owner("JobSet", "quiet"), asked=True),
         workload("Job", "d", owner("JobSet", "quiet")),
-        *(plain(f"pod-{uid}", owner("Job", uid), asked=True) for uid in ("c", "d")),
+        workload("JobSet", "both", asked=True),
+        workload("Job", "e", owner("JobSet", "both"), asked=True),
+        *(plain(f"pod-{uid}", owner("Job", uid), asked=True) for uid in ("c", "d", "e")),
         shuffled=shuffled,
     )
     assert {top_of(made, f"pod-{uid}") for uid in ("a", "b")} == {"set"}
     assert top_of(made, "pod-c") == "c"
+    assert top_of(made, "pod-e") == "both"
     assert top_of(made, "pod-d") == "quiet"  # only its template asks
     found = made.top("set")
     assert found is not None and found.asked
@@ -151,3 +154,17 @@ def test_rows_of_pods_that_are_no_more_stay_with_their_job() -> None:
     assert made.forget_rows(NOW) == 1 and set(made.rows) == {"pod-0", "pod-1"}
     made.put_workload(made.workloads["job-uid"], None)
     assert made.forget_rows(NOW) == 2 and not made._rows_of and not made._children
+
+
+def test_rows_of_a_job_below_count_for_the_job_above() -> None:
+    made = family(
+        workload("JobSet", "set", asked=True), workload("Job", "job-uid", owner("JobSet", "set")),
+        row(0),
+    )  # fmt: skip
+    found = made.top("set")
+    assert found is not None and [one.pod for one in made.gone(found)] == ["pod-0"]
+
+
+def test_rows_of_a_pod_that_is_there_stay_however_long_it_is_silent() -> None:
+    made = family(plain("bare", None, asked=True), row(0, pod="bare", controller=""))
+    assert made.forget_rows(NOW) == 0 and set(made.rows) == {"bare"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 from kubernetes.client.exceptions import ApiException
 
@@ -41,12 +43,13 @@ class Api:
         self.events: list[str] = []
         self.written: list[Status] = []
         self.refusals: list[Refusal] = []
-        self.down = False
+        self.down = self.silent = False
+        self.listed = True
         self._names: set[str] = set()
         self.loop: Loop
 
     def synced(self) -> bool:
-        return True
+        return self.listed
 
     def knows(self, group: str, kind: str) -> bool:
         return kind == "Job"
@@ -70,7 +73,8 @@ class Api:
         self.written.append(status)
         job = StitchedJob(spec=before.job.spec, status=status)
         self.jobs.items[namespace, name] = Existing(namespace, name, before.workload, job)
-        self.loop.put(before, self.jobs.get(namespace, name))
+        if not self.silent:
+            self.loop.put(before, self.jobs.get(namespace, name))
         return True
 
     def tell(self, namespace: str, workload: Any, held: Condition) -> bool:
@@ -210,6 +214,68 @@ def test_a_stitched_job_that_somebody_deletes_comes_back() -> None:
     assert status_of(api).phase == "Observing" and api.events == ["Injected"]
 
 
+def test_one_that_was_deleted_before_its_watch_had_told_of_it_comes_back() -> None:
+    loop, api, clock = made()
+    api.silent = True
+    for one in (JOB, pod()):
+        loop.put(None, one)
+    turns(loop)
+    api.jobs.items.clear()
+    loop.rows([row(0, graph())], NOW)
+    turns(loop)
+    assert api.jobs.values() == []
+    clock.now += loops.FIRST_RETRY
+    turns(loop)
+    assert status_of(api).phase == "Compiling"
+
+
+def test_a_job_that_nobody_can_make_sense_of_stops_no_other() -> None:
+    loop, api, clock = made()
+    wrong = msgspec.structs.replace(JOB, name="wrong", uid="uid-wrong")
+    found = api.jobs.get
+    key = ("team", "job-wrong-uid-wron")
+    api.jobs.get = lambda *asked: found(*asked) if asked != key else int("x")  # type: ignore[method-assign]
+    for one in (wrong, JOB, pod()):
+        loop.put(None, one)
+    turns(loop)
+    assert [name for _, name in api.jobs.items] == ["job-train-job-uid"]
+    del api.jobs.get  # type: ignore[attr-defined]
+    clock.now += loops.FIRST_RETRY
+    turns(loop)
+    assert {name for _, name in api.jobs.items} == {"job-train-job-uid", key[1]}
+
+
+def test_a_missed_pod_is_counted_once() -> None:
+    loop, api, _ = made()
+    missed = pod(injected="", started=None)
+    for one in (JOB, missed, pod(1)):
+        loop.put(None, one)
+    turns(loop)
+    loop.put(pod(1), pod(1, phase="Succeeded", finished=NOW))
+    loop.rows([row(1, swapped())], NOW)
+    turns(loop)
+    assert len(api.written) > 1 and status_of(api).replicas.missed == 1
+    assert loop.metrics.registry.get_sample_value("stitch_missed_admissions_total") == 1
+
+
+def test_who_did_not_ask_and_has_no_pod_that_did_has_none() -> None:
+    loop, api, _ = made()
+    loop.put(None, msgspec.structs.replace(JOB, asked=None))
+    loop.put(None, pod(asked=None, injected="", started=None))
+    turns(loop)
+    assert api.jobs.values() == []
+    loop.put(None, msgspec.structs.replace(JOB, uid="another"))  # it asks, and waits for its pods
+    turns(loop)
+    assert status_of(api).phase == "Pending"
+
+
+def test_what_fails_is_tried_again_ever_later() -> None:
+    waits = loops.Queue()
+    for _ in range(9):
+        waits.failed("job", NOW)
+    assert sorted(when - NOW for when, _ in waits.heap) == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
 def test_figures_alone_are_written_at_a_measured_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "FIGURES", (0.001, 1.0))
     loop, api, _ = made()
@@ -254,6 +320,9 @@ def test_each_waits_for_one_turn() -> None:
     assert all(pace.wait(who, 1, NOW) == wait for who, wait in waits.items() if wait)
     assert all(pace.wait(who, 1, NOW + 2) == 0 for who, wait in waits.items() if wait)
     assert not pace._turns
+    pace.wait("gone", 1, NOW + 2)
+    pace.forget("gone")
+    assert not pace._turns
 
 
 def test_breakers_survive_a_restart() -> None:
@@ -271,9 +340,28 @@ def test_breakers_survive_a_restart() -> None:
     assert api.breakers.items["one"] == {}
 
 
+def test_nothing_is_written_before_everything_has_been_listed() -> None:
+    loop, api, _ = made()
+    api.listed = False
+    for one in (JOB, pod()):
+        loop.put(None, one)
+    stop = threading.Event()
+    thread = threading.Thread(target=loop.run, args=(stop,))
+    thread.start()
+    time.sleep(0.3)
+    assert api.jobs.values() == [] and not api.events
+    api.listed = True
+    end = time.monotonic() + 10
+    while not api.written and time.monotonic() < end:
+        time.sleep(0.01)
+    stop.set()
+    thread.join(10)
+    assert status_of(api).phase == "Observing"
+
+
 def test_it_ends_when_it_is_told_to() -> None:
     loop, api, _ = made()
-    api.synced = lambda: False  # type: ignore[method-assign]
+    api.listed = False
     stop = threading.Event()
     thread = threading.Thread(target=loop.run, args=(stop,))
     thread.start()

@@ -11,6 +11,7 @@ import pytest
 
 from stitch_operator.reconciler import breakers, objects
 from stitch_operator.reconciler.cluster import KINDS
+from stitch_operator.reconciler.objects import VIEW
 from stitch_operator.reconciler.records import (
     NAME_LENGTH,
     TYPES,
@@ -53,6 +54,14 @@ def test_it_may_write_its_own_objects_and_nothing_else() -> None:
     assert not any("*" in str(rule) or "secrets" in rule["resources"] for rule in RULES)
 
 
+def test_who_may_view_a_namespace_may_read_its_jobs_and_no_more() -> None:
+    [viewed] = [one for one in objects.roles(support.release()) if one["metadata"]["name"] == VIEW]
+    labels = viewed["metadata"]["labels"]
+    assert labels["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    [rule] = viewed["rules"]
+    assert rule["resources"] == ["stitchedjobs"] and set(rule["verbs"]) == {"get", "list", "watch"}
+
+
 def test_every_kind_with_an_adapter_is_watched() -> None:
     watched = {(rule["apiGroups"][0], name) for rule in RULES for name in rule["resources"]}
     assert {(one.group, one.resource) for one in KINDS} <= watched
@@ -80,6 +89,11 @@ def test_names_are_names(name: str) -> None:
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", made)
     event = f"{made}.{max(map(str.lower, TYPES), key=len)}.{10**6}"
     assert len(event) <= 253
+
+
+def test_the_page_has_phases_in_the_order_that_decides() -> None:
+    table = PAGE.split("| phase | meaning |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [*ORDER]
 
 
 def test_the_page_names_every_phase_event_and_limit() -> None:

@@ -77,10 +77,27 @@ def test_when_it_began_and_ended() -> None:
     assert well.failure is None
 
 
+def test_a_container_that_does_not_train_says_nothing_of_the_job() -> None:
+    ended = {"exitCode": 1, "startedAt": AT, "finishedAt": AT}
+    made = document(
+        phase="Running",
+        containerStatuses=[
+            *trains({"running": {"startedAt": LATER}}),
+            {"name": "sidecar", "state": {"terminated": ended}},
+        ],
+    )
+    made["spec"]["containers"].append({"name": "sidecar", "volumeMounts": [{"name": "own"}]})
+    found = read_pod(made, NONE)
+    assert found is not None
+    assert (found.started, found.finished, found.failure) == (SECONDS + 60, None, None)
+
+
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
         ({"waiting": {"reason": "PodInitializing"}}, ("", False)),
+        ({"waiting": {"reason": "ContainerCreating"}}, ("", False)),
+        ({"waiting": {}}, ("", False)),
         ({"waiting": {"reason": "ImagePullBackOff"}}, ("ImagePullBackOff", False)),
         ({"waiting": {"reason": "InvalidImageName"}}, ("InvalidImageName", False)),
         ({"waiting": {"reason": "CreateContainerConfigError"}},
@@ -215,3 +232,13 @@ def test_refused_because_of_us(message: str, expected: bool) -> None:
     event = {"metadata": {"namespace": "team", "name": "e"}, "message": message,
              "lastTimestamp": AT}  # fmt: skip
     assert cluster.read_refusal(event) == (Refusal("team", SECONDS) if expected else None)
+
+
+def test_a_refusal_that_is_repeated_is_as_young_as_its_last_time() -> None:
+    event = {
+        "metadata": {"namespace": "team", "name": "e", "creationTimestamp": AT},
+        "message": "pods is forbidden: stitchcore-runtime",
+        "eventTime": AT,
+        "series": {"count": 2, "lastObservedTime": LATER},
+    }
+    assert cluster.read_refusal(event) == Refusal("team", SECONDS + 60)

@@ -142,10 +142,12 @@ def test_a_job_that_goes_to_and_fro_goes_quiet(facts: list[Known]) -> None:
         ([swapped(swap="crashed")], ("RolledBack", "crashed_before")),
         ([swapped(), graph(1, phase="refused", reason="memory")], ("Optimized", "")),
         ([graph(), graph(1, phase="refused", reason="memory")], ("Compiling", "")),
+        ([graph(phase="refused", reason="memory"), graph(1, phase="refused", reason="collective")],
+         ("Refused", "collective")),
         ([], ("Observing", "")),
     ],
     ids=lambda value: None if isinstance(value, tuple) else f"{len(value)}",
-)
+)  # fmt: skip
 def test_phases_while_it_runs(graphs: list[Graph], expected: tuple[str, str]) -> None:
     found = one(None, *graphs, stepped=True)
     assert (found.phase, found.reason) == expected
@@ -198,6 +200,51 @@ def test_silence_counts_from_when_the_gateway_was_heard() -> None:
     assert (one(short).phase, one(short).reason) == ("Unchanged", "ended_before_contact")
     assert due(Replica(long_ago)) == NOW
     assert due(Replica(long_ago, row(0))) is None
+
+
+def test_in_mode_observe_it_waits_for_no_swap() -> None:
+    found = one(pod(mode="observe"), graph(phase="ready"))
+    assert (found.phase, found.reason) == ("Observing", "mode_observe")
+    assert one(pod(mode="observe"), graph()).phase == "Compiling"
+
+
+def test_what_was_refused_and_what_went_back_is_counted_by_reason() -> None:
+    memory, slower = {"phase": "refused", "reason": "memory"}, {"swap": "rolled-back"}
+    first = Replica(pod(0), row(0, graph(**memory), swapped(1, reason="slower", **slower)))
+    second = Replica(pod(1), row(1, graph(**memory), graph(2, phase="refused"), swapped(3)))
+    found = status(known(first, second), NOW).refusals
+    assert [(one.reason, one.count) for one in found] == [("memory", 2), ("slower", 1)]
+
+
+def test_of_many_graphs_those_that_came_furthest_are_shown() -> None:
+    refused = row(0, *(graph(n, phase="refused", reason="memory") for n in range(16)))
+    compiling = row(1, *(graph(n) for n in range(20, 30)))
+    found = status(known(Replica(pod(0), refused), Replica(pod(1), compiling)), NOW).graphs
+    assert [one.phase for one in found] == [*["Compiling"] * 10, *["Refused"] * 6]
+
+
+def test_the_speedup_is_of_the_graph_with_most_steps() -> None:
+    evaluation = swapped(1, ratio=3.0, steps=10)
+    found = one(None, swapped(0, ratio=1.5, steps=1000), evaluation).speedup
+    assert found is not None and found.ratio == 1.5
+
+
+def test_while_the_gateway_is_away_what_was_swapped_is() -> None:
+    before = one(None, swapped())
+    after = status(Known([Replica(pod())], (), None, before), NOW)
+    assert (after.phase, after.replicas.swapped, after.replicas.summary) == ("Optimized", 1, "1/1")
+
+
+def test_another_reason_is_told_anew_and_the_most_frequent_one() -> None:
+    plain = {"injected": "", "started": None}
+    before = one(pod(**plain, skipped="limit_range"))
+    pods = [pod(n, **plain, skipped=why) for n, why in enumerate(("windows", "architecture"))]
+    more = [Replica(one) for one in (*pods, pod(2, **plain, skipped="windows"))]
+    after = status(known(*more, before=before), NOW + 5)
+    [event] = conditions.to_tell(before.conditions, after.conditions)
+    assert (event.type, event.reason, event.transitions) == ("Skipped", "windows", 2)
+    assert event.message.startswith("windows: it runs on Windows; to mend it: ")
+    assert event.last_transition_time != before.conditions[0].last_transition_time
 
 
 def test_silent_parameter_servers_do_not_speak_for_the_job() -> None:

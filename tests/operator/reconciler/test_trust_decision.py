@@ -182,13 +182,15 @@ def test_an_upgrade_that_wipes_the_bundle_is_mended(world: World) -> None:
     assert world.hooked() == trusted and len(world.held[Role.HOOKS].data) == 3
 
 
-def test_a_wiped_bundle_starts_the_wait_anew(world: World) -> None:
+@pytest.mark.parametrize("wiped", [("pods", "workloads"), ("workloads",)], ids=len)
+def test_a_wiped_bundle_starts_the_wait_anew(world: World, wiped: tuple[str, ...]) -> None:
     """The API servers may have forgotten the successor for a moment: nobody shows it yet."""
     signer = world.signer()
     world.annotate(Role.AUTHORITY, "now")
     world.step()
     world.now += TIMES.propagation - 1
-    world.put(Role.HOOKS, Held(dict.fromkeys(("pods", "workloads"), b"")))
+    held = world.held[Role.HOOKS]
+    world.put(Role.HOOKS, replace(held, data={**held.data, **dict.fromkeys(wiped, b"")}))
     world.step()
     world.now += 10
     world.step()
@@ -265,6 +267,28 @@ def test_what_is_shown_stays_trusted_however_long_it_is(world: World, role: Role
     assert world.hooked() == world.trusted() == {shown(world, role)} != {before}
 
 
+def test_a_successor_that_has_ended_signs_nothing(world: World) -> None:
+    signer = world.signer()
+    ended = issuing.authority("stitch-ca", START - 20 * DAY, 10 * DAY)
+    held = world.held[Role.AUTHORITY]
+    data = {**held.data, "next.crt": ended.pem, "next.key": ended.key_pem}
+    world.put(Role.AUTHORITY, replace(held, data=data))
+    world.pass_time(35 * DAY)
+    assert world.signer() == signer
+    world.annotate(Role.AUTHORITY, "now")
+    world.pass_time(2 * HOUR, every=300)
+    assert world.signer() not in (signer, ended.pem.decode())
+
+
+def test_a_certificate_ends_with_its_authority_and_begins_before_slow_clocks() -> None:
+    by = issuing.authority("stitch-ca", START, 10 * DAY)
+    life = issuing.life(by.certificate)
+    assert (life.begin, life.end) == (START - HOUR, START + 10 * DAY)
+    short, long = (issuing.server(["host"], by, START, days * DAY) for days in (5, 90))
+    assert issuing.life(short.certificate) == issuing.Life(START - HOUR, START + 5 * DAY)
+    assert issuing.life(long.certificate).end == life.end
+
+
 def test_an_authority_that_has_ended_is_replaced_in_minutes(world: World) -> None:
     world.now += TIMES.authority + DAY  # nobody looked for ten years
     world.pass_time(2 * HOUR, every=300)
@@ -334,6 +358,10 @@ def test_the_stores_authority_is_trusted_beside_the_gateways() -> None:
     world.step()
     assert world.trusted() == {shown(world, Role.GATEWAY), shown(world, Role.STORE)}
     assert world.hooked() == {shown(world, Role.WEBHOOK)}
+    both = world.trusted()
+    world.put(Role.GATEWAY, None)  # for so long nobody says that it is not needed
+    world.pass_time(2 * HOUR, every=300)
+    assert world.trusted() == both
 
 
 def test_of_others_the_old_one_is_trusted_until_nobody_shows_it() -> None:
@@ -390,7 +418,7 @@ def test_a_bundle_keeps_its_times() -> None:
     assert again.needing({"a": "A", "b": "B"}, 160.0, 50).times.unneeded == {}
 
 
-@pytest.mark.parametrize("state", ["", "{", "[]", '{"since": 5}'])
-def test_times_that_nobody_can_read_begin_now(state: str) -> None:
+@pytest.mark.parametrize("state", ["", "{", "[]", '{"since": 5}', '{"since": {"a": 900}}'])
+def test_times_that_nobody_can_read_or_believe_begin_now(state: str) -> None:
     found = bundle.read({"a": "A"}, {bundle.STATE: state})
     assert found.age("a", 100.0) == 0

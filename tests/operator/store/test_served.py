@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import httpx
 import pytest
 
 from stitch_operator.gateway import tls
+from stitch_operator.store.files import Files
 from stitch_worker.collect import collect
 from stitch_worker.signer import Signer, run_once
 from stitchcore import starting
@@ -290,6 +292,67 @@ def test_a_full_volume_says_so(tmp_path: Path) -> None:
             store.write(b"fits", "unsigned", "k", "a")
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def test_calls_are_counted_by_role_method_and_status(server: Served) -> None:
+    client = httpx.Client(
+        verify=tls.trusting(server.folder / "ca.pem"), trust_env=False,
+        base_url=f"https{server.url.removeprefix('stitch')}",
+        headers={"authorization": "Bearer signer"},
+    )  # fmt: skip
+    with client:
+        assert client.put("/v1/files/unsigned/k/a", content=b"x").status_code == 204
+        assert client.delete("/v1/files/unsigned/k/a").status_code == 204
+        assert client.delete("/v1/files/unsigned/k/a").status_code == 404
+        assert client.delete("/v1/files/requests/k/a").status_code == 403
+
+    def count(**labels: str) -> float | None:
+        name = "stitch_store_requests_total"
+        return server.metrics.registry.get_sample_value(name, {"role": "signer", **labels})
+
+    assert count(method="PUT", status="204") == count(method="DELETE", status="204") == 1
+    assert count(method="DELETE", status="404") == count(method="DELETE", status="403") == 1
+
+
+def test_a_volume_that_takes_no_file_is_not_ready(server: Served) -> None:
+    (server.folder / "store" / ".received").rmdir()
+    client = httpx.Client(verify=tls.trusting(server.folder / "ca.pem"), trust_env=False)
+    with client:
+        answer = client.get(f"https{server.url.removeprefix('stitch')}/readyz")
+    assert answer.status_code == 503 and "takes no file" in answer.text
+
+
+def test_a_folder_that_is_removed_is_out_of_sight_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files(tmp_path)
+    (tmp_path / "unsigned" / "k").mkdir(parents=True)
+    (tmp_path / "unsigned" / "k" / "a").write_bytes(b"x")
+    seen: list[object] = []
+    removed = shutil.rmtree
+    monkeypatch.setattr(
+        shutil, "rmtree", lambda path: (seen.append(files.entry(("unsigned", "k"))), removed(path))
+    )
+    assert files.remove(("unsigned", "k")) and seen == [None]
+    assert not files.remove(("unsigned", "k"))
+
+
+def test_a_file_has_its_name_once_the_disk_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, calls = Files(tmp_path), []
+    for name in ("fsync", "replace"):
+        call = getattr(os, name)
+
+        def told(*given: Any, name: str = name, call: Any = call) -> Any:
+            calls.append(name)
+            return call(*given)
+
+        monkeypatch.setattr(os, name, told)
+    with files.receiving(("unsigned", "k", "a")) as body:
+        body.file.write(b"x")
+        body.keep()
+    assert calls == ["fsync", "replace"]
 
 
 def test_probes_need_no_token(server: Served) -> None:

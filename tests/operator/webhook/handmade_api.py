@@ -1,4 +1,4 @@
-"""An API server that lists and watches, over HTTP, and fails as it is told to."""
+"""An API server that lists, watches and takes writes, over HTTP, and fails as it is told to."""
 
 from __future__ import annotations
 
@@ -24,12 +24,28 @@ class Collection:
     status: int = 200
 
 
+@dataclass(frozen=True)
+class Write:
+    """A call that changes something, as it arrived."""
+
+    method: str
+    path: str
+    kind: str
+    body: Any
+
+
 @dataclass
 class Api:
-    """Collections by path and selector, the queries asked, and the version that lists have."""
+    """Collections by path and selector, the queries asked, what was accepted as their answers, and
+    the version that lists have; what was written, statuses of writes that fail, by method, and
+    fields that answers have beside what was written, by path."""
 
     collections: dict[str, Collection] = field(default_factory=dict)
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    accepted: dict[str, set[str]] = field(default_factory=dict)
+    writes: list[Write] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
+    replies: dict[str, Object] = field(default_factory=dict)
     version: int = 7
     page: int = 500
     port: int = 0
@@ -59,6 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         self.api.asked.append((parts.path, query))
+        self.api.accepted.setdefault(parts.path, set()).add(self.headers["Accept"])
         held = self.api.at(parts.path, query.get("fieldSelector", ""))
         if held.status != 200:
             self._send(held.status, {"kind": "Status", "code": held.status})
@@ -70,6 +87,19 @@ class _Handler(BaseHTTPRequestHandler):
             more = {"continue": str(end)} if end < len(held.items) else {}
             metadata = {"resourceVersion": str(self.api.version), **more}
             self._send(200, {"metadata": metadata, "items": held.items[begin:end]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        kind = self.headers["Content-Type"]
+        self.api.writes.append(Write(self.command, urlsplit(self.path).path, kind, body))
+        status = self.api.refused.get(self.command, 200)
+        if status != 200:
+            self._send(status, {"kind": "Status", "code": status})
+        else:
+            kept = body if isinstance(body, dict) else {}
+            self._send(200, {**kept, **self.api.replies.get(urlsplit(self.path).path, {})})
+
+    do_PATCH = do_POST
 
     def _send(self, status: int, document: Object) -> None:
         body = json.dumps(document).encode()

@@ -99,11 +99,36 @@ def test_a_dry_run_is_answered_alike_and_not_counted(served: Served) -> None:
     assert served.count("stitch_injections_total", result="injected", reason="") == before
 
 
+@pytest.mark.parametrize(
+    "known",
+    [Plain(trusted=support.TRUST), Plain(), Broken(trusted=support.TRUST)],
+    ids=["injected", "not ready", "failed"],
+)
+def test_no_dry_run_is_counted_whatever_becomes_of_it(known: Plain, tmp_path: Path) -> None:
+    owner = {"kind": "CronJob", "name": "n", "controller": True}
+    metadata = {**CASE.given["metadata"], "ownerReferences": [owner]}
+    job = {"metadata": metadata, "spec": {"template": {"spec": {}}}}
+    with serving.serve(tmp_path, known) as served:
+
+        def counted() -> float:
+            found = [one for family in served.metrics.registry.collect() for one in family.samples]
+            names = ("stitch_injections_total", "stitch_stamps_total")
+            return sum(one.value for one in found if one.name in names)
+
+        for dry in (True, False):
+            assert counted() == 0
+            response(served, review(CASE.given, dryRun=dry))
+            response(served, review(job, "batch", "Job", dryRun=dry), "workloads")
+        assert counted() == 2
+
+
 @pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT"])
 @pytest.mark.parametrize("path", ["pods", "workloads"])
 def test_nothing_but_create_is_changed(served: Served, operation: str, path: str) -> None:
-    found = response(served, review(CASE.given, operation=operation), path)
-    assert found == {"uid": "uid-1", "allowed": True}
+    job = {"metadata": CASE.given["metadata"], "spec": {"template": {"spec": {}}}}
+    of_pods = review(CASE.given, operation=operation)
+    asked = of_pods if path == "pods" else review(job, "batch", "Job", operation=operation)
+    assert response(served, asked, path) == {"uid": "uid-1", "allowed": True}
 
 
 def test_a_workload_is_stamped(served: Served) -> None:
@@ -146,6 +171,20 @@ def test_a_pod_that_makes_no_sense_passes(served: Served, wrong: dict[str, Any])
     """The API server has validated none of it yet where other webhooks changed it."""
     response(served, review({**CASE.given, **wrong}))
     response(served, review({**CASE.given, **wrong}, "batch", "Job"), "workloads")
+
+
+def test_a_job_inherits_from_the_cron_job_that_made_it_alone(tmp_path: Path) -> None:
+    known = Plain(trusted=support.TRUST, cron_jobs={("team", "n"): {"stitchcore.io/mode": "off",
+                                                    "stitchcore.io/optimize": "true"}})  # fmt: skip
+    with serving.serve(tmp_path, known) as served:
+        for kind, made, stamped in (
+            ("CronJob", True, True), ("CronJob", False, False), ("Job", True, False),
+        ):  # fmt: skip
+            owner = {"kind": kind, "name": "n", "controller": made}
+            job = {"metadata": {"name": "n-1", "ownerReferences": [owner]},
+                   "spec": {"template": {"spec": {}}}}  # fmt: skip
+            found = response(served, review(job, "batch", "Job"), "workloads")
+            assert ("patch" in found) == stamped
 
 
 def test_a_failure_of_ours_lets_the_pod_pass(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from stitch_operator.webhook.injection import decide
 from stitch_operator.webhook.reasons import Reason
+from stitch_operator.webhook.trust import Trust
 from tests.operator.webhook import reference, support
 
 BY_CALLER = {Reason.INTERNAL, Reason.NOT_READY}
@@ -75,6 +76,18 @@ def test_the_hash_follows_the_release() -> None:
     assert re.fullmatch(r"1\.2\.3-[0-9a-f]{12}", written())
     assert written() == written()
     assert written(image="other@sha256:2") != written()
+
+
+def test_the_hash_follows_whom_pods_trust() -> None:
+    case = support.case("one_container")
+
+    def written(trust: Trust) -> str:
+        made = support.injected(case.given, replace(case.situation, trust=trust), case.release)
+        return str(made["metadata"]["annotations"]["stitchcore.io/injected"])
+
+    before = case.situation.trust
+    after = [replace(before, authorities=2 * support.CA), replace(before, public_keys=("b" * 64,))]
+    assert len({written(one) for one in (before, *after)}) == 3
 
 
 def test_a_skip_says_what_why_and_what_to_do() -> None:

@@ -46,8 +46,24 @@ def test_no_hook_can_stop_a_cluster() -> None:
             "operator": "NotIn",
             "values": ["kube-system", "kube-node-lease", "stitch"],
         }
-        assert hook["objectSelector"]["matchExpressions"][0]["operator"] == "NotIn"
+        assert hook["objectSelector"]["matchExpressions"] == [
+            {"key": "stitchcore.io/optimize", "operator": "NotIn", "values": ["false"]},
+            {"key": "app.kubernetes.io/part-of", "operator": "NotIn", "values": ["stitchcore"]},
+        ]
         assert hook["matchConditions"]
+
+
+def test_a_word_is_an_annotation_or_a_label_and_jobs_of_cron_jobs_are_asked_for() -> None:
+    """What the expressions do is tried in tests/cluster."""
+    found = {hook["name"].split(".")[0]: hook["matchConditions"][0] for hook in HOOKS}
+    own = " || ".join(
+        f'"stitchcore.io/optimize" in object.metadata.?{field}.orValue({{}})'
+        for field in ("annotations", "labels")
+    )
+    assert found["pods"]["expression"] == own
+    above = "object.metadata.?ownerReferences.orValue([])"
+    of_cron_job = f'{above}.exists(owner, owner.kind == "CronJob")'
+    assert found["workloads"]["expression"] == f"{own} || {of_cron_job}"
 
 
 def test_every_kind_with_an_adapter_is_asked_for() -> None:
@@ -162,6 +178,10 @@ def test_the_account_reads_and_nothing_more() -> None:
         for rule in role["rules"]:
             assert rule["verbs"] == ["get", "list", "watch"]
             assert not {"secrets", "pods", "*"} & set(rule["resources"])
+            named = rule.get("resourceNames")
+            assert ("configmaps" in rule["resources"]) == (
+                named == ["stitch-breakers", "stitch-trust"]
+            )
 
 
 @pytest.mark.parametrize("reason", list(Reason), ids=lambda reason: reason.word)

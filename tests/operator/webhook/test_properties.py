@@ -140,6 +140,7 @@ def test_the_schema_holds(pod: Pod, situation: Situation, release: Any) -> None:
     kubernetes_validate.validate(document, "1.36", strict=True)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**15), st.sampled_from(["", "n", "u", "m", "k", "M", "Ki", "Gi", "e3"]))
 def test_quantities_are_exact(number: int, suffix: str) -> None:
     sizes = {"": 1, "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000),

@@ -1,0 +1,97 @@
+"""The sizes that scheduling decisions turn on, for a device: data, so that a test may take others.
+
+A CPU has few cores that want long tasks out of their caches. A GPU wants as many groups of lanes as
+it can hold at once (a wave), of few elements a lane, and has warps that reduce short rows without
+shared memory (AStitch 3.3: horizontal packing; FusionStitching's warp and block composition).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stitchcore.device.records import Device
+
+WARP_LANES = 32
+BLOCKS_PER_UNIT = 4
+"""Blocks that a multiprocessor holds of a kernel with a usual number of registers."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Elements, rows, parts and bytes.
+
+    `task_elements`: a task is about so many. `chain_elements`: of all rows whose stages run one
+    after another. `max_splits`: parts of one reduction. `max_part_rows`: rows that one f32
+    accumulator adds up, because rounding errors grow with their number. `enough_tasks`: with so
+    many, none is split. `lane_block`: largest lane range whose accumulators one task keeps in a
+    LOCAL buffer. Fewer than `few_rows` rows, longer than `long_row`, are reduced in parts. A
+    reduction of at most `inline_size` is a serial loop. `stage_depth`: operations on the longest
+    way through one lane loop of an elementwise section, which is cut beyond twice that (0: never).
+    `local_bytes`: LOCAL buffers of one group. A row of at most `warp_elements` is one warp's. Lanes
+    take runs of neighbouring iterations where a loop has one for each of `run_lanes` (0: never).
+    Elementwise rows shorter than `flat_below` are one lane loop with those beside them.
+    """
+
+    task_elements: int
+    chain_elements: int
+    max_splits: int
+    max_part_rows: int
+    enough_tasks: int
+    lane_block: int
+    few_rows: int
+    long_row: int
+    inline_size: int
+    stage_depth: int
+    local_bytes: int
+    warp_elements: int
+    run_lanes: int
+    flat_below: int
+
+
+CPU = Limits(
+    task_elements=16384,
+    chain_elements=1024,
+    max_splits=64,
+    max_part_rows=512,
+    enough_tasks=32,
+    lane_block=4096,
+    few_rows=32,
+    long_row=65536,
+    inline_size=8,
+    # a chain of dependent operations runs at their latency, short chains of many rows overlap
+    stage_depth=32,
+    local_bytes=256 * 1024,  # they should stay in the core's second-level cache
+    warp_elements=0,
+    run_lanes=0,  # a compiler vectorises the whole loop
+    flat_below=0,  # it does so for rows, and not for quotients and remainders
+)
+
+
+def of(device: Device) -> Limits:
+    """The limits of `device`."""
+    return CPU if device.kind == "cpu" else _gpu(device)
+
+
+def _gpu(device: Device) -> Limits:
+    wave = BLOCKS_PER_UNIT * device.units
+    return Limits(
+        task_elements=8 * device.lanes,
+        chain_elements=1024,
+        max_splits=wave,
+        max_part_rows=512,
+        enough_tasks=wave // 2,
+        lane_block=4 * device.lanes,
+        few_rows=device.units,
+        long_row=16384,
+        inline_size=8,
+        stage_depth=0,
+        local_bytes=device.group_bytes // BLOCKS_PER_UNIT,
+        warp_elements=1024,
+        run_lanes=device.lanes,
+        flat_below=2 * device.lanes,
+    )
+
+
+def warps(device: Device) -> int:
+    """Warps of a group; 1 where there are none."""
+    return max(device.lanes // WARP_LANES, 1)

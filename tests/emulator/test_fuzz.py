@@ -1,0 +1,83 @@
+"""Random modules as CUDA text on the emulator: free of findings, equal to numpy, and nothing in
+their text that keeps threads apart can go."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from stitchcore.hlo.evaluate import evaluate
+from stitchcore.hlo.module import Module
+from stitchcore.kernel.nodes import Kernel
+from stitchcore.schedule.schedule import schedule
+from tests.emulator import kernels, mutants
+from tests.emulator.launch import Array, Order, Schedule
+from tests.emulator.program import compile_text
+from tests.emulator.twins import DEVICE
+from tests.schedule.agree import assert_close, collapsed
+from tests.schedule.modules import draw_inputs, modules, whole
+from tests.schedule.twins import toy
+
+TINY = {
+    "TASK_ELEMENTS": 16,
+    "ENOUGH_TASKS": 5,
+    "LANE_BLOCK": 12,
+    "MAX_PART_ROWS": 2,
+    "CHAIN_ELEMENTS": 8,
+    "INLINE_SIZE": 2,
+    "FEW_ROWS": 3,
+    "LONG_ROW": 16,
+}
+"""Limits by which small arrays are split over tasks, lane blocks and parts."""
+
+SETTINGS = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,  # the same kernels every time, so that they are compiled once
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def scheduled(module: Module) -> tuple[Kernel, list[Array], list[Array]]:
+    """A kernel of the whole module with many small tasks, its inputs, and its outputs by numpy."""
+    pattern = whole(module)
+    inputs = draw_inputs(pattern, 0)
+    with toy(TINY):
+        kernel = schedule(pattern, module, DEVICE, "kernel")
+    known = dict(zip(pattern.inputs, inputs, strict=True))
+    given = [known.get(p, np.zeros(p.shape.static, np.float32)) for p in module.entry.parameters]
+    values = dict(zip(module.outputs, evaluate(module, given, {}), strict=True))
+    return kernel, collapsed(kernel, inputs, {}), [values[value] for value in pattern.outputs]
+
+
+@pytest.mark.slow
+@SETTINGS
+@given(modules())
+def test_random_modules_are_race_free_and_agree_with_numpy(module: Module) -> None:
+    kernel, inputs, expected = scheduled(module)
+    program = compile_text(kernels.rendered([kernel]))
+    outputs: list[bytes] = []
+    for run, blocks in enumerate((3, 1, 2, 5)):
+        order = Order.FORWARD if run == 0 else Order.RANDOM
+        made = kernels.run(
+            kernel, program, inputs, {}, Schedule(order, run, run == 3), blocks=blocks
+        )
+        assert not made.findings, list(map(str, made.findings))
+        assert_close(made.outputs, expected, kernel)
+        outputs = outputs or [array.tobytes() for array in made.outputs]
+        assert outputs == [array.tobytes() for array in made.outputs]
+
+
+@pytest.mark.slow
+@settings(SETTINGS, max_examples=25)
+@given(modules())
+def test_nothing_can_go_unnoticed(module: Module) -> None:
+    kernel, inputs, _ = scheduled(module)
+    for mutant in mutants.mutants(kernels.rendered([kernel])):
+        if mutant.helper:
+            continue
+        program = compile_text(mutant.text)
+        runs = (kernels.run(kernel, program, inputs, {}, blocks=blocks) for blocks in (3, 1))
+        assert any(made.findings for made in runs), mutant.what
