@@ -94,17 +94,18 @@ class _Cuda(Renderer):
             f"{'' if b in stored else 'const '}{MEMORY_TYPES[b.dtype]} *{b.name}" for b in used
         ]
         arguments += [f"long {symbol}" for symbol in kernel.symbols]
-        arguments += ["char *shared", "long long *failed", "long first_task", "long tasks"]
+        arguments += ["long long *st_checks"] * bool(kernel.errors)
+        arguments += ["char *st_shared", "long st_begin", "long st_end"]
         self.open(f"ST_INLINE void {name}({', '.join(arguments)})")
         self.shared_offset, self.scope, self.run = 0, section.scope, section.run
         if section.scope is Scope.WARP and local_bytes(section):
-            self.emit(f"shared += threadIdx.x / 32 * {local_bytes(section)};")
+            self.emit(f"st_shared += threadIdx.x / 32 * {local_bytes(section)};")
         within = " % 32" if section.scope is Scope.WARP else ""
-        self.emit(f"const unsigned lane = threadIdx.x{within};")
+        self.emit(f"const unsigned st_lane = threadIdx.x{within};")
         self.ranges = {}
         self.bound(section.variable, 0, section.tasks)
         step = "gridDim.x" if section.scope is Scope.GROUP else f"gridDim.x * {self.threads // 32}"
-        self.open(self.loop_head(section.variable, "first_task", "tasks", step))
+        self.open(self.loop_head(section.variable, "st_begin", "st_end", step))
         self.body(section.body)
         self.close()
         self.close()
@@ -114,7 +115,7 @@ class _Cuda(Renderer):
         begin, end = index_text(loop.begin, 1), index_text(loop.end)
         lanes = 32 if self.scope is Scope.WARP else self.threads
         each = f" * {self.run}" if self.run > 1 else ""
-        head = (loop.variable, f"{begin} + lane{each}", end, str(lanes * self.run))
+        head = (loop.variable, f"{begin} + st_lane{each}", end, str(lanes * self.run))
         self.open(self.loop_head(*head))
         self.bound(loop.variable, loop.begin, loop.end)
         self.in_lanes = True
@@ -175,7 +176,7 @@ class _Cuda(Renderer):
         if self.in_lanes:
             super().store(statement)
             return
-        self.open("if (lane == 0)")
+        self.open("if (st_lane == 0)")
         super().store(statement)
         self.close()
 
@@ -189,12 +190,12 @@ class _Cuda(Renderer):
 
     def allocate(self, buffer: Buffer) -> None:
         kind = MEMORY_TYPES[buffer.dtype]
-        self.emit(f"{kind} *const {buffer.name} = ({kind} *)(shared + {self.shared_offset});")
+        self.emit(f"{kind} *const {buffer.name} = ({kind} *)(st_shared + {self.shared_offset});")
         self.shared_offset += bytes_of(buffer)
 
     def check(self, statement: Check) -> None:
         condition, reported = map(self.expression, (statement.condition, statement.reported))
         self.open(f"if (!({condition}))")
-        self.emit(f"atomicMin(failed + {2 * statement.error}, (long long)({reported}));")
-        self.emit(f"atomicMax(failed + {2 * statement.error + 1}, (long long)({reported}));")
+        self.emit(f"atomicMin(st_checks + {2 * statement.error}, (long long)({reported}));")
+        self.emit(f"atomicMax(st_checks + {2 * statement.error + 1}, (long long)({reported}));")
         self.close()

@@ -1,41 +1,34 @@
-"""A CUDA kernel's entry: its parameter, its phases, and which blocks begin where.
+"""A CUDA kernel's entry: what it reads of its parameter, its phases, which blocks begin where.
 
-The one parameter is passed by value, 8-byte words in constant memory:
-
-    extern "C" __global__ void NAME(const __grid_constant__ st_words<N> w)
-
-addresses of inputs and outputs, symbols, and the addresses of scratch, of the barrier's word and of
-failed checks (docs/contracts.md 2). Where there are more than MOST_WORDS the parameter is their
-address. Addresses are multiples of 16. The barrier's word is zero before its first launch and may
-be used by launch after launch on one stream. `failed[2e]` and `failed[2e + 1]`, before it the
-largest and the smallest int64, become the range of what check e reports; it failed where the first
-is at most the second. A kernel of several phases needs a cooperative launch of at most one wave.
+The parameter is 8-byte words passed by value (cuda_words.py; docs/contracts.md 2 and 12), or their
+address where they are too many. Addresses are multiples of 16. The barrier's word is zero before
+its first launch and may be used by launch after launch on one stream. `checks[2e]` and
+`checks[2e + 1]`, before it the largest and the smallest int64, become the range of what check e
+reports; it failed where the first is at most the second. A kernel of several phases needs a
+cooperative launch of at most one wave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from stitchcore.emit.cuda_words import PARAMETER_WORDS, WordKind, words
 from stitchcore.emit.render import argument, index_text, outside_buffers, size_of
 from stitchcore.hlo.shape import DTYPES
-from stitchcore.kernel.nodes import Allocate, Buffer, Kernel, Phase, Role, Scope, Section
+from stitchcore.kernel.nodes import Allocate, Buffer, Kernel, Phase, Scope, Section
 from stitchcore.kernel.walk import statements
 from stitchcore.schedule.barrier import needs_barrier_before
 
 THREADS = 256
 """Threads of a block, where nothing else is asked for: a multiple of 32, at most 1024."""
 
-MOST_WORDS = 512
-"""What a parameter has room for: 4096 bytes."""
-
 _ALIGNMENT = 16
-_POINTERS = {"scratch": "char", "arrived": "unsigned", "failed": "long long"}
-
-
-def words(kernel: Kernel) -> int:
-    """How many words the kernel is given."""
-    outside = len(kernel.with_role(Role.INPUT)) + len(kernel.with_role(Role.OUTPUT))
-    return outside + len(kernel.symbols) + len(_POINTERS)
+_KEPT: Mapping[WordKind, tuple[str, str]] = {
+    WordKind.SCRATCH: ("char", "scratch"),
+    WordKind.BARRIER: ("unsigned", "st_arrived"),
+    WordKind.CHECKS: ("long long", "st_checks"),
+}
+"""What words that are the kernel's own point to, and their names."""
 
 
 def shared_bytes(kernel: Kernel, threads: int = THREADS) -> int:
@@ -64,42 +57,45 @@ def _groups(section: Section, threads: int) -> int:
 
 def entry(kernel: Kernel, threads: int) -> list[str]:
     """The `__global__` function, which calls one function per section: NAME_phase_section."""
-    count = words(kernel)
-    by_value = count <= MOST_WORDS
-    given = f"const __grid_constant__ st_words<{count}> w" if by_value else "const uint64_t *words"
-    head = f'extern "C" __global__ void __launch_bounds__({threads}) {kernel.name}({given}) {{'
-    lines = ["const uint64_t *const words = w.at;"] if by_value else []
-    lines.append("extern __shared__ __align__(16) char shared[];")
-    lines.append("void *const *const buffers = (void *const *)words;")
-    for position, symbol in enumerate(kernel.symbols, count - len(_POINTERS) - len(kernel.symbols)):
-        lines.append(f"const long {symbol} = (long)words[{position}];")
-    for position, (name, kind) in enumerate(_POINTERS.items(), count - len(_POINTERS)):
-        lines.append(f"{kind} *const {name} = ({kind} *)words[{position}];")
+    given = words(kernel)
+    by_value = len(given) <= PARAMETER_WORDS
+    kind = f"const __grid_constant__ st_words<{len(given)}> st_given"
+    parameter = kind if by_value else "const uint64_t *st_words_at"
+    head = f'extern "C" __global__ void __launch_bounds__({threads}) {kernel.name}({parameter}) {{'
+    lines = ["const uint64_t *const st_words_at = st_given.at;"] if by_value else []
+    lines.append("extern __shared__ __align__(16) char st_shared[];")
+    lines.append("void *const *const buffers = (void *const *)st_words_at;")
+    for position, word in enumerate(given):
+        if word.kind is WordKind.SYMBOL:
+            lines.append(f"const long {word.name} = (long)st_words_at[{position}];")
+        elif word.kind in _KEPT:
+            pointed, name = _KEPT[word.kind]
+            lines.append(f"{pointed} *const {name} = ({pointed} *)st_words_at[{position}];")
     for number, phase in enumerate(kernel.phases):
         if number > 0:
-            lines.append("st_grid_barrier(arrived);")
+            lines.append("st_grid_barrier(st_arrived);")
         lines += ["{", *(f"  {line}" for line in _phase(kernel, number, phase, threads)), "}"]
     return [head, *(f"  {line}" for line in lines), "}"]
 
 
 def _phase(kernel: Kernel, number: int, phase: Phase, threads: int) -> Iterator[str]:
     """Blocks take over where the section before left off, so that small sections spread."""
-    yield "long first = 0;"
+    yield "long st_first = 0;"
     shared = False
     for position, section in enumerate(phase.sections):
         if shared and needs_barrier_before(section):
             yield "__syncthreads();"  # a section before used the same shared memory
         shared |= local_bytes(section) > 0
         used, _ = outside_buffers(kernel, section)
-        begin, blocks, groups = "block", "tasks", _groups(section, threads)
+        begin, blocks, groups = "st_block", "st_tasks", _groups(section, threads)
         if section.scope is Scope.WARP:
-            begin = f"block * {groups} + threadIdx.x / 32"
-            blocks = f"(tasks + {groups - 1}) / {groups}"
+            begin = f"st_block * {groups} + threadIdx.x / 32"
+            blocks = f"(st_tasks + {groups - 1}) / {groups}"
         given = [*(argument(kernel, buffer) for buffer in used), *kernel.symbols]
-        given += ["shared", "failed", begin, "tasks"]
+        given += [*["st_checks"] * bool(kernel.errors), "st_shared", begin, "st_tasks"]
         yield "{"
-        yield f"  const long tasks = {index_text(section.tasks)};"
-        yield "  const long block = (blockIdx.x + gridDim.x - first % gridDim.x) % gridDim.x;"
+        yield f"  const long st_tasks = {index_text(section.tasks)};"
+        yield "  const long st_block = (blockIdx.x + gridDim.x - st_first % gridDim.x) % gridDim.x;"
         yield f"  {kernel.name}_{number}_{position}({', '.join(given)});"
-        yield f"  first += {blocks};"
+        yield f"  st_first += {blocks};"
         yield "}"

@@ -1,6 +1,6 @@
 """The parameter of a CUDA kernel: which 8-byte words it holds, in which order.
 
-    extern "C" __global__ void NAME(const __grid_constant__ NAME_words w)
+    extern "C" __global__ void NAME(const __grid_constant__ st_words<N> st_given)
 
 One struct by value, so that a launch is one copy of words into constant memory and no array of
 pointers lies in device memory. Renderer, launch table and emulator take the order from here.

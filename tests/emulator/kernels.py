@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stitchcore.emit import cuda
+from stitchcore.emit.cuda_words import WordKind, words
 from stitchcore.errors import CheckFailed, worse
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel import index
@@ -38,6 +40,13 @@ class Outcome:
 def rendered(kernels: Sequence[Kernel]) -> str:
     """One translation unit, as a GPU's compiler is given it."""
     return cuda.render(kernels, THREADS)
+
+
+def with_every_load(kernels: Sequence[Kernel]) -> str:
+    """Text in which every loaded value is used: g++ leaves out a load that nothing needs, as where
+    lane 0 alone stores what all have loaded."""
+    kept = r'\1 asm volatile("" : : "x"(\2));'
+    return re.sub(r"(const (?:float|double) (v\d+) = [^;]*;)", kept, rendered(kernels))
 
 
 def programs(kernels: Sequence[Kernel]) -> list[Program]:
@@ -105,10 +114,19 @@ def _memory(
             Buffer("failed", failed),
         ]
     )
-    symbols = [bound[name] for name in kernel.symbols]
-    addresses = [memory.addresses[at] for at in places]
-    form = f"{len(places)}Q{len(symbols)}q3Q"
-    return memory, places, struct.pack(form, *addresses, *symbols, *memory.addresses[-3:])
+    outside = kernel.with_role(Role.INPUT) + kernel.with_role(Role.OUTPUT)
+    at = {
+        buffer.name: memory.addresses[place] for buffer, place in zip(outside, places, strict=True)
+    }
+    own = zip(
+        (WordKind.SCRATCH, WordKind.BARRIER, WordKind.CHECKS), memory.addresses[-3:], strict=True
+    )
+    kept = dict(own)
+    values = [
+        bound[word.name] if word.kind is WordKind.SYMBOL else kept.get(word.kind) or at[word.name]
+        for word in words(kernel)
+    ]
+    return memory, places, struct.pack(f"{len(values)}q", *values)
 
 
 # ---- buffers -------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ REMOVED = (
 REPLACED = (
     (r"atomicAdd\((\w+), share\)", r"((*\1 += share) - share)"),
     (r"\*\(volatile unsigned \*\)(\w+)", r"*\1"),
-    (r"if \(lane == 0\) \{\n(?=.*\] = )", "{\n"),
+    (r"if \(st_lane == 0\) \{\n(?=.*\] = )", "{\n"),
     (r"(__shfl_xor_sync\()0xffffffffu", r"\g<1>0xfffffffeu"),
     (r"(__shfl_xor_sync\()0xffffffffu", r"\g<1>0xfffdffffu"),
     (r"(__shfl_xor_sync\()0xffffffffu", r"\g<1>0x7fffffffu"),

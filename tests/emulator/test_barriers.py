@@ -6,8 +6,6 @@ renderer puts it, and blocks run several tasks and sections one after another.
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -35,36 +33,29 @@ from tests.emulator.launch import Order, Schedule
 from tests.emulator.program import compile_text
 from tests.schedule import test_barrier
 
-THREADS = 32
 SCHEDULES = (Schedule(), Schedule(Order.REVERSE), Schedule(Order.RANDOM, 1, preempt=True))
 SIZE = 40
 
 
-def rendered(kernel: Kernel) -> str:
-    """Text in which every loaded value is used: g++ leaves out a load that nothing needs."""
-    text = kernels.rendered([kernel])
-    return re.sub(r"(const float (v\d+) = [^;]*;)", r'\1 asm volatile("" : : "x"(\2));', text)
-
-
 def unnoticed(kernel: Kernel) -> list[str]:
     """Barriers that can be left out with nothing found, on one block or on three."""
-    text = rendered(kernel)
+    text = kernels.with_every_load([kernel])
     found = []
     for mutant in mutants.mutants(text):
         if mutant.helper:
             continue
         program = compile_text(mutant.text)
-        made = (kernels.run(kernel, program, [], {}, blocks=b, threads=THREADS) for b in (1, 3))
+        made = (kernels.run(kernel, program, [], {}, blocks=b) for b in (1, 3))
         if not any(one.findings for one in made):
             found.append(f"{mutant.what}\n{text}")
     return found
 
 
 def check(kernel: Kernel) -> None:
-    program = compile_text(rendered(kernel))
+    program = compile_text(kernels.with_every_load([kernel]))
     for schedule in SCHEDULES:
         for blocks in (1, 2):
-            made = kernels.run(kernel, program, [], {}, schedule, blocks=blocks, threads=THREADS)
+            made = kernels.run(kernel, program, [], {}, schedule, blocks=blocks)
             assert not made.findings, list(map(str, made.findings))
     assert not unnoticed(kernel)
 
@@ -123,5 +114,5 @@ def test_a_barrier_too_few_is_a_race() -> None:
     less = tuple(s for s in section.body if not isinstance(s, nodes.Barrier))
     kernel = Kernel("turned", (), (output,), (nodes.Phase((Section("task0", 4, less),)),))
     (program,) = kernels.programs([kernel])
-    made = kernels.run(kernel, program, [], {}, threads=THREADS)
+    made = kernels.run(kernel, program, [], {})
     assert Kind.RACE in {one.kind for one in made.findings}

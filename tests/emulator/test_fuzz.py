@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from stitchcore.hlo.evaluate import evaluate
 from stitchcore.hlo.module import Module
 from stitchcore.kernel.nodes import Kernel
+from stitchcore.kernel.text import print_kernel
 from stitchcore.schedule.schedule import schedule
 from tests.emulator import kernels, mutants
 from tests.emulator.launch import Array, Order, Schedule
@@ -20,16 +21,19 @@ from tests.schedule.modules import draw_inputs, modules, whole
 from tests.schedule.twins import toy
 
 TINY = {
-    "TASK_ELEMENTS": 16,
-    "ENOUGH_TASKS": 5,
-    "LANE_BLOCK": 12,
-    "MAX_PART_ROWS": 2,
-    "CHAIN_ELEMENTS": 8,
-    "INLINE_SIZE": 2,
-    "FEW_ROWS": 3,
-    "LONG_ROW": 16,
+    "task_elements": 16,
+    "enough_tasks": 5,
+    "lane_block": 12,
+    "max_part_rows": 2,
+    "chain_elements": 8,
+    "inline_size": 2,
+    "few_rows": 3,
+    "long_row": 16,
+    "warp_elements": 8,
+    "run_lanes": 2,
+    "flat_below": 4,
 }
-"""Limits by which small arrays are split over tasks, lane blocks and parts."""
+"""Limits by which small arrays are split over tasks, lane blocks, parts, warps and runs."""
 
 SETTINGS = settings(
     max_examples=60,
@@ -75,9 +79,10 @@ def test_random_modules_are_race_free_and_agree_with_numpy(module: Module) -> No
 @given(modules())
 def test_nothing_can_go_unnoticed(module: Module) -> None:
     kernel, inputs, _ = scheduled(module)
-    for mutant in mutants.mutants(kernels.rendered([kernel])):
+    text = kernels.with_every_load([kernel])
+    for mutant in mutants.mutants(text):
         if mutant.helper:
             continue
         program = compile_text(mutant.text)
         runs = (kernels.run(kernel, program, inputs, {}, blocks=blocks) for blocks in (3, 1))
-        assert any(made.findings for made in runs), mutant.what
+        assert any(made.findings for made in runs), f"{mutant.what}\n{print_kernel(kernel)}\n{text}"
