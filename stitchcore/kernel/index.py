@@ -266,6 +266,22 @@ def is_multiple(index: Index, of: int) -> bool:
     return constant % of == 0 and all(times % of == 0 for times in terms.values())
 
 
+def terms(index: Index) -> tuple[dict[Node, int], int]:
+    """`index` as a sum: how often each term, and a constant."""
+    found: dict[Node, int] = {}
+    constant = _add_terms(index, 1, found)
+    return {term: times for term, times in found.items() if times}, constant
+
+
+def names(index: Index) -> frozenset[str]:
+    """The variables of `index`."""
+    if isinstance(index, Variable):
+        return frozenset((index.name,))
+    if isinstance(index, Binary):
+        return names(index.left) | names(index.right)
+    return frozenset()
+
+
 def _sum(terms: Mapping[Node, int], constant: int) -> Index:
     total: Index = 0
     for node, times in terms.items():

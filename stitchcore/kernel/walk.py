@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from stitchcore.kernel import index
+from stitchcore.kernel.index import Index
 from stitchcore.kernel.nodes import (
     Accumulate,
     Accumulator,
@@ -11,10 +14,13 @@ from stitchcore.kernel.nodes import (
     Buffer,
     Check,
     Expression,
+    FromIndex,
     If,
+    InRange,
     Let,
     Load,
     Loop,
+    Prefetch,
     Scalar,
     Section,
     Statement,
@@ -68,3 +74,48 @@ def outer_accumulators(
         if isinstance(statement, Accumulate) and statement.scalar not in inside:
             found.setdefault(statement.scalar, statement)
     return tuple(found.values())
+
+
+def substituted(body: Sequence[Statement], values: Mapping[str, Index]) -> tuple[Statement, ...]:
+    """`body` with index variables replaced by their `values`, where these have one."""
+    return tuple(_statement(statement, values) for statement in body)
+
+
+def _statement(statement: Statement, values: Mapping[str, Index]) -> Statement:
+    match statement:
+        case Let(scalar, value):
+            return Let(scalar, _expression(value, values))
+        case Accumulate(scalar, reducer, value):
+            return Accumulate(scalar, reducer, _expression(value, values))
+        case Store(_, indices, value):
+            at = _indices(indices, values)
+            return replace(statement, indices=at, value=_expression(value, values))
+        case Prefetch(buffer, indices):
+            return Prefetch(buffer, _indices(indices, values))
+        case Loop(_, begin, end):
+            begin, end = _indices((begin, end), values)
+            return replace(
+                statement, begin=begin, end=end, body=substituted(statement.body, values)
+            )
+        case If(condition, body):
+            return If(_expression(condition, values), substituted(body, values))
+        case Check(condition, error, reported):
+            return Check(_expression(condition, values), error, _expression(reported, values))
+    return statement
+
+
+def _expression(node: Expression, values: Mapping[str, Index]) -> Expression:
+    match node:
+        case Load(buffer, indices):
+            return Load(buffer, _indices(indices, values))
+        case Apply(_, operands):
+            return replace(node, operands=tuple(_expression(o, values) for o in operands))
+        case FromIndex(at, dtype):
+            return FromIndex(index.substitute(at, values), dtype)
+        case InRange(at, low, high):
+            return InRange(*_indices((at, low, high), values))
+    return node
+
+
+def _indices(indices: Sequence[Index], values: Mapping[str, Index]) -> tuple[Index, ...]:
+    return tuple(index.substitute(one, values) for one in indices)

@@ -56,30 +56,35 @@ class LaneMap:
 @dataclass(frozen=True)
 class _Task:
     """What a section's statements stand in: variables of serial loops, the task's range, and whose
-    lanes run a task."""
+    lanes run a task. Buffers of these roles are looked at; in those of the kernel every element is
+    written once, before it is read."""
 
     serial: frozenset[str]
     ranges: Mapping[str, index.Range]
     scope: Scope
+    roles: frozenset[Role]
 
 
 Pending = dict[Buffer, set[tuple[bool, LaneMap]]]
-"""Accesses since the last barrier: (writes, lane map) by LOCAL buffer."""
+"""Accesses since the last barrier: (writes, lane map) by buffer."""
 
 
 def insert(section: Section) -> Section:
-    """`section` with the barriers its LOCAL buffers need."""
+    """`section` with the barriers its LOCAL buffers need, and those that its own part of the
+    kernel's buffers needs: of these no task touches what another one writes."""
     serial = frozenset(
         loop.variable
         for loop in statements(section.body)
         if isinstance(loop, Loop) and loop.kind is LoopKind.SERIAL
     )
     ranges = {section.variable: (0, section.tasks - 1)} if isinstance(section.tasks, int) else {}
-    task = _Task(serial, ranges, section.scope)
+    outside = _Task(serial, ranges, section.scope, frozenset((Role.SCRATCH, Role.OUTPUT)))
+    body, _ = _body(section.body, {}, outside)
+    task = replace(outside, roles=frozenset((Role.LOCAL,)))
     if section.tasks == 1:
-        body, _ = _body(section.body, {}, task)
+        body, _ = _body(body, {}, task)
     else:
-        tasks = Loop(section.variable, 0, section.tasks, LoopKind.SERIAL, section.body)
+        tasks = Loop(section.variable, 0, section.tasks, LoopKind.SERIAL, body)
         body, _ = _serial(tasks, {}, task)
     return replace(section, body=body)
 
@@ -118,7 +123,7 @@ def _body(
         if isinstance(statement, Barrier):
             pending = {}
         accesses = _accesses(statement, task)
-        if _conflict(pending, accesses):
+        if _conflict(pending, accesses, task):
             made.append(Barrier(task.scope))
             pending = {}
         if isinstance(statement, Combine) and statement.scope is Scope.GROUP:
@@ -195,9 +200,10 @@ def _merged(left: Pending, right: Pending) -> Pending:
     return left
 
 
-def _conflict(pending: Pending, accesses: Pending) -> bool:
+def _conflict(pending: Pending, accesses: Pending, task: _Task) -> bool:
+    local = Role.LOCAL in task.roles
     return any(
-        (writes or wrote) and not lanes.same_lane(before)
+        (wrote or writes if local else wrote and not writes) and not lanes.same_lane(before)
         for buffer, found in accesses.items()
         for writes, lanes in found
         for wrote, before in pending.get(buffer, ())
@@ -205,7 +211,7 @@ def _conflict(pending: Pending, accesses: Pending) -> bool:
 
 
 def _accesses(statement: Statement, task: _Task) -> Pending:
-    """LOCAL accesses of a statement (a whole lane loop, or one at row level)."""
+    """Accesses of a statement (a whole lane loop, or one at row level)."""
     found: Pending = {}
     names: Mapping[str, Index] = {}
     body: Sequence[Statement] = (statement,)
@@ -214,7 +220,7 @@ def _accesses(statement: Statement, task: _Task) -> Pending:
         names = {statement.variable: index.add(statement.begin, _LANE)}
         body = statement.body
     for buffer, indices, writes in _touched(body):
-        if buffer.role is Role.LOCAL:
+        if buffer.role in task.roles:
             plain = (index.simplify(_renamed(i, names), task.ranges) for i in indices)
             fixed = tuple(_unless_serial(index.gather(i), task) for i in plain)
             found.setdefault(buffer, set()).add((writes, LaneMap(in_lanes, fixed)))
@@ -222,7 +228,7 @@ def _accesses(statement: Statement, task: _Task) -> Pending:
 
 
 def _unless_serial(node: Index, task: _Task) -> Index | None:
-    return None if task.serial & _names(node) else node
+    return None if task.serial & index.names(node) else node
 
 
 _LANE = Variable("lane")
@@ -233,20 +239,12 @@ def _injective(node: Index) -> bool:
     """Whether the lane variable can be told from the index: a multiple of it, and something fixed
     added."""
     if isinstance(node, Binary) and node.operator in "+*":
-        by_lane = [part for part in (node.left, node.right) if _LANE.name in _names(part)]
+        by_lane = [part for part in (node.left, node.right) if _LANE.name in index.names(part)]
         scaled = node.operator == "*" and not any(
             isinstance(part, int) and part for part in (node.left, node.right)
         )
         return len(by_lane) == 1 and not scaled and _injective(by_lane[0])
     return node == _LANE
-
-
-def _names(node: Index) -> frozenset[str]:
-    if isinstance(node, Variable):
-        return frozenset((node.name,))
-    if isinstance(node, Binary):
-        return _names(node.left) | _names(node.right)
-    return frozenset()
 
 
 def _touched(body: Sequence[Statement]) -> Iterator[tuple[Buffer, tuple[Index, ...], bool]]:

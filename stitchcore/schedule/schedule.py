@@ -10,7 +10,7 @@ from stitchcore.hlo.module import Module
 from stitchcore.hlo.query import reducer_of
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel.index import Index
-from stitchcore.kernel.nodes import Kernel, Phase, Section
+from stitchcore.kernel.nodes import Kernel, Phase
 from stitchcore.plan.pattern import Pattern
 from stitchcore.schedule import axes as axis_analysis
 from stitchcore.schedule import (
@@ -18,6 +18,7 @@ from stitchcore.schedule import (
     caching,
     dominant,
     forwards,
+    joining,
     limits,
     mapping,
     scheme,
@@ -50,9 +51,14 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
     around.residences.update(stored.residences)
     around.parts.update(stored.parts)
     phases = tuple(
-        Phase(tuple(_section(around, number, section) for section in sections))
+        Phase(tuple(lower_section(around, number, section) for section in sections))
         for number, sections in enumerate(plan.phases)
         if sections
+    )
+    phases = joining.join(phases, around.limits.local_bytes)
+    phases = tuple(
+        Phase(tuple(barrier.insert(vector.widen(section, device)) for section in phase.sections))
+        for phase in phases
     )
     phases = caching.hint(stored.buffers, phases)
     offsets, size = storage.place(stored.buffers, phases)
@@ -70,11 +76,6 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
         errors=errors,
         provenance=tuple(provenance),
     )
-
-
-def _section(around: Surroundings, phase: int, section: scheme.SectionScheme) -> Section:
-    lowered = lower_section(around, phase, section)
-    return barrier.insert(vector.widen(lowered, around.device))
 
 
 def _errors(pattern: Pattern) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ TOYS: Mapping[str, tuple[int, ...]] = {
 }
 """Toy values of schedule/limits.py, in the order of trying."""
 
-SMALLEST = (8, 16, 48, 128)
+SMALLEST = (8, 16, 48, 128, 1040)
 """What sizes shrink to, at least; a product of extents may need some room between two limits."""
 
 INTERPRETABLE = 2_000_000
