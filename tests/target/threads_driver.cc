@@ -1,6 +1,6 @@
 // Many threads run programs at once, on streams of their own, in two primary contexts and with a
 // program that others use too: for sanitizers and valgrind. Arguments: the stand-in, a table,
-// threads, runs. Prints what the stand-in complains of; 0 where that is nothing and nothing is left.
+// threads, runs. Prints what the stand-in complains of; 0 where that and what is left are nothing.
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
