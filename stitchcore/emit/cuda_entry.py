@@ -38,9 +38,9 @@ def shared_bytes(kernel: Kernel, threads: int = THREADS) -> int:
 
 
 def local_bytes(section: Section) -> int:
-    """LOCAL buffers of one task."""
+    """Shared memory of one task."""
     found = (s.buffer for s in statements(section.body) if isinstance(s, Allocate))
-    return sum(map(bytes_of, found))
+    return sum(bytes_of(buffer) for buffer in found if buffer.scope is not Scope.LANE)
 
 
 def bytes_of(buffer: Buffer) -> int:

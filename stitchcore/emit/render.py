@@ -132,6 +132,7 @@ class Renderer(ABC):
     """Collects lines. Dialects override the hooks marked so; `names` renames scalars in scope."""
 
     cuda = False
+    index_type = "long"
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -297,7 +298,7 @@ class Renderer(ABC):
 
     def loop_head(self, variable: str, begin: str, end: str, step: str = "1") -> str:
         increment = f"{variable}++" if step == "1" else f"{variable} += {step}"
-        return f"for (long {variable} = {begin}; {variable} < {end}; {increment})"
+        return f"for ({self.index_type} {variable} = {begin}; {variable} < {end}; {increment})"
 
     # ---- hooks of the dialects -----------------------------------------------------------------
     @abstractmethod

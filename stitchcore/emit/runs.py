@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel.index import Index
 from stitchcore.kernel.layout import is_run
-from stitchcore.kernel.nodes import Buffer, If, Load, Loop, Statement, Store
+from stitchcore.kernel.nodes import Buffer, If, Load, Loop, Scope, Statement, Store
 from stitchcore.kernel.walk import expressions, statements
 
 VECTOR_BYTES = 16
@@ -42,7 +42,8 @@ def of(loop: Loop, length: int) -> Runs:
 
     def whole(place: Place) -> bool:
         buffer, indices = place
-        fits = DTYPES[buffer.dtype].bytes * length <= VECTOR_BYTES
+        memory = buffer.scope is not Scope.LANE
+        fits = memory and DTYPES[buffer.dtype].bytes * length <= VECTOR_BYTES
         return fits and buffer not in late and is_run(loop, buffer, indices, length)
 
     return Runs(

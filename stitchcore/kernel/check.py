@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from stitchcore.hlo import opcodes
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel.index import Binary, Index, Variable
+from stitchcore.kernel.layout import is_own
 from stitchcore.kernel.nodes import (
     Accumulate,
     Accumulator,
@@ -64,14 +65,18 @@ class IllegalKernel(Exception):
 
 @dataclass(frozen=True)
 class _Place:
-    """A path for messages, the indices defined, whether a lane loop or an If encloses, and whose
-    lanes run a task."""
+    """A path for messages, the indices defined, the lane loop around it, whether an If encloses,
+    and whose lanes run a task."""
 
     path: str
     indices: frozenset[str]
-    in_lanes: bool = False
+    lane_loop: Loop | None = None
     in_if: bool = False
     scope: Scope = Scope.GROUP
+
+    @property
+    def in_lanes(self) -> bool:
+        return self.lane_loop is not None
 
     def fail(self, rule: str) -> IllegalKernel:
         return IllegalKernel(f"{self.path}: {rule}")
@@ -144,7 +149,7 @@ def _buffer(buffer: Buffer, place: _Place) -> None:
     local = buffer.role is Role.LOCAL
     if buffer.dtype not in DTYPES:
         raise place.fail(f"buffer {buffer.name}: unknown type {buffer.dtype}")
-    if local != (buffer.scope in (Scope.GROUP, Scope.WARP)):
+    if local == (buffer.scope is Scope.DEVICE):
         raise place.fail(f"buffer {buffer.name}: {buffer.scope.value} scope, {buffer.role.value}")
     if local and not all(isinstance(extent, int) for extent in buffer.dims):
         raise place.fail(f"LOCAL buffer {buffer.name} must have static dimensions")
@@ -246,7 +251,7 @@ def _loop(loop: Loop, names: _Names, place: _Place) -> None:
     inside = replace(
         place.enter(f"loop {loop.variable}"),
         indices=place.indices | {loop.variable},
-        in_lanes=place.in_lanes or lanes,
+        lane_loop=loop if lanes else place.lane_loop,
     )
     _body(loop.body, names, inside)
 
@@ -256,7 +261,7 @@ def _allocate(buffer: Buffer, names: _Names, place: _Place) -> None:
         raise place.fail(f"allocate {buffer.name}: not a LOCAL buffer")
     if place.in_lanes:
         raise place.fail(f"allocate {buffer.name} inside a lane loop")
-    if buffer.scope is not place.scope:
+    if buffer.scope not in (place.scope, Scope.LANE):
         raise place.fail(f"allocate {buffer.name}: it is a {buffer.scope.value}'s")
     names.claim(buffer.name, place)
     _buffer(buffer, place)
@@ -332,6 +337,9 @@ def _element(buffer: Buffer, indices: Sequence[Index], names: _Names, place: _Pl
         raise place.fail(f"{buffer.name}: {len(indices)} indices for {len(buffer.dims)} dimensions")
     for i in indices:
         _index(i, place)
+    loop = place.lane_loop
+    if buffer.scope is Scope.LANE and (loop is None or not is_own(loop, buffer, indices)):
+        raise place.fail(f"{buffer.name} is a lane's: only the element of its iteration's number")
 
 
 def _index(node: Index, place: _Place) -> None:

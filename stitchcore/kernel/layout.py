@@ -27,3 +27,11 @@ def is_run(loop: Loop, buffer: Buffer, indices: Sequence[Index], length: int) ->
     if index.mentions(rest, loop.variable):
         return False
     return index.is_multiple(rest, length) and index.is_multiple(loop.begin, length)
+
+
+def is_own(loop: Loop, buffer: Buffer, indices: Sequence[Index]) -> bool:
+    """Whether an access in lane loop `loop` is to the element that has its iteration's number,
+    counted from where the loop begins: such an element is always the same lane's."""
+    number = index.add(index.Variable(loop.variable), index.multiply(loop.begin, -1))
+    place = index.add(flat_index(buffer, indices), index.multiply(number, -1))
+    return index.gather(place) == 0

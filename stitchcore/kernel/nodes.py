@@ -35,7 +35,7 @@ class Role(Enum):
     INPUT = "input"
     OUTPUT = "output"
     SCRATCH = "scratch"  # DEVICE scope, carved from the kernel's scratch block
-    LOCAL = "local"  # GROUP scope, lives for one task
+    LOCAL = "local"  # GROUP, WARP or LANE scope, lives for one task
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,8 @@ class Loop:
 
 @dataclass(frozen=True)
 class Allocate:
-    """A LOCAL buffer for the rest of the task."""
+    """A LOCAL buffer for the rest of the task. Of LANE scope: each lane has those elements whose
+    numbers are those of its iterations, counted from where a lane loop begins, in registers."""
 
     buffer: Buffer
 

@@ -207,11 +207,12 @@ class Reader:
         return Phase(tuple(sections))
 
     def scope(self, after: str) -> Scope:
-        """WARP where the word `warp` stands before a name, which `after` follows."""
-        if self.here.text != "warp" or self.tokens[self.position + 1].text == after:
+        """GROUP, or what stands before a name, which `after` follows: `warp` or `lane`."""
+        found = self.here.text
+        if found not in ("warp", "lane") or self.tokens[self.position + 1].text == after:
             return Scope.GROUP
-        self.take("warp")
-        return Scope.WARP
+        self.take(found)
+        return Scope(found)
 
     def body(self) -> tuple[Statement, ...]:
         self.take("{")

@@ -23,7 +23,8 @@
 
 Statements further: `barrier group`, `if EXPR { }`, `check EXPR else 0`. Expressions: scalars by
 name, `1.5:f32`, `buffer[i, j]`, `opcode:dtype{attribute=value}(operands)`, `index:s32(i * 4)`,
-`in_range(i, low, high)`. LOCAL buffers that are allocated with WARP scope print as `local warp`.
+`in_range(i, low, high)`. LOCAL buffers of WARP or LANE scope print as `local warp` and
+`local lane`.
 """
 
 from __future__ import annotations
@@ -132,7 +133,8 @@ def _head(statement: Statement) -> str:
         case Loop(variable, begin, end, kind, _):
             return f"{kind.value} {variable} in {index_text(begin)} .. {index_text(end)}"
         case Allocate(buffer):
-            return f"local {'warp ' * (buffer.scope is Scope.WARP)}{_buffer(buffer)}"
+            whose = "" if buffer.scope is Scope.GROUP else f"{buffer.scope.value} "
+            return f"local {whose}{_buffer(buffer)}"
         case Barrier(scope):
             return f"barrier {scope.value}"
         case If(condition, _):

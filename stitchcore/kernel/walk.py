@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from stitchcore.kernel import index
 from stitchcore.kernel.index import Index
 from stitchcore.kernel.nodes import (
     Accumulate,
     Accumulator,
+    Allocate,
     Apply,
     Buffer,
     Check,
@@ -78,44 +79,58 @@ def outer_accumulators(
 
 def substituted(body: Sequence[Statement], values: Mapping[str, Index]) -> tuple[Statement, ...]:
     """`body` with index variables replaced by their `values`, where these have one."""
-    return tuple(_statement(statement, values) for statement in body)
+    return mapped(body, place=lambda one: index.substitute(one, values))
 
 
-def _statement(statement: Statement, values: Mapping[str, Index]) -> Statement:
-    match statement:
-        case Let(scalar, value):
-            return Let(scalar, _expression(value, values))
-        case Accumulate(scalar, reducer, value):
-            return Accumulate(scalar, reducer, _expression(value, values))
-        case Store(_, indices, value):
-            at = _indices(indices, values)
-            return replace(statement, indices=at, value=_expression(value, values))
-        case Prefetch(buffer, indices):
-            return Prefetch(buffer, _indices(indices, values))
-        case Loop(_, begin, end):
-            begin, end = _indices((begin, end), values)
-            return replace(
-                statement, begin=begin, end=end, body=substituted(statement.body, values)
-            )
-        case If(condition, body):
-            return If(_expression(condition, values), substituted(body, values))
-        case Check(condition, error, reported):
-            return Check(_expression(condition, values), error, _expression(reported, values))
-    return statement
+def mapped(
+    body: Sequence[Statement],
+    buffer: Callable[[Buffer], Buffer] = lambda same: same,
+    place: Callable[[Index], Index] = lambda same: same,
+    expression: Callable[[Expression], Expression] = lambda same: same,
+) -> tuple[Statement, ...]:
+    """`body` with every buffer, index and expression mapped, expressions after their parts."""
+    mapping = _Mapping(buffer, place, expression)
+    return tuple(map(mapping.statement, body))
 
 
-def _expression(node: Expression, values: Mapping[str, Index]) -> Expression:
-    match node:
-        case Load(buffer, indices):
-            return Load(buffer, _indices(indices, values))
-        case Apply(_, operands):
-            return replace(node, operands=tuple(_expression(o, values) for o in operands))
-        case FromIndex(at, dtype):
-            return FromIndex(index.substitute(at, values), dtype)
-        case InRange(at, low, high):
-            return InRange(*_indices((at, low, high), values))
-    return node
+@dataclass(frozen=True)
+class _Mapping:
+    buffer: Callable[[Buffer], Buffer]
+    place: Callable[[Index], Index]
+    node: Callable[[Expression], Expression]
 
+    def statement(self, statement: Statement) -> Statement:
+        match statement:
+            case Let(_, value) | Accumulate(_, _, value):
+                return replace(statement, value=self.expression(value))
+            case Store(buffer, indices, value):
+                at, value = self.places(indices), self.expression(value)
+                return replace(statement, buffer=self.buffer(buffer), indices=at, value=value)
+            case Prefetch(buffer, indices):
+                return Prefetch(self.buffer(buffer), self.places(indices))
+            case Loop(_, begin, end, _, body):
+                begin, end = self.places((begin, end))
+                inner = tuple(map(self.statement, body))
+                return replace(statement, begin=begin, end=end, body=inner)
+            case If(condition, body):
+                return If(self.expression(condition), tuple(map(self.statement, body)))
+            case Check(condition, error, reported):
+                return Check(self.expression(condition), error, self.expression(reported))
+            case Allocate(buffer):
+                return Allocate(self.buffer(buffer))
+        return statement
 
-def _indices(indices: Sequence[Index], values: Mapping[str, Index]) -> tuple[Index, ...]:
-    return tuple(index.substitute(one, values) for one in indices)
+    def expression(self, node: Expression) -> Expression:
+        match node:
+            case Load(buffer, indices):
+                node = Load(self.buffer(buffer), self.places(indices))
+            case Apply(_, operands):
+                node = replace(node, operands=tuple(map(self.expression, operands)))
+            case FromIndex(at, dtype):
+                node = FromIndex(self.place(at), dtype)
+            case InRange(at, low, high):
+                node = InRange(*self.places((at, low, high)))
+        return self.node(node)
+
+    def places(self, indices: Sequence[Index]) -> tuple[Index, ...]:
+        return tuple(map(self.place, indices))

@@ -29,7 +29,9 @@ class Limits:
     way through one lane loop of an elementwise section, which is cut beyond twice that (0: never).
     `local_bytes`: LOCAL buffers of one group. A row of at most `warp_elements` is one warp's. Lanes
     take runs of neighbouring iterations where a loop has one for each of `run_lanes` (0: never).
-    Elementwise rows shorter than `flat_below` are one lane loop with those beside them.
+    Elementwise rows shorter than `flat_below` are one lane loop with those beside them. What lane
+    loops leave for each other stays in registers: up to `register_words` words a lane, of arrays
+    of up to `register_elements` (0: never).
     """
 
     task_elements: int
@@ -46,6 +48,8 @@ class Limits:
     warp_elements: int
     run_lanes: int
     flat_below: int
+    register_words: int
+    register_elements: int
 
 
 CPU = Limits(
@@ -64,6 +68,8 @@ CPU = Limits(
     warp_elements=0,
     run_lanes=0,  # a compiler vectorises the whole loop
     flat_below=0,  # it does so for rows, and not for quotients and remainders
+    register_words=0,  # one lane has no registers for a row
+    register_elements=0,
 )
 
 
@@ -89,6 +95,8 @@ def _gpu(device: Device) -> Limits:
         warp_elements=1024,
         run_lanes=device.lanes,
         flat_below=2 * device.lanes,
+        register_words=96,  # of the 255 that a thread has
+        register_elements=32,
     )
 
 

@@ -10,7 +10,7 @@ from stitchcore.hlo.module import Module
 from stitchcore.hlo.query import reducer_of
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel.index import Index
-from stitchcore.kernel.nodes import Kernel, Phase
+from stitchcore.kernel.nodes import Kernel, Phase, Section
 from stitchcore.plan.pattern import Pattern
 from stitchcore.schedule import axes as axis_analysis
 from stitchcore.schedule import (
@@ -21,6 +21,7 @@ from stitchcore.schedule import (
     joining,
     limits,
     mapping,
+    registers,
     scheme,
     storage,
     vector,
@@ -57,7 +58,7 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
     )
     phases = joining.join(phases, around.limits.local_bytes)
     phases = tuple(
-        Phase(tuple(barrier.insert(vector.widen(section, device)) for section in phase.sections))
+        Phase(tuple(_finished(section, device, names) for section in phase.sections))
         for phase in phases
     )
     phases = caching.hint(stored.buffers, phases)
@@ -76,6 +77,11 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
         errors=errors,
         provenance=tuple(provenance),
     )
+
+
+def _finished(section: Section, device: Device, names: Names) -> Section:
+    """What a section's lanes take at once, keep to themselves, and wait for."""
+    return barrier.insert(registers.keep(vector.widen(section, device), device, names.new))
 
 
 def _errors(pattern: Pattern) -> tuple[str, ...]:

@@ -29,8 +29,14 @@ typedef unsigned long long uint64_t;
 #define ST_UNROLL(count) ST_PRAGMA(unroll count)
 #include "stitch_common.h"
 
-ST_INLINE long st_min(long a, long b) { return a < b ? a : b; }
-ST_INLINE long st_max(long a, long b) { return a > b ? a : b; }
+template <typename A, typename B>
+ST_INLINE auto st_min(A a, B b) {
+  return a < b ? a : b;
+}
+template <typename A, typename B>
+ST_INLINE auto st_max(A a, B b) {
+  return a > b ? a : b;
+}
 
 /* A kernel's parameter: addresses and symbols, in constant memory. */
 template <int N>
