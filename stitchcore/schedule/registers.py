@@ -49,7 +49,7 @@ def keep(section: Section, device: Device, names: Callable[[str], str]) -> Secti
     if not bounds.register_words:
         return section
     lanes = limits.WARP_LANES if section.scope is Scope.WARP else device.lanes
-    budget = _Budget(bounds.register_words, bounds.register_elements, lanes * section.run)
+    budget = _Budget(bounds.register_words, bounds.register_elements, lanes, section.run)
     section = _own_buffers(section, budget)
     chosen: dict[_Row, Buffer] = {}
     uses: Counter[_Row] = Counter()
@@ -67,16 +67,17 @@ def keep(section: Section, device: Device, names: Callable[[str], str]) -> Secti
 
 @dataclass
 class _Budget:
-    """Words of a lane's registers; `most` elements of one buffer; iterations of all lanes that are
-    dealt at once."""
+    """Words of a lane's registers; `most` elements of one buffer; `lanes` that take runs of `run`
+    iterations."""
 
     words: int
     most: int
-    dealt: int
+    lanes: int
+    run: int
 
     def take(self, buffer: Buffer) -> bool:
         """Whether there is room for `buffer`, which is taken then."""
-        elements = -(-_size(buffer) // self.dealt)
+        elements = -(-_size(buffer) // (self.lanes * self.run)) * self.run
         words = elements * -(-DTYPES[buffer.dtype].bytes // WORD_BYTES)
         if elements > self.most or words > self.words:
             return False
