@@ -15,12 +15,16 @@ from stitchcore.hlo.dim import Dim
 from stitchcore.kernel import index
 from stitchcore.kernel.index import Index
 from stitchcore.kernel.nodes import Scope
-from stitchcore.schedule.limits import Limits
+from stitchcore.schedule.limits import WARP_LANES, Limits
 
 Axis = int
 
 WARPS = 8
 """Of a usual block: where rows are a warp's each, so many tasks run on one."""
+
+ROW_STEPS, GROUP_STEPS = 8, 4
+"""What a row costs beside its elements, and what its reductions cost further where lanes of several
+warps meet: in elements a lane, which are some 20 cycles each of loads that wait for each other."""
 
 SYMBOL_SIZE = 1024
 """What a symbolic extent is taken for where only its magnitude matters."""
@@ -86,7 +90,7 @@ def over_rows(
     count = product(extents[a] for a in rows)
     scope = Scope.GROUP
     chunk = _chunk(count, inner, accumulates, limits)
-    if inner <= limits.warp_elements and not accumulates:
+    if inner <= limits.warp_elements and not accumulates and _warps_pay(count, inner, limits):
         scope = Scope.WARP
         chunk = _warp_chunk(count, inner, limits)
     chunks = index.ceil_divide(index.from_dim(count), chunk)
@@ -155,6 +159,15 @@ def parts_of(geometry: Geometry, lane_reduced: bool) -> Index:
     """How many tasks each hold a part of one reduced element."""
     blocks = geometry.lane_blocks if lane_reduced else 1
     return index.multiply(geometry.chunks, blocks)
+
+
+def _warps_pay(count: Dim, inner: int, limits: Limits) -> bool:
+    """Whether rows take less time as a warp's each than as a group's each (FusionStitching's warp
+    and block composition): waves of them, and how long one is under way."""
+    rows, groups = size_of((count,)), limits.max_splits
+    warp = -(-rows // (groups * WARPS)) * (ROW_STEPS + inner / WARP_LANES)
+    group = -(-rows // groups) * (ROW_STEPS + GROUP_STEPS + inner / (WARP_LANES * WARPS))
+    return warp <= group
 
 
 def _warp_chunk(count: Dim, inner: int, limits: Limits) -> int:

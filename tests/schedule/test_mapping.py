@@ -57,6 +57,21 @@ def test_a_longer_row_is_a_blocks(columns: int, scope: Scope) -> None:
     assert section.scope is scope
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "scope"),
+    [
+        (128, 768, Scope.GROUP),  # 16 blocks of warps would leave most of the device idle
+        (16384, 768, Scope.WARP),
+        (200, 32, Scope.WARP),  # a block would have a lane in eight at work
+        (320, 1024, Scope.GROUP),
+        (40_000, 1024, Scope.WARP),
+    ],
+)
+def test_few_rows_have_all_lanes_of_a_block(rows: int, columns: int, scope: Scope) -> None:
+    ((section,),) = (phase.sections for phase in row_sums(rows, columns).phases)
+    assert section.scope is scope
+
+
 @pytest.mark.parametrize("rows", [1, 7, 640, 10_000, 1_000_000])
 def test_warps_have_rows_to_share_before_one_has_many(rows: int) -> None:
     """A warp walks several rows only where every warp of a wave has one."""

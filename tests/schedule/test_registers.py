@@ -82,10 +82,10 @@ def test_rows_that_registers_do_not_hold_stay_in_memory() -> None:
 
 
 def test_no_more_words_than_there_are() -> None:
-    """24 elements a lane of each row: a warp has the rows, in runs of 4."""
-    assert allocated(scheduled(300, 768, register_words=24))[Scope.LANE] == 1
-    assert allocated(scheduled(300, 768, register_words=48))[Scope.LANE] == 2
-    assert allocated(scheduled(300, 768, register_words=23))[Scope.LANE] == 0
+    """16 elements a lane of each row: a block has the rows, in runs of 4."""
+    assert allocated(scheduled(30, 4096, register_words=16))[Scope.LANE] == 1
+    assert allocated(scheduled(30, 4096, register_words=32))[Scope.LANE] == 2
+    assert allocated(scheduled(30, 4096, register_words=15))[Scope.LANE] == 0
 
 
 def test_a_processor_without_lanes_keeps_nothing() -> None:
