@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stitchcore.emit.cuda_entry import THREADS, bytes_of, entry, local_bytes, shared_bytes
+from stitchcore.emit.cuda_entry import (
+    THREADS,
+    bytes_of,
+    entry,
+    index_type,
+    local_bytes,
+    shared_bytes,
+)
 from stitchcore.emit.cuda_lanes import LaneLoops
 from stitchcore.emit.render import (
     MEMORY_TYPES,
@@ -30,7 +37,6 @@ from stitchcore.kernel.nodes import (
     Section,
 )
 from stitchcore.kernel.walk import statements
-from stitchcore.kernel.width import fits_int
 
 __all__ = ["THREADS", "render", "shared_bytes"]
 
@@ -74,7 +80,7 @@ class _Cuda(LaneLoops):
     def kernel(self, kernel: Kernel) -> None:
         self.emit("")
         self.emit(provenance_comment(kernel))
-        self.index_type = "int" if fits_int(kernel) else "long"
+        self.index_type = index_type(kernel)
         for p, phase in enumerate(kernel.phases):
             for s, section in enumerate(phase.sections):
                 self.section(kernel, section, f"{kernel.name}_{p}_{s}")

@@ -15,8 +15,10 @@ from collections.abc import Iterator, Mapping
 from stitchcore.emit.cuda_words import PARAMETER_WORDS, WordKind, words
 from stitchcore.emit.render import argument, index_text, outside_buffers, size_of
 from stitchcore.hlo.shape import DTYPES
+from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Allocate, Buffer, Kernel, Phase, Scope, Section
 from stitchcore.kernel.walk import statements
+from stitchcore.kernel.width import fits_int
 from stitchcore.schedule.barrier import needs_barrier_before
 
 THREADS = 256
@@ -80,22 +82,25 @@ def entry(kernel: Kernel, threads: int) -> list[str]:
 
 def _phase(kernel: Kernel, number: int, phase: Phase, threads: int) -> Iterator[str]:
     """Blocks take over where the section before left off, so that small sections spread."""
-    yield "long st_first = 0;"
+    integer = index_type(kernel)
+    yield f"{integer} st_block = blockIdx.x;"
     shared = False
     for position, section in enumerate(phase.sections):
         if shared and needs_barrier_before(section):
             yield "__syncthreads();"  # a section before used the same shared memory
         shared |= local_bytes(section) > 0
         used, _ = outside_buffers(kernel, section)
-        begin, blocks, groups = "st_block", "st_tasks", _groups(section, threads)
+        begin, tasks, groups = "st_block", index_text(section.tasks), _groups(section, threads)
         if section.scope is Scope.WARP:
             begin = f"st_block * {groups} + threadIdx.x / 32"
-            blocks = f"(st_tasks + {groups - 1}) / {groups}"
         given = [*(argument(kernel, buffer) for buffer in used), *kernel.symbols]
-        given += [*["st_checks"] * bool(kernel.errors), "st_shared", begin, "st_tasks"]
-        yield "{"
-        yield f"  const long st_tasks = {index_text(section.tasks)};"
-        yield "  const long st_block = (blockIdx.x + gridDim.x - st_first % gridDim.x) % gridDim.x;"
-        yield f"  {kernel.name}_{number}_{position}({', '.join(given)});"
-        yield f"  st_first += {blocks};"
-        yield "}"
+        given += [*["st_checks"] * bool(kernel.errors), "st_shared", begin, tasks]
+        yield f"{kernel.name}_{number}_{position}({', '.join(given)});"
+        if position + 1 < len(phase.sections):
+            taken = index_text(index.ceil_divide(section.tasks, groups), 2)
+            yield f"st_block = st_next_block(st_block, {taken});"
+
+
+def index_type(kernel: Kernel) -> str:
+    """C type of the kernel's indices."""
+    return "int" if fits_int(kernel) else "long"

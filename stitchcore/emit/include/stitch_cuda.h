@@ -50,6 +50,15 @@ struct __align__(sizeof(T) * N) st_run {
   T at[N];
 };
 
+/* What a block is to the next section, when this one's tasks were dealt from block 0 on: the first
+ * block that has got no more than others is block 0 then. */
+template <typename Index, typename Tasks>
+ST_INLINE Index st_next_block(Index block, Tasks tasks) {
+  const Index grid = gridDim.x;
+  block -= tasks % grid;
+  return block < 0 ? block + grid : block;
+}
+
 /* All blocks of a cooperative launch meet. What they add in one meeting is 2^31, so the top bit turns
  * over when the last has come and all others are zero again: the next meeting, of this launch or of
  * another with whatever grid, begins where this one ended. */
