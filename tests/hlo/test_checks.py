@@ -138,7 +138,7 @@ def test_cuda_text_compiles() -> None:
     made = module(SUMMED)
     pattern = compile_module(made, host_device()).plan.patterns[0]
     text = cuda.render([schedule(pattern, made, device, "k")])
-    assert "atomicMin(failed + 0" in text and "atomicMax(failed + 1" in text
+    assert "atomicMin(st_checks + 0" in text and "atomicMax(st_checks + 1" in text
     nvrtc.compile_cuda(text)
 
 

@@ -10,6 +10,7 @@ writes bench/results/twins.json after each module.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 import sys
@@ -79,6 +80,8 @@ TOYS: Mapping[str, tuple[int, ...]] = {
     "warp_elements": (8, 16, 64, 256),
     "run_lanes": (1, 2, 8, 32),
     "flat_below": (2, 4, 8, 16, 64),
+    "register_elements": (1, 2, 4, 8, 16),
+    "register_words": (4, 8, 16, 32),
 }
 """Toy values of schedule/limits.py, in the order of trying."""
 
@@ -264,9 +267,11 @@ def _searched(wanted: Decisions, pattern: Pattern, module: Module, device: Devic
 
 
 def _unequal(wanted: Decisions, found: Decisions) -> Iterator[Any]:
-    for left, right in itertools.zip_longest(wanted, found):
-        if left != right:
-            yield left, right
+    """Decisions that only one of them has, or that differ at one place."""
+    matcher = difflib.SequenceMatcher(None, wanted, found, autojunk=False)
+    for tag, a, b, c, d in matcher.get_opcodes():
+        if tag != "equal":
+            yield from itertools.zip_longest(wanted[a:b], found[c:d])
 
 
 def interpreted(twin: Twin, seed: int = 0) -> KernelCheck:

@@ -235,7 +235,8 @@ STANDIN_API cuModuleUnload(void* module) {
   if (found == Get().modules.end()) return Complain("unloaded no module"), kInvalidHandle;
   if (found->second.context != Current()) Complain("module unloaded in another context");
   auto works = [&](const Stream& stream) {
-    return stream.context == found->second.context && !stream.queue.empty();
+    return std::any_of(stream.queue.begin(), stream.queue.end(),
+                       [&](const Operation& one) { return one.module == module; });
   };
   bool working = false;
   for (auto& [handle, stream] : Get().streams) working |= works(*stream);

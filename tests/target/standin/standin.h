@@ -58,6 +58,7 @@ struct Function {
 struct Operation {
   std::function<void()> run;
   std::vector<void*> pinned;  // blocks it uses
+  void* module = nullptr;     // whose kernel it runs
 };
 struct Stream {
   void* context = nullptr;

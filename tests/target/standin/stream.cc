@@ -98,7 +98,7 @@ Result Copy(const char* name, void* to, const void* from, size_t bytes, void* ha
       memcpy(to, from, bytes);
     }
   };
-  Push(stream, {run, {PinnedOf(reinterpret_cast<void*>(host))}});
+  Push(stream, {run, {PinnedOf(reinterpret_cast<void*>(host))}, nullptr});
   return kSuccess;
 }
 
@@ -145,7 +145,7 @@ Result Launch(const char* name, void* handle, const unsigned* grid, const unsign
     Get().callback(kernel.c_str(), words.data(), words.size() * 8, blocks,
                    static_cast<unsigned>(threads), shared, cooperative);
   };
-  Push(stream, {run, {}});
+  Push(stream, {run, {}, function.module});
   return kSuccess;
 }
 
@@ -288,6 +288,25 @@ STANDIN_API cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* str
   return Copy("cuMemcpyDtoHAsync", to, reinterpret_cast<void*>(from), bytes, stream, false);
 }
 
+STANDIN_API cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* handle) {
+  STANDIN_IN_CONTEXT("cuMemcpyDtoDAsync");
+  const char* name = "cuMemcpyDtoDAsync";
+  Stream* stream = Find(handle, name);
+  if (stream == nullptr) return kInvalidHandle;
+  for (Address address : {to, from}) {
+    const Block* block = Holding(Get().memory, address, bytes, name);
+    if (block == nullptr) return kInvalidValue;
+    if (block->context != stream->context) Complain(std::string(name) + " in another context");
+  }
+  auto run = [=] {
+    if (Holding(Get().memory, to, bytes, "late copy") == nullptr) return;
+    if (Holding(Get().memory, from, bytes, "late copy") == nullptr) return;
+    memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
+  };
+  Push(stream, {run, {}, nullptr});
+  return kSuccess;
+}
+
 STANDIN_API cuMemsetD32Async(Address address, unsigned value, size_t count, void* handle) {
   STANDIN_IN_CONTEXT("cuMemsetD32Async");
   Stream* stream = Find(handle, "cuMemsetD32Async");
@@ -299,7 +318,7 @@ STANDIN_API cuMemsetD32Async(Address address, unsigned value, size_t count, void
     if (Holding(Get().memory, address, 4 * count, "late memset") == nullptr) return;
     std::fill_n(reinterpret_cast<unsigned*>(address), count, value);
   };
-  Push(stream, {run, {}});
+  Push(stream, {run, {}, nullptr});
   return kSuccess;
 }
 
