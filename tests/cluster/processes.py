@@ -145,12 +145,14 @@ def stop(state: Path, name: str) -> None:
 
 
 def _dying(pid: int) -> bool:
-    """Whether it has been killed and still holds what it had open."""
+    """Whether it has been killed and still holds what it had open: until its last thread is gone,
+    which may be later than the first."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return False
-    return fields[0] not in ("Z", "X")
+    return fields[0] not in ("Z", "X") or len(threads) > 1
 
 
 def await_ready(
