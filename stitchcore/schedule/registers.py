@@ -3,8 +3,8 @@
 Lane loops deal iterations to lanes alike, so a value that one lane loop leaves at the number of its
 iteration, and another takes from there, never changes its lane. Such LOCAL buffers become the
 lanes' own (Scope.LANE), and so do elements of memory that several lane loops of a row read
-(AStitch 4.2: registers before shared memory before global memory; persistent rows). What is worth
-most is kept first, until the lanes' registers are spent.
+(AStitch's hierarchical data reuse: registers before shared memory before global memory). What is
+worth most is kept first, until the lanes' registers are spent.
 """
 
 from __future__ import annotations
