@@ -13,7 +13,7 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from bench import generated, program
+from bench import generated, launches, program
 from bench.cpu_subgraphs import hand, subgraphs
 from stitchcore.stages import BuildOptions
 from stitchcore.verify.measure import compare
@@ -24,7 +24,7 @@ def run(name: str, threads: int, seconds: float, dump: Path | None) -> None:
     text = generated.hlo(subgraph.function, subgraph.inputs)
     options = BuildOptions(dump=dump / name if dump else None)
     module = generated.compiled(text, options)
-    made = generated.updating(generated.program(module, subgraph.inputs), subgraph.updates)
+    made = generated.updating(launches.program(module, subgraph.inputs), subgraph.updates)
     bound = {
         "hand": program.bare(hand.PROGRAMS[name](), subgraph.inputs, threads),
         "generated": program.bare(made, subgraph.inputs, threads),
@@ -53,7 +53,7 @@ def main() -> int:
     for name in options.names:
         try:
             run(name, options.threads, options.seconds, options.dump)
-        except generated.NotWhole as reason:
+        except launches.NotWhole as reason:
             print(f"{name}: not whole: {reason}")
     return 0
 

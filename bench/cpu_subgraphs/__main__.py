@@ -15,7 +15,7 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from bench import contestants, generated, report
+from bench import contestants, generated, launches, report
 from bench.cpu_subgraphs import hand, subgraphs
 from stitchcore.errors import Refused
 from stitchcore.verify.judge import Judgement
@@ -45,7 +45,7 @@ def enter(subgraph: subgraphs.Subgraph) -> tuple[dict[str, contestants.Contestan
     try:
         text = generated.hlo(subgraph.function, subgraph.inputs)
         module = generated.compiled(text)
-        made = generated.updating(generated.program(module, subgraph.inputs), subgraph.updates)
+        made = generated.updating(launches.program(module, subgraph.inputs), subgraph.updates)
         entered["generated"] = contestants.of_program(subgraph, made)
         entered["bare_generated"] = contestants.of_bare(subgraph, made)
         refused += [
@@ -53,7 +53,7 @@ def enter(subgraph: subgraphs.Subgraph) -> tuple[dict[str, contestants.Contestan
             for library in module.libraries
             for loop in library.scalar_loops
         ]
-    except (generated.NotWhole, Refused) as reason:
+    except (launches.NotWhole, Refused) as reason:
         refused.append(f"generated: {reason}")
     return entered, refused
 
