@@ -117,7 +117,9 @@ def plan(
     return _assemble(given, choice, planner, nested)
 
 
-def _assemble(given: Problem, choice: Choice, planner: str, nested: Mapping[Computation, Plan]) -> Plan:
+def _assemble(
+    given: Problem, choice: Choice, planner: str, nested: Mapping[Computation, Plan]
+) -> Plan:
     graph, device = given.graph, given.device
     patterns = tuple(s.pattern for s in sorted(choice.scopes, key=lambda scope: scope.key))
     opaque = tuple(
