@@ -8,7 +8,7 @@ records, launches and phases. Everything is taken at nominal extents for symboli
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from stitchcore.device.records import Device
@@ -40,15 +40,20 @@ def cost(pattern: Pattern, device: Device) -> Estimate:
     moved = 0
     for value in pattern.inputs:
         readers = users.get(value, [])
-        size = _read_size(value, readers)
+        size = read_size(value, readers)
         large = size > device.cache_bytes
         moved += size * (len({phases[reader] for reader in readers}) if large else 1)
     moved += sum(byte_size(value.shape) for value in pattern.outputs)
     flops = sum(map(work, pattern.instructions))
     count = 1 + max(phases.values(), default=0)
-    seconds = _seconds(moved, flops, device) + device.launch_seconds
-    seconds += (count - 1) * device.phase_seconds
+    seconds = kernel_seconds(moved, flops, count, device)
     return Estimate(moved, flops, 1, _registers(pattern), 0, 1.0, seconds)
+
+
+def kernel_seconds(moved: int, flops: int, phases: int, device: Device) -> float:
+    """One kernel of `phases` phases that moves so many bytes off chip."""
+    waiting = device.launch_seconds + (phases - 1) * device.phase_seconds
+    return _seconds(moved, flops, device) + waiting
 
 
 def unfused(instructions: Iterable[Instruction], device: Device) -> Estimate:
@@ -112,7 +117,7 @@ def _base_size(value: Instruction) -> int:
     return size
 
 
-def _read_size(value: Instruction, readers: list[Instruction]) -> int:
+def read_size(value: Instruction, readers: Sequence[Instruction]) -> int:
     """Bytes of an input that its readers touch: where all are slices, only what they cut out."""
     size = byte_size(value.shape)
     if all(reader.opcode == opcodes.SLICE for reader in readers):
@@ -136,11 +141,13 @@ def _phases(pattern: Pattern) -> Mapping[Instruction, int]:
     for instruction in pattern.instructions:
         phase = max((ready.get(operand, 0) for operand in instruction.operands), default=0)
         first[instruction] = phase
-        ready[instruction] = phase + _crosses_tasks(instruction)
+        ready[instruction] = phase + crosses_tasks(instruction)
     return first
 
 
-def _crosses_tasks(instruction: Instruction) -> bool:
+def crosses_tasks(instruction: Instruction) -> bool:
+    """Whether what reads this reduction in the same kernel must wait for all tasks: it sums over
+    more than the innermost dimensions of something that is not small."""
     if opcodes.record(instruction.opcode).kind != "reduce":
         return False
     source = instruction.operands[0].shape

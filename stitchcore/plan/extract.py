@@ -19,6 +19,10 @@ class Extractor:
                 for u in graph.reads[v]:
                     self._readers[u].append(v)
 
+    def readers(self, v: int) -> list[int]:
+        """The placed positions that read `v`, through aliases too."""
+        return self._readers[v]
+
     def pattern(
         self,
         members: tuple[int, ...],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stitchcore.plan import exhaustive
+from stitchcore.plan import exhaustive, explore
 from stitchcore.plan.pattern import Planner
 
-PLANNERS: Mapping[str, Planner] = {"exhaustive": exhaustive.plan}
+PLANNERS: Mapping[str, Planner] = {"exhaustive": exhaustive.plan, "explore": explore.plan}
