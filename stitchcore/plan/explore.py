@@ -64,13 +64,25 @@ def planner(options: ExploreOptions) -> Planner:
 
 def packed(given: Problem, options: ExploreOptions = DEFAULTS) -> Choice:
     """The chosen scopes before anything is computed again."""
+    return searched(given, options)[1]
+
+
+def searched(
+    given: Problem, options: ExploreOptions = DEFAULTS
+) -> tuple[list[tuple[int, ...]], Choice]:
+    """Sets of positions in any plan that reached the end of a beam, not yet accepted, and the
+    chosen scopes before anything is computed again."""
+    proposed: list[tuple[int, ...]] = []
     sets: list[tuple[Key, tuple[int, ...]]] = []
     for key, members in windows(given, options):
         found = cells.window(given, members)
-        for depth, chosen in _ordered(found, _best(given, found, options)):
+        plans = _plans(found, options)
+        for one in {one for several in plans for one in several if one.bit_count() > 1}:
+            proposed.append(found.members(one))
+        for depth, chosen in _ordered(found, _cheapest(given, found, plans)):
             sets.append(((*key, depth), found.members(chosen)))
     choice = scopes.accepted(given, sets)
-    return replace(choice, scopes=merged(given, choice.scopes))
+    return proposed, replace(choice, scopes=merged(given, choice.scopes))
 
 
 def windows(given: Problem, options: ExploreOptions) -> Iterator[tuple[Key, tuple[int, ...]]]:
@@ -177,8 +189,8 @@ def waits(part: Part, chosen: Sequence[Part]) -> bool:
             return True
 
 
-def _best(given: Problem, found: Window, options: ExploreOptions) -> list[int]:
-    """The cheapest by cost.py of the beam's plans of one window, complete with lone cells."""
+def _plans(found: Window, options: ExploreOptions) -> list[list[int]]:
+    """The beam's plans of one window, each complete with lone cells."""
     judge = cells.Delta(found).judge
     sets = candidates(found.dag, judge, options)
     virtual = remote([sets[c] for c in _starts(found)], judge, options)
@@ -188,6 +200,11 @@ def _best(given: Problem, found: Window, options: ExploreOptions) -> list[int]:
         covered = sum(part.cells for part in chosen)
         alone = (1 << c for c in bits(everything & ~covered))
         plans.append([*(part.cells for part in chosen), *alone])
+    return plans
+
+
+def _cheapest(given: Problem, found: Window, plans: Sequence[list[int]]) -> list[int]:
+    """The plan with the least seconds by cost.py."""
     if len(plans) == 1:
         return plans[0]
     kernels: dict[int, float] = {}
