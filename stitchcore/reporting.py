@@ -26,6 +26,7 @@ from stitchcore.artifact.report import (
     ReportRegion,
     count_reasons,
 )
+from stitchcore.debug import planners
 from stitchcore.debug.texts import branches
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal
@@ -91,6 +92,7 @@ def report(outcome: Outcome) -> Report:
         figures={
             **(outcome.proof.figures() if outcome.proof is not None else {}),
             **outcome.figures,
+            **planners.figures(region.plan for region in outcome.made.regions.values()),
         },
         regions=_regions(outcome, first),
         scalar_loops=tuple(

@@ -12,6 +12,7 @@ from stitchcore import stages
 from stitchcore.artifact import report as reports
 from stitchcore.artifact.report import NO_KERNEL, Report, ReportKernel, ReportNode
 from stitchcore.commands import common
+from stitchcore.debug import planners
 from stitchcore.device.records import Device
 from stitchcore.errors import Refused
 from stitchcore.hlo.instruction import topological
@@ -127,6 +128,7 @@ def report_of(state: State, title: str, seconds: dict[str, float] | None = None)
         seconds_before=plan.unfused.seconds,
         seconds_after=plan.planned.seconds,
         seconds=seconds or {},
+        figures=planners.figures([plan]),
     )
 
 

@@ -13,14 +13,17 @@ import click
 from stitchcore import options as settings
 from stitchcore.artifact import report as reports
 from stitchcore.commands import common, modules
+from stitchcore.debug import planners
 from stitchcore.device.records import Device
 from stitchcore.hlo.print import every_name
 from stitchcore.plan.cost import cost
 from stitchcore.plan.pattern import Estimate, Plan
+from stitchcore.plan.planners import PLANNERS
 from stitchcore.plan.text import bodies
 from stitchcore.stages import State
 
 COLUMNS = ("kernel", "operations>", "inputs>", "outputs>", "bytes>", "saved>", "flops>", "time>")
+TRIED = ("planner", "kernels>", "estimate>", "saved, of the bound>", "planned in>")
 SHOWN = 40
 """Kernels listed; --json has all."""
 
@@ -28,7 +31,7 @@ SHOWN = 40
 @click.command("plan")
 @click.argument("module", type=click.Path(path_type=Path))
 @click.option("--target", default=None, help="Device record; default: this machine.")
-@click.option("--planner", default=None, help="Planner by name.")
+@click.option("--planner", default=None, help=f"One of: {', '.join(PLANNERS)}.")
 @click.option("--html", type=click.Path(path_type=Path), help="Also write the graph as a page.")
 @click.option("--dump", type=click.Path(path_type=Path), help="Folder for NN_stage.txt files.")
 @click.option("--from", "restart", type=click.Path(path_type=Path), help="Edited NN_stage.txt.")
@@ -60,6 +63,9 @@ def command(
     output.console.print(
         common.table(f"{module} for {device.target}", COLUMNS, _rows(plan, device))
     )
+    if plan.tried:
+        title = "planners; the least estimate is taken"
+        output.console.print(common.table(title, TRIED, _tried(plan)))
     for line in summary(plan):
         output.console.print(line)
 
@@ -71,6 +77,8 @@ def document(state: State) -> dict[str, Any]:
     return {
         "target": state.device.target,
         "planner": plan.planner,
+        "planners": [asdict(one) for one in planners.tried([plan])],
+        "bound": asdict(proved) if (proved := planners.bound([plan])) else None,
         **_planned(plan, state, state.of),
         "loop_bodies": [
             {"computation": labels[body][0], **_planned(inner, state, state.inner[body])}
@@ -119,6 +127,8 @@ def summary(plan: Plan) -> list[str]:
         f"{common.bytes_text(after.bytes)}{share}; estimated "
         f"{common.seconds_text(before.seconds)} → {common.seconds_text(after.seconds)}"
     ]
+    proved = planners.bound([plan])
+    lines += [planners.bound_text(proved)] if proved else []
     inner = bodies(plan)
     if inner:
         more = sum(len(one.patterns) for one in inner.values())
@@ -126,6 +136,22 @@ def summary(plan: Plan) -> list[str]:
     counted = Counter(refusal.reason.value for refusal in plan.refusals)
     lines += [f"left as it was: {count} x {reason}" for reason, count in counted.most_common()]
     return lines
+
+
+def _tried(plan: Plan) -> list[tuple[object, ...]]:
+    """What each planner reached. Seconds saved are those before anything is computed again."""
+    proved = planners.bound([plan])
+    saved = {**proved.found, "exact": proved.saved} if proved else {}
+    return [
+        (
+            one.planner,
+            one.kernels,
+            common.seconds_text(one.seconds),
+            f"{1 - planners.gap(proved, saved[one.planner]):.2%}" if proved else "",
+            common.seconds_text(one.took),
+        )
+        for one in plan.tried
+    ]
 
 
 def _rows(plan: Plan, device: Device) -> list[tuple[object, ...]]:

@@ -13,13 +13,14 @@ paper does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from stitchcore.device.records import Device
 from stitchcore.hlo import opcodes
 from stitchcore.hlo.instruction import Instruction
-from stitchcore.plan.cost import crosses_tasks, kernel_seconds, read_size, work
+from stitchcore.plan.candidates import byte_size
+from stitchcore.plan.cost import crosses_tasks, kernel_seconds, read_size, transfer, work
 from stitchcore.plan.pattern import Pattern
 from stitchcore.plan.scopes import Problem, within_limits
 
@@ -41,20 +42,6 @@ class Dag:
     below: tuple[int, ...]
     above: tuple[int, ...]
 
-    def down(self, cells: int) -> int:
-        """All that a set reaches, and itself."""
-        found = 0
-        for c in bits(cells):
-            found |= self.below[c]
-        return found
-
-    def hull(self, cells: int) -> int:
-        """The least set without a path that leaves it and comes back."""
-        up = 0
-        for c in bits(cells):
-            up |= self.above[c]
-        return self.down(cells) & up
-
 
 def dag(consumers: Sequence[int]) -> Dag:
     """The Dag with these direct consumers, each of a higher number than what it reads."""
@@ -72,14 +59,64 @@ def dag(consumers: Sequence[int]) -> Dag:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A set of cells with all that it reaches (`down`), all that reaches it (`up`), itself in both,
+    and the seconds that it saves as one kernel."""
+
+    cells: int
+    down: int
+    up: int
+    saved: float
+
+
+Judge = Callable[[int, int], float | None]
+"""Seconds a set saves as one kernel, or None where it cannot be one. The second set is a part of
+the first that was judged before, or 0."""
+
+
+def lone(dag: Dag, c: int) -> Part:
+    """One cell, which saves nothing."""
+    return Part(1 << c, dag.below[c], dag.above[c], 0.0)
+
+
+def union(one: Part, other: Part, judge: Judge) -> Part | None:
+    """Both in one kernel; what lies on paths between them may be missing."""
+    known = max(one.cells, other.cells, key=int.bit_count)
+    cells = one.cells | other.cells
+    saved = judge(cells, known)
+    return None if saved is None else Part(cells, one.down | other.down, one.up | other.up, saved)
+
+
+def hull(part: Part, judge: Judge) -> Part | None:
+    """The least set around `part` that no path leaves and comes back to."""
+    cells = part.down & part.up
+    if cells == part.cells:
+        return part
+    saved = judge(cells, part.cells)
+    return None if saved is None else replace(part, cells=cells, saved=saved)
+
+
+@dataclass(frozen=True)
+class Key:
+    """Something that cells read: a value or a slice of one. `maker` is the cell that makes it, -1
+    outside the window; `readers` are cells; `large` values are read again in every phase."""
+
+    maker: int
+    readers: int
+    seconds: float
+    large: bool
+
+
+@dataclass(frozen=True)
 class Cell:
-    """`members` are positions, ascending; the last one's value is what others may read. `reads` are
-    (position, bytes touched) of values from outside the cell. `stored`: the value must be in memory
-    whatever the window's kernels do. `crossing`: who reads it in the same kernel waits for all."""
+    """`members` are positions, ascending; the last one's value is what others may read, and takes
+    `seconds` to write. `reads` are keys. `stored`: the value must be in memory whatever the
+    window's kernels do. `crossing`: who reads it in the same kernel waits for all tasks."""
 
     members: tuple[int, ...]
-    reads: tuple[tuple[int, int], ...]
-    size: int
+    reads: tuple[int, ...]
+    keys: tuple[int, ...]
+    seconds: float
     flops: int
     instructions: int
     stored: bool
@@ -88,101 +125,192 @@ class Cell:
 
 @dataclass(frozen=True)
 class Window:
-    """Cells with their Dag. `made[p]` is the cell whose value is at position p; `sizes` are bytes
-    of every value that a cell reads or makes."""
+    """Cells with their Dag and what they read."""
 
     cells: tuple[Cell, ...]
     dag: Dag
-    made: dict[int, int]
-    sizes: dict[int, int]
+    keys: tuple[Key, ...]
     device: Device
 
     def members(self, cells: int) -> tuple[int, ...]:
         """Positions in a set of cells, ascending."""
         return tuple(sorted(p for c in bits(cells) for p in self.cells[c].members))
 
-    def seconds(self, cells: int) -> float | None:
-        """One kernel of a set; None where that breaks a resource rule."""
-        readers: dict[int, list[tuple[int, int]]] = {}
-        moved = flops = instructions = outputs = 0
-        for c in bits(cells):
-            cell = self.cells[c]
-            flops += cell.flops
-            instructions += cell.instructions
-            if cell.stored or self.dag.consumers[c] & ~cells:
-                moved += cell.size
-                outputs += 1
-            for position, touched in cell.reads:
-                maker = self.made.get(position)
-                if maker is None or not cells >> maker & 1:
-                    readers.setdefault(position, []).append((c, touched))
-        if within_limits(instructions, len(readers) + outputs) is not None:
-            return None
-        phase = self._phases(cells)
-        for position, by in readers.items():
-            size = min(self.sizes[position], sum(touched for _, touched in by))
-            again = phase and size > self.device.cache_bytes
-            moved += size * (len({phase[c] for c, _ in by}) if again else 1)
-        count = 1 + max(phase.values(), default=0)
-        return kernel_seconds(moved, flops, count, self.device)
-
-    def _phases(self, cells: int) -> dict[int, int]:
-        """The phase in which each cell of a set can first run; empty where there is one."""
-        if not any(self.cells[c].crossing for c in bits(cells)):
-            return {}
-        first: dict[int, int] = {}
-        for c in bits(cells):
-            makers = [self.made.get(position) for position, _ in self.cells[c].reads]
-            first[c] = max(
-                (first[m] + self.cells[m].crossing for m in makers if m is not None and m in first),
-                default=0,
-            )
-        return first
-
 
 def window(given: Problem, members: Sequence[int]) -> Window:
     """The cells of `members` (ascending positions of one level) with their Dag."""
-    graph, extractor = given.graph, given.extractor
-    inside = set(members)
+    graph, extractor, inside = given.graph, given.extractor, set(members)
+    groups = _groups(given, members)
+    made = {v: c for c, v in enumerate(groups)}
+    patterns = [extractor.pattern(tuple(group)) for group in groups.values()]
+    number: dict[Instruction, int] = {}
+    found: list[tuple[int, float, bool]] = []
+    readers: list[int] = []
+    reads: list[list[int]] = []
+    consumers = [0] * len(made)
+    for c, pattern in enumerate(patterns):
+        reads.append([])
+        for read, base in _reads(pattern):
+            k = number.setdefault(read, len(number))
+            if k == len(found):
+                whole = byte_size(base.shape)
+                seconds = transfer(min(whole, byte_size(read.shape)), whole, given.device)
+                maker = made.get(graph.position[base], -1)
+                found.append((maker, seconds, whole > given.device.cache_bytes))
+                readers.append(0)
+            readers[k] |= 1 << c
+            reads[c].append(k)
+            if found[k][0] >= 0:
+                consumers[found[k][0]] |= 1 << c
+    own: list[list[int]] = [[] for _ in made]
+    for k, (maker, _, _) in enumerate(found):
+        if maker >= 0:
+            own[maker].append(k)
+    cells = tuple(
+        Cell(
+            tuple(group),
+            tuple(reads[c]),
+            tuple(own[c]),
+            transfer(graph.bytes[v], graph.bytes[v], given.device),
+            sum(map(work, patterns[c].instructions)),
+            len(patterns[c].instructions),
+            graph.demanded[v] or any(w not in inside for w in extractor.readers(v)),
+            crosses_tasks(graph.instructions[v]),
+        )
+        for c, (v, group) in enumerate(groups.items())
+    )
+    keys = tuple(Key(m, r, s, big) for (m, s, big), r in zip(found, readers, strict=True))
+    return Window(cells, dag(consumers), keys, given.device)
+
+
+def _groups(given: Problem, members: Sequence[int]) -> dict[int, list[int]]:
+    """The members of each cell by the position of its value, in order."""
+    graph, inside = given.graph, set(members)
     root: dict[int, int] = {}
     for v in reversed(members):
-        readers = extractor.readers(v)
+        readers = given.extractor.readers(v)
         alone = len(readers) == 1 and readers[0] in inside and not graph.demanded[v]
         reduces = opcodes.record(graph.instructions[v].opcode).kind == "reduce"
         root[v] = root[readers[0]] if alone and not reduces else v
-    groups: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {v: [] for v in sorted(set(root.values()))}
     for v in members:
-        groups.setdefault(root[v], []).append(v)
-    made = {v: c for c, v in enumerate(sorted(groups))}
-    cells = []
-    consumers = [0] * len(made)
-    sizes: dict[int, int] = {}
-    for v, c in made.items():
-        pattern = extractor.pattern(tuple(groups[v]))
-        reads = tuple(_reads(given, pattern))
-        sizes.update({p: graph.bytes[p] for p, _ in reads})
-        sizes[v] = graph.bytes[v]
-        for position, _ in reads:
-            if position in made:
-                consumers[made[position]] |= 1 << c
-        cells.append(
-            Cell(
-                tuple(groups[v]),
-                reads,
-                graph.bytes[v],
-                sum(map(work, pattern.instructions)),
-                len(pattern.instructions),
-                graph.demanded[v] or any(w not in inside for w in extractor.readers(v)),
-                crosses_tasks(graph.instructions[v]),
-            )
-        )
-    return Window(tuple(cells), dag(consumers), made, sizes, given.device)
+        groups[root[v]].append(v)
+    return groups
 
 
-def _reads(given: Problem, pattern: Pattern) -> Iterator[tuple[int, int]]:
+def _reads(pattern: Pattern) -> Iterator[tuple[Instruction, Instruction]]:
+    """(what is read, the value it is part of): slices where nothing else of the value is read."""
     users: dict[Instruction, list[Instruction]] = {}
     for instruction in pattern.instructions:
         for operand in instruction.operands:
             users.setdefault(operand, []).append(instruction)
     for value in pattern.inputs:
-        yield given.graph.position[value], read_size(value, users[value])
+        if read_size(value, users[value]) < byte_size(value.shape):
+            yield from ((part, value) for part in dict.fromkeys(users[value]))
+        else:
+            yield value, value
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Sums over a set: transfers of its inputs and outputs in seconds, operations, counts, and its
+    large inputs as a set of keys."""
+
+    memory: float = 0.0
+    flops: int = 0
+    instructions: int = 0
+    buffers: int = 0
+    large: int = 0
+
+
+class Delta:
+    """The delta-evaluator of one window; remembers the facts of every set it was asked about."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._facts = {0: _Facts()}
+        self._saved: dict[int, float | None] = {0: 0.0}
+        self._crossing = sum(1 << c for c, cell in enumerate(window.cells) if cell.crossing)
+        self._alone: list[float] = []
+        for c in range(len(window.cells)):
+            self._alone.append(self._seconds(1 << c, self._grown(1 << c, 0)))
+
+    def judge(self, cells: int, known: int) -> float | None:
+        """A Judge."""
+        if cells not in self._saved:
+            facts = self._grown(cells, known)
+            whole = self._seconds(cells, facts)
+            apart = sum(self._alone[c] for c in bits(cells))
+            allowed = within_limits(facts.instructions, facts.buffers) is None
+            self._saved[cells] = apart - whole if allowed else None
+        return self._saved[cells]
+
+    def seconds(self, cells: int) -> float:
+        """One kernel of `cells`."""
+        return self._seconds(cells, self._grown(cells, 0))
+
+    def _grown(self, cells: int, known: int) -> _Facts:
+        """The facts of `cells`, from those of a part of it."""
+        if cells in self._facts:
+            return self._facts[cells]
+        facts = self._facts[known]
+        memory, flops, instructions = facts.memory, facts.flops, facts.instructions
+        buffers, large = facts.buffers, facts.large
+        consumers, inside = self._window.dag.consumers, known
+        for c in bits(cells & ~known):
+            cell = self._window.cells[c]
+            flops += cell.flops
+            instructions += cell.instructions
+            if cell.stored or consumers[c] & ~inside:
+                memory += cell.seconds
+                buffers += 1
+            for k in cell.keys:
+                key = self._window.keys[k]
+                if key.readers & inside:
+                    memory -= key.seconds
+                    buffers -= 1
+                    large &= ~(1 << k)
+            grown = inside | 1 << c
+            for k in cell.reads:
+                key = self._window.keys[k]
+                if key.maker >= 0 and inside >> key.maker & 1:
+                    continue
+                if not key.readers & inside:
+                    memory += key.seconds
+                    buffers += 1
+                    large |= key.large << k
+            for m in {self._window.keys[k].maker for k in cell.reads}:
+                if m >= 0 and inside >> m & 1 and not self._window.cells[m].stored:
+                    if not consumers[m] & ~grown:
+                        memory -= self._window.cells[m].seconds
+                        buffers -= 1
+            inside = grown
+        made = _Facts(memory, flops, instructions, buffers, large)
+        self._facts[cells] = made
+        return made
+
+    def _seconds(self, cells: int, facts: _Facts) -> float:
+        memory, phases = facts.memory, 1
+        crossing = cells & self._crossing
+        if crossing:
+            after = self._phases(cells, crossing)
+            phases = len(after)
+            if phases > 1:
+                for k in bits(facts.large):
+                    key = self._window.keys[k]
+                    first = [one & ~two for one, two in zip(after, [*after[1:], 0], strict=True)]
+                    times = sum(1 for one in first if one & key.readers & cells)
+                    memory += key.seconds * (times - 1)
+        return kernel_seconds(memory, facts.flops, phases, self._window.device)
+
+    def _phases(self, cells: int, crossing: int) -> list[int]:
+        """For each phase, the cells that can run no earlier; the first holds all."""
+        after = [cells]
+        for c in bits(crossing):
+            phase = max(n for n, late in enumerate(after) if late >> c & 1)
+            later = self._window.dag.below[c] & cells & ~(1 << c)
+            if later and phase + 1 == len(after):
+                after.append(0)
+            if later:
+                after[phase + 1] |= later
+        return after

@@ -4,6 +4,9 @@ A roofline with the terms that decide fusion: off-chip bytes (each input and out
 larger than the cache once more for every phase that needs them), arithmetic from the opcode
 records, launches and phases. Everything is taken at nominal extents for symbolic dimensions
 (candidates.NOMINAL_EXTENT). Coefficients are the device record's.
+
+Whether a value is found in the cache depends on the value alone and never on the kernel that reads
+it: else a planner would cut kernels to the size of the cache and save nothing but by the estimate.
 """
 
 from __future__ import annotations
@@ -37,23 +40,34 @@ def cost(pattern: Pattern, device: Device) -> Estimate:
     for instruction in pattern.instructions:
         for operand in instruction.operands:
             users.setdefault(operand, []).append(instruction)
-    moved = 0
+    moved, memory = 0, 0.0
     for value in pattern.inputs:
         readers = users.get(value, [])
-        size = read_size(value, readers)
-        large = size > device.cache_bytes
-        moved += size * (len({phases[reader] for reader in readers}) if large else 1)
-    moved += sum(byte_size(value.shape) for value in pattern.outputs)
+        size, whole = read_size(value, readers), byte_size(value.shape)
+        times = len({phases[reader] for reader in readers}) if whole > device.cache_bytes else 1
+        moved += size * times
+        memory += transfer(size, whole, device) * times
+    for value in pattern.outputs:
+        size = byte_size(value.shape)
+        moved += size
+        memory += transfer(size, size, device)
     flops = sum(map(work, pattern.instructions))
     count = 1 + max(phases.values(), default=0)
-    seconds = kernel_seconds(moved, flops, count, device)
+    seconds = kernel_seconds(memory, flops, count, device)
     return Estimate(moved, flops, 1, _registers(pattern), 0, 1.0, seconds)
 
 
-def kernel_seconds(moved: int, flops: int, phases: int, device: Device) -> float:
-    """One kernel of `phases` phases that moves so many bytes off chip."""
+def transfer(touched: int, whole: int, device: Device) -> float:
+    """Seconds to read or write `touched` bytes of a value of `whole` bytes."""
+    cached = CACHE_SPEEDUP if whole <= device.cache_bytes else 1.0
+    return touched / (device.bytes_per_second * cached)
+
+
+def kernel_seconds(memory: float, flops: int, phases: int, device: Device) -> float:
+    """One kernel of `phases` phases whose transfers alone take `memory` seconds."""
+    compute = flops / device.flops_per_second
     waiting = device.launch_seconds + (phases - 1) * device.phase_seconds
-    return _seconds(moved, flops, device) + waiting
+    return memory + compute - OVERLAP * min(memory, compute) + waiting
 
 
 def unfused(instructions: Iterable[Instruction], device: Device) -> Estimate:
@@ -62,30 +76,16 @@ def unfused(instructions: Iterable[Instruction], device: Device) -> Estimate:
     return total(single(instruction, device) for instruction in instructions)
 
 
-def apart(instructions: Iterable[Instruction], device: Device, whole: Estimate) -> float:
-    """Seconds of `instructions` each its own kernel, to hold against `whole`, one kernel of them.
-
-    Memory is as fast for the parts as for the whole: where that does not find its inputs in the
-    cache, a part that would fit the cache alone does not find its own there either.
-    """
-    cached = whole.bytes <= device.cache_bytes
-    parts = (single(instruction, device) for instruction in instructions)
-    return sum(
-        _seconds(part.bytes, part.flops, device, cached) + part.launches * device.launch_seconds
-        for part in parts
-    )
-
-
 @lru_cache(maxsize=262144)
 def single(instruction: Instruction, device: Device) -> Estimate:
     """One instruction as a kernel that reads its operands (broadcasts at their bases' size)."""
     if opcodes.record(instruction.opcode).kind == "constant":
         return EMPTY
-    moved = byte_size(instruction.shape)
-    moved += sum(_base_size(operand) for operand in dict.fromkeys(instruction.operands))
+    sizes = [byte_size(instruction.shape)]
+    sizes += [_base_size(operand) for operand in dict.fromkeys(instruction.operands)]
     flops = work(instruction)
-    seconds = _seconds(moved, flops, device) + device.launch_seconds
-    return Estimate(moved, flops, 1, 0, 0, 1.0, seconds)
+    seconds = kernel_seconds(sum(transfer(s, s, device) for s in sizes), flops, 1, device)
+    return Estimate(sum(sizes), flops, 1, 0, 0, 1.0, seconds)
 
 
 def total(estimates: Iterable[Estimate]) -> Estimate:
@@ -123,14 +123,6 @@ def read_size(value: Instruction, readers: Sequence[Instruction]) -> int:
     if all(reader.opcode == opcodes.SLICE for reader in readers):
         return min(size, sum(byte_size(reader.shape) for reader in readers))
     return size
-
-
-def _seconds(moved: int, flops: int, device: Device, cached: bool | None = None) -> float:
-    bandwidth = device.bytes_per_second
-    if moved <= device.cache_bytes if cached is None else cached:
-        bandwidth *= CACHE_SPEEDUP
-    memory, compute = moved / bandwidth, flops / device.flops_per_second
-    return memory + compute - OVERLAP * min(memory, compute)
 
 
 def _phases(pattern: Pattern) -> Mapping[Instruction, int]:

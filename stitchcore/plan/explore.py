@@ -17,19 +17,16 @@ least set without such paths is tried instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stitchcore.device.records import Device
 from stitchcore.hlo.module import Module
 from stitchcore.plan import cells, exhaustive, scopes
-from stitchcore.plan.cells import Dag, Window, bits
+from stitchcore.plan.cells import Dag, Judge, Part, Window, bits
 from stitchcore.plan.merging import merged
 from stitchcore.plan.pattern import CostFunction, Feasibility, Plan, Planner
 from stitchcore.plan.scopes import Choice, Key, Problem
-
-Score = Callable[[int], float | None]
-"""Seconds a set of cells saves as one kernel; None where it cannot be one. Memoised."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class ExploreOptions:
     patterns: int = 3
     beams: int = 3
     group: int = 2
-    window: int = 512
+    window: int = 8192
 
 
 DEFAULTS = ExploreOptions()
@@ -55,9 +52,7 @@ def plan(module: Module, device: Device, cost: CostFunction, feasible: Feasibili
 def planner(options: ExploreOptions) -> Planner:
     """The exploring planner with other parameters."""
 
-    def explore(
-        module: Module, device: Device, cost: CostFunction, feasible: Feasibility
-    ) -> Plan:
+    def explore(module: Module, device: Device, cost: CostFunction, feasible: Feasibility) -> Plan:
         def choose(given: Problem) -> Choice:
             choice = packed(given, options)
             return replace(choice, scopes=scopes.recomputed(given, choice.scopes))
@@ -69,13 +64,25 @@ def planner(options: ExploreOptions) -> Planner:
 
 def packed(given: Problem, options: ExploreOptions = DEFAULTS) -> Choice:
     """The chosen scopes before anything is computed again."""
+    return searched(given, options)[1]
+
+
+def searched(
+    given: Problem, options: ExploreOptions = DEFAULTS
+) -> tuple[list[tuple[int, ...]], Choice]:
+    """Sets of positions in any plan that reached the end of a beam, not yet accepted, and the
+    chosen scopes before anything is computed again."""
+    proposed: list[tuple[int, ...]] = []
     sets: list[tuple[Key, tuple[int, ...]]] = []
     for key, members in windows(given, options):
         found = cells.window(given, members)
-        for depth, chosen in _ordered(found, _best(given, found, options)):
+        plans = _plans(found, options)
+        for one in {one for several in plans for one in several if one.bit_count() > 1}:
+            proposed.append(found.members(one))
+        for depth, chosen in _ordered(found, _cheapest(given, found, plans)):
             sets.append(((*key, depth), found.members(chosen)))
     choice = scopes.accepted(given, sets)
-    return replace(choice, scopes=merged(given, choice.scopes))
+    return proposed, replace(choice, scopes=merged(given, choice.scopes))
 
 
 def windows(given: Problem, options: ExploreOptions) -> Iterator[tuple[Key, tuple[int, ...]]]:
@@ -92,55 +99,49 @@ def windows(given: Problem, options: ExploreOptions) -> Iterator[tuple[Key, tupl
 
 
 # ---- candidates --------------------------------------------------------------------------------
-def candidates(dag: Dag, score: Score, options: ExploreOptions) -> list[tuple[int, ...]]:
+def candidates(dag: Dag, judge: Judge, options: ExploreOptions) -> list[list[Part]]:
     """The best sets of each cell, best first; each holds the cell and only what it reaches."""
-    found: list[tuple[int, ...]] = [()] * len(dag.consumers)
+    found: list[list[Part]] = [[] for _ in dag.consumers]
     for c in range(len(found) - 1, -1, -1):
-        consumers = list(bits(dag.consumers[c]))
-        sets = reduction(1 << c, [found[d] for d in consumers], score, options)
-        found[c] = _legal(dag, sets, score, options)
+        groups = [found[d] for d in bits(dag.consumers[c])]
+        unions = reduction(cells.lone(dag, c), groups, judge, options)
+        found[c] = _legal(unions, judge, options)
     return found
 
 
-def remote(
-    dag: Dag,
-    found: Sequence[tuple[int, ...]],
-    starts: Sequence[int],
-    score: Score,
-    options: ExploreOptions,
-) -> tuple[int, ...]:
-    """The best unions of candidates of `starts`: those of a virtual producer of all of them."""
-    sets = reduction(0, [found[c] for c in starts], score, options)
-    return _legal(dag, (cells for cells in sets if cells), score, options)
+def remote(groups: Sequence[Sequence[Part]], judge: Judge, options: ExploreOptions) -> list[Part]:
+    """The best unions of candidates of many cells: those of a virtual producer of all of them."""
+    unions = reduction(Part(0, 0, 0, 0.0), groups, judge, options)
+    return _legal([part for part in unions if part.cells], judge, options)
 
 
 def reduction(
-    base: int, groups: Sequence[Sequence[int]], score: Score, options: ExploreOptions
-) -> list[int]:
+    base: Part, groups: Sequence[Sequence[Part]], judge: Judge, options: ExploreOptions
+) -> list[Part]:
     """PatternReduction: the best unions of `base` with nothing or one set of each group. What lies
     between the parts of a union is not looked at before all consumers have been."""
     if len(groups) > options.group:
         half = len(groups) // 2
-        parts = [
-            reduction(base, some, score, options) for some in (groups[:half], groups[half:])
-        ]
-        return _top((a | b for a in parts[0] for b in parts[1]), score, options.patterns)
-    unions = [base]
+        parts = [reduction(base, some, judge, options) for some in (groups[:half], groups[half:])]
+        return _top([cells.union(a, b, judge) for a in parts[0] for b in parts[1]], options)
+    unions: list[Part | None] = [base]
     for group in groups:
-        unions += [union | some for union in unions for some in group]
-    return _top(unions, score, options.patterns) if groups else unions
+        unions += [cells.union(one, some, judge) for one in unions if one for some in group]
+    return _top(unions, options)
 
 
-def _legal(
-    dag: Dag, sets: Iterable[int], score: Score, options: ExploreOptions
-) -> tuple[int, ...]:
-    return tuple(_top((dag.hull(cells) for cells in sets), score, options.patterns))
+def _legal(parts: Sequence[Part], judge: Judge, options: ExploreOptions) -> list[Part]:
+    return _top([cells.hull(part, judge) for part in parts], options)
 
 
-def _top(sets: Iterable[int], score: Score, count: int) -> list[int]:
+def _top(parts: Sequence[Part | None], options: ExploreOptions) -> list[Part]:
     """The best distinct sets; of equal ones the smaller number, so that plans do not change."""
-    scored = [(value, cells) for cells in set(sets) if (value := score(cells)) is not None]
-    return [cells for _, cells in sorted(scored, key=lambda one: (-one[0], one[1]))[:count]]
+    distinct = {part.cells: part for part in parts if part is not None}
+    return sorted(distinct.values(), key=_rank)[: options.patterns]
+
+
+def _rank(part: Part) -> tuple[float, int]:
+    return -part.saved, part.cells
 
 
 # ---- the beam ----------------------------------------------------------------------------------
@@ -150,107 +151,86 @@ class _Partial:
 
     saved: float
     covered: int
-    chosen: tuple[int, ...]
+    chosen: tuple[Part, ...]
 
 
-def beam(
-    dag: Dag,
-    found: Sequence[Sequence[int]],
-    virtual: Sequence[int],
-    score: Score,
-    options: ExploreOptions,
-) -> list[tuple[int, ...]]:
-    """The best plans, best first, each as disjoint sets of two or more cells."""
+def beam(choices: Iterable[Sequence[Part]], options: ExploreOptions) -> list[tuple[Part, ...]]:
+    """The best plans, best first, each as disjoint sets that save something: at most one of each
+    of `choices`, in their order."""
     partial = [_Partial(0.0, 0, ())]
-    for choices in (virtual, *found):
+    for some in choices:
         grown = {one.covered: one for one in partial}
         for one in partial:
-            for cells in choices:
-                saved = score(cells)
-                if cells & one.covered or not saved or saved <= 0:
+            for part in some:
+                if part.cells & one.covered or part.saved <= 0 or waits(part, one.chosen):
                     continue
-                if waits(dag, cells, one.chosen):
-                    continue
-                more = _Partial(one.saved + saved, one.covered | cells, (*one.chosen, cells))
+                chosen = (*one.chosen, part)
+                more = _Partial(one.saved + part.saved, one.covered | part.cells, chosen)
                 known = grown.get(more.covered)
                 if known is None or more.saved > known.saved:
                     grown[more.covered] = more
-        partial = sorted(grown.values(), key=lambda one: (-one.saved, one.chosen))
+        partial = sorted(grown.values(), key=lambda one: (-one.saved, one.covered))
         partial = partial[: options.beams]
     return [one.chosen for one in partial]
 
 
-def waits(dag: Dag, cells: int, chosen: Sequence[int]) -> bool:
-    """Whether a kernel of `cells` would wait for itself through one of `chosen`."""
-    reached = dag.down(cells) & ~cells
+def waits(part: Part, chosen: Sequence[Part]) -> bool:
+    """Whether the kernel of `part` would wait for itself through some of `chosen`."""
+    reached = part.down & ~part.cells
     left = list(chosen)
     while True:
-        entered = [one for one in left if one & reached]
+        entered = [one for one in left if one.cells & reached]
         if not entered:
             return False
-        left = [one for one in left if not one & reached]
+        left = [one for one in left if not one.cells & reached]
         for one in entered:
-            reached |= dag.down(one)
-        if reached & cells:
+            reached |= one.down
+        if reached & part.cells:
             return True
 
 
-def _best(given: Problem, found: Window, options: ExploreOptions) -> list[int]:
-    """The cheapest by cost.py of the beam's plans of one window, complete with lone cells."""
-    score = saving(found)
-    sets = candidates(found.dag, score, options)
-    virtual = remote(found.dag, sets, _starts(found), score, options)
+def _plans(found: Window, options: ExploreOptions) -> list[list[int]]:
+    """The beam's plans of one window, each complete with lone cells."""
+    judge = cells.Delta(found).judge
+    sets = candidates(found.dag, judge, options)
+    virtual = remote([sets[c] for c in _starts(found)], judge, options)
     everything = (1 << len(found.cells)) - 1
     plans = []
-    for chosen in beam(found.dag, sets, virtual, score, options):
-        alone = everything & ~sum(chosen)
-        plans.append([*chosen, *(1 << c for c in bits(alone))])
+    for chosen in beam((virtual, *sets), options):
+        covered = sum(part.cells for part in chosen)
+        alone = (1 << c for c in bits(everything & ~covered))
+        plans.append([*(part.cells for part in chosen), *alone])
+    return plans
+
+
+def _cheapest(given: Problem, found: Window, plans: Sequence[list[int]]) -> list[int]:
+    """The plan with the least seconds by cost.py."""
     if len(plans) == 1:
         return plans[0]
     kernels: dict[int, float] = {}
-    for cells_ in {one for several in plans for one in several}:
-        pattern = given.extractor.pattern(found.members(cells_))
-        kernels[cells_] = given.cost(pattern, given.device).seconds
+    for one in {one for several in plans for one in several}:
+        pattern = given.extractor.pattern(found.members(one))
+        kernels[one] = given.cost(pattern, given.device).seconds
     return min(plans, key=lambda several: sum(kernels[one] for one in several))
 
 
-def saving(found: Window) -> Score:
-    """The delta-evaluator of a window."""
-    alone = [found.seconds(1 << c) for c in range(len(found.cells))]
-    known: dict[int, float | None] = {0: 0.0}
-
-    def score(cells: int) -> float | None:
-        if cells not in known:
-            whole = found.seconds(cells)
-            apart = sum(alone[c] or 0.0 for c in bits(cells))
-            known[cells] = None if whole is None else apart - whole
-        return known[cells]
-
-    return score
-
-
 def _starts(found: Window) -> list[int]:
-    """Cells that read nothing of the window, or a value that several read and that is large."""
-    readers: dict[int, int] = {}
-    for cell in found.cells:
-        for position, _ in cell.reads:
-            readers[position] = readers.get(position, 0) + 1
+    """Cells that read nothing of the window, or large values that others read too."""
+
+    def shared(key: cells.Key) -> bool:
+        return key.maker < 0 and key.large and key.readers.bit_count() > 1
+
     return [
         c
         for c, cell in enumerate(found.cells)
-        if not any(position in found.made for position, _ in cell.reads)
-        or any(
-            readers[position] > 1
-            and position not in found.made
-            and found.sizes[position] >= exhaustive.SHARED_INPUT_BYTES
-            for position, _ in cell.reads
-        )
+        if all(found.keys[k].maker < 0 for k in cell.reads)
+        or any(shared(found.keys[k]) for k in cell.reads)
     ]
 
 
 def _ordered(found: Window, chosen: Sequence[int]) -> list[tuple[int, int]]:
     """(depth, set): every set deeper than those it reads; equally deep ones are independent."""
-    owner = {c: n for n, cells_ in enumerate(chosen) for c in bits(cells_)}
+    owner = {c: n for n, one in enumerate(chosen) for c in bits(one)}
     after: list[set[int]] = [set() for _ in chosen]
     waiting = [0] * len(chosen)
     for c, readers in enumerate(found.dag.consumers):

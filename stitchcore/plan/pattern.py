@@ -60,6 +60,17 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """One planner's plan among those that `auto` chose from. `seconds` are estimated for all its
+    kernels, loop bodies' too, each once; `took` is how long planning took."""
+
+    planner: str
+    kernels: int
+    seconds: float
+    took: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
 class Plan:
     """Patterns in a runnable order: disjoint but for what Pattern says may be repeated.
 
@@ -69,7 +80,7 @@ class Plan:
     kernel against this plan. `nested` are the plans of the computations that control-flow
     instructions among `opaque` call. A value that is neither in a pattern nor opaque is a source
     (parameter, constant, tuple member) or a free view of one. `bound` is there where the planner
-    proves one.
+    proves one, `tried` where it chose among others' plans.
     """
 
     module: Module
@@ -81,6 +92,7 @@ class Plan:
     planner: str
     nested: Mapping[Computation, Plan] = field(default_factory=dict)
     bound: Bound | None = None
+    tried: tuple[Tried, ...] = ()
 
 
 CostFunction = Callable[[Pattern, Device], Estimate]

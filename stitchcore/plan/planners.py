@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stitchcore.plan import exhaustive, explore
+from stitchcore.plan import auto
 from stitchcore.plan.pattern import Planner
 
-PLANNERS: Mapping[str, Planner] = {"exhaustive": exhaustive.plan, "explore": explore.plan}
+PLANNERS: Mapping[str, Planner] = {**auto.CHOICES, "auto": auto.plan}

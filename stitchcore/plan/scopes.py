@@ -17,7 +17,7 @@ from stitchcore.hlo.module import Module
 from stitchcore.hlo.print import names
 from stitchcore.plan import candidates, extract, levels, recompute
 from stitchcore.plan.candidates import Graph, Role
-from stitchcore.plan.cost import apart, total, unfused
+from stitchcore.plan.cost import total, unfused
 from stitchcore.plan.pattern import Bound, CostFunction, Feasibility, Pattern, Plan
 
 INSTRUCTION_LIMIT = 3000
@@ -162,8 +162,8 @@ def _acceptance(
             for instruction in pattern.instructions
             if graph.roles[graph.position[instruction]] is Role.PLACED
         ]
-        whole = cost(pattern, device)
-        if len(placed) > 1 and whole.seconds > apart(placed, device, whole):
+        seconds = cost(pattern, device).seconds
+        if len(placed) > 1 and seconds > unfused(placed, device).seconds:
             return Refusal("pattern", Reason.NOT_PROFITABLE, "slower than its parts")
         return None
 

@@ -1,0 +1,74 @@
+"""What planners say of their plans, summed over the computations of a module or a whole job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stitchcore.plan.pattern import Bound, Plan, Tried
+from stitchcore.plan.text import bodies
+
+
+def tried(plans: Iterable[Plan]) -> list[Tried]:
+    """What each planner reached, summed over `plans`; nothing where one planner made them all."""
+    found: dict[str, list[Tried]] = {}
+    for plan in plans:
+        for one in plan.tried:
+            found.setdefault(one.planner, []).append(one)
+    return [
+        Tried(
+            name,
+            sum(one.kernels for one in some),
+            sum(one.seconds for one in some),
+            sum(one.took for one in some),
+        )
+        for name, some in found.items()
+    ]
+
+
+def bound(plans: Iterable[Plan]) -> Bound | None:
+    """The bound over `plans` with the bodies of their loops; None where no planner proved one."""
+    found = [one.bound for plan in plans for one in (plan, *bodies(plan).values()) if one.bound]
+    if not found:
+        return None
+    names = dict.fromkeys(name for one in found for name in one.found)
+    return Bound(
+        sum(one.pool for one in found),
+        sum(one.saved for one in found),
+        sum(one.limit for one in found),
+        all(one.closed for one in found),
+        max(one.rounds for one in found),
+        {name: sum(one.found.get(name, 0.0) for one in found) for name in names},
+    )
+
+
+def gap(found: Bound, saved: float) -> float:
+    """Share of the bound that `saved` seconds leave; 0 where nothing can be saved."""
+    return 1 - saved / found.limit if found.limit > 0 else 0.0
+
+
+def bound_text(found: Bound) -> str:
+    """One line: what is proved, and how far the other planners' patterns are from it."""
+    if found.closed:
+        proved = "no choice from the pool saves more"
+    else:
+        proved = (
+            f"stopped at its limit: the best choice may save {gap(found, found.saved):.2%} more"
+        )
+    others = ", ".join(f"{name} {gap(found, saved):.2%}" for name, saved in found.found.items())
+    return (
+        f"exact: {found.saved * 1e3:.3f} ms saved, at most {found.limit * 1e3:.3f} ms "
+        f"({proved}); pool of {found.pool} patterns, {found.rounds} searches; below the bound: "
+        f"{others}"
+    )
+
+
+def figures(plans: Iterable[Plan]) -> dict[str, str]:
+    """Lines of a report, by name; empty where one planner made all plans and proved nothing."""
+    plans = list(plans)
+    found = {
+        f"Planner {one.planner}": f"{one.kernels} kernels, {one.seconds * 1e3:.3f} ms estimated, "
+        f"planned in {one.took:.2f} s"
+        for one in tried(plans)
+    }
+    proved = bound(plans)
+    return found | ({"Bound": bound_text(proved)} if proved else {})

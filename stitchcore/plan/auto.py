@@ -1,0 +1,54 @@
+"""The cheapest of the three planners' plans by cost.py, for each computation of a module apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from stitchcore.device.records import Device
+from stitchcore.hlo.module import Module
+from stitchcore.plan import exact, exhaustive, explore
+from stitchcore.plan.pattern import CostFunction, Feasibility, Plan, Planner, Tried
+
+CHOICES: Mapping[str, Planner] = {
+    "exhaustive": exhaustive.plan,
+    "explore": explore.plan,
+    "exact": exact.plan,
+}
+"""In the order in which one wins over equally good ones."""
+
+
+def plan(module: Module, device: Device, cost: CostFunction, feasible: Feasibility) -> Plan:
+    """The least of all plans, with what each planner reached and the bound of `exact`."""
+    plans: list[Plan] = []
+    tried: list[Tried] = []
+    for name, planner in CHOICES.items():
+        start = time.perf_counter()
+        made = planner(module, device, cost, feasible)
+        took = time.perf_counter() - start
+        plans.append(made)
+        everything = list(_everything(made))
+        kernels = sum(len(one.patterns) for one in everything)
+        tried.append(Tried(name, kernels, sum(one.planned.seconds for one in everything), took))
+    return replace(_least(plans), tried=tuple(tried))
+
+
+def _least(plans: Sequence[Plan]) -> Plan:
+    """The cheapest plan of one computation, with the cheapest of each that it calls."""
+    best = min(plans, key=lambda one: one.planned.seconds)
+    nested = {body: _least([one.nested[body] for one in plans]) for body in best.nested}
+    bound = next((one.bound for one in plans if one.bound is not None), None)
+    return replace(best, planner="auto", nested=nested, bound=bound)
+
+
+def _everything(plan: Plan) -> Sequence[Plan]:
+    """The plan and those of all computations under it, each once."""
+    found: dict[object, Plan] = {plan.module.entry: plan}
+    waiting = list(plan.nested.values())
+    while waiting:
+        inner = waiting.pop()
+        if inner.module.entry not in found:
+            found[inner.module.entry] = inner
+            waiting += inner.nested.values()
+    return list(found.values())

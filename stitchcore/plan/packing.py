@@ -1,0 +1,169 @@
+"""Set packing with forbidden combinations: independent parts, then prices, then CP-SAT.
+
+Sets that share no element with each other, not even through others, are chosen apart: the parts of
+a plan are small. A part whose known packing meets the bound of prices.py is optimal; only what
+remains is asked of OR-Tools (extra `exact`). Without it, or at the end of the time, the best known
+packing stands, with the bound there is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from stitchcore.plan import prices
+
+SCALE = 1e12
+"""CP-SAT counts in integers: picoseconds."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Chosen sets by number, what any choice is worth at most, and whether that is proved equal."""
+
+    chosen: frozenset[int]
+    limit: float
+    closed: bool
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Sets of elements, what each is worth (more than 0), known packings as sets of numbers, and
+    the numbers that may not all be chosen together (of one: never)."""
+
+    sets: Sequence[frozenset[int]]
+    values: Sequence[float]
+    known: Sequence[frozenset[int]]
+    forbidden: Collection[frozenset[int]] = ()
+
+    def value(self, chosen: Iterable[int]) -> float:
+        return sum(self.values[n] for n in chosen)
+
+    def allowed(self, chosen: frozenset[int]) -> bool:
+        return not any(one <= chosen for one in self.forbidden)
+
+
+def pack(pool: Pool, deadline: float, memory: dict[object, Packed] | None = None) -> Packed:
+    """A best choice from `pool`; `deadline` is in seconds of time.monotonic. `memory` keeps the
+    parts that a later call may meet again."""
+    memory = {} if memory is None else memory
+    parts = []
+    for part in _parts(pool):
+        forbidden = frozenset(one for one in pool.forbidden if one & part)
+        key = part, forbidden
+        if key not in memory:
+            memory[key] = _part(pool, part, forbidden, deadline)
+        parts.append(memory[key])
+    chosen = frozenset(n for part in parts for n in part.chosen)
+    return Packed(chosen, sum(part.limit for part in parts), all(part.closed for part in parts))
+
+
+def _parts(pool: Pool) -> list[frozenset[int]]:
+    """Numbers of sets that have to do with each other, in order."""
+    parent = list(range(len(pool.sets)))
+
+    def find(n: int) -> int:
+        while parent[n] != n:
+            parent[n] = parent[parent[n]]
+            n = parent[n]
+        return n
+
+    first: dict[int, int] = {}
+    for n, members in enumerate(pool.sets):
+        for e in members:
+            parent[find(first.setdefault(e, n))] = find(n)
+    for one in pool.forbidden:
+        start = min(one)
+        for n in one:
+            parent[find(start)] = find(n)
+    found: dict[int, list[int]] = {}
+    for n in range(len(pool.sets)):
+        found.setdefault(find(n), []).append(n)
+    return [frozenset(part) for part in found.values()]
+
+
+def _part(
+    pool: Pool, part: frozenset[int], forbidden: Collection[frozenset[int]], deadline: float
+) -> Packed:
+    never = {n for one in forbidden if len(one) == 1 for n in one}
+    order = sorted(part - never)
+    at = {n: i for i, n in enumerate(order)}
+    small = Pool(
+        _atoms([pool.sets[n] for n in order]),
+        [pool.values[n] for n in order],
+        [frozenset(at[n] for n in known & part - never) for known in pool.known],
+        [frozenset(at[n] for n in one) for one in forbidden if not one & never],
+    )
+    starts = [known for known in (*small.known, _greedy(small)) if small.allowed(known)]
+    best = max(starts, key=lambda known: (small.value(known), sorted(known)))
+    value = small.value(best)
+    limit = max(value, prices.bound(small.sets, small.values, best))
+    found = Packed(best, limit, prices.close(limit, value))
+    if not found.closed:
+        found = _solved(small, found, deadline)
+    return Packed(frozenset(order[n] for n in found.chosen), found.limit, found.closed)
+
+
+def _atoms(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """The same sets with elements that always go together taken as one."""
+    where: dict[int, list[int]] = {}
+    for n, members in enumerate(sets):
+        for e in members:
+            where.setdefault(e, []).append(n)
+    atoms = {tuple(numbers): atom for atom, numbers in enumerate(sorted(where.values()))}
+    found: list[set[int]] = [set() for _ in sets]
+    for numbers, atom in atoms.items():
+        for n in numbers:
+            found[n].add(atom)
+    return [frozenset(members) for members in found]
+
+
+def _greedy(pool: Pool) -> frozenset[int]:
+    """The most valuable set, then the next that fits."""
+    chosen: set[int] = set()
+    covered: set[int] = set()
+    for n in sorted(range(len(pool.sets)), key=lambda n: (-pool.values[n], n)):
+        fits = not pool.sets[n] & covered and pool.allowed(frozenset({*chosen, n}))
+        if fits:
+            chosen.add(n)
+            covered |= pool.sets[n]
+    return frozenset(chosen)
+
+
+def _solved(pool: Pool, known: Packed, deadline: float) -> Packed:
+    """What CP-SAT makes of it in the time that is left, or what was known."""
+    left = deadline - time.monotonic()
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError:
+        return known
+    if left <= 0:
+        return known
+    model = cp_model.CpModel()
+    take = [model.new_bool_var(f"take{n}") for n in range(len(pool.sets))]
+    holders: dict[int, list[int]] = {}
+    for n, members in enumerate(pool.sets):
+        for e in members:
+            holders.setdefault(e, []).append(n)
+    for numbers in holders.values():
+        model.add_at_most_one(take[n] for n in numbers)
+    for one in pool.forbidden:
+        model.add(sum(take[n] for n in one) <= len(one) - 1)
+    for n, variable in enumerate(take):
+        model.add_hint(variable, n in known.chosen)
+    worth = [round(value * SCALE) for value in pool.values]
+    model.maximize(sum(w * t for w, t in zip(worth, take, strict=True)))
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = left
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 1
+    status = solver.solve(model)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return known
+    chosen = frozenset(n for n, variable in enumerate(take) if solver.value(variable))
+    best = max((known.chosen, chosen), key=lambda some: (pool.value(some), sorted(some)))
+    if status == cp_model.OPTIMAL:
+        return Packed(best, pool.value(best), True)
+    bound = (solver.best_objective_bound + len(take)) / SCALE
+    return Packed(best, max(pool.value(best), min(known.limit, bound)), False)
