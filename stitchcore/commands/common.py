@@ -18,6 +18,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from stitchcore.device import records
 from stitchcore.device.records import DEVICES, Device
 from stitchcore.errors import Refused
 from stitchcore.hlo.module import Module
@@ -103,7 +104,13 @@ def read_text(path: Path, output: Output) -> str:
 
 
 def device_of(target: str, output: Output) -> Device:
-    """The device record of `--target`; ends the command for an unknown one."""
+    """The device record of `--target`, or that of a file which `stitch calibrate` wrote; ends the
+    command for an unknown one."""
+    if target.endswith(".json"):
+        try:
+            return records.read(Path(target))
+        except Refused as refused:
+            fail_refused(output, target, refused)
     found = DEVICES.get(target)
     if found is None:
         fail(output, f"target {target!r}", "unknown", f"one of: {', '.join(DEVICES)}")

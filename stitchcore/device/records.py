@@ -1,12 +1,17 @@
 """One record per device: what schedules and the cost model may know about it.
 
 Seconds, bytes and counts. CPU records describe an instruction-set level, not a chip: coefficients
-are first estimates, replaced by calibration. GPU figures are the vendors' data sheets.
+are those of one machine, and `stitch calibrate` measures another's (calibrate.py), which is written
+and read as JSON. GPU figures are the vendors' data sheets.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from stitchcore.errors import Reason, Refused
 
 
 @dataclass(frozen=True)
@@ -24,16 +29,49 @@ class Device:
     flops_per_second: float  # simple float32 operations of all units
     launch_seconds: float  # one more operation in the framework's executor, or one kernel launch
     phase_seconds: float  # one more phase inside a kernel
+    cached_speedup: float = 4.0  # of transfers that the cache serves, against off-chip ones
+    overlap: float = 0.95  # share of the shorter of memory and arithmetic time that hides
+    unit_share: float = 1.0  # of the off-chip bandwidth that one unit alone reaches
+    inline_seconds: float = 0.0  # work of one unit up to which no other is called to help
 
+    @property
+    def one_unit(self) -> Device:
+        """A single unit of this device as a device: what one thread has on a CPU."""
+        return replace(
+            self,
+            units=1,
+            bytes_per_second=self.bytes_per_second * self.unit_share,
+            cached_speedup=self.cached_speedup / self.units / self.unit_share,
+            flops_per_second=self.flops_per_second / self.units,
+            unit_share=1.0,
+            phase_seconds=0.0,
+        )
+
+
+CPU = (4.0, 0.2, 0.7, 2e-4)
+"""`cached_speedup` and what follows it, of the CPU records. The plug-in calls no second thread for
+less than 0.2 ms of work (inject/native/threads.cc)."""
 
 DEVICES: dict[str, Device] = {
     device.target: device
     for device in (
-        Device("cpu-x86-64-v2", "cpu", 2, 16, 1, 32768, 2**20, 1.2e10, 1.6e10, 3e-6, 4e-6),
-        Device("cpu-x86-64-v3", "cpu", 2, 32, 1, 32768, 2**20, 1.5e10, 4.8e10, 3e-6, 4e-6),
-        Device("cpu-x86-64-v4", "cpu", 2, 64, 1, 32768, 2**20, 1.8e10, 8.0e10, 3e-6, 4e-6),
+        Device("cpu-x86-64-v2", "cpu", 2, 16, 1, 32768, 2**20, 1.2e10, 1.6e10, 3e-6, 4e-6, *CPU),
+        Device("cpu-x86-64-v3", "cpu", 2, 32, 1, 32768, 2**20, 1.5e10, 4.8e10, 3e-6, 4e-6, *CPU),
+        Device("cpu-x86-64-v4", "cpu", 2, 64, 1, 32768, 2**20, 1.8e10, 8.0e10, 3e-6, 4e-6, *CPU),
         Device("sm_70", "gpu", 80, 16, 256, 98304, 6 * 2**20, 9.0e11, 1.4e13, 4e-6, 2.6e-6),
         Device("sm_80", "gpu", 108, 16, 256, 166912, 40 * 2**20, 1.55e12, 1.9e13, 4e-6, 2e-6),
         Device("sm_90", "gpu", 132, 16, 256, 232448, 50 * 2**20, 3.35e12, 6.0e13, 4e-6, 2e-6),
     )
 }
+
+
+def read(path: Path) -> Device:
+    """A record that `stitch calibrate` wrote. Raises Refused(PARSE_ERROR) saying what is wrong."""
+    kinds: dict[str, type] = {"str": str, "int": int, "float": float}
+    try:
+        found = json.loads(path.read_text())["device"]
+        given = {one.name: kinds[str(one.type)](found[one.name]) for one in fields(Device)}
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}; `stitch calibrate --out FILE` writes such a file"
+        raise Refused(str(path), Reason.PARSE_ERROR, why) from error
+    return Device(**given)

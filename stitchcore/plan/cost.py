@@ -20,11 +20,9 @@ from stitchcore.hlo.instruction import Instruction
 from stitchcore.plan.candidates import VIEWS, byte_size, extent
 from stitchcore.plan.pattern import Estimate, Pattern
 
-OVERLAP = 0.95
-"""Share of the shorter of memory and arithmetic time that hides behind the longer."""
-
-CACHE_SPEEDUP = 4.0
-"""How much faster than off-chip memory traffic is that fits the cache."""
+ROW_OPERATIONS = 400
+"""What reducing one row costs beside its elements, in simple operations: lanes come together, and
+what follows waits for them."""
 
 SCALAR_LIMIT = 1024
 """Values up to this many bytes stay in registers or L1: their traffic is not counted."""
@@ -59,15 +57,26 @@ def cost(pattern: Pattern, device: Device) -> Estimate:
 
 def transfer(touched: int, whole: int, device: Device) -> float:
     """Seconds to read or write `touched` bytes of a value of `whole` bytes."""
-    cached = CACHE_SPEEDUP if whole <= device.cache_bytes else 1.0
-    return touched / (device.bytes_per_second * cached)
+    speedup = device.cached_speedup if whole <= device.cache_bytes else 1.0
+    return touched / (device.bytes_per_second * speedup)
 
 
 def kernel_seconds(memory: float, flops: int, phases: int, device: Device) -> float:
-    """One kernel of `phases` phases whose transfers alone take `memory` seconds."""
+    """One kernel of `phases` phases whose transfers alone take all units `memory` seconds.
+
+    What one unit does within `inline_seconds` it does alone, and there no phase waits for another
+    unit.
+    """
     compute = flops / device.flops_per_second
+    alone = _overlapped(memory / device.unit_share, compute * device.units, device)
+    if alone <= device.inline_seconds:
+        return device.launch_seconds + alone
     waiting = device.launch_seconds + (phases - 1) * device.phase_seconds
-    return memory + compute - OVERLAP * min(memory, compute) + waiting
+    return _overlapped(memory, compute, device) + waiting
+
+
+def _overlapped(memory: float, compute: float, device: Device) -> float:
+    return memory + compute - device.overlap * min(memory, compute)
 
 
 def unfused(instructions: Iterable[Instruction], device: Device) -> Estimate:
@@ -103,9 +112,11 @@ def total(estimates: Iterable[Estimate]) -> Estimate:
 
 def work(instruction: Instruction) -> int:
     """Simple floating-point operations of one instruction."""
-    record = opcodes.record(instruction.opcode)
-    over = instruction.operands[0] if record.kind == "reduce" else instruction
-    return record.flops * extent(over.shape.size)
+    flops = opcodes.record(instruction.opcode).flops
+    if opcodes.record(instruction.opcode).kind != "reduce":
+        return flops * extent(instruction.shape.size)
+    rows = 0 if crosses_tasks(instruction) else extent(instruction.shape.size)
+    return flops * extent(instruction.operands[0].shape.size) + ROW_OPERATIONS * rows
 
 
 def _base_size(value: Instruction) -> int:

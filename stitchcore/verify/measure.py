@@ -62,21 +62,23 @@ def compare(
     rounds: int = 15,
     minimum_seconds: float = 0.002,
     limit_seconds: float = 10.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
     """Time each contestant `rounds` times in turn, after one warm-up of each.
 
     Calls shorter than `minimum_seconds` are repeated within a measurement and divided. Stops early,
-    after at least three rounds, once `limit_seconds` have passed.
+    after at least three rounds, once `limit_seconds` have passed. `clock` may be the thread's own
+    (time.thread_time) where a contestant is one thread's work: neighbours count less.
     """
     repeats = {name: _repeats(call, minimum_seconds) for name, call in contestants.items()}
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     began = time.perf_counter()
     for done in range(rounds):
         for name, call in contestants.items():
-            start = time.perf_counter()
+            start = clock()
             for _ in range(repeats[name]):
                 call()
-            seconds[name].append((time.perf_counter() - start) / repeats[name])
+            seconds[name].append((clock() - start) / repeats[name])
         if done >= 2 and time.perf_counter() - began > limit_seconds:
             break
     return Comparison({name: np.asarray(values) for name, values in seconds.items()})

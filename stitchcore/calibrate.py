@@ -1,0 +1,236 @@
+"""A device record's coefficients by regression over kernels that are measured for it.
+
+Small modules are compiled as any other, each to stress one term of the estimate (plan/cost.py):
+sums of arrays from 16 KiB to 64 MiB (transfers, inside the cache and out of it), long chains of
+simple operations and of transcendental ones (arithmetic), short rows (what reducing a row costs).
+The coefficients are those for which the estimates differ least from the measured seconds, as the
+root mean square of the logarithm of their ratio (FusionStitching 2020, section 5.4, has regression
+for transfers and measured cycles for instructions). None of the kernels is of a workload, so that
+what is told of predictions (bench/ranking.py) was not fitted.
+
+One unit is measured by processor time, which neighbours disturb less; then all units together, for
+their share of the bandwidth. What a launch and a phase cost is the framework's executor's doing and
+is not measured here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from stitchcore.device.records import Device
+from stitchcore.errors import Reason, Refused
+from stitchcore.hlo import build, opcodes
+from stitchcore.hlo.instruction import Instruction, computation
+from stitchcore.hlo.module import Module
+from stitchcore.plan.cost import cost
+from stitchcore.plan.pattern import Pattern
+from stitchcore.stages import BuildOptions, compile_module
+from stitchcore.target.cpu_runtime import CpuKernel
+from stitchcore.verify.capture import arguments
+
+REPEATS = 9
+LEAST_SECONDS = 0.002
+"""Of one measurement, which repeats what is shorter."""
+
+FITTED = ("bytes_per_second", "cached_speedup", "flops_per_second", "overlap")
+STEPS = (1.5, 1.2, 1.08, 1.03, 1.01)
+"""Factors by which a coefficient is moved, one after the other."""
+
+CACHES = tuple(2**power for power in range(19, 26))
+"""Cache sizes that are tried, in bytes."""
+
+Progress = Callable[[str, int, int], None]
+"""(what, done, total)."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A calibration kernel: its pattern, seconds of one unit, and of the estimate that was fitted
+    to all of them."""
+
+    name: str
+    pattern: Pattern
+    seconds: float
+    estimate: float = 0.0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A record for this machine and how well it fits: `error` is the root mean square of
+    log(estimate / measured), `before` that of the record it began from."""
+
+    device: Device
+    kernels: tuple[Measured, ...]
+    error: float
+    before: float
+
+
+def calibrate(device: Device, progress: Progress | None = None) -> Calibration:
+    """Measure and fit. `device` is a CPU record that this machine can run.
+
+    Raises Refused(WRONG_TARGET) for a GPU's record: nothing here runs on one.
+    """
+    if device.kind != "cpu":
+        raise Refused(device.target, Reason.WRONG_TARGET, "only a CPU is calibrated here")
+    modules = calibration_modules()
+    measured: list[Measured] = []
+    for number, (name, module) in enumerate(modules.items()):
+        if progress is not None:
+            progress(name, number, len(modules))
+        pattern, kernel = _compiled(module, device)
+        measured.append(Measured(name, pattern, one_unit_seconds(kernel, pattern)))
+    share = _unit_share(modules["sum of 64 MiB"], device)
+    return fitted(device, tuple(measured), share)
+
+
+def fitted(device: Device, measured: Sequence[Measured], unit_share: float) -> Calibration:
+    """The record for which the estimates differ least from `measured` seconds of one unit."""
+    unit = device.one_unit
+    before = _error(unit, measured)
+    best = min((_descended(replace(unit, cache_bytes=size), measured) for size in CACHES),
+               key=lambda found: _error(found, measured))  # fmt: skip
+    whole = replace(
+        device,
+        cache_bytes=best.cache_bytes,
+        bytes_per_second=best.bytes_per_second / unit_share,
+        cached_speedup=best.cached_speedup * device.units * unit_share,
+        flops_per_second=best.flops_per_second * device.units,
+        overlap=best.overlap,
+        unit_share=unit_share,
+    )
+    told = tuple(replace(one, estimate=_work_seconds(one.pattern, best)) for one in measured)
+    return Calibration(whole, told, _error(best, measured), before)
+
+
+def _descended(device: Device, measured: Sequence[Measured]) -> Device:
+    """`device` with each coefficient moved as long as that helps, in smaller and smaller steps."""
+    best, least = device, _error(device, measured)
+    for step in STEPS:
+        moved = True
+        while moved:
+            moved = False
+            for name in FITTED:
+                for factor in (step, 1 / step):
+                    value = getattr(best, name) * factor
+                    if name == "overlap" and value > 1:
+                        continue
+                    tried = replace(best, **{name: value})
+                    error = _error(tried, measured)
+                    if error < least * (1 - 1e-6):
+                        best, least, moved = tried, error, True
+    return best
+
+
+def _error(unit: Device, measured: Sequence[Measured]) -> float:
+    ratios = [math.log(_work_seconds(one.pattern, unit) / one.seconds) for one in measured]
+    return math.sqrt(sum(ratio * ratio for ratio in ratios) / len(ratios))
+
+
+def _work_seconds(pattern: Pattern, unit: Device) -> float:
+    return cost(pattern, unit).seconds - unit.launch_seconds
+
+
+# ---- modules -------------------------------------------------------------------------------------
+def calibration_modules() -> Mapping[str, Module]:
+    """Modules by name; each becomes one kernel."""
+    made: dict[str, Module] = {}
+    for power in range(12, 25, 2):
+        x, y = (build.parameter(number, "f32", (2**power,)) for number in range(2))
+        made[_sized("sum", 2**power)] = _module([x, y], build.elementwise(opcodes.ADD, x, y))
+    for opcode in (opcodes.EXPONENTIAL, opcodes.TANH, opcodes.LOG, opcodes.SQRT):
+        for size in (2**12, 2**18):
+            x = build.parameter(0, "f32", (size,))
+            made[_sized(opcode, size)] = _module([x], build.elementwise(opcode, x))
+    for length in (8, 32):
+        for size in (2**12, 2**18):
+            x, y = (build.parameter(number, "f32", (size,)) for number in range(2))
+            made[_sized(f"{length} operations", size)] = _module([x, y], _chain(x, y, length))
+    for rows, columns in ((4096, 16), (2048, 64), (512, 512), (64, 8192), (4096, 1024)):
+        x = build.parameter(0, "f32", (rows, columns))
+        made[f"softmax of {rows} x {columns}"] = _module([x], _softmax(x))
+    return made
+
+
+def _sized(name: str, elements: int) -> str:
+    size = elements * 4
+    return f"{name} of {size >> 20} MiB" if size >= 1 << 20 else f"{name} of {size >> 10} KiB"
+
+
+def _chain(x: Instruction, y: Instruction, length: int) -> Instruction:
+    value = x
+    for number in range(length):
+        opcode = opcodes.MULTIPLY if number % 2 else opcodes.ADD
+        value = build.elementwise(opcode, value, x if number % 3 == 0 else y)
+    return value
+
+
+def _softmax(x: Instruction) -> Instruction:
+    most = build.reduce(x, (1,), opcodes.MAXIMUM)
+    shifted = build.elementwise(opcodes.SUBTRACT, x, build.broadcast(most, x.shape.dims, (0,)))
+    raised = build.elementwise(opcodes.EXPONENTIAL, shifted)
+    total = build.reduce(raised, (1,), opcodes.ADD)
+    return build.elementwise(opcodes.DIVIDE, raised, build.broadcast(total, x.shape.dims, (0,)))
+
+
+def _module(parameters: Sequence[Instruction], root: Instruction) -> Module:
+    return Module("calibration", computation(tuple(parameters), build.tuple_([root])))
+
+
+# ---- measuring -----------------------------------------------------------------------------------
+def _compiled(module: Module, device: Device) -> tuple[Pattern, CpuKernel]:
+    made = compile_module(module, device, BuildOptions())
+    (pattern,) = made.plan.patterns
+    (kernel,) = made.loaded()
+    return pattern, kernel
+
+
+def one_unit_seconds(kernel: CpuKernel, pattern: Pattern) -> float:
+    """Median processor seconds of a call, less what calling from Python takes."""
+    return _seconds(kernel, pattern, 1, time.thread_time)
+
+
+def _unit_share(module: Module, device: Device) -> float:
+    """Share of the bandwidth of all units that one has alone."""
+    pattern, kernel = _compiled(module, device)
+    units = min(device.units, len(os.sched_getaffinity(0)))
+    alone = _seconds(kernel, pattern, 1, time.perf_counter)
+    together = _seconds(kernel, pattern, units, time.perf_counter)
+    return min(max(together / alone, 1 / device.units), 1.0)
+
+
+def _seconds(
+    kernel: CpuKernel, pattern: Pattern, threads: int, clock: Callable[[], float]
+) -> float:
+    given = arguments(pattern.inputs, {}, 0, "positive")
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        launch, _, idle = kernel.prepared(given, {}, pool, threads)
+        calls = [_call_seconds(launch, clock) for _ in range(REPEATS)]
+        empty = [_call_seconds(idle, clock) for _ in range(REPEATS)]
+    return max(float(np.median(calls)) - float(np.median(empty)), 1e-9)
+
+
+def _call_seconds(call: Callable[[], None], clock: Callable[[], float]) -> float:
+    begin, count = clock(), 0
+    while (passed := clock() - begin) < LEAST_SECONDS or not count:
+        call()
+        count += 1
+    return passed / count
+
+
+def write(found: Calibration, path: Path) -> None:
+    """The record as JSON (device/records.py reads it), with its fit beside it."""
+    kernels = [
+        {"name": one.name, "seconds": one.seconds, "estimate": one.estimate}
+        for one in found.kernels
+    ]
+    fit = {"error": found.error, "before": found.before, "kernels": kernels}
+    path.write_text(json.dumps({"device": asdict(found.device), "fit": fit}, indent=1) + "\n")
