@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import itertools
 import json
 import lzma
 import os
-import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,15 +34,15 @@ from bench.report import processor
 from stitchcore.compiled import CompiledKernel
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
-from stitchcore.errors import Refused
+from stitchcore.errors import Refusal, Refused
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 from stitchcore.kernel.nodes import Kernel
 from stitchcore.plan import candidates
+from stitchcore.plan.alternatives import Cut, alternatives
 from stitchcore.plan.canonical import pattern_module, pattern_text
 from stitchcore.plan.cost import cost
-from stitchcore.plan.extract import Extractor
-from stitchcore.plan.pattern import Pattern
+from stitchcore.plan.pattern import Feasibility, Pattern
 from stitchcore.schedule.schedule import feasible, schedule
 from stitchcore.stages import PLANNED, BuildOptions, State, compile_kernels, run_stages, symbol_of
 from stitchcore.target.toolchain import CompiledLibrary
@@ -58,10 +56,6 @@ LEAST, MOST = 3, 150
 MOST_BYTES = 1 << 28
 PLANS = 7
 LEAST_PLANS = 4
-ALONE = 24
-"""Regions of at most so many instructions are also planned with each alone."""
-
-Plan = tuple[Pattern, ...]
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,7 @@ class Region:
 
     name: str
     module: Module
-    plans: tuple[Plan, ...]
+    plans: tuple[Cut, ...]
 
 
 @dataclass(frozen=True)
@@ -122,54 +116,31 @@ def regions(name: str, most: int, device: Device) -> list[Region]:
             found.append((size, f"{name}:{number}", one))
     found.sort(key=lambda entry: entry[:2])
     kept = found[:: max(1, -(-len(found) // most))][:most]
-    made = (Region(label, one, tuple(alternatives(one, device))) for _, label, one in kept)
+    made = (
+        Region(label, one, tuple(alternatives(one, device, _refusal(one), PLANS)))
+        for _, label, one in kept
+    )
     return [region for region in made if len(region.plans) >= LEAST_PLANS]
 
 
-def alternatives(module: Module, device: Device) -> Iterator[Plan]:
-    """Different plans of a region that the scheduler takes; the first has the fewest kernels."""
-    graph = candidates.build(module, {})
-    extractor = Extractor(graph)
-    members = tuple(graph.placed())
-    draw = random.Random(pattern_text(extractor.pattern(members)))
-    seen: set[tuple[tuple[int, ...], ...]] = set()
-    for parts in _partitions(members, extractor, draw):
-        if parts in seen:
-            continue
-        seen.add(parts)
-        read = {v for part in parts for v in extractor.closure(part, frozenset())[1]}
-        plan = tuple(extractor.pattern(part, read=read) for part in parts)
-        if all(_scheduled(pattern, module, device) is not None for pattern in plan):
-            yield plan
-        if len(seen) == PLANS:
-            return
+def _refusal(module: Module) -> Feasibility:
+    """Why the scheduler takes no pattern of `module`."""
+
+    def refusal(pattern: Pattern, device: Device) -> Refusal | None:
+        made = _scheduled(pattern, module, device)
+        return made if isinstance(made, Refusal) else None
+
+    return refusal
 
 
-def _partitions(
-    members: tuple[int, ...], extractor: Extractor, draw: random.Random
-) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Cuts of `members`, which are in topological order, so that any cut is acyclic."""
-    yield (members,)
-    halves = extractor.halves(members)
-    yield halves
-    if len(members) <= ALONE:
-        yield tuple((v,) for v in members)
-    if all(len(half) > 1 for half in halves):
-        yield tuple(part for half in halves for part in extractor.halves(half))
-    for _ in range(40):
-        count = draw.randint(1, min(len(members) - 1, 5))
-        cuts = sorted(draw.sample(range(1, len(members)), count))
-        bounds = [0, *cuts, len(members)]
-        yield tuple(members[a:b] for a, b in itertools.pairwise(bounds))
-
-
-def _scheduled(pattern: Pattern, module: Module, device: Device) -> Kernel | None:
-    if feasible(pattern, device) is not None:
-        return None
+def _scheduled(pattern: Pattern, module: Module, device: Device) -> Kernel | Refusal:
+    refusal = feasible(pattern, device)
+    if refusal is not None:
+        return refusal
     try:
         return schedule(pattern, module, device, symbol_of(_key(pattern)))
-    except Refused:
-        return None
+    except Refused as refused:
+        return refused.refusal
 
 
 def _key(pattern: Pattern) -> str:
@@ -182,7 +153,7 @@ def ranked(region: Region, device: Device, threads: int, rounds: int, seconds: f
     patterns = {_key(pattern): pattern for plan in region.plans for pattern in plan}
     kernels = {key: _scheduled(one, region.module, device) for key, one in patterns.items()}
     made, libraries = compile_kernels(
-        {key: kernel for key, kernel in kernels.items() if kernel is not None},
+        {key: kernel for key, kernel in kernels.items() if isinstance(kernel, Kernel)},
         device,
         BuildOptions(jobs=os.cpu_count() or 1),
         {},
@@ -208,7 +179,7 @@ def ranked(region: Region, device: Device, threads: int, rounds: int, seconds: f
 
 def _bound(
     region: Region,
-    plan: Plan,
+    plan: Cut,
     made: dict[str, CompiledKernel],
     libraries: Sequence[CompiledLibrary],
     device: Device,

@@ -16,6 +16,7 @@ COMMANDS = {
     "doctor": "What works on this machine, and what to install.",
     "plan": "Which kernels a module would become, with estimates.",
     "compile": "Write a module's sources and binaries into a folder.",
+    "tune": "Measure other cuts of a module's kernels, and keep what wins.",
     "calibrate": "Measure this machine's coefficients of the cost model.",
     "bench": "Check a module's kernels against numpy and time them.",
     "serve": "Gateway, workers and broker on this machine, for its jobs.",

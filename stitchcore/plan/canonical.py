@@ -33,6 +33,14 @@ def pattern_text(pattern: Pattern) -> str:
 
 def pattern_module(pattern: Pattern, module: Module, name: str = "pattern") -> Module:
     """The pattern as a module of its own: inputs become parameters, outputs the root tuple."""
+    return taken_out(pattern, module, name)[0]
+
+
+def taken_out(
+    pattern: Pattern, module: Module, name: str = "pattern"
+) -> tuple[Module, dict[Instruction, Instruction]]:
+    """The pattern as a module of its own, and what each of its values is there. Equal patterns
+    become the same values (instructions are interned)."""
     made: dict[Instruction, Instruction] = {}
     for number, value in enumerate(pattern.inputs):
         made[value] = instruction(opcodes.PARAMETER, value.shape, number=number)
@@ -47,7 +55,8 @@ def pattern_module(pattern: Pattern, module: Module, name: str = "pattern") -> M
         for node in pattern.instructions
         if node in module.provenance
     }
-    return Module(name, make_computation(parameters, root), module.symbols, (), provenance)
+    alone = Module(name, make_computation(parameters, root), module.symbols, (), provenance)
+    return alone, made
 
 
 def _attributes(node: Instruction) -> str:
