@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ from tests.schedule.modules import modules
 
 EACH = ("exhaustive", "explore", "exact")
 ROUNDING = 1 + 1e-9
+NEVER = float("inf")
 
 
 def all_plans(module: Module) -> dict[str, Plan]:
@@ -120,9 +122,9 @@ def crossing() -> tuple[Module, list[list[int]]]:
 def test_a_cycle_is_forbidden_and_the_next_best_taken() -> None:
     module, pairs = crossing()
     given_ = problem_of(module)
-    proposed = [tuple(sorted(pair)) for pair in pairs]
-    search = exact._Search(given_, {}, proposed)
-    found = search.run(float("inf"))
+    proposed = [partial(tuple, sorted(pair)) for pair in pairs]
+    search = exact._Search(given_, {}, proposed, NEVER)
+    found = search.run()
     assert found is not None
     assert sorted(len(scope.members) for scope in found) == [1, 1, 2]
     bound = search.bound()
@@ -137,7 +139,7 @@ def test_what_the_scheduler_refuses_is_forbidden() -> None:
         return Refusal("p", Reason.MEMORY) if len(pattern.instructions) > 1 else None
 
     given_ = scopes.problem(module, {}, DEVICE, cost, no_pairs)
-    found = exact._Search(given_, {}, [tuple(sorted(pairs[0]))]).run(float("inf"))
+    found = exact._Search(given_, {}, [partial(tuple, sorted(pairs[0]))], NEVER).run()
     assert found is not None
     assert [len(scope.members) for scope in found] == [1, 1, 1, 1]
 
@@ -145,14 +147,21 @@ def test_what_the_scheduler_refuses_is_forbidden() -> None:
 def test_exact_stops_at_its_limit_and_says_so() -> None:
     """No time at all: the plan is the best of the others, and the bound is not said to be met."""
     module, pairs = crossing()
-    search = exact._Search(problem_of(module), {}, [tuple(sorted(pair)) for pair in pairs])
-    assert search.run(0.0) is None
+    proposed = [partial(tuple, sorted(pair)) for pair in pairs]
+    search = exact._Search(problem_of(module), {}, proposed, NEVER)
+    search._deadline = 0.0
+    assert search.run() is None
     bound = search.bound()
     assert not bound.closed
     assert bound.limit > bound.saved == 0.0
     assert "stopped at its limit" in told.bound_text(bound)
+    late = exact._Search(problem_of(module), {}, proposed, 0.0)
+    assert late.bound().missed == 2
     plan = exact.planner(exact.ExactOptions(seconds=0.0))(load("mlp_train"), DEVICE, cost, anything)
     check(plan)
+    assert plan.bound is not None
+    assert not plan.bound.closed
+    assert "were not looked at" in told.bound_text(plan.bound)
 
 
 def test_the_order_of_sets_and_their_cycle() -> None:
