@@ -81,7 +81,7 @@ $(SYSTEM):
 
 $(STAMP): pyproject.toml $(SYSTEM)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  -e '.[tensorflow,worker,operator,s3,test,bench,cuda12]' 'tensorflow-cpu==2.21.*' ziglang
+	  -e '.[tensorflow,worker,operator,s3,test,bench,cuda12,exact]' 'tensorflow-cpu==2.21.*' ziglang
 	touch $@
 
 # The oldest supported TensorFlow, with stitchcore beside it: a job's worker needs the job's version.

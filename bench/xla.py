@@ -86,7 +86,8 @@ def compile_text(text: str) -> Executable:
 
 
 def launches(text: str) -> collections.Counter[str]:
-    """Instructions of the entry, and of what it calls or loops over, that launch something."""
+    """Instructions of the entry, and of what it calls or loops over, that launch something. A
+    fusion around a dot or convolution counts as "contraction"."""
     computations: dict[str, list[tuple[str, list[str]]]] = {}
     current: list[tuple[str, list[str]]] | None = None
     entry = ""
@@ -110,6 +111,9 @@ def launches(text: str) -> collections.Counter[str]:
             continue
         seen.add(name)
         for opcode, called in computations.get(name, []):
+            fused = {inner for one in called for inner, _ in computations.get(one, [])}
+            if opcode == "fusion" and fused & {"dot", "convolution"}:
+                opcode = "contraction"
             if opcode not in FREE:
                 counts[opcode] += 1
             if opcode in ("while", "call", "conditional"):

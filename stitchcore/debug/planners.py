@@ -38,6 +38,7 @@ def bound(plans: Iterable[Plan]) -> Bound | None:
         all(one.closed for one in found),
         max(one.rounds for one in found),
         {name: sum(one.found.get(name, 0.0) for one in found) for name in names},
+        sum(one.missed for one in found),
     )
 
 
@@ -51,9 +52,10 @@ def bound_text(found: Bound) -> str:
     if found.closed:
         proved = "no choice from the pool saves more"
     else:
-        proved = (
-            f"stopped at its limit: the best choice may save {gap(found, found.saved):.2%} more"
-        )
+        more = gap(found, found.saved)
+        proved = f"stopped at its limit: the best choice may save {more:.2%} more"
+    if found.missed:
+        proved += f", and {found.missed} candidates were not looked at"
     others = ", ".join(f"{name} {gap(found, saved):.2%}" for name, saved in found.found.items())
     return (
         f"exact: {found.saved * 1e3:.3f} ms saved, at most {found.limit * 1e3:.3f} ms "

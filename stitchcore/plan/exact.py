@@ -1,6 +1,6 @@
 """The exact planner (FusionStitching 2019, papers.md 1B): a best choice from a pool of patterns.
 
-The pool is what the other planners chose and what reached the explorer's beam, beside every placed
+The pool is what the other planners chose and the explorer's candidates, beside every placed
 instruction alone. A pattern is worth the seconds that it saves against its instructions alone by
 cost.py; disjoint patterns worth most are a set packing (packing.py). What packing does not know is
 checked afterwards and forbidden for the next search: patterns that wait for each other, and
@@ -14,8 +14,9 @@ the choice) or the time limit leaves it behind one of them, that one is the plan
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from stitchcore.device.records import Device
 from stitchcore.hlo.module import Module
@@ -56,13 +57,18 @@ def planner(options: ExactOptions) -> Planner:
 
 def _choose(given: Problem, options: ExactOptions) -> Choice:
     others: dict[str, Choice] = {}
-    proposed, others["explore"] = explore.searched(given)
+    searched, others["explore"] = explore.searched(given)
     others["exhaustive"] = exhaustive.packed(given)
     refused = {v: why for choice in others.values() for v, why in choice.refused.items()}
     if refused:
         return Choice((), refused)
-    search = _Search(given, {name: choice.scopes for name, choice in others.items()}, proposed)
-    found = search.run(time.monotonic() + options.seconds)
+    proposed = [
+        partial(found.members, one) for found, several in searched for one in sorted(several)
+    ]
+    deadline = time.monotonic() + options.seconds
+    scopes_ = {name: choice.scopes for name, choice in others.items()}
+    search = _Search(given, scopes_, proposed, deadline)
+    found = search.run()
     plans = [scopes.recomputed(given, choice.scopes) for choice in others.values()]
     if found is not None:
         plans.append(scopes.recomputed(given, merged(given, found)))
@@ -73,16 +79,25 @@ class _Search:
     """One packing problem, its cuts, and the best packing so far."""
 
     def __init__(
-        self, given: Problem, others: Mapping[str, Sequence[Scope]], proposed: Iterable[Members]
+        self,
+        given: Problem,
+        others: Mapping[str, Sequence[Scope]],
+        proposed: Sequence[Callable[[], Members]],
+        deadline: float,
     ) -> None:
-        self._given = given
+        self._given, self._deadline = given, deadline
         self._alone = {v: given.scope((given.level[v],), [v]) for v in given.graph.placed()}
         self._accepted = {s.members for found in others.values() for s in found}
         self._scopes: dict[Members, Scope] = {}
         self._value: dict[Members, float] = {}
-        for members in (*self._accepted, *proposed):
-            if len(members) > 1 and members not in self._scopes:
-                self._add(members)
+        for members in self._accepted:
+            self._add(members)
+        self._missed = 0
+        for n, candidate in enumerate(proposed):
+            if time.monotonic() > deadline:
+                self._missed = len(proposed) - n
+                break
+            self._add(candidate())
         self._order = list(self._scopes)
         number = {members: n for n, members in enumerate(self._order)}
         self._known = {
@@ -101,6 +116,8 @@ class _Search:
         self._rounds = 0
 
     def _add(self, members: Members) -> None:
+        if len(members) == 1 or members in self._scopes:
+            return
         scope = self._given.scope((self._given.level[members[0]],), members)
         apart = self._given.seconds(self._alone[v] for v in members)
         value = apart - self._given.seconds([scope])
@@ -111,9 +128,10 @@ class _Search:
         """What was proved, whether or not a packing was found in time."""
         limit = max(self._limit, self._best)
         size = len(self._scopes) + len(self._alone)
-        return Bound(size, self._best, limit, self._closed, self._rounds, self._found)
+        closed = self._closed and not self._missed
+        return Bound(size, self._best, limit, closed, self._rounds, self._found, self._missed)
 
-    def run(self, deadline: float) -> list[Scope] | None:
+    def run(self) -> list[Scope] | None:
         """The best packing that can run, complete with lone instructions; None where the time was
         over before one was better than the other planners'."""
         memory: dict[object, packing.Packed] = {}
@@ -121,14 +139,14 @@ class _Search:
         while True:
             self._rounds += 1
             pool = packing.Pool(self._sets, self._values, known, frozenset(self._forbidden))
-            packed = packing.pack(pool, deadline, memory)
+            packed = packing.pack(pool, self._deadline, memory)
             self._limit = min(self._limit, packed.limit)
             found = self._checked(sorted(packed.chosen))
             if found is not None:
                 self._best = max(self._best, pool.value(packed.chosen))
                 self._closed = packed.closed
                 return found
-            if time.monotonic() > deadline:
+            if time.monotonic() > self._deadline:
                 return None
 
     def _checked(self, numbers: Sequence[int]) -> list[Scope] | None:

@@ -69,16 +69,15 @@ def packed(given: Problem, options: ExploreOptions = DEFAULTS) -> Choice:
 
 def searched(
     given: Problem, options: ExploreOptions = DEFAULTS
-) -> tuple[list[tuple[int, ...]], Choice]:
-    """Sets of positions in any plan that reached the end of a beam, not yet accepted, and the
-    chosen scopes before anything is computed again."""
-    proposed: list[tuple[int, ...]] = []
+) -> tuple[list[tuple[Window, set[int]]], Choice]:
+    """The candidates of every window that save something (none is accepted yet), and the chosen
+    scopes before anything is computed again."""
+    proposed: list[tuple[Window, set[int]]] = []
     sets: list[tuple[Key, tuple[int, ...]]] = []
     for key, members in windows(given, options):
         found = cells.window(given, members)
-        plans = _plans(found, options)
-        for one in {one for several in plans for one in several if one.bit_count() > 1}:
-            proposed.append(found.members(one))
+        several, plans = _plans(found, options)
+        proposed.append((found, several))
         for depth, chosen in _ordered(found, _cheapest(given, found, plans)):
             sets.append(((*key, depth), found.members(chosen)))
     choice = scopes.accepted(given, sets)
@@ -189,8 +188,9 @@ def waits(part: Part, chosen: Sequence[Part]) -> bool:
             return True
 
 
-def _plans(found: Window, options: ExploreOptions) -> list[list[int]]:
-    """The beam's plans of one window, each complete with lone cells."""
+def _plans(found: Window, options: ExploreOptions) -> tuple[set[int], list[list[int]]]:
+    """The candidates that save something in one window, and the beam's plans, each complete with
+    lone cells."""
     judge = cells.Delta(found).judge
     sets = candidates(found.dag, judge, options)
     virtual = remote([sets[c] for c in _starts(found)], judge, options)
@@ -200,7 +200,7 @@ def _plans(found: Window, options: ExploreOptions) -> list[list[int]]:
         covered = sum(part.cells for part in chosen)
         alone = (1 << c for c in bits(everything & ~covered))
         plans.append([*(part.cells for part in chosen), *alone])
-    return plans
+    return {p.cells for some in (virtual, *sets) for p in some if p.saved > 0}, plans
 
 
 def _cheapest(given: Problem, found: Window, plans: Sequence[list[int]]) -> list[int]:

@@ -47,8 +47,9 @@ class Bound:
 
     Seconds saved against every placed instruction as a kernel of its own, before anything is
     computed again: `saved` by the chosen patterns, `limit` by the best choice from the `pool`
-    patterns at most. `closed`: both are equal. `found` are the seconds that each other planner's
-    patterns save. `rounds` counts the searches, each of which forbids what the last had wrong.
+    patterns at most. `closed`: both are equal, and the pool is whole. `missed` candidates were not
+    looked at for want of time. `found` are the seconds that each other planner's patterns save.
+    `rounds` counts the searches, each of which forbids what the last had wrong.
     """
 
     pool: int
@@ -57,6 +58,7 @@ class Bound:
     closed: bool
     rounds: int
     found: Mapping[str, float] = field(default_factory=dict)
+    missed: int = 0
 
 
 @dataclass(frozen=True)

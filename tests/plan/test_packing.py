@@ -1,0 +1,118 @@
+"""Set packing against all packings: bounds are bounds, answers are optimal, limits are kept."""
+
+from __future__ import annotations
+
+import builtins
+import time
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stitchcore.plan import packing, prices
+from stitchcore.plan.packing import Pool
+
+SETS = st.lists(
+    st.tuples(st.frozensets(st.integers(0, 6), min_size=1, max_size=4), st.integers(1, 40)),
+    min_size=1,
+    max_size=9,
+    unique_by=lambda one: one[0],
+)
+TRIANGLE = [frozenset(one) for one in ((0, 1), (1, 2), (0, 2))]
+"""Three sets of which one can be taken; the relaxation takes half of each."""
+
+
+def disjoint(sets: Sequence[frozenset[int]], some: Sequence[int]) -> bool:
+    return all(not sets[a] & sets[b] for a, b in combinations(some, 2))
+
+
+def best(
+    sets: Sequence[frozenset[int]], values: Sequence[float], forbidden: Sequence[frozenset[int]]
+) -> float:
+    """The most that a packing is worth, by trying all."""
+    return max(
+        sum(values[n] for n in some)
+        for count in range(len(sets) + 1)
+        for some in combinations(range(len(sets)), count)
+        if disjoint(sets, some) and not any(one <= set(some) for one in forbidden)
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(SETS, st.data())
+def test_prices_never_bound_below_the_optimum(
+    drawn: list[tuple[frozenset[int], int]], data: st.DataObject
+) -> None:
+    """From any packing as a start, also a bad one."""
+    sets, values = [one for one, _ in drawn], [float(value) for _, value in drawn]
+    chosen: list[int] = []
+    for n in data.draw(st.permutations(range(len(sets)))):
+        if disjoint(sets, [*chosen, n]) and data.draw(st.booleans()):
+            chosen.append(n)
+    assert prices.bound(sets, values, chosen) >= best(sets, values, ()) * (1 - 1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4), st.integers(1, 40)), max_size=9))
+def test_prices_close_where_sets_are_intervals(drawn: list[tuple[int, int, int]]) -> None:
+    """A packing of intervals has no gap to its relaxation: within a percent of the optimum."""
+    sets = [frozenset(range(start, start + length)) for start, length, _ in drawn]
+    values = [float(value) for *_, value in drawn]
+    found = packing.pack(Pool(sets, values, ()), time.monotonic() + 20)
+    assert prices.bound(sets, values, found.chosen) <= found.limit * 1.01 + 1e-9
+
+
+def test_prices_leave_the_gap_that_is_there() -> None:
+    assert prices.bound(TRIANGLE, [2.0, 2.0, 2.0], [0]) == pytest.approx(3.0, rel=0.05)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SETS, st.data())
+def test_packings_are_optimal(drawn: list[tuple[frozenset[int], int]], data: st.DataObject) -> None:
+    """With combinations forbidden, and known packings to start from."""
+    sets, values = [one for one, _ in drawn], [float(value) for _, value in drawn]
+    numbers = st.frozensets(st.integers(0, len(sets) - 1), min_size=1, max_size=3)
+    forbidden = data.draw(st.lists(numbers, max_size=3))
+    found = packing.pack(Pool(sets, values, [frozenset()], forbidden), time.monotonic() + 20)
+    assert disjoint(sets, sorted(found.chosen))
+    assert not any(one <= found.chosen for one in forbidden)
+    expected = best(sets, values, forbidden)
+    assert sum(values[n] for n in found.chosen) == pytest.approx(expected)
+    assert found.limit == pytest.approx(expected)
+    assert found.closed
+
+
+def test_at_the_end_of_the_time_the_best_known_stands_with_its_bound() -> None:
+    pool = Pool(TRIANGLE, [2.0, 2.1, 2.0], [frozenset({0})])
+    found = packing.pack(pool, time.monotonic() - 1)
+    assert found.chosen == {1}
+    assert not found.closed
+    assert 2.1 < found.limit < 3.3
+
+
+def test_without_the_solver_the_bound_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def none(name: str, *rest: Any, **more: Any) -> Any:
+        if name.startswith("ortools"):
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", none)
+    found = packing.pack(Pool(TRIANGLE, [2.0, 2.0, 2.0], ()), time.monotonic() + 20)
+    assert len(found.chosen) == 1
+    assert not found.closed
+
+
+def test_parts_that_share_nothing_are_solved_once() -> None:
+    """A second search with a new cut asks only for the part that it touches."""
+    sets = [*TRIANGLE, *(frozenset({e + 10 for e in one}) for one in TRIANGLE)]
+    memory: dict[object, packing.Packed] = {}
+    pool = Pool(sets, [2.0, 3.0, 2.0, 2.0, 3.0, 2.0], ())
+    assert packing.pack(pool, time.monotonic() + 20, memory).chosen == {1, 4}
+    cut = Pool(pool.sets, pool.values, (), [frozenset({1})])
+    assert packing.pack(cut, time.monotonic() + 20, memory).chosen <= {0, 2, 4}
+    assert len(memory) == 3
