@@ -8,7 +8,7 @@ Tasks are dealt by grid stride.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stitchcore.emit.cuda_entry import (
     THREADS,
@@ -41,9 +41,12 @@ from stitchcore.kernel.walk import statements
 __all__ = ["THREADS", "render", "shared_bytes"]
 
 
-def render(kernels: Sequence[Kernel], threads: int = THREADS) -> str:
-    """One translation unit for NVRTC. Kernel names must differ."""
-    renderer = _Cuda(threads)
+def render(
+    kernels: Sequence[Kernel], bounds: Mapping[str, int] | None = None, threads: int = THREADS
+) -> str:
+    """One translation unit for NVRTC. Kernel names must differ; `bounds` gives, by name, how many
+    blocks a multiprocessor must be able to hold (1 where nothing is said)."""
+    renderer = _Cuda(threads, bounds or {})
     for kernel in kernels:
         renderer.kernel(kernel)
     found = {
@@ -72,8 +75,9 @@ def _reducer(reducer: str, dtype: str) -> str:
 class _Cuda(LaneLoops):
     cuda = True
 
-    def __init__(self, threads: int = THREADS) -> None:
+    def __init__(self, threads: int = THREADS, bounds: Mapping[str, int] | None = None) -> None:
         super().__init__(threads)
+        self.bounds = bounds or {}
         self.shared_offset = 0
 
     # ---- functions -----------------------------------------------------------------------------
@@ -84,7 +88,7 @@ class _Cuda(LaneLoops):
         for p, phase in enumerate(kernel.phases):
             for s, section in enumerate(phase.sections):
                 self.section(kernel, section, f"{kernel.name}_{p}_{s}")
-        self.lines += entry(kernel, self.threads)
+        self.lines += entry(kernel, self.threads, self.bounds.get(kernel.name, 1))
 
     def section(self, kernel: Kernel, section: Section, name: str) -> None:
         used, stored = outside_buffers(kernel, section)

@@ -57,13 +57,15 @@ def _groups(section: Section, threads: int) -> int:
     return threads // 32 if section.scope is Scope.WARP else 1
 
 
-def entry(kernel: Kernel, threads: int) -> list[str]:
-    """The `__global__` function, which calls one function per section: NAME_phase_section."""
+def entry(kernel: Kernel, threads: int, blocks: int) -> list[str]:
+    """The `__global__` function, which calls one function per section: NAME_phase_section. It
+    leaves room for `blocks` blocks of `threads` threads on a multiprocessor."""
     given = words(kernel)
     by_value = len(given) <= PARAMETER_WORDS
     kind = f"const __grid_constant__ st_words<{len(given)}> st_given"
     parameter = kind if by_value else "const uint64_t *st_words_at"
-    head = f'extern "C" __global__ void __launch_bounds__({threads}) {kernel.name}({parameter}) {{'
+    bounds = f"__launch_bounds__({threads}, {blocks})"
+    head = f'extern "C" __global__ void {bounds} {kernel.name}({parameter}) {{'
     lines = ["const uint64_t *const st_words_at = st_given.at;"] if by_value else []
     lines.append("extern __shared__ __align__(16) char st_shared[];")
     lines.append("void *const *const buffers = (void *const *)st_words_at;")
