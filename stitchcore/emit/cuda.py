@@ -1,7 +1,8 @@
 """Kernels as CUDA C++: a task is a block's or a warp's, a lane loop is dealt to its threads.
 
 One `__global__` per kernel (cuda_entry.py), phases separated by a grid barrier (AStitch's global
-scheme), one inlined function per section. Decisions are the kernel's: whose lanes run a task
+scheme), one inlined function for each section and those like it
+(cuda_alike.py). Decisions are the kernel's: whose lanes run a task
 (`Section.scope`), how long the runs are that a lane takes (`Section.run`), where barriers stand.
 Tasks are dealt by grid stride.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stitchcore.emit.cuda_alike import functions
 from stitchcore.emit.cuda_entry import (
     THREADS,
     bytes_of,
@@ -85,12 +87,21 @@ class _Cuda(LaneLoops):
         self.emit("")
         self.emit(provenance_comment(kernel))
         self.index_type = index_type(kernel)
-        for p, phase in enumerate(kernel.phases):
-            for s, section in enumerate(phase.sections):
-                self.section(kernel, section, f"{kernel.name}_{p}_{s}")
-        self.lines += entry(kernel, self.threads, self.bounds.get(kernel.name, 1))
+        phases = []
+        for number, phase in enumerate(kernel.phases):
+            names = [f"{kernel.name}_{number}_{at}" for at in range(len(phase.sections))]
+            texts = [
+                self.section(kernel, section, name)
+                for section, name in zip(phase.sections, names, strict=True)
+            ]
+            phases.append(functions(kernel, phase.sections, names, texts, self.index_type))
+            self.lines += (line for one in phases[-1] for line in one.lines)
+        blocks = self.bounds.get(kernel.name, 1)
+        self.lines += entry(kernel, phases, self.index_type, self.threads, blocks)
 
-    def section(self, kernel: Kernel, section: Section, name: str) -> None:
+    def section(self, kernel: Kernel, section: Section, name: str) -> list[str]:
+        """The lines of a section's function."""
+        before, self.lines = self.lines, []
         used, stored = outside_buffers(kernel, section)
         arguments = [
             f"{'' if b in stored else 'const '}{MEMORY_TYPES[b.dtype]} *{b.name}" for b in used
@@ -114,6 +125,8 @@ class _Cuda(LaneLoops):
         self.body(section.body)
         self.close()
         self.close()
+        made, self.lines = self.lines, before
+        return made
 
     # ---- statements ----------------------------------------------------------------------------
     def combine(self, statement: Combine) -> None:
