@@ -48,6 +48,8 @@ class Reason(Enum):
     # building, proving, measuring
     NO_COMPILER = "no_compiler"
     COMPILE_FAILED = "compile_failed"
+    SHARED_MEMORY = "shared_memory"
+    REGISTERS = "registers"
     WRONG_RESULT = "wrong_result"
     SLOWER = "slower"
     # the job side
