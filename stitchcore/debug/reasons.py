@@ -39,6 +39,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.MEMORY: "a step would hold more memory than it did",
     Reason.STEP_LIMIT: "the compiler gave up after a fixed number of steps",
     Reason.NO_COMPILER: "there is no C compiler: see `stitch doctor`",
+    Reason.NO_DEVICE: "there is no device of this kind here",
     Reason.COMPILE_FAILED: "its generated source did not compile",
     Reason.WRONG_RESULT: "its kernels' results failed the check against TensorFlow and float64",
     Reason.SLOWER: "measured, its kernels were slower than TensorFlow",

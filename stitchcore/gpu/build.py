@@ -32,6 +32,7 @@ from stitchcore.hlo.instruction import Computation, Instruction
 from stitchcore.hlo.literal import from_array
 from stitchcore.plan.candidates import VIEWS
 from stitchcore.plan.pattern import Plan
+from stitchcore.plan.text import bodies
 from stitchcore.stages import State
 from stitchcore.target.launch_plan import KernelLaunch, Temporary, launch_table, temporaries
 from stitchcore.target.launch_table import Cubin, Output
@@ -41,8 +42,8 @@ DRIVER = 12000
 
 
 def build(state: State) -> GpuModule:
-    """The steps of what all stages made for a GPU. Raises Refused for an instruction that neither a
-    kernel nor the device library computes, and for a module with symbols (specialise it first)."""
+    """The steps of what all stages made for a GPU, whose plan has passed `require`. Raises Refused
+    for a module with symbols (specialise it first)."""
     assert state.plan is not None
     if state.module.symbols:
         raise Refused(state.module.name, Reason.UNSUPPORTED_TYPE, "sizes must be known")
@@ -76,6 +77,14 @@ def build(state: State) -> GpuModule:
 def _moved(launch: KernelLaunch) -> int:
     sizes = [launch.bytes_of(buffer) for buffer in launch.outside]
     return sum(size for size in sizes if isinstance(size, int))
+
+
+def require(plan: Plan) -> None:
+    """Raises Refused for an instruction that neither a kernel nor the device library computes:
+    before anything is compiled."""
+    for node in (node for one in (plan, *bodies(plan).values()) for node in one.opaque):
+        if op.record(node.opcode).kind != "control" and not _is_identity(node):
+            library.require(node)
 
 
 class _Builder:
@@ -156,7 +165,6 @@ class _Builder:
         return self.call(node, [_array(one) for one in given], steps)
 
     def call(self, node: Instruction, given: list[Array], steps: list[Step]) -> Tree:
-        library.require(node)
         made = tree(node.shape, self.memory.fresh)
         self.memory.read(*given)
         self.memory.write(*leaves(made))

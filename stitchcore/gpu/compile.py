@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from stitchcore.device.records import DEVICES
-from stitchcore.gpu.build import build
+from stitchcore.gpu.build import build, require
 from stitchcore.gpu.steps import GpuModule
 from stitchcore.hlo.module import Module
-from stitchcore.stages import STAGES, BuildOptions, State, run_stages
+from stitchcore.stages import PLANNED, STAGES, BuildOptions, State, run_stages
 
 
 def compile_for_gpu(module: Module, target: str, options: BuildOptions | None = None) -> GpuModule:
     """`module` for devices of `target` ("sm_90"). Raises Refused, with its reason."""
     state = State(module, DEVICES[target], options or BuildOptions())
-    return build(run_stages(state, STAGES, {}))
+    planned = run_stages(state, PLANNED, {})
+    assert planned.plan is not None
+    require(planned.plan)
+    return build(run_stages(planned, STAGES[len(PLANNED) :], {}))

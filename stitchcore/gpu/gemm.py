@@ -73,7 +73,7 @@ def gemm(node: Instruction) -> Gemm:
     columns = math.prod(right.shape.static) // max(contracted * batch, 1)
     precision = node.get("operand_precision", ())
     reduced = not any(str(one) in ("high", "highest") for one in precision)
-    return Gemm(batch, rows, columns, contracted, *best, left.shape.dtype, reduced)
+    return Gemm(batch, rows, columns, contracted, best[0], best[1], left.shape.dtype, reduced)
 
 
 def _matrices(
@@ -98,18 +98,13 @@ def _strided(
     if None in steps:
         return None
     matrix, row, column = (step or 0 for step in steps)
-    sizes = [math.prod(extents[axis] for axis in group) for group in groups]
-    # a single row or column may be said to follow the other densely
-    row = sizes[2] * max(column, 1) if sizes[1] == 1 else row
-    column = sizes[1] * max(row, 1) if sizes[2] == 1 and row != 1 else column
-    if sizes[2] == 1 and row != 1:
-        column = 1 if row >= 1 else column
-    if 1 not in (row, column):
-        return None
-    wide = max(row, column)
-    if wide < (sizes[2] if column == 1 else sizes[1]):
-        return None
-    return Matrices(row, column, matrix)
+    rows, columns = (math.prod(extents[axis] for axis in group) for group in groups[1:])
+    # the step along an extent of 1 is free: it is what makes the other the leading dimension
+    if rows == 1:
+        row = columns if column == 1 else 1
+    if columns == 1:
+        column = rows if row == 1 else 1
+    return Matrices(row, column, matrix) if 1 in (row, column) else None
 
 
 def _step(extents: Sequence[int], group: Sequence[int], strides: Sequence[int]) -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stitchcore.errors import Reason, Refused
-from stitchcore.gpu import indexed, ordering, random, windows
+from stitchcore.gpu import convolution, indexed, ordering, random, windows
 from stitchcore.gpu.device import Device
 from stitchcore.gpu.gemm import FLOATS, gemm
 from stitchcore.hlo import opcodes as op
@@ -37,6 +37,7 @@ _REQUIRE: Mapping[str, Callable[[Instruction], str | None]] = {
     op.REDUCE_WINDOW: windows.reduce_window_refused,
     op.SELECT_AND_SCATTER: windows.select_and_scatter_refused,
     op.RNG_BIT_GENERATOR: random.bit_generator_refused,
+    op.CONVOLUTION: convolution.refused,
 }
 _BY_DEVICE = frozenset({op.DOT, op.CONVOLUTION, op.RNG, op.DYNAMIC_UPDATE_SLICE})
 
@@ -53,7 +54,8 @@ def require(node: Instruction) -> None:
     dtypes = {operand.shape.dtype for operand in node.operands} | {node.shape.dtype}
     if node.opcode in (op.DOT, op.CONVOLUTION) and (len(dtypes) > 1 or not dtypes <= FLOATS):
         raise Refused(node.opcode, Reason.UNSUPPORTED_TYPE, ", ".join(sorted(dtypes)))
-    why = _REQUIRE.get(node.opcode, lambda _: None)(node)
+    check = _REQUIRE.get(node.opcode)
+    why = check(node) if check is not None else None
     if why is not None:
         raise Refused(node.opcode, Reason.UNSUPPORTED_OPCODE, why)
 
