@@ -70,6 +70,7 @@ def build(state: State) -> GpuModule:
         tuple(memory.constants),
         tuple(wanted),
         tuple(numbers.get(Temporary(n), -1) for n in range(len(memory.lives))),
+        state.kernels,
         tuple(_moved(launch) for launch in launches),
     )
 

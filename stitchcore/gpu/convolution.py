@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from stitchcore.hlo.attributes import WindowDim
+from stitchcore.hlo.dim import Dim
 from stitchcore.hlo.instruction import Instruction
 
 
@@ -40,6 +41,12 @@ class Convolution:
     after: tuple[int, ...]
     flip: bool
     groups: int
+
+
+def known(dim: Dim) -> int:
+    """A dimension of a module whose sizes are known."""
+    assert isinstance(dim, int)
+    return dim
 
 
 def refused(node: Instruction) -> str | None:
@@ -73,8 +80,8 @@ def convolution(node: Instruction) -> Convolution:
         tuple(("bf" + spatial).index(label) for label in result),
         stride,
         tuple(d.rhs_dilate for d in window),
-        tuple(int(d.pad_low) for d in window),  # type: ignore[arg-type]
-        tuple(int(d.pad_high) for d in window),  # type: ignore[arg-type]
+        tuple(known(d.pad_low) for d in window),
+        tuple(known(d.pad_high) for d in window),
         any(d.reversed for d in window),
         node.get("feature_group_count", 1),
     )
@@ -84,6 +91,6 @@ def _kind(node: Instruction, window: tuple[WindowDim, ...], result: str) -> Kind
     if any(d.lhs_dilate != 1 for d in window):
         return Kind.INPUT_GRADIENT
     outputs = [node.shape.static[result.index(str(axis))] for axis in range(len(window))]
-    larger = any(int(d.size) > n for d, n in zip(window, outputs, strict=True))  # type: ignore[arg-type]
+    larger = any(known(d.size) > n for d, n in zip(window, outputs, strict=True))
     plain = node.get("feature_group_count", 1) == 1 and not any(d.reversed for d in window)
     return Kind.FILTER_GRADIENT if larger and plain else Kind.FORWARD

@@ -42,9 +42,19 @@ class Loaded:
         for step in self.module.steps:
             self._step(step)
 
-    def stretches(self) -> None:
-        """Put only the kernels into the stream, each once, whatever is in memory: to time them."""
-        self.launch(0, len(self.module.table.launches))
+    def kernels(self) -> None:
+        """Put only a run's kernels into the stream, whatever is in memory: to time them. Not for a
+        module that `waits`."""
+        self._kernels(self.module.steps)
+
+    def _kernels(self, block: Sequence[Step]) -> None:
+        for step in block:
+            match step:
+                case Stretch(first, count):
+                    self.launch(first, count)
+                case Loop(_, _, body, int(trips)):
+                    for _ in range(trips):
+                        self._kernels(body)
 
     def launch(self, first: int, count: int) -> None:
         self.program.run(
@@ -140,9 +150,10 @@ def loaded(module: GpuModule, device: Device, cuda: CudaLibrary) -> Iterator[Loa
             device.release(buffer)
 
 
-def captured(one: Loaded) -> Callable[[], None]:
-    """A run as a CUDA graph; call to launch it. The graph holds addresses, so it must not be used
-    when `one` has gone. Raises ValueError where the host takes part in a run."""
+def captured(one: Loaded, kernels: bool = False) -> Callable[[], None]:
+    """A run, or only its `kernels`, as a CUDA graph; call to launch it. The graph holds addresses,
+    so it must not be used when `one` has gone. Raises ValueError where the host takes part in a
+    run."""
     if one.module.waits:
         raise ValueError("the host waits for the device within a run: no CUDA graph can hold it")
-    return one.device.capture(one.run)
+    return one.device.capture(one.kernels if kernels else one.run)

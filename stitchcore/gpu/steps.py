@@ -15,6 +15,7 @@ from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.literal import Literal
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.shape import DTYPES
+from stitchcore.kernel.nodes import Kernel
 from stitchcore.target.launch_plan import Place
 from stitchcore.target.launch_table import LaunchTable
 
@@ -99,6 +100,7 @@ class GpuModule:
     constants: tuple[Literal, ...]
     outputs: tuple[Array, ...]
     regions: tuple[int, ...]
+    kernels: tuple[Kernel, ...]
     kernel_bytes: tuple[int, ...]
 
     @property

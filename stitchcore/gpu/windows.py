@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from stitchcore.gpu.convolution import known
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.attributes import WindowDim
 from stitchcore.hlo.instruction import Instruction
@@ -28,7 +29,7 @@ def reduce_window_refused(node: Instruction) -> str | None:
 
 def _window_refused(node: Instruction) -> str | None:
     for d in node["window"]:
-        if d.lhs_dilate != 1 or d.pad_low < 0 or d.pad_high < 0:
+        if d.lhs_dilate != 1 or known(d.pad_low) < 0 or known(d.pad_high) < 0:
             return "a window over a dilated or cut array"
     return None
 
@@ -56,7 +57,7 @@ def _is_scan(extents: Sequence[int], axis: int, window: Sequence[WindowDim]) -> 
 
 
 def _padded(xp: Any, values: Array, window: Sequence[WindowDim], fill: Any) -> Array:
-    pads = [(int(d.pad_low), int(d.pad_high)) for d in window]  # type: ignore[arg-type]
+    pads = [(known(d.pad_low), known(d.pad_high)) for d in window]
     shape = [n + low + high for n, (low, high) in zip(values.shape, pads, strict=True)]
     result = xp.empty(shape, values.dtype)
     result[...] = fill
@@ -72,7 +73,7 @@ def _cuts(window: Sequence[WindowDim], outputs: Sequence[int]) -> list[tuple[sli
             slice(at * d.rhs_dilate, at * d.rhs_dilate + (n - 1) * d.stride + 1, d.stride)
             for at, d, n in zip(place, window, outputs, strict=True)
         )
-        for place in itertools.product(*(range(int(d.size)) for d in window))  # type: ignore[arg-type]
+        for place in itertools.product(*(range(known(d.size)) for d in window))
     ]
 
 

@@ -16,12 +16,12 @@ Every step is linear or n log n in the number of instructions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal
-from stitchcore.hlo.instruction import Instruction
+from stitchcore.hlo.instruction import Computation, Instruction
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.print import names
 from stitchcore.plan import candidates, extract, levels, recompute
@@ -72,16 +72,19 @@ def plan(module: Module, device: Device, cost: CostFunction, feasible: Feasibili
         graph = candidates.build(module, excluded | left)
         scopes = []
     patterns = tuple(scope.pattern for scope in sorted(scopes, key=lambda scope: scope.key))
-    return _assemble(graph, patterns, device, cost, feasible)
+    nested = {body.entry: plan(body, device, cost, feasible) for body in candidates.bodies(graph)}
+    return assembled(graph, patterns, device, cost, "exhaustive", nested)
 
 
-def _assemble(
+def assembled(
     graph: Graph,
     patterns: tuple[Pattern, ...],
     device: Device,
     cost: CostFunction,
-    feasible: Feasibility,
+    planner: str,
+    nested: Mapping[Computation, Plan],
 ) -> Plan:
+    """The plan of `patterns`, which are in a runnable order."""
     opaque = tuple(
         instruction
         for v, instruction in enumerate(graph.instructions)
@@ -101,8 +104,8 @@ def _assemble(
         refusals,
         before,
         after,
-        "exhaustive",
-        {body.entry: plan(body, device, cost, feasible) for body in candidates.bodies(graph)},
+        planner,
+        nested,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stitchcore.plan import exhaustive
+from stitchcore.plan import exhaustive, single
 from stitchcore.plan.pattern import Planner
 
-PLANNERS: Mapping[str, Planner] = {"exhaustive": exhaustive.plan}
+PLANNERS: Mapping[str, Planner] = {"exhaustive": exhaustive.plan, single.NAME: single.plan}

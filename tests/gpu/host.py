@@ -17,6 +17,7 @@ import numpy as np
 from stitchcore.emit.c import render
 from stitchcore.emit.cuda_words import PARAMETER_WORDS, WordKind, words
 from stitchcore.gpu.gemm import Gemm
+from stitchcore.gpu.steps import GpuModule
 from stitchcore.hlo.evaluate import apply
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.shape import DTYPES
@@ -24,9 +25,9 @@ from stitchcore.kernel import index
 from stitchcore.kernel.interpret import interpret
 from stitchcore.kernel.nodes import Buffer, Kernel, Role
 from stitchcore.target.cpu_runtime import CpuKernel, load_library
-from stitchcore.target.cuda_launch import DeviceBuffer
+from stitchcore.target.cuda_launch import CudaLibrary, DeviceBuffer
 from stitchcore.target.toolchain import compile_c
-from tests.target.standin_cuda import Ran, Standin
+from tests.target.standin_cuda import Ran, Standin, open_library
 
 RunKernel = Callable[[Kernel, list[Any], dict[str, int]], Sequence[Any]]
 
@@ -164,3 +165,26 @@ def host_device(standin: Standin) -> Iterator[HostDevice]:
     """In a context of its own."""
     with standin.context():
         yield HostDevice(standin)
+
+
+@contextmanager
+def dry_device() -> Iterator[tuple[HostDevice, CudaLibrary, Callable[[GpuModule], None]]]:
+    """A device for `python -m bench.gpu --dry-run`, the launch library on it, and what must be told
+    of each module, so that its kernels can run. Ends with AssertionError for misuse of the driver.
+    """
+    standin = Standin()
+    standin.devices(multiprocessors=132)
+    standin.free_memory(1 << 34)
+    standin.do("cuInit", 0)
+    known: dict[str, Kernels] = {}
+    standin.on_launch(lambda ran: known[ran.name](ran))
+
+    def made(module: GpuModule) -> None:
+        kernels = Kernels(module.kernels, in_c(module.kernels))
+        known.update(dict.fromkeys(kernels.kernels, kernels))
+
+    cuda = open_library(standin)
+    with host_device(standin) as device:
+        yield device, cuda, made
+    cuda.close()
+    assert standin.errors() == []

@@ -240,3 +240,11 @@ def test_what_neither_kernel_nor_library_computes_is_refused() -> None:
     with pytest.raises(Refused) as refused:
         compile_for_gpu(workloads.module("gpt2_train"), TARGET)
     assert refused.value.refusal.reason is Reason.UNSUPPORTED_OPCODE
+
+
+def test_one_kernel_an_instruction_computes_the_same(standin: Standin) -> None:
+    """What stitching is measured against: the same runtime, the planner "single"."""
+    module = workloads.module("layernorm_gelu_grad")
+    found = compare(module, standin, planner="single")
+    assert max(found.errors) < TOLERANCE
+    assert found.launches > 10

@@ -45,10 +45,10 @@ class Compared:
 
     @property
     def errors(self) -> list[float]:
-        return [_error(*pair) for pair in zip(self.made, self.expected, strict=True)]
+        return [error_of(*pair) for pair in zip(self.made, self.expected, strict=True)]
 
 
-def _error(made: Any, expected: Any) -> float:
+def error_of(made: Any, expected: Any) -> float:
     expected = np.asarray(expected)
     assert made.shape == expected.shape
     if not made.size:
@@ -87,9 +87,10 @@ def compare(
     way: Way = in_c,
     act: Callable[[Loaded, HostDevice], None] = run,
     given: Sequence[Any] | None = None,
+    planner: str = "exhaustive",
 ) -> Compared:
     """`module` compiled, loaded and run by `act` on the stand-in, and by numpy."""
-    state = run_stages(State(module, DEVICES[TARGET], BuildOptions()), STAGES, {})
+    state = run_stages(State(module, DEVICES[TARGET], BuildOptions(planner=planner)), STAGES, {})
     assert state.plan is not None
     require(state.plan)
     made = build(state)
