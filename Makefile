@@ -13,7 +13,10 @@ SYSTEM := $(VENV)/.system
 # controllers (api with JobSet, Kueue, Kubeflow's trainers).
 LEVEL ?= api
 
-.PHONY: demo test lint bench docs clean plugin ci cluster cluster-build cluster-down images demo-cluster
+# On a machine with an NVIDIA GPU: the Python that has CuPy, jax with its CUDA plug-in and PyTorch.
+GPU_PYTHON ?= $(VENV)/bin/python
+
+.PHONY: demo test lint bench gpu docs clean plugin ci cluster cluster-build cluster-down images demo-cluster
 
 demo: plugin
 	$(VENV)/bin/python examples/demo.py
@@ -44,6 +47,11 @@ bench: plugin
 	$(VENV)/bin/python -m bench.cpu_subgraphs
 	$(VENV)/bin/python -m bench.jobs
 	$(VENV)/bin/python -m bench.table
+
+# What only a GPU can show: the tests that need one, then the workloads against XLA:GPU and Inductor.
+gpu: $(if $(filter $(VENV)/%,$(GPU_PYTHON)),$(STAMP))
+	PYTHONPATH=.:operator:worker $(GPU_PYTHON) -m pytest -m gpu tests/gpu
+	PYTHONPATH=.:operator:worker $(GPU_PYTHON) -m bench.gpu
 
 # A real Kubernetes cluster on this machine, built from Go modules once and kept outside the checkout.
 cluster: cluster-build

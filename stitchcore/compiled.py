@@ -112,7 +112,7 @@ def interpret(
     values: dict[Instruction, Value] = {}
     for parameter, argument in zip(plan.module.entry.parameters, arguments, strict=True):
         values[parameter] = argument
-    steps = _steps(plan.module, plan.patterns, owner)
+    steps = ordered(plan.module, plan.patterns, owner)
     for step, dead in zip(steps, _last_uses(plan, steps), strict=True):
         if isinstance(step, int):
             pattern = plan.patterns[step]
@@ -263,7 +263,7 @@ def apply(
     return evaluate(alone, operands, bindings)[0]
 
 
-def _steps(
+def ordered(
     module: Module, patterns: Sequence[Pattern], owner: Mapping[Instruction, int]
 ) -> list[int | Instruction]:
     """Pattern numbers and the needed instructions outside patterns, in a runnable order."""

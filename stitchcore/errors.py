@@ -47,6 +47,7 @@ class Reason(Enum):
     STEP_LIMIT = "step_limit"
     # building, proving, measuring
     NO_COMPILER = "no_compiler"
+    NO_DEVICE = "no_device"
     COMPILE_FAILED = "compile_failed"
     SHARED_MEMORY = "shared_memory"
     REGISTERS = "registers"

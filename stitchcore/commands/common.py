@@ -34,6 +34,7 @@ HINTS = {
     "unsupported_layout": "lower the module with row-major layouts",
     "unsupported_type": "lower the module with the types of stitchcore/hlo/shape.py (DTYPES)",
     "unknown_opcode": "report the opcode; it has no record in stitchcore/hlo/opcodes.py",
+    "no_device": "run this on a machine with the device, or compile for it only",
     "no_compiler": "apt-get install gcc, or pip install ziglang",
     "store_unreadable": "check the folder's permissions, or pass --store",
 }

@@ -39,6 +39,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.MEMORY: "a step would hold more memory than it did",
     Reason.STEP_LIMIT: "the compiler gave up after a fixed number of steps",
     Reason.NO_COMPILER: "there is no compiler for it: see `stitch doctor`",
+    Reason.NO_DEVICE: "there is no device of this kind here",
     Reason.COMPILE_FAILED: "its generated source did not compile",
     Reason.SHARED_MEMORY: "a block of its kernel needs more shared memory than the GPU has",
     Reason.REGISTERS: "its kernel does not fit the GPU's registers without spilling them to memory",

@@ -42,6 +42,9 @@ FLAGS = (
     "-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden",
     "-D_GLIBCXX_USE_CXX11_ABI=1", "-DEIGEN_MAX_ALIGN_BYTES=64",
 )  # fmt: skip
+OWN_SYMBOLS = ("-Wl,-Bsymbolic", "-Wl,--exclude-libs,ALL")
+"""The plug-in and the launch library share sources: each calls its own copy where both are
+loaded."""
 
 
 class BuildError(Exception):
@@ -129,7 +132,7 @@ def compile_shared(
         compiler(), *FLAGS, "-isystem", str(tensorflow / "include"),
         *(str(NATIVE / source) for source in sources), "-o", str(temporary),
         f"-L{tensorflow}", "-l:libtensorflow_framework.so.2",
-        "-Wl,-z,defs", "-Wl,--exclude-libs,ALL", "-Wl,--as-needed", *extra, "-ldl", "-lpthread",
+        *OWN_SYMBOLS, "-Wl,-z,defs", "-Wl,--as-needed", *extra, "-ldl", "-lpthread",
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
@@ -172,7 +175,7 @@ def build_launch(folder: Optional[Path] = None, extra: Sequence[str] = ()) -> Pa
     command = [
         compiler(), *FLAGS, *extra, *(str(NATIVE / source) for source in LAUNCH_SOURCES),
         "-o", str(temporary), "-static-libstdc++", "-static-libgcc",
-        "-Wl,--exclude-libs,ALL", "-ldl", "-lpthread",
+        *OWN_SYMBOLS, "-ldl", "-lpthread",
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:

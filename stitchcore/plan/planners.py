@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stitchcore.plan import auto
+from stitchcore.plan import auto, single
 from stitchcore.plan.pattern import Planner
 
-PLANNERS: Mapping[str, Planner] = {**auto.CHOICES, "auto": auto.plan}
+PLANNERS: Mapping[str, Planner] = {**auto.CHOICES, "auto": auto.plan, single.NAME: single.plan}

@@ -69,6 +69,22 @@ class KernelLaunch:
         return self.kernel.with_role(Role.INPUT) + self.kernel.with_role(Role.OUTPUT)
 
 
+@dataclass(frozen=True)
+class Clock:
+    """When launches run beside other work: `moments` has one for each launch, in their order, and
+    `held` what that other work uses of the arena, by moments. A temporary in both lives as long as
+    either says, and is as large."""
+
+    moments: tuple[int, ...]
+    held: Mapping[Temporary, Lifetime] = field(default_factory=dict)
+
+
+def temporaries(launches: Sequence[KernelLaunch], clock: Clock) -> dict[Temporary, int]:
+    """The region that each temporary has in `launch_table(launches, ..., clock)`."""
+    used = [p for one in launches for p in one.buffers if isinstance(p, Temporary)]
+    return {place: number for number, place in enumerate(dict.fromkeys([*used, *clock.held]))}
+
+
 def launch_table(
     launches: Sequence[KernelLaunch],
     modules: Sequence[Sequence[Cubin]],
@@ -76,11 +92,13 @@ def launch_table(
     inputs: int,
     outputs: int,
     driver: int,
+    clock: Clock | None = None,
 ) -> LaunchTable:
     """The table of `launches` in their order, with `inputs` and `outputs` of the program.
 
-    An input that no kernel takes may be of any size. Raises ValueError for a launch that does not
-    give every buffer of its kernel a place.
+    An input that no kernel takes may be of any size. With `clock` the caller runs work of its own
+    between launches. Raises ValueError for a launch that does not give every buffer of its kernel a
+    place.
     """
     for launch in launches:
         if len(launch.buffers) != len(launch.outside):
@@ -88,7 +106,7 @@ def launch_table(
                 f"{launch.kernel.name}: {len(launch.outside)} buffers, {len(launch.buffers)} places"
             )
     sizes = _sizes(launches)
-    arena = _Arena(launches, sizes)
+    arena = _Arena(launches, sizes, clock or Clock(tuple(range(len(launches)))))
     kernels = list(dict.fromkeys(_entry(launch) for launch in launches))
     entries = []
     checks = 0
@@ -178,27 +196,30 @@ def _words(launch: KernelLaunch, arena: _Arena, number: int) -> tuple[Word, ...]
 class _Arena:
     """Regions of the arena by what they are for, as numbers in `regions`."""
 
-    def __init__(self, launches: Sequence[KernelLaunch], sizes: Mapping[Place, Index]) -> None:
+    def __init__(
+        self, launches: Sequence[KernelLaunch], sizes: Mapping[Place, Index], clock: Clock
+    ) -> None:
         self.lifetimes: list[Lifetime] = []
-        last = len(launches) - 1
+        moments = clock.moments
         self.temporaries = {
-            place: self.add(sizes[place], *_life(launches, place))
-            for place in sizes
-            if isinstance(place, Temporary)
+            place: self.add(*_life(launches, place, sizes.get(place, 0), clock))
+            for place in temporaries(launches, clock)
         }
         self.scratch: dict[int, int] = {}
         self.words: dict[int, int] = {}
         for number, launch in enumerate(launches):
+            now = moments[number]
             count = len(words(launch.kernel))
             if launch.kernel.with_role(Role.SCRATCH):
                 size = index.substitute(launch.kernel.scratch_bytes, launch.symbols)
-                self.scratch[number] = self.add(size, number, number)
+                self.scratch[number] = self.add(size, now, now)
             if count > PARAMETER_WORDS:
-                self.words[number] = self.add(8 * count, number, number)
+                self.words[number] = self.add(8 * count, now, now)
         checks = sum(len(launch.kernel.errors) for launch in launches)
         meets = any(is_cooperative(launch.kernel) for launch in launches)
-        self.checks = self.add(CHECK_BYTES * checks, 0, last) if checks else None
-        self.barrier = self.add(BARRIER_BYTES, 0, last) if meets else None
+        always = min(moments, default=0), max(moments, default=0)
+        self.checks = self.add(CHECK_BYTES * checks, *always) if checks else None
+        self.barrier = self.add(BARRIER_BYTES, *always) if meets else None
         offsets, self.size = plan_arena(self.lifetimes)
         self.regions = tuple(
             Region(offset, life.bytes) for offset, life in zip(offsets, self.lifetimes, strict=True)
@@ -209,6 +230,13 @@ class _Arena:
         return len(self.lifetimes) - 1
 
 
-def _life(launches: Sequence[KernelLaunch], place: Place) -> tuple[int, int]:
-    users = [number for number, launch in enumerate(launches) if place in launch.buffers]
-    return users[0], users[-1]
+def _life(
+    launches: Sequence[KernelLaunch], place: Temporary, size: Index, clock: Clock
+) -> tuple[Index, int, int]:
+    """Bytes of a temporary, and the moments of its first and last use."""
+    pairs = zip(clock.moments, launches, strict=True)
+    users = [moment for moment, launch in pairs if place in launch.buffers]
+    if (held := clock.held.get(place)) is not None:
+        users += [held.first, held.last]
+        size = index.maximum(size, held.bytes)
+    return size, min(users), max(users)

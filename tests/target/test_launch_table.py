@@ -16,7 +16,7 @@ from stitchcore.inject import build
 from stitchcore.kernel import index
 from stitchcore.kernel.index import Variable
 from stitchcore.target.cuda_launch import CudaLibrary
-from stitchcore.target.launch_plan import KernelLaunch, Temporary, launch_table
+from stitchcore.target.launch_plan import Clock, KernelLaunch, Temporary, launch_table, temporaries
 from stitchcore.target.launch_table import (
     BarrierWord,
     CheckRanges,
@@ -280,6 +280,20 @@ def test_memory_is_used_again() -> None:
         chain = [Lifetime(size, step, step + 1) for step in range(20)]
         _, arena = plan_arena(chain)
         assert index.evaluate(arena, {"n": 64}) == 2048
+
+
+@pytest.mark.parametrize(("last", "shared"), [(4, True), (5, False)])
+def test_work_between_launches_keeps_memory_alive(last: int, shared: bool) -> None:
+    """A temporary that a library call still reads at the moment of the next launch."""
+    launches = [KernelLaunch(softmax(4, 64), 0, 128, 0, (Input(0), Temporary(n))) for n in range(2)]
+    held = {Temporary(0): Lifetime(1024, 3, last), Temporary(7): Lifetime(64, 9, 9)}
+    clock = Clock((3, 5), held)
+    table = launch_table(launches, [[]], (), 1, 1, 12000, clock)
+    numbers = temporaries(launches, clock)
+    assert list(numbers) == [Temporary(0), Temporary(1), Temporary(7)]
+    first, second, third = (table.regions[numbers[Temporary(n)]] for n in (0, 1, 7))
+    assert (first.offset == second.offset) is shared
+    assert third.bytes == 64 and table.arena == (1024 if shared else 2048)
 
 
 def test_regions_are_where_the_library_finds_them(standin: Standin, cuda: CudaLibrary) -> None:

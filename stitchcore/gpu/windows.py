@@ -1,0 +1,106 @@
+"""Windows over an array module: pooling, its gradient, cumulative sums."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from stitchcore.gpu.convolution import known
+from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.attributes import WindowDim
+from stitchcore.hlo.instruction import Instruction
+from stitchcore.hlo.query import monoid, reducer_of
+
+Array = Any
+
+_JOIN: Mapping[str, Callable[[Any], Any]] = {
+    op.ADD: lambda xp: xp.add,
+    op.MAXIMUM: lambda xp: xp.maximum,
+    op.MINIMUM: lambda xp: xp.minimum,
+}
+
+
+def reduce_window_refused(node: Instruction) -> str | None:
+    if len(node.operands) != 2 or reducer_of(node) not in _JOIN:
+        return "a window that is not of one array's sum, maximum or minimum"
+    return _window_refused(node)
+
+
+def _window_refused(node: Instruction) -> str | None:
+    for d in node["window"]:
+        if d.lhs_dilate != 1 or known(d.pad_low) < 0 or known(d.pad_high) < 0:
+            return "a window over a dilated or cut array"
+    return None
+
+
+def reduce_window(xp: Any, node: Instruction, operands: Sequence[Array]) -> Array:
+    values, initial = operands
+    window = node["window"]
+    reducer = reducer_of(node)
+    assert reducer is not None
+    active = [axis for axis, d in enumerate(window) if d.size != 1]
+    if reducer == op.ADD and len(active) == 1 and _is_scan(values.shape, active[0], window):
+        return xp.cumsum(values, axis=active[0], dtype=values.dtype) + initial
+    padded = _padded(xp, values, window, initial)
+    join, result = _JOIN[reducer](xp), initial
+    for cut in _cuts(window, node.shape.static):
+        result = join(result, padded[cut])
+    return result
+
+
+def _is_scan(extents: Sequence[int], axis: int, window: Sequence[WindowDim]) -> bool:
+    """A window over everything up to each element: cumulative sums are written so."""
+    d = window[axis]
+    whole = d.size == extents[axis] and d.pad_low == extents[axis] - 1 and d.pad_high == 0
+    return whole and d.stride == d.rhs_dilate == 1
+
+
+def _padded(xp: Any, values: Array, window: Sequence[WindowDim], fill: Any) -> Array:
+    pads = [(known(d.pad_low), known(d.pad_high)) for d in window]
+    shape = [n + low + high for n, (low, high) in zip(values.shape, pads, strict=True)]
+    result = xp.empty(shape, values.dtype)
+    result[...] = fill
+    inner = tuple(slice(low, low + n) for n, (low, _) in zip(values.shape, pads, strict=True))
+    result[inner] = values
+    return result
+
+
+def _cuts(window: Sequence[WindowDim], outputs: Sequence[int]) -> list[tuple[slice, ...]]:
+    """For each element of the window, what it sees of the padded array, in row-major order."""
+    return [
+        tuple(
+            slice(at * d.rhs_dilate, at * d.rhs_dilate + (n - 1) * d.stride + 1, d.stride)
+            for at, d, n in zip(place, window, outputs, strict=True)
+        )
+        for place in itertools.product(*(range(known(d.size)) for d in window))
+    ]
+
+
+def select_and_scatter_refused(node: Instruction) -> str | None:
+    chooser = node["select"].root
+    plain = chooser.opcode == op.COMPARE and chooser.operands == node["select"].parameters
+    if not plain or chooser["direction"] not in ("GE", "LE") or monoid(node["scatter"]) != op.ADD:
+        return "a choice other than of the largest or least, or not summed"
+    return _window_refused(node)
+
+
+def select_and_scatter(xp: Any, node: Instruction, operands: Sequence[Array]) -> Array:
+    """Each source element is added where its window's chosen element lies; padding never wins, and
+    of equal ones the first does."""
+    values, source, initial = operands
+    window = node["window"]
+    largest = node["select"].root["direction"] == "GE"
+    size = values.size
+    places = _padded(xp, xp.arange(size).reshape(values.shape), window, size)
+    padded = _padded(xp, values, window, 0)
+    best, where = xp.zeros(source.shape, values.dtype), xp.full(source.shape, size)
+    for cut in _cuts(window, source.shape):
+        value, place = padded[cut], places[cut]
+        kept = best >= value if largest else best <= value
+        better = (place < size) & ((where == size) | ~kept)
+        best, where = xp.where(better, value, best), xp.where(better, place, where)
+    flat = xp.empty(size + 1, values.dtype)
+    flat[...] = initial
+    xp.add.at(flat, where.reshape(-1), source.reshape(-1))
+    return flat[:-1].reshape(values.shape)

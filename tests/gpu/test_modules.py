@@ -1,0 +1,250 @@
+"""Whole modules: what steps, places, lives and library calls make is what numpy makes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stitchcore.errors import Reason, Refused
+from stitchcore.gpu.compile import compile_for_gpu
+from stitchcore.gpu.execute import Loaded, captured
+from stitchcore.gpu.steps import Copy, LibraryCall, Loop, Stretch, every_step
+from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.parse import parse
+from tests.gpu.host import HostDevice
+from tests.gpu.whole import TARGET, by_interpreter, compare
+from tests.hlo import workloads
+from tests.target.standin_cuda import Standin
+
+TOLERANCE = 2e-6
+"""Of an output's largest value: float32 sums in another order than numpy's."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "softmax_grad",
+        "layernorm_gelu_grad",
+        "mlp_nodrop_train",
+        "mlp_train",
+        "dien_infer",
+        "transformer_dec_step",
+    ],
+)
+def test_a_workload_computes_what_numpy_does(standin: Standin, name: str) -> None:
+    found = compare(workloads.module(name), standin)
+    assert max(found.errors) < TOLERANCE
+    telling = [np.ptp(one.astype(np.float64)) > 0 for one in found.made if one.size > 1]
+    assert sum(telling) >= 0.8 * len(telling), telling
+    assert found.launches == len(found.module.table.launches)
+
+
+def test_kernels_of_a_block_by_the_interpreter(standin: Standin) -> None:
+    """The loop IR's own meaning, lanes and barriers included, under the launches of the table."""
+    found = compare(workloads.module("layernorm_gelu_grad"), standin, by_interpreter)
+    assert max(found.errors) < TOLERANCE
+
+
+def test_a_captured_module_computes_the_same_again_and_again(standin: Standin) -> None:
+    def act(one: Loaded, device: HostDevice) -> None:
+        launch = captured(one)
+        for _ in range(2):
+            launch()
+        device.synchronize()
+
+    found = compare(workloads.module("layernorm_gelu_grad"), standin, act=act)
+    assert max(found.errors) < TOLERANCE
+    assert found.launches == 2 * len(found.module.table.launches)
+
+
+def test_temporaries_whose_lives_do_not_meet_share_memory() -> None:
+    """That those whose lives meet do not is what the results of all other tests rest on."""
+    made = compile_for_gpu(workloads.module("transformer_dec_step"), TARGET)
+    regions = made.table.regions
+    apart = sum(one.bytes for one in regions if isinstance(one.bytes, int))
+    assert isinstance(made.table.arena, int)
+    assert made.table.arena < 0.6 * apart
+    offsets = [one.offset for one in regions]
+    assert all(isinstance(offset, int) and offset % 256 == 0 for offset in offsets)
+
+
+STATE = "(s32[], f32[4,8], f32[8], f32[4,8], f32[4,8])"
+RESULT = "(f32[4,8], f32[4,8], f32[4,8], f32[8], f32[4,8])"
+LOOP = """
+HloModule loop
+
+condition (state: STATE) -> pred[] {
+  state = STATE parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  n = s32[] constant(4)
+  ROOT less = pred[] compare(i, n), direction=LT
+}
+
+body (state: STATE) -> STATE {
+  state = STATE parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  rows = f32[4,8] get-tuple-element(state), index=1
+  weight = f32[8] get-tuple-element(state), index=2
+  first = f32[4,8] get-tuple-element(state), index=3
+  second = f32[4,8] get-tuple-element(state), index=4
+  one = s32[] constant(1)
+  zero = s32[] constant(0)
+  next = s32[] add(i, one)
+  row = f32[1,8] dynamic-slice(first, i, zero), dynamic_slice_sizes={1,8}
+  flat = f32[8] reshape(row)
+  scaled = f32[8] multiply(flat, weight)
+  power = f32[8] exponential(scaled)
+  back = f32[1,8] reshape(power)
+  updated = f32[4,8] dynamic-update-slice(rows, back, i, zero)
+  ROOT result = STATE tuple(next, updated, weight, second, first)
+}
+
+ENTRY main (x: f32[4,8], w: f32[8], y: f32[4,8]) -> RESULT {
+  x = f32[4,8] parameter(0)
+  w = f32[8] parameter(1)
+  y = f32[4,8] parameter(2)
+  start = s32[] constant(START)
+  begun = f32[4,8] negate(y)
+  state = STATE tuple(start, x, w, y, begun)
+  end = STATE while(state), condition=condition, body=body
+  rows = f32[4,8] get-tuple-element(end), index=1
+  first = f32[4,8] get-tuple-element(end), index=3
+  second = f32[4,8] get-tuple-element(end), index=4
+  kept = f32[8] get-tuple-element(end), index=2
+  ROOT result = RESULT tuple(rows, first, second, kept, rows)
+}
+"""
+
+
+@pytest.mark.parametrize(("start", "trips"), [(0, 4), (1, 3), (7, 0)])
+def test_a_loop_whose_state_changes_places(standin: Standin, start: int, trips: int) -> None:
+    """Two members swap, one is updated in place, one stays; one result is returned twice."""
+    text = LOOP.replace("START", str(start)).replace("STATE", STATE).replace("RESULT", RESULT)
+    module = parse(text)
+    found = compare(module, standin)
+    assert max(found.errors) < TOLERANCE
+    [loop] = [s for s in every_step(found.module.steps) if isinstance(s, Loop)]
+    assert loop.trips == trips and not found.module.waits
+    [update] = [
+        step
+        for step in loop.body
+        if isinstance(step, LibraryCall) and step.node.opcode == op.DYNAMIC_UPDATE_SLICE
+    ]
+    assert update.results[0].place == update.operands[0].place, "no copy of the rows"
+    copies = [step for step in loop.body if isinstance(step, Copy)]
+    assert {step.source.dims for step in copies} <= {(4, 8), ()}, "the weight stays where it is"
+
+
+def test_a_loop_that_only_data_ends(standin: Standin) -> None:
+    """The host reads the predicate; such a module cannot be captured."""
+    found = compare(parse(HALVED), standin, given=[np.array([3.0, 100.0], np.float32)])
+    assert found.expected[0].tolist() == [0.75 / 32, 100 / 128]
+    assert found.made[0].tolist() == found.expected[0].tolist()
+    assert found.module.waits
+
+    def capture(one: Loaded, device: HostDevice) -> None:
+        with pytest.raises(ValueError, match="waits"):
+            captured(one)
+
+    compare(parse(HALVED), standin, act=capture, given=[np.ones(2, np.float32)])
+
+
+HALVED = """
+HloModule halved
+
+larger (a: f32[], b: f32[]) -> f32[] {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT m = f32[] maximum(a, b)
+}
+
+condition (x: f32[2]) -> pred[] {
+  x = f32[2] parameter(0)
+  zero = f32[] constant(0)
+  most = f32[] reduce(x, zero), dimensions={0}, to_apply=larger
+  one = f32[] constant(1)
+  ROOT more = pred[] compare(most, one), direction=GT
+}
+
+body (x: f32[2]) -> f32[2] {
+  x = f32[2] parameter(0)
+  half = f32[] constant(0.5)
+  halves = f32[2] broadcast(half), dimensions={}
+  ROOT less = f32[2] multiply(x, halves)
+}
+
+ENTRY main (x: f32[2]) -> f32[2] {
+  x = f32[2] parameter(0)
+  ROOT end = f32[2] while(x), condition=condition, body=body
+}
+"""
+
+CHOICE = """
+HloModule choice
+
+grown (x: f32[4]) -> (f32[4], f32[4]) {
+  x = f32[4] parameter(0)
+  y = f32[4] exponential(x)
+  ROOT result = (f32[4], f32[4]) tuple(x, y)
+}
+
+shrunk (x: f32[4]) -> (f32[4], f32[4]) {
+  x = f32[4] parameter(0)
+  y = f32[4] tanh(x)
+  ROOT result = (f32[4], f32[4]) tuple(y, x)
+}
+
+ENTRY main (which: TYPE, x: f32[4]) -> (f32[4], f32[4]) {
+  which = TYPE parameter(0)
+  x = f32[4] parameter(1)
+  ROOT chosen = (f32[4], f32[4]) conditional(which, x, x), BRANCHES
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("which", "kind", "branches"),
+    [
+        (np.bool_(True), "pred[]", "true_computation=grown, false_computation=shrunk"),
+        (np.bool_(False), "pred[]", "true_computation=grown, false_computation=shrunk"),
+        (np.int32(0), "s32[]", "branch_computations={grown, shrunk}"),
+        (np.int32(-3), "s32[]", "branch_computations={grown, shrunk}"),
+    ],
+)
+def test_a_conditional_runs_one_branch(
+    standin: Standin, which: np.generic, kind: str, branches: str
+) -> None:
+    module = parse(CHOICE.replace("TYPE", kind).replace("BRANCHES", branches))
+    found = compare(module, standin, given=[np.asarray(which), np.linspace(-1, 1, 4, dtype="f4")])
+    assert max(found.errors) < TOLERANCE
+    assert found.launches == 1
+
+
+def test_outputs_that_are_inputs_or_constants_are_copied(standin: Standin) -> None:
+    text = """
+HloModule handed_on
+
+ENTRY main (x: f32[2,3]) -> (f32[6], f32[2,3], s32[3]) {
+  x = f32[2,3] parameter(0)
+  flat = f32[6] reshape(x)
+  three = s32[3] constant({4, 5, 6})
+  ROOT result = (f32[6], f32[2,3], s32[3]) tuple(flat, x, three)
+}
+"""
+    found = compare(parse(text), standin)
+    assert found.errors == [0, 0, 0]
+    assert not any(isinstance(step, Stretch) for step in found.module.steps)
+
+
+def test_what_neither_kernel_nor_library_computes_is_refused() -> None:
+    with pytest.raises(Refused) as refused:
+        compile_for_gpu(workloads.module("gpt2_train"), TARGET)
+    assert refused.value.refusal.reason is Reason.UNSUPPORTED_OPCODE
+
+
+def test_one_kernel_an_instruction_computes_the_same(standin: Standin) -> None:
+    """What stitching is measured against: the same runtime, the planner "single"."""
+    module = workloads.module("layernorm_gelu_grad")
+    found = compare(module, standin, planner="single")
+    assert max(found.errors) < TOLERANCE
+    assert found.launches > 10
