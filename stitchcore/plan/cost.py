@@ -76,11 +76,27 @@ def single(instruction: Instruction, device: Device) -> Estimate:
     """One instruction as a kernel that reads its operands (broadcasts at their bases' size)."""
     if opcodes.record(instruction.opcode).kind == "constant":
         return EMPTY
-    moved = byte_size(instruction.shape)
-    moved += sum(_base_size(operand) for operand in dict.fromkeys(instruction.operands))
+    moved = traffic(instruction)
     flops = work(instruction)
     seconds = _seconds(moved, flops, device) + device.launch_seconds
     return Estimate(moved, flops, 1, 0, 0, 1.0, seconds)
+
+
+def traffic(instruction: Instruction) -> int:
+    """Bytes that `instruction` alone reads and writes. A lookup reads as much of its table as it
+    returns; an update in place reads and writes what it replaces or adds to, no more."""
+    written = byte_size(instruction.shape)
+    operands = instruction.operands
+    match instruction.opcode:
+        case opcodes.GATHER | opcodes.DYNAMIC_SLICE:
+            return 2 * written + sum(byte_size(operand.shape) for operand in operands[1:])
+        case opcodes.DYNAMIC_UPDATE_SLICE:
+            return 2 * byte_size(operands[1].shape)
+        case opcodes.SCATTER if len(operands) == 3:
+            indices, updates = (byte_size(operand.shape) for operand in operands[1:])
+            fresh = written if operands[0].opcode == opcodes.BROADCAST else 0
+            return indices + 3 * updates + fresh
+    return written + sum(_base_size(operand) for operand in dict.fromkeys(operands))
 
 
 def total(estimates: Iterable[Estimate]) -> Estimate:
