@@ -198,7 +198,7 @@ def _demands(
             if not view and opcodes.record(instruction.opcode).kind != "constant":
                 roles[v] = Role.PLACED
         demanded[v] = needed
-        outside = roles[v] in (Role.OPAQUE, Role.SOURCE) and instruction is not root
+        outside = roles[v] is Role.OPAQUE or (roles[v] is Role.SOURCE and instruction is not root)
         if outside or (needed and roles[v] is Role.ALIAS):
             for operand in instruction.operands:
                 demanded[position[operand]] = True
