@@ -2,10 +2,10 @@
 
 Every module of the workloads is planned for this machine (stages up to the schedule). An
 instruction's bytes are what it alone reads and writes (`plan.cost.traffic`), counted once, as often
-as its loop runs where that number stands in the module. They count as reached in a kernel of two
-or more instructions that move bytes (one alone moves as many as without us; reshapes, and what is
-only read through, such as a bias' broadcast, do not count). Apart, in neither sum: library calls, sorts, control flow. `python -m tools.opcodes`
-then writes the table of opcodes.
+as its loop runs where that number stands in the module. They count as reached in a kernel of two or
+more instructions that move bytes: one alone moves as many as without us; reshapes, and what is only
+read through, such as a bias' broadcast, do not count. Apart, in neither sum: library calls, sorts,
+control flow. `python -m tools.opcodes` then writes the table of opcodes.
 """
 
 from __future__ import annotations
@@ -181,7 +181,9 @@ def document(modules: Mapping[str, Reach]) -> dict[str, Any]:
         name: {
             "bytes": size,
             "reached": whole.reached[name],
-            "left": {reason: left for (of, reason), left in sorted(whole.left.items()) if of == name},
+            "left": {
+                reason: left for (of, reason), left in sorted(whole.left.items()) if of == name
+            },
         }
         for name, size in whole.everything.most_common()
     }

@@ -38,9 +38,12 @@ class _Side:
 
 
 def small_dot(node: Instruction) -> Instruction | None:
-    """A float dot with one row, one column or one contracted element, summed in at least f32."""
+    """A float dot with one row, one column or one contracted element, summed in at least f32; and
+    one whose result has no element."""
     if DTYPES[node.shape.dtype].kind != "float":
         return None
+    if node.shape.size == 0:
+        return build.splat(0.0, node)
     left, right = _sides(node)
     if left.is_one(left.contracting):
         product = _outer(left, right)

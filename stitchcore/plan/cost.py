@@ -129,11 +129,18 @@ def _base_size(value: Instruction) -> int:
 
 
 def _read_size(value: Instruction, readers: list[Instruction]) -> int:
-    """Bytes of an input that its readers touch: where all are slices, only what they cut out."""
+    """Bytes of an input that its readers touch: where all are slices or look up, only what they
+    take."""
     size = byte_size(value.shape)
-    if all(reader.opcode == opcodes.SLICE for reader in readers):
+    if all(_takes_part(reader, value) for reader in readers):
         return min(size, sum(byte_size(reader.shape) for reader in readers))
     return size
+
+
+def _takes_part(reader: Instruction, value: Instruction) -> bool:
+    if opcodes.record(reader.opcode).kind == "lookup":
+        return value not in reader.operands[1:]
+    return reader.opcode == opcodes.SLICE
 
 
 def _seconds(moved: int, flops: int, device: Device, cached: bool | None = None) -> float:
