@@ -21,10 +21,10 @@
             combine s = add over group
     ...
 
-Statements further: `barrier group`, `if EXPR { }`, `check EXPR else 0`, `position i = e upto 9`
-(index i is scalar e, clamped to [0, 9]). Expressions: scalars by name, `1.5:f32`, `buffer[i, j]`, `opcode:dtype{attribute=value}(operands)`, `index:s32(i * 4)`,
-`in_range(i, low, high)`. LOCAL buffers of WARP or LANE scope print as `local warp` and
-`local lane`.
+Statements further: `barrier group`, `if EXPR { }`, `check EXPR else 0`, and `position i = e upto 9`
+(index i is scalar e clamped to [0, 9]). Expressions: scalars by name, `1.5:f32`, `buffer[i, j]`,
+`opcode:dtype{attribute=value}(operands)`, `index:s32(i * 4)`, `in_range(i, low, high)`. LOCAL
+buffers of WARP or LANE scope print as `local warp` and `local lane`.
 """
 
 from __future__ import annotations
