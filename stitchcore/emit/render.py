@@ -271,7 +271,8 @@ class Renderer(ABC):
         name, dtype = statement.variable, statement.value.dtype
         given = f"st_convert_{dtype}_s64({self.scalar(statement.value)})"
         if dtype == "u64":
-            given = f"st_convert_u64_s64(st_minimum_u64({self.scalar(statement.value)}, INT64_MAX))"
+            most = literal(2**63 - 1, "u64")
+            given = f"st_convert_u64_s64(st_minimum_u64({self.scalar(statement.value)}, {most}))"
         clamped = f"st_clamp_s64(0, {given}, {self.index(statement.last)})"
         self.emit(f"const {self.index_type} {name} = ({self.index_type}){clamped};")
         last = index.bounds(statement.last, self.ranges)

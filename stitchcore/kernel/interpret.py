@@ -254,7 +254,8 @@ def _position(position: Position, run: _Run) -> None:
     if np.any(np.asarray(last) < 0):
         raise KernelError(f"{run.kernel.name}: position {position.variable} has no place")
     given = _expression(position.value, run)
-    ceiling = np.minimum(last, np.iinfo(given.dtype).max).astype(given.dtype)
+    most = min(int(np.iinfo(given.dtype).max), int(np.iinfo(np.int64).max))
+    ceiling = np.minimum(last, most).astype(given.dtype)
     run.indices[position.variable] = np.clip(given, 0, ceiling).astype(np.int64)
 
 

@@ -335,6 +335,7 @@ def _followers(
         for axis in reduced.get(value, ()):
             signature[axis] = signature.get(axis, 0) ^ hash((number, 0x85EBCA6B))
     exposed = {value for consumer, i in views for value in (consumer, consumer.operands[i])}
+    exposed |= {value for value in dims if op.record(value.opcode).kind == "constant"}
     next_of: dict[Axis, Axis | None] = {}
     for value in (*pattern.inputs, *pattern.outputs, *exposed):
         rows = dims[value]
