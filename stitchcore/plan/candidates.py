@@ -60,11 +60,16 @@ def byte_size(shape: Shape) -> int:
     return extent(shape.byte_size)
 
 
+def refusal_of_kind(kind: opcodes.Kind) -> Reason:
+    """Why kernels hold no opcode of a kind that is not stitchable."""
+    return _REASONS.get(kind, Reason.UNSUPPORTED_OPCODE)
+
+
 def refused(instruction: Instruction) -> tuple[Reason, str] | None:
     """None when kernels may hold this instruction, else why not; structure is never asked."""
     kind = opcodes.record(instruction.opcode).kind
     if kind not in opcodes.STITCHABLE_KINDS:
-        return _REASONS.get(kind, Reason.UNSUPPORTED_OPCODE), instruction.opcode
+        return refusal_of_kind(kind), instruction.opcode
     for value in (instruction, *instruction.operands):
         if value.shape.dtype not in DTYPES:
             return Reason.UNSUPPORTED_TYPE, f"{instruction.opcode} on {value.shape}"
