@@ -5,7 +5,8 @@ instruction's bytes are what it alone reads and writes (`plan.cost.traffic`), co
 as its loop runs where that number stands in the module. They count as reached in a kernel of two or
 more instructions that move bytes: one alone moves as many as without us; reshapes, and what is only
 read through, such as a bias' broadcast, do not count. Apart, in neither sum: library calls, sorts,
-control flow. `python -m tools.opcodes` then writes the table of opcodes.
+control flow. What the simplify stage writes as other opcodes (batch normalisation, pooling, small
+dots) counts as these. `python -m tools.opcodes` then writes the table of opcodes.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def measured(plan: Plan) -> Reach:
     moving = {
         v
         for v, role in zip(graph.instructions, graph.roles, strict=True)
-        if role is Role.PLACED and v.opcode not in candidates.VIEWS
+        if role is Role.PLACED and not is_apart(v)
     }
     company: dict[Instruction, int] = {}
     for pattern in plan.patterns:
@@ -97,7 +98,9 @@ def measured(plan: Plan) -> Reach:
 
 
 def is_apart(instruction: Instruction) -> bool:
-    """Whether its bytes stand outside both sums."""
+    """Whether its bytes stand outside both sums; a view's stay where they are."""
+    if instruction.opcode in candidates.VIEWS:
+        return True
     return instruction.opcode in APART or op.record(instruction.opcode).kind in APART_KINDS
 
 
