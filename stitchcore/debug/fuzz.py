@@ -40,6 +40,8 @@ class FuzzOptions:
         ("reshape", 1.0),
         ("transpose", 1.0),
         ("slice", 0.7),
+        ("gather", 0.5),
+        ("dynamic_slice", 0.4),
         ("pad", 0.5),
         ("concatenate", 0.5),
         ("reverse", 0.3),
@@ -264,6 +266,61 @@ def _slice(draw: _Draw) -> Instruction | None:
     return build.slice_(node, ranges)
 
 
+def _places(draw: _Draw, dims: Sequence[int]) -> Instruction:
+    """Integers of a shape that depend on the data, some outside of whatever they index."""
+    node = draw.value(lambda v: _numeric(v) and v.shape.dims == tuple(dims))
+    dtype = draw.choice(("s32", "s64", "u32", "s8"))
+    first = build.constant(int(draw.rng.integers(0 if dtype == "u32" else -3, 6)), dtype)
+    other = build.broadcast(first, dims, ()) if dims else first
+    step = build.iota(dtype, dims, len(dims) - 1) if dims else build.constant(2, dtype)
+    if node is None:
+        return step
+    half = build.constant(1, node.shape.dtype)
+    half = build.broadcast(half, dims, ()) if dims else half
+    chosen = build.elementwise(op.COMPARE, node, half, direction="LT")
+    return build.elementwise(op.SELECT, chosen, step, other)
+
+
+def _gather(draw: _Draw) -> Instruction | None:
+    """Any dimensions looked up, collapsed or not, their slices anywhere in the result."""
+    node = draw.value(lambda v: v.shape.rank > 0)
+    if node is None:
+        return None
+    rank = node.shape.rank
+    count = int(draw.rng.integers(1, rank + 1))
+    starts = draw.rng.permutation(rank)[:count].tolist()
+    dims = list(draw.dims()[:2])
+    vector_dim = len(dims)
+    if count > 1 or draw.rng.random() < 0.3:
+        vector_dim = int(draw.rng.integers(0, len(dims) + 1))
+        dims.insert(vector_dim, count)
+    indices = _places(draw, dims)
+    sizes = [int(draw.rng.integers(1, n + 1)) for n in node.shape.static]
+    collapsed = sorted(d for d in starts if draw.rng.random() < 0.7)
+    for d in collapsed:
+        sizes[d] = 1
+    total = len(dims) - (vector_dim < len(dims)) + rank - len(collapsed)
+    offsets = sorted(draw.rng.permutation(total)[: rank - len(collapsed)].tolist())
+    if total > draw.options.rank + 1:
+        return None
+    return build.gather(
+        node, indices, starts, sizes,
+        vector_dim=vector_dim, offset_dims=offsets, collapsed=collapsed,
+    )  # fmt: skip
+
+
+def _dynamic_slice(draw: _Draw) -> Instruction | None:
+    node = draw.value(lambda v: v.shape.rank > 0)
+    if node is None:
+        return None
+    places = _places(draw, ())
+    starts = [places if draw.rng.random() < 0.7 else build.constant(1, places.shape.dtype)
+              for _ in node.shape.dims]  # fmt: skip
+    return build.dynamic_slice(
+        node, starts, [int(draw.rng.integers(1, n + 1)) for n in node.shape.static]
+    )
+
+
 def _pad(draw: _Draw) -> Instruction | None:
     node = draw.value(lambda v: v.shape.rank > 0 and _numeric(v))
     if node is None:
@@ -337,6 +394,8 @@ _MAKERS: dict[str, Callable[[_Draw], Instruction | None]] = {
     "reshape": _reshape,
     "transpose": _transpose,
     "slice": _slice,
+    "gather": _gather,
+    "dynamic_slice": _dynamic_slice,
     "pad": _pad,
     "concatenate": _concatenate,
     "reverse": _reverse,

@@ -39,6 +39,7 @@ from stitchcore.kernel.nodes import (
     Load,
     Loop,
     LoopKind,
+    Position,
     Prefetch,
     Role,
     Scalar,
@@ -236,6 +237,8 @@ class Renderer(ABC):
         match statement:
             case Let(scalar, value):
                 self.emit(f"{self.define(scalar, const=True)} = {self.expression(value)};")
+            case Position():
+                self.position(statement)
             case Store():
                 self.store(statement)
             case Accumulator(scalar, reducer):
@@ -262,6 +265,20 @@ class Renderer(ABC):
                 self.close()
             case Check():
                 self.check(statement)
+
+    def position(self, statement: Position) -> None:
+        """In 64 bits until it is clamped: a narrow index type cannot hold what data may say."""
+        name, dtype = statement.variable, statement.value.dtype
+        given = f"st_convert_{dtype}_s64({self.scalar(statement.value)})"
+        if dtype == "u64":
+            most = literal(2**63 - 1, "u64")
+            given = f"st_convert_u64_s64(st_minimum_u64({self.scalar(statement.value)}, {most}))"
+        clamped = f"st_clamp_s64(0, {given}, {self.index(statement.last)})"
+        self.emit(f"const {self.index_type} {name} = ({self.index_type}){clamped};")
+        last = index.bounds(statement.last, self.ranges)
+        self.ranges.pop(name, None)
+        if last is not None:
+            self.ranges[name] = (0, last[1])
 
     def define(self, scalar: Scalar, const: bool = False) -> str:
         """Left side of a definition; a scalar with a place of its own is only assigned."""

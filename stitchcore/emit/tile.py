@@ -24,7 +24,7 @@ from stitchcore.kernel.nodes import (
     Scalar,
     Statement,
 )
-from stitchcore.kernel.walk import expressions, statements
+from stitchcore.kernel.walk import expressions, positions, statements
 
 UNROLLED = 16
 """A serial loop of at most so many iterations is unrolled inside its lane loop instead."""
@@ -54,6 +54,8 @@ def needs_tiles(loop: Loop) -> bool:
         for s in statements(loop.body)
     )
     varying = any(_uses(bound, loop.variable) for s in inner for bound in (s.begin, s.end))
+    if positions(loop.body):  # an index has no array of a tile's length
+        return False
     return bool(inner) and not conditional and not varying
 
 

@@ -97,6 +97,49 @@ def slice_(operand: Instruction, ranges: Sequence[tuple[Dim, Dim, int]]) -> Inst
     return instruction(op.SLICE, shape, (operand,), slice=tuple(ranges))
 
 
+def dynamic_slice(
+    operand: Instruction, starts: Sequence[Instruction], sizes: Sequence[int]
+) -> Instruction:
+    """`sizes` elements of each dimension from scalar `starts`, which are clamped to fit."""
+    if len(starts) != operand.shape.rank or any(start.shape.dims for start in starts):
+        raise ValueError(f"dynamic-slice of {operand.shape} from {len(starts)} starts")
+    shape = Shape(operand.shape.dtype, tuple(sizes))
+    return instruction(
+        op.DYNAMIC_SLICE, shape, (operand, *starts), dynamic_slice_sizes=tuple(sizes)
+    )
+
+
+def gather(
+    operand: Instruction,
+    indices: Instruction,
+    starts: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    vector_dim: int,
+    offset_dims: Sequence[int],
+    collapsed: Sequence[int],
+) -> Instruction:
+    """Slices of `sizes` from the dimensions `starts`, one a component of the vectors that lie along
+    `vector_dim` of `indices` (its rank: of one component). Slices are the result's `offset_dims`,
+    without the `collapsed` dimensions of the operand; its other dimensions are those of `indices`.
+    """
+    batch = [extent for k, extent in enumerate(indices.shape.dims) if k != vector_dim]
+    window = [extent for d, extent in enumerate(sizes) if d not in collapsed]
+    dims: list[Dim] = list(batch)
+    for at, extent in zip(offset_dims, window, strict=True):
+        dims.insert(at, extent)
+    return instruction(
+        op.GATHER,
+        Shape(operand.shape.dtype, tuple(dims)),
+        (operand, indices),
+        offset_dims=tuple(offset_dims),
+        collapsed_slice_dims=tuple(collapsed),
+        start_index_map=tuple(starts),
+        index_vector_dim=vector_dim,
+        slice_sizes=tuple(sizes),
+    )
+
+
 def pad(
     operand: Instruction, value: Instruction, padding: Sequence[tuple[Dim, Dim, int]]
 ) -> Instruction:

@@ -41,6 +41,8 @@ def _index_rows(indices: Array, vector_dim: int) -> Array:
     """Start indices as int64 [batch..., components]."""
     if vector_dim == indices.ndim:
         indices = indices[..., None]
+    if indices.dtype == np.uint64:  # above all extents, not negative
+        indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
     return np.moveaxis(indices, vector_dim, -1).astype(np.int64)
 
 

@@ -1,5 +1,5 @@
-"""Composite opcodes written with primitive ones, so that they can be stitched: named rules that
-run together with simplification's."""
+"""Composite opcodes, small dots and small windows, written with primitive opcodes, so that they can
+be stitched: named rules that run together with simplification's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from stitchcore.hlo import build
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.dim import Dim
+from stitchcore.hlo.expand_dot import small_dot
+from stitchcore.hlo.expand_window import small_selection, small_window
 from stitchcore.hlo.instruction import Computation, Instruction, computation, instruction
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.query import monoid
@@ -145,6 +147,9 @@ EXPANSIONS: Sequence[NamedRule] = (
     NamedRule("batch_norm_training", frozenset({op.BATCH_NORM_TRAINING}), batch_norm_training),
     NamedRule("batch_norm_inference", frozenset({op.BATCH_NORM_INFERENCE}), batch_norm_inference),
     NamedRule("batch_norm_grad", frozenset({op.BATCH_NORM_GRAD}), batch_norm_grad),
+    NamedRule("small_dot", frozenset({op.DOT}), small_dot),
+    NamedRule("small_window", frozenset({op.REDUCE_WINDOW}), small_window),
+    NamedRule("small_selection", frozenset({op.SELECT_AND_SCATTER}), small_selection),
     NamedRule("split_reduce", frozenset({op.REDUCE}), split_reduce),
 )
 

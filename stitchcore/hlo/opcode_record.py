@@ -17,7 +17,8 @@ Kind = Literal[
     "reduce",
     "movement",  # elements only move; index maps say where
     "constant",
-    "indexed",  # movement decided by data: gather, scatter, sort, dynamic slices, windows
+    "lookup",  # elements of the first operand, from places that the others say
+    "indexed",  # movement decided by data otherwise: scatter, sort, dynamic updates, windows
     "library",
     "control",
     "random",

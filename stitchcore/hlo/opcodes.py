@@ -266,7 +266,7 @@ _OTHERS = (
     plain(REDUCE, "reduce", None, "dimensions", "to_apply", flops=1),
     plain(
         GATHER,
-        "indexed",
+        "lookup",
         2,
         "offset_dims",
         "collapsed_slice_dims",
@@ -291,7 +291,7 @@ _OTHERS = (
         "unique_indices",
         "to_apply",
     ),
-    plain(DYNAMIC_SLICE, "indexed", None, "dynamic_slice_sizes"),
+    plain(DYNAMIC_SLICE, "lookup", None, "dynamic_slice_sizes"),
     plain(DYNAMIC_UPDATE_SLICE, "indexed", None),
     plain(SORT, "indexed", None, "dimensions", "is_stable", "to_apply", flops=16),
     plain(TOPK, "indexed", 1, "k", "largest", flops=16),
@@ -360,7 +360,12 @@ DECISIONS: frozenset[str] = frozenset(
 
 POINTWISE = frozenset({"elementwise", "check"})
 """Kinds whose result's element comes from the same element of each operand."""
-STITCHABLE_KINDS: frozenset[str] = POINTWISE | {"movement", "reduce", "constant"}
+STITCHABLE_KINDS: frozenset[str] = POINTWISE | {
+    "movement",
+    "lookup",
+    "reduce",
+    "constant",
+}
 
 
 def record(name: str) -> Opcode:

@@ -60,7 +60,7 @@ def renew(
     return {**borrowed, **found}
 
 
-_BORROWERS = frozenset({"elementwise", "reduce", "movement", "library", "indexed"})
+_BORROWERS = frozenset({"elementwise", "reduce", "movement", "library", "lookup", "indexed"})
 
 
 def _merged(names: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from stitchcore.kernel.nodes import (
     Loop,
     LoopKind,
     Phase,
+    Position,
     Prefetch,
     Role,
     Scalar,
@@ -190,6 +191,8 @@ def _body(body: Sequence[Statement], names: _Names, place: _Place) -> None:
     outer = dict(names.scalars)
     for statement in body:
         _statement(statement, names, place)
+        if isinstance(statement, Position):
+            place = replace(place, indices=place.indices | {statement.variable})
     names.scalars = outer
 
 
@@ -199,6 +202,12 @@ def _statement(statement: Statement, names: _Names, place: _Place) -> None:
             _same(_expression(value, names, place), scalar.dtype, f"let {scalar.name}", place)
             names.claim(scalar.name, place)
             names.scalars[scalar] = "let"
+        case Position(variable, value, last):
+            kind = DTYPES[_expression(value, names, place)].kind
+            if kind not in ("signed", "unsigned"):
+                raise place.fail(f"position {variable} from {value.dtype}")
+            _index(last, place)
+            names.claim(variable, place)
         case Prefetch(buffer, indices):
             if not place.in_lanes:
                 raise place.fail(f"prefetch of {buffer.name} outside a lane loop")

@@ -37,7 +37,7 @@ class _Operators:
 
 @dataclass(frozen=True)
 class Variable(_Operators):
-    """A loop variable, or a symbol of the kernel."""
+    """A loop variable, a symbol of the kernel, or a Position."""
 
     name: str
 

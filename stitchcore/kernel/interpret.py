@@ -45,6 +45,7 @@ from stitchcore.kernel.nodes import (
     Load,
     Loop,
     LoopKind,
+    Position,
     Prefetch,
     Role,
     Scalar,
@@ -168,6 +169,8 @@ def _execute(statement: Statement, run: _Run) -> None:
     match statement:
         case Let(scalar, value):
             run.values[scalar] = _expression(value, run)
+        case Position():
+            _position(statement, run)
         case Store():
             _store(statement, run)
         case Accumulator(scalar, reducer):
@@ -244,6 +247,16 @@ def _masked(mask: Array, body: Sequence[Statement], run: _Run) -> None:
     if lanes.active.any():
         _body(body, run)
     lanes.active = before
+
+
+def _position(position: Position, run: _Run) -> None:
+    last = _index(position.last, run)
+    if np.any(np.asarray(last) < 0):
+        raise KernelError(f"{run.kernel.name}: position {position.variable} has no place")
+    given = _expression(position.value, run)
+    most = min(int(np.iinfo(given.dtype).max), int(np.iinfo(np.int64).max))
+    ceiling = np.minimum(last, most).astype(given.dtype)
+    run.indices[position.variable] = np.clip(given, 0, ceiling).astype(np.int64)
 
 
 def _check(check: Check, run: _Run) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from stitchcore.kernel import index
 from stitchcore.kernel.index import Index
 from stitchcore.kernel.nodes import Buffer, Loop
+from stitchcore.kernel.walk import positions
 
 
 def flat_index(buffer: Buffer, indices: Sequence[Index]) -> Index:
@@ -24,7 +25,7 @@ def is_run(loop: Loop, buffer: Buffer, indices: Sequence[Index], length: int) ->
     a multiple of `length`, where the loop is walked from its beginning in such steps."""
     lane = index.multiply(index.Variable(loop.variable), -1)
     rest = index.gather(index.add(flat_index(buffer, indices), lane))
-    if index.mentions(rest, loop.variable):
+    if index.names(rest) & ({loop.variable} | positions(loop.body)):
         return False
     return index.is_multiple(rest, length) and index.is_multiple(loop.begin, length)
 

@@ -141,6 +141,17 @@ class Let:
 
 
 @dataclass(frozen=True)
+class Position:
+    """Define an index variable for the rest of the enclosing body: the integer `value`, or what is
+    nearest to it in [0, last]. The one way in which data decides an address: it cannot lie outside
+    a dimension of more than `last` elements. `last` is not negative."""
+
+    variable: str
+    value: Scalar
+    last: Index
+
+
+@dataclass(frozen=True)
 class Store:
     """`buffer[indices] = value`. Where `streams` holds the element is best written past the caches:
     nothing reads it before it would have left them. A hint; `streams` depends on symbols only."""
@@ -234,6 +245,7 @@ class Check:
 
 Statement = (
     Let
+    | Position
     | Store
     | Prefetch
     | Accumulator

@@ -30,6 +30,7 @@ from stitchcore.kernel.nodes import (
     Loop,
     LoopKind,
     Phase,
+    Position,
     Prefetch,
     Role,
     Scalar,
@@ -233,6 +234,8 @@ class Reader:
             case "let":
                 scalar = self.scalar()
                 return Let(scalar, self.expression())
+            case "position":
+                return self.data_index()
             case "accumulator":
                 scalar = self.scalar()
                 return Accumulator(scalar, self.word())
@@ -256,6 +259,13 @@ class Reader:
                 self.take("of")
                 return Check(condition, error, self.expression())
         raise self._error(self.tokens[self.position - 1].offset, "a statement")
+
+    def data_index(self) -> Position:
+        variable = self.word()
+        self.take("=")
+        value = self.named(self.word())
+        self.take("upto")
+        return Position(variable, value, self.index())
 
     def streams(self) -> InRange | None:
         if not self.accept("streams"):

@@ -21,10 +21,10 @@
             combine s = add over group
     ...
 
-Statements further: `barrier group`, `if EXPR { }`, `check EXPR else 0`. Expressions: scalars by
-name, `1.5:f32`, `buffer[i, j]`, `opcode:dtype{attribute=value}(operands)`, `index:s32(i * 4)`,
-`in_range(i, low, high)`. LOCAL buffers of WARP or LANE scope print as `local warp` and
-`local lane`.
+Statements further: `barrier group`, `if EXPR { }`, `check EXPR else 0`, and `position i = e upto 9`
+(index i is scalar e clamped to [0, 9]). Expressions: scalars by name, `1.5:f32`, `buffer[i, j]`,
+`opcode:dtype{attribute=value}(operands)`, `index:s32(i * 4)`, `in_range(i, low, high)`. LOCAL
+buffers of WARP or LANE scope print as `local warp` and `local lane`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from stitchcore.kernel.nodes import (
     Literal,
     Load,
     Loop,
+    Position,
     Prefetch,
     Role,
     Scalar,
@@ -119,6 +120,8 @@ def _head(statement: Statement) -> str:
     match statement:
         case Let(scalar, value):
             return f"let {scalar.name}: {scalar.dtype} = {expression_text(value)}"
+        case Position(variable, value, last):
+            return f"position {variable} = {value.name} upto {index_text(last)}"
         case Store(buffer, indices, value, streams):
             hint = f" streams {expression_text(streams)}" if streams is not None else ""
             return f"{_element(buffer, indices)} = {expression_text(value)}{hint}"

@@ -21,6 +21,7 @@ from stitchcore.kernel.nodes import (
     Let,
     Load,
     Loop,
+    Position,
     Prefetch,
     Scalar,
     Section,
@@ -42,7 +43,7 @@ def expressions(body: Sequence[Statement]) -> Iterator[Expression]:
     stack: list[Expression] = []
     for statement in statements(body):
         match statement:
-            case Let() | Store() | Accumulate():
+            case Let() | Position() | Store() | Accumulate():
                 stack.append(statement.value)
             case If():
                 stack.append(statement.condition)
@@ -53,6 +54,12 @@ def expressions(body: Sequence[Statement]) -> Iterator[Expression]:
         yield node
         if isinstance(node, Apply):
             stack.extend(node.operands)
+
+
+def positions(body: Sequence[Statement]) -> frozenset[str]:
+    """Index variables that data decides somewhere in `body`: they differ between the iterations of
+    a loop with that body in a way that nothing tells beforehand."""
+    return frozenset(s.variable for s in statements(body) if isinstance(s, Position))
 
 
 def buffers_of(section: Section) -> tuple[frozenset[Buffer], frozenset[Buffer]]:
@@ -103,6 +110,10 @@ class _Mapping:
         match statement:
             case Let(_, value) | Accumulate(_, _, value):
                 return replace(statement, value=self.expression(value))
+            case Position(_, value, last):
+                given = self.expression(value)
+                assert isinstance(given, Scalar), "a position's value is a scalar"
+                return replace(statement, value=given, last=self.place(last))
             case Store(buffer, indices, value):
                 at, value = self.places(indices), self.expression(value)
                 return replace(statement, buffer=self.buffer(buffer), indices=at, value=value)

@@ -13,6 +13,7 @@ from stitchcore.kernel.nodes import (
     Kernel,
     Load,
     Loop,
+    Position,
     Section,
     Statement,
     Store,
@@ -51,6 +52,11 @@ def _inside(body: Sequence[Statement], ranges: Ranges) -> Iterator[Index]:
                 ranges[statement.variable] = begin[0], max(end[1] - 1, begin[0])
             yield from _inside(statement.body, ranges)
             continue
+        if isinstance(statement, Position):
+            yield statement.last
+            last = index.bounds(statement.last, ranges)
+            if last is not None:
+                ranges[statement.variable] = 0, max(last[1], 0)
         for node in expressions((statement,)):
             match node:
                 case Load(buffer, indices):

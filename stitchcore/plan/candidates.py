@@ -60,11 +60,16 @@ def byte_size(shape: Shape) -> int:
     return extent(shape.byte_size)
 
 
+def refusal_of_kind(kind: opcodes.Kind) -> Reason:
+    """Why kernels hold no opcode of a kind that is not stitchable."""
+    return _REASONS.get(kind, Reason.UNSUPPORTED_OPCODE)
+
+
 def refused(instruction: Instruction) -> tuple[Reason, str] | None:
     """None when kernels may hold this instruction, else why not; structure is never asked."""
     kind = opcodes.record(instruction.opcode).kind
     if kind not in opcodes.STITCHABLE_KINDS:
-        return _REASONS.get(kind, Reason.UNSUPPORTED_OPCODE), instruction.opcode
+        return refusal_of_kind(kind), instruction.opcode
     for value in (instruction, *instruction.operands):
         if value.shape.dtype not in DTYPES:
             return Reason.UNSUPPORTED_TYPE, f"{instruction.opcode} on {value.shape}"
@@ -198,7 +203,7 @@ def _demands(
             if not view and opcodes.record(instruction.opcode).kind != "constant":
                 roles[v] = Role.PLACED
         demanded[v] = needed
-        outside = roles[v] in (Role.OPAQUE, Role.SOURCE) and instruction is not root
+        outside = roles[v] is Role.OPAQUE or (roles[v] is Role.SOURCE and instruction is not root)
         if outside or (needed and roles[v] is Role.ALIAS):
             for operand in instruction.operands:
                 demanded[position[operand]] = True

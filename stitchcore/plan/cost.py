@@ -90,11 +90,37 @@ def single(instruction: Instruction, device: Device) -> Estimate:
     """One instruction as a kernel that reads its operands (broadcasts at their bases' size)."""
     if opcodes.record(instruction.opcode).kind == "constant":
         return EMPTY
-    sizes = [byte_size(instruction.shape)]
-    sizes += [_base_size(operand) for operand in dict.fromkeys(instruction.operands)]
+    pieces = transfers(instruction)
     flops = work(instruction)
-    seconds = kernel_seconds(sum(transfer(s, s, device) for s in sizes), flops, 1, device)
-    return Estimate(sum(sizes), flops, 1, 0, 0, 1.0, seconds)
+    memory = sum(transfer(touched, whole, device) for touched, whole in pieces)
+    seconds = kernel_seconds(memory, flops, 1, device)
+    return Estimate(traffic(instruction), flops, 1, 0, 0, 1.0, seconds)
+
+
+def traffic(instruction: Instruction) -> int:
+    """Bytes that `instruction` alone reads and writes."""
+    return sum(touched for touched, _ in transfers(instruction))
+
+
+def transfers(instruction: Instruction) -> list[tuple[int, int]]:
+    """What `instruction` alone reads and writes: bytes, and those of the value they are part of.
+
+    A lookup reads as much of its table as it returns; an update in place reads and writes what it
+    replaces or adds to, no more.
+    """
+    written = byte_size(instruction.shape)
+    operands = instruction.operands
+    sizes = [byte_size(operand.shape) for operand in operands]
+    match instruction.opcode:
+        case opcodes.GATHER | opcodes.DYNAMIC_SLICE:
+            return [(written, written), (written, sizes[0]), *((one, one) for one in sizes[1:])]
+        case opcodes.DYNAMIC_UPDATE_SLICE:
+            return [(2 * sizes[1], sizes[0])]
+        case opcodes.SCATTER if len(operands) == 3:
+            fresh = written if operands[0].opcode == opcodes.BROADCAST else 0
+            return [(sizes[1], sizes[1]), (3 * sizes[2], sizes[0]), (fresh, written)]
+    bases = [_base_size(operand) for operand in dict.fromkeys(operands)]
+    return [(one, one) for one in (written, *bases)]
 
 
 def total(estimates: Iterable[Estimate]) -> Estimate:
@@ -129,11 +155,18 @@ def _base_size(value: Instruction) -> int:
 
 
 def read_size(value: Instruction, readers: Sequence[Instruction]) -> int:
-    """Bytes of an input that its readers touch: where all are slices, only what they cut out."""
+    """Bytes of an input that its readers touch: where all are slices or look up, only what they
+    take."""
     size = byte_size(value.shape)
-    if all(reader.opcode == opcodes.SLICE for reader in readers):
+    if all(_takes_part(reader, value) for reader in readers):
         return min(size, sum(byte_size(reader.shape) for reader in readers))
     return size
+
+
+def _takes_part(reader: Instruction, value: Instruction) -> bool:
+    if opcodes.record(reader.opcode).kind == "lookup":
+        return value not in reader.operands[1:]
+    return reader.opcode == opcodes.SLICE
 
 
 def _phases(pattern: Pattern) -> Mapping[Instruction, int]:

@@ -156,6 +156,16 @@ def _users(graph: Graph) -> list[list[int]]:
         elif role is Role.OPAQUE or (role is Role.SOURCE and v != root):
             for operand in instruction.operands:
                 u = graph.position[operand]
-                for base in {u, *(graph.reads[u] if graph.through[u] else ())}:
+                through = graph.reads[u] if graph.through[u] else ()
+                for base in {*_seen_through(graph, u), *through}:
                     users[base].append(v)
     return users
+
+
+def _seen_through(graph: Graph, u: int) -> list[int]:
+    """`u` and, where it is a free view, what it looks at: that has to be in memory for it, though
+    kernels would look through it too (a slice that something outside wants)."""
+    chain = [u]
+    while graph.roles[chain[-1]] is Role.ALIAS:
+        chain.append(graph.position[graph.instructions[chain[-1]].operands[0]])
+    return chain

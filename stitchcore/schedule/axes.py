@@ -187,6 +187,9 @@ class _Analysis:
                 return [first[d] for d in value["dimensions"]]
             case op.RESHAPE | op.BITCAST:
                 return self._reshape(value, first)
+            case op.GATHER:
+                self.views.update(((value, 0), (value, 1)))
+                return list(self.fresh(value.shape.dims))
             case op.CONCATENATE:
                 changed = list(value["dimensions"])
                 self.views.update((value, i) for i in range(len(value.operands)))
@@ -226,7 +229,8 @@ def _varying(dims: Dims) -> int:
 
 
 def _changed(value: Instruction) -> list[int]:
-    """Dimensions whose index a slice, pad or reverse maps to another index of its operand."""
+    """Dimensions along which a slice (a dynamic one too), pad or reverse reads its operand at
+    another index than its own."""
     operand = value.operands[0].shape.dims
     match value.opcode:
         case op.SLICE:
@@ -237,6 +241,8 @@ def _changed(value: Instruction) -> list[int]:
             ]
         case op.PAD:
             return [d for d, p in enumerate(value["padding"]) if p != (0, 0, 0)]
+        case op.DYNAMIC_SLICE:
+            return [d for d, size in enumerate(value["dynamic_slice_sizes"]) if size != operand[d]]
     return [d for d in value["dimensions"] if operand[d] != 1]
 
 
@@ -329,6 +335,7 @@ def _followers(
         for axis in reduced.get(value, ()):
             signature[axis] = signature.get(axis, 0) ^ hash((number, 0x85EBCA6B))
     exposed = {value for consumer, i in views for value in (consumer, consumer.operands[i])}
+    exposed |= {value for value in dims if op.record(value.opcode).kind == "constant"}
     next_of: dict[Axis, Axis | None] = {}
     for value in (*pattern.inputs, *pattern.outputs, *exposed):
         rows = dims[value]

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 
-from stitchcore.errors import Reason, Refused
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.query import reducer_of
@@ -27,25 +26,22 @@ from stitchcore.kernel.nodes import (
     Buffer,
     Check,
     Expression,
-    FromIndex,
-    InRange,
     Let,
     Literal,
     Load,
     Loop,
     LoopKind,
+    Position,
     Scalar,
     Statement,
     Store,
 )
-from stitchcore.schedule import views
+from stitchcore.schedule import constants, lookups, views
 from stitchcore.schedule.axes import Axes, Axis
+from stitchcore.schedule.constants import convert
 
 Environment = Mapping[Axis, Index]
 Key = tuple[Instruction, tuple[Index, ...]]
-
-CONSTANT_LIMIT = 64
-"""Elements of an array constant that may be written as nested selects."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +77,7 @@ class Names:
 class _Block:
     statements: list[Statement] = field(default_factory=list)
     values: dict[Key, Expression] = field(default_factory=dict)
+    positions: dict[tuple[Expression, Index], Variable] = field(default_factory=dict)
 
 
 @cache
@@ -106,10 +103,6 @@ def combination_dtype(reduce: Instruction) -> str:
     dtype = accumulation_dtype(reduce.shape.dtype)
     rounds = reducer is not None and op.record(reducer).ulp > 0 and dtype == "f32"
     return "f64" if rounds else dtype
-
-
-def convert(value: Expression, dtype: str) -> Expression:
-    return value if value.dtype == dtype else Apply(op.CONVERT, (value,), dtype)
 
 
 class Body:
@@ -210,13 +203,46 @@ class Body:
     ) -> list[tuple[Instruction, Environment]]:
         if self._resident(value, key) is not None:
             return []
-        if op.record(value.opcode).kind == "reduce":
+        kind = op.record(value.opcode).kind
+        if kind == "reduce":
             return [] if _is_identity(value) else [(value.operands[1], environment)]
+        if kind == "lookup":
+            return self._looked_up(value, environment)
         return [
             (operand, self._operand_environment(value, number, environment, key))
             for number, operand in enumerate(value.operands)
             if value.opcode != op.CONCATENATE or operand.shape.size != 0
         ]
+
+    def _looked_up(
+        self, value: Instruction, environment: Environment
+    ) -> list[tuple[Instruction, Environment]]:
+        """The starts of a lookup, and once they are known the element that they lead to."""
+        starts = lookups.starts(self.axes, value, environment)
+        wanted = [(value.operands[start.number], start.environment) for start in starts]
+        if not all(self._known(*pair) for pair in wanted):
+            return wanted
+        at = {
+            start.dim: self._position(*pair, start.last)
+            for start, pair in zip(starts, wanted, strict=True)
+        }
+        source = lookups.operand_environment(self.axes, value, environment, at)
+        return [*wanted, (value.operands[0], source)]
+
+    def _position(self, value: Instruction, environment: Environment, last: Index) -> Index:
+        """A value that is known, as an index: beside the value, once for each `last`."""
+        found = self._found(value, environment)
+        if isinstance(found, Literal):
+            return index.minimum(max(int(found.value), 0), last)
+        assert isinstance(found, Scalar)
+        depth = self.depth_of(self.key(value, environment))
+        block = self.blocks[depth]
+        made = block.positions.get((found, last))
+        if made is None:
+            made = block.positions[found, last] = Variable(self.names.new("at"))
+            self.depths[made.name] = depth
+            block.statements.append(Position(made.name, found, last))
+        return made
 
     def _operand_environment(
         self, value: Instruction, number: int, environment: Environment, key: Key
@@ -244,7 +270,7 @@ class Body:
         if record.kind == "reduce":
             return self.serial_reduction(value, environment, depth)
         if record.kind == "constant":
-            found = self._constant(value, environment)
+            found = constants.expression(self.axes, value, environment)
             return found if isinstance(found, Literal) else self.let(found, depth)
         operands = tuple(self._found(*pair) for pair in wanted)
         if record.kind == "elementwise":
@@ -258,7 +284,7 @@ class Body:
             return operands[0]
         if value.opcode in (op.PAD, op.CONCATENATE):
             return self.let(self._selected(value, environment, operands), depth)
-        return operands[0]
+        return operands[-1] if record.kind == "lookup" else operands[0]
 
     def _check(self, value: Instruction, operands: tuple[Expression, ...], depth: int) -> None:
         """A check is a statement beside the value, which stays what it was."""
@@ -271,24 +297,6 @@ class Body:
     def load(self, residence: Residence, environment: Environment) -> Load:
         at = residence.at
         return Load(residence.buffer, indices(residence, environment) if at is None else at)
-
-    def _constant(self, value: Instruction, environment: Environment) -> Expression:
-        dtype = value.shape.dtype
-        if value.opcode == op.IOTA:
-            row = self.axes.dims[value][value["iota_dimension"]]
-            return FromIndex(views.dim_index(self.axes, row, environment), dtype)
-        ratio = value.get("ratio")
-        if ratio is not None:
-            return _ratio(ratio, dtype)
-        array = value["value"].array
-        flat = array.reshape(-1)
-        if flat.size == 1:
-            return Literal(flat[0].item(), dtype)
-        position: Index = 0
-        for row, extent in zip(self.axes.dims[value], array.shape, strict=True):
-            at = views.dim_index(self.axes, row, environment)
-            position = index.add(index.multiply(position, extent), at)
-        return _chosen(flat, 0, flat.size, position, dtype)
 
     def _selected(
         self, value: Instruction, environment: Environment, operands: tuple[Expression, ...]
@@ -393,26 +401,3 @@ def _is_identity(reduce: Instruction) -> bool:
         return False
     neutral = op.record(reducer).identity
     return neutral is not None and bool(start["value"].scalar == neutral(start.shape.dtype))
-
-
-def _ratio(ratio: tuple[object, object], dtype: str) -> Expression:
-    """A symbolic constant: the exact quotient, through float64, rounded to `dtype`."""
-    above, below = (index.from_dim(dim) for dim in ratio)  # type: ignore[arg-type]
-    if DTYPES[dtype].kind != "float":
-        return FromIndex(index.floor_divide(above, below), dtype)
-    exact = Apply(op.DIVIDE, (FromIndex(above, "f64"), FromIndex(below, "f64")), "f64")
-    return convert(exact, dtype)
-
-
-def _chosen(flat: object, low: int, high: int, position: Index, dtype: str) -> Expression:
-    """flat[position] by bisection."""
-    if high - low == 1:
-        return Literal(flat[low].item(), dtype)  # type: ignore[index]
-    if high - low > CONSTANT_LIMIT:
-        raise Refused("constant", Reason.UNSUPPORTED_OPCODE, "large array constant in a kernel")
-    middle = (low + high) // 2
-    left = _chosen(flat, low, middle, position, dtype)
-    right = _chosen(flat, middle, high, position, dtype)
-    if left == right:
-        return left
-    return Apply(op.SELECT, (InRange(position, 0, middle), left, right), dtype)

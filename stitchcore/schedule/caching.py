@@ -31,7 +31,7 @@ from stitchcore.kernel.nodes import (
     Statement,
     Store,
 )
-from stitchcore.kernel.walk import expressions, statements
+from stitchcore.kernel.walk import expressions, positions, statements
 
 STREAM_BYTES = 32 * 2**20
 """A last cache of a server's cores; below it what a kernel writes may be found there."""
@@ -120,7 +120,7 @@ def _lanes(loop: Loop, written: Sequence[Buffer], condition: InRange) -> Loop:
 
 def _fills_lines(store: Store, loop: Loop) -> bool:
     """Whether the lanes write a run of memory, of whole lines or so long that ends do not count."""
-    if not unit_stride(store.indices, loop.variable):
+    if not unit_stride(store.indices, loop.variable) or _by_data(store.indices, loop):
         return False
     extent = index.add(loop.end, index.multiply(loop.begin, -1))
     size = DTYPES[store.buffer.dtype].bytes
@@ -199,7 +199,13 @@ _LANE = "lane"
 def _of_next_rows(load: Load, loop: Loop, row: str) -> bool:
     outside = load.buffer.role is Role.INPUT
     varies = any(index.mentions(node, row) for node in load.indices)
-    return outside and varies and unit_stride(load.indices, loop.variable)
+    plain = not _by_data(load.indices, loop)
+    return outside and varies and plain and unit_stride(load.indices, loop.variable)
+
+
+def _by_data(indices: Sequence[Index], loop: Loop) -> bool:
+    """Whether data that the loop reads decides where."""
+    return any(index.names(node) & positions(loop.body) for node in indices)
 
 
 def _row_bytes(prefetch: Prefetch, loop: Loop) -> int | None:

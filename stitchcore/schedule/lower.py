@@ -37,10 +37,10 @@ from stitchcore.schedule.body import (
     Residence,
     accumulation_dtype,
     combination_dtype,
-    convert,
     indices,
     store,
 )
+from stitchcore.schedule.constants import convert
 from stitchcore.schedule.frame import ROW, Frame
 from stitchcore.schedule.scheme import SectionScheme, Sink, SinkKind, domain_of
 from stitchcore.schedule.surroundings import Surroundings

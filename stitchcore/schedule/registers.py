@@ -33,7 +33,7 @@ from stitchcore.kernel.nodes import (
     Statement,
     Store,
 )
-from stitchcore.kernel.walk import expressions, mapped, statements
+from stitchcore.kernel.walk import expressions, mapped, positions, statements
 from stitchcore.schedule import limits
 
 WORD_BYTES = 4
@@ -163,7 +163,8 @@ def _row(loop: Loop, place: Place) -> _Row | None:
     extent = index.gather(index.add(loop.end, index.multiply(loop.begin, -1)))
     if buffer.role is Role.LOCAL or not isinstance(extent, int):
         return None
-    if not any(index.mentions(one, loop.variable) for one in indices):
+    named = {name for one in indices for name in index.names(one)}
+    if loop.variable not in named or named & positions(loop.body):
         return None
     lane = {loop.variable: LANE}
     return _Row(loop.begin, extent, buffer, tuple(index.substitute(i, lane) for i in indices))

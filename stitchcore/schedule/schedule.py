@@ -26,7 +26,8 @@ from stitchcore.schedule import (
     storage,
     vector,
 )
-from stitchcore.schedule.body import CONSTANT_LIMIT, Names
+from stitchcore.schedule.body import Names
+from stitchcore.schedule.constants import CONSTANT_LIMIT
 from stitchcore.schedule.lower import lower_section
 from stitchcore.schedule.scheme import SinkKind
 from stitchcore.schedule.surroundings import Surroundings
@@ -133,6 +134,8 @@ def _feasible(value: Instruction) -> Refusal | None:
     if value.opcode == op.CONSTANT and value.get("value") is not None:
         if value["value"].array.size > CONSTANT_LIMIT:
             return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, "large array constant")
+    if value.opcode == op.DYNAMIC_SLICE and any(o.shape.rank for o in value.operands[1:]):
+        return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, "start indices in one vector")
     if value.opcode == op.BITCAST_CONVERT:
         operand = value.operands[0].shape
         if DTYPES[operand.dtype].bytes != DTYPES[value.shape.dtype].bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FLOATS = frozenset({"float32", "float64", "bfloat16", "float16"})
+WIDE = frozenset({"float32", "float64"})
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 NUMBERS = FLOATS | INTEGERS
 ANY = NUMBERS | {"bool"}
@@ -66,6 +67,7 @@ ALLOWED: dict[str, Allowed] = {
     "OneHot": Allowed(INTEGERS),
     "SparseSoftmaxCrossEntropyWithLogits": Allowed(FLOATS),
     "_FusedBatchNormEx": Allowed(frozenset({"float32"})),
+    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2"), Allowed(WIDE)),
     # not as TensorFlow's kernel for the types left out (tests/tensorflow/test_conformance.py)
     "Erf": Allowed(FLOATS - {"float64"}),
     "Mean": Allowed(FLOATS - {"float16"}),
@@ -98,6 +100,14 @@ SHAPE_OPERATIONS = frozenset(
     """.split()
 )
 """Operations that shape arithmetic is made of: small integer tensors that come from shapes."""
+
+CONTRACTIONS = {
+    "MatMul": ("transpose_a", "transpose_b"),
+    "BatchMatMul": ("adj_x", "adj_y"),
+    "BatchMatMulV2": ("adj_x", "adj_y"),
+}
+"""Taken where they are small (classify.py), else library calls: attributes that say which operand
+is read transposed."""
 
 CHECKED = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})
 """Operations whose error on data is part of their formula (meaning.py)."""

@@ -160,7 +160,7 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables) -> Reason | None:
     if node.op in allow.ASSIGNMENTS or node.op in UPDATES:
         return _refuse_assignment(graph, i, variables)
     rule = allow.ALLOWED.get(node.op)
-    if rule is None:
+    if rule is None or (node.op in allow.CONTRACTIONS and not is_small(graph, i)):
         return _reason_of(node.op)
     inputs = [graph.dtype(tensor) for tensor in graph.data[i]]
     outputs = graph.output_types[i]
@@ -184,6 +184,19 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables) -> Reason | None:
     if not node.device or "CPU" in node.device.upper():
         return None
     return Reason.DEVICE_BOUNDARY
+
+
+def is_small(graph: GraphIndex, i: int) -> bool:
+    """Whether a contraction has one row, one column or one contracted element, by static sizes: it
+    is then lowered as multiplications and sums (hlo/expand_dot.py). Batches that are broadcast are
+    none: tf2xla makes rows of them."""
+    left, right = (graph.shape(tensor) for tensor in graph.data[i][:2])
+    if left is None or right is None or min(len(left), len(right)) < 2 or left[:-2] != right[:-2]:
+        return False
+    first, second = (graph.nodes[i].attr[name].b for name in allow.CONTRACTIONS[graph.nodes[i].op])
+    rows, contracted = left[-2:] if not first else left[:-3:-1]
+    columns = right[-2 if second else -1]
+    return 1 in (rows, columns, contracted)
 
 
 def _checkable(graph: GraphIndex, i: int) -> bool:

@@ -6,6 +6,7 @@ CUDA keeps denormal numbers and the reference flushes them: operands are flushed
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +19,7 @@ from tests.emit.test_opcodes import agrees
 from tests.emulator import kernels
 from tests.emulator.launch import Order, Schedule
 from tests.emulator.program import compile_text
+from tests.kernel.sample import looked_up
 
 BATCH = 40
 
@@ -52,3 +54,18 @@ def test_numpy_and_cuda_agree() -> None:
             if not agrees(case.opcode, found.outputs[0], expected, case.target):
                 wrong[case.opcode].append(case.name)
     assert not wrong
+
+
+@pytest.mark.slow
+def test_lookups_by_every_integer_type() -> None:
+    """Positions as CUDA text, clamped from the least and the greatest integers there are."""
+    integers = [n for n, d in DTYPES.items() if d.kind in ("signed", "unsigned")]
+    made = [replace(looked_up(dtype, 70), name=f"looked_up_{dtype}") for dtype in integers]
+    program = compile_text(kernels.rendered(made))
+    x = np.arange(70, dtype=np.float32)
+    for dtype, kernel in zip(integers, made, strict=True):
+        limits = np.iinfo(DTYPES[dtype].numpy)
+        at = np.resize(np.array([limits.min, limits.max, 0, 3, 69, 70, 99], limits.dtype), 20)
+        found = kernels.run(kernel, program, [x, at], {}, Schedule(Order.RANDOM, 1))
+        assert not found.findings, (dtype, list(map(str, found.findings)))
+        assert found.outputs[0].tolist() == [float(min(max(int(i), 0), 69)) for i in at], dtype

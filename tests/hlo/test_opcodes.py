@@ -173,6 +173,12 @@ def test_storage_agrees_with_float64(record: op.Opcode) -> None:
     assert error.max() <= record.ulp + 0.5 + 1e-6
 
 
+def test_a_lookup_takes_the_first_operand_and_is_stitchable() -> None:
+    lookups = {record.name for record in op.OPCODES.values() if record.kind == "lookup"}
+    assert lookups == {op.GATHER, op.DYNAMIC_SLICE}
+    assert "lookup" in op.STITCHABLE_KINDS and "indexed" not in op.STITCHABLE_KINDS
+
+
 def test_reduce_precision() -> None:
     x = np.array([1.00390625, 1e39, 1e-30, np.inf, 65520.0], np.float64)
     rounded = numerics.reduce_precision(x, 5, 10)

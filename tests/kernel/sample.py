@@ -19,6 +19,7 @@ from stitchcore.kernel.nodes import (
     Loop,
     LoopKind,
     Phase,
+    Position,
     Role,
     Scalar,
     Scope,
@@ -153,3 +154,16 @@ def whole_sum(size: int, dtype: str = "f32") -> Kernel:
         Store(y, (0,), total),
     )
     return Kernel("whole_sum", (), (x, y), (Phase((Section("task", 1, body),)),))
+
+
+def looked_up(dtype: str = "s32", rows: int = 7, count: int = 20) -> Kernel:
+    """y[i] = x[position of at[i]] from x[rows]: an address that data decides."""
+    x, at = device("x", "f32", (rows,), Role.INPUT), device("at", dtype, (count,), Role.INPUT)
+    y, given = device("y", "f32", (count,), Role.OUTPUT), Scalar("given", dtype)
+    body = (
+        Let(given, Load(at, (Variable("i"),))),
+        Position("place", given, rows - 1),
+        Store(y, (Variable("i"),), Load(x, (Variable("place"),))),
+    )
+    section = Section("task", 1, (Loop("i", 0, count, LANES, body),))
+    return Kernel("looked_up", (), (x, at, y), (Phase((section,)),))

@@ -6,10 +6,12 @@ import pytest
 
 from stitchcore.kernel.check import IllegalKernel, check
 from stitchcore.kernel.text import parse_kernel, print_kernel
-from tests.kernel.sample import column_sum, softmax, whole_sum
+from tests.kernel.sample import column_sum, looked_up, softmax, whole_sum
 
 
-@pytest.mark.parametrize("kernel", [softmax(), softmax(dtype="f16"), column_sum(), whole_sum(3)])
+@pytest.mark.parametrize(
+    "kernel", [softmax(), softmax(dtype="f16"), column_sum(), whole_sum(3), looked_up()]
+)
 def test_legal(kernel: object) -> None:
     check(kernel)  # type: ignore[arg-type]
 
@@ -49,6 +51,32 @@ def test_illegal(before: str, after: str, rule: str) -> None:
     with pytest.raises(IllegalKernel, match=rule) as failure:
         check(parse_kernel(changed))
     assert str(failure.value).startswith("softmax")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rule"),
+    [
+        ("position place", "position i", "'i' is defined twice"),
+        ("position place", "position double", "cannot name anything"),
+        ("upto 6", "upto n", "index n is not defined"),
+        ("let given: s32 = at[i]", "let given: f32 = x[i]", "position place from f32"),
+        ("position place = given upto 6\n", "\n", "index place is not defined"),
+        ("let given: s32 = at[i]\n", "let given: s32 = at[place]\n", "index place is not defined"),
+    ],
+)
+def test_illegal_positions(before: str, after: str, rule: str) -> None:
+    text = print_kernel(looked_up())
+    assert before in text
+    with pytest.raises(IllegalKernel, match=rule):
+        check(parse_kernel(text.replace(before, after, 1)))
+
+
+def test_a_position_ends_with_its_body() -> None:
+    loop = "y[i] = x[place]\n      }\n"
+    text = print_kernel(looked_up())
+    assert loop in text
+    with pytest.raises(IllegalKernel, match="index place is not defined"):
+        check(parse_kernel(text.replace(loop, loop + "y[place] = 0.0:f32\n")))
 
 
 def test_sections_of_a_phase_do_not_read_what_another_writes() -> None:

@@ -34,7 +34,15 @@ from stitchcore.kernel.nodes import (
     Statement,
     Store,
 )
-from tests.kernel.sample import LANES, SERIAL, column_sum, device, softmax, whole_sum
+from tests.kernel.sample import (
+    LANES,
+    SERIAL,
+    column_sum,
+    device,
+    looked_up,
+    softmax,
+    whole_sum,
+)
 
 X = device("x", "f32", (12,), Role.INPUT)
 Y = device("y", "f32", (12,), Role.OUTPUT)
@@ -182,6 +190,25 @@ def test_memory_never_written_is_noticed() -> None:
 def test_an_index_outside_is_noticed() -> None:
     with pytest.raises(KernelError, match="not in"):
         interpret(kernel_of(lanes("i", Store(Y, (AT,), Load(X, (AT + 1,))))), [ONES])
+
+
+@pytest.mark.parametrize("dtype", ["s8", "u8", "s32", "u32", "s64", "u64"])
+def test_a_position_is_clamped(dtype: str) -> None:
+    """Of 7 rows; 200 is more than an s8 holds, and would be negative in one."""
+    kind = DTYPES[dtype].numpy
+    limits = np.iinfo(kind)
+    at = np.resize(np.array([limits.min, limits.max, 0, 3, 6, 7, 100], kind), 20)
+    x = np.arange(7, dtype=np.float32)
+    [y] = interpret(looked_up(dtype), [x, at])
+    assert y.tolist() == [float(min(max(int(i), 0), 6)) for i in at]
+    large = np.arange(200, dtype=np.float32)
+    [y] = interpret(looked_up(dtype, 200), [large, at])
+    assert y.tolist() == [float(min(max(int(i), 0), 199)) for i in at]
+
+
+def test_a_position_without_a_place_is_an_error() -> None:
+    with pytest.raises(KernelError, match="has no place"):
+        interpret(looked_up(rows=0), [np.zeros(0, np.float32), np.zeros(20, np.int32)])
 
 
 def test_inputs_that_do_not_fit() -> None:

@@ -28,7 +28,7 @@ from stitchcore.kernel.nodes import (
     Store,
 )
 from stitchcore.kernel.text import TextError, parse_kernel, print_kernel
-from tests.kernel.sample import column_sum, device, softmax, whole_sum
+from tests.kernel.sample import column_sum, device, looked_up, softmax, whole_sum
 
 X = device("x", "f32", (7, 5), Role.INPUT)
 Y = device("y", "f32", (7, 5), Role.OUTPUT)
@@ -95,7 +95,9 @@ def test_random_kernels_round_trip(
     assert parse_kernel(print_kernel(kernel)) == kernel
 
 
-@pytest.mark.parametrize("kernel", [softmax(), softmax(dtype="bf16"), column_sum(), whole_sum(9)])
+@pytest.mark.parametrize(
+    "kernel", [softmax(), softmax(dtype="bf16"), column_sum(), whole_sum(9), looked_up()]
+)
 def test_written_kernels_round_trip(kernel: Kernel) -> None:
     text = print_kernel(kernel)
     assert parse_kernel(text) == kernel

@@ -10,7 +10,7 @@ import pytest
 
 from stitchcore.device.records import DEVICES, Device
 from stitchcore.errors import Reason, Refusal
-from stitchcore.hlo import opcodes
+from stitchcore.hlo import build, opcodes
 from stitchcore.hlo.instruction import Instruction, computation, instruction, topological
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
@@ -103,6 +103,22 @@ def test_every_workload_plans_completely_and_without_cycles(path: Path) -> None:
         whole = cost(pattern, DEVICE)
         assert len(own) == 1 or whole.seconds <= unfused(own, DEVICE).seconds * (1 + 1e-9)
     assert plan.planned.seconds <= plan.unfused.seconds
+
+
+def test_what_is_sliced_for_a_library_call_is_made_before_it() -> None:
+    """The call reads a view of the slice, and what reads the call reads the slice's operand: no
+    kernel may hold both the slice and that reader."""
+    p = build.parameter(0, "s32", (128, 2))
+    view = build.reshape(build.slice_(p, [(0, 128, 1), (0, 1, 1)]), (128,))
+    left, right = build.parameter(0, "s32"), build.parameter(1, "s32")
+    less = computation(
+        (left, right), build.elementwise(opcodes.COMPARE, left, right, direction="LT")
+    )
+    call = instruction(
+        opcodes.SORT, view.shape, (view,), dimensions=(0,), is_stable=True, to_apply=less
+    )
+    last = build.elementwise(opcodes.ADD, build.broadcast(call, (128, 2), (0,)), p)
+    check(planned(Module("m", computation((p,), build.tuple_([last])))))
 
 
 def test_what_reads_a_large_sum_and_fits_the_cache_is_in_its_kernel() -> None:

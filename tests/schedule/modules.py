@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from stitchcore.hlo import literal
+from stitchcore.hlo import build, literal
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.instruction import Instruction, computation, instruction, topological
 from stitchcore.hlo.module import Module
@@ -92,9 +92,8 @@ def modules(draw: st.DrawFn) -> Module:
 def _step(draw: st.DrawFn, values: list[Instruction]) -> Instruction:
     value = draw(st.sampled_from(values))
     kinds = (_unary, _binary, _broadcast, _transpose, _reshape, _reduce, _slice, _pad)
-    return draw(st.sampled_from((*kinds, _concatenate, _reverse, _mask, _normalise)))(
-        draw, value, values
-    )
+    others = (_concatenate, _reverse, _mask, _normalise, _gather, _dynamic_slice)
+    return draw(st.sampled_from((*kinds, *others)))(draw, value, values)
 
 
 def _unary(draw: st.DrawFn, value: Instruction, values: list[Instruction]) -> Instruction:
@@ -156,6 +155,62 @@ def _slice(draw: st.DrawFn, value: Instruction, values: list[Instruction]) -> In
     return instruction(
         op.SLICE, Shape(value.shape.dtype, tuple(dims)), (value,), slice=tuple(ranges)
     )
+
+
+def _places(draw: st.DrawFn, value: Instruction) -> Instruction:
+    """Integers by the sign of a value, some outside of whatever they index."""
+    dims, dtype = value.shape.dims, draw(st.sampled_from(("s32", "s64", "u8")))
+    first = build.constant(draw(st.integers(0 if dtype == "u8" else -2, 6)), dtype)
+    other = broadcast(first, dims, ()) if dims else first
+    step = build.iota(dtype, dims, len(dims) - 1) if dims else build.constant(2, dtype)
+    zero = broadcast(scalar(0.0), dims, ()) if dims else scalar(0.0)
+    chosen = build.elementwise(op.COMPARE, value, zero, direction="LT")
+    return build.elementwise(op.SELECT, chosen, step, other)
+
+
+def _gather(draw: st.DrawFn, value: Instruction, values: list[Instruction]) -> Instruction:
+    """One or two dimensions looked up; slices before or after the dimensions of the indices."""
+    if not value.shape.rank:
+        return apply(op.NEGATE, value)
+    rank = value.shape.rank
+    indices = _places(
+        draw,
+        draw(
+            st.sampled_from([v for v in values if v.shape.rank <= 2])
+            if any(v.shape.rank <= 2 for v in values)
+            else st.just(value)
+        ),
+    )
+    starts = list(draw(st.permutations(range(rank))))[: draw(st.integers(1, 2))]
+    sizes = [draw(st.integers(1, extent)) for extent in value.shape.dims]
+    collapsed = [d for d in sorted(starts) if draw(st.booleans())]
+    for d in collapsed:
+        sizes[d] = 1
+    vector_dim = indices.shape.rank
+    if len(starts) > 1:
+        indices = broadcast(
+            indices, (len(starts), *indices.shape.dims), tuple(range(1, vector_dim + 1))
+        )
+        vector_dim = 0
+    batch = indices.shape.rank - (vector_dim < indices.shape.rank)
+    window = rank - len(collapsed)
+    begin = draw(st.sampled_from((0, batch)))
+    return build.gather(
+        value,
+        indices,
+        starts,
+        sizes,
+        vector_dim=vector_dim,
+        offset_dims=range(begin, begin + window),
+        collapsed=collapsed,
+    )
+
+
+def _dynamic_slice(draw: st.DrawFn, value: Instruction, values: list[Instruction]) -> Instruction:
+    scalars = [v for v in values if not v.shape.rank]
+    place = _places(draw, draw(st.sampled_from(scalars)) if scalars else scalar(-1.0))
+    sizes = [draw(st.integers(1, extent)) for extent in value.shape.dims]
+    return build.dynamic_slice(value, [place] * value.shape.rank, sizes)
 
 
 def _pad(draw: st.DrawFn, value: Instruction, values: list[Instruction]) -> Instruction:

@@ -38,14 +38,15 @@ RELATIVE = {"float32": 2e-6, "float64": 1e-13, "bfloat16": 2**-7, "float16": 2**
 REDUCING = frozenset({"Sum", "Mean", "Prod", "L2Loss", "Softmax", "LogSoftmax", "BiasAddGrad",
                       "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits",
                       "FusedBatchNormV3",
-                      "FusedBatchNormGradV3", "_FusedBatchNormEx"})  # fmt: skip
+                      "FusedBatchNormGradV3", "_FusedBatchNormEx",
+                      "MatMul", "BatchMatMul", "BatchMatMulV2"})  # fmt: skip
 """Operations that add many terms: the order of addition is free."""
 
 ROWS_LOST_TO_NAN = frozenset({"Softmax"})
 """A row that holds NaN or +inf: TensorFlow's oneDNN kernel answers NaN for some elements and 0 for
 others, by vector lane; here the whole row is NaN. Compared by row: lost in both or in neither."""
-OVERFLOWING = frozenset({"FusedBatchNormGradV3"})
-"""Sums of squares of extreme values overflow or not by the order of addition: not compared."""
+OVERFLOWING = frozenset({"FusedBatchNormGradV3", "MatMul", "BatchMatMul", "BatchMatMulV2"})
+"""Sums of products of extreme values overflow or not by the order of addition: not compared."""
 
 
 @dataclass(frozen=True)

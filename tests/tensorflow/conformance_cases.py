@@ -126,6 +126,30 @@ def _movement(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, 
     }  # fmt: skip
 
 
+def _contractions(t: str) -> dict[str, tuple[Case, ...]]:
+    """One row, one column, one contracted element, each operand transposed once; batches."""
+    plain = (((1, 8), (8, 6), False, False), ((6, 8), (8, 1), False, False),
+             ((6, 1), (1, 8), False, False), ((8, 1), (8, 6), True, False),
+             ((6, 8), (1, 8), False, True))  # fmt: skip
+
+    def batched(op: str, batch: tuple[int, ...]) -> tuple[Case, ...]:
+        return tuple(
+            Case(op, (t, t), ((*batch, *left), (*batch, *right)), {"adj_x": x, "adj_y": y},
+                 note=f"{batch} x {left} {right} {x} {y}")
+            for left, right, x, y in plain
+        )  # fmt: skip
+
+    return {
+        "MatMul": tuple(
+            Case("MatMul", (t, t), (left, right), {"transpose_a": x, "transpose_b": y},
+                 note=f"{left} {right} {x} {y}")
+            for left, right, x, y in plain
+        ),
+        "BatchMatMul": batched("BatchMatMul", (3, 2)),
+        "BatchMatMulV2": batched("BatchMatMulV2", (3,)),
+    }  # fmt: skip
+
+
 def _special(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, ...]]:
     """Operations of several kinds of inputs."""
     rows, image = (s[0],), (2, 3, 4, 5)
@@ -190,13 +214,14 @@ def _special(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, .
 
 def _entry(name: str) -> Any:
     def make(t: str, s: tuple[int, ...], zero: Array) -> tuple[Case, ...]:
-        return {**_movement(t, s, zero), **_special(t, s, zero)}[name]
+        return {**_movement(t, s, zero), **_special(t, s, zero), **_contractions(t)}[name]
 
     return make
 
 
 _PROBE = {**_movement("float32", SHAPE, np.zeros((), np.float32)),
-          **_special("float32", SHAPE, np.zeros((), np.float32))}  # fmt: skip
+          **_special("float32", SHAPE, np.zeros((), np.float32)),
+          **_contractions("float32")}  # fmt: skip
 TABLE = {name: _entry(name) for name in _PROBE}
 """Operations that are neither unary, binary nor reductions."""
 
