@@ -121,6 +121,32 @@ def test_the_chart_carries_the_rules_as_they_are() -> None:
     assert one["metadata"]["labels"]["release"] == "kube-prometheus-stack"
 
 
+def test_the_chart_carries_the_dashboards_as_they_are() -> None:
+    folder = CHART / "files" / "dashboards"
+    files = {path.name: path.read_text() for path in folder.glob("*.json")}
+    assert len(files) == 4
+    found = {
+        name: one
+        for one in charts.of("monitoring")
+        if one["kind"] == "ConfigMap" and "-dashboard-" in one["metadata"]["name"]
+        for name in one["data"]
+    }
+    assert {name: one["data"][name] for name, one in found.items()} == {
+        name: text.rstrip("\n") for name, text in files.items()
+    }
+    for one in found.values():
+        labels = one["metadata"]["labels"]
+        assert (labels["grafana_dashboard"], labels["team"]) == ("1", "platform")
+    without = charts.objects(charts.rendered("metrics: {dashboards: {enabled: false}}"))
+    assert not [one for one in without if "-dashboard-" in one["metadata"]["name"]]
+
+
+def test_the_gateway_is_told_how_many_namespaces_have_series() -> None:
+    gateway = charts.one(charts.of("monitoring"), "Deployment", "stitch-gateway")
+    (container,) = gateway["spec"]["template"]["spec"]["containers"]
+    assert "--max-namespaces=50" in container["args"]
+
+
 def test_the_monitor_finds_the_pods_that_have_metrics() -> None:
     found = charts.of("monitoring")
     monitor = charts.one(found, "ServiceMonitor", "stitch")
