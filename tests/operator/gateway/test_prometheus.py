@@ -3,6 +3,7 @@ those of a real job."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from stitchcore.artifact.store import open_store
+from stitchcore.cli import stitch
 from tests.inject import jobs as injected
 from tests.jobs import judge
 from tests.operator.gateway import processes
@@ -57,6 +60,10 @@ def test_a_real_prometheus_sees_what_a_real_job_has_saved(tmp_path: Path) -> Non
         processes.wait_for(f"{net} s x {last['devices']}", seen)
         spent = asked(port, 'stitch_cpu_core_seconds_spent_total{purpose="compile"}')
         assert [value > 0 for _, value in spent] == [True]
+        command = ["savings", "--prometheus", f"http://127.0.0.1:{port}", "--json"]
+        shown = json.loads(CliRunner().invoke(stitch, command).output)["cores"]
+        assert shown["saved"] - shown["lost"] == pytest.approx(net * last["devices"], rel=1e-3)
+        assert shown["net"] < shown["saved"] - shown["lost"], "what workers used is taken off"
 
 
 def test_a_real_prometheus_sees_savings_also_after_a_restart(
