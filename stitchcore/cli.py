@@ -21,8 +21,9 @@ COMMANDS = {
     "bench": "Check a module's kernels against numpy and time them.",
     "serve": "Gateway, workers and broker on this machine, for its jobs.",
     "status": "Where a graph stands at a gateway.",
+    "savings": "What was saved, lost and spent, and what is left of it.",
 }
-OF_THE_SERVICE = {"serve", "status"}
+OF_THE_SERVICE = {"serve", "status", "savings"}
 """In a package of their own, whose needs are the extra `operator`."""
 
 

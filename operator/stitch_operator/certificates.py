@@ -14,11 +14,12 @@ import logging
 import ssl
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import Counter, Gauge
 
 from stitch_operator.gateway import tls
 
@@ -28,20 +29,12 @@ HANDSHAKE_SECONDS = 2.0
 NOTHING = "the certificate has not been read yet"
 
 
+@dataclass(frozen=True)
 class Metrics:
-    """Of a server's certificate, in the server's registry: `stitch_<server>_certificate_...`."""
+    """Of a server's certificate: when it ends (seconds since 1970), and files of no use."""
 
-    def __init__(self, server: str, registry: CollectorRegistry) -> None:
-        self.end = Gauge(
-            f"stitch_{server}_certificate_expiry_seconds",
-            "When the served certificate ends, in seconds since 1970",
-            registry=registry,
-        )
-        self.failures = Counter(
-            f"stitch_{server}_certificate_failures",
-            "Certificate files that were not usable",
-            registry=registry,
-        )
+    end: Gauge
+    failures: Counter
 
 
 class Certificates:

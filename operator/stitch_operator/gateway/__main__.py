@@ -34,6 +34,7 @@ from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.queue import CeleryQueue
 from stitch_operator.gateway.service import CLUSTER, NAMESPACE, RATES, Parts, Rates, Service
 from stitch_operator.gateway.tokenreview import TokenReview
+from stitch_operator.metrics import MAX_NAMESPACES
 from stitchcore import __version__, starting
 from stitchcore.options import broker_url
 from stitchcore.starting import needed
@@ -60,16 +61,18 @@ def _run(given: argparse.Namespace) -> int:
     listening = starting.listening(given.host, given.port, "--port")
     held = "end the other gateway; or give a file that is a ledger, or is not there yet"
     with needed(f"--ledger {given.ledger}", held, sqlite3.Error, LedgerHeld):
-        ledger = Ledger(given.ledger)
+        ledger = Ledger(given.ledger, given.max_namespaces)
+    queue = CeleryQueue(broker)
     metrics = Metrics(
-        lambda: Durable(ledger.totals(), ledger.spent(), ledger.counts()), __version__
+        lambda: Durable(ledger.totals(), ledger.spent(), ledger.counts()),
+        *(__version__, queue.workers),
     )
     certificates = Certificates(given.certificate, given.certificate_key, metrics.certificate)
     certificates.look()
     service = Service(
         Parts(
             store=store,
-            queue=CeleryQueue(broker),
+            queue=queue,
             ledger=ledger,
             digests=Digests(given.digest_processes),
             authenticator=authenticator,
@@ -159,6 +162,12 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
                              "shows that another namespace trains that layer")  # fmt: skip
     parser.add_argument("--reader", default="", metavar="NAMESPACE/NAME",
                         help="service account that may read of all workloads")  # fmt: skip
+    parser.add_argument(
+        "--max-namespaces",
+        type=int,
+        default=MAX_NAMESPACES,
+        help="that have totals of their own; those of others are summed up",
+    )
     parser.add_argument("--digest-processes", type=int, default=1)
     return parser.parse_args(arguments)
 

@@ -104,7 +104,7 @@ async def _answered(service: Service, request: Request, name: str, handler: Hand
 
 async def _rejected(service: Service, request: Request, rejected: Rejected) -> Response:
     if rejected.problem is not Problem.NOT_FOUND:
-        service.metrics.fallback(rejected.problem.reason)
+        service.metrics.rejected(rejected.problem)
     drained = 0
     with contextlib.suppress(RuntimeError, ClientDisconnect, TimeoutError):
         async with asyncio.timeout(5.0):

@@ -69,6 +69,9 @@ CREATE TABLE IF NOT EXISTS breakers (
 CREATE TABLE IF NOT EXISTS groups (
   namespace TEXT, owner TEXT, name TEXT, round INTEGER, record BLOB NOT NULL, time REAL NOT NULL,
   PRIMARY KEY (namespace, owner, name, round)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS refusals (
+  namespace TEXT, request TEXT, reason TEXT, time REAL NOT NULL,
+  PRIMARY KEY (namespace, request, reason)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS counts (
   name TEXT, label TEXT, count INTEGER NOT NULL, PRIMARY KEY (name, label)) WITHOUT ROWID;
 """

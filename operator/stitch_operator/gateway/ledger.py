@@ -19,6 +19,7 @@ from stitch_operator.gateway.database import connect, transaction
 from stitch_operator.gateway.groups import Acknowledgement, Group
 from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.savings import Bounds, Claimed, Report, Row
+from stitch_operator.metrics import MAX_NAMESPACES, MICRO, OTHER_NAMESPACE, bucket
 from stitch_operator.reports import Workloads
 
 CRASH_CODES = frozenset({132, 134, 135, 136, 139})
@@ -27,6 +28,8 @@ PURPOSES = ("compile", "measure")
 KEPT_SECONDS = 30 * 86400.0
 COUNTED, OLD = "counted", "old"
 BEGUN = "begun"
+HIGHEST = 1e6
+"""Of a ratio, so that a job cannot add any sum."""
 SETTLED = {"swap-ok": "ok", "rolled-back": "rolled-back", "crashed-before": "crashed"}
 
 
@@ -63,10 +66,11 @@ def pod_of(identity: Identity, session: str) -> str:
 
 
 class Ledger:
-    """Open with a path; close when done."""
+    """Open with a path; close when done. At most `namespaces` have totals of their own."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, namespaces: int = MAX_NAMESPACES) -> None:
         self._db = connect(path)
+        self._namespaces = namespaces
         self._totals = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
 
     def close(self) -> None:
@@ -157,6 +161,14 @@ class Ledger:
         ).fetchone()
         return found is not None
 
+    def refused(self, namespace: str, request: str, reason: str, now: float) -> None:
+        """A graph of a namespace is left as it is; counted once for each reason."""
+        with transaction(self._db) as db:
+            values = (namespace, request, reason, now)
+            statement = "INSERT OR IGNORE INTO refusals VALUES (?, ?, ?, ?)"
+            if db.execute(statement, values).rowcount:
+                self._count("fallbacks", reason)
+
     # Events
 
     def happened(self, identity: Identity, event: Happened, now: float) -> bool:
@@ -170,6 +182,8 @@ class Ledger:
             if not db.execute(f"INSERT OR IGNORE INTO events VALUES ({marks})", values).rowcount:
                 return False
             self._count("events", event.type)
+            if event.reason:
+                self._count("fallbacks", event.reason)
             workloads.touch(db, identity, now, stepped=event.type != "crashed-before")
             if event.type == "swap-begin":
                 db.execute(
@@ -234,6 +248,10 @@ class Ledger:
                 self._count("savings", "implausible")
                 return wrong
             after = savings.add(row, report, identity.devices)
+            if report.bounds and report.stitched_ns and not self._measured(where):
+                ratio = min(report.baseline_ns / report.stitched_ns, HIGHEST)
+                self._count("speedup", bucket(ratio))
+                self._count("speedup", "sum", round(ratio * MICRO))
             db.execute(
                 f"INSERT OR REPLACE INTO savings VALUES ({', '.join('?' * 15)})",
                 (*where, identity.gpu, after.seq, after.steps, after.net, after.saved, after.lost,
@@ -243,8 +261,9 @@ class Ledger:
             db.execute(
                 "INSERT INTO totals VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
                 "saved = saved + excluded.saved, lost = lost + excluded.lost",
-                (identity.namespace, identity.gpu, after.saved - row.saved, after.lost - row.lost),
-            )
+                (self._shown(identity.namespace), identity.gpu, after.saved - row.saved,
+                 after.lost - row.lost),
+            )  # fmt: skip
             self._count("savings", COUNTED)
             return COUNTED
 
@@ -293,7 +312,7 @@ class Ledger:
         removed = 0
         limit = (now - KEPT_SECONDS,)
         with transaction(self._db) as db:
-            for table in ("events", "swaps", "groups"):
+            for table in ("events", "swaps", "groups", "refusals"):
                 removed += db.execute(f"DELETE FROM {table} WHERE time < ?", limit).rowcount
             removed += db.execute(
                 "DELETE FROM savings WHERE (namespace, pod) IN (SELECT namespace, pod FROM savings "
@@ -393,10 +412,32 @@ class Ledger:
                 return "more device time than all sessions together have had"
         return ""
 
-    def _count(self, name: str, label: str) -> None:
+    def _measured(self, where: tuple[str, str, str, str]) -> bool:
+        """Whether an interval was reported of it before."""
+        found = self._db.execute(
+            "SELECT low IS NOT NULL FROM savings "
+            "WHERE namespace = ? AND pod = ? AND session = ? AND graph = ?",
+            where,
+        ).fetchone()
+        return bool(found and found[0])
+
+    def _shown(self, namespace: str) -> str:
+        """Whose total a namespace's savings are added to: its own while there are few, and from
+        then on for ever, whatever the maximum becomes; else that of all others. So no total falls,
+        none counts anything twice, and their sum is exact."""
+        known = self._db.execute("SELECT 1 FROM totals WHERE namespace = ? LIMIT 1", (namespace,))
+        if known.fetchone():
+            return namespace
+        (others,) = self._db.execute(
+            "SELECT count(DISTINCT namespace) FROM totals WHERE namespace != ?", (OTHER_NAMESPACE,)
+        ).fetchone()
+        return namespace if others < self._namespaces else OTHER_NAMESPACE
+
+    def _count(self, name: str, label: str, more: int = 1) -> None:
         self._db.execute(
-            "INSERT INTO counts VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
-            (name, label),
+            "INSERT INTO counts VALUES (?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET count = count + excluded.count",
+            (name, label, more),
         )
 
 

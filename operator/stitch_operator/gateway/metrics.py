@@ -1,28 +1,28 @@
-"""Prometheus metrics (architecture.md section 11): closed labels, never a job, pod or digest.
+"""What the gateway counts; metrics.py of the package above defines each figure.
 
-What must survive a restart (savings, spending, counts of events) is read from the ledger when
-asked for; the rest counts this process. Served on a port of its own.
+What must survive a restart (savings, spending, counts of events and refusals) is read from the
+ledger when asked for, which counts each once whoever repeats it; the rest counts this process.
+Served on a port of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from stitch_operator import certificates
+from stitch_operator import metrics
 from stitch_operator.gateway.problems import Problem
+from stitch_operator.gateway.queue import Workers
+from stitch_operator.metrics import INFINITE, MICRO, OTHER, RATIOS, REFUSALS
 from stitchcore.errors import Reason
 
-REASONS = frozenset(reason.value for reason in Reason) | {one.reason for one in Problem}
-OTHER = "other"
-RATIOS = (0.8, 0.9, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0)
-SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
+REASONS = REFUSALS | {one.reason for one in Problem}
 OUTCOMES = {"swap-ok": "optimized", "rolled-back": "rolled_back", "crashed-before": "crashed"}
+TARGETS = frozenset(metrics.TARGET.values)
 OPEN = frozenset({"network", "files"})
 NANO = 1e9
 
@@ -37,26 +37,24 @@ class Durable:
     counts: list[tuple[str, str, int]]
 
 
-class _FromLedger(Collector):
-    def __init__(self, read: Callable[[], Durable]) -> None:
+class _Read(Collector):
+    """Families that are made when they are asked for; registering asks for none."""
+
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # so that registering does not ask the ledger
+        return ()
 
     def collect(self) -> Iterable[Metric]:
-        return families(self._read())
+        return self._read()
 
 
 def families(durable: Durable) -> list[Metric]:
     """The metrics of what the ledger holds."""
-    gpu = {
-        name: CounterMetricFamily(f"stitch_gpu_seconds_{name}", text, labels=["namespace", "gpu"])
-        for name, text in (("saved", "GPU seconds saved, gross"), ("lost", "GPU seconds lost"))
-    }
+    gpu = {name: metrics.counted(f"stitch_gpu_seconds_{name}_total") for name in ("saved", "lost")}
     cpu = {
-        name: CounterMetricFamily(f"stitch_cpu_core_seconds_{name}", text, labels=["namespace"])
-        for name, text in (("saved", "Core seconds saved, gross"), ("lost", "Core seconds lost"))
+        name: metrics.counted(f"stitch_cpu_core_seconds_{name}_total") for name in ("saved", "lost")
     }
     for namespace, device, saved, lost in durable.totals:
         for name, value in (("saved", saved), ("lost", lost)):
@@ -65,37 +63,63 @@ def families(durable: Durable) -> list[Metric]:
             else:
                 gpu[name].add_metric([namespace, device], value / NANO)
     spent = {
-        "gpu": CounterMetricFamily(
-            "stitch_gpu_seconds_spent", "GPU seconds that workers used", labels=["purpose"]
-        ),
-        "cpu": CounterMetricFamily(
-            "stitch_cpu_core_seconds_spent", "Core seconds that workers used", labels=["purpose"]
-        ),
+        "gpu": metrics.counted("stitch_gpu_seconds_spent_total"),
+        "cpu": metrics.counted("stitch_cpu_core_seconds_spent_total"),
     }
     for device, purpose, seconds in durable.spent:
         spent["cpu" if device == "cpu" else "gpu"].add_metric([purpose], seconds)
-    return [*gpu.values(), *cpu.values(), *spent.values(), *_counted(durable.counts)]
+    events = _named(durable.counts, "events")
+    return [
+        *(*gpu.values(), *cpu.values(), *spent.values()),
+        _labelled(
+            "stitch_jobs_total", {OUTCOMES[t]: n for t, n in events.items() if t in OUTCOMES}
+        ),
+        _single("stitch_regressions_total", events.get("rolled-back", 0)),
+        _labelled("stitch_savings_reports_total", _named(durable.counts, "savings")),
+        _single("stitch_swap_groups_aborted_total", sum(_named(durable.counts, "groups").values())),
+        *_refused(_named(durable.counts, "fallbacks")),
+        _speedup(_named(durable.counts, "speedup")),
+    ]
 
 
-def _counted(counts: list[tuple[str, str, int]]) -> list[Metric]:
-    jobs = CounterMetricFamily("stitch_jobs", "Swaps by what became of them", labels=["outcome"])
-    reports = CounterMetricFamily(
-        "stitch_savings_reports", "Reports of savings: counted, implausible", labels=["result"]
-    )
-    regressions = CounterMetricFamily("stitch_regressions", "Swaps that were rolled back")
-    aborted = CounterMetricFamily("stitch_swap_groups_aborted", "Swap groups that did not swap")
-    rolled_back = groups = 0
-    for name, label, count in counts:
-        if name == "events" and label in OUTCOMES:
-            jobs.add_metric([OUTCOMES[label]], count)
-            rolled_back += count if label == "rolled-back" else 0
-        elif name == "savings":
-            reports.add_metric([label], count)
-        elif name == "groups":
-            groups += count
-    regressions.add_metric([], rolled_back)
-    aborted.add_metric([], groups)
-    return [jobs, reports, regressions, aborted]
+def _named(counts: list[tuple[str, str, int]], name: str) -> dict[str, int]:
+    return {label: count for of, label, count in counts if of == name}
+
+
+def _labelled(name: str, counts: dict[str, int]) -> CounterMetricFamily:
+    made = metrics.counted(name)
+    for label, count in counts.items():
+        made.add_metric([label], count)
+    return made
+
+
+def _single(name: str, count: int) -> CounterMetricFamily:
+    made = metrics.counted(name)
+    made.add_metric([], count)
+    return made
+
+
+def _refused(counts: dict[str, int]) -> list[Metric]:
+    closed: dict[str, int] = {}
+    for reason, count in counts.items():
+        label = reason if reason in REFUSALS else OTHER
+        closed[label] = closed.get(label, 0) + count
+    wrong = counts.get(Reason.WRONG_RESULT.value, 0)
+    return [
+        _labelled("stitch_fallbacks_total", closed),
+        _single("stitch_verification_failures_total", wrong),
+    ]
+
+
+def _speedup(counts: dict[str, int]) -> Metric:
+    """Of ratios that were kept by the bucket they fell into, and their sum in millionths."""
+    made = metrics.distributed("stitch_step_speedup_ratio")
+    below, buckets = 0, []
+    for bound in (*map(str, RATIOS), INFINITE):
+        below += counts.get(bound, 0)
+        buckets.append((bound, float(below)))
+    made.add_metric([], buckets, counts.get("sum", 0) / MICRO)
+    return made
 
 
 def known_reason(reason: str) -> str:
@@ -103,57 +127,51 @@ def known_reason(reason: str) -> str:
     return reason if reason in REASONS or not reason else OTHER
 
 
+def workers(found: Workers) -> list[Metric]:
+    """What the broker's workers said of themselves."""
+    live = dict.fromkeys(metrics.TARGET.values, 0)
+    for target, count in found.live.items():
+        live[target if target in TARGETS else OTHER] += count
+    gauge, seconds = (
+        metrics.gauged("stitch_workers"),
+        metrics.counted("stitch_worker_seconds_total"),
+    )
+    for target, count in live.items():
+        gauge.add_metric([target], count)
+    for state, value in (("busy", found.busy), ("idle", found.idle)):
+        seconds.add_metric([state], value)
+    return [gauge, seconds]
+
+
 class Metrics:
     """This process's metrics, in a registry of their own."""
 
-    def __init__(self, durable: Callable[[], Durable], version: str) -> None:
-        self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(_FromLedger(durable))
-        made: dict[str, Any] = {"registry": self.registry}
-        self._fallbacks = Counter(
-            "stitch_fallbacks", "Graphs left as they were, and failed calls", ["reason"], **made
-        )
-        self._cache = Counter(
-            "stitch_cache_requests",
-            "Graphs: ready before (hit), compiled anew, joined one under way; kernels of graphs",
-            ["result"],
-            **made,
-        )
-        self.queue_wait = Histogram(
-            "stitch_queue_wait_seconds", "From enqueued to begun", buckets=SECONDS, **made
-        )
-        self.compile = Histogram(
-            *("stitch_compile_duration_seconds", "From enqueued to answered", ["target"]),
-            buckets=SECONDS,
-            **made,
-        )
-        self.speedup = Histogram(
-            "stitch_step_speedup_ratio", "Original step time over stitched", buckets=RATIOS, **made
-        )
-        self.requests = Histogram(
-            *("stitch_gateway_request_seconds", "Answering a call", ["call", "status"]),
-            buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30),
-            **made,
-        )
-        self.pending = Gauge("stitch_gateway_pending", "Graphs that wait for an answer", **made)
-        self._verification = Counter(
-            "stitch_verification_failures", "Graphs refused because results differed", **made
-        )
-        self._open = Counter(
-            "stitch_unconfined_compiles",
-            "Compilations whose child could reach what it should not",
-            ["what"],
-            **made,
-        )
-        self.certificate = certificates.Metrics("gateway", self.registry)
-        build = Gauge("stitch_build_info", "1, labelled with the version", ["version"], **made)
-        build.labels(version).set(1)
+    def __init__(
+        self,
+        durable: Callable[[], Durable],
+        version: str,
+        of_workers: Callable[[], Workers] = Workers,
+    ) -> None:
+        self.registry = made = CollectorRegistry(auto_describe=False)
+        self.registry.register(_Read(lambda: families(durable())))
+        self.registry.register(_Read(lambda: workers(of_workers())))
+        self._rejected = metrics.counter("stitch_gateway_rejected_total", made)
+        self._cache = metrics.counter("stitch_cache_requests_total", made)
+        self.queue_wait = metrics.histogram("stitch_queue_wait_seconds", made)
+        self._compile = metrics.histogram("stitch_compile_duration_seconds", made)
+        self.requests = metrics.histogram("stitch_gateway_request_seconds", made)
+        self.pending = metrics.gauge("stitch_gateway_pending", made)
+        self._open = metrics.counter("stitch_unconfined_compiles_total", made)
+        self.certificate = metrics.certificate(metrics.Part.GATEWAY, made)
+        metrics.gauge("stitch_build_info", made).labels(version).set(1)
 
-    def fallback(self, reason: str) -> None:
-        """Count a refusal or a problem; unknown reasons are "other", so that labels stay closed."""
-        self._fallbacks.labels(known_reason(reason) or OTHER).inc()
-        if reason == Reason.WRONG_RESULT.value:
-            self._verification.inc()
+    def rejected(self, problem: Problem) -> None:
+        """Count a call that was not done."""
+        self._rejected.labels(problem.reason).inc()
+
+    def compiled(self, target: str, seconds: float) -> None:
+        """Observe how long a graph took from the queue to its answer."""
+        self._compile.labels(target if target in TARGETS else OTHER).observe(seconds)
 
     def unconfined(self, what: str) -> None:
         """Count a compilation by what was open to its child; of a worker's word, what can be."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from celery import Celery
 from kombu import Queue as KombuQueue
@@ -28,6 +29,34 @@ BROKER_SECONDS = 5.0
 
 
 LOG = logging.getLogger("stitch.gateway")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Workers that answered at the last look, by target; seconds of workers since this process
+    began to look, each worker counted: with a task, and without one."""
+
+    live: Mapping[str, int] = field(default_factory=dict)
+    busy: float = 0.0
+    idle: float = 0.0
+
+
+def later(
+    before: Workers,
+    queues: Mapping[str, Any],
+    active: Mapping[str, Any],
+    seconds: float,
+) -> Workers:
+    """After a look `seconds` after the one before: who consumes what, and who has tasks. What
+    passed between two looks is counted as the later one found it."""
+    live: dict[str, int] = {}
+    for consumed in queues.values():
+        for one in consumed:
+            target = str(one["name"]).removeprefix("stitch.").rpartition(".tf2.")[0]
+            live[target] = live.get(target, 0) + 1
+    busy = sum(1 for worker in queues if active.get(worker))
+    idle = len(queues) - busy
+    return Workers(live, before.busy + busy * seconds, before.idle + idle * seconds)
 
 
 class Queue(Protocol):
@@ -75,6 +104,7 @@ class CeleryQueue:
         self._app = _app(broker)
         self._seen: dict[str, float] = {}
         self._away = False
+        self._workers = Workers()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="workers", daemon=True)
         self._thread.start()
@@ -92,6 +122,10 @@ class CeleryQueue:
     def served(self) -> frozenset[str]:
         oldest = self._clock() - REMEMBERED_SECONDS
         return frozenset(name for name, time_ in list(self._seen.items()) if time_ >= oldest)
+
+    def workers(self) -> Workers:
+        """What the last look found. Never blocks."""
+        return self._workers
 
     def depth(self, name: str) -> int:
         try:
@@ -111,17 +145,22 @@ class CeleryQueue:
         )
 
     def _follow(self) -> None:
+        looked = self._clock()
         while not self._end.is_set():
             try:
-                answers = self._app.control.inspect(timeout=INSPECT_SECONDS).active_queues() or {}
+                inspect = self._app.control.inspect(timeout=INSPECT_SECONDS)
+                answers = inspect.active_queues() or {}
+                active = (inspect.active() or {}) if answers else {}
                 away = ""
             except Exception as error:  # whatever the client library raises: a broker that is away
-                answers, away = {}, str(error)
+                answers, active, away = {}, {}, str(error)
             if bool(away) != self._away:
                 self._away = bool(away)
                 said = f"{away}; graphs wait until it is there" if away else "it answers"
                 LOG.warning("the broker %s: %s", self._app.connection().as_uri(), said)
             now = self._clock()
+            self._workers = later(self._workers, answers, active, now - looked)
+            looked = now
             for queues in answers.values():
                 for one in queues:
                     self._seen[str(one["name"])] = now

@@ -31,8 +31,6 @@ async def event(service: Service, identity: Identity, said: Event) -> dict[str, 
         *(said.session, said.seq, said.type, said.graph, said.key, said.exit_code, reason)
     )
     new = await service.ledger(service.parts.ledger.happened, identity, happened, time.time())
-    if new and said.reason:
-        service.metrics.fallback(said.reason)
     answer: dict[str, Any] = {"status": "noted" if new else OLD, "request": known.request}
     if said.group:
         answer["group"] = await _latest(service, identity, said.group)
@@ -53,8 +51,6 @@ async def save(service: Service, identity: Identity, said: Savings) -> dict[str,
     )
     if outcome not in (COUNTED, OLD):
         raise Rejected(Problem.IMPLAUSIBLE, outcome)
-    if outcome == COUNTED and said.measured and said.stitched_ns and said.pairs:
-        service.first_speedup(identity, session, said.graph, said.baseline_ns / said.stitched_ns)
     return {"status": outcome}
 
 

@@ -237,7 +237,7 @@ class Service:
             standing = await self._decided(identity, known, handed)
         self.sightings.stood(identity, known.digest, standing, time.time())
         if standing.status == "refused":
-            self._tell_once(identity.namespace, standing)
+            await self._count_once(identity.namespace, standing)
         return standing
 
     async def _decided(self, identity: Identity, known: Known, handed: Handed | None) -> Standing:
@@ -357,19 +357,13 @@ class Service:
             return 1.0
         return stored_ratio(self.parts.store, key)
 
-    def _tell_once(self, namespace: str, standing: Standing) -> None:
+    async def _count_once(self, namespace: str, standing: Standing) -> None:
         """Count a refusal once per namespace and graph, however often it is asked for."""
         mark = (namespace, f"{standing.request}:{standing.reason}")
         if mark not in self._memory.told:
+            about = (namespace, standing.request, standing.reason, time.time())
+            await self.ledger(self.parts.ledger.refused, *about)
             _remember(self._memory.told, mark, None)
-            self.metrics.fallback(standing.reason)
-
-    def first_speedup(self, identity: Identity, session: str, graph: str, ratio: float) -> None:
-        """Observe a job's ratio once, when it is first known."""
-        mark = (identity.namespace, f"{identity.pod}:{session}:{graph}")
-        if mark not in self._memory.told:
-            _remember(self._memory.told, mark, None)
-            self.metrics.speedup.observe(ratio)
 
     # In the background
 
@@ -391,7 +385,7 @@ class Service:
                 self._memory.begun.add(request)
                 self.metrics.queue_wait.observe(waited)
             if said.get("status") in ("ready", "refused"):
-                self.metrics.compile.labels(known.target).observe(waited)
+                self.metrics.compiled(known.target, waited)
                 await self._finish(known, said)
                 self._waits_no_more(request)
 

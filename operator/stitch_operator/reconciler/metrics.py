@@ -1,14 +1,14 @@
-"""Prometheus metrics of the reconciler: closed labels, never a pod, job or namespace."""
+"""What the reconciler counts; metrics.py of the package above defines each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from stitch_operator import metrics
 from stitch_operator.reconciler.status import ORDER
 from stitch_operator.webhook.cluster import IMAGES, WORKLOADS
 
@@ -21,7 +21,7 @@ class _Phases(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        made = GaugeMetricFamily("stitch_stitchedjobs", "StitchedJobs by phase", labels=["phase"])
+        made = metrics.gauged("stitch_stitchedjobs")
         counts = self._count()
         for phase in ORDER:
             made.add_metric([phase], counts.get(phase, 0))
@@ -32,35 +32,16 @@ class Metrics:
     """This process's metrics, in a registry of their own. `phases` counts jobs by phase."""
 
     def __init__(self, phases: Callable[[], Mapping[str, int]], version: str) -> None:
-        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry = made = CollectorRegistry(auto_describe=False)
         self.registry.register(_Phases(phases))
-        made: dict[str, Any] = {"registry": self.registry}
-        self.events = Counter("stitch_events", "Events posted on jobs", ["type"], **made)
-        self.missed = Counter(
-            "stitch_missed_admissions",
-            "Pods that asked and were created without the webhook",
-            **made,
-        )
-        self.breakers = Gauge("stitch_breakers_open", "Breakers that are open", ["kind"], **made)
+        self.events = metrics.counter("stitch_events_total", made)
+        self.missed = metrics.counter("stitch_missed_admissions_total", made)
+        self.breakers = metrics.gauge("stitch_breakers_open", made)
         for kind in (IMAGES, WORKLOADS):
             self.breakers.labels(kind).set(0)
-        self.writes = Counter(
-            "stitch_reconciler_writes", "Calls of the API server", ["call", "result"], **made
-        )
-        self.watch_failures = Counter(
-            "stitch_reconciler_watch_failures",
-            "Watches that ended in an error",
-            ["resource"],
-            **made,
-        )
-        self.gateway_failures = Counter(
-            "stitch_reconciler_gateway_failures", "Rounds of asking the gateway that failed", **made
-        )
-        self.gateway_read = Gauge(
-            "stitch_reconciler_gateway_read_seconds",
-            "When the gateway was last heard, in seconds since 1970",
-            **made,
-        )
-        self.waiting = Gauge("stitch_reconciler_waiting", "Jobs that are to be looked at", **made)
-        build = Gauge("stitch_reconciler_build_info", "1, with the version", ["version"], **made)
-        build.labels(version).set(1)
+        self.writes = metrics.counter("stitch_reconciler_writes_total", made)
+        self.watch_failures = metrics.counter("stitch_reconciler_watch_failures_total", made)
+        self.gateway_failures = metrics.counter("stitch_reconciler_gateway_failures_total", made)
+        self.gateway_read = metrics.gauge("stitch_reconciler_gateway_read_seconds", made)
+        self.waiting = metrics.gauge("stitch_reconciler_waiting", made)
+        metrics.gauge("stitch_reconciler_build_info", made).labels(version).set(1)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from stitch_operator import certificates
+from stitch_operator import metrics
 from stitch_operator.gateway.identity import Cached
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.store.access import DELETE, READ, WRITE, allowed, parts_of
@@ -39,16 +39,10 @@ class Metrics:
     """What the store counts, on a registry of its own. Labels from closed lists."""
 
     def __init__(self, free: Callable[[], int]) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "stitch_store_requests",
-            "Calls of the store by role, method and status",
-            ("role", "method", "status"),
-            registry=self.registry,
-        )
-        left = Gauge("stitch_store_free_bytes", "What the volume has left", registry=self.registry)
-        left.set_function(free)
-        self.certificate = certificates.Metrics("store", self.registry)
+        self.registry = made = CollectorRegistry()
+        self.requests = metrics.counter("stitch_store_requests_total", made)
+        metrics.gauge("stitch_store_free_bytes", made).set_function(free)
+        self.certificate = metrics.certificate(metrics.Part.STORE, made)
 
 
 @dataclass(frozen=True)

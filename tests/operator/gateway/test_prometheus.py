@@ -3,42 +3,26 @@ those of a real job."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from stitchcore.artifact.store import open_store
+from stitchcore.cli import stitch
 from tests.inject import jobs as injected
 from tests.jobs import judge
 from tests.operator.gateway import processes
+from tests.operator.gateway.prometheus import asked, scraping
 from tests.operator.gateway.support import KEY, graph, key_of, publish, submission
 from tests.operator.gateway.test_serve import NAMES, serve
 
 SECOND = 10**9
-
-
-@pytest.fixture(scope="module")
-def prometheus() -> str:
-    """Debian's, which tools/system.sh installs, with promtool beside it."""
-    found = shutil.which("prometheus")
-    if found is None:
-        pytest.skip("prometheus is missing: apt-get install prometheus")
-    return found
-
-
-def asked(port: int, query: str) -> list[tuple[dict[str, str], float]]:
-    """(labels, value) of each series that Prometheus finds."""
-    url = f"http://127.0.0.1:{port}/api/v1/query"
-    answer = httpx.get(url, params={"query": query}, trust_env=False).json()
-    return [(one["metric"], float(one["value"][1])) for one in answer["data"]["result"]]
 
 
 def saved(about: dict[str, Any], seq: int, seconds: float) -> dict[str, Any]:
@@ -47,7 +31,7 @@ def saved(about: dict[str, Any], seq: int, seconds: float) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_real_prometheus_sees_what_a_real_job_has_saved(prometheus: str, tmp_path: Path) -> None:
+def test_a_real_prometheus_sees_what_a_real_job_has_saved(tmp_path: Path) -> None:
     """Under `stitch serve`, with the variables that it prints. The job waits for its artifact
     before step 60, and has steps after it for the pairs that an interval needs."""
     pytest.importorskip("tensorflow", reason="make installs it: pip install tensorflow-cpu")
@@ -55,7 +39,7 @@ def test_a_real_prometheus_sees_what_a_real_job_has_saved(prometheus: str, tmp_p
     sessions = cache / "sessions"
     with (
         serve(tmp_path / "serve", "--workers", "1") as (_, said),
-        _scraping(prometheus, said["metrics"], tmp_path) as port,
+        scraping(tmp_path, [said["metrics"]]) as port,
     ):
         settings = {name: said[name] for name in NAMES}
         settings |= {"STITCH_STORE": str(cache), "PYTHONPATH": str(injected.BOOTSTRAP)}
@@ -76,10 +60,14 @@ def test_a_real_prometheus_sees_what_a_real_job_has_saved(prometheus: str, tmp_p
         processes.wait_for(f"{net} s x {last['devices']}", seen)
         spent = asked(port, 'stitch_cpu_core_seconds_spent_total{purpose="compile"}')
         assert [value > 0 for _, value in spent] == [True]
+        command = ["savings", "--prometheus", f"http://127.0.0.1:{port}", "--json"]
+        shown = json.loads(CliRunner().invoke(stitch, command).output)["cores"]
+        assert shown["saved"] - shown["lost"] == pytest.approx(net * last["devices"], rel=1e-3)
+        assert shown["net"] < shown["saved"] - shown["lost"], "what workers used is taken off"
 
 
 def test_a_real_prometheus_sees_savings_also_after_a_restart(
-    prometheus: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     digest, request = key_of(graph(), "local")
     about = {"session": "s1", "graph": digest, "key": KEY}
@@ -97,7 +85,7 @@ def test_a_real_prometheus_sees_savings_also_after_a_restart(
                 ["promtool", "check", "metrics"], input=page, capture_output=True, text=True
             )
             assert checked.returncode == 0, checked.stdout + checked.stderr
-            with _scraping(prometheus, gateway.metrics, tmp_path) as port:
+            with scraping(tmp_path, [gateway.metrics]) as port:
                 name = "stitch_cpu_core_seconds_saved_total"
                 processes.wait_for("the scrape", lambda: asked(port, name))
                 ((labels, value),) = asked(port, name)
@@ -107,27 +95,3 @@ def test_a_real_prometheus_sees_savings_also_after_a_restart(
                 assert asked(port, net)[0][1] == 0.25
                 spent = asked(port, "stitch_cpu_core_seconds_spent_total")
                 assert [(one["purpose"], value) for one, value in spent] == [("compile", 2.0)]
-
-
-@contextlib.contextmanager
-def _scraping(prometheus: str, metrics: str, folder: Path) -> Iterator[int]:
-    """A Prometheus that scrapes each second; the port of its API."""
-    target = metrics.removeprefix("http://").removesuffix("/metrics")
-    scrape = {"job_name": "stitch", "static_configs": [{"targets": [target]}]}
-    config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape]}
-    (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
-    port = processes.free_port()
-    command = [
-        *(prometheus, f"--config.file={folder / 'prometheus.yml'}"),
-        *(f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={folder / 'tsdb'}"),
-    ]
-
-    def ready() -> bool:
-        with contextlib.suppress(httpx.HTTPError):
-            url = f"http://127.0.0.1:{port}/-/ready"
-            return httpx.get(url, trust_env=False).status_code == 200
-        return False
-
-    with processes.started(command, folder / "prometheus.log"):
-        processes.wait_for("prometheus", ready)
-        yield port
