@@ -22,7 +22,7 @@ from stitchcore.errors import Reason
 from stitchcore.hlo.parse import parse
 from stitchcore.plan.cost import cost
 from stitchcore.plan.pattern import Plan
-from stitchcore.plan.planners import PLANNERS
+from stitchcore.plan.planners import STITCHING
 from stitchcore.plan.text import bodies, parse_plan, plan_text
 from stitchcore.stages import STAGES, BuildOptions, State, run_stages
 
@@ -56,7 +56,7 @@ def planned(text: str, target: str, planner: str) -> tuple[Plan, float]:
 def measured(text: str, target: str) -> dict[str, Any]:
     """All planners on one module."""
     found: dict[str, Any] = {}
-    for name in PLANNERS:
+    for name in STITCHING:
         plan, took = planned(text, target, name)
         everything = [plan, *bodies(plan).values()]
         before = sum(one.unfused.seconds for one in everything)
@@ -103,7 +103,7 @@ def table(results: dict[str, Any]) -> str:
     ]
     for name, found in results.items():
         one = found[TARGETS[0]]
-        kernels = ", ".join(str(one[planner]["kernels"]) for planner in PLANNERS)
+        kernels = ", ".join(str(one[planner]["kernels"]) for planner in STITCHING)
         took = ", ".join(
             f"{one[planner]['planning_seconds']:.1f}"
             for planner in ("exhaustive", "explore", "exact")

@@ -7,4 +7,5 @@ from collections.abc import Mapping
 from stitchcore.plan import auto, single
 from stitchcore.plan.pattern import Planner
 
-PLANNERS: Mapping[str, Planner] = {**auto.CHOICES, "auto": auto.plan, single.NAME: single.plan}
+STITCHING: Mapping[str, Planner] = {**auto.CHOICES, "auto": auto.plan}
+PLANNERS: Mapping[str, Planner] = {**STITCHING, single.NAME: single.plan}

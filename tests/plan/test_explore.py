@@ -20,7 +20,7 @@ from stitchcore.plan import cells, explore, scopes
 from stitchcore.plan.cells import Delta, Part, bits
 from stitchcore.plan.cost import cost
 from stitchcore.plan.explore import DEFAULTS, ExploreOptions
-from stitchcore.plan.planners import PLANNERS
+from stitchcore.plan.planners import PLANNERS, STITCHING
 from stitchcore.schedule.schedule import feasible, schedule
 from tests.calls import calls
 from tests.plan import test_exhaustive as known
@@ -231,7 +231,7 @@ def figure_7(rows: int, columns: int, many: int) -> Module:
     return draw.module_of([draw.apply(op.MULTIPLY, b2, b3)], [p1, p2, p3])
 
 
-@pytest.mark.parametrize("name", list(PLANNERS))
+@pytest.mark.parametrize("name", list(STITCHING))
 def test_astitchs_figure_7_is_one_kernel_of_one_block_and_two_grid_barriers(name: str) -> None:
     """XLA makes four kernels of it, TVM three (papers.md 3.5)."""
     device, module = DEVICES["sm_70"], figure_7(30_000, 256, 64)
