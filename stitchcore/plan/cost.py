@@ -55,16 +55,21 @@ def cost(pattern: Pattern, device: Device) -> Estimate:
 
 
 def terms(pattern: Pattern, device: Device) -> Terms:
-    """The parts of `cost(pattern, device).seconds`."""
+    """The parts of `cost(pattern, device).seconds`: what each adds to those before it."""
     traffic = _traffic(pattern, device)
-    memory = traffic.once + traffic.again
-    compute = sum(map(work, pattern.instructions)) / device.flops_per_second
+    memory, flops = traffic.once + traffic.again, sum(map(work, pattern.instructions))
+    steps = [
+        kernel_seconds(traffic.once, 0, 1, device),
+        kernel_seconds(memory, 0, 1, device),
+        kernel_seconds(memory, flops, 1, device),
+        kernel_seconds(memory, flops, traffic.phases, device),
+    ]
     return Terms(
-        traffic.once,
-        traffic.again,
-        compute - OVERLAP * min(memory, compute),
+        steps[0] - device.launch_seconds,
+        steps[1] - steps[0],
+        steps[2] - steps[1],
         device.launch_seconds,
-        (traffic.phases - 1) * device.phase_seconds,
+        steps[3] - steps[2],
     )
 
 
