@@ -133,7 +133,9 @@ def test_sets_that_wait_for_each_other_are_not_both_chosen() -> None:
     assert numbers(explore.beam(straight, DEFAULTS)[0]) == [0b1001, 0b0110]
 
 
-MEMORY_ALONE = replace(DEVICE, launch_seconds=1e-12, cache_bytes=64, flops_per_second=1e21)
+MEMORY_ALONE = replace(
+    DEVICES["sm_70"], launch_seconds=1e-12, cache_bytes=64, flops_per_second=1e21
+)
 """A device on which a wrong byte or phase shows, be values as small as they are."""
 
 
