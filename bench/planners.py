@@ -26,7 +26,7 @@ from stitchcore.plan.planners import STITCHING
 from stitchcore.plan.text import bodies, parse_plan, plan_text
 from stitchcore.stages import STAGES, BuildOptions, State, run_stages
 
-RESULTS = Path(__file__).parent / "results"
+FILE = Path(__file__).parent / "results" / "planners.json"
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 TARGETS = ("cpu-x86-64-v3", "sm_70")
 PLANNING = STAGES[: [stage.name for stage in STAGES].index("plan") + 1]
@@ -155,21 +155,28 @@ def main() -> None:
     parser.add_argument("modules", nargs="*", help="names; default: all")
     parser.add_argument("--xla", action="store_true", help="compile with XLA again")
     options = parser.parse_args()
-    file = RESULTS / "planners.json"
-    results = json.loads(file.read_text()) if file.exists() else {}
-    for path in sorted(WORKLOADS.glob("*.hlo.xz")):
-        name = path.name.removesuffix(".hlo.xz")
-        if options.modules and name not in options.modules:
-            continue
-        text = xla.read(path)
-        found: dict[str, Any] = {target: measured(text, target) for target in TARGETS}
+    names = [path.name.removesuffix(".hlo.xz") for path in sorted(WORKLOADS.glob("*.hlo.xz"))]
+    chosen = [name for name in names if name in options.modules or not options.modules]
+    results = json.loads(FILE.read_text()) if FILE.exists() else {}
+    for name in chosen:
+        text = xla.read(WORKLOADS / f"{name}.hlo.xz")
         known = results.get(name, {}).get("xla", {})
-        fresh = options.xla or "memory_intensive" not in known
-        found["xla"] = kernels_of_xla(text) if fresh else known
-        results[name] = found
-        print(name, found[TARGETS[0]]["auto"], found[TARGETS[0]]["bound"], found["xla"], flush=True)
-        file.write_text(json.dumps(dict(sorted(results.items())), indent=1))
-    (RESULTS / "planners.md").write_text(table(dict(sorted(results.items()))))
+        results[name] = {target: measured(text, target) for target in TARGETS} | {"xla": known}
+        print(name, results[name][TARGETS[0]]["auto"], flush=True)
+        written(results)
+    for name in sorted(chosen, key=lambda name: results[name][TARGETS[0]]["auto"]["kernels"]):
+        if options.xla or "memory_intensive" not in results[name]["xla"]:
+            results[name]["xla"] = kernels_of_xla(xla.read(WORKLOADS / f"{name}.hlo.xz"))
+            print(name, results[name]["xla"], flush=True)
+            written(results)
+
+
+def written(results: dict[str, Any]) -> None:
+    """Results so far, in order."""
+    ordered = dict(sorted(results.items()))
+    FILE.write_text(json.dumps(ordered, indent=1))
+    whole = {name: found for name, found in ordered.items() if TARGETS[0] in found}
+    FILE.with_suffix(".md").write_text(table(whole))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """Planning time against module size: `python -m bench.planning` writes JSON and a plot.
 
-Modules are one real training step's instructions (the transformer's) taken in growing prefixes of
-its outputs, and chains of layers up to 30,000 instructions. Best of three runs each.
+Modules are two real training steps (a perceptron with Adam, a recommender) composed with themselves
+up to 100,000 instructions, and random elementwise graphs without a library call: the explorer's
+worst case, one level whose values have two readers each. `exact` has LIMIT seconds beyond what the
+other planners take, and says whether it closed. Seconds are of processor time, without the
+scheduler.
 """
 
 from __future__ import annotations
@@ -9,19 +12,32 @@ from __future__ import annotations
 import json
 import lzma
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
+from typing import Any
 
+from stitchcore.debug import planners as told
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo import opcodes
 from stitchcore.hlo.instruction import computation, instruction, topological
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.shape import Shape
+from stitchcore.plan import exact
 from stitchcore.plan.cost import cost
+from stitchcore.plan.exact import ExactOptions
+from stitchcore.plan.pattern import Plan, Planner
 from stitchcore.plan.planners import PLANNERS
 
 RESULTS = Path(__file__).parent / "results"
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
+
+LIMIT = 10.0
+"""Seconds `exact` may search."""
+
+REACH = 20
+"""Of so many values before it an instruction of a random graph reads two."""
 
 
 def repeated(module: Module, times: int) -> Module:
@@ -45,43 +61,79 @@ def repeated(module: Module, times: int) -> Module:
     return Module("m", computation(values, instruction(opcodes.TUPLE, shape, outputs)))
 
 
-def seconds(module: Module) -> float:
-    """Best of three plans of `module`."""
-    taken = []
-    for _ in range(3):
-        start = time.perf_counter()
-        PLANNERS["exhaustive"](module, DEVICES["cpu-x86-64-v3"], cost, lambda pattern, device: None)
-        taken.append(time.perf_counter() - start)
-    return min(taken)
+def elementwise(count: int) -> Module:
+    """About `count` sums and products of values made shortly before."""
+    random = Random(1)
+    shape = Shape("f32", (64, 64))
+    parameters = [instruction(opcodes.PARAMETER, shape, number=n) for n in range(2)]
+    values = list(parameters)
+    for step in range(count):
+        operands = [random.choice(values[-REACH:]) for _ in range(2)]
+        values.append(instruction((opcodes.ADD, opcodes.MULTIPLY)[step % 2], shape, operands))
+    outputs = values[-5:]
+    root = instruction(opcodes.TUPLE, Shape("tuple", (), (shape,) * len(outputs)), outputs)
+    return Module("m", computation(parameters, root))
 
 
-def main() -> None:
-    points = []
-    for name, counts in (("mlp_train", (2, 6, 20, 60, 90)), ("dien_train", (1, 2, 4, 8))):
+def timed(planner: Planner, module: Module) -> tuple[float, Plan]:
+    start = time.process_time()
+    plan = planner(module, DEVICES["cpu-x86-64-v3"], cost, lambda pattern, device: None)
+    return time.process_time() - start, plan
+
+
+def point(name: str, module: Module) -> dict[str, Any]:
+    """All planners on one module."""
+    found: dict[str, Any] = {
+        "module": name,
+        "instructions": sum(1 for _ in topological([module.entry.root])),
+    }
+    for planner in ("exhaustive", "explore"):
+        found[planner], _ = timed(PLANNERS[planner], module)
+    found["exact"], plan = timed(exact.planner(ExactOptions(LIMIT)), module)
+    bound = told.bound([plan])
+    assert bound is not None
+    found["exact_closed"], found["exact_missed"] = bound.closed, bound.missed
+    return found
+
+
+def families() -> Iterator[tuple[str, Module]]:
+    for name, counts in (("mlp_train", (3, 10, 30, 100, 300)), ("dien_train", (1, 3, 8, 25))):
         with lzma.open(WORKLOADS / f"{name}.hlo.xz", "rt") as file:
             module = parse(file.read())
         for times in counts:
-            large = repeated(module, times)
-            count = sum(1 for _ in topological([large.entry.root]))
-            points.append({"module": f"{name} x{times}", "instructions": count})
-            points[-1]["seconds"] = seconds(large)
-            print(points[-1])
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "planning.json").write_text(json.dumps(points, indent=1))
+            yield f"{name} x{times}", repeated(module, times)
+    for count in (1250, 4000, 12500, 40000, 125000):
+        yield f"elementwise {count}", elementwise(count)
+
+
+def plot(points: Sequence[dict[str, Any]]) -> None:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
         print("no plot: pip install matplotlib")
         return
     figure, axes = plt.subplots()
-    for name in ("mlp_train", "dien_train"):
+    styles = {"exhaustive": "o-", "explore": "s--", "exact": "x:"}
+    for name in ("mlp_train", "dien_train", "elementwise"):
         chosen = [p for p in points if str(p["module"]).startswith(name)]
-        xs, ys = ([p[key] for p in chosen] for key in ("instructions", "seconds"))
-        axes.plot(xs, ys, "o-", label=name)
+        for planner, style in styles.items():
+            xs, ys = ([p[key] for p in chosen] for key in ("instructions", planner))
+            axes.loglog(xs, ys, style, label=f"{planner}, {name}")
+    axes.axhline(10, color="grey", linewidth=0.5)
     axes.set_xlabel("instructions")
-    axes.set_ylabel("seconds to plan")
-    axes.legend()
+    axes.set_ylabel(f"seconds to plan (exact: limit of {LIMIT:g} s beyond the others)")
+    axes.legend(fontsize=7)
     figure.savefig(RESULTS / "planning.png", dpi=110)
+
+
+def main() -> None:
+    points: list[dict[str, Any]] = []
+    RESULTS.mkdir(exist_ok=True)
+    for name, module in families():
+        points.append(point(name, module))
+        print(points[-1], flush=True)
+        (RESULTS / "planning.json").write_text(json.dumps(points, indent=1))
+    plot(points)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 | STITCH_KEY | file of the user's signing key | `$XDG_DATA_HOME/stitch/signing.key` |
 | STITCH_DUMP | folder for the text of every stage | no dump |
 | STITCH_RESTART | an edited file of such a folder, to go on from | from the start |
-| STITCH_PLANNER | planner by name | exhaustive |
+| STITCH_PLANNER | exhaustive, explore, exact or auto | exhaustive |
 | STITCH_JOBS | compilers that run at a time | cores |
 | STITCH_WORKER_MEMORY | resident bytes the worker may use | 8 GiB |
 | STITCH_WORKER_SECONDS | seconds the worker may take for one graph | 600 |

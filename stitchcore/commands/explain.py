@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from stitchcore.hlo.print import names
 from stitchcore.options import Options
 from stitchcore.plan.cost import cost
 from stitchcore.plan.pattern import Feasibility, Pattern, Plan
+from stitchcore.plan.planners import PLANNERS
 from stitchcore.schedule.schedule import feasible, schedule
 
 LISTED = 8
@@ -48,19 +49,23 @@ class Job:
 
 
 @click.command("explain")
-@click.argument("first")
+@click.argument("first", required=False)
 @click.argument("second", required=False)
+@click.option("--pair", nargs=2, metavar="A B", help="The two operations, as options.")
 @click.option("--module", type=click.Path(path_type=Path), help="A .hlo or .hlo.xz file.")
 @click.option("--target", default=None, help="Device record; default: this machine.")
+@click.option("--planner", default=None, help=f"Of a module: {', '.join(PLANNERS)}.")
 @click.option("--store", type=click.Path(path_type=Path), default=None, help="Store of the job.")
 @click.option("--artifact", default="", help="First digits of an artifact's key.")
 @click.option("--session", default=None, help="A session's name or folder, or its first digits.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def command(
-    first: str,
+    first: str | None,
     second: str | None,
+    pair: tuple[str, str] | None,
     module: Path | None,
     target: str | None,
+    planner: str | None,
     store: Path | None,
     artifact: str,
     session: str | None,
@@ -69,7 +74,12 @@ def command(
     """Explain where operation FIRST ended or, with SECOND, why the two are not in one kernel."""
     output = common.Output(as_json)
     options = settings.of_this_process()
+    if pair:
+        first, second = pair
+    if first is None:
+        common.fail(output, "explain", "no operation is named", "name one, two, or --pair A B")
     if module is not None:
+        options = replace(options, planner=planner or options.planner)
         _of_module(module, target, first, second, options, output)
         return
     where = (store or options.store).absolute()

@@ -7,8 +7,8 @@ tried, and the first rule against it is named. Operations of a job are explained
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason
@@ -16,11 +16,12 @@ from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.print import names
 from stitchcore.hlo.query import users
-from stitchcore.plan import candidates
-from stitchcore.plan.candidates import Role
-from stitchcore.plan.cost import unfused
+from stitchcore.plan import candidates, levels
+from stitchcore.plan.candidates import Graph, Role
+from stitchcore.plan.cost import terms
 from stitchcore.plan.extract import Extractor
 from stitchcore.plan.pattern import CostFunction, Feasibility, Pattern, Plan
+from stitchcore.plan.scopes import within_limits
 
 SOURCE = "source"
 
@@ -170,21 +171,60 @@ def _against(
             if graph.roles[graph.position[value]] is Role.PLACED
         }
     )
+    level = levels.assign(graph).of
+    here, there = (_levels(graph, level, pattern) for pattern in patterns)
+    if not here & there:
+        detail = (
+            f"the first is computed at level {_spread(here)} between library calls, the second at "
+            f"level {_spread(there)}: a kernel has one level, and these move the fewest bytes"
+        )
+        return Reason.NOT_PROFITABLE.value, detail
     merged = Extractor(graph).pattern(tuple(placed))
-    refusal = feasible(merged, device)
+    buffers = len(merged.inputs) + len(merged.outputs)
+    refusal = within_limits(len(merged.instructions), buffers) or feasible(merged, device)
     if refusal is not None:
         return refusal.reason.value, refusal.detail
+    return Reason.NOT_PROFITABLE.value, _priced(plan, patterns, merged, device, cost)
+
+
+def _levels(graph: Graph, level: Sequence[int], pattern: Pattern) -> set[int]:
+    """Levels of what `pattern` writes; what it only computes again may be of another."""
+    at = (graph.position[value] for value in pattern.outputs)
+    return {level[v] for v in at if graph.roles[v] is Role.PLACED}
+
+
+def _spread(found: set[int]) -> str:
+    return ", ".join(map(str, sorted(found))) or "none"
+
+
+def _priced(
+    plan: Plan,
+    patterns: tuple[Pattern, Pattern],
+    merged: Pattern,
+    device: Device,
+    cost: CostFunction,
+) -> str:
+    """The estimates of one kernel and of two, and the term that differs most against the choice."""
     together = cost(merged, device).seconds
-    apart = sum(cost(pattern, device).seconds for pattern in patterns)
-    if together > apart:
-        detail = f"one kernel is estimated at {together * 1e6:.1f} µs, two at {apart * 1e6:.1f} µs"
-        return Reason.NOT_PROFITABLE.value, detail
-    alone = unfused((graph.instructions[v] for v in placed), device).seconds
-    detail = (
-        f"nothing forbids it; the {plan.planner} planner did not try it (one kernel "
-        f"{together * 1e6:.1f} µs, two {apart * 1e6:.1f} µs, unfused {alone * 1e6:.1f} µs)"
+    two = sum(cost(pattern, device).seconds for pattern in patterns)
+    joined = asdict(terms(merged, device))
+    parts = [asdict(terms(pattern, device)) for pattern in patterns]
+    lost = {name: joined[name] - sum(part[name] for part in parts) for name in joined}
+    told = ", ".join(
+        f"{name} {joined[name] * 1e6:.1f} against {(joined[name] - more) * 1e6:.1f}"
+        for name, more in lost.items()
+        if joined[name] or more
     )
-    return Reason.NOT_PROFITABLE.value, detail
+    if together > two:
+        worst = max(lost, key=lambda name: lost[name])
+        return (
+            f"one kernel is estimated at {together * 1e6:.1f} µs, two at {two * 1e6:.1f} µs; most "
+            f"is lost on {worst} (µs: {told})"
+        )
+    return (
+        f"nothing forbids it; the {plan.planner} planner did not choose it (one kernel "
+        f"{together * 1e6:.1f} µs, two {two * 1e6:.1f} µs; µs: {told})"
+    )
 
 
 def _excluded(plan: Plan) -> Mapping[Instruction, tuple[Reason, str]]:

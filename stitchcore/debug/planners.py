@@ -53,7 +53,7 @@ def bound_text(found: Bound) -> str:
         proved = "no choice from the pool saves more"
     else:
         more = gap(found, found.saved)
-        proved = f"stopped at its limit: the best choice may save {more:.2%} more"
+        proved = f"stopped at its limit, or has no solver: the best may save {more:.2%} more"
     if found.missed:
         proved += f", and {found.missed} candidates were not looked at"
     others = ", ".join(f"{name} {gap(found, saved):.2%}" for name, saved in found.found.items())

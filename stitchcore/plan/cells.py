@@ -213,9 +213,10 @@ def _reads(pattern: Pattern) -> Iterator[tuple[Instruction, Instruction]]:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Sums over a set: transfers of its inputs and outputs in seconds, operations, counts, and its
-    large inputs as a set of keys."""
+    """Sums over a set: seconds of its cells each alone, of the transfers of its inputs and outputs,
+    operations, counts, and its large inputs as a set of keys."""
 
+    apart: float = 0.0
     memory: float = 0.0
     flops: int = 0
     instructions: int = 0
@@ -231,18 +232,20 @@ class Delta:
         self._facts = {0: _Facts()}
         self._saved: dict[int, float | None] = {0: 0.0}
         self._crossing = sum(1 << c for c, cell in enumerate(window.cells) if cell.crossing)
-        self._alone: list[float] = []
-        for c in range(len(window.cells)):
-            self._alone.append(self._seconds(1 << c, self._grown(1 << c, 0)))
+        count = len(window.cells)
+        self._alone = [0.0] * count
+        self._alone = [self.seconds(1 << c) for c in range(count)]
+        self._facts = {0: _Facts()}
+        for c in range(count):
+            self._grown(1 << c, 0)
 
     def judge(self, cells: int, known: int) -> float | None:
         """A Judge."""
         if cells not in self._saved:
             facts = self._grown(cells, known)
             whole = self._seconds(cells, facts)
-            apart = sum(self._alone[c] for c in bits(cells))
             allowed = within_limits(facts.instructions, facts.buffers) is None
-            self._saved[cells] = apart - whole if allowed else None
+            self._saved[cells] = facts.apart - whole if allowed else None
         return self._saved[cells]
 
     def seconds(self, cells: int) -> float:
@@ -254,11 +257,12 @@ class Delta:
         if cells in self._facts:
             return self._facts[cells]
         facts = self._facts[known]
-        memory, flops, instructions = facts.memory, facts.flops, facts.instructions
-        buffers, large = facts.buffers, facts.large
+        apart, memory, flops = facts.apart, facts.memory, facts.flops
+        instructions, buffers, large = facts.instructions, facts.buffers, facts.large
         consumers, inside = self._window.dag.consumers, known
         for c in bits(cells & ~known):
             cell = self._window.cells[c]
+            apart += self._alone[c]
             flops += cell.flops
             instructions += cell.instructions
             if cell.stored or consumers[c] & ~inside:
@@ -285,7 +289,7 @@ class Delta:
                         memory -= self._window.cells[m].seconds
                         buffers -= 1
             inside = grown
-        made = _Facts(memory, flops, instructions, buffers, large)
+        made = _Facts(apart, memory, flops, instructions, buffers, large)
         self._facts[cells] = made
         return made
 

@@ -12,6 +12,7 @@ it: else a planner would cut kernels to the size of the cache and save nothing b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from stitchcore.device.records import Device
@@ -30,29 +31,76 @@ SCALAR_LIMIT = 1024
 EMPTY = Estimate(0, 0, 0, 0, 0, 1.0, 0.0)
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What one kernel's seconds are made of; they add up. `transfers`: every input and output once;
+    `rereads`: large inputs again in later phases; `arithmetic`: what of it memory does not hide."""
+
+    transfers: float
+    rereads: float
+    arithmetic: float
+    launch: float
+    phases: float
+
+
 @lru_cache(maxsize=65536)
 def cost(pattern: Pattern, device: Device) -> Estimate:
     """The estimate of `pattern` as one kernel on `device`."""
+    traffic = _traffic(pattern, device)
+    flops = sum(map(work, pattern.instructions))
+    seconds = kernel_seconds(traffic.once + traffic.again, flops, traffic.phases, device)
+    return Estimate(traffic.bytes, flops, 1, _registers(pattern), 0, 1.0, seconds)
+
+
+def terms(pattern: Pattern, device: Device) -> Terms:
+    """The parts of `cost(pattern, device).seconds`: what each adds to those before it."""
+    traffic = _traffic(pattern, device)
+    memory, flops = traffic.once + traffic.again, sum(map(work, pattern.instructions))
+    steps = [
+        kernel_seconds(traffic.once, 0, 1, device),
+        kernel_seconds(memory, 0, 1, device),
+        kernel_seconds(memory, flops, 1, device),
+        kernel_seconds(memory, flops, traffic.phases, device),
+    ]
+    return Terms(
+        steps[0] - device.launch_seconds,
+        steps[1] - steps[0],
+        steps[2] - steps[1],
+        device.launch_seconds,
+        steps[3] - steps[2],
+    )
+
+
+@dataclass(frozen=True)
+class _Traffic:
+    """Off-chip bytes of one kernel, the seconds they take (the first time, and again in later
+    phases), and the number of phases."""
+
+    bytes: int
+    once: float
+    again: float
+    phases: int
+
+
+def _traffic(pattern: Pattern, device: Device) -> _Traffic:
     phases = _phases(pattern)
     users: dict[Instruction, list[Instruction]] = {}
     for instruction in pattern.instructions:
         for operand in instruction.operands:
             users.setdefault(operand, []).append(instruction)
-    moved, memory = 0, 0.0
+    moved, once, again = 0, 0.0, 0.0
     for value in pattern.inputs:
         readers = users.get(value, [])
         size, whole = read_size(value, readers), byte_size(value.shape)
         times = len({phases[reader] for reader in readers}) if whole > device.cache_bytes else 1
         moved += size * times
-        memory += transfer(size, whole, device) * times
+        once += transfer(size, whole, device)
+        again += transfer(size, whole, device) * (times - 1)
     for value in pattern.outputs:
         size = byte_size(value.shape)
         moved += size
-        memory += transfer(size, size, device)
-    flops = sum(map(work, pattern.instructions))
-    count = 1 + max(phases.values(), default=0)
-    seconds = kernel_seconds(memory, flops, count, device)
-    return Estimate(moved, flops, 1, _registers(pattern), 0, 1.0, seconds)
+        once += transfer(size, size, device)
+    return _Traffic(moved, once, again, 1 + max(phases.values(), default=0))
 
 
 def transfer(touched: int, whole: int, device: Device) -> float:

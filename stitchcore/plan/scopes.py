@@ -142,9 +142,11 @@ def _assemble(
 def within_limits(instructions: int, buffers: int) -> Refusal | None:
     """The resource rules on a pattern's counts."""
     if instructions > INSTRUCTION_LIMIT:
-        return Refusal("pattern", Reason.TOO_MANY_BUFFERS, "too many instructions")
+        detail = f"{instructions} instructions; a kernel has at most {INSTRUCTION_LIMIT}"
+        return Refusal("pattern", Reason.TOO_MANY_BUFFERS, detail)
     if buffers > BUFFER_LIMIT:
-        return Refusal("pattern", Reason.TOO_MANY_BUFFERS, "too many buffers")
+        detail = f"{buffers} inputs and outputs; a kernel has at most {BUFFER_LIMIT}"
+        return Refusal("pattern", Reason.TOO_MANY_BUFFERS, detail)
     return None
 
 

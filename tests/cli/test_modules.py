@@ -141,6 +141,31 @@ def test_explain_says_when_one_kernel_holds_both(tmp_path: Path) -> None:
     assert as_json("explain", *both, "--module", SMALL)["together"]
 
 
+def test_explain_takes_a_pair_and_a_planner(tmp_path: Path) -> None:
+    call("plan", MLP, "--dump", tmp_path, "--planner", "explore")
+    lines = (tmp_path / "02_plan.txt").read_text().splitlines()
+    pair = [line.split()[1] for line in lines if line.startswith("  outputs ")][:2]
+    rest = ("--module", MLP, "--planner", "explore")
+    assert as_json("explain", "--pair", *pair, *rest) == as_json("explain", *pair, *rest)
+    assert not as_json("explain", "--pair", *pair, *rest)["together"]
+    nothing = CliRunner().invoke(stitch, ["explain", "--module", str(MLP)])
+    assert nothing.exit_code != 0
+    assert "no operation is named" in nothing.stderr
+
+
+def test_plan_shows_all_planners_side_by_side(tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    shown = call("plan", MLP, "--planner", "auto", "--html", page).stdout
+    rows = [line.split()[0] for line in shown.splitlines() if line.strip()]
+    assert {"exhaustive", "explore", "exact"} <= set(rows)
+    assert "no choice from the pool saves more" in " ".join(shown.split())
+    assert "Planner explore" in page.read_text()
+    plan = as_json("plan", MLP, "--planner", "auto")
+    assert [one["planner"] for one in plan["planners"]] == ["exhaustive", "explore", "exact"]
+    assert plan["planned"]["seconds_estimated"] <= min(p["seconds"] for p in plan["planners"])
+    assert plan["bound"]["closed"]
+
+
 def test_compile_as_cuda_without_a_gpu(tmp_path: Path) -> None:
     pytest.importorskip("nvidia.cuda_nvrtc", reason="no NVRTC: pip install 'stitchcore[cuda12]'")
     out = tmp_path / "cuda"

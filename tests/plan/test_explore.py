@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from stitchcore.kernel.nodes import Combine, Scope
 from stitchcore.kernel.walk import statements
 from stitchcore.plan import cells, explore, scopes
 from stitchcore.plan.cells import Delta, Part, bits
-from stitchcore.plan.cost import cost
+from stitchcore.plan.cost import cost, terms
 from stitchcore.plan.explore import DEFAULTS, ExploreOptions
 from stitchcore.plan.planners import PLANNERS, STITCHING
 from stitchcore.schedule.schedule import feasible, schedule
@@ -132,13 +133,19 @@ def test_sets_that_wait_for_each_other_are_not_both_chosen() -> None:
     assert numbers(explore.beam(straight, DEFAULTS)[0]) == [0b1001, 0b0110]
 
 
+MEMORY_ALONE = replace(
+    DEVICES["sm_70"], launch_seconds=1e-12, cache_bytes=64, flops_per_second=1e21
+)
+"""A device on which a wrong byte or phase shows, be values as small as they are."""
+
+
 def windows(module: Module) -> list[tuple[scopes.Problem, cells.Window]]:
-    problem = scopes.problem(module, {}, DEVICE, cost, anything)
+    problem = scopes.problem(module, {}, MEMORY_ALONE, cost, anything)
     found = explore.windows(problem, DEFAULTS)
     return [(problem, cells.window(problem, members)) for _, members in found]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(draw.modules(), st.integers(0, 2**32 - 1))
 def test_the_delta_evaluator_agrees_with_the_cost(module: Module, seed: int) -> None:
     """On sets without a way out and back, but for the slices of one value that overlap."""
@@ -157,9 +164,24 @@ def test_the_delta_evaluator_agrees_with_the_cost(module: Module, seed: int) -> 
             if made is None:
                 continue
             pattern = problem.extractor.pattern(window.members(made.cells))
-            assert delta.seconds(made.cells) == pytest.approx(
-                cost(pattern, DEVICE).seconds, rel=1e-3
-            )
+            expected = cost(pattern, MEMORY_ALONE).seconds
+            assert delta.seconds(made.cells) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_delta_evaluator_counts_phases_and_what_they_read_again() -> None:
+    """Two sums over columns, the second of what the first one scales: three phases read x."""
+    x = draw.parameter(0, (64, 64))
+    once = draw.apply(op.MULTIPLY, x, draw.broadcast(draw.reduce(x, (0,)), (64, 64), (1,)))
+    twice = draw.apply(op.ADD, x, draw.broadcast(draw.reduce(once, (0,)), (64, 64), (1,)))
+    ((problem, window),) = windows(draw.module_of([twice], [x]))
+    everything = (1 << len(window.cells)) - 1
+    pattern = problem.extractor.pattern(window.members(everything))
+    found = terms(pattern, MEMORY_ALONE)
+    assert found.phases == pytest.approx(2 * MEMORY_ALONE.phase_seconds)
+    assert found.rereads == pytest.approx(2 * 64 * 64 * 4 / MEMORY_ALONE.bytes_per_second)
+    assert Delta(window).seconds(everything) == pytest.approx(
+        cost(pattern, MEMORY_ALONE).seconds, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", ["bert_infer", "mlp_train", "lstm_lm_train", "asr_train"])
