@@ -131,8 +131,8 @@ def compile_source(source: str, target: str, cache: Path | None = None) -> Compi
     made = nvrtc.compile_cuda(source, target)
     if cache is not None:
         resources = [asdict(one) for one in made.resources]
-        record = {"target": target, "version": made.version, "resources": resources}
-        kept.write(cache, key, "cubin", made.data, record)
+        record = {"version": made.version, "resources": resources, "seconds": made.seconds}
+        kept.write(cache, key, "cubin", made.data, {"target": target, **record})
     return made
 
 
@@ -211,4 +211,4 @@ def _read(cache: Path, key: str) -> CompiledProgram | None:
         return None
     data, record = found
     resources = tuple(Resources(**one) for one in record["resources"])
-    return CompiledProgram(data, record["target"], record["version"], resources)
+    return CompiledProgram(data, record["target"], record["version"], resources, record["seconds"])

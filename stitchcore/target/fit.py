@@ -36,13 +36,14 @@ class Fit:
     """How a compiled kernel lies on a device.
 
     `predicted` registers a thread by the schedule, `resources` what ptxas says. The compiler was
-    told that a multiprocessor holds `bound` blocks; it holds `blocks`, all of them `wave`.
-    `shared_bytes` of a block, static and dynamic. Blocks of a `cooperative` kernel meet at grid
-    barriers.
+    told that a multiprocessor holds `bound` blocks, `assumed` before any was compiled; it holds
+    `blocks`, all of them `wave`. `shared_bytes` of a block, static and dynamic. Blocks of a
+    `cooperative` kernel meet at grid barriers.
     """
 
     kernel: str
     predicted: int
+    assumed: int
     bound: int
     resources: Resources
     shared_bytes: int
@@ -115,6 +116,7 @@ def judged(kernel: Kernel, resources: Resources, bound: int, target: str) -> Fit
     return Fit(
         kernel=kernel.name,
         predicted=pressure.registers(kernel, cuda.THREADS),
+        assumed=assumed(kernel, target),
         bound=bound,
         resources=resources,
         shared_bytes=shared,

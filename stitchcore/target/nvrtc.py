@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import re
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -40,12 +41,14 @@ class Resources:
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """A cubin for `target`, the resources of its kernels, and NVRTC's version."""
+    """A cubin for `target`, the resources of its kernels, NVRTC's version, and the seconds of
+    processor time it took."""
 
     data: bytes
     target: str
     version: str
     resources: tuple[Resources, ...]
+    seconds: float = field(default=0.0, compare=False)
 
 
 def compile_cuda(source: str, target: str = "sm_90") -> CompiledProgram:
@@ -53,6 +56,7 @@ def compile_cuda(source: str, target: str = "sm_90") -> CompiledProgram:
 
     Raises Refused(NO_COMPILER) without NVRTC, Refused(COMPILE_FAILED) with its first errors.
     """
+    began = time.thread_time()
     library = _library()
     program = ctypes.c_void_p()
     names = (ctypes.c_char_p * len(HEADERS))(*(name.encode() for name in HEADERS))
@@ -73,7 +77,8 @@ def compile_cuda(source: str, target: str = "sm_90") -> CompiledProgram:
         data = _text(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
-    return CompiledProgram(data, target, nvrtc_version(), read_resources(log))
+    seconds = time.thread_time() - began
+    return CompiledProgram(data, target, nvrtc_version(), read_resources(log), seconds)
 
 
 def nvrtc_version() -> str:
