@@ -1,44 +1,53 @@
-"""Every kernel of every workload as CUDA, compiled by NVRTC for some architectures, without a GPU.
+"""Every kernel of every workload as a cubin, for some architectures, without a GPU.
 
-    python -m bench.cuda_compile [--target sm_80 --target sm_90] [NAME...]
+    python -m bench.cuda_compile [--target sm_80 --target sm_90] [--cache DIR] [NAME...]
 
 From the compiler's log: registers, spills and shared memory of each kernel; from those, by the
 occupancy formula, how many blocks the device holds at once. A kernel of several phases meets at
-grid barriers, so it needs at least one resident block on each multiprocessor that it uses; its grid
-is the smaller of its tasks and one wave. Written to bench/results/cuda_compile.{json,md}.
+grid barriers: its grid is the smaller of its tasks and one wave, so it fits where a multiprocessor
+holds a block. Registers that the schedule predicted stand beside those used.
+
+With --cache a run that was stopped goes on where it was. Written after each module, beside what is
+there of others, to bench/results/cuda_compile.{json,md}. Seconds are NVRTC's processor time when it
+compiled, then or earlier.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 
-from stitchcore.device.occupancy import MULTIPROCESSORS, one_wave
+from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import DEVICES
-from stitchcore.emit import cuda
+from stitchcore.errors import Reason
 from stitchcore.kernel.nodes import Kernel, Scope
 from stitchcore.plan.text import bodies
 from stitchcore.stages import PLANNED, BuildOptions, State, run_stages
-from stitchcore.target import nvrtc
-from stitchcore.target.nvrtc import Resources
+from stitchcore.target import cubins
 from tests.hlo import workloads
 
 RESULTS = Path(__file__).resolve().parent / "results"
 TARGETS = ("sm_80", "sm_90")
+TOO_LARGE = (Reason.REGISTERS, Reason.SHARED_MEMORY)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one module for one architecture. `few` names kernels that do not fit a multiprocessor,
-    `spilling` those with spills."""
+    """Of one module for one architecture.
+
+    `refused` says which kernels have no cubin and why; those of them that would not be resident
+    without spills are `too_large`. `relaxed` were compiled again with more registers. `registers`
+    are (predicted, used) of each kernel; `fewest_blocks` are on a multiprocessor.
+    """
 
     module: str
     target: str
@@ -46,10 +55,14 @@ class Figures:
     of_several_phases: int
     warp_sections: int
     sections: int
-    registers: int
+    functions: int
     shared_bytes: int
+    fewest_blocks: int
     spilling: tuple[str, ...]
-    few: tuple[str, ...]
+    refused: tuple[str, ...]
+    too_large: int
+    relaxed: int
+    registers: tuple[tuple[int, int], ...]
     seconds: float
 
 
@@ -61,11 +74,14 @@ def kernels_of(name: str, target: str) -> list[Kernel]:
     return list(state.kernels)
 
 
-def measured(name: str, target: str) -> Figures:
+def measured(name: str, target: str, cache: Path | None, bar: Progress) -> Figures:
+    task = bar.add_task(f"{name} {target}", total=None)
     kernels = kernels_of(name, target)
-    began = time.perf_counter()
-    found = {one.name: one for one in compiled(kernels, target)}
-    seconds = time.perf_counter() - began
+    bar.update(task, total=len(kernels))
+    advance: Callable[[int], None] = lambda done: bar.advance(task, done)  # noqa: E731
+    units, refusals = cubins.compile_kernels(kernels, target, cache, advance)
+    bar.remove_task(task)
+    fits = [one for unit in units for one in unit.fits]
     sections = [s for k in kernels for phase in k.phases for s in phase.sections]
     return Figures(
         module=name,
@@ -74,58 +90,109 @@ def measured(name: str, target: str) -> Figures:
         of_several_phases=sum(len(kernel.phases) > 1 for kernel in kernels),
         warp_sections=sum(section.scope is Scope.WARP for section in sections),
         sections=len(sections),
-        registers=max((one.registers for one in found.values()), default=0),
-        shared_bytes=max((cuda.shared_bytes(kernel) for kernel in kernels), default=0),
-        spilling=tuple(name for name, one in found.items() if one.spill_bytes),
-        few=tuple(k.name for k in kernels if wave(k, found[k.name], target) < units(target)),
-        seconds=seconds,
+        functions=sum(len(re.findall(r"^ST_INLINE ", u.source, re.MULTILINE)) for u in units),
+        shared_bytes=max((one.shared_bytes for one in fits), default=0),
+        fewest_blocks=min((one.blocks for one in fits), default=0),
+        spilling=tuple(one.kernel for one in fits if one.resources.spill_bytes),
+        refused=tuple(map(str, refusals)),
+        too_large=sum(refusal.reason in TOO_LARGE for refusal in refusals),
+        relaxed=sum(one.bound < one.assumed for one in fits),
+        registers=tuple((one.predicted, one.resources.registers) for one in fits),
+        seconds=sum(unit.program.seconds for unit in units),
     )
 
 
-def compiled(kernels: Sequence[Kernel], target: str) -> Iterator[Resources]:
-    for start in range(0, len(kernels), nvrtc.BATCH):
-        batch = kernels[start : start + nvrtc.BATCH]
-        yield from nvrtc.compile_cuda(cuda.render(batch), target).resources
+def correlation(pairs: Sequence[Sequence[int]]) -> float | None:
+    """Pearson's r; None where one side does not vary."""
+    sides = np.array(pairs, float).reshape(-1, 2).T
+    if sides.shape[1] < 3 or not sides.std(axis=1).all():
+        return None
+    return float(np.corrcoef(sides)[0, 1])
 
 
-def wave(kernel: Kernel, resources: Resources, target: str) -> int:
-    """Blocks of `kernel` that are resident at once on the whole device."""
-    shared = cuda.shared_bytes(kernel) + resources.shared_bytes
-    return one_wave(target, cuda.THREADS, resources.registers, shared)
+COLUMNS = (
+    "module",
+    "for",
+    "kernels",
+    "of several phases",
+    "sections of warps",
+    "functions",
+    "most registers",
+    "predicted, r",
+    "most shared memory",
+    "fewest blocks",
+    "relaxed",
+    "with spills",
+    "refused",
+    "too large for one wave",
+    "NVRTC",
+)
 
 
-def units(target: str) -> int:
-    return MULTIPROCESSORS[target].count
-
-
-def table(found: Sequence[Figures]) -> str:
-    head = "| module | for | kernels | of several phases | sections of warps | most registers | "
-    lines = [head + "most shared memory | with spills | too large for one wave | NVRTC |"]
-    lines.append("|---|---|---|---|---|---|---|---|---|---|")
+def table(found: Sequence[dict[str, Any]]) -> str:
+    """The figures as a table of markdown, and predicted against used registers over all."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
     for one in found:
-        lines.append(
-            f"| {one.module} | {one.target} | {one.kernels} | {one.of_several_phases} | "
-            f"{one.warp_sections} of {one.sections} | {one.registers} | "
-            f"{one.shared_bytes / 1024:.1f} KiB | {len(one.spilling)} | {len(one.few)} | "
-            f"{one.seconds:.1f} s |"
+        used = max((pair[1] for pair in one["registers"]), default=0)
+        predicted = max((pair[0] for pair in one["registers"]), default=0)
+        r = correlation(one["registers"])
+        cells = (
+            one["module"],
+            one["target"],
+            one["kernels"],
+            one["of_several_phases"],
+            f"{one['warp_sections']} of {one['sections']}",
+            one["functions"],
+            used,
+            predicted if r is None else f"{predicted}, {r:.2f}",
+            f"{one['shared_bytes'] / 1024:.1f} KiB",
+            one["fewest_blocks"],
+            one["relaxed"],
+            len(one["spilling"]),
+            len(one["refused"]),
+            one["too_large"],
+            f"{one['seconds']:.1f} s",
         )
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    for target in sorted({one["target"] for one in found}):
+        pairs = [pair for one in found if one["target"] == target for pair in one["registers"]]
+        r = correlation(pairs)
+        off = np.median([abs(a - b) / b for a, b in pairs]) if pairs else 0.0
+        told = "" if r is None else f", r = {r:.2f}, median error {off:.0%}"
+        lines += ["", f"Registers predicted against used, {len(pairs)} kernels, {target}{told}."]
     return "\n".join(lines) + "\n"
 
 
+def write(found: Figures) -> list[dict[str, Any]]:
+    """Results with `found` among them."""
+    path = RESULTS / "cuda_compile.json"
+    kept = json.loads(path.read_text()) if path.exists() else []
+    by_key = {(one["module"], one["target"]): one for one in kept}
+    by_key[found.module, found.target] = json.loads(json.dumps(asdict(found)))
+    document = [by_key[key] for key in sorted(by_key)]
+    path.write_text(json.dumps(document) + "\n")
+    (RESULTS / "cuda_compile.md").write_text(table(document))
+    return document
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, write, and print. Returns 1 where a kernel does not fit or spills."""
+    """Measure, write, and print. Returns 1 where a kernel is refused or spills."""
     parser = argparse.ArgumentParser(prog="python -m bench.cuda_compile")
     parser.add_argument("--target", action="append", choices=sorted(MULTIPROCESSORS))
+    parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("name", nargs="*", default=workloads.NAMES)
     given = parser.parse_args(arguments)
-    work = [(name, target) for name in given.name for target in given.target or TARGETS]
-    found = [measured(*one) for one in track(work, "compiling", console=Console(stderr=True))]
-    RESULTS.mkdir(exist_ok=True)
-    document: list[dict[str, Any]] = [asdict(one) for one in found]
-    (RESULTS / "cuda_compile.json").write_text(json.dumps(document, indent=1) + "\n")
-    (RESULTS / "cuda_compile.md").write_text(table(found))
-    print(table(found))
-    return int(any(one.spilling or one.few for one in found))
+    work = [(name, target) for target in given.target or TARGETS for name in given.name]
+    found: list[Figures] = []
+    with Progress(console=Console(stderr=True)) as bar:
+        every = bar.add_task("modules", total=len(work))
+        for name, target in work:
+            found.append(measured(name, target, given.cache, bar))
+            write(found[-1])
+            bar.console.print(f"{name} {target}: {found[-1].seconds:.1f} s of NVRTC")
+            bar.advance(every)
+    print(table([asdict(one) for one in found]))
+    return int(any(one.spilling or one.refused for one in found))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,8 @@ class Reason(Enum):
     NO_COMPILER = "no_compiler"
     NO_DEVICE = "no_device"
     COMPILE_FAILED = "compile_failed"
+    SHARED_MEMORY = "shared_memory"
+    REGISTERS = "registers"
     WRONG_RESULT = "wrong_result"
     SLOWER = "slower"
     # the job side

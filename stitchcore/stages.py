@@ -20,7 +20,6 @@ from stitchcore.compiled import CompiledKernel, CompiledModule
 from stitchcore.device.records import Device
 from stitchcore.edited import Edited, Source
 from stitchcore.emit import c as emit_c
-from stitchcore.emit import cuda as emit_cuda
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.hlo import checks, opcodes
 from stitchcore.hlo.expand import expand
@@ -36,7 +35,9 @@ from stitchcore.plan.pattern import Pattern, Plan
 from stitchcore.plan.planners import PLANNERS
 from stitchcore.plan.text import bodies, parse_plan, plan_text
 from stitchcore.schedule.schedule import feasible, schedule
-from stitchcore.target import nvrtc, toolchain
+from stitchcore.target import cubins, toolchain
+from stitchcore.target.cubins import CudaUnit
+from stitchcore.target.fit import Fit
 from stitchcore.target.nvrtc import CompiledProgram
 from stitchcore.target.toolchain import CompiledLibrary, compile_c, find_compiler
 
@@ -71,11 +72,13 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Unit:
-    """A translation unit: its kernels, source and binary (a shared object, or a cubin)."""
+    """A translation unit: its kernels, source and binary (a shared object, or a cubin, and then how
+    each kernel fits its GPU)."""
 
     kernels: tuple[Kernel, ...]
     source: str
     binary: CompiledLibrary | CompiledProgram
+    fits: tuple[Fit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class State:
     """What the stages have made so far. Fields are set from left to right.
 
     `of[i]` is the kernel of `plan.patterns[i]`, `inner` the same for every loop body and branch.
+    `refused` are kernels that have no binary, by name: what they are of stays as it was.
     """
 
     module: Module
@@ -95,6 +99,7 @@ class State:
     inner: Mapping[Computation, tuple[int, ...]] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     units: tuple[Unit, ...] = ()
+    refused: tuple[Refusal, ...] = ()
     scheduled: Mapping[str, Kernel | Refusal] = field(default_factory=dict)
 
 
@@ -288,19 +293,24 @@ MOST_SHARED_UNITS = 200
 
 
 def _batches(state: State) -> list[tuple[Kernel, ...]]:
-    kernels, size = state.kernels, nvrtc.BATCH
-    if state.device.kind == "cpu":
-        if state.options.elsewhere is None:
-            return toolchain.batches(kernels)
-        kernels = tuple(replace(kernel, provenance=()) for kernel in kernels)
-        size = max(1, math.ceil(len(kernels) / MOST_SHARED_UNITS))
+    if state.device.kind == "gpu":
+        return cubins.batches(state.kernels)
+    if state.options.elsewhere is None:
+        return toolchain.batches(state.kernels)
+    kernels = tuple(replace(kernel, provenance=()) for kernel in state.kernels)
+    size = max(1, math.ceil(len(kernels) / MOST_SHARED_UNITS))
     return [kernels[first : first + size] for first in range(0, len(kernels), size)]
 
 
 def _emit(state: State) -> State:
     """C for a CPU, CUDA C++ for a GPU, in batches."""
-    render = emit_c.render if state.device.kind == "cpu" else emit_cuda.render
-    return replace(state, sources=tuple(Source(render(batch)) for batch in _batches(state)))
+    return replace(state, sources=tuple(Source(_rendered(b, state)) for b in _batches(state)))
+
+
+def _rendered(batch: Sequence[Kernel], state: State) -> str:
+    if state.device.kind == "cpu":
+        return emit_c.render(batch)
+    return cubins.rendered(batch, state.device.target)
 
 
 def _load_sources(state: State, text: Edited) -> State:
@@ -308,19 +318,21 @@ def _load_sources(state: State, text: Edited) -> State:
 
 
 def _compile(state: State) -> State:
-    """Compile `options.jobs` units at a time; equal sources for a CPU come from the cache."""
+    return _compile_c(state) if state.device.kind == "cpu" else _compile_cuda(state)
+
+
+def _compile_c(state: State) -> State:
+    """Compile `options.jobs` units at a time; equal sources come from the cache."""
     options, device = state.options, state.device
-    compiler = find_compiler() if state.sources and device.kind == "cpu" else None
+    compiler = find_compiler() if state.sources else None
     known: Sequence[CompiledLibrary | None] = [None] * len(state.sources)
     if options.elsewhere is not None and compiler is not None:
         known = options.elsewhere([source.text for source in state.sources])
 
-    def one(source: Source, found: CompiledLibrary | None) -> CompiledLibrary | CompiledProgram:
+    def one(source: Source, found: CompiledLibrary | None) -> CompiledLibrary:
         if found is not None:
             return found
         try:
-            if compiler is None:
-                return nvrtc.compile_cuda(source.text, device.target)
             return compile_c(
                 source.text,
                 device,
@@ -335,6 +347,27 @@ def _compile(state: State) -> State:
         made = list(pool.map(one, state.sources, known))
     units = zip(_batches(state), state.sources, made, strict=True)
     return replace(state, units=tuple(Unit(k, source.text, b) for k, source, b in units))
+
+
+def _compile_cuda(state: State) -> State:
+    """Cubins, one program after the other: NVRTC does one at a time. A kernel that does not compile
+    or fit is refused alone; an edited source as a whole, at its line."""
+    target, cache = state.device.target, state.options.cache
+    cubins.require(target)
+    units: list[CudaUnit] = []
+    refused: list[Refusal] = []
+    for batch, source in zip(_batches(state), state.sources, strict=True):
+        if source.text.strip() == _rendered(batch, state).strip():
+            made, left = cubins.compile_kernels(batch, target, cache)
+            units += made
+            refused += left
+            continue
+        try:
+            units.append(cubins.compile_edited(batch, source.text, target, cache))
+        except Refused as error:
+            raise source.located(error) from None
+    made_units = tuple(Unit(one.kernels, one.source, one.program, one.fits) for one in units)
+    return replace(state, units=made_units, refused=tuple(refused))
 
 
 def compile_kernels(
@@ -360,11 +393,7 @@ def _compile_text(state: State) -> str:
         head = f"unit {number}: {len(unit.kernels)} kernels, {len(made.data)} bytes"
         if isinstance(made, CompiledProgram):
             lines.append(f"{head}, NVRTC {made.version} for {made.target}")
-            lines += [
-                f"  {one.name}: {one.registers} registers, {one.spill_bytes} bytes spilled, "
-                f"{one.shared_bytes} bytes of static shared memory"
-                for one in made.resources
-            ]
+            lines += [f"  {one}" for one in unit.fits]
             continue
         lines.append(f"{head}, {made.compiler}")
         lines += [
@@ -373,6 +402,7 @@ def _compile_text(state: State) -> str:
             + (f" ({loop.reason})" if loop.reason else "")
             for loop in made.loops
         ]
+    lines += [f"refused: {refusal}" for refusal in state.refused]
     return "\n".join(lines) + "\n"
 
 

@@ -1,15 +1,17 @@
 """Kernels as CUDA C++: a task is a block's or a warp's, a lane loop is dealt to its threads.
 
 One `__global__` per kernel (cuda_entry.py), phases separated by a grid barrier (AStitch's global
-scheme), one inlined function per section. Decisions are the kernel's: whose lanes run a task
+scheme), one inlined function for each section and those like it
+(cuda_alike.py). Decisions are the kernel's: whose lanes run a task
 (`Section.scope`), how long the runs are that a lane takes (`Section.run`), where barriers stand.
 Tasks are dealt by grid stride.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from stitchcore.emit.cuda_alike import functions
 from stitchcore.emit.cuda_entry import (
     THREADS,
     bytes_of,
@@ -41,9 +43,12 @@ from stitchcore.kernel.walk import statements
 __all__ = ["THREADS", "render", "shared_bytes"]
 
 
-def render(kernels: Sequence[Kernel], threads: int = THREADS) -> str:
-    """One translation unit for NVRTC. Kernel names must differ."""
-    renderer = _Cuda(threads)
+def render(
+    kernels: Sequence[Kernel], bounds: Mapping[str, int] | None = None, threads: int = THREADS
+) -> str:
+    """One translation unit for NVRTC. Kernel names must differ; `bounds` gives, by name, how many
+    blocks a multiprocessor must be able to hold (1 where nothing is said)."""
+    renderer = _Cuda(threads, bounds or {})
     for kernel in kernels:
         renderer.kernel(kernel)
     found = {
@@ -72,8 +77,9 @@ def _reducer(reducer: str, dtype: str) -> str:
 class _Cuda(LaneLoops):
     cuda = True
 
-    def __init__(self, threads: int = THREADS) -> None:
+    def __init__(self, threads: int = THREADS, bounds: Mapping[str, int] | None = None) -> None:
         super().__init__(threads)
+        self.bounds = bounds or {}
         self.shared_offset = 0
 
     # ---- functions -----------------------------------------------------------------------------
@@ -81,12 +87,21 @@ class _Cuda(LaneLoops):
         self.emit("")
         self.emit(provenance_comment(kernel))
         self.index_type = index_type(kernel)
-        for p, phase in enumerate(kernel.phases):
-            for s, section in enumerate(phase.sections):
-                self.section(kernel, section, f"{kernel.name}_{p}_{s}")
-        self.lines += entry(kernel, self.threads)
+        phases = []
+        for number, phase in enumerate(kernel.phases):
+            names = [f"{kernel.name}_{number}_{at}" for at in range(len(phase.sections))]
+            texts = [
+                self.section(kernel, section, name)
+                for section, name in zip(phase.sections, names, strict=True)
+            ]
+            phases.append(functions(kernel, phase.sections, names, texts, self.index_type))
+            self.lines += (line for one in phases[-1] for line in one.lines)
+        blocks = self.bounds.get(kernel.name, 1)
+        self.lines += entry(kernel, phases, self.index_type, self.threads, blocks)
 
-    def section(self, kernel: Kernel, section: Section, name: str) -> None:
+    def section(self, kernel: Kernel, section: Section, name: str) -> list[str]:
+        """The lines of a section's function."""
+        before, self.lines = self.lines, []
         used, stored = outside_buffers(kernel, section)
         arguments = [
             f"{'' if b in stored else 'const '}{MEMORY_TYPES[b.dtype]} *{b.name}" for b in used
@@ -110,6 +125,8 @@ class _Cuda(LaneLoops):
         self.body(section.body)
         self.close()
         self.close()
+        made, self.lines = self.lines, before
+        return made
 
     # ---- statements ----------------------------------------------------------------------------
     def combine(self, statement: Combine) -> None:

@@ -8,6 +8,8 @@ a register: its number is known to the compiler.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stitchcore.emit import runs
 from stitchcore.emit.render import MEMORY_TYPES, Renderer, index_text, size_of
 from stitchcore.kernel import index
@@ -39,6 +41,10 @@ class LaneLoops(Renderer):
         return -(-size // self.dealt()) * self.run
 
     def lane_loop(self, loop: Loop) -> None:
+        begin, end = (index.simplify(one, self.ranges) for one in (loop.begin, loop.end))
+        self.dealt_loop(replace(loop, begin=begin, end=end))
+
+    def dealt_loop(self, loop: Loop) -> None:
         begin, end = index_text(loop.begin, 1), index_text(loop.end)
         first = f"{begin} + st_lane" + (f" * {self.run}" if self.run > 1 else "")
         own = _own(loop)

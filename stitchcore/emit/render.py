@@ -334,9 +334,20 @@ def outside_buffers(kernel: Kernel, section: Section) -> tuple[list[Buffer], fro
 
 def argument(kernel: Kernel, buffer: Buffer) -> str:
     """The pointer to a buffer of the kernel, from the ABI's `buffers` and `scratch`."""
+    return pointer(buffer, index_text(place(kernel, buffer), 2))
+
+
+def pointer(buffer: Buffer, place: str) -> str:
+    """The pointer to a buffer that is at `place`, as an expression."""
     kind = MEMORY_TYPES[buffer.dtype]
     if buffer.role is Role.SCRATCH:
-        offset = kernel.scratch_offsets[kernel.with_role(Role.SCRATCH).index(buffer)]
-        return f"({kind} *)(scratch + {index_text(offset, 2)})"
+        return f"({kind} *)(scratch + {place})"
+    return f"({kind} *)buffers[{place}]"
+
+
+def place(kernel: Kernel, buffer: Buffer) -> Index:
+    """Bytes from where scratch begins, or the number among the ABI's `buffers`."""
+    if buffer.role is Role.SCRATCH:
+        return kernel.scratch_offsets[kernel.with_role(Role.SCRATCH).index(buffer)]
     outside = kernel.with_role(Role.INPUT) + kernel.with_role(Role.OUTPUT)
-    return f"({kind} *)buffers[{outside.index(buffer)}]"
+    return outside.index(buffer)

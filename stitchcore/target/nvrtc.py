@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import re
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from stitchcore.errors import Reason, Refused
 
 INCLUDE = Path(__file__).resolve().parent.parent / "emit" / "include"
 BATCH = 20
-_HEADERS = ("stitch_cuda.h", "stitch_common.h")
-_INSTALL = "NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12"
+HEADERS = ("stitch_cuda.h", "stitch_common.h")
+"""Of INCLUDE: what a program may include."""
+
+INSTALL = "NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12"
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,14 @@ class Resources:
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """A cubin for `target`, the resources of its kernels, and NVRTC's version."""
+    """A cubin for `target`, the resources of its kernels, NVRTC's version, and the seconds of
+    processor time it took."""
 
     data: bytes
     target: str
     version: str
     resources: tuple[Resources, ...]
+    seconds: float = field(default=0.0, compare=False)
 
 
 def compile_cuda(source: str, target: str = "sm_90") -> CompiledProgram:
@@ -51,17 +56,19 @@ def compile_cuda(source: str, target: str = "sm_90") -> CompiledProgram:
 
     Raises Refused(NO_COMPILER) without NVRTC, Refused(COMPILE_FAILED) with its first errors.
     """
+    began = time.thread_time()
     library = _library()
     program = ctypes.c_void_p()
-    names = (ctypes.c_char_p * len(_HEADERS))(*(name.encode() for name in _HEADERS))
-    texts = (ctypes.c_char_p * len(_HEADERS))(*((INCLUDE / name).read_bytes() for name in _HEADERS))
+    names = (ctypes.c_char_p * len(HEADERS))(*(name.encode() for name in HEADERS))
+    texts = (ctypes.c_char_p * len(HEADERS))(*((INCLUDE / name).read_bytes() for name in HEADERS))
     created = library.nvrtcCreateProgram(
-        ctypes.byref(program), source.encode(), b"kernels.cu", len(_HEADERS), texts, names
+        ctypes.byref(program), source.encode(), b"kernels.cu", len(HEADERS), texts, names
     )
     _require(created == 0, "nvrtcCreateProgram", created)
     try:
-        options = _options(target)
-        status = library.nvrtcCompileProgram(program, len(options), options)
+        chosen = options(target)
+        given = (ctypes.c_char_p * len(chosen))(*(option.encode() for option in chosen))
+        status = library.nvrtcCompileProgram(program, len(chosen), given)
         log = _text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode()
         if status != 0:
             errors = [line for line in log.splitlines() if "error" in line][:5]
@@ -70,7 +77,8 @@ def compile_cuda(source: str, target: str = "sm_90") -> CompiledProgram:
         data = _text(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
-    return CompiledProgram(data, target, nvrtc_version(), read_resources(log))
+    seconds = time.thread_time() - began
+    return CompiledProgram(data, target, nvrtc_version(), read_resources(log), seconds)
 
 
 def nvrtc_version() -> str:
@@ -98,10 +106,20 @@ def read_resources(log: str) -> tuple[Resources, ...]:
     return tuple(found)
 
 
-def _options(target: str) -> ctypes.Array[ctypes.c_char_p]:
+def options(target: str) -> tuple[str, ...]:
+    """What NVRTC is told for `target`: no fast-math, no contraction (rulings.md 12)."""
     chosen = [f"--gpu-architecture={target}", "--fmad=false", "--ptxas-options=-v"]
     chosen += ["--std=c++17", "--prec-div=true", "--prec-sqrt=true", "--ftz=false"]
-    return (ctypes.c_char_p * len(chosen))(*(option.encode() for option in chosen))
+    return tuple(chosen)
+
+
+def architectures() -> tuple[str, ...]:
+    """What this NVRTC compiles for, as sm_NN. Raises Refused(NO_COMPILER) without it."""
+    library, count = _library(), ctypes.c_int()
+    _require(library.nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0, "architectures", 0)
+    found = (ctypes.c_int * count.value)()
+    _require(library.nvrtcGetSupportedArchs(found) == 0, "architectures", 0)
+    return tuple(f"sm_{number}" for number in found)
 
 
 def _text(size: Callable[..., int], read: Callable[..., int], program: ctypes.c_void_p) -> bytes:
@@ -126,7 +144,7 @@ def _library() -> ctypes.CDLL:
             for function in ("CompileProgram", "GetProgramLog", "GetCUBIN"):
                 getattr(library, f"nvrtc{function}").restype = ctypes.c_int
             return library
-    raise Refused("nvrtc", Reason.NO_COMPILER, _INSTALL)
+    raise Refused("nvrtc", Reason.NO_COMPILER, INSTALL)
 
 
 _CREATE: Sequence[type] = (

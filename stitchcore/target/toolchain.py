@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import re
 import shutil
 import subprocess
@@ -23,6 +22,7 @@ from pathlib import Path
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refused
 from stitchcore.kernel.nodes import Kernel
+from stitchcore.target import kept
 
 INCLUDE = Path(__file__).resolve().parent.parent / "emit" / "include"
 BATCH = 16
@@ -133,8 +133,8 @@ def compile_c(
     """
     compiler = compiler or find_compiler()
     key = unit_key(source, compiler, device)
-    if cache is not None and (kept := _read(cache, key)) is not None:
-        return kept
+    if cache is not None and (found := _read(cache, key)) is not None:
+        return found
     with tempfile.TemporaryDirectory(prefix="stitch-compile-") as folder:
         library = _run(source, compiler, device, Path(folder), timeout)
     if cache is not None:
@@ -286,25 +286,14 @@ def unit_key(source: str, compiler: Compiler, device: Device) -> str:
 
 
 def _read(cache: Path, key: str) -> CompiledLibrary | None:
-    try:
-        kept = json.loads((cache / f"{key}.json").read_text())
-        data = (cache / f"{key}.so").read_bytes()
-    except (OSError, ValueError):
+    found = kept.read(cache, key, "so")
+    if found is None:
         return None
-    if hashlib.sha256(data).hexdigest() != kept["sha256"]:
-        return None
-    loops = tuple(LoopReport(**loop) for loop in kept["loops"])
-    return CompiledLibrary(data, kept["compiler"], loops)
+    data, record = found
+    loops = tuple(LoopReport(**loop) for loop in record["loops"])
+    return CompiledLibrary(data, record["compiler"], loops)
 
 
 def _write(cache: Path, key: str, library: CompiledLibrary) -> None:
-    cache.mkdir(parents=True, exist_ok=True)
-    record = {
-        "sha256": hashlib.sha256(library.data).hexdigest(),
-        "compiler": library.compiler,
-        "loops": [asdict(loop) for loop in library.loops],
-    }
-    for suffix, content in ((".so", library.data), (".json", json.dumps(record).encode())):
-        with tempfile.NamedTemporaryFile(dir=cache, delete=False) as file:
-            file.write(content)
-        Path(file.name).replace(cache / f"{key}{suffix}")
+    record = {"compiler": library.compiler, "loops": [asdict(loop) for loop in library.loops]}
+    kept.write(cache, key, "so", library.data, record)

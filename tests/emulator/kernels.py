@@ -39,7 +39,7 @@ class Outcome:
 
 def rendered(kernels: Sequence[Kernel]) -> str:
     """One translation unit, as a GPU's compiler is given it."""
-    return cuda.render(kernels, THREADS)
+    return cuda.render(kernels, threads=THREADS)
 
 
 def with_every_load(kernels: Sequence[Kernel]) -> str:

@@ -97,14 +97,14 @@ def turned(number: int, tasks: int) -> tuple[Section, Buffer]:
     return barrier.insert(Section(task.name, tasks, body)), out
 
 
-@pytest.mark.parametrize("tasks", [(1,), (4,), (1, 1), (3, 2, 4)])
+@pytest.mark.parametrize("tasks", [(1,), (4,), (1, 1), (3, 2, 4), (1, 4, 1)])
 def test_sections_and_tasks_that_share_memory_are_kept_apart(tasks: tuple[int, ...]) -> None:
     made = [turned(number, count) for number, count in enumerate(tasks)]
     sections, outputs = zip(*made, strict=True)
     kernel = Kernel("turned", (), outputs, (nodes.Phase(sections),))
     text = kernels.rendered([kernel])
-    within = sum(1 + (count > 1) for count in tasks)
-    between = sum(count == 1 for count in tasks[1:])  # else the section's own barrier does
+    within = sum(1 + several for several in {count > 1 for count in tasks})  # one text of each
+    between = int(1 in tasks[1:])  # in the loop over their table; else the section's own does
     assert text.count("__syncthreads();") == within + between
     check(kernel)
 

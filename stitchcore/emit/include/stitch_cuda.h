@@ -59,6 +59,20 @@ ST_INLINE Index st_next_block(Index block, Tasks tasks) {
   return block < 0 ? block + grid : block;
 }
 
+/* The row of a table in which a task lies; rows begin with the number of their first task. */
+template <int ROWS, int COLUMNS, typename T, typename Index>
+ST_INLINE const T *st_find(const T *table, Index task) {
+  int low = 0, high = ROWS;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (table[middle * COLUMNS] <= task)
+      low = middle;
+    else
+      high = middle;
+  }
+  return table + low * COLUMNS;
+}
+
 /* All blocks of a cooperative launch meet. What they add in one meeting is 2^31, so the top bit turns
  * over when the last has come and all others are zero again: the next meeting, of this launch or of
  * another with whatever grid, begins where this one ended. */
