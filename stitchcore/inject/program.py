@@ -127,13 +127,31 @@ def stitched_graph(view: View, program: Program, plugin: Plugin) -> Any:
 
 
 def load_kernels(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:
-    """Loads every library and registers every kernel. Raises Refused(BAD_ARTIFACT)."""
+    """Loads every library and registers every kernel; those of a GPU on each device that the
+    process sees. Raises Refused: BAD_ARTIFACT, and what a device refuses."""
+    if str(artifact.manifest.get("target")).startswith("sm_"):
+        return _load_programs(plugin, artifact)
     handles = [plugin.load_library(data) for data in artifact.libraries]
     keys = set()
     try:
         for kernel in artifact.manifest["kernels"]:
             for key in (kernel["key"], f"{kernel['key']}:{kernel['symbol']}"):
                 plugin.register_kernel(key, handles[kernel["library"]], kernel["symbol"])
+                keys.add(key)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise reasons.Refused(reasons.BAD_ARTIFACT, f"kernels: {error!r}") from error
+    return frozenset(keys)
+
+
+def _load_programs(plugin: Plugin, artifact: Artifact, devices: int = 1) -> FrozenSet[str]:
+    plugin.open_gpu()
+    keys = set()
+    try:
+        for kernel in artifact.manifest["kernels"]:
+            table = artifact.libraries[kernel["library"]]
+            for key in (kernel["key"], f"{kernel['key']}:{kernel['symbol']}"):
+                for device in range(devices):
+                    plugin.register_program(key, table, device)
                 keys.add(key)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise reasons.Refused(reasons.BAD_ARTIFACT, f"kernels: {error!r}") from error
