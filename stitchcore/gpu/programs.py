@@ -18,7 +18,7 @@ from stitchcore.kernel.nodes import Apply, Kernel, Role
 from stitchcore.kernel.walk import expressions
 from stitchcore.stages import Progress
 from stitchcore.target import cubins
-from stitchcore.target.launch_plan import KernelLaunch, launch_table
+from stitchcore.target.launch_plan import KernelLaunch, Place, launch_table
 from stitchcore.target.launch_table import Cubin, Input, Output, write
 from stitchcore.target.toolchain import CompiledLibrary
 
@@ -60,7 +60,8 @@ def compile_programs(
 
 def _table(kernel: Kernel, cubin: bytes, device: Device) -> bytes:
     inputs, outputs = (len(kernel.with_role(role)) for role in (Role.INPUT, Role.OUTPUT))
-    places = (*map(Input, range(inputs)), *map(Output, range(outputs)))
+    places: tuple[Place, ...] = tuple(map(Input, range(inputs)))
+    places += tuple(map(Output, range(outputs)))
     launch = KernelLaunch(kernel, 0, THREADS, shared_bytes(kernel), places)
     modules = [[Cubin(device.target, cubin)]]
     return write(launch_table([launch], modules, kernel.symbols, inputs, outputs, DRIVER))

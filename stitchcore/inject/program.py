@@ -143,16 +143,29 @@ def load_kernels(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:
     return frozenset(keys)
 
 
-def _load_programs(plugin: Plugin, artifact: Artifact, devices: int = 1) -> FrozenSet[str]:
+def _load_programs(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:
     plugin.open_gpu()
     keys = set()
     try:
         for kernel in artifact.manifest["kernels"]:
             table = artifact.libraries[kernel["library"]]
             for key in (kernel["key"], f"{kernel['key']}:{kernel['symbol']}"):
-                for device in range(devices):
-                    plugin.register_program(key, table, device)
+                _on_every_device(plugin, key, table)
                 keys.add(key)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise reasons.Refused(reasons.BAD_ARTIFACT, f"kernels: {error!r}") from error
     return frozenset(keys)
+
+
+MOST_DEVICES = 64  # of one process
+
+
+def _on_every_device(plugin: Plugin, key: str, table: bytes) -> None:
+    plugin.register_program(key, table, 0)
+    for device in range(1, MOST_DEVICES):
+        try:
+            plugin.register_program(key, table, device)
+        except reasons.Refused as refused:
+            if refused.reason == reasons.NO_DEVICE:
+                return
+            raise

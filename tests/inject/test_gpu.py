@@ -18,7 +18,9 @@ import pytest
 from stitchcore.emit.cuda import THREADS, render, shared_bytes
 from stitchcore.errors import Refused
 from stitchcore.inject import build, reasons
+from stitchcore.inject.client import Artifact
 from stitchcore.inject.plugin import ERROR_BYTES, Plugin
+from stitchcore.inject.program import load_kernels
 from stitchcore.kernel.nodes import Kernel
 from stitchcore.target import nvrtc
 from stitchcore.target.launch_plan import KernelLaunch, launch_table
@@ -154,3 +156,20 @@ def test_a_kernel_runs_in_the_frameworks_stream_with_its_memory(
     assert [one.name for one in ran.ran] == [kernel.name]
     assert whole_standin.errors() == []
     assert whole_standin.live() != Live(), "programs stay"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_artifact_is_ready_on_every_device_before_its_patch(
+    plugin: Plugin, whole_standin: Standin, table: Callable[[str], bytes], count: int
+) -> None:
+    """And a process without one, or whose device it is not made for, keeps its graph."""
+    whole_standin.devices(count=count)
+    key = f"sha{count}"
+    kernel = {"key": key, "symbol": "column_sum", "library": 0}
+    manifest = {"target": "sm_90", "kernels": [kernel]}
+    loaded = load_kernels(plugin, Artifact(manifest, (table("sm_90"),)))
+    assert loaded == {key, f"{key}:column_sum"}
+    manifest["kernels"] = [{**kernel, "key": "sha80"}]
+    with pytest.raises(reasons.Refused) as refused:
+        load_kernels(plugin, Artifact(manifest, (table("sm_80"),)))
+    assert refused.value.reason == reasons.WRONG_TARGET

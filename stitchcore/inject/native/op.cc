@@ -1,5 +1,5 @@
-// The StitchedFusion kernel, through TensorFlow's C API: one call runs one stitched kernel, on a CPU
-// by TensorFlow's threads, on a GPU in TensorFlow's stream.
+// The StitchedFusion kernel, through TensorFlow's C API: one call runs one stitched kernel, on a
+// CPU by TensorFlow's threads, on a GPU in TensorFlow's stream.
 // StitchedUpdate is the same op registered as stateful, for kernels that write variables: nobody
 // may prune or merge it. StitchTimer marks a pass of a training step (timer.cc).
 #include "op.h"

@@ -41,8 +41,9 @@ void RegisterFusion(const char* name, bool stateful, TF_Status* status) {
   TF_OpDefinitionBuilderAddInput(op, "host_arguments: Thost");
   TF_OpDefinitionBuilderAddOutput(op, "results: Tout");
   for (const char* attribute :
-       {"Tin: list(type) >= 0", "Thost: list(type) >= 0 = []", "Tout: list(type) >= 0", "kernel: string", "table: list(int)",
-        "errors: list(string) = []", "work: int = 0", "pool: list(int) = []"}) {
+       {"Tin: list(type) >= 0", "Thost: list(type) >= 0 = []", "Tout: list(type) >= 0",
+        "kernel: string", "table: list(int)", "errors: list(string) = []",
+        "work: int = 0", "pool: list(int) = []"}) {
     TF_OpDefinitionBuilderAddAttr(op, attribute);
   }
   TF_OpDefinitionBuilderSetIsStateful(op, stateful);
