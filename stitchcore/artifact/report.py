@@ -50,7 +50,9 @@ class ReportNode(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReportKernel(msgspec.Struct, frozen=True):
-    """A launch of a kernel: estimates of one call in bytes and nanoseconds; `text` is loop IR."""
+    """A launch of a kernel: estimates of one call in bytes and nanoseconds; `text` is loop IR. On a
+    GPU also registers of a thread, as used and as predicted, bytes spilled, and how many blocks a
+    multiprocessor holds; `refused` where it has no binary, and why."""
 
     name: str
     operations: int
@@ -58,6 +60,11 @@ class ReportKernel(msgspec.Struct, frozen=True):
     estimate_ns: int = 0
     phases: int = 0
     text: str = ""
+    registers: int = 0
+    registers_predicted: int = 0
+    spill_bytes: int = 0
+    blocks: int = 0
+    refused: str = ""
 
 
 class ReportRegion(msgspec.Struct, frozen=True):
@@ -218,9 +225,18 @@ def _kernels(report: Report) -> str:
             f'<tr id="k{number}"><td><span class="swatch" style="background:{colour(number)}">'
             f"</span>{number}</td><td>{_text(kernel.name)}</td><td>{kernel.operations}</td>"
             f"<td>{kernel.phases}</td><td>{kernel.bytes_saved:,}</td>"
-            f"<td>{kernel.estimate_ns / 1e3:,.1f}</td><td>{text if kernel.text else ''}</td></tr>"
+            f"<td>{kernel.estimate_ns / 1e3:,.1f}</td><td>{_text(_resources(kernel))}</td>"
+            f"<td>{text if kernel.text else ''}</td></tr>"
         )
     return "".join(lines)
+
+
+def _resources(kernel: ReportKernel) -> str:
+    if kernel.refused or not kernel.registers:
+        return kernel.refused
+    spilled = f", {kernel.spill_bytes} bytes spilled" if kernel.spill_bytes else ""
+    predicted = f"{kernel.registers} ({kernel.registers_predicted} predicted)"
+    return f"{predicted}{spilled}; {kernel.blocks} blocks a multiprocessor"
 
 
 def levels(nodes: Sequence[ReportNode]) -> list[int]:

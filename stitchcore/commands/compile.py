@@ -12,13 +12,19 @@ from stitchcore import options as settings
 from stitchcore.artifact import report as reports
 from stitchcore.commands import common, modules
 from stitchcore.kernel.text import print_kernel
-from stitchcore.stages import Unit
+from stitchcore.stages import State, Unit
 from stitchcore.target.toolchain import CompiledLibrary
 
 
 @click.command("compile")
 @click.argument("module", type=click.Path(path_type=Path))
-@click.option("--target", default=None, help="cpu-x86-64-v2..v4 or sm_NN; default: this machine.")
+@click.option(
+    "--target",
+    "--device",
+    "target",
+    default=None,
+    help="cpu-x86-64-v2..v4 or sm_NN; default: this machine.",
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), default=None, help="Folder; default: NAME.stitch"
 )
@@ -57,6 +63,7 @@ def command(
                 "target": device.target,
                 "kernels": len(state.kernels),
                 "binaries": binaries,
+                "refused": [str(refusal) for refusal in state.refused],
                 "left_as_it_was": dict(left),
                 "report": str(folder / "report.html"),
             }
@@ -65,8 +72,28 @@ def command(
     for entry in binaries:
         line = ", ".join(f"{name} {value}" for name, value in entry.items() if value != [])
         output.console.print(line, markup=False)
-    kernels = len(state.kernels)
+    for line in _resources(state):
+        output.console.print(line, markup=False, soft_wrap=True)
+    kernels = sum(len(unit.kernels) for unit in state.units)
     output.console.print(f"{kernels} kernels for {device.target}; report: {folder}/report.html")
+
+
+def _resources(state: State) -> list[str]:
+    """What a GPU's kernels need, and which of them were refused."""
+    fits = [fit for unit in state.units for fit in unit.fits]
+    lines = [f"refused, its operations stay as they were: {one}" for one in state.refused]
+    if fits:
+        used = [fit.resources.registers for fit in fits]
+        spilled = sum(fit.resources.spill_bytes > 0 for fit in fits)
+        meeting = sum(fit.cooperative for fit in fits)
+        most = max(fit.shared_bytes for fit in fits)
+        lines.append(
+            f"registers a thread {min(used)} to {max(used)} ({max(f.predicted for f in fits)} "
+            f"predicted at most), {spilled} kernels spill, shared memory up to "
+            f"{common.bytes_text(most)} a block; {meeting} kernels meet at grid barriers, each in "
+            f"one wave of at least {min(fit.wave for fit in fits)} blocks"
+        )
+    return lines
 
 
 def _write(path: Path, content: str | bytes) -> str:
@@ -94,6 +121,9 @@ def _binary(unit: Unit, number: int, folder: Path) -> dict[str, Any]:
         "source": _write(folder / f"{name}.cu", unit.source),
         **entry,
         "compiler": f"NVRTC {made.version}",
-        "registers": max((one.registers for one in made.resources), default=0),
-        "spill_bytes": sum(one.spill_bytes for one in made.resources),
+        "registers": max((fit.resources.registers for fit in unit.fits), default=0),
+        "registers_predicted": max((fit.predicted for fit in unit.fits), default=0),
+        "spill_bytes": sum(fit.resources.spill_bytes for fit in unit.fits),
+        "shared_bytes": max((fit.shared_bytes for fit in unit.fits), default=0),
+        "fewest_blocks": min((fit.blocks for fit in unit.fits), default=0),
     }

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from rich.status import Status
 
 from stitchcore import stages
@@ -25,6 +26,7 @@ from stitchcore.plan.pattern import Plan
 from stitchcore.plan.planners import PLANNERS
 from stitchcore.plan.text import bodies
 from stitchcore.stages import BuildOptions, State
+from stitchcore.target.fit import Fit
 
 
 def build_options(
@@ -132,17 +134,30 @@ def report_of(state: State, title: str, seconds: dict[str, float] | None = None)
 
 def _report_kernels(state: State, plan: Plan) -> tuple[ReportKernel, ...]:
     saved = saved_bytes(plan, state.device)
+    fits = {fit.kernel: fit for unit in state.units for fit in unit.fits}
+    refused = {refusal.subject: refusal for refusal in state.refused}
     made = []
     for number, pattern in enumerate(plan.patterns):
         kernel = state.kernels[state.of[number]] if state.kernels else None
-        made.append(
-            ReportKernel(
-                kernel.name if kernel else f"pattern {number}",
-                len(pattern.instructions),
-                saved[number],
-                round(cost(pattern, state.device).seconds * 1e9),
-                len(kernel.phases) if kernel else 0,
-                print_kernel(kernel) if kernel else "",
-            )
+        name = kernel.name if kernel else f"pattern {number}"
+        found = ReportKernel(
+            name,
+            len(pattern.instructions),
+            saved[number],
+            round(cost(pattern, state.device).seconds * 1e9),
+            len(kernel.phases) if kernel else 0,
+            print_kernel(kernel) if kernel else "",
+            refused=str(refused.get(name, "")),
         )
+        made.append(_with_resources(found, fits[name]) if name in fits else found)
     return tuple(made)
+
+
+def _with_resources(kernel: ReportKernel, fit: Fit) -> ReportKernel:
+    return msgspec.structs.replace(
+        kernel,
+        registers=fit.resources.registers,
+        registers_predicted=fit.predicted,
+        spill_bytes=fit.resources.spill_bytes,
+        blocks=fit.blocks,
+    )

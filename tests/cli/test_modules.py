@@ -144,7 +144,11 @@ def test_explain_says_when_one_kernel_holds_both(tmp_path: Path) -> None:
 def test_compile_as_cuda_without_a_gpu(tmp_path: Path) -> None:
     pytest.importorskip("nvidia.cuda_nvrtc", reason="no NVRTC: pip install 'stitchcore[cuda12]'")
     out = tmp_path / "cuda"
-    entry = as_json("compile", SMALL, "--target", "sm_90", "--out", out)["binaries"][0]
-    assert entry["registers"] > 0
+    document = as_json("compile", SMALL, "--device", "sm_90", "--out", out)
+    [entry] = document["binaries"]
+    assert 16 <= entry["registers"] <= 255 and 16 <= entry["registers_predicted"] <= 255
+    assert entry["spill_bytes"] == 0 and entry["fewest_blocks"] >= 1
+    assert document["refused"] == []
+    assert f"{entry['registers']} (" in (out / "report.html").read_text()
     assert (out / entry["file"]).read_bytes()[:4] == b"\x7fELF"
     assert "__global__" in (out / "kernels_00.cu").read_text()

@@ -12,9 +12,11 @@ import pytest
 
 from stitchcore.device.host import host_device
 from stitchcore.device.records import DEVICES
+from stitchcore.emit import cuda as emit_cuda
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.hlo import opcodes
 from stitchcore.hlo.parse import parse
+from stitchcore.kernel.nodes import Kernel
 from stitchcore.stages import PLANNED, STAGES, BuildOptions, State, compile_module, file_name
 from stitchcore.stages import run_stages as run
 
@@ -25,6 +27,14 @@ SMALL = parse(
     "  a = f32[64,32] parameter(0)\n  b = f32[64,32] parameter(1)\n"
     "  c = f32[64,32] add(a, b)\n  d = f32[64,32] multiply(c, a)\n"
     "  ROOT e = (f32[64,32], f32[64,32]) tuple(c, d)\n}\n"
+)
+
+
+TWO_KERNELS = parse(
+    "HloModule two\n\nENTRY main {\n"
+    "  a = f32[64,64] parameter(0)\n  b = f32[64,64] add(a, a)\n  c = f32[64,64] multiply(b, a)\n"
+    "  d = f32[64,64] dot(c, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n"
+    "  e = f32[64,64] tanh(d)\n  ROOT f = f32[64,64] add(e, d)\n}\n"
 )
 
 
@@ -209,6 +219,24 @@ def test_cuda_restarts_too(tmp_path: Path) -> None:
     edited.write_text(edited.read_text().replace("__global__", "__globul__"))
     with pytest.raises(Refused, match=r"04_emit.cu:\d+"):
         run(State(SMALL, device, BuildOptions(restart=edited)), STAGES, {})
+
+
+def test_a_kernel_that_a_gpu_cannot_hold_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nvidia.cuda_nvrtc", reason="no NVRTC: pip install 'stitchcore[cuda12]'")
+    device = DEVICES["sm_90"]
+    whole = run(State(TWO_KERNELS, device, BuildOptions()), STAGES, {})
+    first, other = [kernel.name for kernel in whole.kernels]
+    real = emit_cuda.shared_bytes
+
+    def too_much(kernel: Kernel, threads: int = emit_cuda.THREADS) -> int:
+        return 2**20 if kernel.name == first else real(kernel, threads)
+
+    monkeypatch.setattr(emit_cuda, "shared_bytes", too_much)
+    less = run(State(TWO_KERNELS, device, BuildOptions()), STAGES, {})
+    assert [kernel.name for unit in less.units for kernel in unit.kernels] == [other]
+    [refusal] = less.refused
+    assert (refusal.subject, refusal.reason) == (first, Reason.SHARED_MEMORY)
+    assert "refused: " in STAGES[-1].text(less)
 
 
 def test_planned_stages_stop_before_sources() -> None:

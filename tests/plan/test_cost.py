@@ -1,0 +1,47 @@
+"""What cost charges a GPU's kernel for registers: threads that there is no room for."""
+
+from __future__ import annotations
+
+import pytest
+
+from stitchcore.device.occupancy import MULTIPROCESSORS
+from stitchcore.device.records import DEVICES
+from stitchcore.hlo import opcodes as op
+from stitchcore.plan import cost as costs
+from stitchcore.plan.cost import cost
+from stitchcore.plan.pattern import Pattern
+from tests.schedule.modules import apply, module_of, parameter, whole
+
+GPU, CPU = DEVICES["sm_90"], DEVICES["cpu-x86-64-v3"]
+
+
+def alive(count: int) -> Pattern:
+    """`count` values that all wait for the last of them."""
+    given = [parameter(number, (1 << 24,)) for number in range(count)]
+    made = [apply(op.NEGATE, one) for one in given]
+    total = made[-1]
+    for one in reversed(made[:-1]):
+        total = apply(op.ADD, total, one)
+    return whole(module_of([*made, total], given))
+
+
+def test_few_live_values_leave_memory_its_speed() -> None:
+    estimate = cost(alive(4), GPU)
+    assert estimate.occupancy >= costs.ENOUGH_THREADS
+    assert estimate.seconds == pytest.approx(
+        estimate.bytes / GPU.bytes_per_second + GPU.launch_seconds, rel=0.1
+    )
+
+
+def test_a_kernel_of_too_many_registers_is_charged_for_idle_threads() -> None:
+    estimate = cost(alive(300), GPU)
+    assert 128 < estimate.registers <= 255
+    assert estimate.occupancy == 256 / MULTIPROCESSORS["sm_90"].threads  # one block
+    memory = estimate.bytes / GPU.bytes_per_second
+    assert estimate.seconds > 1.9 * memory
+
+
+def test_a_cpu_is_not_charged() -> None:
+    estimate = cost(alive(300), CPU)
+    assert estimate.occupancy == 1.0
+    assert estimate.seconds < 1.2 * estimate.bytes / CPU.bytes_per_second
