@@ -39,6 +39,7 @@ from stitchcore.proof import Proof, References, measure, verify
 from stitchcore.reporting import Outcome
 from stitchcore.request import Request, read_request
 from stitchcore.stages import BuildOptions, Elsewhere
+from stitchcore.target.nvrtc import nvrtc_version
 from stitchcore.target.toolchain import find_compiler
 
 KERNEL_ABI = 1
@@ -164,13 +165,18 @@ def _dump(work: Work, stage: Stage) -> None:
 def key_of(request: Request, device: Device, options: Options) -> str:
     """The artifact's key. The digest covers the input signature: shapes are hashed with nodes.
     Raises Refused(NO_COMPILER)."""
-    compiler = find_compiler().version
+    compiler = _compiler(device)
     settings = settings_text(options.signature, request.meta.get("preserve", ()), request.tenant)
     if options.restart is not None:
         settings += f";{options.restart.name}={edited.read(options.restart).text}"
     return artifact_key(
         request.digest, "", device.target, request.tf, KERNEL_ABI, compiler, settings
     )
+
+
+def _compiler(device: Device) -> str:
+    """Raises Refused(NO_COMPILER)."""
+    return find_compiler().version if device.kind == "cpu" else f"NVRTC {nvrtc_version()}"
 
 
 def _refuse(store: Store, digest: str, refusal: Refusal, edited_: bool) -> Refusal:
@@ -244,8 +250,14 @@ def build_options(options: Options) -> BuildOptions:
     return BuildOptions(options.planner, options.jobs, options.cache, options.dump, options.restart)
 
 
+_UNMEASURED = f"{Reason.UNMEASURED.value}: this worker compiles for a GPU and runs nothing on one"
+
+
 def _verify(work: Work) -> Work:
     """Judge each distinct region against TensorFlow, and drop what is wrong."""
+    if work.device.kind == "gpu":
+        figures = {**work.figures, "Proved and measured": _UNMEASURED}
+        return replace(work, figures=figures)
     from stitchcore.tensorflow import region_run
 
     assert work.made is not None
@@ -261,6 +273,8 @@ def _verify(work: Work) -> Work:
 def _measure(work: Work) -> Work:
     """Time each distinct region beside TensorFlow and XLA, those that weigh most first, and drop
     what is slower."""
+    if work.device.kind == "gpu":
+        return work
     assert work.made is not None
     assert work.proof is not None
     built, uses = work.made.regions, Counter(work.regions.values())
@@ -350,12 +364,13 @@ def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str
         digest=work.request.digest,
         target=work.device.target,
         tf=work.request.tf,
-        compiler=find_compiler().version,
+        compiler=_compiler(work.device),
         libraries=package.library_entries(libraries),
         kernels=_entries(work),
         patch=work.patch,
         expect=_expectation(work),
         refusals=dict(Counter(refusal.reason.value for refusal in work.refusals)),
+        measured=work.device.kind == "cpu",
     )
     outcome = Outcome(
         work.request.digest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from stitchcore.artifact.launch import (
 from stitchcore.compiled import CompiledKernel
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.gpu.programs import compile_programs
 from stitchcore.hlo import opcodes
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.module import Module
@@ -98,9 +100,33 @@ def build(
         regions[key] = RegionBuild(state.module, state.plan, launched)
     if progress is not None:
         progress("compile", 0, len(kernels))
+    if device.kind == "gpu":
+        return _built_for_gpu(regions, kernels, device, options, (tuple(refusals), seconds))
     shared = _options_of(options, SHARED)
     compiled, libraries = compile_kernels(kernels, device, shared, seconds)
     return Build(regions, compiled, libraries, tuple(refusals), seconds)
+
+
+def _built_for_gpu(
+    regions: Mapping[str, RegionBuild],
+    kernels: Mapping[str, Kernel],
+    device: Device,
+    options: BuildOptions,
+    so_far: tuple[tuple[Refusal, ...], dict[str, float]],
+) -> Build:
+    """A region with a kernel that has no program is refused whole."""
+    refusals, seconds = so_far
+    start = time.perf_counter()
+    compiled, libraries, refused = compile_programs(kernels, device, options.cache)
+    seconds["compile"] = seconds.get("compile", 0.0) + time.perf_counter() - start
+    kept: dict[str, RegionBuild] = {}
+    for name, region in regions.items():
+        why = next((refused[key] for key in region.keys if key in refused), None)
+        if why is None:
+            kept[name] = region
+        else:
+            refusals += (Refusal(name, why.reason, f"{why.subject}: {why.detail}"),)
+    return Build(kept, compiled, libraries, refusals, seconds)
 
 
 def _options_of(options: BuildOptions, name: str) -> BuildOptions:

@@ -79,7 +79,8 @@ class Expectation(msgspec.Struct, frozen=True):
 
 class Manifest(msgspec.Struct, frozen=True):
     """One artifact. `key` is the artifact key, `digest` the graph's, `issued` when it was signed by
-    a signer (seconds since 1970; 0: by the process that made it)."""
+    a signer (seconds since 1970; 0: by the process that made it). `measured` says that its regions
+    were proved and timed on the target: a worker without a GPU compiles for one, and no more."""
 
     key: str
     digest: str
@@ -94,6 +95,7 @@ class Manifest(msgspec.Struct, frozen=True):
     format: int = FORMAT
     abi: int = KERNEL_ABI
     issued: int = 0
+    measured: bool = True
 
 
 def encode(manifest: Manifest) -> bytes:

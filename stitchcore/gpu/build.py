@@ -43,8 +43,10 @@ DRIVER = 12000
 
 def build(state: State) -> GpuModule:
     """The steps of what all stages made for a GPU, whose plan has passed `require`. Raises Refused
-    for a module with symbols (specialise it first)."""
+    where a kernel was refused, and for a module with symbols (specialise it first)."""
     assert state.plan is not None
+    for refusal in state.refused:
+        raise Refused(refusal.subject, refusal.reason, refusal.detail)
     if state.module.symbols:
         raise Refused(state.module.name, Reason.UNSUPPORTED_TYPE, "sizes must be known")
     builder = _Builder(state)

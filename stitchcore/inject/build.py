@@ -29,14 +29,14 @@ from typing import List, Optional, Sequence, Tuple
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE / "native"
-PLUGIN_SOURCES = (
-    "expression.cc", "failures.cc", "fusion.cc", "grappler.cc", "huge.cc", "kernels.cc",
-    "launch.cc", "op.cc", "pool.cc", "register.cc", "signature.cc", "threads.cc", "timer.cc",
-)  # fmt: skip
 LAUNCH = "stitch_launch.so"
 LAUNCH_SOURCES = (
     "expression.cc", "cuda/context.cc", "cuda/cubin.cc", "cuda/driver.cc", "cuda/launch.cc",
     "cuda/program.cc", "cuda/run.cc", "cuda/table.cc",
+)  # fmt: skip
+PLUGIN_SOURCES = (
+    "failures.cc", "fusion.cc", "gpu.cc", "grappler.cc", "huge.cc", "kernels.cc", "launch.cc",
+    "op.cc", "pool.cc", "register.cc", "signature.cc", "threads.cc", "timer.cc", *LAUNCH_SOURCES,
 )  # fmt: skip
 FLAGS = (
     "-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden",
@@ -151,7 +151,7 @@ def build(tensorflows: Sequence[Path], folder: Optional[Path] = None) -> List[Pa
     if not by_version:
         raise BuildError("no TensorFlow found: pip install tensorflow-cpu")
     targets = [folder / "stitch_plugin.so"]
-    if not is_fresh(targets[0]):
+    if not is_fresh(targets[0], (NATIVE, NATIVE / "cuda")):
         static = ["-static-libstdc++", "-static-libgcc", *sodium()]
         compile_shared(PLUGIN_SOURCES, targets[0], by_version[0][1], static)
     for version, path in by_version:

@@ -13,6 +13,15 @@ PLUGIN = "stitch_plugin.so"
 ERROR_BYTES = 512
 HELD = 2  # an arm that no step may run: the replicas have yet to decide
 OLDEST, NEWEST = (2, 15), (2, 21)  # of TensorFlow, whose C API the plug-in was tried with
+GPU_REASONS = {  # by StitchReason of native/cuda/stitch_launch.h; all others: KERNEL_FAILED
+    1: reasons.NO_DEVICE,
+    2: reasons.NO_DEVICE,
+    3: reasons.NO_DEVICE,
+    5: reasons.BAD_ARTIFACT,
+    7: reasons.WRONG_TARGET,
+    8: reasons.BAD_ARTIFACT,
+    13: reasons.MEMORY,
+}
 COUNTERS = (
     "fresh",
     "reused",
@@ -73,6 +82,8 @@ def _declare(library: Any) -> None:
                 size,
             ],
         ),
+        ("stitch_open_gpu", integer, [text, text, size]),
+        ("stitch_register_program", integer, [text, text, size, integer, text, size]),
         ("stitch_verify_signature", integer, [text, text, size, text]),
         ("stitch_load_shim", integer, [text, text, size]),
         ("stitch_set_callback", None, [GraphCallback]),
@@ -186,6 +197,25 @@ class Plugin:
     def register_kernel(self, key: str, handle: int, symbol: str) -> None:
         if not self._library.stitch_register_kernel(key.encode(), handle, symbol.encode()):
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"library has no function {symbol}")
+
+    def open_gpu(self, driver: Optional[str] = None) -> None:
+        """Finds the CUDA driver (libcuda.so.1, or `driver`). Raises Refused(NO_DEVICE)."""
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        path = None if driver is None else driver.encode()
+        if self._library.stitch_open_gpu(path, error, ERROR_BYTES):
+            raise reasons.Refused(reasons.NO_DEVICE, error.value.decode(errors="replace"))
+
+    def register_program(self, key: str, table: bytes, device: int) -> None:
+        """A kernel's launch table (docs/contracts.md 12), made ready on a device by its CUDA
+        number. Raises Refused: all that a device refuses is refused here, before a graph is
+        changed."""
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        reason = self._library.stitch_register_program(
+            key.encode(), table, len(table), device, error, ERROR_BYTES
+        )
+        if reason:
+            said = error.value.decode(errors="replace")
+            raise reasons.Refused(GPU_REASONS.get(reason, reasons.KERNEL_FAILED), said)
 
     def new_step(self) -> int:
         return int(self._library.stitch_new_step())

@@ -127,7 +127,10 @@ def stitched_graph(view: View, program: Program, plugin: Plugin) -> Any:
 
 
 def load_kernels(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:
-    """Loads every library and registers every kernel. Raises Refused(BAD_ARTIFACT)."""
+    """Loads every library and registers every kernel; those of a GPU on each device that the
+    process sees. Raises Refused: BAD_ARTIFACT, and what a device refuses."""
+    if str(artifact.manifest.get("target")).startswith("sm_"):
+        return _load_programs(plugin, artifact)
     handles = [plugin.load_library(data) for data in artifact.libraries]
     keys = set()
     try:
@@ -138,3 +141,31 @@ def load_kernels(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise reasons.Refused(reasons.BAD_ARTIFACT, f"kernels: {error!r}") from error
     return frozenset(keys)
+
+
+def _load_programs(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:
+    plugin.open_gpu()
+    keys = set()
+    try:
+        for kernel in artifact.manifest["kernels"]:
+            table = artifact.libraries[kernel["library"]]
+            for key in (kernel["key"], f"{kernel['key']}:{kernel['symbol']}"):
+                _on_every_device(plugin, key, table)
+                keys.add(key)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise reasons.Refused(reasons.BAD_ARTIFACT, f"kernels: {error!r}") from error
+    return frozenset(keys)
+
+
+MOST_DEVICES = 64  # of one process
+
+
+def _on_every_device(plugin: Plugin, key: str, table: bytes) -> None:
+    plugin.register_program(key, table, 0)
+    for device in range(1, MOST_DEVICES):
+        try:
+            plugin.register_program(key, table, device)
+        except reasons.Refused as refused:
+            if refused.reason == reasons.NO_DEVICE:
+                return
+            raise

@@ -1,4 +1,4 @@
-"""The job's compilation target: the instruction-set level of this machine's CPU."""
+"""The job's compilation target: the instruction-set level of this machine's CPU, or "sm_90"."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ def detect(flags: FrozenSet[str]) -> str:
 
 
 def runs_on(artifact_target: str, job_target: str) -> bool:
-    """True when code for `artifact_target` runs on a machine of `job_target`."""
+    """True when code for `artifact_target` runs on a machine of `job_target`. A GPU runs what was
+    compiled for its major number and no higher minor one."""
+    if artifact_target.startswith("sm_") and job_target.startswith("sm_"):
+        made, has = artifact_target[3:], job_target[3:]
+        return made.isdigit() and has.isdigit() and made[:-1] == has[:-1] and made <= has
     order = [name for name, _ in LEVELS]
     if artifact_target not in order or job_target not in order:
         return False

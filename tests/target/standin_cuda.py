@@ -133,10 +133,11 @@ def fake_cubin(kernels: Mapping[str, FakeKernel], target: str = "sm_90") -> byte
 
 
 class Standin:
-    """One process has one: `reset` makes it a fresh device."""
+    """One process has one: `devices` makes it a fresh one. A copy of the library at another path
+    is a driver of its own."""
 
-    def __init__(self) -> None:
-        self.path = standin_library()
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or standin_library()
         self._library = ctypes.CDLL(str(self.path))
         for name in ("standin_errors", "standin_calls", "standin_end_capture"):
             getattr(self._library, name).restype = ctypes.c_void_p

@@ -26,10 +26,11 @@ from stitch_worker.service import Service
 from stitch_worker.units import load_or_create_secret
 from stitchcore import isolate, starting
 from stitchcore.device.host import host
-from stitchcore.errors import Refused
+from stitchcore.errors import Reason, Refused
 from stitchcore.options import broker_url, leases_url
 from stitchcore.queues import queue_name
 from stitchcore.starting import needed
+from stitchcore.target import cubins
 from stitchcore.target.toolchain import find_compiler
 
 log = logging.getLogger("stitch.worker")
@@ -49,7 +50,7 @@ def main(
 def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
     with needed("this machine cannot serve", "`stitch doctor` tells what it lacks", Refused):
         machine, tf = host(), tensorflow_minor()
-        find_compiler()
+        target = served(given.target, machine.target)
     reachable = isolate.open_to_children()
     for what, why in reachable.items():
         log.warning("open to compile children here: %s (%s)", what, why)
@@ -68,7 +69,7 @@ def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
     service = Service(
         store,
         leases,
-        machine.target,
+        target,
         tf,
         isolate.Limits(
             given.seconds,
@@ -101,6 +102,22 @@ def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
     return 0
 
 
+def served(asked: str, own: str) -> str:
+    """The target of this worker's queue: its own processor, or a GPU that it can compile for.
+
+    Raises Refused: NO_COMPILER, and WRONG_TARGET for what it cannot compile for.
+    """
+    if not asked.startswith("sm_"):
+        find_compiler()
+        if asked not in ("", own):
+            detail = f"this machine is {own}: a region is proved on the processor it is made for"
+            raise Refused(asked, Reason.WRONG_TARGET, detail)
+        return own
+    cubins.require(asked)
+    log.warning("compiling for %s: %s, nothing is proved or timed", asked, Reason.UNMEASURED.value)
+    return asked
+
+
 def _kernel_secret(path: Path | None) -> tuple[bytes | None, list[str]]:
     """What kernels are kept under, and the folder that children must not see for it. Raises OSError
     or ValueError for a file that cannot be used."""
@@ -122,8 +139,6 @@ def hidden_from_children(store: str, also: Sequence[str]) -> tuple[str, ...]:
 
 def tensorflow_minor() -> str:
     """The installed TensorFlow's "2.21", without importing it. Raises Refused(NO_TENSORFLOW)."""
-    from stitchcore.errors import Reason
-
     for package in ("tensorflow", "tensorflow-cpu", "tensorflow-intel"):
         try:
             return ".".join(metadata.version(package).split(".")[:2])
@@ -135,6 +150,7 @@ def tensorflow_minor() -> str:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stitch_worker")
     parser.add_argument("--broker", default="", help="redis:// or amqp:// URL (or STITCH_BROKER)")
+    parser.add_argument("--target", default="", help="sm_90: compile for a GPU (default: own CPU)")
     parser.add_argument("--store", required=True, help="folder or fsspec URL")
     parser.add_argument("--leases", default="",
                         help="Redis of leases, not the broker (or STITCH_LEASES)")  # fmt: skip

@@ -17,6 +17,13 @@ STITCH_EXPORT int stitch_register_kernel(const char* key, void* library, const c
 STITCH_EXPORT int stitch_check_fusion(const int64_t* table, size_t words, const int32_t* types,
                                       int inputs, int outputs, char* error, size_t error_size);
 
+// gpu.cc: what `driver` (nullptr: libcuda.so.1) can do for kernels on GPUs; once a process.
+// A program from a launch table, registered under a kernel's key and prepared for `device` (its
+// CUDA number): what can be refused is refused here. Both return a StitchReason and say why.
+STITCH_EXPORT int stitch_open_gpu(const char* driver, char* error, size_t error_size);
+STITCH_EXPORT int stitch_register_program(const char* key, const char* table, size_t size,
+                                          int device, char* error, size_t error_size);
+
 // signature.cc: 1 when `signature` (64 bytes) is `public_key`'s (32 bytes) over `message`.
 STITCH_EXPORT int stitch_verify_signature(const unsigned char* signature,
                                           const unsigned char* message, size_t size,

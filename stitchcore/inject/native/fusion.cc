@@ -73,6 +73,18 @@ VariableUse* UseOf(Fusion* fusion, int op_input) {
   return &fusion->variables.back();
 }
 
+// Why a node that is possible on a CPU is not on a GPU, or "".
+std::string RefusedOnGpu(const Fusion& fusion) {
+  // The host would have to wait for the device in each step to raise an error; TensorFlow's own
+  // kernels on a GPU do not raise what those on a CPU do.
+  if (!fusion.errors.empty()) return "a kernel on a GPU cannot have checks";
+  for (const Operand& operand : fusion.table.operands) {
+    bool host = operand.position >= static_cast<int>(fusion.device_inputs);
+    if (operand.kind == Kind::kTensor && host) return "a kernel on a GPU reads host memory";
+  }
+  return "";
+}
+
 // Derives from the table what each call needs; returns why the node is impossible, or "".
 std::string Prepare(Fusion* fusion, const std::vector<int64_t>& pooled) {
   const Table& table = fusion->table;
@@ -127,10 +139,12 @@ std::string Prepare(Fusion* fusion, const std::vector<int64_t>& pooled) {
 
 }  // namespace
 
-Fusion* MakeFusion(TF_OpKernelConstruction* context) {
+Fusion* MakeFusion(TF_OpKernelConstruction* context, bool gpu) {
   auto* fusion = new Fusion;
   Status status;
   fusion->input_types = Types(context, "Tin");
+  fusion->device_inputs = fusion->input_types.size();
+  for (TF_DataType type : Types(context, "Thost")) fusion->input_types.push_back(type);
   for (TF_DataType type : Types(context, "Tout")) {
     fusion->outputs.push_back({type, TF_DataTypeSize(type), {}, false});
   }
@@ -139,13 +153,19 @@ Fusion* MakeFusion(TF_OpKernelConstruction* context) {
   TF_OpKernelConstruction_GetAttrInt64(context, "work", &fusion->work, status.status);
   const std::string key = fusion->key = Text(context, "kernel");
   std::string error;
-  fusion->kernel = FindKernel(key);
+  if (gpu) {
+    fusion->program = FindProgram(key);
+  } else {
+    fusion->kernel = FindKernel(key);
+  }
   std::vector<int64_t> words = Integers(context, "table");
-  if (fusion->kernel == nullptr) {
+  if (fusion->kernel == nullptr && fusion->program == nullptr) {
     error = "kernel " + key + " is not loaded";
   } else if (Decode(words.data(), words.size(), fusion->input_types.size(), fusion->outputs.size(),
                     &fusion->table, &error)) {
     error = Prepare(fusion, Integers(context, "pool"));
+    if (gpu && error.empty()) error = RefusedOnGpu(*fusion);
+    if (gpu && error.empty() && Shim() == nullptr) error = "a GPU's stream needs the shim";
   }
   if (!error.empty()) {
     AddFailure(key, error);

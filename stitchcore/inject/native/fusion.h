@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu.h"
 #include "kernels.h"
 #include "launch.h"
 #include "tensorflow/c/kernels.h"
@@ -30,11 +31,13 @@ struct VariableUse {
 
 struct Fusion {
   std::string key;
-  Kernel kernel;
+  Kernel kernel = nullptr;           // on a CPU
+  StitchProgram* program = nullptr;  // on a GPU
   Table table;
   std::vector<TF_DataType> input_types;
   std::vector<Output> outputs;            // by op output
   std::vector<VariableUse> variables;
+  size_t device_inputs = 0;               // op inputs from here on are in host memory on a GPU
   std::vector<bool> needed;               // op inputs that are tensors the kernel or a guard reads
   std::vector<std::string> errors;
   int64_t work;
@@ -46,8 +49,9 @@ struct Status {
   bool ok() const { return TF_GetCode(status) == TF_OK; }
 };
 
-// Reads the node's attributes and finds its kernel; a failure is set in `context`.
-Fusion* MakeFusion(TF_OpKernelConstruction* context);
+// Reads the node's attributes and finds its kernel, or its program on a GPU; a failure is set in
+// `context`.
+Fusion* MakeFusion(TF_OpKernelConstruction* context, bool gpu);
 
 }  // namespace stitch
 

@@ -1,4 +1,5 @@
-// The StitchedFusion kernel, through TensorFlow's C API: one call runs one stitched kernel.
+// The StitchedFusion kernel, through TensorFlow's C API: one call runs one stitched kernel, on a
+// CPU by TensorFlow's threads, on a GPU in TensorFlow's stream.
 // StitchedUpdate is the same op registered as stateful, for kernels that write variables: nobody
 // may prune or merge it. StitchTimer marks a pass of a training step (timer.cc).
 #include "op.h"
@@ -58,14 +59,10 @@ bool UsePool(TF_OpKernelContext* context) {
   return pool;
 }
 
-// TensorFlow's kept memory has small pages; the pool's has huge ones already.
-void Kept(TF_OpKernelContext* context, const void* data, size_t bytes) {
-  if (bytes >= kHugeBytes && !UsePool(context)) NoteForHugePages(data, bytes);
-}
-
 // From this size on oneDNN's allocator takes memory from its regions, below it from malloc.
 constexpr size_t kRegionBytes = size_t{256} << 10;
 constexpr StitchMemory kMemory = {PoolAllocate, PoolRelease, kRegionBytes};
+constexpr StitchMemory kDeviceMemory = {nullptr, nullptr, SIZE_MAX};  // a GPU's has its own
 
 // One execution. Everything it holds is let go by the destructor, whatever happened.
 class Call {
@@ -80,6 +77,7 @@ class Call {
         outputs_(fusion->outputs.size()),
         from_pool_(fusion->outputs.size()),
         variables_(fusion->variables.size()),
+        bytes_(table_.operands.size() + table_.results.size()),
         buffers_(table_.operands.size() + table_.results.size()) {}
 
   ~Call() {
@@ -97,11 +95,20 @@ class Call {
   void Run() {
     // Outputs come before inputs: an input that we hold cannot be forwarded.
     bool ready = BindSymbols() && ShapeResults() && MakeOutputs() && TakeInputs() &&
-                 OpenVariables() && CheckGuards() && RunPhases() && SetPooled();
+                 OpenVariables() && CheckGuards() && (on_gpu() ? Enqueue() : RunPhases()) &&
+                 SetPooled();
     succeeded_ = ready;
   }
 
  private:
+  bool on_gpu() const { return fusion_.program != nullptr; }
+  bool Pools() { return !on_gpu() && UsePool(context_); }
+  // A buffer of the kernel. TensorFlow's kept memory has small pages; the pool's has huge ones.
+  void Use(size_t buffer, void* data, size_t bytes) {
+    buffers_[buffer] = data;
+    bytes_[buffer] = bytes;
+    if (!on_gpu() && bytes >= kHugeBytes && !Pools()) NoteForHugePages(data, bytes);
+  }
   bool Fail(const std::string& message) {
     AddFailure(fusion_.key, message);
     TF_SetStatus(status_.status, TF_INTERNAL, ("stitch: " + message).c_str());
@@ -182,8 +189,7 @@ class Call {
       TF_Tensor*& tensor = outputs_[result.position];
       // With a shim, an output that finds no input to take over may still come from the pool.
       if (void* data = bytes == 0 ? nullptr : Forward(output, result.position, Dims(i), rank)) {
-        buffers_[first + i] = data;
-        Kept(context_, data, bytes);
+        Use(first + i, data, bytes);
         continue;
       }
       if (!output.forward.empty() && Shim() == nullptr) {
@@ -192,7 +198,7 @@ class Call {
             context_, output.forward.data(), static_cast<int>(output.forward.size()),
             result.position, Dims(i), rank, &taken, status_.status);
         if (taken >= 0) forwarded_outputs.fetch_add(1, std::memory_order_relaxed);
-      } else if (output.pooled && bytes >= kPooledBytes && UsePool(context_)) {
+      } else if (output.pooled && bytes >= kPooledBytes && Pools()) {
         void* buffer = PoolAllocate(bytes);
         if (buffer == nullptr) return Fail("out of memory");
         tensor = TF_NewTensor(output.type, Dims(i), rank, buffer, bytes, ReleasePooled, nullptr);
@@ -202,8 +208,7 @@ class Call {
                                    status_.status);
       }
       if (!Check()) return false;
-      buffers_[first + i] = TF_TensorData(tensor);
-      Kept(context_, buffers_[first + i], bytes);
+      Use(first + i, TF_TensorData(tensor), bytes);
     }
     return true;
   }
@@ -217,8 +222,8 @@ class Call {
     for (size_t i = 0; i < table_.operands.size(); i++) {
       const Operand& operand = table_.operands[i];
       if (operand.kind != Kind::kTensor) continue;
-      buffers_[i] = TF_TensorData(inputs_[operand.position]);
-      Kept(context_, buffers_[i], TF_TensorByteSize(inputs_[operand.position]));
+      TF_Tensor* tensor = inputs_[operand.position];
+      Use(i, TF_TensorData(tensor), TF_TensorByteSize(tensor));
     }
     return true;
   }
@@ -238,17 +243,15 @@ class Call {
     }
     char error[256];
     session_ = Shim()->open_variables(context_, variables_.data(),
-                                      static_cast<int>(variables_.size()), &kMemory, error,
-                                      sizeof error);
+                                      static_cast<int>(variables_.size()),
+                                      on_gpu() ? &kDeviceMemory : &kMemory, error, sizeof error);
     if (session_ == nullptr) return Fail(error);
     for (size_t i = 0; i < variables_.size(); i++) {
       const VariableUse& use = fusion_.variables[i];
       void* value = const_cast<void*>(variables_[i].value);
-      if (use.operand >= 0) Kept(context_, value, variables_[i].bytes);
-      if (use.operand >= 0) buffers_[use.operand] = value;
+      if (use.operand >= 0) Use(use.operand, value, variables_[i].bytes);
       if (use.result < 0) continue;
-      buffers_[table_.operands.size() + use.result] = variables_[i].new_value;
-      Kept(context_, variables_[i].new_value, variables_[i].bytes);
+      Use(table_.operands.size() + use.result, variables_[i].new_value, variables_[i].bytes);
       if (value == variables_[i].new_value) {
         in_place_updates.fetch_add(1, std::memory_order_relaxed);
       }
@@ -289,18 +292,44 @@ class Call {
     int64_t bytes = 0;
     if (!Evaluate(table_.scratch, symbols_.data(), &bytes) || bytes < 0) return Fail("scratch");
     if (bytes == 0) return true;
-    if (UsePool(context_)) {
+    if (Pools()) {
       scratch_ = PoolAllocate(bytes);
       if (scratch_ == nullptr) return Fail("out of memory");
       *scratch = static_cast<char*>(scratch_);
       return true;
     }
-    TF_AllocatorAttributes attributes{TF_ALLOCATOR_ATTRIBUTES_STRUCT_SIZE, 1};
-    scratch_tensor_ = TF_AllocateTemp(context_, TF_UINT8, &bytes, 1, &attributes, status_.status);
+    *scratch = Temporary(bytes, true);
     if (!Check()) return false;
-    *scratch = static_cast<char*>(TF_TensorData(scratch_tensor_));
-    Kept(context_, *scratch, bytes);
+    if (static_cast<size_t>(bytes) >= kHugeBytes) NoteForHugePages(*scratch, bytes);
     return true;
+  }
+
+  // Memory of TensorFlow's until the call ends; the status says why where there is none. Work that
+  // a GPU has yet to do may go on using it: TensorFlow gives it to later work of the stream only.
+  char* Temporary(int64_t bytes, bool on_host) {
+    TF_AllocatorAttributes attributes{TF_ALLOCATOR_ATTRIBUTES_STRUCT_SIZE, on_host};
+    scratch_tensor_ = TF_AllocateTemp(context_, TF_UINT8, &bytes, 1, &attributes, status_.status);
+    return status_.ok() ? static_cast<char*>(TF_TensorData(scratch_tensor_)) : nullptr;
+  }
+
+  static uint64_t DeviceScratch(void* call, uint64_t bytes) {
+    auto* self = static_cast<Call*>(call);
+    return reinterpret_cast<uint64_t>(self->Temporary(static_cast<int64_t>(bytes), false));
+  }
+  static void Later(void*, uint64_t) {}  // the call's end lets its scratch go
+
+  bool Enqueue() {
+    void* stream = Shim()->gpu_stream(context_);
+    if (stream == nullptr) return Fail("TensorFlow's device has no stream");
+    GpuBuffers given;
+    for (size_t i = 0; i < buffers_.size(); i++) {
+      auto& side = i < table_.operands.size() ? given.inputs : given.outputs;
+      side.push_back({reinterpret_cast<uint64_t>(buffers_[i]), bytes_[i]});
+    }
+    StitchAllocator allocator{DeviceScratch, Later, this};
+    std::string error = RunOnGpu(fusion_.program, stream, given, symbols_.data(),
+                                 static_cast<int>(symbols_.size()), allocator);
+    return error.empty() || Fail(error);
   }
 
   bool RunPhases() {
@@ -336,6 +365,7 @@ class Call {
   Small<TF_Tensor*, 32> inputs_, outputs_;
   Small<char, 32> from_pool_;  // by op output
   Small<StitchVariable, 4> variables_;
+  Small<size_t, 48> bytes_;  // of each of `buffers_`
   Small<void*, 48> buffers_;
   void* session_ = nullptr;
   void* scratch_ = nullptr;
@@ -343,7 +373,9 @@ class Call {
   bool succeeded_ = false;
 };
 
-void* CreateFusion(TF_OpKernelConstruction* context) { return MakeFusion(context); }
+void* CreateFusion(TF_OpKernelConstruction* context) { return MakeFusion(context, false); }
+
+void* CreateGpuFusion(TF_OpKernelConstruction* context) { return MakeFusion(context, true); }
 
 void DeleteFusion(void* kernel) { delete static_cast<Fusion*>(kernel); }
 
@@ -373,6 +405,7 @@ void ComputeTimer(void* timer, TF_OpKernelContext* context) {
 }  // namespace
 
 Functions FusionFunctions() { return {CreateFusion, ComputeFusion, DeleteFusion}; }
+Functions GpuFusionFunctions() { return {CreateGpuFusion, ComputeFusion, DeleteFusion}; }
 Functions TimerFunctions() { return {CreateTimer, ComputeTimer, DeleteTimer}; }
 
 }  // namespace stitch

@@ -13,6 +13,7 @@ struct Functions {
 };
 
 Functions FusionFunctions();
+Functions GpuFusionFunctions();
 Functions TimerFunctions();
 
 }  // namespace stitch

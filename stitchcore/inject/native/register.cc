@@ -24,9 +24,12 @@ void Complain(const char* what, TF_Status* status) {
   }
 }
 
-void RegisterKernel(const char* op, const stitch::Functions& functions, TF_Status* status) {
-  TF_KernelBuilder* builder = TF_NewKernelBuilder(op, "CPU", functions.create, functions.compute,
+// A kernel for a device that this TensorFlow does not have is never asked for.
+void RegisterKernel(const char* op, const char* device, const char* host_memory,
+                    const stitch::Functions& functions, TF_Status* status) {
+  TF_KernelBuilder* builder = TF_NewKernelBuilder(op, device, functions.create, functions.compute,
                                                   functions.destroy);
+  if (host_memory != nullptr) TF_KernelBuilder_HostMemory(builder, host_memory);
   TF_RegisterKernelBuilder(op, builder, status);
   Complain(op, status);
 }
@@ -34,17 +37,21 @@ void RegisterKernel(const char* op, const stitch::Functions& functions, TF_Statu
 void RegisterFusion(const char* name, bool stateful, TF_Status* status) {
   TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
   TF_OpDefinitionBuilderAddInput(op, "arguments: Tin");
+  // Whose shapes only are read, or which TensorFlow keeps in host memory (scalars, int32).
+  TF_OpDefinitionBuilderAddInput(op, "host_arguments: Thost");
   TF_OpDefinitionBuilderAddOutput(op, "results: Tout");
   for (const char* attribute :
-       {"Tin: list(type) >= 0", "Tout: list(type) >= 0", "kernel: string", "table: list(int)",
-        "errors: list(string) = []", "work: int = 0", "pool: list(int) = []"}) {
+       {"Tin: list(type) >= 0", "Thost: list(type) >= 0 = []", "Tout: list(type) >= 0",
+        "kernel: string", "table: list(int)", "errors: list(string) = []",
+        "work: int = 0", "pool: list(int) = []"}) {
     TF_OpDefinitionBuilderAddAttr(op, attribute);
   }
   TF_OpDefinitionBuilderSetIsStateful(op, stateful);
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, UnknownShapes);
   TF_RegisterOpDefinition(op, status);
   Complain(name, status);
-  RegisterKernel(name, stitch::FusionFunctions(), status);
+  RegisterKernel(name, "CPU", nullptr, stitch::FusionFunctions(), status);
+  RegisterKernel(name, "GPU", "host_arguments", stitch::GpuFusionFunctions(), status);
 }
 
 void RegisterTimer(TF_Status* status) {
@@ -55,7 +62,7 @@ void RegisterTimer(TF_Status* status) {
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, NoShapes);
   TF_RegisterOpDefinition(op, status);
   Complain("StitchTimer", status);
-  RegisterKernel("StitchTimer", stitch::TimerFunctions(), status);
+  RegisterKernel("StitchTimer", "CPU", nullptr, stitch::TimerFunctions(), status);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/lib/core/threadpool.h"
+#include "xla/stream_executor/stream.h"
 
 namespace {
 
@@ -177,8 +178,14 @@ int AllocatorKeeps(void* context) {
   return allocator->Name() == "mklcpu";  // a BFCAllocator, which never gives a region back
 }
 
-const StitchShim kShim = {kShimVersion,   Threads,      Schedule,      OpenVariables,
-                          CloseVariables, ForwardInput, AllocatorKeeps};
+void* GpuStream(void* context) {
+  auto* device = Context(context)->op_device_context();
+  auto* stream = device == nullptr ? nullptr : device->stream();
+  return stream == nullptr ? nullptr : stream->platform_specific_handle().stream;
+}
+
+const StitchShim kShim = {kShimVersion,   Threads,      Schedule,       OpenVariables,
+                          CloseVariables, ForwardInput, AllocatorKeeps, GpuStream};
 
 }  // namespace
 

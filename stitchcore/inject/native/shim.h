@@ -1,4 +1,5 @@
-// What the plug-in needs of TensorFlow's C++ side: its intra-op threads and its variables. Each
+// What the plug-in needs of TensorFlow's C++ side: its intra-op threads, its variables and the
+// streams of its GPUs. Each
 // TensorFlow version has a shim compiled against its headers; the plug-in itself is C API only.
 #ifndef STITCH_SHIM_H_
 #define STITCH_SHIM_H_
@@ -9,7 +10,7 @@
 extern "C" {
 
 constexpr int kShimRank = 16;
-constexpr int64_t kShimVersion = 5;
+constexpr int64_t kShimVersion = 6;
 
 // One variable a kernel reads, writes, or both. Dimensions are those of its dense row-major value.
 struct StitchVariable {
@@ -27,7 +28,8 @@ struct StitchVariable {
   size_t bytes;     // of either
 };
 
-// Where variables' new values of at least `least` bytes come from.
+// Where variables' new values of at least `least` bytes come from; smaller ones from the device's
+// own allocator.
 struct StitchMemory {
   void* (*allocate)(size_t bytes);
   void (*release)(void* buffer);
@@ -52,6 +54,8 @@ struct StitchShim {
   // 1 when the device's allocator keeps what is freed, as oneDNN's does: a pool beside it would
   // hold the same memory a second time.
   int (*allocator_keeps)(void* context);
+  // The CUstream that a kernel on a GPU computes in; nullptr where the device has none.
+  void* (*gpu_stream)(void* context);
 };
 
 typedef const StitchShim* (*StitchShimEntry)();  // exported as "stitch_shim"

@@ -1,0 +1,92 @@
+"""Kernels for jobs on a GPU: each a launch table of its own, which the plug-in loads by its key.
+
+Made where there may be no GPU: nothing here is measured (docs/contracts.md 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from stitchcore.compiled import CompiledKernel
+from stitchcore.device.records import Device
+from stitchcore.emit.cuda import THREADS, shared_bytes
+from stitchcore.errors import Reason, Refusal
+from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.shape import DTYPES
+from stitchcore.kernel.nodes import Apply, Kernel, Role
+from stitchcore.kernel.walk import expressions
+from stitchcore.stages import Progress
+from stitchcore.target import cubins
+from stitchcore.target.launch_plan import KernelLaunch, Place, launch_table
+from stitchcore.target.launch_table import Cubin, Input, Output, write
+from stitchcore.target.toolchain import CompiledLibrary
+
+DRIVER = 12000
+"""The oldest driver that is asked of (CUDA 12.0): what NVRTC 12 compiles for."""
+
+
+def compile_programs(
+    kernels: Mapping[str, Kernel],
+    device: Device,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> tuple[dict[str, CompiledKernel], tuple[CompiledLibrary, ...], dict[str, Refusal]]:
+    """Kernels by key that have a launch table, the tables, and by key why the others have none.
+
+    Raises Refused(NO_COMPILER) without NVRTC, Refused(WRONG_TARGET) for an architecture that it
+    does not know.
+    """
+    made: dict[str, CompiledKernel] = {}
+    tables: list[CompiledLibrary] = []
+    refused: dict[str, Refusal] = {}
+    cubins.require(device.target)
+    for number, (key, kernel) in enumerate(kernels.items()):
+        if progress is not None:
+            progress("compile", number, len(kernels))
+        if (why := differs(kernel)) is not None:
+            refused[key] = why
+            continue
+        units, left = cubins.compile_kernels([kernel], device.target, cache)
+        if left:
+            refused[key] = left[0]
+            continue
+        [unit] = units
+        made[key] = CompiledKernel(key, kernel, len(tables))
+        compiler = f"NVRTC {unit.program.version}"
+        tables.append(CompiledLibrary(_table(kernel, unit.program.data, device), compiler, ()))
+    return made, tuple(tables), refused
+
+
+def _table(kernel: Kernel, cubin: bytes, device: Device) -> bytes:
+    inputs, outputs = (len(kernel.with_role(role)) for role in (Role.INPUT, Role.OUTPUT))
+    places: tuple[Place, ...] = tuple(map(Input, range(inputs)))
+    places += tuple(map(Output, range(outputs)))
+    launch = KernelLaunch(kernel, 0, THREADS, shared_bytes(kernel), places)
+    modules = [[Cubin(device.target, cubin)]]
+    return write(launch_table([launch], modules, kernel.symbols, inputs, outputs, DRIVER))
+
+
+def differs(kernel: Kernel) -> Refusal | None:
+    """Why `kernel`, which computes what TensorFlow does on a CPU, may not on a GPU, or None.
+
+    TensorFlow's kernels on a GPU raise no error for data (tf.gather: "On GPU, if an out of bound
+    index is found, a 0 is stored"), and a conversion of a float that no integer holds is CUDA's,
+    not x86's. Unverified: no GPU was there to compare with (rulings.md 31).
+    """
+    if kernel.errors:
+        detail = f"on a GPU TensorFlow does not raise: {kernel.errors[0]}"
+        return Refusal(kernel.name, Reason.DATA_DEPENDENT_ERROR, detail)
+    sections = [section for phase in kernel.phases for section in phase.sections]
+    applied = (one for section in sections for one in expressions(section.body))
+    if any(isinstance(one, Apply) and _is_narrowing(one) for one in applied):
+        detail = "a float becomes an integer: TensorFlow's rule on a GPU is CUDA's, not x86's"
+        return Refusal(kernel.name, Reason.UNSUPPORTED_OPCODE, detail)
+    return None
+
+
+def _is_narrowing(apply: Apply) -> bool:
+    if apply.opcode != op.CONVERT or DTYPES[apply.dtype].kind not in ("signed", "unsigned"):
+        return False
+    [value] = apply.operands
+    return DTYPES[value.dtype].kind == "float"

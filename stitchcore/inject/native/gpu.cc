@@ -1,0 +1,93 @@
+#include "gpu.h"
+
+#include <stdio.h>
+
+#include <map>
+#include <mutex>
+
+#include "exports.h"
+
+namespace stitch {
+namespace {
+
+// Like libraries of CPU kernels, programs are never unloaded: kernel objects hold them.
+struct Registry {
+  std::mutex mutex;
+  StitchCuda* cuda = nullptr;
+  std::map<std::string, StitchProgram*> programs;
+};
+
+Registry& Instance() {
+  static Registry* registry = new Registry;
+  return *registry;
+}
+
+int Say(const StitchError& why, char* error, size_t error_size) {
+  snprintf(error, error_size, "%s", why.text);
+  return why.reason;
+}
+
+}  // namespace
+
+StitchProgram* FindProgram(const std::string& key) {
+  Registry& registry = Instance();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  auto found = registry.programs.find(key);
+  return found == registry.programs.end() ? nullptr : found->second;
+}
+
+std::string RunOnGpu(StitchProgram* program, void* stream, const GpuBuffers& buffers,
+                     const int64_t* symbols, int symbol_count, const StitchAllocator& allocator) {
+  StitchError why{};
+  StitchCall call{};
+  call.device = -1;  // TensorFlow has made its context current around a kernel
+  call.launches = -1;
+  call.stream = stream;
+  call.symbols = symbols;
+  call.symbol_count = symbol_count;
+  call.inputs = buffers.inputs.data();
+  call.input_count = static_cast<int32_t>(buffers.inputs.size());
+  call.outputs = buffers.outputs.data();
+  call.output_count = static_cast<int32_t>(buffers.outputs.size());
+  call.allocator = &allocator;
+  return stitch_run(program, &call, &why) == STITCH_OK ? "" : why.text;
+}
+
+}  // namespace stitch
+
+int stitch_open_gpu(const char* driver, char* error, size_t error_size) {
+  auto& registry = stitch::Instance();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  if (registry.cuda != nullptr) return STITCH_OK;
+  StitchError why{};
+  if (stitch_cuda_open(driver, &registry.cuda, &why) == STITCH_OK) return STITCH_OK;
+  registry.cuda = nullptr;
+  return stitch::Say(why, error, error_size);
+}
+
+int stitch_register_program(const char* key, const char* table, size_t size, int device,
+                            char* error, size_t error_size) {
+  auto& registry = stitch::Instance();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  StitchError why{};
+  if (registry.cuda == nullptr) {
+    snprintf(error, error_size, "the driver has not been opened");
+    return STITCH_NO_DRIVER;
+  }
+  StitchProgram* program = nullptr;
+  auto found = registry.programs.find(key);
+  if (found != registry.programs.end()) {
+    program = found->second;
+  } else if (stitch_program_load(registry.cuda, table, size, &program, &why) != STITCH_OK) {
+    return stitch::Say(why, error, error_size);
+  }
+  if (stitch_program_prepare(program, device, &why) != STITCH_OK) {
+    if (found == registry.programs.end()) {
+      StitchError ignored{};
+      stitch_program_unload(program, &ignored);
+    }
+    return stitch::Say(why, error, error_size);
+  }
+  registry.programs[key] = program;
+  return STITCH_OK;
+}

@@ -1,0 +1,29 @@
+// Stitched kernels on a GPU: each is a program of one launch for the CUDA launch library (cuda/),
+// known by the kernel's key. Knows nothing of TensorFlow, so it is tested on its own.
+#ifndef STITCH_GPU_H_
+#define STITCH_GPU_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/stitch_launch.h"
+
+namespace stitch {
+
+// nullptr when no such program has been registered.
+StitchProgram* FindProgram(const std::string& key);
+
+// What one execution gives its program: all in device memory, in the order of the kernel's buffers.
+struct GpuBuffers {
+  std::vector<StitchBuffer> inputs, outputs;
+};
+
+// Puts the program's launches into `stream` of the context that is current. `allocator` gives its
+// scratch. Returns why it could not, or "".
+std::string RunOnGpu(StitchProgram* program, void* stream, const GpuBuffers& buffers,
+                     const int64_t* symbols, int symbol_count, const StitchAllocator& allocator);
+
+}  // namespace stitch
+
+#endif  // STITCH_GPU_H_

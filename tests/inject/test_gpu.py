@@ -1,0 +1,175 @@
+"""The GPU kernel of StitchedFusion as far as there is none: programs, refusals and launches.
+
+The plug-in's own sources, without those that need TensorFlow, against the stand-in driver of
+tests/target; what runs is the numpy interpreter on the addresses that the kernel passed on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stitchcore.emit.cuda import THREADS, render, shared_bytes
+from stitchcore.errors import Refused
+from stitchcore.inject import build, reasons
+from stitchcore.inject.client import Artifact
+from stitchcore.inject.plugin import ERROR_BYTES, Plugin
+from stitchcore.inject.program import load_kernels
+from stitchcore.kernel.nodes import Kernel
+from stitchcore.target import nvrtc
+from stitchcore.target.launch_plan import KernelLaunch, launch_table
+from stitchcore.target.launch_table import Cubin, Input, Output, write
+from tests.gpu.host import Kernels, interpreted
+from tests.kernel.sample import column_sum
+from tests.target.standin_cuda import Live, Standin, compile_shared, standin_library
+
+KEY = "sha:column_sum"
+
+
+class _Scratch(ctypes.Structure):
+    _fields_ = (
+        ("address", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("taken", ctypes.c_int),
+        ("released", ctypes.c_int),
+    )
+
+
+@pytest.fixture(scope="module")
+def table() -> Callable[[str], bytes]:
+    """column_sum over an unknown number of rows, as an artifact holds it."""
+    try:
+        nvrtc.nvrtc_version()
+    except Refused as refused:
+        pytest.skip(f"{refused}")
+
+    def made(target: str) -> bytes:
+        kernel = column_sum()
+        binary = nvrtc.compile_cuda(render([kernel]), target).data
+        launch = KernelLaunch(kernel, 0, THREADS, shared_bytes(kernel), (Input(0), Output(0)))
+        return write(launch_table([launch], [[Cubin(target, binary)]], ("B",), 1, 1, 12000))
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def whole_standin(tmp_path_factory: pytest.TempPathFactory) -> Standin:
+    """A driver of this module's own: what it holds in it stays."""
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler: apt-get install g++")
+    return Standin(Path(shutil.copy(standin_library(), tmp_path_factory.mktemp("driver"))))
+
+
+@pytest.fixture(scope="module")
+def library(whole_standin: Standin) -> Any:
+    """Programs are never unloaded, so one library serves all tests."""
+    names = ("gpu.cc", *build.LAUNCH_SOURCES)
+    sources = [Path(__file__).parent / "gpu_driver.cc", *(build.NATIVE / name for name in names)]
+    flags = ("-fPIC", "-shared", "-fvisibility=hidden", *build.OWN_SYMBOLS, f"-I{build.NATIVE}")
+    return ctypes.CDLL(str(compile_shared(sources, "gpu_driver.so", *flags)))
+
+
+@pytest.fixture
+def plugin(library: Any, whole_standin: Standin) -> Plugin:
+    whole_standin.devices()
+    whole_standin.fail(0)
+    whole_standin.free_memory(1 << 30)
+    made = Plugin(library)
+    made.open_gpu(str(whole_standin.path))
+    return made
+
+
+def test_without_a_driver_nothing_is_registered(
+    library: Any, table: Callable[[str], bytes]
+) -> None:
+    """First of all tests here: a process opens the driver once."""
+    plugin = Plugin(library)
+    with pytest.raises(reasons.Refused, match="the driver has not been opened") as refused:
+        plugin.register_program(KEY, table("sm_90"), 0)
+    assert refused.value.reason == reasons.NO_DEVICE
+    with pytest.raises(reasons.Refused) as refused:
+        plugin.open_gpu("libcuda_that_is_not_there.so")
+    assert refused.value.reason == reasons.NO_DEVICE
+
+
+@pytest.mark.parametrize(
+    ("target", "device", "reason"),
+    [
+        ("sm_80", 0, reasons.WRONG_TARGET),
+        ("sm_90", 3, reasons.NO_DEVICE),
+        ("damaged", 0, reasons.BAD_ARTIFACT),
+    ],
+)
+def test_what_a_device_cannot_run_is_refused_before_a_patch(
+    plugin: Plugin, table: Callable[[str], bytes], target: str, device: int, reason: str
+) -> None:
+    data = table("sm_90")[:-5] if target == "damaged" else table(target)
+    with pytest.raises(reasons.Refused) as refused:
+        plugin.register_program("sha:refused", data, device)
+    assert refused.value.reason == reason
+    assert run(plugin, "sha:refused", np.zeros((2, 40), np.float32))[0] == -1
+
+
+def run(
+    plugin: Plugin, key: str, x: Any, scratch: int = 1 << 16, output: int = 160
+) -> tuple[int, str, Any, _Scratch]:
+    """As the kernel does it: result, error, output, and what was asked of the allocator."""
+    memory = np.zeros(scratch + 256, np.uint8)
+    made = np.zeros(40, np.float32)
+    start = -(-memory.ctypes.data // 256) * 256
+    given = _Scratch(start, scratch, 0, 0)
+    buffers = (ctypes.c_uint64 * 4)(x.ctypes.data, x.nbytes, made.ctypes.data, output)
+    symbols = (ctypes.c_int64 * 1)(len(x))
+    error = ctypes.create_string_buffer(ERROR_BYTES)
+    place = ctypes.byref(given)
+    library = plugin._library
+    found = library.run_on_gpu(
+        key.encode(), None, buffers, 1, 1, symbols, 1, place, error, ctypes.c_size_t(ERROR_BYTES)
+    )
+    return found, error.value.decode(), made, given
+
+
+@pytest.mark.parametrize("rows", [1, 42])
+def test_a_kernel_runs_in_the_frameworks_stream_with_its_memory(
+    plugin: Plugin, whole_standin: Standin, table: Callable[[str], bytes], rows: int
+) -> None:
+    kernel: Kernel = column_sum()
+    ran = Kernels([kernel], interpreted)
+    whole_standin.on_launch(ran)
+    plugin.register_program(KEY, table("sm_90"), 0)
+    plugin.register_program(KEY, table("sm_90"), 0)  # another artifact with the same kernel
+    x = np.random.default_rng(0).standard_normal((rows, 40)).astype(np.float32)
+    with whole_standin.primary():
+        found, error, made, scratch = run(plugin, KEY, x)
+        assert (found, error) == (1, "")
+        assert (scratch.taken, scratch.released) == (1, 1)
+        whole_standin.synchronize()
+        for wrong in (run(plugin, KEY, x, scratch=8), run(plugin, KEY, x, output=156)):
+            assert wrong[0] == 0 and wrong[1]
+    np.testing.assert_allclose(made, x.sum(axis=0, dtype=np.float64), rtol=1e-4, atol=1e-5)
+    assert [one.name for one in ran.ran] == [kernel.name]
+    assert whole_standin.errors() == []
+    assert whole_standin.live() != Live(), "programs stay"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_artifact_is_ready_on_every_device_before_its_patch(
+    plugin: Plugin, whole_standin: Standin, table: Callable[[str], bytes], count: int
+) -> None:
+    """And a process without one, or whose device it is not made for, keeps its graph."""
+    whole_standin.devices(count=count)
+    key = f"sha{count}"
+    kernel = {"key": key, "symbol": "column_sum", "library": 0}
+    manifest = {"target": "sm_90", "kernels": [kernel]}
+    loaded = load_kernels(plugin, Artifact(manifest, (table("sm_90"),)))
+    assert loaded == {key, f"{key}:column_sum"}
+    manifest["kernels"] = [{**kernel, "key": "sha80"}]
+    with pytest.raises(reasons.Refused) as refused:
+        load_kernels(plugin, Artifact(manifest, (table("sm_80"),)))
+    assert refused.value.reason == reasons.WRONG_TARGET

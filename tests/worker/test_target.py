@@ -1,0 +1,41 @@
+"""Which queue a worker serves: its own processor's, or a GPU's that it compiles for."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+pytest.importorskip("celery", reason="needs Celery: pip install 'stitchcore[worker]'")
+
+from stitch_worker.__main__ import served
+from stitchcore.errors import Reason, Refused
+from stitchcore.queues import queue_name
+from stitchcore.target import nvrtc
+
+OWN = "cpu-x86-64-v3"
+
+
+@pytest.mark.parametrize("asked", ["", OWN])
+def test_a_worker_serves_its_own_processor(asked: str) -> None:
+    assert served(asked, OWN) == OWN
+
+
+def test_a_worker_without_a_gpu_compiles_for_one_and_says_that_nothing_is_measured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    try:
+        nvrtc.nvrtc_version()
+    except Refused as refused:
+        pytest.skip(f"{refused}")
+    with caplog.at_level(logging.WARNING):
+        target = served("sm_90", OWN)
+    assert queue_name(target, "2.21") == "stitch.sm_90.tf2.21"
+    assert "compiling for sm_90: unmeasured" in caplog.text
+
+
+@pytest.mark.parametrize("asked", ["cpu-x86-64-v4", "sm_12"])
+def test_what_it_cannot_prove_or_compile_it_refuses(asked: str) -> None:
+    with pytest.raises(Refused) as refused:
+        served(asked, OWN)
+    assert refused.value.refusal.reason is Reason.WRONG_TARGET
