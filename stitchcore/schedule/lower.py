@@ -11,7 +11,7 @@ One section is lowered as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from stitchcore.hlo.instruction import Instruction
@@ -106,8 +106,9 @@ class _Lowering(Frame):
                     for nest in nests:
                         self.nest(nest, plan.read_back, self.lanes(nest.inner))
         for sink in self.section.sinks:
-            if sink.kind in (SinkKind.PARTIAL, SinkKind.FINAL):
+            if sink.kind is SinkKind.PARTIAL:
                 self.leave(sink, chunk)
+        self.finish([sink for sink in self.section.sinks if sink.kind is SinkKind.FINAL])
         return Section(
             variable,
             self.geometry.tasks,
@@ -290,27 +291,26 @@ class _Lowering(Frame):
             self.update(place, environment, sink.value, value)
 
     def leave(self, sink: Sink, chunk: Index) -> None:
-        """Store this task's part, or the finished value, of a global reduction."""
-        scalar = self.scalars[sink]
-        reducer = reducer_of(sink.value)
-        assert reducer is not None
+        """Store this task's part of a global reduction."""
         place = self.vectors.get(sink)
         if place is None:
-            if self.inner(domain_of(sink, self.axes)):
-                self.body.add(Combine(scalar, reducer, self.geometry.scope))
-            self.leave_element(sink, scalar, self.environment, chunk)
+            self.combine(sink)
+            self.leave_element(sink, self.scalars[sink], self.environment, chunk)
             return
         with self.lanes(place.order) as environment:
             element = self.body.let(self.body.load(place, environment))
             self.leave_element(sink, element, environment, chunk)
 
+    def combine(self, sink: Sink) -> None:
+        """Make a task's scalar known to all of its lanes."""
+        reducer = reducer_of(sink.value)
+        assert reducer is not None
+        if self.inner(domain_of(sink, self.axes)):
+            self.body.add(Combine(self.scalars[sink], reducer, self.geometry.scope))
+
     def leave_element(
         self, sink: Sink, element: Scalar, environment: Environment, chunk: Index
     ) -> None:
-        if sink.kind is SinkKind.FINAL:
-            value = self.body.finish(sink.value, element, environment)
-            self.body.add(store(self.around.residences[sink.value], environment, value))
-            return
         buffer, order = self.around.parts[sink.value]
         loops = self.section.loops
         part = chunk
@@ -318,6 +318,29 @@ class _Lowering(Frame):
             part = index.add(index.multiply(chunk, self.geometry.lane_blocks), self.part)
         at = (part, *(environment[axis] for axis in order))
         self.body.add(Store(buffer, at, element))
+
+    def finish(self, sinks: Sequence[Sink]) -> None:
+        """Store the values of the global reductions that this task finishes, and what is made of
+        them: all have the same elements, so one loop does."""
+        if not sinks:
+            return
+        place = self.vectors.get(sinks[0])
+        for sink in sinks:
+            if place is None:
+                self.combine(sink)
+        with nullcontext(self.environment) if place is None else self.lanes(place.order) as at:
+            for sink in sinks:
+                own = self.vectors.get(sink)
+                element = self.scalars[sink]
+                if own is not None:
+                    element = self.body.let(self.body.load(own, at))
+                value = self.body.finish(sink.value, element, at)
+                self.body.define(sink.value, at, value)
+                if sink.value in self.around.scheme.stored:
+                    self.body.add(store(self.around.residences[sink.value], at, value))
+            for after in self.section.after:
+                value = self.body.value(after, at)
+                self.body.add(store(self.around.residences[after], at, value))
 
     def invariant_values(self, values: Sequence[Instruction]) -> None:
         """Values that are the same in every row, computed once a task into LOCAL buffers."""

@@ -9,12 +9,13 @@ section, so they share loads and subexpressions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.plan.pattern import Pattern
+from stitchcore.schedule import after
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominant import (
     CROSSING,
@@ -59,7 +60,8 @@ class SectionScheme:
     """Sinks that share loops.
 
     `rows` is set where regional reductions tie them to rows, `loops` where a global reduction
-    decides; otherwise the nest runs over `order`. `combines`: elements cost serial loops.
+    decides; otherwise the nest runs over `order`. `combines`: elements cost serial loops. `after`
+    are values stored where the section's global reductions are finished.
     """
 
     sinks: tuple[Sink, ...]
@@ -67,6 +69,7 @@ class SectionScheme:
     loops: Partition | None
     order: tuple[Axis, ...]
     combines: bool
+    after: tuple[Instruction, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,27 @@ class KernelScheme:
 
 def assign(pattern: Pattern, axes: Axes, dominants: Dominants) -> KernelScheme:
     """Sinks and sections of every phase of `pattern`."""
-    demand = _Demand(axes, dominants, frozenset(pattern.inputs))
+    demand = _demanded(pattern, axes, dominants, {})
+    later = after.find(demand.finished(), demand.elements())
+    if later:
+        demand = _demanded(pattern, axes, dominants, later)
+    count = max((phase for phase, _ in demand.sinks), default=0) + 1
+    phases = []
+    for phase in range(count):
+        sinks = [sink for at, sink in demand.sinks if at == phase]
+        sections = _sections(phase, sinks, axes, dominants)
+        phases.append(tuple(_with_after(section, later, demand) for section in sections))
+    return KernelScheme(tuple(phases), demand.stored, demand.partial)
+
+
+def _demanded(
+    pattern: Pattern,
+    axes: Axes,
+    dominants: Dominants,
+    later: Mapping[Instruction, Instruction],
+) -> _Demand:
+    """What each phase leaves in memory; `later` are stored where a reduction is finished."""
+    demand = _Demand(axes, dominants, frozenset(pattern.inputs), later)
     for value in pattern.instructions:
         if dominants.schemes.get(value) is Scheme.GLOBAL:
             demand.require_reduction(value)
@@ -90,12 +113,19 @@ def assign(pattern: Pattern, axes: Axes, dominants: Dominants) -> KernelScheme:
         if value in dominants.pieced and value not in demand.stored:
             demand.require_output(value)
     demand.run()
-    count = max((phase for phase, _ in demand.sinks), default=0) + 1
-    phases = []
-    for phase in range(count):
-        sinks = [sink for at, sink in demand.sinks if at == phase]
-        phases.append(_sections(phase, sinks, axes, dominants))
-    return KernelScheme(tuple(phases), demand.stored, demand.partial)
+    for _, sink in demand.sinks if later else ():
+        unread = sink.value not in demand.read and sink.value not in pattern.outputs
+        if sink.kind is SinkKind.FINAL and unread:
+            del demand.stored[sink.value]
+    return demand
+
+
+def _with_after(
+    section: SectionScheme, later: Mapping[Instruction, Instruction], demand: _Demand
+) -> SectionScheme:
+    own = {sink.value for sink in section.sinks if sink.kind is SinkKind.FINAL}
+    there = (v for v, source in later.items() if source in own and v in demand.stored)
+    return replace(section, after=tuple(there))
 
 
 @dataclass
@@ -103,12 +133,25 @@ class _Demand:
     axes: Axes
     dominants: Dominants
     inputs: frozenset[Instruction]
+    later: Mapping[Instruction, Instruction]
     stored: dict[Instruction, int] = field(default_factory=dict)
     partial: dict[Instruction, int] = field(default_factory=dict)
     sinks: list[tuple[int, Sink]] = field(default_factory=list)
     computed: dict[Instruction, int] = field(default_factory=dict)
     seen: set[tuple[Instruction, int]] = field(default_factory=set)
     stack: list[tuple[Instruction, int]] = field(default_factory=list)
+    read: set[Instruction] = field(default_factory=set)
+
+    def finished(self) -> after.Finished:
+        """The reductions that their tasks finish, and what lies in memory."""
+        finals = {s.value: phase for phase, s in self.sinks if s.kind is SinkKind.FINAL}
+        return after.Finished(self.axes, self.dominants, self.inputs, finals, self.stored)
+
+    def elements(self) -> list[Instruction]:
+        """Values stored element by element in the phase in which they can first be."""
+        states = self.dominants.states
+        stores = [(phase, sink.value) for phase, sink in self.sinks if sink.kind is SinkKind.STORE]
+        return [value for phase, value in stores if states[value].phase == phase]
 
     def require_reduction(self, value: Instruction) -> None:
         phase = self.dominants.states[value].phase - 1
@@ -123,6 +166,9 @@ class _Demand:
         if value in self.stored:
             return
         phase = self.dominants.states[value].phase
+        if value in self.later:
+            self.stored[value] = phase - 1
+            return
         self.stored[value] = phase
         if value in self.dominants.pieced:
             for number, operand in enumerate(value.operands):
@@ -144,12 +190,22 @@ class _Demand:
                 for number in range(1, len(sink.value.operands)):
                     if sink.kind is SinkKind.FINAL:
                         self.need(sink.value, number, phase)
-            while self.stack:
-                self.visit(*self.stack.pop())
+            self._drain()
+        for value in self.later:
+            if value in self.stored:
+                self.visit(value, self.stored[value])
+                self._drain()
+
+    def _drain(self) -> None:
+        while self.stack:
+            self.visit(*self.stack.pop())
 
     def need(self, consumer: Instruction, number: int, phase: int) -> None:
         value = consumer.operands[number]
-        if value in self.inputs or self.stored.get(value, phase) < phase:
+        if value in self.inputs:
+            return
+        if self.stored.get(value, phase) < phase:
+            self.read.add(value)
             return
         if self._keep(consumer, value, phase):
             self._store(value)
@@ -187,6 +243,9 @@ class _Demand:
         return True
 
     def _store(self, value: Instruction) -> None:
+        if value in self.later:
+            self.stored[value] = self.dominants.states[value].phase - 1
+            return
         state = self.dominants.states[value]
         phase = state.phase
         if state.home is None and value not in self.dominants.schemes:
