@@ -141,7 +141,7 @@ def test_namespaces_beyond_the_maximum_are_summed_up_and_nothing_ever_falls(
     tmp_path: Path,
 ) -> None:
     """Also when the maximum changes between two starts: it is no reason to move what was added."""
-    path, net, before = tmp_path / "ledger.sqlite", 0, {}
+    path, net, before, first = tmp_path / "ledger.sqlite", 0, {}, 0
     chosen = random.Random(3)
     for seq, most in enumerate((2, 5, 1, 3), 1):
         ledger = quick(path, most)
@@ -150,12 +150,15 @@ def test_namespaces_beyond_the_maximum_are_summed_up_and_nothing_ever_falls(
             one = identity(f"team-{team}", f"pod-{team}-{seq}")
             ledger.save(one, "s", "cd" * 32, report(1, change), ratio=2.0, now=HOUR)
             net += change
+            first += change if team == 0 else 0
             now = {(row[0], row[1]): row[2:] for row in ledger.totals()}
             for place, was in before.items():
                 assert now[place][0] >= was[0] and now[place][1] >= was[1]
             before = now
         ledger.close()
     assert sum(saved - lost for saved, lost in before.values()) == net
+    saved, lost = before["team-0", "h100"]
+    assert saved - lost == first, "who has a total of its own keeps it"
     assert {name for name, _ in before} == {f"team-{n}" for n in range(5)} | {OTHER_NAMESPACE}
 
 
@@ -165,12 +168,14 @@ def test_a_refusal_is_counted_once_over_restarts(tmp_path: Path) -> None:
         ledger.refused("a", "key", "wrong_result", now)
         ledger.refused("b", "key", "wrong_result", now)
         ledger.refused("b", "key", "not_profitable", now)
+        ledger.refused("b", "key", "of a later version", now)
         counts = ledger.counts()
         ledger.close()
     found = {(one.name, one.labels.get("reason", "")): one.value
              for one in series(Durable([], [], counts))}  # fmt: skip
     assert found["stitch_fallbacks_total", "wrong_result"] == 2
     assert found["stitch_fallbacks_total", "not_profitable"] == 1
+    assert found["stitch_fallbacks_total", "other"] == 1
     assert found["stitch_verification_failures_total", ""] == 2
 
 
