@@ -205,6 +205,24 @@ def test_a_jobs_ratio_is_counted_once_over_reports_and_restarts(tmp_path: Path) 
     assert (found["bucket", "1.1"], found["bucket", "1.25"], found["bucket", "+Inf"]) == (0, 1, 1)
 
 
+def test_a_first_event_is_seen_because_its_series_was_there_at_zero() -> None:
+    """`increase` of a series that appears with its first event is zero: no alert would fire."""
+    made = parts(Durable([], [], []))
+    gateway, webhook = made[Part.GATEWAY], made[Part.WEBHOOK]
+    for name, label, values in (
+        ("stitch_jobs_total", "outcome", ("optimized", "rolled_back", "crashed")),
+        ("stitch_savings_reports_total", "result", ("counted", "implausible")),
+        ("stitch_fallbacks_total", "reason", ("slower", "no_worker_for_target", "other")),
+        ("stitch_cpu_core_seconds_spent_total", "purpose", ("compile", "measure")),
+        ("stitch_cache_requests_total", "result", ("hit", "miss", "kernel_miss")),
+        ("stitch_unconfined_compiles_total", "what", ("network", "files")),
+        ("stitch_compile_duration_seconds_count", "target", ("cpu-x86-64-v3", "other")),
+    ):
+        assert [gateway.get_sample_value(name, {label: one}) for one in values] == [0] * len(values)
+    failed = {"result": "error", "reason": "internal"}
+    assert webhook.get_sample_value("stitch_injections_total", failed) == 0
+
+
 def test_workers_are_counted_by_what_the_broker_says() -> None:
     queues = {
         "w1@a": [{"name": "stitch.cpu-x86-64-v4.tf2.21"}],
