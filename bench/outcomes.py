@@ -43,7 +43,7 @@ SCRIPT = Path(__file__).parent / "outcomes_step.py"
 RULES = judge.ROOT / "helm" / "stitch" / "files" / "rules.yaml"
 POSTED_SECONDS = 15.0
 """Between two reports of a job (docs/service.md, The job's side)."""
-SLOWER = 0.05
+SLOWER = 0.004
 """Seconds that each phase of each kernel waits, in the job that is to go back."""
 PRICE = """  - name: prices
     rules:
@@ -123,7 +123,7 @@ def measure(folder: Path, seconds: float) -> Outcome:
         with serve(served, *serving) as (_, said):
             settings = {name: said[name] for name in NAMES}
             jobs = [
-                run("stitched", folder, settings, seconds),
+                run("stitched", folder, settings, 1.5 * seconds),  # it waits for its kernels
                 run("refused", folder, settings, seconds / 4, "--tiny"),
                 run("killed", folder, settings, seconds),
             ]
@@ -171,7 +171,7 @@ def _command(port: int) -> float:
 
 def page(found: Outcome, seconds: float) -> str:
     """The result, for people."""
-    lines = [f"Jobs of {seconds:g} s, one after another, under `stitch serve`, {os.cpu_count()} "
+    lines = [f"Jobs of about {seconds:g} s, one after another, under `stitch serve`, {os.cpu_count()} "
              "cores. Core-seconds, saved less lost.", "", "| job | net | what became of it |",
              "|---|---|---|"]  # fmt: skip
     for job in found.jobs:

@@ -80,7 +80,7 @@ def _lines(axes: Any, port: int, panel: Panel, start: float, end: float) -> bool
         axes.legend(fontsize=6, frameon=False, ncols=4, loc="upper left",
                     bbox_to_anchor=(0, -0.2))  # fmt: skip
         axes.xaxis.set_major_formatter(matplotlib.dates.DateFormatter("%H:%M:%S"))
-        axes.xaxis.set_major_locator(matplotlib.dates.AutoDateLocator(maxticks=5))
+        axes.xaxis.set_major_locator(matplotlib.dates.AutoDateLocator(minticks=2, maxticks=6))
         axes.set_ylabel(_unit(panel), fontsize=7, color=INK)
     return drawn
 
