@@ -31,6 +31,7 @@ import httpx
 from bench.pictures import draw
 from stitch_operator.dashboards.savings import JOBS, SAVINGS
 from stitch_operator.dashboards.service import WORKERS
+from tests import lean
 from tests.inject.jobs import BOOTSTRAP
 from tests.jobs import judge
 from tests.jobs.slowed import slow_down
@@ -82,7 +83,7 @@ def run(
 ) -> Job:
     """Run one job to its end, or half of it."""
     store = folder / outcome
-    environment = judge.environment(
+    environment = lean.environment(
         **{**settings, "STITCH_STORE": str(store), "PYTHONPATH": str(BOOTSTRAP)}
     )
     command = [sys.executable, str(SCRIPT), str(seconds), *arguments]
@@ -171,9 +172,9 @@ def _command(port: int) -> float:
 
 def page(found: Outcome, seconds: float) -> str:
     """The result, for people."""
-    lines = [f"Jobs of about {seconds:g} s, one after another, under `stitch serve`, {os.cpu_count()} "
-             "cores. Core-seconds, saved less lost.", "", "| job | net | what became of it |",
-             "|---|---|---|"]  # fmt: skip
+    what = "one after another, under `stitch serve`. Core-seconds, saved less lost."
+    lines = [f"Jobs of about {seconds:g} s on {os.cpu_count()} cores, {what}", ""]
+    lines += ["| job | net | what became of it |", "|---|---|---|"]
     for job in found.jobs:
         said = [one for one in job.events if one in ("swap_ok", "rolled_back", "refused")]
         word = ", ".join([*said, job.reason] if job.reason else said)
