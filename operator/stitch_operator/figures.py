@@ -87,10 +87,11 @@ def figures(samples: Iterable[Sample]) -> Figures:
         for where in sorted({*saved, *lost}):
             namespace, gpu = (*where, "cpu")[:2]
             rows.append(Row(namespace, gpu, saved.get(where, 0.0), lost.get(where, 0.0)))
-    by_outcome, by_reason = (
-        {labels[0]: value for labels, value in found[name].items()} for name in NAMES[-2:]
-    )
-    return Figures(sums("gpu"), sums("cpu_core"), tuple(rows), by_outcome, by_reason)
+    outcomes = {labels[0]: count for labels, count in found["stitch_jobs_total"].items()}
+    fallbacks = {
+        labels[0]: count for labels, count in found["stitch_fallbacks_total"].items() if count
+    }
+    return Figures(sums("gpu"), sums("cpu_core"), tuple(rows), outcomes, fallbacks)
 
 
 def document(found: Figures) -> dict[str, Any]:
@@ -162,8 +163,8 @@ def plot(points: Sequence[tuple[float, float]], width: int, height: int) -> list
             for value in columns
         )
         label = high if row == height - 1 else low if row == 0 else None
-        lines.append(f"{'' if label is None else f'{label:.3g}':>9} ┤{cells}".rstrip())
-    return [*lines, f"{'':>9} └{'─' * width}"]
+        lines.append(f"{'' if label is None else f'{label:.3g}':>10} ┤{cells}".rstrip())
+    return [*lines, f"{'':>10} └{'─' * width}"]
 
 
 def _cell(filled: float) -> str:

@@ -8,6 +8,7 @@ has a bound that follows from the lists (`most_series`). Labels never name a job
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -28,6 +29,8 @@ OTHER_NAMESPACE = "_other"
 MAX_NAMESPACES = 500
 REFUSALS = frozenset(reason.value for reason in Reason)
 RATIOS = (0.8, 0.9, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0)
+MOST_AT_ONCE = 100
+"""Series of one metric that are there before anything is counted; of more, those that count."""
 INFINITE = "+Inf"
 MICRO = 1e6
 """Sums of ratios are kept in millionths, as whole numbers."""
@@ -307,13 +310,17 @@ def most_series(namespaces: int = MAX_NAMESPACES, parts: Iterable[Part] = Part) 
     return sum(one.series(namespaces) for one in METRICS.values() if one.part in wanted)
 
 
-# What a process counts itself
+# What a process counts itself. Every series of a short closed list is there from the start, at
+# zero: Prometheus does not see the first event of a series that appears with it.
 
 
 def counter(name: str, registry: CollectorRegistry) -> Counter:
     """The counter of this name, in a registry."""
     one = _of(name, COUNTER)
-    return Counter(one.family, one.help, [label.name for label in one.labels], registry=registry)
+    made = Counter(one.family, one.help, [label.name for label in one.labels], registry=registry)
+    for values in _first(one):
+        made.labels(*values)
+    return made
 
 
 def gauge(name: str, registry: CollectorRegistry) -> Gauge:
@@ -326,7 +333,10 @@ def histogram(name: str, registry: CollectorRegistry) -> Histogram:
     """The histogram of this name, in a registry."""
     one = _of(name, HISTOGRAM)
     labels = [label.name for label in one.labels]
-    return Histogram(one.family, one.help, labels, buckets=one.buckets, registry=registry)
+    made = Histogram(one.family, one.help, labels, buckets=one.buckets, registry=registry)
+    for values in _first(one):
+        made.labels(*values)
+    return made
 
 
 def certificate(part: Part, registry: CollectorRegistry) -> certificates.Metrics:
@@ -340,10 +350,13 @@ def certificate(part: Part, registry: CollectorRegistry) -> certificates.Metrics
 # What is read when it is asked for
 
 
-def counted(name: str) -> CounterMetricFamily:
-    """A counter to be filled with what is known elsewhere."""
+def counted(name: str, found: Mapping[tuple[str, ...], float]) -> CounterMetricFamily:
+    """A counter of what is known elsewhere, by its labels' values."""
     one = _of(name, COUNTER)
-    return CounterMetricFamily(one.family, one.help, labels=[label.name for label in one.labels])
+    made = CounterMetricFamily(one.family, one.help, labels=[label.name for label in one.labels])
+    for values, count in {**dict.fromkeys(_first(one), 0.0), **found}.items():
+        made.add_metric(values, count)
+    return made
 
 
 def gauged(name: str) -> GaugeMetricFamily:
@@ -356,6 +369,16 @@ def distributed(name: str) -> HistogramMetricFamily:
     """A histogram to be filled with what is known elsewhere."""
     one = _of(name, HISTOGRAM)
     return HistogramMetricFamily(one.family, one.help, labels=[label.name for label in one.labels])
+
+
+def _first(one: Metric) -> list[tuple[str, ...]]:
+    """Labels' values of the series that are there before anything is counted."""
+    if not one.labels:
+        return [] if not one.durable else [()]
+    if not all(label.values for label in one.labels):
+        return []
+    every = list(itertools.product(*(label.values for label in one.labels)))
+    return every if len(every) <= MOST_AT_ONCE else []
 
 
 def _of(name: str, kind: Kind) -> Metric:

@@ -141,7 +141,7 @@ def test_namespaces_beyond_the_maximum_are_summed_up_and_nothing_ever_falls(
     tmp_path: Path,
 ) -> None:
     """Also when the maximum changes between two starts: it is no reason to move what was added."""
-    path, net, before = tmp_path / "ledger.sqlite", 0, {}
+    path, net, before, first = tmp_path / "ledger.sqlite", 0, {}, 0
     chosen = random.Random(3)
     for seq, most in enumerate((2, 5, 1, 3), 1):
         ledger = quick(path, most)
@@ -150,12 +150,15 @@ def test_namespaces_beyond_the_maximum_are_summed_up_and_nothing_ever_falls(
             one = identity(f"team-{team}", f"pod-{team}-{seq}")
             ledger.save(one, "s", "cd" * 32, report(1, change), ratio=2.0, now=HOUR)
             net += change
+            first += change if team == 0 else 0
             now = {(row[0], row[1]): row[2:] for row in ledger.totals()}
             for place, was in before.items():
                 assert now[place][0] >= was[0] and now[place][1] >= was[1]
             before = now
         ledger.close()
     assert sum(saved - lost for saved, lost in before.values()) == net
+    saved, lost = before["team-0", "h100"]
+    assert saved - lost == first, "who has a total of its own keeps it"
     assert {name for name, _ in before} == {f"team-{n}" for n in range(5)} | {OTHER_NAMESPACE}
 
 
@@ -165,12 +168,14 @@ def test_a_refusal_is_counted_once_over_restarts(tmp_path: Path) -> None:
         ledger.refused("a", "key", "wrong_result", now)
         ledger.refused("b", "key", "wrong_result", now)
         ledger.refused("b", "key", "not_profitable", now)
+        ledger.refused("b", "key", "of a later version", now)
         counts = ledger.counts()
         ledger.close()
     found = {(one.name, one.labels.get("reason", "")): one.value
              for one in series(Durable([], [], counts))}  # fmt: skip
     assert found["stitch_fallbacks_total", "wrong_result"] == 2
     assert found["stitch_fallbacks_total", "not_profitable"] == 1
+    assert found["stitch_fallbacks_total", "other"] == 1
     assert found["stitch_verification_failures_total", ""] == 2
 
 
@@ -198,6 +203,24 @@ def test_a_jobs_ratio_is_counted_once_over_reports_and_restarts(tmp_path: Path) 
     assert found["count", None] == 1
     assert found["sum", None] == pytest.approx(1.201)
     assert (found["bucket", "1.1"], found["bucket", "1.25"], found["bucket", "+Inf"]) == (0, 1, 1)
+
+
+def test_a_first_event_is_seen_because_its_series_was_there_at_zero() -> None:
+    """`increase` of a series that appears with its first event is zero: no alert would fire."""
+    made = parts(Durable([], [], []))
+    gateway, webhook = made[Part.GATEWAY], made[Part.WEBHOOK]
+    for name, label, values in (
+        ("stitch_jobs_total", "outcome", ("optimized", "rolled_back", "crashed")),
+        ("stitch_savings_reports_total", "result", ("counted", "implausible")),
+        ("stitch_fallbacks_total", "reason", ("slower", "no_worker_for_target", "other")),
+        ("stitch_cpu_core_seconds_spent_total", "purpose", ("compile", "measure")),
+        ("stitch_cache_requests_total", "result", ("hit", "miss", "kernel_miss")),
+        ("stitch_unconfined_compiles_total", "what", ("network", "files")),
+        ("stitch_compile_duration_seconds_count", "target", ("cpu-x86-64-v3", "other")),
+    ):
+        assert [gateway.get_sample_value(name, {label: one}) for one in values] == [0] * len(values)
+    failed = {"result": "error", "reason": "internal"}
+    assert webhook.get_sample_value("stitch_injections_total", failed) == 0
 
 
 def test_workers_are_counted_by_what_the_broker_says() -> None:

@@ -46,7 +46,7 @@ def check(found: dict[str, Any]) -> None:
     hours = {name: value / HOUR for name, value in found["gpu"].items()}
     assert hours == {"saved": 91, "lost": 6, "spent": 5, "net": 80}
     assert found["cores"]["net"] / HOUR == pytest.approx(3 - 0.75)
-    assert found["outcomes"] == {"optimized": 3, "rolled_back": 1}
+    assert found["outcomes"] == {"optimized": 3, "rolled_back": 1, "crashed": 0}
     assert found["fallbacks"] == {"slower": 1, "not_profitable": 4}
     rows = {(row["namespace"], row["device"], row["saved"] / HOUR) for row in found["namespaces"]}
     assert rows == {("vision", "h100", 90), ("text", "cpu", 3), ("_other", "other", 1)}
@@ -77,7 +77,12 @@ def test_a_prometheus_says_the_same_also_with_two_pods_of_the_gateway(
         wait_for("both pods", lambda: asked(port, "count(stitch_build_info) > 1"))
         wait_for("the rules", lambda: asked(port, "stitch:gpu_seconds_net:sum"))
         address = f"http://127.0.0.1:{port}"
-        found = json.loads(said("--prometheus", address, "--json", "--days", "0.001").output)
+
+        def shown() -> Any:
+            return json.loads(said("--prometheus", address, "--json", "--days", "0.001").output)
+
+        wait_for("history", lambda: shown()["history"]["gpu"])
+        found = shown()
         check(found)
         ((_, net),) = asked(port, "stitch:gpu_seconds_net:sum")
         assert net == found["gpu"]["net"]
@@ -117,7 +122,7 @@ def test_a_loss_looks_like_one() -> None:
 def test_a_plot_fits(values: list[float], width: int, height: int) -> None:
     lines = plot([(60.0 * at, value) for at, value in enumerate(values)], width, height)
     assert len(lines) == (height + 1 if values else 0)
-    assert all(len(line) <= width + 11 for line in lines)
+    assert all(len(line) <= width + 12 for line in lines)
 
 
 def test_a_rising_line_rises() -> None:

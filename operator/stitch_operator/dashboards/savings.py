@@ -145,7 +145,7 @@ JOBS = Dashboard(
             Panel(
                 "Graphs left as they were, by reason",
                 "Each graph once per namespace and reason. Reasons: docs/runbooks/fallbacks.md.",
-                (Query("topk(15, max by (reason) (stitch_fallbacks_total))", "{{reason}}"),),
+                (Query("topk(15, max by (reason) (stitch_fallbacks_total) > 0)", "{{reason}}"),),
                 Unit.COUNT, "every graph was taken", Look.BARS,
             ),
             Panel(

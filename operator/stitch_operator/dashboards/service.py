@@ -108,7 +108,7 @@ HEALTH = Dashboard(
             ),
             Panel(
                 "Calls that were not done", "By the problem they were answered with.",
-                (Query("sum by (reason) (increase(stitch_gateway_rejected_total[$__range]))",
+                (Query("sum by (reason) (increase(stitch_gateway_rejected_total[$__range])) > 0",
                        "{{reason}}"),),
                 Unit.COUNT, "all were done", Look.BARS, 8,
             ),

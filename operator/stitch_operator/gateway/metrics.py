@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from stitch_operator import metrics
@@ -25,6 +25,7 @@ OUTCOMES = {"swap-ok": "optimized", "rolled-back": "rolled_back", "crashed-befor
 TARGETS = frozenset(metrics.TARGET.values)
 OPEN = frozenset({"network", "files"})
 NANO = 1e9
+Series = dict[tuple[str, ...], float]
 
 
 @dataclass(frozen=True)
@@ -52,33 +53,43 @@ class _Read(Collector):
 
 def families(durable: Durable) -> list[Metric]:
     """The metrics of what the ledger holds."""
-    gpu = {name: metrics.counted(f"stitch_gpu_seconds_{name}_total") for name in ("saved", "lost")}
-    cpu = {
-        name: metrics.counted(f"stitch_cpu_core_seconds_{name}_total") for name in ("saved", "lost")
-    }
-    for namespace, device, saved, lost in durable.totals:
-        for name, value in (("saved", saved), ("lost", lost)):
-            if device == "cpu":
-                cpu[name].add_metric([namespace], value / NANO)
-            else:
-                gpu[name].add_metric([namespace, device], value / NANO)
-    spent = {
-        "gpu": metrics.counted("stitch_gpu_seconds_spent_total"),
-        "cpu": metrics.counted("stitch_cpu_core_seconds_spent_total"),
-    }
-    for device, purpose, seconds in durable.spent:
-        spent["cpu" if device == "cpu" else "gpu"].add_metric([purpose], seconds)
     events = _named(durable.counts, "events")
+    outcomes = {OUTCOMES[kind]: count for kind, count in events.items() if kind in OUTCOMES}
+    aborted = sum(_named(durable.counts, "groups").values())
     return [
-        *(*gpu.values(), *cpu.values(), *spent.values()),
-        _labelled(
-            "stitch_jobs_total", {OUTCOMES[t]: n for t, n in events.items() if t in OUTCOMES}
-        ),
-        _single("stitch_regressions_total", events.get("rolled-back", 0)),
-        _labelled("stitch_savings_reports_total", _named(durable.counts, "savings")),
-        _single("stitch_swap_groups_aborted_total", sum(_named(durable.counts, "groups").values())),
+        *_savings(durable.totals),
+        *_spent(durable.spent),
+        _counted("stitch_jobs_total", outcomes),
+        metrics.counted("stitch_regressions_total", {(): events.get("rolled-back", 0)}),
+        _counted("stitch_savings_reports_total", _named(durable.counts, "savings")),
+        metrics.counted("stitch_swap_groups_aborted_total", {(): aborted}),
         *_refused(_named(durable.counts, "fallbacks")),
         _speedup(_named(durable.counts, "speedup")),
+    ]
+
+
+def _savings(totals: list[tuple[str, str, int, int]]) -> list[Metric]:
+    """Both of a pair have the same series, so that one can be taken from the other."""
+    gpu: dict[str, Series] = {"saved": {}, "lost": {}}
+    cpu: dict[str, Series] = {"saved": {}, "lost": {}}
+    for namespace, device, saved, lost in totals:
+        for what, value in (("saved", saved), ("lost", lost)):
+            if device == "cpu":
+                cpu[what][namespace,] = value / NANO
+            else:
+                gpu[what][namespace, device] = value / NANO
+    return [
+        *(metrics.counted(f"stitch_gpu_seconds_{what}_total", one) for what, one in gpu.items()),
+        *(metrics.counted(f"stitch_cpu_core_seconds_{what}_total", o) for what, o in cpu.items()),
+    ]
+
+
+def _spent(spent: list[tuple[str, str, float]]) -> list[Metric]:
+    gpu: Series = {(purpose,): seconds for device, purpose, seconds in spent if device != "cpu"}
+    cpu: Series = {(purpose,): seconds for device, purpose, seconds in spent if device == "cpu"}
+    return [
+        metrics.counted("stitch_gpu_seconds_spent_total", gpu),
+        metrics.counted("stitch_cpu_core_seconds_spent_total", cpu),
     ]
 
 
@@ -86,17 +97,8 @@ def _named(counts: list[tuple[str, str, int]], name: str) -> dict[str, int]:
     return {label: count for of, label, count in counts if of == name}
 
 
-def _labelled(name: str, counts: dict[str, int]) -> CounterMetricFamily:
-    made = metrics.counted(name)
-    for label, count in counts.items():
-        made.add_metric([label], count)
-    return made
-
-
-def _single(name: str, count: int) -> CounterMetricFamily:
-    made = metrics.counted(name)
-    made.add_metric([], count)
-    return made
+def _counted(name: str, counts: dict[str, int]) -> Metric:
+    return metrics.counted(name, {(label,): count for label, count in counts.items()})
 
 
 def _refused(counts: dict[str, int]) -> list[Metric]:
@@ -106,8 +108,8 @@ def _refused(counts: dict[str, int]) -> list[Metric]:
         closed[label] = closed.get(label, 0) + count
     wrong = counts.get(Reason.WRONG_RESULT.value, 0)
     return [
-        _labelled("stitch_fallbacks_total", closed),
-        _single("stitch_verification_failures_total", wrong),
+        _counted("stitch_fallbacks_total", closed),
+        metrics.counted("stitch_verification_failures_total", {(): wrong}),
     ]
 
 
@@ -132,15 +134,11 @@ def workers(found: Workers) -> list[Metric]:
     live = dict.fromkeys(metrics.TARGET.values, 0)
     for target, count in found.live.items():
         live[target if target in TARGETS else OTHER] += count
-    gauge, seconds = (
-        metrics.gauged("stitch_workers"),
-        metrics.counted("stitch_worker_seconds_total"),
-    )
+    gauge = metrics.gauged("stitch_workers")
     for target, count in live.items():
         gauge.add_metric([target], count)
-    for state, value in (("busy", found.busy), ("idle", found.idle)):
-        seconds.add_metric([state], value)
-    return [gauge, seconds]
+    seconds: Series = {("busy",): found.busy, ("idle",): found.idle}
+    return [gauge, metrics.counted("stitch_worker_seconds_total", seconds)]
 
 
 class Metrics:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from stitch_operator import metrics
+from stitch_operator.webhook.reasons import Reason
 
 
 class Metrics:
@@ -13,6 +14,9 @@ class Metrics:
     def __init__(self, version: str) -> None:
         self.registry = made = CollectorRegistry()
         self._injections = metrics.counter("stitch_injections_total", made)
+        for result in ("injected", "skipped"):
+            self._injections.labels(result, "")
+        self._injections.labels("error", Reason.INTERNAL.word)
         self._stamps = metrics.counter("stitch_stamps_total", made)
         self.reading = metrics.histogram("stitch_webhook_reading_seconds", made)
         self.duration = metrics.histogram("stitch_webhook_duration_seconds", made)

@@ -264,6 +264,8 @@ def test_kernels_count_once_by_what_became_of_them(running: Running) -> None:
     assert counted == {
         f'{name}{{"result": "kernel_hit"}}': 3.0,
         f'{name}{{"result": "kernel_miss"}}': 2.0,
+        f'{name}{{"result": "kernel_refused"}}': 0.0,
+        f'{name}{{"result": "kernel_failed"}}': 0.0,
     }
     name = "stitch_unconfined_compiles_total"
     assert {label: n for label, n in found.items() if label.startswith(name)} == {
