@@ -2,8 +2,8 @@
 
 Sets that share no element with each other, not even through others, are chosen apart: the parts of
 a plan are small. A part whose known packing meets the bound of prices.py is optimal; only what
-remains is asked of OR-Tools (extra `exact`). Without it, or at the end of the time, the best known
-packing stands, with the bound there is.
+remains is asked of OR-Tools (solver.py, extra `exact`). Without it, or at the end of the time, the
+best known packing stands, with the bound there is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from stitchcore.plan import prices
+from stitchcore.plan import prices, solver
 
 SCALE = 1e12
 """CP-SAT counts in integers: picoseconds."""
@@ -134,36 +134,14 @@ def _greedy(pool: Pool) -> frozenset[int]:
 def _solved(pool: Pool, known: Packed, deadline: float) -> Packed:
     """What CP-SAT makes of it in the time that is left, or what was known."""
     left = deadline - time.monotonic()
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError:
-        return known
     if left <= 0:
         return known
-    model = cp_model.CpModel()
-    take = [model.new_bool_var(f"take{n}") for n in range(len(pool.sets))]
-    holders: dict[int, list[int]] = {}
-    for n, members in enumerate(pool.sets):
-        for e in members:
-            holders.setdefault(e, []).append(n)
-    for numbers in holders.values():
-        model.add_at_most_one(take[n] for n in numbers)
-    for one in pool.forbidden:
-        model.add(sum(take[n] for n in one) <= len(one) - 1)
-    for n, variable in enumerate(take):
-        model.add_hint(variable, n in known.chosen)
     worth = [round(value * SCALE) for value in pool.values]
-    model.maximize(sum(w * t for w, t in zip(worth, take, strict=True)))
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = left
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 1
-    status = solver.solve(model)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+    found = solver.ask(pool.sets, worth, pool.forbidden, known.chosen, left)
+    if found is None:
         return known
-    chosen = frozenset(n for n, variable in enumerate(take) if solver.value(variable))
-    best = max((known.chosen, chosen), key=lambda some: (pool.value(some), sorted(some)))
-    if status == cp_model.OPTIMAL:
+    best = max((known.chosen, found.chosen), key=lambda some: (pool.value(some), sorted(some)))
+    if found.optimal:
         return Packed(best, pool.value(best), True)
-    bound = (solver.best_objective_bound + len(take)) / SCALE
+    bound = (found.bound + len(pool.sets)) / SCALE
     return Packed(best, max(pool.value(best), min(known.limit, bound)), False)
