@@ -5,8 +5,8 @@ the same (tests/schedule/twins.py), rendered as CUDA C++ and run under several s
 It must be free of findings, agree with float64 as a kernel on a CPU must, and give the same bits
 every time: how work is split is a function of shapes only (rulings.md 7).
 
-Writes bench/results/emulator.json after each module. A twin that was judged before (by its text, its
-module and the emulator's sources) is not judged again.
+Writes bench/results/emulator.json after each module. A twin that was judged before (by its text,
+its module and the emulator's sources) is not judged again.
 """
 
 from __future__ import annotations
