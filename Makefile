@@ -22,7 +22,8 @@ demo: plugin
 # way, and waits for them.
 test: plugin $(STAMP_TF215) lint
 	failed=0; \
-	$(VENV)/bin/python -m pytest -m "not cluster" --numprocesses $(WORKERS) --dist loadfile || failed=1; \
+	$(VENV)/bin/python -m pytest -m "not cluster" --numprocesses $(WORKERS) --dist loadfile \
+	  --no-loadscope-reorder || failed=1; \
 	$(VENV)/bin/python -m pytest -m cluster || failed=1; \
 	exit $$failed
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from stitchcore.artifact import report as reports
 from stitchcore.cli import stitch
 from stitchcore.commands.summary import NEXT_RUN
 from stitchcore.inject.build import library_folder
+from tests import lean
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("scripts") / "small_step.py"
@@ -25,9 +25,8 @@ pytestmark = pytest.mark.slow
 
 
 def environment(folder: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("STITCH_")}
     home = {"XDG_CACHE_HOME": str(folder / "cache"), "XDG_DATA_HOME": str(folder / "data")}
-    return {**kept, **home, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return lean.environment(**home, PYTHONPATH=str(ROOT))
 
 
 def job(folder: Path, *prefix: str) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from stitchcore.artifact import sign
 from stitchcore.inject import build
+from tests.inject import handmade, jobs
 
 Compile = Callable[..., Path]
 
@@ -66,3 +67,39 @@ def store(tmp_path: Path) -> Path:
     path = tmp_path / "store"
     path.mkdir()
     return path
+
+
+Submit = Callable[..., None]
+Answer = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def submitted(native: Path, tmp_path_factory: pytest.TempPathFactory) -> Submit:
+    """(version, script, store, arguments of the script...): leaves in `store` what a short run of
+    the script hands in. The run is made once."""
+    made: dict[tuple[object, ...], Path] = {}
+
+    def submit(version: str, script: str, store: Path, *arguments: object) -> None:
+        case = (version, script, *arguments)
+        if case not in made:
+            made[case] = tmp_path_factory.mktemp("submitted")
+            done = jobs.run(
+                jobs.python_of(version), script, *(arguments or (1,)), store=made[case],
+                mode="observe", session="first",
+            )  # fmt: skip
+            assert done.code == 0, done.lines
+        shutil.copytree(made[case], store, dirs_exist_ok=True)
+
+    return submit
+
+
+@pytest.fixture
+def answered(submitted: Submit, store: Path, key_file: Path) -> Answer:
+    """(version, script, behaviour): what the script hands in is in the store, and an answer by
+    hand (handmade.py) that stitches something."""
+
+    def answer(version: str, script: str, behaviour: str, *arguments: object) -> None:
+        submitted(version, script, store, *arguments)
+        assert handmade.answer(store, key_file, behaviour) > 0
+
+    return answer

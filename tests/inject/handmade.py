@@ -27,8 +27,9 @@ import hashlib
 import importlib
 import json
 import subprocess
-import sys
-import time
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -196,24 +197,24 @@ def answer(store: Path, key_file: Path, behaviour: str, work: int = 0) -> int:
     return most
 
 
-def main() -> None:
-    """STORE KEY BEHAVIOUR [SECONDS]: answers what is there, or keeps answering for so long."""
-    store, key_file, behaviour = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    seconds = float(sys.argv[4]) if len(sys.argv) > 4 else 0.0
-    if seconds:
-        importlib.import_module("tensorflow")  # seconds, that a job would not wait for
-        print("at work", flush=True)
-    end = time.monotonic() + seconds
-    done: set[str] = set()
-    while True:
-        requests = {path.name for path in (store / "requests").glob("[0-9a-f]*")}
-        if requests - done:
-            print("fusions", answer(store, key_file, behaviour), flush=True)
-            done |= requests
-        if time.monotonic() > end:
-            return
-        time.sleep(0.05)
+@contextmanager
+def at_work(store: Path, key_file: Path, behaviour: str) -> Iterator[None]:
+    """A worker that answers what arrives, in a thread of this process."""
+    importlib.import_module("tensorflow")  # seconds, that a job would not wait for
+    ended = threading.Event()
 
+    def work() -> None:
+        done: set[str] = set()
+        while not ended.wait(0.05):
+            requests = {path.name for path in (store / "requests").glob("[0-9a-f]*")}
+            if requests - done:
+                answer(store, key_file, behaviour)
+                done |= requests
 
-if __name__ == "__main__":
-    main()
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import lean
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOTSTRAP = ROOT / "stitchcore" / "inject" / "bootstrap"
@@ -49,10 +52,12 @@ def python_of(version: str) -> str:
     return named
 
 
-def environment(**extra: str) -> dict[str, str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("STITCH_")}
-    clean.pop("PYTHONPATH", None)
-    return {**clean, "TF_CPP_MIN_LOG_LEVEL": "3", **extra}
+@functools.cache
+def untouched(version: str, script: str, *arguments: object) -> tuple[float, ...]:
+    """Losses of a program that nobody stitches; run once for all tests of a process."""
+    done = run(python_of(version), script, *arguments)
+    assert done.code == 0 and done.losses
+    return tuple(done.losses)
 
 
 def run(python: str, script: str, *arguments: object, store: Path | None = None,
@@ -64,7 +69,7 @@ def run(python: str, script: str, *arguments: object, store: Path | None = None,
         extra["PYTHONPATH"] = str(BOOTSTRAP)
     done = subprocess.run(
         [python, str(SCRIPTS / script), *map(str, arguments)],
-        env=environment(**extra),
+        env=lean.environment(**extra),
         capture_output=True,
         text=True,
         timeout=300,
@@ -76,18 +81,3 @@ def run(python: str, script: str, *arguments: object, store: Path | None = None,
     if path is not None and path.exists():
         events = [json.loads(line) for line in path.read_text().splitlines()]
     return Run(done.returncode, losses, lines, events)
-
-
-def worker(store: Path, key_file: Path, behaviour: str, seconds: float = 0.0) -> Any:
-    """The hand-made worker as a process; with `seconds` it is at work, and keeps answering."""
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "handmade.py"), str(store), str(key_file),
-         behaviour, str(seconds)],
-        env=environment(PYTHONPATH=str(ROOT)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )  # fmt: skip
-    if seconds:
-        assert process.stdout is not None and process.stdout.readline() == "at work\n"
-    return process

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stitch_operator.gateway import groups
+from tests import lean
 from tests.inject import https_gateway as gateways
 from tests.inject import jobs
 from tests.inject.handmade_gateway import HandmadeGateway
@@ -103,7 +104,7 @@ def processes(
             own.mkdir(parents=True, exist_ok=True)
             task = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
             script = str(jobs.SCRIPTS / "replicas.py")
-            environment = jobs.environment(**extra, TF_CONFIG=json.dumps(task))
+            environment = lean.environment(**extra, TF_CONFIG=json.dumps(task))
             out, err = own / "out", own / "err"
             with out.open("wb") as stdout, err.open("wb") as stderr:
                 process = subprocess.Popen(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.inject import jobs
-from tests.inject.test_jobs import answered, untouched
+from tests.inject.conftest import Answer
 
 SCRIPT, STEPS = "function_step.py", 30
 INJECT = jobs.BOOTSTRAP.parent
@@ -48,7 +48,7 @@ def broken(folder: Path, file: str, method: str, statement: str = RAISE) -> Path
 def test_a_fault_leaves_the_job_alone(
     method: str, native: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = untouched("2.21", SCRIPT, STEPS)
+    plain = jobs.untouched("2.21", SCRIPT, STEPS)
     monkeypatch.setattr(jobs, "BOOTSTRAP", broken(tmp_path, "hook.py", method))
     wait = {"wait": "0.3"} if method == "_wait" else {}
     done = jobs.run(jobs.python_of("2.21"), SCRIPT, STEPS, store=store, **wait)
@@ -60,13 +60,13 @@ def test_a_fault_leaves_the_job_alone(
 def test_a_watcher_that_fails_takes_the_swap_back(
     native: Path,
     store: Path,
-    key_file: Path,
+    answered: Answer,
     public_key: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody would compare the step any more, or see that it has survived."""
-    answered("2.21", SCRIPT, store, key_file, "good")
+    answered("2.21", SCRIPT, "good")
     statement = f"if __import__('threading').current_thread().name == 'stitch': {RAISE}"
     monkeypatch.setattr(jobs, "BOOTSTRAP", broken(tmp_path, "follow.py", "follow", statement))
     count = 100
@@ -81,13 +81,13 @@ def test_a_watcher_that_fails_takes_the_swap_back(
 def test_no_step_is_swapped_without_a_watcher(
     native: Path,
     store: Path,
-    key_file: Path,
+    answered: Answer,
     public_key: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain = untouched("2.21", SCRIPT, STEPS)
-    answered("2.21", SCRIPT, store, key_file, "good")
+    plain = jobs.untouched("2.21", SCRIPT, STEPS)
+    answered("2.21", SCRIPT, "good")
     monkeypatch.setattr(jobs, "BOOTSTRAP", broken(tmp_path, "hook.py", "_tick"))
     done = jobs.run(jobs.python_of("2.21"), SCRIPT, STEPS, store=store, public_key=public_key)
     assert done.code == 0 and tuple(done.losses) == plain

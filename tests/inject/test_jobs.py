@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shutil
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from stitchcore.inject import guard
-from tests.inject import jobs
+from tests.inject import handmade, jobs
+from tests.inject.conftest import Answer, Submit
 
 VERSIONS = ("2.21", "2.15")
 SCRIPTS = {"function_step.py": 30, "session.py": 30, "keras_fit.py": 3}
@@ -21,30 +21,15 @@ variable's update may run beside the gradient that reads its value, and then, as
 gives the variable a buffer of its own: whether it does is left to the executor."""
 
 
-@functools.cache
-def untouched(version: str, script: str, count: int) -> tuple[float, ...]:
-    done = jobs.run(jobs.python_of(version), script, count)
-    assert done.code == 0 and len(done.losses) >= 30
-    return tuple(done.losses)
-
-
-def answered(version: str, script: str, store: Path, key_file: Path, behaviour: str) -> None:
-    """Submits the program's step by a short run, then lets the worker answer."""
-    jobs.run(jobs.python_of(version), script, 1, store=store, mode="observe", session="first")
-    process = jobs.worker(store, key_file, behaviour)
-    output, _ = process.communicate(timeout=120)
-    assert "fusions" in output, "the request holds something to stitch"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_cache_hit_swaps_before_the_first_step(
-    version: str, script: str, native: Path, store: Path, key_file: Path, public_key: str
+    version: str, script: str, native: Path, store: Path, answered: Answer, public_key: str
 ) -> None:
     count = SCRIPTS[script]
-    plain = untouched(version, script, count)
-    answered(version, script, store, key_file, "good")
+    plain = jobs.untouched(version, script, count)
+    answered(version, script, "good")
     done = jobs.run(jobs.python_of(version), script, count, store=store, public_key=public_key)
     assert done.code == 0 and done.complaints() == []
     assert done.losses == pytest.approx(plain, rel=1e-5)
@@ -58,9 +43,9 @@ def test_cache_hit_swaps_before_the_first_step(
 
 
 @pytest.mark.slow
-def test_kernels_really_run(native: Path, store: Path, key_file: Path, public_key: str) -> None:
-    plain = untouched("2.21", "function_step.py", 30)
-    answered("2.21", "function_step.py", store, key_file, "wrong")
+def test_kernels_really_run(native: Path, store: Path, answered: Answer, public_key: str) -> None:
+    plain = jobs.untouched("2.21", "function_step.py", 30)
+    answered("2.21", "function_step.py", "wrong")
     done = jobs.run(
         jobs.python_of("2.21"), "function_step.py", 30, store=store, public_key=public_key
     )
@@ -73,32 +58,28 @@ def test_kernels_really_run(native: Path, store: Path, key_file: Path, public_ke
 def test_late_swap(
     version: str, script: str, native: Path, store: Path, key_file: Path, public_key: str
 ) -> None:
-    plain = jobs.run(jobs.python_of(version), script, 400)
-    process = jobs.worker(store, key_file, "good", 120)
-    try:
+    plain = jobs.untouched(version, script, 400)
+    with handmade.at_work(store, key_file, "good"):
         done = jobs.run(
             jobs.python_of(version), script, 400, 0.02, store=store, public_key=public_key
         )
-    finally:
-        process.kill()
-        process.wait()
     assert done.code == 0
     assert done.event("submitted")["time"] < done.event("swap_begin")["time"]
-    assert done.losses == pytest.approx(plain.losses, rel=1e-5)
+    assert done.losses == pytest.approx(plain, rel=1e-5)
     assert done.event("end")["counters"]["in_place"] > 0
     assert done.event("savings")["pairs"] >= 2
 
 
 @pytest.mark.slow
 def test_a_variable_whose_value_is_held_splits_no_region(
-    native: Path, store: Path, key_file: Path, public_key: str
+    native: Path, store: Path, answered: Answer, public_key: str
 ) -> None:
     """Its new values come from the pool, although all else comes from TensorFlow's allocator."""
-    plain = jobs.run(jobs.python_of("2.21"), "held_step.py", 30)
-    answered("2.21", "held_step.py", store, key_file, "good")
+    plain = jobs.untouched("2.21", "held_step.py", 30)
+    answered("2.21", "held_step.py", "good")
     done = jobs.run(jobs.python_of("2.21"), "held_step.py", 30, store=store, public_key=public_key)
     assert done.code == 0 and done.complaints() == []
-    assert done.losses == pytest.approx(plain.losses, rel=1e-5)
+    assert done.losses == pytest.approx(plain, rel=1e-5)
     (steps,) = done.event("end")["steps"]
     counters = done.event("end")["counters"]
     assert counters["in_place"] == 0
@@ -114,8 +95,7 @@ def test_steps_inside_a_loop(native: Path, store: Path, key_file: Path, public_k
     assert first.losses == plain.losses
     (steps,) = first.event("end")["steps"]
     assert steps["original_steps"] == 120
-    output, _ = jobs.worker(store, key_file, "good").communicate(timeout=120)
-    assert "fusions" in output
+    assert handmade.answer(store, key_file, "good") > 0
     done = jobs.run(python, script, 12, store=store, public_key=public_key)
     assert done.code == 0
     assert done.losses == pytest.approx(plain.losses, rel=1e-5)
@@ -131,15 +111,14 @@ def test_steps_under_xla_are_lifted(
 ) -> None:
     """Handed in without a step outside XLA, then stitched, and compared with XLA's step."""
     python, script = jobs.python_of("2.21"), "jit_step.py"
-    plain = jobs.run(python, script, 60, 0, how)
+    plain = jobs.untouched("2.21", script, 60, 0, how)
     first = jobs.run(python, script, 5, 0, how, store=store, mode="observe", session="first")
-    assert first.losses == plain.losses[:5]
-    output, _ = jobs.worker(store, key_file, "good").communicate(timeout=120)
-    assert "fusions" in output
+    assert first.losses == list(plain[:5])
+    assert handmade.answer(store, key_file, "good") > 0
     assert all(json.loads(path.read_text())["xla"] for path in store.glob("requests/*/meta.json"))
     done = jobs.run(python, script, 60, 0, how, store=store, public_key=public_key)
     assert done.code == 0
-    assert done.losses == pytest.approx(plain.losses, rel=1e-5)
+    assert done.losses == pytest.approx(plain, rel=1e-5)
     assert done.event("end")["counters"]["in_place"] > 0
     (steps,) = done.event("end")["steps"]
     assert steps["stitched_steps"] > 5
@@ -162,10 +141,10 @@ def test_an_older_versions_steps_stay_under_xla(how: str, native: Path, store: P
 @pytest.mark.parametrize("how", ["nested", "bare"])
 def test_xla_step_without_an_answer_is_bit_identical(how: str, native: Path, store: Path) -> None:
     python = jobs.python_of("2.21")
-    plain = jobs.run(python, "jit_step.py", 30, 0, how)
+    plain = jobs.untouched("2.21", "jit_step.py", 60, 0, how)
     done = jobs.run(python, "jit_step.py", 30, 0, how, store=store, wait="0.3")
     assert done.code == 0
-    assert done.losses == plain.losses
+    assert tuple(done.losses) == plain[:30]
     assert len(done.lines) == 1
     assert "deadline" in done.lines[0]
 
@@ -180,10 +159,10 @@ BROKEN = {
 @pytest.mark.slow
 @pytest.mark.parametrize("behaviour", BROKEN)
 def test_broken_artifact_leaves_the_job_alone(
-    behaviour: str, native: Path, store: Path, key_file: Path, public_key: str
+    behaviour: str, native: Path, store: Path, answered: Answer, public_key: str
 ) -> None:
-    plain = untouched("2.21", "function_step.py", 30)
-    answered("2.21", "function_step.py", store, key_file, behaviour)
+    plain = jobs.untouched("2.21", "function_step.py", 30)
+    answered("2.21", "function_step.py", behaviour)
     done = jobs.run(
         jobs.python_of("2.21"), "function_step.py", 30, store=store, public_key=public_key
     )
@@ -194,7 +173,7 @@ def test_broken_artifact_leaves_the_job_alone(
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_deadline_passes(version: str, native: Path, store: Path) -> None:
-    plain = untouched(version, "function_step.py", 30)
+    plain = jobs.untouched(version, "function_step.py", 30)
     done = jobs.run(jobs.python_of(version), "function_step.py", 30, store=store, wait="0.5")
     assert done.code == 0 and tuple(done.losses) == plain
     assert len(done.lines) == 1 and "deadline" in done.lines[0]
@@ -202,7 +181,7 @@ def test_deadline_passes(version: str, native: Path, store: Path) -> None:
 
 @pytest.mark.slow
 def test_nothing_answers(native: Path, store: Path) -> None:
-    plain = untouched("2.21", "function_step.py", 30)
+    plain = jobs.untouched("2.21", "function_step.py", 30)
     done = jobs.run(jobs.python_of("2.21"), "function_step.py", 30, store=store)
     assert done.code == 0 and tuple(done.losses) == plain
     assert len(done.lines) == 1 and "no_artifact" in done.lines[0]
@@ -210,7 +189,7 @@ def test_nothing_answers(native: Path, store: Path) -> None:
 
 @pytest.mark.slow
 def test_store_unreadable(native: Path, store: Path) -> None:
-    plain = untouched("2.21", "function_step.py", 30)
+    plain = jobs.untouched("2.21", "function_step.py", 30)
     (store / "requests").write_text("not a folder")
     done = jobs.run(jobs.python_of("2.21"), "function_step.py", 30, store=store)
     assert done.code == 0 and tuple(done.losses) == plain
@@ -218,9 +197,9 @@ def test_store_unreadable(native: Path, store: Path) -> None:
 
 
 @pytest.mark.slow
-def test_worker_refuses(native: Path, store: Path) -> None:
-    plain = untouched("2.21", "function_step.py", 30)
-    jobs.run(jobs.python_of("2.21"), "function_step.py", 1, store=store, mode="observe")
+def test_worker_refuses(submitted: Submit, store: Path) -> None:
+    plain = jobs.untouched("2.21", "function_step.py", 30)
+    submitted("2.21", "function_step.py", store)
     (store / "answers").mkdir()
     for request in (store / "requests").iterdir():
         text = '{"status": "refused", "reason": "not_profitable", "detail": "nothing to win"}'
@@ -235,7 +214,7 @@ def test_exception_in_the_hook(native: Path, store: Path, tmp_path: Path) -> Non
     """A plug-in that is no library: nothing in the hook can work."""
     for name in ("stitch_plugin.so", "shim_tf221.so"):
         (tmp_path / name).write_bytes(b"not a library")
-    plain = untouched("2.21", "function_step.py", 30)
+    plain = jobs.untouched("2.21", "function_step.py", 30)
     done = jobs.run(
         jobs.python_of("2.21"), "function_step.py", 30, store=store, plugin=str(tmp_path)
     )
@@ -245,9 +224,9 @@ def test_exception_in_the_hook(native: Path, store: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_slow_kernel_is_rolled_back(
-    native: Path, store: Path, key_file: Path, public_key: str
+    native: Path, store: Path, answered: Answer, public_key: str
 ) -> None:
-    answered("2.21", "function_step.py", store, key_file, "slow")
+    answered("2.21", "function_step.py", "slow")
     done = jobs.run(
         jobs.python_of("2.21"), "function_step.py", 250, store=store, public_key=public_key
     )
@@ -259,10 +238,10 @@ def test_slow_kernel_is_rolled_back(
 
 @pytest.mark.slow
 def test_a_policy_that_asks_for_a_gain_is_heeded(
-    native: Path, store: Path, key_file: Path, public_key: str
+    native: Path, store: Path, answered: Answer, public_key: str
 ) -> None:
     """The same kernels as TensorFlow's, more or less: none takes half the time."""
-    answered("2.21", "function_step.py", store, key_file, "good")
+    answered("2.21", "function_step.py", "good")
     done = jobs.run(
         jobs.python_of("2.21"), "function_step.py", 250, store=store, public_key=public_key,
         guard="0.5",
@@ -274,10 +253,10 @@ def test_a_policy_that_asks_for_a_gain_is_heeded(
 
 @pytest.mark.slow
 def test_crash_disables_the_swap_at_the_next_start(
-    native: Path, store: Path, key_file: Path, public_key: str
+    native: Path, store: Path, answered: Answer, public_key: str
 ) -> None:
-    plain = untouched("2.21", "function_step.py", 30)
-    answered("2.21", "function_step.py", store, key_file, "crash")
+    plain = jobs.untouched("2.21", "function_step.py", 30)
+    answered("2.21", "function_step.py", "crash")
     python = jobs.python_of("2.21")
     crashed = jobs.run(python, "function_step.py", 30, store=store, public_key=public_key)
     assert crashed.code != 0 and crashed.event("swap_begin")
@@ -297,12 +276,12 @@ FAILING = {"fails": "kernel failed", "guard": "has another shape", "fails_late":
     [*((one, "function_step.py") for one in FAILING), ("fails", "session.py")],
 )
 def test_failing_kernel_disables_the_swap_at_the_next_start(
-    behaviour: str, script: str, native: Path, store: Path, key_file: Path, public_key: str
+    behaviour: str, script: str, native: Path, store: Path, answered: Answer, public_key: str
 ) -> None:
     """It ends the job like a mistake of the user's own, with exit code 1, but is remembered."""
     count = 100
-    plain = jobs.run(jobs.python_of("2.21"), script, count)
-    answered("2.21", script, store, key_file, behaviour)
+    plain = jobs.untouched("2.21", script, count)
+    answered("2.21", script, behaviour)
     python = jobs.python_of("2.21")
     failed = jobs.run(python, script, count, store=store, public_key=public_key)
     assert failed.code == 1
@@ -310,7 +289,7 @@ def test_failing_kernel_disables_the_swap_at_the_next_start(
     assert FAILING[behaviour] in failed.event("disabled")["detail"]
     guard.job_ended(str(store), "s", failed.code)
     done = jobs.run(python, script, count, store=store, public_key=public_key, session="next")
-    assert done.code == 0 and done.losses == plain.losses
+    assert done.code == 0 and tuple(done.losses) == plain
     assert len(done.lines) == 1 and "crashed_before" in done.lines[0]
     assert FAILING[behaviour] in done.lines[0]
 
@@ -318,9 +297,9 @@ def test_failing_kernel_disables_the_swap_at_the_next_start(
 @pytest.mark.slow
 @pytest.mark.parametrize("raise_at", [0, 1, 3])
 def test_a_mistake_of_the_users_own_disables_nothing(
-    raise_at: int, native: Path, store: Path, key_file: Path, public_key: str
+    raise_at: int, native: Path, store: Path, answered: Answer, public_key: str
 ) -> None:
-    answered("2.21", "function_step.py", store, key_file, "good")
+    answered("2.21", "function_step.py", "good")
     python = jobs.python_of("2.21")
     failed = jobs.run(
         python, "function_step.py", 30, 0, raise_at, store=store, public_key=public_key
@@ -337,7 +316,7 @@ def test_a_mistake_of_the_users_own_disables_nothing(
 
 @pytest.mark.slow
 def test_off_and_no_store_do_nothing(native: Path, store: Path) -> None:
-    plain = untouched("2.21", "function_step.py", 30)
+    plain = jobs.untouched("2.21", "function_step.py", 30)
     done = jobs.run(jobs.python_of("2.21"), "function_step.py", 30, store=store, mode="off")
     assert tuple(done.losses) == plain and done.lines == [] and done.events == []
     assert os.listdir(store) == []

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tests import lean
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
@@ -70,11 +71,6 @@ class JobFailed(Exception):
     """A script ended with an error; the message has its last lines."""
 
 
-def environment(**extra: str) -> dict[str, str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("STITCH_", "PYTHONPATH"))}
-    return {**clean, "TF_CPP_MIN_LOG_LEVEL": "3", **extra}
-
-
 def _finished(
     command: Sequence[str], env: Mapping[str, str], out: Path, seconds: float
 ) -> subprocess.CompletedProcess[str]:
@@ -109,7 +105,7 @@ def untouched(
     environ: Mapping[str, str] | None = None,
 ) -> Record:
     """Run the script as its user would; `environ` adds environment variables."""
-    env = environment(**(environ or {}))
+    env = lean.environment(**(environ or {}))
     done = _finished(job.command(out, steps, extra), env, out, PLAIN_SECONDS)
     return _record(out, done, {})
 
@@ -132,7 +128,7 @@ def stitched(
     ours = [sys.executable, "-m", "stitchcore.cli", "run", "--wait"]
     ours += ["--json", "--store", str(store / "store"), "--"]
     command = [*ours, *job.command(out, steps, extra)]
-    done = _finished(command, environment(**settings), out, STITCHED_SECONDS)
+    done = _finished(command, lean.environment(**settings), out, STITCHED_SECONDS)
     return _record(out, done, _summary(done.stdout))
 
 

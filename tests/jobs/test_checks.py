@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import lean
 from tests.jobs import judge as judges
 
 SCRIPT = judges.SCRIPTS / "wrong_label.py"
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.slow
 def run(command: list[str], **extra: str) -> tuple[str, str]:
     done = subprocess.run(
         [*command, sys.executable, str(SCRIPT)],
-        env=judges.environment(**extra), capture_output=True, text=True, timeout=300,
+        env=lean.environment(**extra), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr

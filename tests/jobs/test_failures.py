@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from stitchcore.artifact import sign
+from tests import lean
 from tests.jobs import judge as judges
 
 JOB = judges.Job("tf1_session")
@@ -154,7 +155,7 @@ def test_nothing_found(plain: judges.Record, tmp_path: Path) -> None:
     """The hook alone, with a store that nobody serves."""
     store, out = tmp_path / "store", tmp_path / "out"
     store.mkdir()
-    env = judges.environment(PYTHONPATH=str(BOOTSTRAP), STITCH_STORE=str(store))
+    env = lean.environment(PYTHONPATH=str(BOOTSTRAP), STITCH_STORE=str(store))
     out.mkdir()
     done = subprocess.run(
         JOB.command(out, STEPS), env=env, capture_output=True, text=True, timeout=300, check=True
@@ -167,5 +168,5 @@ def test_nothing_found(plain: judges.Record, tmp_path: Path) -> None:
 def test_a_failing_script_keeps_its_exit_code(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "stitchcore.cli", "run", "--store", str(tmp_path / "store")]
     command += ["--", sys.executable, "-c", "import sys; sys.exit(7)"]
-    env = judges.environment(PYTHONPATH=str(judges.ROOT), STITCH_KEY=str(tmp_path / "key"))
+    env = lean.environment(PYTHONPATH=str(judges.ROOT), STITCH_KEY=str(tmp_path / "key"))
     assert subprocess.run(command, env=env, timeout=120, capture_output=True).returncode == 7

@@ -1,0 +1,14 @@
+"""What holds for all tests: the order in which two processes take their files."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with the most slow tests come first (a file is one process's, with `--dist loadfile`):
+    a long one that is begun last would leave the other process idle."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow") is not None)
+    items.sort(key=lambda item: -slow[item.path])
