@@ -5,17 +5,19 @@ the same (tests/schedule/twins.py), rendered as CUDA C++ and run under several s
 It must be free of findings, agree with float64 as a kernel on a CPU must, and give the same bits
 every time: how work is split is a function of shapes only (rulings.md 7).
 
-Writes bench/results/emulator.json after each module.
+Writes bench/results/emulator.json after each module. A twin that was judged before (by its text,
+its module and the emulator's sources) is not judged again.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,14 @@ from rich.progress import Progress
 
 from stitchcore.compiled import buffers
 from stitchcore.device.records import DEVICES, Device
+from stitchcore.hlo.print import print_module
+from stitchcore.target.nvrtc import INCLUDE
 from stitchcore.verify.kernels import KernelCheck, check_kernel
 from tests.emulator import kernels
 from tests.emulator.findings import Finding
 from tests.emulator.kernels import BLOCKS
 from tests.emulator.launch import Array, Order, Schedule
-from tests.emulator.program import Program
+from tests.emulator.program import CACHE, Program
 from tests.hlo import workloads
 from tests.schedule import twins
 from tests.schedule.twins import Twin
@@ -95,6 +99,56 @@ def emulated(twin: Twin, program: Program, runs: Sequence[tuple[Schedule, int]] 
     return Emulated(check, tuple(dict.fromkeys(findings)), tuple(unlike))
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A twin's verdict, as it is kept: `what` was wrong, if it was."""
+
+    right: bool
+    informative: bool
+    what: str
+
+
+def judged(twins: Sequence[Twin], advance: Callable[[], None]) -> tuple[list[Judged], int]:
+    """Verdicts on `twins`, and how many of them were there already."""
+    places = [CACHE / f"judged-{_key(twin)}.json" for twin in twins]
+    known = {n: _read(place) for n, place in enumerate(places) if place.exists()}
+    found = {number: verdict for number, verdict in known.items() if verdict is not None}
+    before = len(found)
+    left = [number for number in range(len(twins)) if number not in found]
+    programs = kernels.programs([twins[number].kernel for number in left])
+    for number, program in zip(left, programs, strict=True):
+        one = emulated(twins[number], program)
+        what = f"{one.check}; {list(map(str, one.findings))[:3]}; unlike {one.unlike}"
+        verdict = Judged(one.right, one.check.informative, "" if one.right else what[:600])
+        places[number].write_text(json.dumps(asdict(verdict)))
+        found[number] = verdict
+        advance()
+    return [found[number] for number in range(len(twins))], before
+
+
+def _key(twin: Twin) -> str:
+    """All that a twin's verdict depends on, but for numpy and what judges."""
+    parts = (kernels.rendered([twin.kernel]), print_module(twin.module), _sources())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _sources() -> str:
+    """The emulator, and what a kernel's text includes."""
+    folder = Path(__file__).parent
+    own = [folder / name for name in ("kernels.py", "launch.py", "program.py", "twins.py")]
+    native = [*(folder / "native").iterdir(), *(folder / "include").iterdir()]
+    headers = INCLUDE.glob("stitch_c*.h")
+    return "\0".join(path.read_text() for path in sorted((*own, *native, *headers)))
+
+
+def _read(path: Path) -> Judged | None:
+    try:
+        return Judged(**json.loads(path.read_text()))
+    except (ValueError, TypeError):
+        return None
+
+
 def figures(name: str, progress: Progress) -> dict[str, Any]:
     """How many kernels of a workload have a twin that decides alike, and are right on it."""
     start = time.perf_counter()
@@ -105,25 +159,25 @@ def figures(name: str, progress: Progress) -> dict[str, Any]:
         made.append(named(twins.twin_of(pattern, DEVICE), number))
         progress.advance(step)
     searched = time.perf_counter()
-    programs = kernels.programs([twin.kernel for twin in made])
-    compiled = time.perf_counter()
-    counts = Counter({"kernels": len(made), "decide alike": 0, "right": 0})
-    wrong = []
-    for number, (twin, program) in enumerate(zip(made, programs, strict=True)):
-        counts["decide alike"] += not twin.differing
-        counts["cooperative"] += len(twin.kernel.phases) > 1
-        found = emulated(twin, program)
-        counts["right"] += found.right
-        counts["informative"] += found.check.informative
-        if not found.right:
-            what = f"{found.check}; {list(map(str, found.findings))[:3]}; unlike {found.unlike}"
-            wrong.append(f"{number}: {what}"[:600])
-        if twin.differing:
-            wrong.append(f"{number}: decides otherwise: {twin.differing[:1]}"[:300])
-        progress.advance(step)
+    verdicts, before = judged(made, lambda: progress.advance(step))
     ended = time.perf_counter()
-    seconds = {"search": searched - start, "compile": compiled - searched, "run": ended - compiled}
-    return {**counts, "wrong": wrong, "seconds": {k: round(v, 1) for k, v in seconds.items()}}
+    wrong = [f"{number}: {one.what}" for number, one in enumerate(verdicts) if not one.right]
+    wrong += [
+        f"{number}: decides otherwise: {twin.differing[:1]}"[:300]
+        for number, twin in enumerate(made)
+        if twin.differing
+    ]
+    progress.remove_task(step)
+    return {
+        "kernels": len(made),
+        "decide alike": sum(not twin.differing for twin in made),
+        "right": sum(one.right for one in verdicts),
+        "cooperative": sum(len(twin.kernel.phases) > 1 for twin in made),
+        "informative": sum(one.informative for one in verdicts),
+        "judged before": before,
+        "wrong": wrong,
+        "seconds": {"search": round(searched - start, 1), "judge": round(ended - searched, 1)},
+    }
 
 
 def main() -> None:
