@@ -157,11 +157,17 @@ _CREATE: Sequence[type] = (
 )
 
 
+_PACKAGES = ("nvidia.cuda_nvrtc", "nvidia.cu13")
+"""Where wheels of CUDA 12, and of CUDA 13, put NVRTC."""
+
+
 def _folders() -> list[Path]:
-    try:
-        spec = importlib.util.find_spec("nvidia.cuda_nvrtc")
-    except ModuleNotFoundError:
-        return []
-    if spec is None or spec.submodule_search_locations is None:
-        return []
-    return [Path(location) / "lib" for location in spec.submodule_search_locations]
+    found: list[Path] = []
+    for package in _PACKAGES:
+        try:
+            spec = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            continue
+        if spec is not None and spec.submodule_search_locations is not None:
+            found += [Path(location) / "lib" for location in spec.submodule_search_locations]
+    return found

@@ -135,6 +135,85 @@ def test_a_loop_whose_state_changes_places(standin: Standin, start: int, trips: 
     assert {step.source.dims for step in copies} <= {(4, 8), ()}, "the weight stays where it is"
 
 
+PASSED_ON = """
+HloModule passed_on
+
+condition (s: (s32[], f32[4], f32[4])) -> pred[] {
+  s = (s32[], f32[4], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT less = pred[] compare(i, n), direction=LT
+}
+
+body (s: (s32[], f32[4], f32[4])) -> (s32[], f32[4], f32[4]) {
+  s = (s32[], f32[4], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  a = f32[4] get-tuple-element(s), index=1
+  b = f32[4] get-tuple-element(s), index=2
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  power = f32[4] tanh(a)
+  ROOT r = (s32[], f32[4], f32[4]) tuple(next, b, power)
+}
+
+ENTRY main (a: f32[4], b: f32[4]) -> (s32[], f32[4], f32[4]) {
+  a = f32[4] parameter(0)
+  b = f32[4] parameter(1)
+  zero = s32[] constant(0)
+  s = (s32[], f32[4], f32[4]) tuple(zero, a, b)
+  ROOT end = (s32[], f32[4], f32[4]) while(s), condition=condition, body=body
+}
+"""
+
+
+def test_a_member_that_becomes_another_is_not_overwritten_before(standin: Standin) -> None:
+    found = compare(parse(PASSED_ON), standin)
+    assert max(found.errors) < TOLERANCE
+
+
+KEPT = """
+HloModule kept
+
+condition (s: (s32[], f32[8,8], f32[8,8], f32[8,8])) -> pred[] {
+  s = (s32[], f32[8,8], f32[8,8], f32[8,8]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT less = pred[] compare(i, n), direction=LT
+}
+
+body (s: (s32[], f32[8,8], f32[8,8], f32[8,8])) -> (s32[], f32[8,8], f32[8,8], f32[8,8]) {
+  s = (s32[], f32[8,8], f32[8,8], f32[8,8]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[8,8] get-tuple-element(s), index=1
+  w = f32[8,8] get-tuple-element(s), index=2
+  m = f32[8,8] get-tuple-element(s), index=3
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  y = f32[8,8] multiply(x, w)
+  z = f32[8,8] dot(y, m), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  u = f32[8,8] dot(z, m), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT r = (s32[], f32[8,8], f32[8,8], f32[8,8]) tuple(next, u, w, m)
+}
+
+ENTRY main (x: f32[8,8], v: f32[8,8], m: f32[8,8]) -> f32[8,8] {
+  x = f32[8,8] parameter(0)
+  v = f32[8,8] parameter(1)
+  m = f32[8,8] parameter(2)
+  w = f32[8,8] tanh(v)
+  zero = s32[] constant(0)
+  s = (s32[], f32[8,8], f32[8,8], f32[8,8]) tuple(zero, x, w, m)
+  end = (s32[], f32[8,8], f32[8,8], f32[8,8]) while(s), condition=condition, body=body
+  ROOT made = f32[8,8] get-tuple-element(end), index=1
+}
+"""
+
+
+def test_what_a_loop_reads_first_is_still_there_in_its_next_run(standin: Standin) -> None:
+    """The weight stays where it is, and nothing else of the body is put there."""
+    found = compare(parse(KEPT), standin)
+    assert max(found.errors) < TOLERANCE
+
+
 def test_a_loop_that_only_data_ends(standin: Standin) -> None:
     """The host reads the predicate; such a module cannot be captured."""
     found = compare(parse(HALVED), standin, given=[np.array([3.0, 100.0], np.float32)])

@@ -167,7 +167,9 @@ def test_an_artifact_is_ready_on_every_device_before_its_patch(
     key = f"sha{count}"
     kernel = {"key": key, "symbol": "column_sum", "library": 0}
     manifest = {"target": "sm_90", "kernels": [kernel]}
+    whole_standin.calls()
     loaded = load_kernels(plugin, Artifact(manifest, (table("sm_90"),)))
+    assert sum(one.startswith("cuModuleLoad") for one in whole_standin.calls()) == 2 * count
     assert loaded == {key, f"{key}:column_sum"}
     manifest["kernels"] = [{**kernel, "key": "sha80"}]
     with pytest.raises(reasons.Refused) as refused:

@@ -313,8 +313,11 @@ class Call {
   }
 
   static uint64_t DeviceScratch(void* call, uint64_t bytes) {
+    constexpr uint64_t kAlignment = 256;  // what an arena needs, and not every allocator gives
     auto* self = static_cast<Call*>(call);
-    return reinterpret_cast<uint64_t>(self->Temporary(static_cast<int64_t>(bytes), false));
+    char* data = self->Temporary(static_cast<int64_t>(bytes + kAlignment), false);
+    if (data == nullptr) return 0;
+    return (reinterpret_cast<uint64_t>(data) + kAlignment - 1) / kAlignment * kAlignment;
   }
   static void Later(void*, uint64_t) {}  // the call's end lets its scratch go
 
