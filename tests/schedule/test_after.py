@@ -66,7 +66,8 @@ def test_what_reads_the_sum_elsewhere_waits(target: str) -> None:
     total = reduce(x, (1,))
     turned = apply(op.ADD, bias, build.reverse(total, (1,)))
     centred = apply(op.SUBTRACT, x, broadcast(total, SHAPE, (0, 2)))
-    for late in (turned, centred):
+    both = apply(op.ADD, total, build.reverse(total, (1,)))
+    for late in (turned, centred, both):
         kernel = scheduled([x, bias], [apply(op.NEGATE, late), update(bias, total)], target)
         assert len(kernel.phases) == 2
 

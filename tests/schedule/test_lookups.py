@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from stitchcore.device.records import DEVICES
-from stitchcore.emit import cuda, runs
+from stitchcore.emit import cuda, runs, tile
 from stitchcore.errors import Reason
 from stitchcore.hlo import build
 from stitchcore.hlo import opcodes as op
@@ -16,7 +17,22 @@ from stitchcore.hlo.dim import symbol
 from stitchcore.hlo.evaluate import evaluate
 from stitchcore.hlo.instruction import Instruction, instruction
 from stitchcore.hlo.shape import DTYPES, Shape
-from stitchcore.kernel.nodes import Kernel, Load, Loop, LoopKind, Position, Role, Store
+from stitchcore.kernel.index import Variable
+from stitchcore.kernel.layout import is_run
+from stitchcore.kernel.nodes import (
+    Buffer,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    LoopKind,
+    Position,
+    Role,
+    Scalar,
+    Scope,
+    Statement,
+    Store,
+)
 from stitchcore.kernel.walk import expressions, statements
 from stitchcore.plan import candidates, exhaustive
 from stitchcore.plan.candidates import Role as PlanRole
@@ -199,3 +215,27 @@ def test_a_lookup_over_the_lanes_of_a_serial_loop() -> None:
               ids: random.integers(-5, 35, 64).astype(np.int32)}  # fmt: skip
     kernel = check(pattern, module, [arrays[v] for v in pattern.inputs], compiled=True)
     assert any(isinstance(s, Store) for loop in lane_loops(kernel) for s in statements(loop.body))
+
+
+def looking_loop(*inner: Statement) -> Loop:
+    """for i: place = at[i], and `inner`."""
+    ids = Buffer("at", "s32", (64,), Scope.DEVICE, Role.INPUT)
+    given = Scalar("given", "s32")
+    body = (Let(given, Load(ids, (Variable("i"),))), Position("place", given, 9), *inner)
+    return Loop("i", 0, 64, LoopKind.LANES, body)
+
+
+def test_neighbouring_lanes_at_places_of_their_own_are_no_run() -> None:
+    """x[place, i]: side by side only as long as the place stays."""
+    x = Buffer("x", "f32", (10, 64), Scope.DEVICE, Role.INPUT)
+    at = (Variable("place"), Variable("i"))
+    assert not is_run(looking_loop(), x, at, 4)
+    assert is_run(replace(looking_loop(), body=()), x, at, 4)
+
+
+def test_a_lane_loop_with_positions_is_not_turned_inside_out() -> None:
+    """An index has no array of a tile's length."""
+    inner = Loop("s", 0, 99, LoopKind.SERIAL, ())
+    loop = looking_loop(inner)
+    assert not tile.needs_tiles(loop)
+    assert tile.needs_tiles(replace(loop, body=(inner,)))

@@ -323,3 +323,37 @@ def test_what_leaves_a_loop_follows_all_its_passes() -> None:
     assert contracted_is_acyclic(cut)
     order = {i: position for position, i in enumerate(cut.graph.order)}
     assert order[cut.graph.number["scale"]] < order[cut.graph.number["after"]]
+
+
+def contraction(left: list[int | None], right: list[int | None], **transposed: bool) -> Partition:
+    """exp(left) and exp(right) contracted, and the exponential of the result."""
+    graph = tf.Graph()
+    with graph.as_default():
+        x, y = (tf.compat.v1.placeholder(tf.float32, dims) for dims in (left, right))
+        product = tf.matmul(tf.exp(x), tf.exp(y), name="product", **transposed)
+        tf.identity(tf.exp(product), name="result")
+    return partition(graph.as_graph_def(add_shapes=True), ["result"])
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "transposed", "small"),
+    [
+        ([1, 64], [64, 32], {}, True),  # one row
+        ([None, 64], [64, 1], {}, True),  # one column, of an unknown number of rows
+        ([64, 1], [1, 32], {}, True),  # one contracted element
+        ([64, 1], [64, 32], {"transpose_a": True}, True),
+        ([64, 32], [1, 32], {"transpose_b": True}, True),
+        ([8, 4, 1, 16], [8, 4, 16, 32], {}, True),  # attention with one query
+        ([2, 64], [64, 32], {}, False),
+        ([8, 4, 2, 16], [8, 4, 16, 32], {}, False),
+        ([8, 1, 1, 16], [1, 4, 16, 32], {}, False),  # a batch that is broadcast
+    ],
+)
+def test_small_contractions_join_regions(
+    left: list[int | None], right: list[int | None], transposed: dict[str, bool], small: bool
+) -> None:
+    cut = contraction(left, right, **transposed)
+    inside = {cut.graph.nodes[i].name for region in cut.regions for i in region.members}
+    reasons = {refusal.subject: refusal.reason for refusal in cut.refusals}
+    assert ("product" in inside) is small
+    assert reasons.get("product") is (None if small else Reason.LIBRARY_CALL)
