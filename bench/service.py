@@ -347,7 +347,7 @@ def _found(seen: Mapping[str, float]) -> float:
 def text(found: Figures) -> str:
     """The figures as markdown."""
     spent = ", ".join(f"{name} {value:.1f} s" for name, value in sorted(found.spent.items()))
-    counted = [f"{value:.0f} {name}" for name, value in sorted(found.cache.items())]
+    counted = [f"{value:.0f} {name}" for name, value in sorted(found.cache.items()) if value]
     cache = ", ".join(one for one in counted if " kernel_" not in one)
     kernels = ", ".join(one.replace("kernel_", "") for one in counted if " kernel_" in one)
     lines = [

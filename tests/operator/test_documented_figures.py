@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stitch_operator import certificates
+from stitch_operator import certificates, metrics
 from stitch_operator.gateway import (
     app,
     body,
@@ -73,6 +73,7 @@ SERVICE = [
     ("(200,000 nodes and functions, 2,000,000 inputs)",
      (digests.MOST_NODES, digests.MOST_INPUTS), (200_000, 2_000_000)),
     ("what nobody works on for 60 s is enqueued again", standing.SILENT_SECONDS, 60),
+    ("for each namespace of the 500 that have totals of their own", metrics.MAX_NAMESPACES, 500),
     ("409 `no_worker_for_target`, ask again in 2 min", standing.NO_WORKER_SECONDS, 2 * MINUTE),
 ]  # fmt: skip
 CONTRACTS = [
