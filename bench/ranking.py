@@ -216,8 +216,8 @@ def table(found: Sequence[Ranked], threads: int) -> str:
     how = "one thread's processor time" if threads == 1 else f"{threads} threads' wall time"
     told = summary(found)
     rows = [
-        f"{processor()}, {how}. Picking by estimate loses {told['loss']:.1%} of all seconds; it picks "
-        f"the quickest plan of {told['first_is_quickest']:.0%} of the regions.\n",
+        f"{processor()}, {how}. Picking by estimate loses {told['loss']:.1%} of all seconds; it "
+        f"picks the quickest plan of {told['first_is_quickest']:.0%} of the regions.\n",
         "| module | regions | plans | median Kendall | mean regret |",
         "|---|---|---|---|---|",
     ]
