@@ -100,7 +100,7 @@ def reduce_window(node: Instruction, operands: Sequence[Array], precision: Preci
     values, initial = working(operands[0]), working(operands[1])[()]
     window, function = node["window"], ufunc(reducer, values)
     active = [i for i, d in enumerate(window) if d.size != 1]
-    if len(active) == 1 and _is_scan(values, window[active[0]]):
+    if len(active) == 1 and _is_scan(values, window, active[0]):
         result = function.accumulate(values, axis=active[0], dtype=values.dtype)
         result = function(result, initial)
     else:
@@ -117,10 +117,14 @@ def reduce_window(node: Instruction, operands: Sequence[Array], precision: Preci
     return settle(np.asarray(result), node.shape.dtype, precision)
 
 
-def _is_scan(values: Array, d: Any) -> bool:
-    """A window over everything up to each element (cumulative sums are written so)."""
-    plain = d.stride == d.lhs_dilate == d.rhs_dilate == 1
-    return bool(plain and d.size in values.shape and d.pad_low == d.size - 1 and d.pad_high == 0)
+def _is_scan(values: Array, window: Sequence[Any], axis: int) -> bool:
+    """A window over everything up to each element along `axis` (cumulative sums are written so),
+    and over each element alone along all others."""
+    plain = all(d.stride == d.lhs_dilate == d.rhs_dilate == 1 and d.pad_high == 0 for d in window)
+    alone = all(d.pad_low == 0 for other, d in enumerate(window) if other != axis)
+    scanned = window[axis]
+    reaches = scanned.size >= values.shape[axis] and scanned.pad_low == scanned.size - 1
+    return bool(plain and alone and reaches)
 
 
 def select_and_scatter(

@@ -44,7 +44,7 @@ _NEW_MEMORY = frozenset(
     Transpose ReverseV2 Tile BroadcastTo Pad PadV2 FusedBatchNormV3 FusedBatchNormGradV3
     _FusedBatchNormEx ConcatV2 Pack StridedSliceGrad
     """.split()
-)
+) | frozenset(allow.CONTRACTIONS)
 """Allow-listed operations that never write over an input."""
 
 Chosen = tuple[Region, Subgraph, RegionProgram]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
@@ -206,19 +207,24 @@ def test_a_chain_of_thirty_thousand_instructions() -> None:
 
 @pytest.mark.slow
 def test_time_grows_linearly() -> None:
-    """Per instruction, a chain of 32,000 takes at most three times what one of 2,000 takes (seconds
-    are in bench/planning.py)."""
+    """Per instruction, a chain of 32,000 takes at most four times what one of 2,000 takes (a
+    quadratic parser: sixteen times)."""
     per_instruction = []
     for length in (2_000, 32_000):
         text = chain(length)
         per_instruction.append(min(_seconds(text) for _ in range(3)) / length)
-    assert per_instruction[1] < 3 * per_instruction[0]
+    assert per_instruction[1] < 4 * per_instruction[0]
 
 
 def _seconds(text: str) -> float:
-    start = time.process_time()
-    parse(text)
-    return time.process_time() - start
+    gc.collect()
+    gc.disable()  # else it looks through all that earlier tests have left
+    try:
+        start = time.process_time()
+        parse(text)
+        return time.process_time() - start
+    finally:
+        gc.enable()
 
 
 def chain(length: int) -> str:

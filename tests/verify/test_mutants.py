@@ -24,6 +24,12 @@ SUM = "sum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32
 TOP = SUM.replace("sum {", "top {").replace("add(", "maximum(")
 ZERO = "z = f32[] constant(0)"
 
+FROM_LAST = ("i = s32[6] iota(), iota_dimension=0", "n = s32[] constant(5)",
+             "m = s32[6] broadcast(n), dimensions={}")  # fmt: skip
+ROWS = (
+    "y = f32[6,6] gather(x, c), offset_dims={1}, collapsed_slice_dims={0}, "
+    "start_index_map={0}, index_vector_dim=1, slice_sizes={1,6}"
+)
 MUTANTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
     op.CONSTANT: (
         ("v = f32[] constant(1.5)", "y = f32[6,6] broadcast(v), dimensions={}"),
@@ -99,6 +105,23 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
           "y = f32[6,6] broadcast(v), dimensions={0}"),
          ("z = f32[] constant(1)", "v = f32[6] reduce(x, z), dimensions={1}, to_apply=sum",
           "y = f32[6,6] broadcast(v), dimensions={0}")),
+    ),
+    op.GATHER: (
+        (*FROM_LAST, "c = s32[6] subtract(m, i)", ROWS),
+        ((*FROM_LAST, "c = s32[6] minimum(m, i)", ROWS),
+         (*FROM_LAST, "c = s32[6] subtract(m, i)",
+          "y = f32[6,6] gather(x, c), offset_dims={0}, collapsed_slice_dims={1}, "
+          "start_index_map={1}, index_vector_dim=1, slice_sizes={6,1}")),
+    ),
+    op.DYNAMIC_SLICE: (
+        ("i = s32[] constant(2)", "j = s32[] constant(1)",
+         "v = f32[3,6] dynamic-slice(x, i, j), dynamic_slice_sizes={3,6}",
+         "y = f32[6,6] concatenate(v, v), dimensions={0}"),
+        (("i = s32[] constant(1)", "j = s32[] constant(1)",
+          "v = f32[3,6] dynamic-slice(x, i, j), dynamic_slice_sizes={3,6}",
+          "y = f32[6,6] concatenate(v, v), dimensions={0}"),
+         ("v = f32[3,6] slice(x), slice={[0:3], [0:6]}",
+          "y = f32[6,6] concatenate(v, v), dimensions={0}")),
     ),
 }  # fmt: skip
 """By opcode: how y is made of x, and wrong ways of the same types. The result is x + y."""
