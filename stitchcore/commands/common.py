@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -111,11 +112,23 @@ def device_of(target: str, output: Output) -> Device:
         try:
             return records.read(Path(target))
         except Refused as refused:
-            fail_refused(output, target, refused)
+            mend = "`stitch calibrate --out FILE` writes such a file"
+            fail(output, target, f"not a device record ({refused.refusal.detail})", mend)
     found = DEVICES.get(target)
     if found is None:
         fail(output, f"target {target!r}", "unknown", f"one of: {', '.join(DEVICES)}")
     return found
+
+
+def writable_folder(folder: Path, output: Output) -> None:
+    """Make `folder` where it is missing; ends the command, before work is done for it, where that
+    is not possible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(output, str(folder), error.strerror or str(error), "name a folder you may write to")
+    if not os.access(folder, os.W_OK):
+        fail(output, str(folder), "may not be written to", "name a folder you may write to")
 
 
 def host_target() -> str:

@@ -28,8 +28,17 @@ COLUMNS = ("kernel", "cuts>", "estimate>", "measured>", "kept", "its estimate>",
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the tuned plan.")
 @click.option("--planner", default=None, help="Planner by name.")
 @click.option("--bind", multiple=True, help="NAME=SIZE of a symbolic dimension.")
-@click.option("--rounds", default=11, show_default=True, help="Interleaved rounds per kernel.")
-@click.option("--seconds", default=4.0, show_default=True, help="Most seconds per kernel.")
+@click.option(
+    "--rounds",
+    default=11,
+    show_default=True,
+    type=click.IntRange(3),
+    help="Interleaved rounds per kernel.",
+)
+@click.option(
+    "--seconds", default=4.0, show_default=True, type=click.FloatRange(0, min_open=True),
+    help="Most seconds per kernel.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def command(
     module: Path,
@@ -44,6 +53,8 @@ def command(
     output = common.Output(as_json)
     options = settings.of_this_process()
     device = common.device_of(common.host_target(), output)
+    if out is not None:
+        common.writable_folder(out, output)
     build = modules.build_options(options, device, output, planner=planner)
     state, _ = modules.run(module, device, build, output, "plan")
     plan = modules.plan_of(state)
@@ -59,7 +70,6 @@ def command(
         common.fail_refused(output, str(module), refused)
     file = None
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         named = {stage.name: name for name, stage in stages.restartable(device).items()}
         file = out / named["plan"]
         file.write_text(plan_text(tuned.plan), encoding="utf-8")

@@ -76,6 +76,6 @@ def read(path: Path) -> Device:
         found = json.loads(path.read_text())["device"]
         given = {one.name: kinds[str(one.type)](found[one.name]) for one in fields(Device)}
     except (OSError, KeyError, TypeError, ValueError) as error:
-        why = f"{type(error).__name__}: {error}; `stitch calibrate --out FILE` writes such a file"
+        why = f"{type(error).__name__}: {error}"
         raise Refused(str(path), Reason.PARSE_ERROR, why) from error
     return Device(**given)

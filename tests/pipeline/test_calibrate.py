@@ -117,9 +117,22 @@ def test_a_file_that_is_no_record_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(Refused) as refused:
         records.read(path)
     assert refused.value.refusal.reason is Reason.PARSE_ERROR
-    assert "stitch calibrate" in refused.value.refusal.detail
+    assert refused.value.refusal.subject == str(path)
     done = CliRunner().invoke(stitch, ["plan", "module.hlo", "--target", str(path)])
-    assert done.exit_code == 2 and "Traceback" not in done.output
+    assert done.exit_code == 2 and "stitch calibrate --out" in done.output
+
+
+@pytest.mark.parametrize("command", ["calibrate", "tune"])
+def test_what_cannot_be_written_is_said_before_anything_is_measured(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate, "calibrate", None)
+    (tmp_path / "file").write_text("")
+    inside = tmp_path / "file" / "below" / "record.json"
+    module = Path(__file__).parents[1] / "workloads" / "softmax_grad.hlo.xz"
+    given = ["calibrate"] if command == "calibrate" else ["tune", str(module)]
+    done = CliRunner().invoke(stitch, [*given, "--out", str(inside)])
+    assert done.exit_code == 2 and "name a folder" in done.output
 
 
 def test_a_gpu_is_not_calibrated_here() -> None:

@@ -161,6 +161,12 @@ def test_the_command_writes_a_plan_that_compiles(tmp_path: Path) -> None:
     assert CliRunner().invoke(stitch, made).exit_code == 0
 
 
-def test_a_size_that_is_not_given_is_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [("--rounds", "0"), ("--seconds", "-1")])
+def test_a_measuring_that_measures_nothing_is_refused(flags: tuple[str, str]) -> None:
+    done = CliRunner().invoke(stitch, ["tune", "module.hlo", *flags])
+    assert done.exit_code == 2 and "Invalid value" in done.output
+
+
+def test_a_module_that_is_not_there_is_said(tmp_path: Path) -> None:
     done = CliRunner().invoke(stitch, ["tune", str(tmp_path / "none.hlo")])
     assert done.exit_code == 2 and "no such file" in done.output
