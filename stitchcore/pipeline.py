@@ -16,11 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from stitchcore import edited, reporting
 from stitchcore.artifact import package
-from stitchcore.artifact import report as reports
 from stitchcore.artifact.keys import artifact_key, settings_text
 from stitchcore.artifact.launch import RegionProgram
 from stitchcore.artifact.manifest import Expectation, KernelEntry, Manifest, Patch
@@ -385,13 +382,7 @@ def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str
         work.seconds,
         work.figures,
     )
-    report = reporting.report(outcome)
-    files = {
-        "report.json": reports.encode(report),
-        "report.html": reports.html(report).encode(),
-        reports.MODULES: msgspec.json.encode(reporting.modules(outcome), order="sorted"),
-    }
-    return manifest, libraries, files
+    return manifest, libraries, reporting.files(outcome)
 
 
 def _entries(work: Work) -> tuple[KernelEntry, ...]:
