@@ -137,20 +137,21 @@ def _rows(members: Sequence[list[int]]) -> tuple[list[list[int]], list[int]]:
 
 
 def _columns(widths: Sequence[int], starts: Sequence[int]) -> list[tuple[int, int]]:
-    """Ranges of rows, one for each column of the paper: about ASPECT times as wide as high. A layer
-    stays in one column where that is high enough."""
+    """Ranges of rows, one for each column of the paper, so that all is about ASPECT times as wide
+    as high. A column ends with a layer where one ends soon enough."""
     if not widths:
         return []
     mean = sum(widths) / len(widths)
     wide = max(widths) + 1
     columns = max(1, math.sqrt(ASPECT * len(widths) * STEP_Y / ((mean + wide) / 2 * STEP_X)))
     high = max(4, math.ceil(len(widths) / columns))
+    highest = high + math.ceil(high / 5)
     beginnings = set(starts)
     found: list[tuple[int, int]] = []
     first = 0
     for row in range(1, len(widths)):
         full = row - first >= high and row in beginnings
-        if full or row - first >= 2 * high:
+        if full or row - first >= highest:
             found.append((first, row))
             first = row
     return [*found, (first, len(widths))]

@@ -337,7 +337,7 @@ const showNode = (v, k) => {
 };
 const showKernel = (k) => {
   const told = data.kernels[k];
-  panel.append(make("p", "", make("code", told.name)), facts(told.facts));
+  panel.append(make("p", told.contents), make("p", "", make("code", told.name)), facts(told.facts));
   const list = make("ul");
   for (const v of members[k].slice(0, LISTED)) list.append(make("li", "", nodeButton(v)));
   const more = members[k].length - LISTED;

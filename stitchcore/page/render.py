@@ -116,4 +116,8 @@ def _kernel(number: int, page: Page) -> dict[str, Any]:
     """A kernel's name, and the facts that its row in the table has, for the panel."""
     kernel = page.kernels[number]
     row = sections.facts(kernel)
-    return {"name": kernel.name, "facts": [[label, value] for label, value in row if value]}
+    return {
+        "name": kernel.name,
+        "contents": page.contents[number],
+        "facts": [[label, value] for label, value in row if value],
+    }

@@ -8,7 +8,7 @@ from stitchcore.artifact.report import ReportKernel, ReportRegion
 from stitchcore.debug.reasons import meaning
 from stitchcore.page import charts
 from stitchcore.page.markup import Markup, bytes_text, join, seconds_text, tag
-from stitchcore.page.view import Page, interval, measured, number
+from stitchcore.page.view import Page, change, interval, measured, number
 
 NONE = "–"
 Pair = tuple[str, float, float, Callable[[float], str]]
@@ -44,7 +44,7 @@ def header(page: Page) -> Markup:
 
 
 def _pair(label: str, before: float, after: float, write: Callable[[float], str]) -> Markup:
-    share = f"{after / before - 1:+.0%}" if before > 0 else ""
+    share = change(after / before) if before > 0 else ""
     told = f"{label}: {write(before)} before, {write(after)} after"
     return tag(
         "div",
@@ -137,7 +137,7 @@ def operations(page: Page) -> Markup:
         tag("button", "Next", type="button", id="next"),
         class_="tools",
     )
-    return section("operations", "Operations", tools, table(heads, (), "list"))
+    return section("operations", "Operations", tools, table(heads, (), "list", tall=True))
 
 
 def kernels(page: Page) -> Markup:
@@ -145,7 +145,7 @@ def kernels(page: Page) -> Markup:
     most = max((k.bytes_before for k in page.kernels), default=0)
     heads = ("#", "kernel", "operations>", "phases>", "values", "bytes before, after>", "",
              "predicted>", "measured>", "on the device")  # fmt: skip
-    rows = [_kernel(number, kernel, most) for number, kernel in enumerate(page.kernels)]
+    rows = [_kernel(page, position, most) for position in range(len(page.kernels))]
     note = (
         "Predicted and measured are of one call. Values: in registers (local), shared by the lanes "
         "of a group (regional), passed between phases by memory (global)."
@@ -153,7 +153,8 @@ def kernels(page: Page) -> Markup:
     return section("kernels", "Kernels", tag("p", note), table(heads, rows, tall=True))
 
 
-def _kernel(position: int, kernel: ReportKernel, most: int) -> Sequence[str]:
+def _kernel(page: Page, position: int, most: int) -> Sequence[str]:
+    kernel = page.kernels[position]
     label = f"Show kernel {position} in the graph"
     name = tag("button", charts.swatch(position), f"K{position}", type="button",
                class_="kernel", data_kernel=position, aria_label=label)  # fmt: skip
@@ -163,7 +164,7 @@ def _kernel(position: int, kernel: ReportKernel, most: int) -> Sequence[str]:
     drawn = charts.bars(kernel.bytes_before, kernel.bytes_after, most, moved) if told else ""
     return (
         name,
-        tag("code", kernel.name),
+        join((tag("span", page.contents[position]), " ", tag("code", kernel.name, class_="muted"))),
         f"{kernel.operations:,}",
         str(kernel.phases or NONE),
         _schemes(kernel),

@@ -18,6 +18,13 @@ from stitchcore.page.job import Job
 from stitchcore.page.layout import Layout, place
 
 MOST_EXAMPLES = 3
+NAMED = 4
+"""Opcodes that name a kernel's contents."""
+SHAPING = frozenset(
+    {"constant", "const", "broadcast", "broadcastto", "reshape", "identity", "noop", "iota"}
+    | {"copy", "bitcast", "get-tuple-element", "tuple", "readvariableop", "shape", "pack"}
+)
+"""Opcodes, in small letters, that say little of what a kernel does."""
 Interval = tuple[float, float, float]
 """Low, middle, high."""
 
@@ -55,7 +62,8 @@ class ReasonRow:
 
 @dataclass(frozen=True)
 class Page:
-    """All of the page. `kernel_of[i]` is the kernel of node i, NO_KERNEL for one that is none."""
+    """All of the page. `kernel_of[i]` is the kernel of node i, NO_KERNEL for one that is none;
+    `contents` says in words what each kernel is made of."""
 
     report: Report
     headline: Headline
@@ -63,6 +71,7 @@ class Page:
     inputs: tuple[tuple[int, ...], ...]
     kernel_of: tuple[int, ...]
     kernels: tuple[ReportKernel, ...]
+    contents: tuple[str, ...]
     points: tuple[Point, ...]
     points_of: str
     reasons: tuple[ReasonRow, ...]
@@ -85,6 +94,7 @@ def view(report: Report, job: Job | None = None) -> Page:
         inputs,
         tuple(node.kernel if node.kernel in known else NO_KERNEL for node in report.nodes),
         report.kernels,
+        _contents(report),
         points,
         of,
         _reasons(report),
@@ -121,6 +131,11 @@ def measured(region: ReportRegion, who: str) -> float | None:
     return found or None
 
 
+def change(ratio: float) -> str:
+    """After over before, as a change in percent."""
+    return f"{ratio - 1:+.0%}".replace("-", "−").replace("%", " %")
+
+
 # ---- the headline ------------------------------------------------------------------------------
 def _of_job(job: Job) -> Headline:
     unit = "core-seconds" if job.device == "cpu" else f"{job.device.upper()} seconds"
@@ -152,10 +167,11 @@ def _headline(report: Report) -> Headline:
         )
         how = (
             f"Measured on the worker, {len(timed)} of {stitched} stitched regions, weighted by "
-            f"TensorFlow's time. 95 % bounds {low:.2f} to {high:.2f}. "
-            "What a job gains, it measures itself."
+            f"TensorFlow's time. 95 % bounds: {change(low)} to {change(high)}. "
+            "What a job gains as a whole, it measures itself."
         )
-        return Headline(f"{middle:.2f} ×", "TensorFlow's time, in timed regions", how, high < 1)
+        of = "time in timed regions, against TensorFlow"
+        return Headline(change(middle), of, how, high < 1)
     return _estimated(report)
 
 
@@ -171,8 +187,23 @@ def _estimated(report: Report) -> Headline:
             f"An estimate of the cost model. Its kernels were timed: {sum(timed) / 1e6:.3g} ms of "
             f"{after * 1e3:.3g} ms estimated. What was there before was not timed."
         )
-    value = f"{after / before:.2f} ×"
-    return Headline(value, "the estimated time of one kernel per operation", how, after < before)
+    of = "time of its memory-intensive part, estimated"
+    return Headline(change(after / before), of, how, after < before)
+
+
+def _contents(report: Report) -> tuple[str, ...]:
+    """The opcodes that each kernel has most of, by number; those that only shape values last."""
+    found: list[Counter[str]] = [Counter() for _ in report.kernels]
+    for node in report.nodes:
+        if 0 <= node.kernel < len(found):
+            found[node.kernel][node.op] += 1
+
+    def words(counts: Counter[str]) -> str:
+        order = sorted(counts, key=lambda op: (op.lower() in SHAPING, -counts[op], op))
+        more = " …" if len(order) > NAMED else ""
+        return ", ".join(order[:NAMED]) + more
+
+    return tuple(words(counts) for counts in found)
 
 
 # ---- predicted and measured --------------------------------------------------------------------
