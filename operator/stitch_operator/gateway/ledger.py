@@ -14,13 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from stitch_operator.gateway import groups, savings, workloads
+from stitch_operator.gateway import groups, jobs, savings, workloads
 from stitch_operator.gateway.database import connect, transaction
 from stitch_operator.gateway.groups import Acknowledgement, Group
-from stitch_operator.gateway.identity import Identity
+from stitch_operator.gateway.identity import Identity, run_times
 from stitch_operator.gateway.savings import Bounds, Claimed, Report, Row
 from stitch_operator.metrics import MAX_NAMESPACES, MICRO, OTHER_NAMESPACE, bucket
 from stitch_operator.reports import Workloads
+from stitchcore.page.job import Job
 
 CRASH_CODES = frozenset({132, 134, 135, 136, 139})
 """Illegal instruction, abort, bus error, floating-point exception, segmentation fault."""
@@ -239,7 +240,7 @@ class Ledger:
             row = self._row(where)
             if report.seq <= row.seq:
                 return OLD
-            times = _run_times(identity, begun, now)
+            times = run_times(identity, begun, now)
             bounds = Bounds(*times, ratio, identity.devices, *self._elsewhere(where))
             wrong = savings.implausible(row, report, bounds)
             if not wrong and not identity.pod:
@@ -288,6 +289,10 @@ class Ledger:
     def workloads(self, since: str, now: float) -> Workloads:
         """A page of what has changed since an earlier one's `next`."""
         return workloads.page(self._db, since, now)
+
+    def job(self, namespace: str, name: str, devices: float) -> Job | None:
+        """What a job of the namespace has measured, by a name that its owner knows."""
+        return jobs.job(self._db, namespace, name, devices)
 
     # Totals, on a connection of their own: metrics are asked for from any thread
 
@@ -439,11 +444,3 @@ class Ledger:
             "ON CONFLICT DO UPDATE SET count = count + excluded.count",
             (name, label, more),
         )
-
-
-def _run_times(identity: Identity, begun: float, now: float) -> tuple[int, int]:
-    """Nanoseconds that a session's container and its pod have run, by what the API server says;
-    since the session `begun` where nobody tells."""
-    container = identity.started if identity.started is not None else begun
-    pod = identity.pod_started if identity.pod_started is not None else container
-    return int(max(0.0, now - container) * 1e9), int(max(0.0, now - pod) * 1e9)
