@@ -13,6 +13,7 @@ from stitchcore.page.view import Page, change, interval, measured, number
 NONE = "–"
 Pair = tuple[str, float, float, Callable[[float], str]]
 NUMBER = "n"
+SCHEMES = ("local", "regional", "global")
 """Class of a column of numbers."""
 
 
@@ -145,8 +146,12 @@ def kernels(page: Page) -> Markup:
     most = max((k.bytes_before for k in page.kernels), default=0)
     heads = ("#", "kernel", "operations>", "phases>", "values", "bytes before, after>", "",
              "predicted>", "measured>", "on the device")  # fmt: skip
-    rows = [_kernel(page, position, most) for position in range(len(page.kernels))]
+    order = sorted(range(len(page.kernels)), key=lambda k: (-page.kernels[k].bytes_saved, k))
+    rows = [_kernel(page, position, most) for position in order]
+    if not any(row[-1] for row in rows):
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
     note = (
+        "What saves most bytes comes first. "
         "Predicted and measured are of one call. Values: in registers (local), shared by the lanes "
         "of a group (regional), passed between phases by memory (global)."
     )
@@ -187,13 +192,14 @@ def facts(kernel: ReportKernel) -> list[tuple[str, str]]:
         ("bytes after", bytes_text(kernel.bytes_after) if told else ""),
         ("bytes saved", bytes_text(kernel.bytes_saved)),
         ("predicted", _nanoseconds(kernel.estimate_ns)),
-        ("measured", _nanoseconds(kernel.measured_ns)),
+        ("measured", _nanoseconds(kernel.measured_ns).strip(NONE)),
         ("on the device", resources(kernel)),
     ]
 
 
 def _schemes(kernel: ReportKernel) -> str:
-    return ", ".join(f"{count:,} {scheme}" for scheme, count in kernel.schemes.items() if count)
+    found = [(kernel.schemes.get(scheme, 0), scheme) for scheme in SCHEMES]
+    return ", ".join(f"{count:,} {scheme}" for count, scheme in found if count)
 
 
 def _nanoseconds(value: int) -> str:
@@ -264,7 +270,7 @@ def reasons(page: Page) -> Markup:
     ]
     if not rows:
         return section("reasons", "Why not", tag("p", "Nothing was left as it was."))
-    heads = ("reason", "because", "operations>", "bytes they move>", "for example")
+    heads = ("why", "because", "operations>", "bytes they move>", "for example")
     return section("reasons", "Why not", table(heads, rows))
 
 
@@ -275,7 +281,8 @@ def regions(page: Page) -> Markup:
     heads = ("region", "state", "operations>", "kernels>", "bytes before, after>",
              "predicted>", "TensorFlow>", "stitched>", "XLA>", "of TensorFlow's, 95 %>",
              "proof")  # fmt: skip
-    rows = [_region(region) for region in page.report.regions]
+    order = sorted(page.report.regions, key=lambda one: one.bytes_after - one.bytes_before)
+    rows = [_region(region) for region in order]
     return section("regions", "Regions", table(heads, rows, tall=True))
 
 

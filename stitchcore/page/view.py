@@ -17,7 +17,7 @@ from stitchcore.debug.reasons import meaning
 from stitchcore.page.job import Job
 from stitchcore.page.layout import Layout, place
 
-MOST_EXAMPLES = 3
+MOST_EXAMPLES = 2
 NAMED = 4
 """Opcodes that name a kernel's contents."""
 SHAPING = frozenset(
@@ -184,8 +184,8 @@ def _estimated(report: Report) -> Headline:
     how = "An estimate of the cost model, of one call; nothing was timed."
     if all(timed):
         how = (
-            f"An estimate of the cost model. Its kernels were timed: {sum(timed) / 1e6:.3g} ms of "
-            f"{after * 1e3:.3g} ms estimated. What was there before was not timed."
+            "An estimate of the cost model; what was there before was not timed. The kernels, "
+            f"timed one by one: {sum(timed) / 1e6:.3g} ms, of {after * 1e3:.3g} ms estimated."
         )
     of = "time of its memory-intensive part, estimated"
     return Headline(change(after / before), of, how, after < before)
