@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from stitch_operator.gateway import workloads
 from stitch_operator.reports import Graph
 from stitchcore.page.job import Job, JobGraph
@@ -29,11 +31,13 @@ def job(database: sqlite3.Connection, namespace: str, name: str, devices: float)
     rows = [row for one in sessions for row in _savings(database, namespace, one)]
     kinds = {row[6] for row in rows}
     low, high = _interval(database, namespace, rows, devices)
-    graphs = _merged(
+    told = [
         graph
         for pod in dict.fromkeys(pod for pod, _ in sessions)
         for graph in workloads.graphs_of(database, (namespace, pod))
-    )
+    ]
+    told += [Graph(graph=row[7], phase="ready") for row in rows]  # not measured, and yet it ran
+    graphs = [_with_key(database, namespace, graph) for graph in _merged(told)]
     return Job(
         name,
         namespace,
@@ -57,9 +61,9 @@ def _sessions(database: sqlite3.Connection, namespace: str, name: str) -> list[S
 
 
 def _savings(database: sqlite3.Connection, namespace: str, one: Session) -> list[tuple]:  # type: ignore[type-arg]
-    """(pod, saved, lost, difference, low, high, gpu) of each graph, in nanoseconds."""
+    """(pod, saved, lost, difference, low, high, gpu, graph) of each graph, in nanoseconds."""
     return database.execute(
-        "SELECT pod, saved, lost, baseline - stitched, low, high, gpu FROM savings "
+        "SELECT pod, saved, lost, baseline - stitched, low, high, gpu, graph FROM savings "
         "WHERE namespace = ? AND pod = ? AND session = ?",
         (namespace, *one),
     ).fetchall()
@@ -76,7 +80,7 @@ def _interval(
     if not any(row[4] is not None for row in rows):
         return None, None
     low = high = 0.0
-    for pod, saved, lost, difference, below, above, _ in rows:
+    for pod, saved, lost, difference, below, above, *_ in rows:
         net = saved - lost
         known = database.execute(
             "SELECT devices FROM pods WHERE namespace = ? AND pod = ?", (namespace, pod)
@@ -95,6 +99,18 @@ def _merged(found: Iterable[Graph]) -> list[Graph]:
         if known is None or (graph.steps, graph.swap != "") > (known.steps, known.swap != ""):
             best[graph.graph] = graph
     return sorted(best.values(), key=lambda graph: (-graph.steps, not graph.key, graph.graph))
+
+
+def _with_key(database: sqlite3.Connection, namespace: str, graph: Graph) -> Graph:
+    """With the artifact that its request led to, where its pod has not been told (or has none)."""
+    if graph.key or graph.phase == "refused":
+        return graph
+    found = database.execute(
+        "SELECT r.artifact FROM requests r JOIN submissions s USING (request) WHERE "
+        "s.namespace = ? AND r.digest = ? AND r.artifact IS NOT NULL ORDER BY s.time DESC LIMIT 1",
+        (namespace, graph.graph),
+    ).fetchone()
+    return msgspec.structs.replace(graph, key=found[0]) if found else graph
 
 
 def _spent(database: sqlite3.Connection, namespace: str, graphs: Sequence[Graph]) -> float:
