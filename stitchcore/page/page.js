@@ -77,7 +77,7 @@ const faint = (v) => {
 };
 const box = (p, v, scale) => {
   const k = data.kernel[v], x = data.x[v], y = data.y[v];
-  p.globalAlpha = faint(v) ? 0.22 : 1;
+  p.globalAlpha = faint(v) ? 0.3 : 1;
   p.beginPath();
   p.roundRect(x, y, WIDTH, HEIGHT, 6);
   if (k >= 0) {

@@ -145,7 +145,7 @@ def kernels(page: Page) -> Markup:
     """One row a launch."""
     most = max((k.bytes_before for k in page.kernels), default=0)
     heads: Sequence[str] = (
-        *("#", "kernel", "operations>", "phases>", "values", "bytes before, after>", ""),
+        *("#", "kernel", "instructions>", "phases>", "values", "bytes before, after>", ""),
         *("predicted>", "measured>", "on the device"),
     )
     order = sorted(range(len(page.kernels)), key=lambda k: (-page.kernels[k].bytes_saved, k))
@@ -187,7 +187,7 @@ def facts(kernel: ReportKernel) -> list[tuple[str, str]]:
     """What is told of one kernel beside its name, by label; "" where nothing is known."""
     told = kernel.bytes_before or kernel.bytes_after
     return [
-        ("operations", f"{kernel.operations:,}"),
+        ("instructions", f"{kernel.operations:,}"),
         ("phases", str(kernel.phases or "")),
         ("values", _schemes(kernel)),
         ("bytes before", bytes_text(kernel.bytes_before) if told else ""),
