@@ -180,8 +180,8 @@ JOBS = (
     ),
     Metric(
         "stitch_fallbacks_total", GATEWAY, COUNTER,
-        "Graphs left as they were, by reason: refusals once per namespace, graph and reason, and "
-        "rolled back swaps", (REASON,), durable=True,
+        "Graphs left as they were, by reason: refusals by gateway, workers or the job itself, once "
+        "per namespace, graph and reason, and rolled back swaps", (REASON,), durable=True,
     ),
     Metric(
         "stitch_verification_failures_total", GATEWAY, COUNTER,

@@ -60,6 +60,17 @@ class Happened:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class Left:
+    """A graph that a job leaves as it is, "" for what is no graph's; `final`: for good."""
+
+    session: str
+    seq: int
+    graph: str
+    reason: str
+    final: bool = False
+
+
 def pod_of(identity: Identity, session: str) -> str:
     """What bounds and crashes are counted by: the pod, or where there is none the session."""
     return identity.pod or f"session:{session}"
@@ -171,6 +182,32 @@ class Ledger:
             statement = "INSERT OR IGNORE INTO refusals VALUES (?, ?, ?, ?)"
             if db.execute(statement, values).rowcount:
                 count(db, "fallbacks", reason)
+
+    def left(self, identity: Identity, left: Left, now: float) -> bool:
+        """A job says that it leaves a graph as it is; False when it said so before. Counted once
+        for each namespace, graph and reason, not again where the gateway refused it for the same;
+        what is no graph's once for each pod."""
+        pod = pod_of(identity, left.session)
+        where = (identity.namespace, pod, left.session)
+        with transaction(self._db) as db:
+            self._begin_session(identity, left.session, now)
+            values = (*where, left.seq, "refused", left.graph, "", now)
+            marks = ", ".join("?" * len(values))
+            if not db.execute(f"INSERT OR IGNORE INTO events VALUES ({marks})", values).rowcount:
+                return False
+            workloads.touch(db, identity, now)
+            if left.final and left.graph:
+                workloads.left(db, identity, left.graph, left.reason)
+            told = db.execute(
+                "SELECT 1 FROM refusals JOIN requests USING (request) "
+                "WHERE namespace = ? AND digest = ? AND reason = ?",
+                (identity.namespace, left.graph, left.reason),
+            ).fetchone()
+            about = (identity.namespace, left.graph or pod, left.reason, now)
+            statement = "INSERT OR IGNORE INTO refusals VALUES (?, ?, ?, ?)"
+            if not told and db.execute(statement, about).rowcount:
+                count(db, "fallbacks", left.reason)
+            return True
 
     # Events
 
