@@ -20,7 +20,8 @@ from pathlib import Path
 # Celery reads this when it is imported: SIGTERM gives running tasks their grace, then ends them.
 os.environ.setdefault("REMAP_SIGTERM", "SIGQUIT")
 
-from stitch_worker.app import broker_for, make_app
+from stitch_worker.app import broker_for, consume, make_app, waiting
+from stitch_worker.idle import Meter, Reserved
 from stitch_worker.lease import SECONDS, open_leases
 from stitch_worker.service import Service
 from stitch_worker.units import load_or_create_secret
@@ -98,7 +99,10 @@ def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
     queue = queue_name(service.target, service.tf)
     log.info("%s, TensorFlow %s: consuming %s", service.target, service.tf, queue)
     name = f"{queue}.{os.getpid()}@%h"
-    app.worker_main(["worker", "--loglevel=WARNING", "-n", name, "--without-gossip"])
+    cores = given.reserved_cores + given.reserved_millicores / 1000
+    reserved = Reserved(cores, given.reserved_gpus)
+    meter = Meter(store.reopened(), target, reserved, lambda: waiting(given.concurrency))
+    consume(app, name, meter)
     return 0
 
 
@@ -170,6 +174,12 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--heartbeat", type=Path, help="file to touch while consuming")
     parser.add_argument("--visibility", type=float, help="seconds; Redis only")
     parser.add_argument("--grace", type=float, help="seconds for a running task at shutdown")
+    parser.add_argument("--reserved-cores", type=float, default=0.0,
+                        help="cores that nobody else can use while this worker waits: they are "
+                             "counted as spent")  # fmt: skip
+    parser.add_argument("--reserved-millicores", type=float, default=0.0,
+                        help="the same in thousandths, as Kubernetes tells a pod")  # fmt: skip
+    parser.add_argument("--reserved-gpus", type=float, default=0.0, help="the same of GPUs")
     parser.add_argument("--lease-seconds", type=float, default=SECONDS)
     return parser.parse_args(arguments)
 

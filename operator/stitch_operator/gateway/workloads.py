@@ -136,6 +136,15 @@ def note(
     )
 
 
+def left(database: sqlite3.Connection, identity: Identity, graph: str, reason: str) -> None:
+    """A pod leaves a graph as it is, for good, wherever it stood with the gateway."""
+    if identity.pod:
+        where = (identity.namespace, identity.pod, graph)
+        database.execute(
+            "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, 'refused', '', ?)", (*where, reason)
+        )
+
+
 def settle(database: sqlite3.Connection) -> None:
     """Figures that have waited count as a change now."""
     if database.execute("SELECT 1 FROM pods WHERE stale LIMIT 1").fetchone():
