@@ -192,7 +192,7 @@ def _partition(work: Work) -> Work:
     from stitchcore.tensorflow.request import read_graph
 
     preserve = work.request.meta.get("preserve", ())
-    found = partition(read_graph(work.request.graph), preserve)
+    found = partition(read_graph(work.request.graph), preserve, kind=work.device.kind)
     return replace(work, partition=found, refusals=found.refusals)
 
 

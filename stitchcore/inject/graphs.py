@@ -175,8 +175,11 @@ def check_fusions(graph: Any, keys: AbstractSet[str], check: Check) -> None:
             continue
         if node.attr["kernel"].s.decode() not in keys:
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"{node.name} names an unknown kernel")
-        types = (list(node.attr[name].list.type) for name in ("Tin", "Thost", "Tout"))
-        why = check(list(node.attr["table"].list.i), *types, target.is_gpu(node.device))
+        inputs, host, outputs = (
+            list(node.attr[name].list.type) for name in ("Tin", "Thost", "Tout")
+        )
+        on_gpu = target.is_gpu(node.device)
+        why = check(list(node.attr["table"].list.i), inputs, host, outputs, on_gpu)
         if why:
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"{node.name}: {why}")
 
