@@ -3,6 +3,7 @@ nothing that stands on the other, nor what a GPU's kernels keep in host memory."
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,17 @@ import pytest
 pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
 import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
 
+from stitchcore.device.host import host_device
 from stitchcore.errors import Reason
+from stitchcore.program import build, program
+from stitchcore.stages import BuildOptions
 from stitchcore.tensorflow import placement
 from stitchcore.tensorflow.graph import Edge
+from stitchcore.tensorflow.lower import lower, subgraph
 from stitchcore.tensorflow.partition import Partition, partition
+from stitchcore.tensorflow.patching import patch
 from tests.tensorflow.graphs import Step, pruned, training_step
 
 PLACE = "/job:localhost/replica:0/task:0/device:"
@@ -95,3 +102,34 @@ def test_data_in_host_memory_stays_there() -> None:
         return placement.in_host_memory(cut.graph, Edge(cut.graph.number[name], 0))
 
     assert host("moved") and host("labels") and not host("hot") and not host("floats")
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu"])
+def test_an_input_of_which_only_the_shape_is_looked_at_stays_on_the_host(kind: str) -> None:
+    """The size of the batch is that of int32 labels, which a GPU's step keeps on the host."""
+    graph = tf.Graph()
+    with graph.as_default():
+        labels = tf.compat.v1.placeholder(tf.int32, [None], name="labels")
+        scale = tf.compat.v1.placeholder(tf.float32, [16], name="scale")
+        rows = tf.fill([tf.shape(labels)[0], 16], 2.0)
+        tf.tanh(rows * tf.exp(scale), name="out")
+    where = GPU if kind == "gpu" else CPU
+    cut = partition(placed(pruned(graph, ["out"]), lambda node: where), ["out"], kind=kind)
+    [region] = cut.regions
+    function = subgraph(cut, region)
+    device = host_device()
+    made = build({"r": lower(function).module}, device, BuildOptions())
+    [added] = [
+        one
+        for one in patch(cut, [(region, function, program(made, "r", device))]).add
+        if one.op == "StitchedFusion"
+    ]
+    node = node_def_pb2.NodeDef.FromString(base64.b64decode(added.attr))
+    given, host = (list(node.attr[name].list.type) for name in ("Tin", "Thost"))
+    number = tf.int32.as_datatype_enum
+    assert (number in host, number in given) == (kind == "gpu", kind == "cpu")
+    assert len(added.inputs) == len(given) + len(host)
+    version, symbols, position = list(node.attr["table"].list.i)[:3]
+    assert (version, symbols) == (1, 1)
+    assert (given + host)[position] == number, "the symbol is read off the labels"
+    assert host == [] or position == len(given), "after the others"
