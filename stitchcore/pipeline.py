@@ -32,7 +32,8 @@ from stitchcore.options import Options
 from stitchcore.plan.cost import total
 from stitchcore.plan.planners import PLANNERS
 from stitchcore.program import Build, build, program, stitched_share
-from stitchcore.proof import Proof, References, measure, verify
+from stitchcore.proof import Proof, measure, verify
+from stitchcore.proving import Bench, bench_of
 from stitchcore.reporting import Outcome
 from stitchcore.request import Request, read_request
 from stitchcore.stages import BuildOptions, Elsewhere
@@ -57,6 +58,7 @@ class Work:
     options: Options
     report: Report
     elsewhere: Elsewhere | None = None
+    bench: Bench | None = None
     partition: Any = None
     regions: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +66,6 @@ class Work:
     made: Build | None = None
     proof: Proof | None = None
     programs: Mapping[str, RegionProgram] = field(default_factory=dict)
-    references: Mapping[str, References] = field(default_factory=dict)
     patch: Patch | None = None
     refusals: tuple[Refusal, ...] = ()
     figures: Mapping[str, str] = field(default_factory=dict)
@@ -119,21 +120,28 @@ def produce(
     options: Options,
     report: Report,
     elsewhere: Elsewhere | None = None,
+    bench: Bench | None = None,
 ) -> Unsigned:
     """The artifact of a request, unsigned, published nowhere: what the compile child of a cluster's
-    worker makes. Its kernels are compiled by `elsewhere`, where there is one. Raises Refused."""
-    work = _run(Work(request, device, _options_of(options, request.digest), report, elsewhere))
+    worker makes. Its kernels are compiled by `elsewhere`, where there is one, and proved on `bench`
+    (default: what this machine has). Raises Refused."""
+    own = _options_of(options, request.digest)
+    work = _run(Work(request, device, own, report, elsewhere, bench))
     return package.unsigned(*_packed(work, key_of(request, device, options)))
 
 
 def _run(work: Work, prove_regions: bool = True) -> Work:
     stages = [s for s in STAGES if prove_regions or s.name not in PROVING]
-    for number, stage in enumerate(stages):
-        work.report(stage.name, number, len(stages))
-        start = time.perf_counter()
-        work = stage.run(work)
-        work = replace(work, seconds={**work.seconds, stage.name: time.perf_counter() - start})
-        _dump(work, stage)
+    try:
+        for number, stage in enumerate(stages):
+            work.report(stage.name, number, len(stages))
+            start = time.perf_counter()
+            work = stage.run(work)
+            work = replace(work, seconds={**work.seconds, stage.name: time.perf_counter() - start})
+            _dump(work, stage)
+    finally:
+        if work.bench is not None:
+            work.bench.close()
     return work
 
 
@@ -189,7 +197,7 @@ def _partition(work: Work) -> Work:
     from stitchcore.tensorflow.request import read_graph
 
     preserve = work.request.meta.get("preserve", ())
-    found = partition(read_graph(work.request.graph), preserve)
+    found = partition(read_graph(work.request.graph), preserve, kind=work.device.kind)
     return replace(work, partition=found, refusals=found.refusals)
 
 
@@ -247,30 +255,22 @@ def build_options(options: Options) -> BuildOptions:
     return BuildOptions(options.planner, options.jobs, options.cache, options.dump, options.restart)
 
 
-_UNMEASURED = f"{Reason.UNMEASURED.value}: this worker compiles for a GPU and runs nothing on one"
-
-
 def _verify(work: Work) -> Work:
     """Judge each distinct region against TensorFlow, and drop what is wrong."""
-    if work.device.kind == "gpu":
-        figures = {**work.figures, "Proved and measured": _UNMEASURED}
-        return replace(work, figures=figures)
-    from stitchcore.tensorflow import region_run
-
+    bench = work.bench or bench_of(work.device)
+    if isinstance(bench, Refusal):
+        why = f"{Reason.UNMEASURED.value}: {bench}"
+        return replace(work, figures={**work.figures, "Proved and measured": why})
     assert work.made is not None
-    references = {}
-    for key in work.programs:
-        function = work.lowered[key].subgraph
-        plain, call = region_run.runner(function), region_run.empty(function)
-        references[key] = References(plain, region_run.under_xla(function), call)
-    proof = verify(work.made, work.programs, references, work.report)
-    return _proved(replace(work, references=references), proof)
+    references = {key: bench.references(work.lowered[key].subgraph) for key in work.programs}
+    proof = verify(work.made, work.programs, references, work.report, bench.runners)
+    return _proved(replace(work, bench=bench), proof)
 
 
 def _measure(work: Work) -> Work:
     """Time each distinct region beside TensorFlow and XLA, those that weigh most first, and drop
     what is slower."""
-    if work.device.kind == "gpu":
+    if work.bench is None:
         return work
     assert work.made is not None
     assert work.proof is not None
@@ -280,9 +280,9 @@ def _measure(work: Work) -> Work:
     )
     programs = {key: work.programs[key] for key in ordered}
     threads = int(work.request.meta.get("threads", 1))
-    proof = measure(
-        work.made, programs, work.references, work.proof, work.device, threads, work.report
-    )
+    rivals = {key: work.bench.rivals(work.lowered[key].subgraph) for key in ordered}
+    given = (work.made, programs, rivals, work.proof, work.device, threads, work.report)
+    proof = measure(*given, runners_of=work.bench.runners)
     return _proved(work, proof)
 
 
@@ -367,7 +367,7 @@ def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str
         patch=work.patch,
         expect=_expectation(work),
         refusals=dict(Counter(refusal.reason.value for refusal in work.refusals)),
-        measured=work.device.kind == "cpu",
+        measured=work.bench is not None,
     )
     outcome = Outcome(
         work.request.digest,

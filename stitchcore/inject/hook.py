@@ -235,6 +235,7 @@ class Hook:
             self._disable(found, reasons.KERNEL_RANDOM_STATE, "random numbers drawn under XLA")
             return found
         try:
+            found.target = target.of_graph({node.device for node in graph.node}, self._target)
             if found.joined and found.refused_late is not None:
                 raise reasons.Refused(found.refused_late, "not to be swapped after the first step")
             self._look(found)
@@ -252,7 +253,7 @@ class Hook:
 
         meta = {
             "tf": self._tf,
-            "target": self._target,
+            "target": found.target,
             "threads": os.cpu_count() or 1,
             "abi": client.ABI,
             "preserve": sorted(preserve),
@@ -288,7 +289,7 @@ class Hook:
         if why is not None:
             self._events.write("crashed_before", digest=found.digest, key=key)
             raise reasons.Refused(reasons.CRASHED_BEFORE, f"artifact {key[:12]}: {why}")
-        artifact = self._source.fetch(key, found.digest)
+        artifact = self._source.fetch(key, found.digest, found.target)
         with found.lock:
             if found.artifact is None:
                 found.kernels = program.load_kernels(self._plugin, artifact)

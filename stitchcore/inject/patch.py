@@ -140,7 +140,7 @@ def _check_types(graph: Any, added: FrozenSet[str], changed: FrozenSet[str], kno
         data = [reference for reference in node.input if not reference.startswith("^")]
         expected: Sequence[int] = []
         if node.op in (FUSION, UPDATE):
-            expected = list(node.attr["Tin"].list.type)
+            expected = [*node.attr["Tin"].list.type, *node.attr["Thost"].list.type]
             if len(expected) != len(data):
                 raise _refuse(f"{node.name} declares {len(expected)} inputs and has {len(data)}")
         for position, reference in enumerate(data):

@@ -76,8 +76,7 @@ def _declare(library: Any) -> None:
                 ctypes.POINTER(wide),
                 size,
                 ctypes.POINTER(ctypes.c_int32),
-                integer,
-                integer,
+                *(integer, integer, integer, integer),
                 text,
                 size,
             ],
@@ -184,14 +183,17 @@ class Plugin:
             raise reasons.Refused(reasons.BAD_ARTIFACT, error.value.decode(errors="replace"))
         return int(handle)
 
-    def check_fusion(self, table: List[int], inputs: List[int], outputs: List[int]) -> str:
-        """Why a fusion with this launch table and these types cannot be made; "" when it can."""
+    def check_fusion(
+        self, table: List[int], inputs: List[int], host: List[int], outputs: List[int], gpu: bool
+    ) -> str:
+        """Why a fusion with this launch table and these types cannot be made; "" when it can.
+        `host` are the types of its inputs in host memory."""
         words = (ctypes.c_int64 * len(table))(*table)
-        types = (ctypes.c_int32 * (len(inputs) + len(outputs)))(*inputs, *outputs)
+        given = [*inputs, *host, *outputs]
+        types = (ctypes.c_int32 * len(given))(*given)
+        counts = (len(inputs), len(host), len(outputs), int(gpu))
         error = ctypes.create_string_buffer(ERROR_BYTES)
-        self._library.stitch_check_fusion(
-            words, len(table), types, len(inputs), len(outputs), error, ERROR_BYTES
-        )
+        self._library.stitch_check_fusion(words, len(table), types, *counts, error, ERROR_BYTES)
         return error.value.decode(errors="replace")
 
     def register_kernel(self, key: str, handle: int, symbol: str) -> None:

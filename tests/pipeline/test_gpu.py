@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import ctypes
+import lzma
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from stitchcore.device.records import DEVICES
@@ -31,26 +35,53 @@ from stitchcore.target.launch_table import MAGIC
 
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchcore[tensorflow]'")
 
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
 from stitchcore import pipeline
 from stitchcore.artifact.check import check_files
+from stitchcore.artifact.package import Unsigned
+from stitchcore.inject import build, digest, graphs, patch, plugin
 from stitchcore.request import read_request
-from tests.pipeline.test_pipeline import DIGEST, options_in, submit
+from tests.pipeline.test_pipeline import CAPTURED, DIGEST, options_in, submit
+
+GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 
 
-@pytest.mark.slow
-def test_a_captured_step_becomes_programs_that_nobody_measured(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Produced:
+    """A step on a GPU as it was handed in, its artifact, and the stages that were told."""
+
+    graph: Any
+    preserve: list[str]
+    made: Unsigned
+    said: list[str]
+
+
+@pytest.fixture(scope="module")
+def produced(tmp_path_factory: pytest.TempPathFactory) -> Produced:
+    """The captured step as TensorFlow would place it where it has a GPU."""
     try:
         nvrtc.nvrtc_version()
     except Refused as refused:
         pytest.skip(f"{refused}")
-    options = options_in(tmp_path)
-    request = read_request(submit(options.store))
+    options = options_in(tmp_path_factory.mktemp("gpu"))
+    graph = graph_pb2.GraphDef.FromString(lzma.decompress((CAPTURED / "graph.pb.xz").read_bytes()))
+    for node in graph.node:
+        node.device = node.device.replace("CPU:0", "GPU:0")
+    request = read_request(submit(options.store, graph.SerializeToString()))
     said: list[str] = []
 
     def report(stage: str, done: int, total: int) -> None:
         said.append(stage)
 
     made = pipeline.produce(request, DEVICES["sm_90"], options, report)
+    return Produced(graph, list(request.meta["preserve"]), made, said)
+
+
+@pytest.mark.slow
+def test_a_captured_step_becomes_programs_that_nobody_measured(produced: Produced) -> None:
+    made, said = produced.made, produced.said
     expected = {"digest": DIGEST, "target": "sm_90"}
     manifest = check_files(made.key, made.files, expected)
     assert not manifest.measured and manifest.compiler.startswith("NVRTC")
@@ -61,6 +92,39 @@ def test_a_captured_step_becomes_programs_that_nobody_measured(tmp_path: Path) -
         assert table.startswith(MAGIC) and kernel.symbol.encode() in table
     assert b"unmeasured" in made.files["report.json"]
     assert "build" in said
+
+
+def native_check() -> graphs.Check:
+    """The plug-in's own, its shim loaded: what TensorFlow would ask when it makes the node."""
+    folder = str(build.library_folder())
+    library = plugin.open_native(folder)
+    error = ctypes.create_string_buffer(plugin.ERROR_BYTES)
+    version = "".join(tf.__version__.split(".")[:2])
+    shim = Path(folder) / f"shim_tf{version}.so"
+    assert library.stitch_load_shim(str(shim).encode(), error, plugin.ERROR_BYTES), error.value
+    return plugin.Plugin(library).check_fusion
+
+
+@pytest.mark.slow
+def test_the_patched_step_runs_its_kernels_on_the_gpu(produced: Produced) -> None:
+    """As the job patches it: every added node is on the GPU, and such that the plug-in's kernel for
+    GPUs can be made of it."""
+    made = produced.made
+    manifest = check_files(made.key, made.files, {"digest": DIGEST, "target": "sm_90"})
+    document = msgspec.to_builtins(manifest.patch)
+    numbering = digest.number(produced.graph, produced.preserve)
+    patched = patch.apply(produced.graph, numbering, document, made.key[:12], produced.preserve)
+    fusions = [node for node in patched.node if node.op in ("StitchedFusion", "StitchedUpdate")]
+    assert fusions and {node.op for node in fusions} == {"StitchedFusion", "StitchedUpdate"}
+    known = {f"{one.key}:{one.symbol}" for one in manifest.kernels}
+    added = [node for node in patched.node if node.name.startswith("stitch/")]
+    assert {node.device for node in added} == {GPU}
+    graphs.check_fusions(patched, known, native_check())
+    on_host = [node for node in fusions if node.attr["Thost"].list.type]
+    assert not on_host, "of this step with known sizes no kernel looks at a shape"
+    assert graphs.devices(patched, 2.0) == 1.0
+    timed = graphs.add_timer(patched, 0, 1)
+    assert [node.device for node in timed.node if node.op == "StitchTimer"] == [GPU]
 
 
 def converted(source: str, target: str) -> Kernel:
