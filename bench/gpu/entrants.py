@@ -14,7 +14,7 @@ from bench.xla import compile_text
 from stitchcore.errors import Refused
 from stitchcore.gpu.compile import compile_for_gpu
 from stitchcore.gpu.device import Device
-from stitchcore.gpu.execute import Loaded, captured, loaded
+from stitchcore.gpu.execute import Loaded, capture_refused, captured, loaded
 from stitchcore.gpu.steps import GpuModule, LibraryCall, Loop, Step, Stretch, every_step
 from stitchcore.hlo.module import Module
 from stitchcore.stages import BuildOptions
@@ -90,11 +90,10 @@ def ours(
 
 
 def graph_refused(module: GpuModule, device: Device) -> str:
-    """Why a run of `module` cannot be a CUDA graph, or ""."""
-    if module.waits:
-        return "the host decides a loop or branch by what the device computes"
-    if module.table.checks:
-        return "a kernel has checks, which the host reads after each run"
+    """Why a run of `module` cannot be a CUDA graph on `device`, or ""."""
+    why = capture_refused(module)
+    if why:
+        return why
     called = any(not isinstance(step, Stretch) for step in every_step(module.steps))
     return "library calls of this device cannot be captured" if called and _is_host(device) else ""
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from stitchcore.compiled import apply, ordered
 from stitchcore.emit.cuda import THREADS, shared_bytes
-from stitchcore.errors import Reason, Refused
+from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.gpu import library
 from stitchcore.gpu.memory import Memory, Tree, as_tree, is_updated, leaves, tree
 from stitchcore.gpu.steps import (
@@ -21,6 +21,7 @@ from stitchcore.gpu.steps import (
     Choice,
     Copy,
     GpuModule,
+    HostCall,
     LibraryCall,
     Loop,
     Step,
@@ -74,6 +75,7 @@ def build(state: State) -> GpuModule:
         tuple(numbers.get(Temporary(n), -1) for n in range(len(memory.lives))),
         state.kernels,
         tuple(_moved(launch) for launch in launches),
+        tuple(builder.refused),
     )
 
 
@@ -83,8 +85,8 @@ def _moved(launch: KernelLaunch) -> int:
 
 
 def require(plan: Plan) -> None:
-    """Raises Refused for an instruction that neither a kernel nor the device library computes:
-    before anything is compiled."""
+    """Raises Refused for a value outside kernels that no memory here holds: before anything is
+    compiled."""
     for node in (node for one in (plan, *bodies(plan).values()) for node in one.opaque):
         if op.record(node.opcode).kind != "control" and not _is_identity(node):
             library.require(node)
@@ -99,6 +101,7 @@ class _Builder:
         self.memory = Memory()
         self.launches: list[KernelLaunch] = []
         self.moments: list[int] = []
+        self.refused: list[Refusal] = []
 
     # ---- straight lines -----------------------------------------------------------------------
     def block(self, plan: Plan, arguments: Sequence[Tree]) -> tuple[Block, list[Tree]]:
@@ -173,7 +176,11 @@ class _Builder:
         self.memory.write(*leaves(made))
         if node.opcode == op.DYNAMIC_UPDATE_SLICE and is_updated(given):
             self.memory.update(leaves(made)[0], given[0])
-        steps.append(LibraryCall(node, tuple(given), tuple(leaves(made))))
+        why = library.refused(node)
+        if why is not None:
+            self.refused.append(why)
+        call = LibraryCall if why is None else HostCall
+        steps.append(call(node, tuple(given), tuple(leaves(made))))
         return made
 
     # ---- control flow -------------------------------------------------------------------------

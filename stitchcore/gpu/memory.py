@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stitchcore.gpu.steps import Array, Block, Choice, Copy, LibraryCall, Loop, Step
+from stitchcore.gpu.steps import Array, Block, Choice, Copy, HostCall, LibraryCall, Loop, Step
 from stitchcore.hlo.literal import Literal
 from stitchcore.hlo.shape import Shape
 from stitchcore.target.launch_plan import Clock, KernelLaunch, Place, Temporary
@@ -165,9 +165,9 @@ class Memory:
                 case Copy(source, target):
                     if self.of(source) != self.of(target):
                         found.append(Copy(self._settle(source), self._settle(target)))
-                case LibraryCall(node, operands, results):
+                case LibraryCall(node, operands, results) | HostCall(node, operands, results):
                     arrays = tuple(map(self._settle, operands)), tuple(map(self._settle, results))
-                    found.append(LibraryCall(node, *arrays))
+                    found.append(type(step)(node, *arrays))
                 case Loop(condition, predicate, body, trips):
                     parts = self.settled(condition), self._settle(predicate), self.settled(body)
                     found.append(Loop(*parts, trips))

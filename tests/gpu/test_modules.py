@@ -7,8 +7,8 @@ import pytest
 
 from stitchcore.errors import Reason, Refused
 from stitchcore.gpu.compile import compile_for_gpu
-from stitchcore.gpu.execute import Loaded, captured
-from stitchcore.gpu.steps import Copy, LibraryCall, Loop, Stretch, every_step
+from stitchcore.gpu.execute import Loaded, capture_refused, captured
+from stitchcore.gpu.steps import Copy, HostCall, LibraryCall, Loop, Stretch, every_step
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.parse import parse
 from tests.gpu.host import HostDevice
@@ -315,10 +315,45 @@ ENTRY main (x: f32[2,3]) -> (f32[6], f32[2,3], s32[3]) {
     assert not any(isinstance(step, Stretch) for step in found.module.steps)
 
 
-def test_what_neither_kernel_nor_library_computes_is_refused() -> None:
+ODD = """
+HloModule odd
+
+farther (a: f32[], b: f32[]) -> pred[] {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  first = f32[] abs(a)
+  second = f32[] abs(b)
+  ROOT larger = pred[] compare(first, second), direction=GT
+}
+
+ENTRY main (x: f32[6]) -> f32[6] {
+  x = f32[6] parameter(0)
+  y = f32[6] exponential(x)
+  z = f32[6] subtract(x, y)
+  sorted = f32[6] sort(z), dimensions={0}, to_apply=farther
+  ROOT result = f32[6] tanh(sorted)
+}
+"""
+
+
+def test_what_no_library_computes_is_the_hosts_and_told(standin: Standin) -> None:
+    """The kernels beside it go on; no graph can hold such a module."""
+    found = compare(parse(ODD), standin)
+    assert max(found.errors) < TOLERANCE and found.launches == 2
+    [refusal] = found.module.refused
+    assert (refusal.subject, refusal.reason) == (op.SORT, Reason.UNSUPPORTED_OPCODE)
+    assert [step.node.opcode for step in found.module.steps if isinstance(step, HostCall)] == [
+        op.SORT
+    ]
+    assert found.module.waits and "numpy" in capture_refused(found.module)
+
+
+def test_a_value_that_no_memory_holds_refuses_the_module() -> None:
+    text = "ENTRY main (x: f32[3]) -> c64[3] {\n  x = f32[3] parameter(0)\n"
+    text += "  ROOT y = c64[3] convert(x)\n}\n"
     with pytest.raises(Refused) as refused:
-        compile_for_gpu(workloads.module("gpt2_train"), TARGET)
-    assert refused.value.refusal.reason is Reason.UNSUPPORTED_OPCODE
+        compile_for_gpu(parse("HloModule m\n\n" + text), TARGET)
+    assert refused.value.refusal.reason is Reason.UNSUPPORTED_TYPE
 
 
 def test_one_kernel_an_instruction_computes_the_same(standin: Standin) -> None:
