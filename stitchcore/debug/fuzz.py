@@ -42,6 +42,7 @@ class FuzzOptions:
         ("slice", 0.7),
         ("gather", 0.5),
         ("dynamic_slice", 0.4),
+        ("dynamic_update", 0.5),
         ("pad", 0.5),
         ("concatenate", 0.5),
         ("reverse", 0.3),
@@ -313,12 +314,33 @@ def _dynamic_slice(draw: _Draw) -> Instruction | None:
     node = draw.value(lambda v: v.shape.rank > 0)
     if node is None:
         return None
+    sizes = [int(draw.rng.integers(1, n + 1)) for n in node.shape.static]
+    return build.dynamic_slice(node, _starts(draw, node), sizes)
+
+
+def _starts(draw: _Draw, node: Instruction) -> list[Instruction]:
     places = _places(draw, ())
-    starts = [places if draw.rng.random() < 0.7 else build.constant(1, places.shape.dtype)
-              for _ in node.shape.dims]  # fmt: skip
-    return build.dynamic_slice(
-        node, starts, [int(draw.rng.integers(1, n + 1)) for n in node.shape.static]
-    )
+    return [places if draw.rng.random() < 0.7 else build.constant(1, places.shape.dtype)
+            for _ in node.shape.dims]  # fmt: skip
+
+
+def _dynamic_update(draw: _Draw) -> Instruction | None:
+    """A value, or part of the same one, put into another."""
+    node = draw.value(lambda v: v.shape.rank > 0 and v.opcode == op.PARAMETER)
+    if node is None or draw.rng.random() < 0.5:
+        node = draw.value(lambda v: v.shape.rank > 0)
+    if node is None:
+        return None
+
+    def fits(other: Instruction) -> bool:
+        same = (other.shape.dtype, other.shape.rank) == (node.shape.dtype, node.shape.rank)
+        pairs = zip(other.shape.static, node.shape.static, strict=False)
+        return same and all(part <= whole for part, whole in pairs)
+
+    window = draw.value(lambda other: other is not node and fits(other))
+    if window is None:
+        window = build.slice_(node, [(0, max(n // 2, 1), 1) for n in node.shape.static])
+    return build.dynamic_update_slice(node, window, _starts(draw, node))
 
 
 def _pad(draw: _Draw) -> Instruction | None:
@@ -396,6 +418,7 @@ _MAKERS: dict[str, Callable[[_Draw], Instruction | None]] = {
     "slice": _slice,
     "gather": _gather,
     "dynamic_slice": _dynamic_slice,
+    "dynamic_update": _dynamic_update,
     "pad": _pad,
     "concatenate": _concatenate,
     "reverse": _reverse,

@@ -27,6 +27,7 @@ from stitchcore.emit.render import (
     outside_buffers,
     provenance_comment,
     register_type,
+    same_memory,
     size_of,
 )
 from stitchcore.emit.tile import cut, needs_tiles, spread, stretches, tile_size
@@ -128,6 +129,8 @@ class _C(Renderer):
         self.open(f"ST_SECTION int64_t {name}({', '.join(arguments)})")
         for symbol in kernel.symbols:
             self.emit(f"(void){symbol};")
+        if section.apart is not None:
+            self.emit(f"if ({same_memory(section)}) return 0;")
         for error in checks:
             self.emit(f"int64_t low_{error} = INT64_MAX, high_{error} = INT64_MIN;")
         self.ranges = dict.fromkeys(kernel.symbols, (0, _LARGEST_EXTENT))

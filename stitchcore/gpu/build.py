@@ -129,6 +129,9 @@ class _Builder:
         given = [_array(values[value]) for value in pattern.inputs]
         self.memory.read(*given)
         self.memory.write(*made)
+        for source, target in kernel.forwards:
+            if sum(array.place == given[source].place for array in given) == 1:
+                self.memory.update(made[target], given[source])
         places = tuple(array.place for array in (*given, *made))
         unit = self.unit_of[kernel.name]
         launch = KernelLaunch(kernel, unit, THREADS, shared_bytes(kernel), places)

@@ -109,6 +109,15 @@ def dynamic_slice(
     )
 
 
+def dynamic_update_slice(
+    operand: Instruction, window: Instruction, starts: Sequence[Instruction]
+) -> Instruction:
+    """`operand` with `window` in it from scalar `starts`, which are clamped to fit."""
+    if len(starts) != operand.shape.rank or any(start.shape.dims for start in starts):
+        raise ValueError(f"dynamic-update-slice of {operand.shape} from {len(starts)} starts")
+    return instruction(op.DYNAMIC_UPDATE_SLICE, operand.shape, (operand, window, *starts))
+
+
 def gather(
     operand: Instruction,
     indices: Instruction,

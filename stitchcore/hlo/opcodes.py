@@ -292,7 +292,7 @@ _OTHERS = (
         "to_apply",
     ),
     plain(DYNAMIC_SLICE, "lookup", None, "dynamic_slice_sizes"),
-    plain(DYNAMIC_UPDATE_SLICE, "indexed", None),
+    plain(DYNAMIC_UPDATE_SLICE, "update", None),
     plain(SORT, "indexed", None, "dimensions", "is_stable", "to_apply", flops=16),
     plain(TOPK, "indexed", 1, "k", "largest", flops=16),
     plain(REDUCE_WINDOW, "indexed", None, "window", "to_apply", flops=4),
@@ -363,6 +363,7 @@ POINTWISE = frozenset({"elementwise", "check"})
 STITCHABLE_KINDS: frozenset[str] = POINTWISE | {
     "movement",
     "lookup",
+    "update",
     "reduce",
     "constant",
 }

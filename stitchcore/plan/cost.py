@@ -113,9 +113,9 @@ def _traffic(pattern: Pattern, device: Device) -> _Traffic:
         once += transfer(size, whole, device)
         again += transfer(size, whole, device) * (times - 1)
     for value in pattern.outputs:
-        size = byte_size(value.shape)
+        size, whole = _written(value, pattern, users), byte_size(value.shape)
         moved += size
-        once += transfer(size, size, device)
+        once += transfer(size, whole, device)
     return _Traffic(moved, once, again, 1 + max(phases.values(), default=0))
 
 
@@ -223,12 +223,35 @@ def read_size(value: Instruction, readers: Sequence[Instruction]) -> int:
     take."""
     size = byte_size(value.shape)
     if all(_takes_part(reader, value) for reader in readers):
-        return min(size, sum(byte_size(reader.shape) for reader in readers))
+        return min(size, sum(taken_size(reader) for reader in readers))
     return size
 
 
+def written_size(value: Instruction) -> int:
+    """Bytes that are stored of `value`: of an update in place only its window."""
+    updates = opcodes.record(value.opcode).kind == "update"
+    return byte_size((value.operands[1] if updates else value).shape)
+
+
+def _written(
+    value: Instruction, pattern: Pattern, users: Mapping[Instruction, Sequence[Instruction]]
+) -> int:
+    """Bytes that a kernel stores of its output: all of an update that cannot be in place, since its
+    first operand is made in the kernel or read elsewhere."""
+    if opcodes.record(value.opcode).kind == "update":
+        old = value.operands[0]
+        if old not in pattern.inputs or read_size(old, users[old]) == byte_size(old.shape):
+            return byte_size(value.shape)
+    return written_size(value)
+
+
+def taken_size(reader: Instruction) -> int:
+    """Bytes that a reader takes of something it does not read whole: an update none."""
+    return 0 if opcodes.record(reader.opcode).kind == "update" else byte_size(reader.shape)
+
+
 def _takes_part(reader: Instruction, value: Instruction) -> bool:
-    if opcodes.record(reader.opcode).kind == "lookup":
+    if opcodes.record(reader.opcode).kind in ("lookup", "update"):
         return value not in reader.operands[1:]
     return reader.opcode == opcodes.SLICE
 

@@ -101,6 +101,17 @@ class _Analysis:
             self.set(value, self._movement(value))
             if value.opcode == op.CONCATENATE:
                 self._pieces(value)
+            elif kind == "update":
+                rows = [row or () for row in self.dims[value]]
+                self.pieces[value, 0] = tuple(rows)
+                self.pieces[value, 1] = self._window(value.operands[1])
+
+    def _window(self, window: Instruction) -> tuple[Row, ...]:
+        """Loops over the elements that an update puts into its place."""
+        given = zip(self.dims[window], self.fresh(window.shape.dims), strict=True)
+        rows = [fresh or () if row is None else row for row, fresh in given]
+        self.atoms.keep_apart(atom for row in rows for atom in row)
+        return tuple(rows)
 
     def _pieces(self, value: Instruction) -> None:
         along = value["dimensions"][0]
@@ -190,6 +201,12 @@ class _Analysis:
             case op.GATHER:
                 self.views.update(((value, 0), (value, 1)))
                 return list(self.fresh(value.shape.dims))
+            case op.DYNAMIC_UPDATE_SLICE:
+                self.views.add((value, 1))
+                return [
+                    row if row is not None else self.fresh((extent,))[0]
+                    for row, extent in zip(first, value.shape.dims, strict=True)
+                ]
             case op.CONCATENATE:
                 changed = list(value["dimensions"])
                 self.views.update((value, i) for i in range(len(value.operands)))

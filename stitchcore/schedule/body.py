@@ -36,7 +36,7 @@ from stitchcore.kernel.nodes import (
     Statement,
     Store,
 )
-from stitchcore.schedule import constants, lookups, views
+from stitchcore.schedule import constants, lookups, updates, views
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.constants import convert
 
@@ -208,6 +208,8 @@ class Body:
             return [] if _is_identity(value) else [(value.operands[1], environment)]
         if kind == "lookup":
             return self._looked_up(value, environment)
+        if kind == "update":
+            return self._updated(value, environment)
         return [
             (operand, self._operand_environment(value, number, environment, key))
             for number, operand in enumerate(value.operands)
@@ -228,6 +230,26 @@ class Body:
         }
         source = lookups.operand_environment(self.axes, value, environment, at)
         return [*wanted, (value.operands[0], source)]
+
+    def _updated(
+        self, value: Instruction, environment: Environment
+    ) -> list[tuple[Instruction, Environment]]:
+        """Where an update's window begins, and once that is known the elements to choose from."""
+        starts = updates.starts(value).values()
+        wanted: list[tuple[Instruction, Environment]] = [(start, {}) for start, _ in starts]
+        if not all(self._known(*pair) for pair in wanted):
+            return wanted
+        at = self.window_start(value)
+        source = updates.source(self.axes, value, environment, at)
+        return [*wanted, (value.operands[0], environment), (value.operands[1], source)]
+
+    def window_start(self, update: Instruction) -> dict[int, Index]:
+        """By dimension along which it moves, where an update's window begins."""
+        found = {}
+        for d, (start, last) in updates.starts(update).items():
+            self.value(start, {})
+            found[d] = self._position(start, {}, last)
+        return found
 
     def _position(self, value: Instruction, environment: Environment, last: Index) -> Index:
         """A value that is known, as an index: beside the value, once for each `last`."""
@@ -284,6 +306,12 @@ class Body:
             return operands[0]
         if value.opcode in (op.PAD, op.CONCATENATE):
             return self.let(self._selected(value, environment, operands), depth)
+        if record.kind == "update":
+            old, new = operands[-2:]
+            if not (at := self.window_start(value)):
+                return new
+            condition = updates.inside(self.axes, value, environment, at)
+            return self.let(Apply(op.SELECT, (condition, new, old), value.shape.dtype), depth)
         return operands[-1] if record.kind == "lookup" else operands[0]
 
     def _check(self, value: Instruction, operands: tuple[Expression, ...], depth: int) -> None:

@@ -73,9 +73,9 @@ class State:
 class Dominants:
     """Decisions for every value of a pattern.
 
-    `pieced` concatenations are written part by part where their operands are computed; `forced`
-    values are stored because a pad would compute them where they are not wanted; a `single`
-    global reduction has one part a kept element, so its tasks finish it.
+    `pieced` concatenations and updates are written part by part where their operands are
+    computed; `forced` values are stored because a pad would compute them where they are not wanted;
+    a `single` global reduction has one part a kept element, so its tasks finish it.
     """
 
     states: Mapping[Instruction, State]
@@ -128,10 +128,11 @@ class _Search:
         if record.kind == "reduce":
             self.costs[value] = 1
             self._reduce(value)
-        elif value.opcode == op.CONCATENATE and self._is_pieced(value):
+        elif (value.opcode == op.CONCATENATE or is_update(value)) and self._is_pieced(value):
             self.pieced.add(value)
             self.costs[value] = 1
-            phase = max(self.states[operand].phase for operand in value.operands)
+            count = 2 if is_update(value) else len(value.operands)
+            phase = max(piece_phase(self.states, value, number) for number in range(count))
             self.states[value] = State(phase, Home(HomeKind.MEMORY))
         else:
             self.states[value] = self._join(value)
@@ -249,6 +250,23 @@ class _Search:
         suffix = all(a in reduced for a in order[first:])
         apart = size > self.limits.long_row // 16
         return Scheme.GLOBAL if apart and not suffix else Scheme.REGIONAL
+
+
+def is_update(value: Instruction) -> bool:
+    return op.record(value.opcode).kind == "update"
+
+
+def piece_phase(states: Mapping[Instruction, State], value: Instruction, number: int) -> int:
+    """The phase in which operand `number` is written into its part of a pieced value: where it is
+    computed, but after what lies in memory only; an update's, once its place is known. Around its
+    window an update's first operand is written by loops of their own."""
+    updates = is_update(value)
+    state = states[value.operands[number]]
+    apart = state.home == Home(HomeKind.MEMORY) or (updates and number == 0)
+    phase = state.phase + (apart and state.home is not None)
+    for start in value.operands[2:] if updates else ():
+        phase = max(phase, states[start].phase + (states[start].home is not None))
+    return phase
 
 
 def order_of(

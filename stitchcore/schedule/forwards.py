@@ -11,10 +11,11 @@ parameter's, a gradient for all of them: so slots are updated in place.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from stitchcore.kernel.index import Binary, Index, Variable
+from stitchcore.kernel.index import Binary, Index, Variable, names
 from stitchcore.kernel.nodes import (
     Accumulate,
     Apply,
@@ -25,9 +26,11 @@ from stitchcore.kernel.nodes import (
     Let,
     Load,
     Loop,
+    LoopKind,
     Phase,
     Role,
     Scalar,
+    Section,
     Statement,
     Store,
 )
@@ -49,40 +52,74 @@ def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int,
     """(input position, output position) pairs, each input and each output at most once."""
     inputs = [b for b in buffers if b.role is Role.INPUT]
     outputs = [b for b in buffers if b.role is Role.OUTPUT]
-    accesses: dict[Buffer, list[_Access]] = {}
-    number = 0
-    for phase in phases:
-        for section in phase.sections:
-            named = {section.variable: Variable("task")}
-            for access in _walk(section.body, named, number):
-                accesses.setdefault(access.buffer, []).append(access)
-            number += 1
+    copied = _copied(phases)
+    accesses = _accesses(phases, copied)
     writers: dict[tuple[object, ...], list[int]] = {}
     for target, buffer in enumerate(outputs):
         stores = [a for a in accesses.get(buffer, ()) if a.writes]
         if len(stores) == 1:
             key = (buffer.dtype, buffer.dims, stores[0].section, stores[0].indices)
             writers.setdefault(key, []).append(target)
-    found = []
+    found: dict[int, int] = {}
     dependents = _dependents(phases)
+    owner = {target: source for source, target in copied}
     for source in sorted(range(len(inputs)), key=lambda i: len(dependents.get(inputs[i], ()))):
         buffer = inputs[source]
         reads = accesses.get(buffer, [])
-        if not reads:
-            continue
         places = {(a.section, a.indices) for a in reads}
-        if len(places) != 1:
-            continue
-        ((where, indices),) = places
-        last = max(a.position for a in reads)
-        candidates = writers.get((buffer.dtype, buffer.dims, where, indices), [])
+        candidates = [n for n, one in enumerate(outputs) if (buffer, one) in copied and not reads]
+        last = max((a.position for a in reads), default=0)
+        if len(places) == 1:
+            ((where, indices),) = places
+            key = (buffer.dtype, buffer.dims, where, indices)
+            candidates = writers.get(key, []) if _by_lane(indices) else []
         for target in candidates:
-            written = next(a.position for a in accesses[outputs[target]] if a.writes)
-            if last < written:
-                candidates.remove(target)
-                found.append((source, target))
+            written = [a.position for a in accesses[outputs[target]] if a.writes]
+            own = owner.get(outputs[target], buffer) == buffer and target not in found.values()
+            if own and all(last < position for position in written):
+                found[source] = target
                 break
-    return tuple(sorted(found))
+    return tuple(sorted(found.items()))
+
+
+def _by_lane(indices: Sequence[Index]) -> bool:
+    """Whether lanes have elements of their own: what all of them read none may overwrite."""
+    lanes = LoopKind.LANES.value
+    return any(name.startswith(f"{lanes} ") for i in indices for name in names(i))
+
+
+def settled(
+    buffers: Sequence[Buffer], phases: Sequence[Phase], shared: Sequence[tuple[int, int]]
+) -> tuple[Phase, ...]:
+    """`phases` with what is only left out where a forwarded pair shares memory marked as such."""
+    inputs = [b for b in buffers if b.role is Role.INPUT]
+    outputs = [b for b in buffers if b.role is Role.OUTPUT]
+    pairs = {(inputs[source], outputs[target]) for source, target in shared}
+
+    def of(section: Section) -> Section:
+        return section if section.apart in pairs else replace(section, apart=None)
+
+    return tuple(Phase(tuple(map(of, phase.sections))) for phase in phases)
+
+
+def _copied(phases: Sequence[Phase]) -> frozenset[tuple[Buffer, Buffer]]:
+    """(from, to) of the sections that only copy, where nothing else copies either."""
+    pairs = [s.apart for phase in phases for s in phase.sections if s.apart is not None]
+    sources, targets = Counter(pair[0] for pair in pairs), Counter(pair[1] for pair in pairs)
+    return frozenset(pair for pair in pairs if sources[pair[0]] == targets[pair[1]] == 1)
+
+
+def _accesses(
+    phases: Sequence[Phase], copied: frozenset[tuple[Buffer, Buffer]]
+) -> dict[Buffer, list[_Access]]:
+    """All accesses but those of sections that do not run where their pair shares memory."""
+    found: dict[Buffer, list[_Access]] = {}
+    for number, section in enumerate(s for phase in phases for s in phase.sections):
+        skipped = section.apart if section.apart in copied else ()
+        for access in _walk(section.body, {section.variable: Variable("task")}, number):
+            if access.buffer not in (skipped or ()):
+                found.setdefault(access.buffer, []).append(access)
+    return found
 
 
 def _dependents(phases: Sequence[Phase]) -> dict[Buffer, set[Buffer]]:
@@ -110,29 +147,29 @@ def _dependents(phases: Sequence[Phase]) -> dict[Buffer, set[Buffer]]:
 
 
 def _walk(
-    body: Sequence[Statement], named: Mapping[str, Variable], section: int
+    body: Sequence[Statement], outer: Mapping[str, Variable], section: int
 ) -> Iterator[_Access]:
     position = 0
     stack: list[tuple[Statement, Mapping[str, Variable], int]] = [
-        (statement, named, 0) for statement in reversed(body)
+        (statement, outer, 0) for statement in reversed(body)
     ]
     while stack:
-        statement, names, depth = stack.pop()
+        statement, named, depth = stack.pop()
         if isinstance(statement, Loop):
-            begin, end = _renamed(statement.begin, names), _renamed(statement.end, names)
+            begin, end = _renamed(statement.begin, named), _renamed(statement.end, named)
             own = Variable(f"{statement.kind.value} {depth} {begin} {end}")
-            inner = {**names, statement.variable: own}
+            inner = {**named, statement.variable: own}
             stack.extend((s, inner, depth + 1) for s in reversed(statement.body))
             continue
         if isinstance(statement, If):
-            stack.extend((s, names, depth) for s in reversed(statement.body))
+            stack.extend((s, named, depth) for s in reversed(statement.body))
         for load in _loads(statement):
             position += 1
-            at = tuple(_renamed(i, names) for i in load.indices)
+            at = tuple(_renamed(i, named) for i in load.indices)
             yield _Access(load.buffer, section, position, at, False)
         if isinstance(statement, Store):
             position += 1
-            at = tuple(_renamed(i, names) for i in statement.indices)
+            at = tuple(_renamed(i, named) for i in statement.indices)
             yield _Access(statement.buffer, section, position, at, True)
 
 

@@ -72,6 +72,8 @@ def _together(before: Phase, after: Phase, local_bytes: int) -> Phase | None:
             found.append(section)
             continue
         parts = (*needed, section)
+        if any(part.apart for part in parts):
+            return None
         if not all(itertools.starmap(_task_by_task, itertools.combinations(parts, 2))):
             return None
         if sum(map(_local_bytes, parts)) > local_bytes:

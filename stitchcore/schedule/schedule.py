@@ -63,6 +63,8 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
         for phase in phases
     )
     phases = caching.hint(stored.buffers, phases)
+    shared = forwards.find(stored.buffers, phases)
+    phases = forwards.settled(stored.buffers, phases, shared)
     offsets, size = storage.place(stored.buffers, phases)
     provenance = dict.fromkeys(
         origin for value in pattern.instructions for origin in module.provenance.get(value, ())
@@ -74,7 +76,7 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
         phases=phases,
         scratch_offsets=offsets,
         scratch_bytes=size,
-        forwards=forwards.find(stored.buffers, phases),
+        forwards=shared,
         errors=errors,
         provenance=tuple(provenance),
     )
@@ -134,7 +136,8 @@ def _feasible(value: Instruction) -> Refusal | None:
     if value.opcode == op.CONSTANT and value.get("value") is not None:
         if value["value"].array.size > CONSTANT_LIMIT:
             return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, "large array constant")
-    if value.opcode == op.DYNAMIC_SLICE and any(o.shape.rank for o in value.operands[1:]):
+    starts = {op.DYNAMIC_SLICE: 1, op.DYNAMIC_UPDATE_SLICE: 2}.get(value.opcode)
+    if starts and any(o.shape.rank for o in value.operands[starts:]):
         return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, "start indices in one vector")
     if value.opcode == op.BITCAST_CONVERT:
         operand = value.operands[0].shape

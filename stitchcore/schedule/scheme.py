@@ -20,11 +20,12 @@ from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominant import (
     CROSSING,
     Dominants,
-    Home,
     HomeKind,
     Scheme,
+    is_update,
     order_of,
     partition,
+    piece_phase,
 )
 from stitchcore.schedule.mapping import Partition
 
@@ -35,7 +36,8 @@ class SinkKind(Enum):
     """What a phase leaves in memory."""
 
     STORE = "store"  # the value, element by element
-    PIECE = "piece"  # operand `number` of a concatenation, into its range
+    PIECE = "piece"  # operand `number` of a concatenation or update, into its range
+    AROUND = "around"  # the first operand of an update, but for what the update replaces
     PARTIAL = "partial"  # this task's part of a global reduction
     FINAL = "final"  # a global reduction that one task finishes
 
@@ -171,13 +173,13 @@ class _Demand:
             return
         self.stored[value] = phase
         if value in self.dominants.pieced:
-            for number, operand in enumerate(value.operands):
-                at = self.dominants.states[operand].phase
-                if self.dominants.states[operand].home == Home(HomeKind.MEMORY):
-                    at += 1
-                    self.stored[value] = max(self.stored[value], at)
+            updates = is_update(value)
+            for number, operand in enumerate(value.operands[:2] if updates else value.operands):
+                at = piece_phase(self.dominants.states, value, number)
+                self.stored[value] = max(self.stored[value], at)
+                kind = SinkKind.AROUND if updates and number == 0 else SinkKind.PIECE
                 if operand.shape.size != 0:
-                    self.sinks.append((at, Sink(SinkKind.PIECE, value, number)))
+                    self.sinks.append((at, Sink(kind, value, number)))
         else:
             self.sinks.append((phase, Sink(SinkKind.STORE, value)))
 
@@ -187,9 +189,8 @@ class _Demand:
                 self.visit(sink.value, phase)
             else:
                 self.need(sink.value, sink.number, phase)
-                for number in range(1, len(sink.value.operands)):
-                    if sink.kind is SinkKind.FINAL:
-                        self.need(sink.value, number, phase)
+                for number in _besides(sink):
+                    self.need(sink.value, number, phase)
             self._drain()
         for value in self.later:
             if value in self.stored:
@@ -255,6 +256,14 @@ class _Demand:
         self.stack.append((value, phase))
 
 
+def _besides(sink: Sink) -> range:
+    """Numbers of the operands that a sink needs beside its root."""
+    count = len(sink.value.operands)
+    if sink.kind is SinkKind.FINAL:
+        return range(1, count)
+    return range(2, count) if is_update(sink.value) else range(0)
+
+
 # ---- sections ------------------------------------------------------------------------------------
 @dataclass
 class _Group:
@@ -269,7 +278,10 @@ def _sections(
 ) -> tuple[SectionScheme, ...]:
     tied: dict[Domain, _Group] = {}
     rest: list[tuple[Sink, Domain]] = []
+    copies = [_Group([s], None, None, set()) for s in sinks if s.kind is SinkKind.AROUND]
     for sink in sinks:
+        if sink.kind is SinkKind.AROUND:
+            continue
         state = dominants.states[sink.root]
         home = state.home if state.phase == phase else None
         if home is not None and home.kind is HomeKind.ROWS:
@@ -295,18 +307,18 @@ def _sections(
             reduced = next((r for d, r in free if d == domain), None)
         key = (domain, reduced)
         free.setdefault(key, _Group([], None, reduced, {domain})).sinks.append(sink)
-    groups = [*tied.values(), *free.values()]
+    groups = [*tied.values(), *free.values(), *copies]
     return tuple(_section(group, axes, dominants, phase) for group in groups)
 
 
-_ELEMENTS = (SinkKind.STORE, SinkKind.PIECE)
+_ELEMENTS = (SinkKind.STORE, SinkKind.PIECE, SinkKind.AROUND)
 
 
 def domain_of(sink: Sink, axes: Axes) -> Domain:
     """Axes of the loops that a sink needs."""
     if sink.kind is SinkKind.STORE:
         return frozenset(axes.of(sink.value))
-    if sink.kind is SinkKind.PIECE:
+    if sink.kind in (SinkKind.PIECE, SinkKind.AROUND):
         rows = axes.pieces[sink.value, sink.number]
         return frozenset(a for row in rows for a in row)
     return frozenset(axes.domain(sink.value))
@@ -346,7 +358,7 @@ def _widest(sinks: Iterable[Sink], axes: Axes, dominants: Dominants) -> tuple[Ax
     for sink in sinks:
         if sink.kind is SinkKind.STORE:
             order = axes.of(sink.value)
-        elif sink.kind is SinkKind.PIECE:
+        elif sink.kind in (SinkKind.PIECE, SinkKind.AROUND):
             order = tuple(a for row in axes.pieces[sink.value, sink.number] for a in row)
         else:
             order = order_of(axes, dominants.layouts, sink.value)

@@ -123,6 +123,18 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
          ("v = f32[3,6] slice(x), slice={[0:3], [0:6]}",
           "y = f32[6,6] concatenate(v, v), dimensions={0}")),
     ),
+    op.DYNAMIC_UPDATE_SLICE: (
+        ("i = s32[] constant(2)", "j = s32[] constant(0)",
+         "v = f32[3,6] slice(x), slice={[0:3], [0:6]}",
+         "y = f32[6,6] dynamic-update-slice(x, v, i, j)"),
+        (("i = s32[] constant(3)", "j = s32[] constant(0)",
+         "v = f32[3,6] slice(x), slice={[0:3], [0:6]}",
+          "y = f32[6,6] dynamic-update-slice(x, v, i, j)"),
+         ("i = s32[] constant(2)", "j = s32[] constant(0)",
+         "v = f32[3,6] slice(x), slice={[3:6], [0:6]}",
+          "y = f32[6,6] dynamic-update-slice(x, v, i, j)"),
+         ("y = f32[6,6] copy(x)",)),
+    ),
 }  # fmt: skip
 """By opcode: how y is made of x, and wrong ways of the same types. The result is x + y."""
 
