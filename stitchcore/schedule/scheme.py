@@ -35,7 +35,7 @@ class SinkKind(Enum):
     """What a phase leaves in memory."""
 
     STORE = "store"  # the value, element by element
-    PIECE = "piece"  # operand `number` of a concatenation, into its range
+    PIECE = "piece"  # operand `number` of a concatenation or reverse, to its place
     PARTIAL = "partial"  # this task's part of a global reduction
     FINAL = "final"  # a global reduction that one task finishes
 

@@ -1,4 +1,4 @@
-"""A transposed operand costs its loop no vectors: what has a stride is moved in loops of its own."""
+"""A transposed operand costs its loop no vectors: what has a stride moves in loops of its own."""
 
 from __future__ import annotations
 
