@@ -144,10 +144,12 @@ def operations(page: Page) -> Markup:
 def kernels(page: Page) -> Markup:
     """One row a launch."""
     most = max((k.bytes_before for k in page.kernels), default=0)
-    heads = ("#", "kernel", "operations>", "phases>", "values", "bytes before, after>", "",
-             "predicted>", "measured>", "on the device")  # fmt: skip
+    heads: Sequence[str] = (
+        *("#", "kernel", "operations>", "phases>", "values", "bytes before, after>", ""),
+        *("predicted>", "measured>", "on the device"),
+    )
     order = sorted(range(len(page.kernels)), key=lambda k: (-page.kernels[k].bytes_saved, k))
-    rows = [_kernel(page, position, most) for position in order]
+    rows: list[Sequence[str]] = [_kernel(page, position, most) for position in order]
     if not any(row[-1] for row in rows):
         heads, rows = heads[:-1], [row[:-1] for row in rows]
     note = (

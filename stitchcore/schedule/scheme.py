@@ -36,7 +36,7 @@ class SinkKind(Enum):
     """What a phase leaves in memory."""
 
     STORE = "store"  # the value, element by element
-    PIECE = "piece"  # operand `number` of a concatenation or update, into its range
+    PIECE = "piece"  # operand `number` of a concatenation, update or reverse, to its place
     AROUND = "around"  # the first operand of an update, but for what the update replaces
     PARTIAL = "partial"  # this task's part of a global reduction
     FINAL = "final"  # a global reduction that one task finishes

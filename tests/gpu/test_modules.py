@@ -8,7 +8,7 @@ import pytest
 from stitchcore.errors import Reason, Refused
 from stitchcore.gpu.compile import compile_for_gpu
 from stitchcore.gpu.execute import Loaded, capture_refused, captured
-from stitchcore.gpu.steps import Copy, HostCall, LibraryCall, Loop, Stretch, every_step
+from stitchcore.gpu.steps import Copy, HostCall, Loop, Stretch, every_step
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.parse import parse
 from stitchcore.target.launch_table import InRegion, Output

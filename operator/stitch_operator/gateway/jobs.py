@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -60,7 +61,7 @@ def _sessions(database: sqlite3.Connection, namespace: str, name: str) -> list[S
     ).fetchall()
 
 
-def _savings(database: sqlite3.Connection, namespace: str, one: Session) -> list[tuple]:  # type: ignore[type-arg]
+def _savings(database: sqlite3.Connection, namespace: str, one: Session) -> list[tuple[Any, ...]]:
     """(pod, saved, lost, difference, low, high, gpu, graph) of each graph, in nanoseconds."""
     return database.execute(
         "SELECT pod, saved, lost, baseline - stitched, low, high, gpu, graph FROM savings "
