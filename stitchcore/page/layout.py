@@ -145,7 +145,7 @@ def _columns(widths: Sequence[int], starts: Sequence[int]) -> list[tuple[int, in
     wide = max(widths) + 1
     columns = max(1, math.sqrt(ASPECT * len(widths) * STEP_Y / ((mean + wide) / 2 * STEP_X)))
     high = max(4, math.ceil(len(widths) / columns))
-    highest = high + math.ceil(high / 5)
+    highest = high + math.ceil(high / 12)
     beginnings = set(starts)
     found: list[tuple[int, int]] = []
     first = 0

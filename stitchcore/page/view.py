@@ -147,7 +147,7 @@ def _of_job(job: Job) -> Headline:
         how = f"{costs}. 95 % interval of the net: {low:,.1f} to {high:,.1f}."
     swapped = any(graph.swap == "ok" for graph in job.graphs)
     gained = job.net > 0 if swapped or job.saved or job.lost else None
-    return Headline(f"{job.net:+,.1f}", f"{unit} saved, net", how, gained)
+    return Headline(f"{job.net:+,.1f}".replace("-", "−"), f"{unit} saved, net", how, gained)
 
 
 def _headline(report: Report) -> Headline:

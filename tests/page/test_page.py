@@ -110,7 +110,7 @@ def test_a_jobs_page_says_the_net_first() -> None:
 
 def test_a_job_that_saved_less_than_it_cost_says_so() -> None:
     made = view.view(samples.hostile(), Job("a", "n", "h100", 1.0, 2.0, 3.0, -4.0, 2.0))
-    assert (made.headline.value, made.headline.gained) == ("-4.0", False)
+    assert (made.headline.value, made.headline.gained) == ("−4.0", False)
     assert made.headline.of == "H100 seconds saved, net"
     nothing = view.view(samples.hostile(), Job("a", "n", "cpu"))
     assert nothing.headline.gained is None

@@ -149,7 +149,7 @@ def test_an_unmeasured_job_claims_nothing_and_hides_no_cost(running: Running) ->
     save(running, about, 10 * SECOND, 0, interval=None)
     found = running.get(JOB.format("s1")).text
     assert "Too few steps were timed" in found
-    assert "-4.0" in found, "what was spent is not hidden"
+    assert "−4.0" in found, "what was spent is not hidden"
 
 
 class Pods(Tokens):
