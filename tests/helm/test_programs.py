@@ -149,7 +149,7 @@ workers:
 
 
 def test_a_worker_is_told_what_its_pod_holds() -> None:
-    """Cores by the pod's requests, as Kubernetes tells them; GPUs by limits, a slice as sevenths."""
+    """Cores by the pod's requests, as Kubernetes tells them; GPUs by limits, slices as sevenths."""
     sets = [(charts.of(one), None) for one in ("default", "gpus")]
     sets.append((charts.objects(charts.rendered(MIG)), 1.0))
     for objects, gpus in sets:
