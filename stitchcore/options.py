@@ -16,6 +16,7 @@
 | STITCH_STORE_TOKEN_FILE | token for such a store | none |
 | STITCH_BROKER | URL of the broker (`python -m stitch_worker`) | redis://127.0.0.1:6379/0 |
 | STITCH_LEASES | URL of the Redis that keeps leases (`python -m stitch_worker`) | the broker |
+| STITCH_RESERVED_MILLICORES | thousandths of cores that a worker's pod requests | 0 |
 
 Variables of the job side are read in `inject/settings.py`, in the job's process.
 """
@@ -98,6 +99,14 @@ def store_access(environment: Mapping[str, str], url: str) -> dict[str, str]:
 def leases_url(environment: Mapping[str, str]) -> str:
     """The URL of the leases' Redis, which may hold a password; "" where nobody named one."""
     return environment.get("STITCH_LEASES") or ""
+
+
+def reserved_cores(environment: Mapping[str, str]) -> float:
+    """Cores that this process's pod requests, as Kubernetes tells it; nothing elsewhere."""
+    text = environment.get("STITCH_RESERVED_MILLICORES") or "0"
+    if not text.isdecimal():
+        raise BadOption(f"STITCH_RESERVED_MILLICORES={text!r}: a whole number, 2000 for two cores")
+    return int(text) / 1000
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ def test_a_worker_that_is_killed_loses_an_interval_and_its_next_life_counts_noth
     ledger is opened anew at each look, as by a gateway that was restarted."""
     from stitchcore.device.host import host
 
+    monkeypatch.setenv("STITCH_RESERVED_MILLICORES", "3000")
     cluster = Cluster(tmp_path, redis, host().target)
 
     def spent() -> float:
@@ -92,7 +93,7 @@ def test_a_worker_that_is_killed_loses_an_interval_and_its_next_life_counts_noth
         ledger.close()
         return found.get(("cpu", "idle"), 0.0)
 
-    process = cluster.worker("--reserved-cores=1", "--reserved-millicores=2000")
+    process = cluster.worker()
     began = time.monotonic()
     wait_for(lambda: told(cluster.store), 60, "its first word")
     time.sleep(2)
@@ -100,7 +101,7 @@ def test_a_worker_that_is_killed_loses_an_interval_and_its_next_life_counts_noth
     first, most = spent(), 3 * (time.monotonic() - began) + 1
     assert 0 < first <= most
     assert spent() == first, "read again by a gateway that was restarted: nothing is added"
-    process = cluster.worker("--reserved-cores=3")
+    process = cluster.worker()
     wait_for(lambda: len(told(cluster.store)) == 2, 60, "its first word")
     began = time.monotonic()
     time.sleep(3)

@@ -28,7 +28,7 @@ from stitch_worker.units import load_or_create_secret
 from stitchcore import isolate, starting
 from stitchcore.device.host import host
 from stitchcore.errors import Reason, Refused
-from stitchcore.options import broker_url, leases_url
+from stitchcore.options import broker_url, leases_url, reserved_cores
 from stitchcore.queues import queue_name
 from stitchcore.starting import needed
 from stitchcore.target import cubins
@@ -63,6 +63,8 @@ def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
     if given.heartbeat is not None:
         given.heartbeat.unlink(missing_ok=True)  # of the process before, in a pod's /tmp
     url = starting.broker(given.broker or broker_url(os.environ))
+    with needed("what is reserved", "give --reserved-cores N"):
+        cores = given.reserved_cores or reserved_cores(os.environ)
     store = starting.store(given.store)
     with needed("--leases or STITCH_LEASES", "give --leases redis://host:port/0"):
         named = given.leases or leases_url(os.environ)
@@ -99,7 +101,6 @@ def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
     queue = queue_name(service.target, service.tf)
     log.info("%s, TensorFlow %s: consuming %s", service.target, service.tf, queue)
     name = f"{queue}.{os.getpid()}@%h"
-    cores = given.reserved_cores + given.reserved_millicores / 1000
     reserved = Reserved(cores, given.reserved_gpus)
     meter = Meter(store.reopened(), target, reserved, lambda: waiting(given.concurrency))
     consume(app, name, meter)
@@ -176,9 +177,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--grace", type=float, help="seconds for a running task at shutdown")
     parser.add_argument("--reserved-cores", type=float, default=0.0,
                         help="cores that nobody else can use while this worker waits: they are "
-                             "counted as spent")  # fmt: skip
-    parser.add_argument("--reserved-millicores", type=float, default=0.0,
-                        help="the same in thousandths, as Kubernetes tells a pod")  # fmt: skip
+                             "counted as spent (or STITCH_RESERVED_MILLICORES)")  # fmt: skip
     parser.add_argument("--reserved-gpus", type=float, default=0.0, help="the same of GPUs")
     parser.add_argument("--lease-seconds", type=float, default=SECONDS)
     return parser.parse_args(arguments)

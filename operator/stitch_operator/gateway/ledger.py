@@ -232,11 +232,14 @@ class Ledger:
                     (*where, event.key, identity.owner, BEGUN, now, event.graph),
                 )
                 return True
+            # a job may say that its first stitched steps went well after it has gone back: it did
             db.execute(
                 "UPDATE swaps SET state = ?, time = ?, graph = ?, reason = ? "
-                "WHERE namespace = ? AND pod = ? AND session = ? AND key = ?",
-                (SETTLED[event.type], now, event.graph, event.reason, *where, event.key),
-            )
+                "WHERE namespace = ? AND pod = ? AND session = ? AND key = ? "
+                "AND (? != 'ok' OR state = ?)",
+                (SETTLED[event.type], now, event.graph, event.reason, *where, event.key,
+                 SETTLED[event.type], BEGUN),
+            )  # fmt: skip
             code = event.exit_code if identity.last_exit_code is None else identity.last_exit_code
             if event.type == "crashed-before" and (code is None or code in CRASH_CODES):
                 self._open_breaker(identity, event.key, now)

@@ -51,6 +51,8 @@ async def _left(service: Service, identity: Identity, said: Event) -> dict[str, 
     reason = said.reason if said.reason in JOB_REASONS else OTHER
     left = Left(said.session, said.seq, said.graph, reason, said.final)
     new = await service.ledger(service.parts.ledger.left, identity, left, time.time())
+    if new and left.final and left.graph:
+        service.sightings.left(identity, left.graph, reason, time.time())
     return {"status": "noted" if new else OLD}
 
 

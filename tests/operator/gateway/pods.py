@@ -54,7 +54,7 @@ class Pods:
         account: str = "default",
         ago: float = 0.0,
     ) -> Made:
-        """A pod of a Job of this name, that began so many seconds ago."""
+        """A pod of a Job of this name, that began so many seconds ago; in place of one before."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - ago))
         name, uid = f"{job}-0", str(uuid.uuid4())
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": f"uid-of-{job}",
@@ -71,6 +71,10 @@ class Pods:
             "spec": {**spec, **({"nodeName": node} if node else {})},
             "status": {"phase": "Running", "startTime": now, "containerStatuses": [running]},
         }  # fmt: skip
+        for other, one in list(self.made.items()):
+            about = one.document["metadata"]
+            if (about["namespace"], about["name"]) == (namespace, name):
+                del self.made[other]
         token = f"token-of-{uid}"
         self.made[token] = Made(token, document)
         return self.made[token]
