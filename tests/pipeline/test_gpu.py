@@ -175,7 +175,9 @@ def test_the_patched_step_runs_its_kernels_on_the_gpu(produced: Produced) -> Non
     added = [node for node in patched.node if node.name.startswith("stitch/")]
     assert {node.device for node in added} == {GPU}
     graphs.check_fusions(patched, known, native_check())
-    on_host = [node for node in fusions if node.attr["Thost"].list.type]
+    attributes = [value for node in patched.node for value in node.attr.values()]
+    assert all(value.WhichOneof("value") for value in attributes), "TensorFlow takes no empty one"
+    on_host = [node for node in fusions if patch.types_of(node, "Thost")]
     assert not on_host, "of this step with known sizes no kernel looks at a shape"
     assert graphs.devices(patched, 2.0) == 1.0
     timed = graphs.add_timer(patched, 0, 1)
