@@ -158,12 +158,13 @@ class Hook:
             if self._caller.probing is not None:
                 self._caller.probing.reason = reason
             return None
+        asked = target.of_graph({node.device for node in graph.node}, self._target)
         preserve = frozenset(self._plugin.preserved(item))
         records = self._plugin.shapes(item, [node.name for node in graph.node])
         annotated, types = graphs.annotate(graph, records)
         handed = redact.structure(annotated)
         numbering = digest.number(handed, preserve)
-        found = self._program(numbering, graph, handed, preserve)
+        found = self._program(Program(numbering.digest, asked), numbering, graph, handed, preserve)
         view = View(graph, numbering, preserve, types)
         if self._caller.probing is not None:
             self._caller.probing.parts.append(found)
@@ -203,15 +204,17 @@ class Hook:
         return self._built(graphs.add_timer(view.graph, instance.step, ORIGINAL))
 
     def _program(
-        self, numbering: digest.Numbering, graph: Any, handed: Any, preserve: FrozenSet[str]
+        self,
+        new: Program,
+        numbering: digest.Numbering,
+        graph: Any,
+        handed: Any,
+        preserve: FrozenSet[str],
     ) -> Program:
-        key = numbering.digest
+        """The program that is known by the digest of `new`, else `new`, handed in."""
         with self._lock:
-            found = self._programs.get(key)
-            new = found is None
-            if found is None:
-                found = self._programs[key] = Program(key)
-        if not new:
+            found = self._programs.setdefault(new.digest, new)
+        if found is not new:
             return found
         caller = self._caller.now
         found.refused_late = graphs.late_refusal(graph, caller is None or type(caller[0]) is bytes)
@@ -219,7 +222,7 @@ class Hook:
         place = self._config.group if found.joined else None
         cores = len(os.sched_getaffinity(0)) / (place.beside if place is not None else 1)
         found.devices = graphs.devices(graph, cores, place.task if place is not None else "")
-        self._events.write("seen", digest=key, nodes=len(graph.node))
+        self._events.write("seen", digest=found.digest, nodes=len(graph.node))
         calls = graphs.xla_calls(graph)
         if calls:
             found.bodies = sorted({call.attr["f"].func.name for call in calls})
@@ -235,7 +238,6 @@ class Hook:
             self._disable(found, reasons.KERNEL_RANDOM_STATE, "random numbers drawn under XLA")
             return found
         try:
-            found.target = target.of_graph({node.device for node in graph.node}, self._target)
             if found.joined and found.refused_late is not None:
                 raise reasons.Refused(found.refused_late, "not to be swapped after the first step")
             self._look(found)

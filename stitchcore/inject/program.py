@@ -30,7 +30,7 @@ class Program:
     """A graph and the worker's answer. `reason` is set when it will not be stitched (any more)."""
 
     digest: str
-    target: str = ""  # what its artifact must be made for, once it is known where it runs
+    target: str = ""  # what its artifact must be made for
     refused_late: Optional[str] = None  # why it may only be swapped in before the first step
     artifact: Optional[Artifact] = None
     kernels: FrozenSet[str] = frozenset()
