@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import digest, reasons, target
+from .patch import types_of
 
 MINIMUM_NODES = 30  # below it there is no training step worth a look
 OURS = frozenset({"StitchedFusion", "StitchedUpdate", "StitchTimer"})
@@ -175,9 +176,7 @@ def check_fusions(graph: Any, keys: AbstractSet[str], check: Check) -> None:
             continue
         if node.attr["kernel"].s.decode() not in keys:
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"{node.name} names an unknown kernel")
-        inputs, host, outputs = (
-            list(node.attr[name].list.type) for name in ("Tin", "Thost", "Tout")
-        )
+        inputs, host, outputs = (types_of(node, name) for name in ("Tin", "Thost", "Tout"))
         on_gpu = target.is_gpu(node.device)
         why = check(list(node.attr["table"].list.i), inputs, host, outputs, on_gpu)
         if why:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import struct
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -22,6 +23,7 @@ GPU_REASONS = {  # by StitchReason of native/cuda/stitch_launch.h; all others: K
     8: reasons.BAD_ARTIFACT,
     13: reasons.MEMORY,
 }
+LAUNCH_FAILURE = re.compile(r"launch failed \((\d+)\): ")
 COUNTERS = (
     "fresh",
     "reused",
@@ -112,6 +114,13 @@ def _declare(library: Any) -> None:
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
+
+
+def reason_of(failure: str) -> str:
+    """Why an operation failed, from its message: a launch's begins with what the launch library
+    says (native/gpu.cc)."""
+    told = LAUNCH_FAILURE.match(failure)
+    return GPU_REASONS.get(int(told[1]) if told else 0, reasons.KERNEL_FAILED)
 
 
 class Plugin:

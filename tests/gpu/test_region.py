@@ -20,7 +20,7 @@ from stitchcore.proving import Bench, bench_of, gpu_bench
 from stitchcore.stages import BuildOptions
 from stitchcore.target.cuda_launch import DeviceBuffer, LaunchError, LaunchReason
 from tests.gpu.host import HostDevice, Kernels, in_c
-from tests.target.standin_cuda import Standin, open_library
+from tests.target.standin_cuda import Live, Standin, open_library
 
 KEY, DEVICE = "region", DEVICES["sm_90"]
 Made = tuple[Build, dict[str, RegionProgram]]
@@ -152,7 +152,7 @@ def test_each_failure_of_the_driver_is_a_refusal_and_leaves_nothing(
                 refusal = refused.refusal
             failed = standin.did_fail()
             standin.fail(0)
-        assert standin.errors() == [], call
+        assert standin.errors() == [] and standin.live() == Live(), call
         if not failed:
             assert refusal is None
             break

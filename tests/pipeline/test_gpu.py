@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import lzma
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,21 +42,30 @@ from tensorflow.core.framework import graph_pb2
 
 from stitchcore import pipeline
 from stitchcore.artifact.check import check_files
+from stitchcore.artifact.launch import RegionProgram
 from stitchcore.artifact.package import Unsigned
 from stitchcore.inject import build, digest, graphs, patch, plugin
+from stitchcore.program import Build
+from stitchcore.proof import References
+from stitchcore.proving import Bench, bench_of, gpu_bench
 from stitchcore.request import read_request
+from stitchcore.verify.region import RegionRunner
+from tests.gpu.host import Kernels, host_device, in_c
 from tests.pipeline.test_pipeline import CAPTURED, DIGEST, options_in, submit
+from tests.target.standin_cuda import Standin, open_library
 
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 
 
 @dataclass(frozen=True)
 class Produced:
-    """A step on a GPU as it was handed in, its artifact, and the stages that were told."""
+    """A step on a GPU as it was handed in, its artifacts with no GPU beside and with one (the
+    stand-in), and the stages that were told."""
 
     graph: Any
     preserve: list[str]
     made: Unsigned
+    proved: Unsigned
     said: list[str]
 
 
@@ -76,7 +87,35 @@ def produced(tmp_path_factory: pytest.TempPathFactory) -> Produced:
         said.append(stage)
 
     made = pipeline.produce(request, DEVICES["sm_90"], options, report)
-    return Produced(graph, list(request.meta["preserve"]), made, said)
+    standin = Standin()
+    standin.devices()
+    standin.free_memory(1 << 30)
+    standin.do("cuInit", 0)
+    cuda = open_library(standin)
+    with host_device(standin) as device:
+        bench = on_standin(standin, gpu_bench(device, cuda, references, references))
+        proved = pipeline.produce(request, DEVICES["sm_90"], options, report, None, bench)
+    cuda.close()
+    assert standin.errors() == []
+    return Produced(graph, list(request.meta["preserve"]), made, proved, said)
+
+
+def references(function: Any) -> References:
+    """TensorFlow's on the processor: what a GPU's would be but for its rules."""
+    found = bench_of(DEVICES["cpu-x86-64-v3"])
+    assert isinstance(found, Bench)
+    return found.references(function)
+
+
+def on_standin(standin: Standin, bench: Bench) -> Bench:
+    """Kernels compute what the same objects do in C."""
+
+    def runners(made: Build, programs: Mapping[str, RegionProgram]) -> Mapping[str, RegionRunner]:
+        launched = {one.kernel.name: one.kernel for p in programs.values() for one in p.launches}
+        standin.on_launch(Kernels(list(launched.values()), in_c(list(launched.values()))))
+        return bench.runners(made, programs)
+
+    return replace(bench, runners=runners)
 
 
 @pytest.mark.slow
@@ -90,8 +129,24 @@ def test_a_captured_step_becomes_programs_that_nobody_measured(produced: Produce
     for kernel in manifest.kernels:
         table = made.files[manifest.libraries[kernel.library].file]
         assert table.startswith(MAGIC) and kernel.symbol.encode() in table
-    assert b"unmeasured" in made.files["report.json"]
+    assert b"unmeasured: " in made.files["report.json"]
+    assert b"this worker's TensorFlow" in made.files["report.json"], "and why"
     assert "build" in said
+
+
+@pytest.mark.slow
+def test_beside_a_gpu_they_are_proved_and_timed_on_it(produced: Produced) -> None:
+    """By the launch tables that the job will load."""
+    proved = produced.proved
+    manifest = check_files(proved.key, proved.files, {"digest": DIGEST, "target": "sm_90"})
+    assert manifest.measured
+    report = json.loads(proved.files["report.json"])
+    stitched = [region for region in report["regions"] if region["stitched"]]
+    assert len(stitched) >= 5
+    for region in stitched:
+        assert region["proof"]["passed"] and region["proof"]["informative"], region["name"]
+    assert "wrong_result" not in report["refusals"]
+    assert "unmeasured: " not in proved.files["report.json"].decode()
 
 
 def native_check() -> graphs.Check:
@@ -120,7 +175,9 @@ def test_the_patched_step_runs_its_kernels_on_the_gpu(produced: Produced) -> Non
     added = [node for node in patched.node if node.name.startswith("stitch/")]
     assert {node.device for node in added} == {GPU}
     graphs.check_fusions(patched, known, native_check())
-    on_host = [node for node in fusions if node.attr["Thost"].list.type]
+    attributes = [value for node in patched.node for value in node.attr.values()]
+    assert all(value.WhichOneof("value") for value in attributes), "TensorFlow takes no empty one"
+    on_host = [node for node in fusions if patch.types_of(node, "Thost")]
     assert not on_host, "of this step with known sizes no kernel looks at a shape"
     assert graphs.devices(patched, 2.0) == 1.0
     timed = graphs.add_timer(patched, 0, 1)

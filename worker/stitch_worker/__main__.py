@@ -119,7 +119,10 @@ def served(asked: str, own: str) -> str:
             raise Refused(asked, Reason.WRONG_TARGET, detail)
         return own
     cubins.require(asked)
-    log.warning("compiling for %s: %s, nothing is proved or timed", asked, Reason.UNMEASURED.value)
+    log.info(
+        "compiling for %s: proved and timed where children find such a GPU and a TensorFlow that "
+        "sees it, else %s (the artifact says why)", asked, Reason.UNMEASURED.value,
+    )  # fmt: skip
     return asked
 
 
@@ -155,7 +158,7 @@ def tensorflow_minor() -> str:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stitch_worker")
     parser.add_argument("--broker", default="", help="redis:// or amqp:// URL (or STITCH_BROKER)")
-    parser.add_argument("--target", default="", help="sm_90: compile for a GPU (default: own CPU)")
+    parser.add_argument("--target", default="", help="sm_90: a GPU's requests (default: own CPU's)")
     parser.add_argument("--store", required=True, help="folder or fsspec URL")
     parser.add_argument("--leases", default="",
                         help="Redis of leases, not the broker (or STITCH_LEASES)")  # fmt: skip
