@@ -10,11 +10,14 @@ from stitchcore.hlo.padded import padded
 from stitchcore.stages import PLANNED, STAGES, BuildOptions, State, run_stages
 
 
-def compile_for_gpu(module: Module, target: str, options: BuildOptions | None = None) -> GpuModule:
-    """`module` for devices of `target` ("sm_90"). Raises Refused, with its reason, for what no
-    memory holds; what single kernels or instructions are refused for is in the result."""
+def compile_for_gpu(
+    module: Module, target: str, options: BuildOptions | None = None, updates: bool = False
+) -> GpuModule:
+    """`module` for devices of `target` ("sm_90"), `updates` as in `build`. Raises Refused, with its
+    reason, for what no memory holds; what single kernels or instructions are refused for is in the
+    result."""
     state = State(padded(module), DEVICES[target], options or BuildOptions())
     planned = run_stages(state, PLANNED, {})
     assert planned.plan is not None
     require(planned.plan)
-    return build(run_stages(planned, STAGES[len(PLANNED) :], {}))
+    return build(run_stages(planned, STAGES[len(PLANNED) :], {}), updates)
