@@ -34,6 +34,7 @@ from stitchcore.hlo.literal import from_array
 from stitchcore.plan.candidates import VIEWS
 from stitchcore.plan.pattern import Plan
 from stitchcore.plan.text import bodies
+from stitchcore.schedule.forwards import possible_pairs
 from stitchcore.stages import State
 from stitchcore.target.launch_plan import KernelLaunch, Temporary, launch_table, temporaries
 from stitchcore.target.launch_table import Cubin, Output
@@ -137,7 +138,7 @@ class _Builder:
         given = [_array(values[value]) for value in pattern.inputs]
         self.memory.read(*given)
         self.memory.write(*made)
-        for source, target in kernel.forwards:
+        for source, target in possible_pairs(kernel.buffers, kernel.phases):
             if sum(one.place == given[source].place for one in given) == 1:
                 self.memory.update(made[target], given[source])
         places = tuple(array.place for array in (*given, *made))

@@ -48,6 +48,24 @@ class _Access:
 def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int, int], ...]:
     """(input position, output position) pairs, each input and each output at most once."""
     inputs = [b for b in buffers if b.role is Role.INPUT]
+    dependents = _dependents(phases)
+    possible: dict[int, list[int]] = {}
+    for source, target in possible_pairs(buffers, phases):
+        possible.setdefault(source, []).append(target)
+    found: dict[int, int] = {}  # source by target
+    for source in sorted(possible, key=lambda i: len(dependents.get(inputs[i], ()))):
+        free = [target for target in possible[source] if target not in found]
+        if free:
+            found[free[0]] = source
+    return tuple(sorted((source, target) for target, source in found.items()))
+
+
+def possible_pairs(
+    buffers: Sequence[Buffer], phases: Sequence[Phase]
+) -> tuple[tuple[int, int], ...]:
+    """All (input position, output position) pairs of which any choice is right that has no input
+    and no output twice."""
+    inputs = [b for b in buffers if b.role is Role.INPUT]
     outputs = [b for b in buffers if b.role is Role.OUTPUT]
     accesses: dict[Buffer, list[_Access]] = {}
     number = 0
@@ -57,32 +75,22 @@ def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int,
             for access in _walk(section.body, named, number):
                 accesses.setdefault(access.buffer, []).append(access)
             number += 1
-    writers: dict[tuple[object, ...], list[int]] = {}
+    writers: dict[tuple[object, ...], list[tuple[int, int]]] = {}
     for target, buffer in enumerate(outputs):
         stores = [a for a in accesses.get(buffer, ()) if a.writes]
         if len(stores) == 1:
             key = (buffer.dtype, buffer.dims, stores[0].section, stores[0].indices)
-            writers.setdefault(key, []).append(target)
+            writers.setdefault(key, []).append((target, stores[0].position))
     found = []
-    dependents = _dependents(phases)
-    for source in sorted(range(len(inputs)), key=lambda i: len(dependents.get(inputs[i], ()))):
-        buffer = inputs[source]
+    for source, buffer in enumerate(inputs):
         reads = accesses.get(buffer, [])
-        if not reads:
-            continue
         places = {(a.section, a.indices) for a in reads}
-        if len(places) != 1:
-            continue
-        ((where, indices),) = places
-        last = max(a.position for a in reads)
-        candidates = writers.get((buffer.dtype, buffer.dims, where, indices), [])
-        for target in candidates:
-            written = next(a.position for a in accesses[outputs[target]] if a.writes)
-            if last < written:
-                candidates.remove(target)
-                found.append((source, target))
-                break
-    return tuple(sorted(found))
+        if len(places) == 1:
+            ((where, indices),) = places
+            last = max(a.position for a in reads)
+            key = (buffer.dtype, buffer.dims, where, indices)
+            found += [(source, to) for to, written in writers.get(key, ()) if last < written]
+    return tuple(found)
 
 
 def _dependents(phases: Sequence[Phase]) -> dict[Buffer, set[Buffer]]:
