@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
-from stitchcore.errors import Reason, Refused
+from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.gpu.compile import compile_for_gpu
 from stitchcore.gpu.execute import Loaded, capture_refused, captured
 from stitchcore.gpu.steps import Copy, HostCall, LibraryCall, Loop, Stretch, every_step
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.evaluate import evaluate
 from stitchcore.hlo.parse import parse
+from stitchcore.kernel.nodes import Kernel, Role
+from stitchcore.kernel.text import print_kernel
+from stitchcore.target import cubins
 from stitchcore.target.launch_table import Input
 from tests.gpu.host import HostDevice
 from tests.gpu.whole import TARGET, arguments, by_interpreter, compare
@@ -315,6 +321,35 @@ ENTRY main (x: f32[2,3]) -> (f32[6], f32[2,3], s32[3]) {
     found = compare(parse(text), standin)
     assert found.errors == [0, 0, 0]
     assert not any(isinstance(step, Stretch) for step in found.module.steps)
+
+
+def test_a_kernel_that_the_compiler_refuses_is_planned_again_in_parts(
+    standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here it takes no kernel with two phases or more than one output, and no exponential at all:
+    that one instruction is the host's, and all is told."""
+    real = cubins.compile_kernels
+
+    def picky(kernels: Sequence[Kernel], *rest: Any) -> Any:
+        taken = [one for one in kernels if not refuses(one)]
+        units, refused = real(taken, *rest)
+        left = [one for one in kernels if one not in taken]
+        why = (Reason.COMPILE_FAILED, "cut after 1 s of a processor")
+        return units, (*refused, *(Refusal(one.name, *why) for one in left))
+
+    def refuses(kernel: Kernel) -> bool:
+        text = print_kernel(kernel)
+        large = len(kernel.phases) > 1 or len(kernel.with_role(Role.OUTPUT)) > 1
+        return large or op.EXPONENTIAL in text
+
+    monkeypatch.setattr(cubins, "compile_kernels", picky)
+    found = compare(workloads.module("softmax_grad"), standin)
+    assert max(found.errors) < TOLERANCE
+    assert not any(map(refuses, found.module.kernels)) and len(found.module.kernels) > 1
+    hosts = [step for step in found.module.steps if isinstance(step, HostCall)]
+    assert {step.node.opcode for step in hosts} == {op.EXPONENTIAL}
+    reasons = [refusal.reason for refusal in found.module.refused]
+    assert set(reasons) == {Reason.COMPILE_FAILED, Reason.UNSUPPORTED_OPCODE}
 
 
 ODD = """
