@@ -87,6 +87,7 @@ class State:
 
     `of[i]` is the kernel of `plan.patterns[i]`, `inner` the same for every loop body and branch.
     `refused` are kernels that have no binary, by name: what they are of stays as it was.
+    `unbuildable` are those of earlier tries, by key: the plan is made without them (`again`).
     """
 
     module: Module
@@ -101,6 +102,7 @@ class State:
     units: tuple[Unit, ...] = ()
     refused: tuple[Refusal, ...] = ()
     scheduled: Mapping[str, Kernel | Refusal] = field(default_factory=dict)
+    unbuildable: Mapping[str, Refusal] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,15 @@ def run_stages(
     return state
 
 
+def again(start: State, made: State) -> State:
+    """`start` for another try, which plans without the kernels that `made` has no binary of: the
+    planner halves what they were of, as it does with what the scheduler refuses, and leaves an
+    instruction that is refused alone."""
+    keys = {kernel.name: key for key, kernel in zip(made.keys, made.kernels, strict=True)}
+    refused = {keys[refusal.subject]: refusal for refusal in made.refused}
+    return replace(start, unbuildable={**start.unbuildable, **refused})
+
+
 # ---- import and simplify -----------------------------------------------------------------------
 def _import(state: State) -> State:
     """The module as it came: unified lowerings, or a file."""
@@ -210,7 +221,7 @@ def _load_module(state: State, text: Edited) -> State:
 # ---- plan and schedule -------------------------------------------------------------------------
 def _plan(state: State) -> State:
     """Plan with the scheduler itself as the judge of feasibility; what it made is kept."""
-    scheduled: dict[str, Kernel | Refusal] = {}
+    scheduled: dict[str, Kernel | Refusal] = dict(state.unbuildable)
 
     def schedulable(pattern: Pattern, device: Device) -> Refusal | None:
         refusal = feasible(pattern, device)

@@ -34,6 +34,7 @@ from stitchcore.hlo.literal import from_array
 from stitchcore.plan.candidates import VIEWS
 from stitchcore.plan.pattern import Plan
 from stitchcore.plan.text import bodies
+from stitchcore.schedule.forwards import possible_pairs
 from stitchcore.stages import State
 from stitchcore.target.launch_plan import KernelLaunch, Temporary, launch_table, temporaries
 from stitchcore.target.launch_table import Cubin, Output
@@ -42,9 +43,13 @@ DRIVER = 12000
 """The oldest driver asked of: CUDA 12.0 has what the launch library checks handles with."""
 
 
-def build(state: State) -> GpuModule:
-    """The steps of what all stages made for a GPU, whose plan has passed `require`. Raises Refused
-    where a kernel was refused, and for a module with symbols (specialise it first)."""
+def build(state: State, updates: bool = False) -> GpuModule:
+    """The steps of what all stages made for a GPU, whose plan has passed `require`. With `updates`
+    an output that the module says shares a parameter's memory is made there: a run changes its
+    parameters, and the next goes on from them.
+
+    Raises Refused where a kernel was refused, and for a module with symbols (specialise it first).
+    """
     assert state.plan is not None
     for refusal in state.refused:
         raise Refused(refusal.subject, refusal.reason, refusal.detail)
@@ -55,7 +60,11 @@ def build(state: State) -> GpuModule:
     before = builder.memory.parameters
     steps, results = builder.block(state.plan, parameters)
     outputs = [leaf for result in results for leaf in leaves(result)]
-    wanted = [replace(one, place=Output(n)) for n, one in enumerate(outputs)]
+    shared = dict(state.module.aliases) if updates else {}
+    wanted = [
+        replace(one, place=_array(parameters[shared[n]]).place if n in shared else Output(n))
+        for n, one in enumerate(outputs)
+    ]
     steps += builder.delivered(outputs, wanted, 0)
     memory = builder.memory
     launches = [memory.launch(launch) for launch in builder.launches]
@@ -129,8 +138,8 @@ class _Builder:
         given = [_array(values[value]) for value in pattern.inputs]
         self.memory.read(*given)
         self.memory.write(*made)
-        for source, target in kernel.forwards:
-            if sum(array.place == given[source].place for array in given) == 1:
+        for source, target in possible_pairs(kernel.buffers, kernel.phases):
+            if sum(one.place == given[source].place for one in given) == 1:
                 self.memory.update(made[target], given[source])
         places = tuple(array.place for array in (*given, *made))
         unit = self.unit_of[kernel.name]

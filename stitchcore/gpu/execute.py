@@ -157,7 +157,8 @@ def loaded(module: GpuModule, device: Device, cuda: CudaLibrary) -> Iterator[Loa
         for literal in module.constants:
             inputs.append(allocate(len(literal.data)))
             device.upload(inputs[-1].address, literal.array)
-        outputs = tuple(allocate(output.bytes) for output in module.outputs)
+        own = [output.bytes * isinstance(output.place, Output) for output in module.outputs]
+        outputs = tuple(allocate(size) for size in own)
         arena = allocate(program.arena_bytes())
         yield Loaded(module, device, program, tuple(inputs), outputs, arena)
     finally:

@@ -99,9 +99,10 @@ class GpuModule:
     """A module ready for a GPU of `target`'s architecture.
 
     `table` takes the parameters' leaves, then `constants`, as inputs. `regions[n]` is the region of
-    the arena that temporary n has. `outputs` are the module's, leaf by leaf. `kernel_bytes[n]` is
-    what launch n moves: its inputs and outputs, each once. `refused` is what was left out of
-    kernels, or of the device, against the plan: all else goes on.
+    the arena that temporary n has. `outputs` are the module's, leaf by leaf; one at a parameter's
+    place is that parameter's next value. `kernel_bytes[n]` is what launch n moves: its inputs and
+    outputs, each once. `refused` is what was left out of kernels, or of the device, against the
+    plan: all else goes on.
     """
 
     module: Module

@@ -87,9 +87,10 @@ def compare(
     act: Callable[[Loaded, HostDevice], None] = run,
     given: Sequence[Any] | None = None,
     planner: str = "exhaustive",
+    updates: bool = False,
 ) -> Compared:
     """`module` compiled, loaded and run by `act` on the stand-in, and by numpy."""
-    made = compile_for_gpu(module, TARGET, BuildOptions(planner=planner))
+    made = compile_for_gpu(module, TARGET, BuildOptions(planner=planner), updates)
     given = arguments(module) if given is None else given
     kernels = Kernels(made.kernels, way(made.kernels))
     standin.devices(multiprocessors=132)
