@@ -149,6 +149,31 @@ def gather(
     )
 
 
+def scatter(
+    operand: Instruction,
+    indices: Instruction,
+    updates: Instruction,
+    to_apply: Computation,
+    *,
+    window: Sequence[int],
+    scattered: Sequence[int],
+    vector_dim: int,
+) -> Instruction:
+    """Rows of `operand`, named along dimensions `scattered` by the vectors that lie along
+    `vector_dim` of `indices` (its rank: of one component), combined with those of `updates`, whose
+    dimensions `window` are the row's."""
+    return instruction(
+        op.SCATTER,
+        operand.shape,
+        (operand, indices, updates),
+        update_window_dims=tuple(window),
+        inserted_window_dims=tuple(sorted(scattered)),
+        scatter_dims_to_operand_dims=tuple(scattered),
+        index_vector_dim=vector_dim,
+        to_apply=to_apply,
+    )
+
+
 def pad(
     operand: Instruction, value: Instruction, padding: Sequence[tuple[Dim, Dim, int]]
 ) -> Instruction:

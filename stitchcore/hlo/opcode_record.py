@@ -19,7 +19,8 @@ Kind = Literal[
     "constant",
     "lookup",  # elements of the first operand, from places that the others say
     "update",  # the first operand's elements, but in a window the second's; the others say where
-    "indexed",  # movement decided by data otherwise: scatter, sort, windows
+    "scatter",  # the first operand's rows, combined with those of the third that the second names
+    "indexed",  # movement decided by data otherwise: sort, windows
     "library",
     "control",
     "random",

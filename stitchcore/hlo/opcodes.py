@@ -279,7 +279,7 @@ _OTHERS = (
     ),
     plain(
         SCATTER,
-        "indexed",
+        "scatter",
         None,
         "update_window_dims",
         "inserted_window_dims",
@@ -290,6 +290,7 @@ _OTHERS = (
         "indices_are_sorted",
         "unique_indices",
         "to_apply",
+        flops=1,
     ),
     plain(DYNAMIC_SLICE, "lookup", None, "dynamic_slice_sizes"),
     plain(DYNAMIC_UPDATE_SLICE, "update", None),
@@ -364,6 +365,7 @@ STITCHABLE_KINDS: frozenset[str] = POINTWISE | {
     "movement",
     "lookup",
     "update",
+    "scatter",
     "reduce",
     "constant",
 }

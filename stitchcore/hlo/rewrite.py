@@ -61,7 +61,7 @@ def renew(
 
 
 _BORROWERS = frozenset(
-    {"elementwise", "reduce", "movement", "library", "lookup", "update", "indexed"}
+    {"elementwise", "reduce", "movement", "library", "lookup", "update", "scatter", "indexed"}
 )
 
 

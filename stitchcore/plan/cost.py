@@ -28,6 +28,10 @@ ROW_OPERATIONS = 400
 """What reducing one row costs beside its elements, in simple operations: lanes come together, and
 what follows waits for them."""
 
+INDEX_OPERATIONS = 20
+"""What finding the row of one index of a scatter costs beside the row's elements, likewise: these
+are few to a vector, and stores wait for loads."""
+
 SCALAR_LIMIT = 1024
 """Values up to this many bytes stay in registers or L1: their traffic is not counted."""
 
@@ -39,6 +43,9 @@ are known better: schedule/pressure.py."""
 ENOUGH_THREADS = 0.25
 """Share of a GPU's threads that keep its memory busy: bandwidth times latency is some 16 KB a
 multiprocessor, and a thread has two or more loads of 16 bytes under way."""
+
+IN_PLACE = ("update", "scatter")
+"""Kinds of values that may be made where their first operand is."""
 
 EMPTY = Estimate(0, 0, 0, 0, 0, 1.0, 0.0)
 
@@ -203,7 +210,11 @@ def total(estimates: Iterable[Estimate]) -> Estimate:
 def work(instruction: Instruction) -> int:
     """Simple floating-point operations of one instruction."""
     flops = opcodes.record(instruction.opcode).flops
-    if opcodes.record(instruction.opcode).kind != "reduce":
+    kind = opcodes.record(instruction.opcode).kind
+    if kind == "scatter":
+        updates, indices = instruction.operands[2].shape.size, instruction.operands[1].shape.size
+        return flops * extent(updates) + INDEX_OPERATIONS * extent(indices)
+    if kind != "reduce":
         return flops * extent(instruction.shape.size)
     rows = 0 if crosses_tasks(instruction) else extent(instruction.shape.size)
     return flops * extent(instruction.operands[0].shape.size) + ROW_OPERATIONS * rows
@@ -228,9 +239,14 @@ def read_size(value: Instruction, readers: Sequence[Instruction]) -> int:
 
 
 def written_size(value: Instruction) -> int:
-    """Bytes that are stored of `value`: of an update in place only its window."""
-    updates = opcodes.record(value.opcode).kind == "update"
-    return byte_size((value.operands[1] if updates else value).shape)
+    """Bytes that are stored of `value`: of an update in place only its window, of a scatter only
+    rows that it names, which are read too."""
+    match opcodes.record(value.opcode).kind:
+        case "update":
+            return byte_size(value.operands[1].shape)
+        case "scatter":
+            return min(2 * byte_size(value.operands[2].shape), byte_size(value.shape))
+    return byte_size(value.shape)
 
 
 def _written(
@@ -238,7 +254,7 @@ def _written(
 ) -> int:
     """Bytes that a kernel stores of its output: all of an update that cannot be in place, since its
     first operand is made in the kernel or read elsewhere."""
-    if opcodes.record(value.opcode).kind == "update":
+    if opcodes.record(value.opcode).kind in IN_PLACE:
         old = value.operands[0]
         if old not in pattern.inputs or read_size(old, users[old]) == byte_size(old.shape):
             return byte_size(value.shape)
@@ -247,11 +263,11 @@ def _written(
 
 def taken_size(reader: Instruction) -> int:
     """Bytes that a reader takes of something it does not read whole: an update none."""
-    return 0 if opcodes.record(reader.opcode).kind == "update" else byte_size(reader.shape)
+    return 0 if opcodes.record(reader.opcode).kind in IN_PLACE else byte_size(reader.shape)
 
 
 def _takes_part(reader: Instruction, value: Instruction) -> bool:
-    if opcodes.record(reader.opcode).kind in ("lookup", "update"):
+    if opcodes.record(reader.opcode).kind in ("lookup", *IN_PLACE):
         return value not in reader.operands[1:]
     return reader.opcode == opcodes.SLICE
 
@@ -271,6 +287,8 @@ def _phases(pattern: Pattern) -> Mapping[Instruction, int]:
 def crosses_tasks(instruction: Instruction) -> bool:
     """Whether what reads this reduction in the same kernel must wait for all tasks: it sums over
     more than the innermost dimensions of something that is not small."""
+    if opcodes.record(instruction.opcode).kind == "scatter":
+        return True
     if opcodes.record(instruction.opcode).kind != "reduce":
         return False
     source = instruction.operands[0].shape

@@ -19,7 +19,7 @@ Loops = tuple[frozenset[Axis], frozenset[Axis], int]
 """Axes of the loops of a finished reduction, the reduced ones among them, and its phase."""
 
 
-_ELSEWHERE = ("reduce", "check", "lookup", "update")
+_ELSEWHERE = ("reduce", "check", "lookup", "update", "scatter")
 """Kinds of values that are not made of the same element of what they are computed from."""
 
 

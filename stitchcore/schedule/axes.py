@@ -101,10 +101,10 @@ class _Analysis:
             self.set(value, self._movement(value))
             if value.opcode in (op.CONCATENATE, op.REVERSE):
                 self._pieces(value)
-            elif kind == "update":
-                rows = [row or () for row in self.dims[value]]
-                self.pieces[value, 0] = tuple(rows)
-                self.pieces[value, 1] = self._window(value.operands[1])
+            elif kind in ("update", "scatter"):
+                number = 1 if kind == "update" else 2
+                self.pieces[value, 0] = tuple(row or () for row in self.dims[value])
+                self.pieces[value, number] = self._window(value.operands[number])
 
     def _window(self, window: Instruction) -> tuple[Row, ...]:
         """Loops over the elements that an update puts into its place."""
@@ -204,8 +204,8 @@ class _Analysis:
             case op.GATHER:
                 self.views.update(((value, 0), (value, 1)))
                 return list(self.fresh(value.shape.dims))
-            case op.DYNAMIC_UPDATE_SLICE:
-                self.views.add((value, 1))
+            case op.DYNAMIC_UPDATE_SLICE | op.SCATTER:
+                self.views.update((value, n) for n in range(1, 2 + (value.opcode == op.SCATTER)))
                 return [
                     row if row is not None else self.fresh((extent,))[0]
                     for row, extent in zip(first, value.shape.dims, strict=True)

@@ -26,6 +26,7 @@ from stitchcore.kernel.nodes import (
     Buffer,
     Check,
     Expression,
+    If,
     Let,
     Literal,
     Load,
@@ -142,6 +143,15 @@ class Body:
         self.blocks.pop()
         self.add(Loop(name, begin, end, kind, tuple(block.statements)))
 
+    @contextmanager
+    def guarded(self, condition: Expression) -> Iterator[None]:
+        """What is added meanwhile is done where `condition` holds."""
+        block = _Block()
+        self.blocks.append(block)
+        yield
+        self.blocks.pop()
+        self.add(If(condition, tuple(block.statements)))
+
     def let(self, value: Expression, depth: int = -1) -> Scalar:
         scalar = Scalar(self.names.new("v"), value.dtype)
         self.blocks[depth].statements.append(Let(scalar, value))
@@ -257,7 +267,11 @@ class Body:
         if isinstance(found, Literal):
             return index.minimum(max(int(found.value), 0), last)
         assert isinstance(found, Scalar)
-        depth = self.depth_of(self.key(value, environment))
+        return self.position(found, last, self.depth_of(self.key(value, environment)))
+
+    def position(self, found: Scalar, last: Index, depth: int | None = None) -> Index:
+        """The integer `found` as an index clamped into [0, last], in the block at `depth`."""
+        depth = len(self.blocks) - 1 if depth is None else depth
         block = self.blocks[depth]
         made = block.positions.get((found, last))
         if made is None:

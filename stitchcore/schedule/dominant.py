@@ -137,6 +137,11 @@ class _Search:
         if record.kind == "reduce":
             self.costs[value] = 1
             self._reduce(value)
+        elif record.kind == "scatter":
+            self.pieced.add(value)
+            self.costs[value] = 1
+            state = State(scatter_phase(self.states, value), Home(HomeKind.MEMORY))
+            self.states[value] = state
         elif self._is_pieced(value):
             self.pieced.add(value)
             self.costs[value] = 1
@@ -266,6 +271,14 @@ class _Search:
         suffix = all(a in reduced for a in order[first:])
         apart = size > self.limits.long_row // 16
         return Scheme.GLOBAL if apart and not suffix else Scheme.REGIONAL
+
+
+def scatter_phase(states: Mapping[Instruction, State], value: Instruction) -> int:
+    """The phase in which a scatter's updates are applied: after the one in which what they are
+    applied to is put in place, and once they can be computed."""
+    first, *others = (states[operand] for operand in value.operands)
+    into = first.phase + (first.home is not None) + 1
+    return max(into, *(state.phase + (state.home is not None) for state in others))
 
 
 def is_update(value: Instruction) -> bool:

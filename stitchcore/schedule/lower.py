@@ -35,7 +35,7 @@ from stitchcore.kernel.nodes import (
     Section,
     Store,
 )
-from stitchcore.schedule import limits, mapping, packing, stages, updates, views
+from stitchcore.schedule import limits, mapping, packing, scatters, stages, updates, views
 from stitchcore.schedule.body import (
     Environment,
     Residence,
@@ -53,6 +53,8 @@ from stitchcore.schedule.surroundings import Surroundings
 
 def lower_section(around: Surroundings, phase: int, section: SectionScheme) -> Section:
     """The loop IR of `section`."""
+    if section.sinks[0].kind is SinkKind.SCATTER:
+        return scatters.lower(around, phase, section.sinks[0])
     lowering = _Lowering(around, phase, section, may_pack=True)
     made = lowering.run()
     if lowering.packed and not packing.is_dense(made):
@@ -235,6 +237,9 @@ class _Lowering(Frame):
             self.body.add(store(self.around.residences[sink.value], environment, value))
         elif is_update(sink.value):
             self.update_in_place(sink, environment)
+        elif sink.kind is SinkKind.AROUND:
+            value = self.body.value(sink.root, environment)
+            self.body.add(store(self.around.residences[sink.value], environment, value))
         elif sink.kind is SinkKind.PIECE:
             target, source = views.piece_environments(
                 self.axes, sink.value, sink.number, environment

@@ -38,6 +38,7 @@ class SinkKind(Enum):
     STORE = "store"  # the value, element by element
     PIECE = "piece"  # operand `number` of a concatenation, update or reverse, to its place
     AROUND = "around"  # the first operand of an update, but for what the update replaces
+    SCATTER = "scatter"  # rows of a scatter's updates, where its indices say
     PARTIAL = "partial"  # this task's part of a global reduction
     FINAL = "final"  # a global reduction that one task finishes
 
@@ -172,7 +173,10 @@ class _Demand:
             self.stored[value] = phase - 1
             return
         self.stored[value] = phase
-        if value in self.dominants.pieced:
+        if op.record(value.opcode).kind == "scatter":
+            self.sinks.append((phase - 1, Sink(SinkKind.AROUND, value)))
+            self.sinks.append((phase, Sink(SinkKind.SCATTER, value, 2)))
+        elif value in self.dominants.pieced:
             updates = is_update(value)
             for number, operand in enumerate(value.operands[:2] if updates else value.operands):
                 at = piece_phase(self.dominants.states, value, number)
@@ -261,6 +265,8 @@ def _besides(sink: Sink) -> range:
     count = len(sink.value.operands)
     if sink.kind is SinkKind.FINAL:
         return range(1, count)
+    if sink.kind is SinkKind.SCATTER:
+        return range(1, 2)
     return range(2, count) if is_update(sink.value) else range(0)
 
 
@@ -278,9 +284,9 @@ def _sections(
 ) -> tuple[SectionScheme, ...]:
     tied: dict[Domain, _Group] = {}
     rest: list[tuple[Sink, Domain]] = []
-    copies = [_Group([s], None, None, set()) for s in sinks if s.kind is SinkKind.AROUND]
+    alone = [_Group([s], None, None, set()) for s in sinks if s.kind in _ALONE]
     for sink in sinks:
-        if sink.kind is SinkKind.AROUND:
+        if sink.kind in _ALONE:
             continue
         state = dominants.states[sink.root]
         home = state.home if state.phase == phase else None
@@ -307,18 +313,22 @@ def _sections(
             reduced = next((r for d, r in free if d == domain), None)
         key = (domain, reduced)
         free.setdefault(key, _Group([], None, reduced, {domain})).sinks.append(sink)
-    groups = [*tied.values(), *free.values(), *copies]
+    groups = [*tied.values(), *free.values(), *alone]
     return tuple(_section(group, axes, dominants, phase) for group in groups)
 
 
-_ELEMENTS = (SinkKind.STORE, SinkKind.PIECE, SinkKind.AROUND)
+_ALONE = (SinkKind.AROUND, SinkKind.SCATTER)
+"""What shares its loops with nothing else."""
+
+_PARTS = (SinkKind.PIECE, *_ALONE)
+_ELEMENTS = (SinkKind.STORE, *_PARTS)
 
 
 def domain_of(sink: Sink, axes: Axes) -> Domain:
     """Axes of the loops that a sink needs."""
     if sink.kind is SinkKind.STORE:
         return frozenset(axes.of(sink.value))
-    if sink.kind in (SinkKind.PIECE, SinkKind.AROUND):
+    if sink.kind in _PARTS:
         rows = axes.pieces[sink.value, sink.number]
         return frozenset(a for row in rows for a in row)
     return frozenset(axes.domain(sink.value))
@@ -358,7 +368,7 @@ def _widest(sinks: Iterable[Sink], axes: Axes, dominants: Dominants) -> tuple[Ax
     for sink in sinks:
         if sink.kind is SinkKind.STORE:
             order = axes.of(sink.value)
-        elif sink.kind in (SinkKind.PIECE, SinkKind.AROUND):
+        elif sink.kind in _PARTS:
             order = tuple(a for row in axes.pieces[sink.value, sink.number] for a in row)
         else:
             order = order_of(axes, dominants.layouts, sink.value)

@@ -178,7 +178,10 @@ def test_a_lookup_takes_the_first_operand_and_is_stitchable() -> None:
     assert lookups == {op.GATHER, op.DYNAMIC_SLICE}
     updates = {record.name for record in op.OPCODES.values() if record.kind == "update"}
     assert updates == {op.DYNAMIC_UPDATE_SLICE}
-    assert {"lookup", "update"} < op.STITCHABLE_KINDS and "indexed" not in op.STITCHABLE_KINDS
+    scatters = {record.name for record in op.OPCODES.values() if record.kind == "scatter"}
+    assert scatters == {op.SCATTER}
+    assert {"lookup", "update", "scatter"} < op.STITCHABLE_KINDS
+    assert "indexed" not in op.STITCHABLE_KINDS
 
 
 def test_reduce_precision() -> None:
