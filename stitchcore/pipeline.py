@@ -20,7 +20,7 @@ from stitchcore import edited, reporting
 from stitchcore.artifact import package
 from stitchcore.artifact.keys import artifact_key, settings_text
 from stitchcore.artifact.launch import RegionProgram
-from stitchcore.artifact.manifest import Expectation, KernelEntry, Manifest, Patch
+from stitchcore.artifact.manifest import Expectation, Manifest, Patch
 from stitchcore.artifact.package import Unsigned
 from stitchcore.artifact.sign import load_or_create_key
 from stitchcore.artifact.store import Store, open_store
@@ -39,6 +39,7 @@ from stitchcore.request import Request, read_request
 from stitchcore.stages import BuildOptions, Elsewhere
 from stitchcore.target.nvrtc import nvrtc_version
 from stitchcore.target.toolchain import find_compiler
+from stitchcore.tuning import Tuning, file_of, tuned
 
 KERNEL_ABI = 1
 Report = Callable[[str, int, int], None]
@@ -67,6 +68,7 @@ class Work:
     proof: Proof | None = None
     programs: Mapping[str, RegionProgram] = field(default_factory=dict)
     patch: Patch | None = None
+    tuning: Tuning | None = None
     refusals: tuple[Refusal, ...] = ()
     figures: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -255,6 +257,18 @@ def build_options(options: Options) -> BuildOptions:
     return BuildOptions(options.planner, options.jobs, options.cache, options.dump, options.restart)
 
 
+def _tune(work: Work) -> Work:
+    """Let measurement overrule plans, where the settings give it time."""
+    options = work.options
+    if not options.tune or options.restart is not None or work.device.kind == "gpu":
+        return work
+    assert work.made is not None
+    given = replace(build_options(options), elsewhere=work.elsewhere)
+    made, found = tuned(work.made, work.device, given, options.tune, work.report)
+    figures = {**work.figures, "Tuned": found.figure()}
+    return _with_programs(replace(work, made=made, tuning=found, figures=figures))
+
+
 def _verify(work: Work) -> Work:
     """Judge each distinct region against TensorFlow, and drop what is wrong."""
     bench = work.bench or bench_of(work.device)
@@ -341,13 +355,14 @@ STAGES: tuple[Stage, ...] = (
     Stage("partition", _partition, lambda w, _: texts.partition(w.partition)),
     Stage("lower", _lower, lambda w, to: texts.lowered(w.regions, w.lowered, w.refusals, to)),
     Stage("build", _build, lambda w, _: texts.built(w.made, w.programs) if w.made else ""),
+    Stage("tune", _tune, lambda w, _: texts.tuned(w.tuning)),
     Stage("verify", _verify, lambda w, _: texts.verified(w.proof) if w.proof else ""),
     Stage("measure", _measure, lambda w, _: texts.measured(w.proof) if w.proof else ""),
     Stage("limit", _limit, lambda w, _: texts.limited(w.figures, w.refusals)),
     Stage("patch", _patch, lambda w, _: texts.patch(w.patch) if w.patch else ""),
 )
 """From a request to a patch, in order; publishing follows."""
-PROVING = frozenset({"verify", "measure"})
+PROVING = frozenset({"tune", "verify", "measure"})
 
 
 # ---- the artifact ------------------------------------------------------------------------------
@@ -363,7 +378,7 @@ def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str
         tf=work.request.tf,
         compiler=_compiler(work.device),
         libraries=package.library_entries(libraries),
-        kernels=_entries(work),
+        kernels=package.kernel_entries(work.programs.values()),
         patch=work.patch,
         expect=_expectation(work),
         refusals=dict(Counter(refusal.reason.value for refusal in work.refusals)),
@@ -382,34 +397,21 @@ def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str
         work.seconds,
         work.figures,
     )
-    return manifest, libraries, reporting.files(outcome)
-
-
-def _entries(work: Work) -> tuple[KernelEntry, ...]:
-    entries: dict[str, KernelEntry] = {}
-    for made in work.programs.values():
-        for launch in made.launches:
-            entries[launch.key] = KernelEntry(
-                launch.key,
-                launch.library,
-                launch.kernel.name,
-                launch.kernel.provenance[-1] if launch.kernel.provenance else launch.kernel.name,
-                launch.bytes_saved,
-                launch.work,
-            )
-    return tuple(entries.values())
+    files = {**reporting.files(outcome), **file_of(work.tuning)}
+    return manifest, libraries, files
 
 
 def _expectation(work: Work) -> Expectation:
     """Sums over the graph's stitched regions: operations and bytes before, kernels after."""
-    from stitchcore.tensorflow.coverage import coverage
+    from stitchcore.tensorflow.coverage import coverage, region_bytes
 
     assert work.made is not None
     chosen = [key for key in work.regions.values() if key in work.programs]
     builds = [work.made.regions[key] for key in chosen]
     before = total(region.plan.unfused for region in builds)
     after = total(region.plan.planned for region in builds)
-    sizes = {region.name: _node_bytes(work, region) for region in work.partition.regions}
+    graph = work.partition.graph
+    sizes = {one.name: region_bytes(graph, one.members) for one in work.partition.regions}
     stitched = [name for name, key in work.regions.items() if key in work.programs]
     made = work.made.regions
     shares = {name: stitched_share(made[work.regions[name]], work.device) for name in stitched}
@@ -425,17 +427,3 @@ def _expectation(work: Work) -> Expectation:
         seconds_before=before.seconds,
         seconds_after=after.seconds,
     )
-
-
-def _node_bytes(work: Work, region: Any) -> list[int]:
-    """Bytes that the framework's own operations of a region read and write, one entry per operation
-    that moves data; unknown dimensions at the framework's nominal size."""
-    from stitchcore.tensorflow.allow import ALLOWED
-    from stitchcore.tensorflow.coverage import node_bytes
-
-    graph = work.partition.graph
-    return [
-        node_bytes(graph, node)
-        for node in region.members
-        if not ((rule := ALLOWED.get(graph.nodes[node].op)) is not None and rule.view)
-    ]

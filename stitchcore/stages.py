@@ -29,6 +29,7 @@ from stitchcore.hlo.print import print_module
 from stitchcore.hlo.shape import Shape
 from stitchcore.kernel.nodes import Kernel
 from stitchcore.kernel.text import print_kernel
+from stitchcore.options import PLANNER
 from stitchcore.plan.canonical import pattern_text
 from stitchcore.plan.cost import cost
 from stitchcore.plan.pattern import Pattern, Plan
@@ -57,7 +58,7 @@ class BuildOptions:
     not compile is compiled here.
     """
 
-    planner: str = "exhaustive"
+    planner: str = PLANNER
     jobs: int = 2
     cache: Path | None = None
     dump: Path | None = None
@@ -296,6 +297,18 @@ def _load_kernels(state: State, text: Edited) -> State:
         keys.append(changed)
         kernels.append(new if same else replace(new, name=symbol_of(changed)))
     return replace(fresh, keys=tuple(keys), kernels=tuple(kernels))
+
+
+def rescheduled(plan: Plan, device: Device, options: BuildOptions) -> State:
+    """The kernels of another plan of a planned module. Raises Refused where there is none."""
+    state = State(plan.module, device, options, plan=plan)
+    scheduled: dict[str, Kernel | Refusal] = {}
+    for one in (plan, *bodies(plan).values()):
+        for pattern in one.patterns:
+            refusal = _scheduled(pattern, state, scheduled)
+            if refusal is not None:
+                raise Refused("plan", refusal.reason, refusal.detail)
+    return _schedule(replace(state, scheduled=scheduled))
 
 
 # ---- emit and compile --------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from stitch_worker.units import load_or_create_secret
 from stitchcore import isolate, starting
 from stitchcore.device.host import host
 from stitchcore.errors import Reason, Refused
-from stitchcore.options import broker_url, leases_url, reserved_cores
+from stitchcore.options import PLANNER, broker_url, leases_url, reserved_cores
 from stitchcore.queues import queue_name
 from stitchcore.starting import needed
 from stitchcore.target import cubins
@@ -83,6 +83,7 @@ def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
         ),
         given.logs or Path(tempfile.mkdtemp(prefix="stitch-worker-")),
         given.planner,
+        given.tune,
         given.jobs or machine.cores,
         given.lease_seconds,
         told,
@@ -164,7 +165,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="Redis of leases, not the broker (or STITCH_LEASES)")  # fmt: skip
     parser.add_argument("--concurrency", type=int, default=1, help="requests at a time")
     parser.add_argument("--jobs", type=int, default=0, help="compilers at a time (0: cores)")
-    parser.add_argument("--planner", default="exhaustive")
+    parser.add_argument("--planner", default=PLANNER)
+    parser.add_argument("--tune", type=float, default=0.0, help="seconds of measuring other cuts")
     parser.add_argument("--seconds", type=float, default=600.0, help="longest compilation")
     parser.add_argument("--memory", type=int, default=8 * 2**30, help="bytes of a compilation")
     parser.add_argument("--hide", action="append", default=[], help="folder children may not see")
