@@ -2,7 +2,8 @@
 
 An element of such an input is read only at the indices at which the output's is written, in the
 same section, before that write. Loops of equal range and depth deal their iterations to lanes
-alike, so a read in an earlier lane loop over the same row counts too.
+alike, so a read in an earlier lane loop over the same row counts too. What is written outside of
+lane loops is written by one lane, after a read by all of them that nothing orders: not such a pair.
 
 Where an input could share with several outputs or several inputs with one, those that the fewest
 outputs depend on choose first. An optimizer's slot is read for its own next value and the
@@ -25,6 +26,7 @@ from stitchcore.kernel.nodes import (
     Let,
     Load,
     Loop,
+    LoopKind,
     Phase,
     Role,
     Scalar,
@@ -36,13 +38,15 @@ from stitchcore.kernel.walk import expressions, statements
 
 @dataclass(frozen=True)
 class _Access:
-    """One access: in which section, at which indices (loop variables named by their ranges)."""
+    """One access: in which section, at which indices (loop variables named by their ranges);
+    `dealt`: in a lane loop, by the lane that has the iteration."""
 
     buffer: Buffer
     section: int
     position: int
     indices: tuple[Index, ...]
     writes: bool
+    dealt: bool
 
 
 def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int, int], ...]:
@@ -60,7 +64,7 @@ def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int,
     writers: dict[tuple[object, ...], list[int]] = {}
     for target, buffer in enumerate(outputs):
         stores = [a for a in accesses.get(buffer, ()) if a.writes]
-        if len(stores) == 1:
+        if len(stores) == 1 and stores[0].dealt:
             key = (buffer.dtype, buffer.dims, stores[0].section, stores[0].indices)
             writers.setdefault(key, []).append(target)
     found = []
@@ -68,7 +72,7 @@ def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int,
     for source in sorted(range(len(inputs)), key=lambda i: len(dependents.get(inputs[i], ()))):
         buffer = inputs[source]
         reads = accesses.get(buffer, [])
-        if not reads:
+        if not reads or not all(a.dealt for a in reads):
             continue
         places = {(a.section, a.indices) for a in reads}
         if len(places) != 1:
@@ -113,27 +117,28 @@ def _walk(
     body: Sequence[Statement], named: Mapping[str, Variable], section: int
 ) -> Iterator[_Access]:
     position = 0
-    stack: list[tuple[Statement, Mapping[str, Variable], int]] = [
-        (statement, named, 0) for statement in reversed(body)
+    stack: list[tuple[Statement, Mapping[str, Variable], int, bool]] = [
+        (statement, named, 0, False) for statement in reversed(body)
     ]
     while stack:
-        statement, names, depth = stack.pop()
+        statement, names, depth, dealt = stack.pop()
         if isinstance(statement, Loop):
             begin, end = _renamed(statement.begin, names), _renamed(statement.end, names)
             own = Variable(f"{statement.kind.value} {depth} {begin} {end}")
             inner = {**names, statement.variable: own}
-            stack.extend((s, inner, depth + 1) for s in reversed(statement.body))
+            lanes = dealt or statement.kind is LoopKind.LANES
+            stack.extend((s, inner, depth + 1, lanes) for s in reversed(statement.body))
             continue
         if isinstance(statement, If):
-            stack.extend((s, names, depth) for s in reversed(statement.body))
+            stack.extend((s, names, depth, dealt) for s in reversed(statement.body))
         for load in _loads(statement):
             position += 1
             at = tuple(_renamed(i, names) for i in load.indices)
-            yield _Access(load.buffer, section, position, at, False)
+            yield _Access(load.buffer, section, position, at, False, dealt)
         if isinstance(statement, Store):
             position += 1
             at = tuple(_renamed(i, names) for i in statement.indices)
-            yield _Access(statement.buffer, section, position, at, True)
+            yield _Access(statement.buffer, section, position, at, True, dealt)
 
 
 def _loads(statement: Statement) -> Iterator[Load]:

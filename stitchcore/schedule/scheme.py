@@ -20,7 +20,6 @@ from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominant import (
     CROSSING,
     Dominants,
-    Home,
     HomeKind,
     Scheme,
     order_of,
@@ -172,14 +171,20 @@ class _Demand:
         self.stored[value] = phase
         if value in self.dominants.pieced:
             for number, operand in enumerate(value.operands):
-                at = self.dominants.states[operand].phase
-                if self.dominants.states[operand].home == Home(HomeKind.MEMORY):
-                    at += 1
-                    self.stored[value] = max(self.stored[value], at)
+                at = self.dominants.states[operand].phase + self._elsewhere(value, number)
+                self.stored[value] = max(self.stored[value], at)
                 if operand.shape.size != 0:
                     self.sinks.append((at, Sink(SinkKind.PIECE, value, number)))
         else:
             self.sinks.append((phase, Sink(SinkKind.STORE, value)))
+
+    def _elsewhere(self, value: Instruction, number: int) -> bool:
+        """Whether a part of a concatenation is made where the loops that write it are not: in
+        memory, or in rows whose axes those loops lack. It is read back in the next phase."""
+        home = self.dominants.states[value.operands[number]].home
+        if home is None or home.kind is HomeKind.MEMORY:
+            return home is not None
+        return not home.axes <= domain_of(Sink(SinkKind.PIECE, value, number), self.axes)
 
     def run(self) -> None:
         for phase, sink in sorted(self.sinks, key=lambda pair: pair[0]):
