@@ -46,7 +46,7 @@ def test_without_time_nothing_is_begun(tmp_path: Path) -> None:
 
 def test_its_parts_are_commands_of_this_checkout(tmp_path: Path) -> None:
     found = parts(tmp_path, sys.executable)
-    assert [one.name for one in found][0] == "tests" and found[-1].name == "bench"
+    assert (found[0].name, found[-1].name) == ("tests", "bench")
     for one in found:
         modules = [arg for arg in one.command if arg.startswith("bench.gpu")]
         assert all(importlib.util.find_spec(module) for module in modules)
