@@ -142,6 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     there = {row.module for row in earlier[1]} if earlier else set()
     chosen = given.names or (["softmax_grad"] if given.dry_run else names)
     wanted = [name for name in chosen if name not in there]
+    if earlier is not None and len(wanted) < len(chosen):
+        of = f"{earlier[0].name}, {earlier[0].driver}"
+        print(f"{len(chosen) - len(wanted)} modules are there already ({of}); --again for them too")
     rounds = 3 if given.dry_run else given.rounds
     deadline = time.monotonic() + given.seconds
     return run(Order(wanted, given.output, rounds, given.dry_run, deadline))

@@ -62,10 +62,13 @@ class Place:
     made: Callable[[GpuModule], None]
 
 
-def compiled(module: Module, target: str, cache: Path | None) -> dict[str, GpuModule | str]:
+def compiled(
+    module: Module, target: str, cache: Path | None, names: Sequence[str] = (STITCHED, SINGLE)
+) -> dict[str, GpuModule | str]:
     """Stitched and one kernel per instruction, or why not: no GPU is needed for this."""
     found: dict[str, GpuModule | str] = {}
-    for name, planner in ((STITCHED, "exhaustive"), (SINGLE, "single")):
+    for name in names:
+        planner = "exhaustive" if name == STITCHED else "single"
         options = BuildOptions(planner=planner, cache=cache)
         try:
             found[name] = compile_for_gpu(module, target, options, updates=True)
