@@ -23,11 +23,14 @@ from stitchcore.kernel.nodes import (
     Apply,
     Buffer,
     Kernel,
+    Let,
+    Literal,
     Load,
     Loop,
     LoopKind,
     Phase,
     Role,
+    Scalar,
     Scope,
     Section,
     Store,
@@ -201,6 +204,27 @@ def test_what_tensorflow_does_otherwise_on_a_gpu_is_refused() -> None:
     assert narrowed is not None and narrowed.reason is Reason.UNSUPPORTED_OPCODE
     raising = differs(replace(plain, errors=("{} is out of range",)))
     assert raising is not None and raising.reason is Reason.DATA_DEPENDENT_ERROR
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "fits"),
+    [(-(2.0**31), 2.0**31 - 1, True), (0.0, 9.0, True), (-(2.0**31), 2.0**31, False),
+     (-(2.0**40), 1.0, False), (float("-inf"), 1.0, False), (float("nan"), 1.0, False)],
+)  # fmt: skip
+def test_a_float_between_limits_that_an_integer_holds_may_become_one(
+    low: float, high: float, fits: bool
+) -> None:
+    """Whatever the processor: what meaning.py lowers casts to."""
+    x = Buffer("x", "f64", (4,), Scope.DEVICE, Role.INPUT)
+    y = Buffer("y", "s32", (4,), Scope.DEVICE, Role.OUTPUT)
+    i = Variable("i")
+    above = Apply(op.MAXIMUM, (Load(x, (i,)), Literal(low, "f64")), "f64")
+    inside = Apply(op.MINIMUM, (Literal(high, "f64"), Scalar("v", "f64")), "f64")
+    made = Apply(op.CONVERT, (inside,), "s32")
+    lanes = (Let(Scalar("v", "f64"), above), Store(y, (i,), made))
+    body = (Loop(i.name, 0, 4, LoopKind.LANES, lanes),)
+    kernel = Kernel("kept", (), (x, y), (Phase((Section("task", 1, body),)),))
+    assert (differs(kernel) is None) is fits
 
 
 @pytest.mark.parametrize(
