@@ -84,7 +84,7 @@ class Job:
 @dataclass(frozen=True)
 class Killed:
     """The killed job by the gateway's word and from outside: what was counted of it, its steps and
-    how long ago that was posted when it was killed; the truth then, and an interval of posts before.
+    how long before its end that was posted; the truth then, and an interval of posts before it.
     `posted` is its own last word: the gateway counts no ratio beyond 1.25 x the one that the worker
     has measured, which a busy machine can give."""
 
