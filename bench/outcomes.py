@@ -83,10 +83,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Killed:
-    """The killed job by the gateway's word and from outside: its claim, its steps and how long ago
-    it was posted when it was killed; the truth then, and an interval of posts before."""
+    """The killed job by the gateway's word and from outside: what was counted of it, its steps and
+    how long before its end that was posted; the truth then, and an interval of posts before it.
+    `posted` is its own last word: the gateway counts no ratio beyond 1.25 x the one that the worker
+    has measured, which a busy machine can give."""
 
     claimed: float
+    posted: float
     steps: int
     unposted: float
     then: Truth
@@ -281,7 +284,7 @@ def _killed(ledger: sqlite3.Connection, folder: Path, job: Job) -> Killed:
         truth(watched, swapped + clocks, moment, float(os.cpu_count() or 1))
         for moment in (end, end - POSTED_SECONDS)
     )
-    return Killed(job.ledger, steps, kept["ended"] - posted, then, before)
+    return Killed(job.ledger, job.posted, steps, kept["ended"] - posted, then, before)
 
 
 def _page(url: str) -> float:
@@ -348,7 +351,10 @@ def page(found: Outcome, seconds: float) -> str:
         f"{then.steps} steps when it was killed, and {before.middle:.3f} [{before.low:.3f}, "
         f"{before.high:.3f}] over {before.steps} an interval before; by the kernel's account of "
         f"its processor time {then.processor:.3f} and {before.processor:.3f}. "
-        f"Never above the truth, and at most an interval below: {killed.holds}.",
+        f"Never above the truth, and at most an interval below: {killed.holds}. Its own last word "
+        f"was {killed.posted:.3f}; reports of all jobs that the gateway did not believe: "
+        f"{found.refusals.get('implausible', 0):g}. Load of the machine at the end: "
+        f"{os.getloadavg()[2]:.1f} over 15 minutes.",
     ]
     return "\n".join([*lines, ""])
 
