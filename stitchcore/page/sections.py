@@ -149,7 +149,7 @@ def kernels(page: Page) -> Markup:
         *("predicted>", "measured>", "on the device"),
     )
     order = sorted(range(len(page.kernels)), key=lambda k: (-page.kernels[k].bytes_saved, k))
-    rows = [_kernel(page, position, most) for position in order]
+    rows: list[Sequence[str]] = [_kernel(page, position, most) for position in order]
     if not any(row[-1] for row in rows):
         heads, rows = heads[:-1], [row[:-1] for row in rows]
     note = (
