@@ -298,3 +298,10 @@ def test_json_round_trip_and_an_older_report() -> None:
 
 def test_sources_beyond_the_limit_are_left_out_whole() -> None:
     assert reports.within_limit({"a": "xx", "b": "yyy", "c": "z"}, 4) == {"a": "xx"}
+
+
+def test_edges_to_nowhere_and_kernels_that_are_none_are_left_out() -> None:
+    nodes = (ReportNode("a", "Add", 7, inputs=(0, -1, 1, 2, 1)), ReportNode("b", "Add", -5))
+    made = view.view(Report("r", "cpu", nodes, (ReportKernel("k", 1),)))
+    assert made.inputs == ((1,), ())
+    assert made.kernel_of == (-1, -1)
