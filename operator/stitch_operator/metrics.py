@@ -227,7 +227,7 @@ COMPILING = (
 CALLS = (
     Metric(
         "stitch_gateway_request_seconds", GATEWAY, HISTOGRAM, "Answering a call",
-        (Label("call", ("submit", "standing", "artifact", "event", "savings", "workloads")),
+        (Label("call", ("submit", "standing", "artifact", "page", "event", "savings", "workloads")),
          Label("status", ("2xx", "3xx", "4xx", "5xx"))), CALL_SECONDS,
     ),
     Metric(

@@ -11,8 +11,9 @@ parameter's, a gradient for all of them: so slots are updated in place.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stitchcore.kernel.index import Binary, Index, Variable
 from stitchcore.kernel.nodes import (
@@ -25,9 +26,11 @@ from stitchcore.kernel.nodes import (
     Let,
     Load,
     Loop,
+    LoopKind,
     Phase,
     Role,
     Scalar,
+    Section,
     Statement,
     Store,
 )
@@ -36,53 +39,96 @@ from stitchcore.kernel.walk import expressions, statements
 
 @dataclass(frozen=True)
 class _Access:
-    """One access: in which section, at which indices (loop variables named by their ranges)."""
+    """One access: in which section, at which indices (loop variables named by their ranges);
+    `dealt`: in a lane loop, by the lane that has the iteration."""
 
     buffer: Buffer
     section: int
     position: int
     indices: tuple[Index, ...]
     writes: bool
+    dealt: bool
 
 
 def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int, int], ...]:
     """(input position, output position) pairs, each input and each output at most once."""
     inputs = [b for b in buffers if b.role is Role.INPUT]
+    dependents = _dependents(phases)
+    possible: dict[int, list[int]] = {}
+    for source, target in possible_pairs(buffers, phases):
+        possible.setdefault(source, []).append(target)
+    found: dict[int, int] = {}  # source by target
+    for source in sorted(possible, key=lambda i: len(dependents.get(inputs[i], ()))):
+        free = [target for target in possible[source] if target not in found]
+        if free:
+            found[free[0]] = source
+    return tuple(sorted((source, target) for target, source in found.items()))
+
+
+def possible_pairs(
+    buffers: Sequence[Buffer], phases: Sequence[Phase]
+) -> tuple[tuple[int, int], ...]:
+    """All (input position, output position) pairs of which any choice is right that has no input
+    and no output twice."""
+    inputs = [b for b in buffers if b.role is Role.INPUT]
     outputs = [b for b in buffers if b.role is Role.OUTPUT]
-    accesses: dict[Buffer, list[_Access]] = {}
-    number = 0
-    for phase in phases:
-        for section in phase.sections:
-            named = {section.variable: Variable("task")}
-            for access in _walk(section.body, named, number):
-                accesses.setdefault(access.buffer, []).append(access)
-            number += 1
+    copied = _copied(phases)
+    accesses = _accesses(phases, copied)
+    owner = {target: source for source, target in copied}
     writers: dict[tuple[object, ...], list[int]] = {}
     for target, buffer in enumerate(outputs):
         stores = [a for a in accesses.get(buffer, ()) if a.writes]
-        if len(stores) == 1:
+        if len(stores) == 1 and stores[0].dealt:
             key = (buffer.dtype, buffer.dims, stores[0].section, stores[0].indices)
             writers.setdefault(key, []).append(target)
     found = []
-    dependents = _dependents(phases)
-    for source in sorted(range(len(inputs)), key=lambda i: len(dependents.get(inputs[i], ()))):
-        buffer = inputs[source]
+    for source, buffer in enumerate(inputs):
         reads = accesses.get(buffer, [])
-        if not reads:
-            continue
+        candidates = [n for n, one in enumerate(outputs) if (buffer, one) in copied and not reads]
         places = {(a.section, a.indices) for a in reads}
-        if len(places) != 1:
-            continue
-        ((where, indices),) = places
-        last = max(a.position for a in reads)
-        candidates = writers.get((buffer.dtype, buffer.dims, where, indices), [])
+        if len(places) == 1 and all(a.dealt for a in reads):
+            ((where, indices),) = places
+            candidates = writers.get((buffer.dtype, buffer.dims, where, indices), [])
+        last = max((a.position for a in reads), default=0)
         for target in candidates:
-            written = next(a.position for a in accesses[outputs[target]] if a.writes)
-            if last < written:
-                candidates.remove(target)
+            written = [a.position for a in accesses.get(outputs[target], ()) if a.writes]
+            if owner.get(outputs[target], buffer) == buffer and all(last < at for at in written):
                 found.append((source, target))
-                break
-    return tuple(sorted(found))
+    return tuple(found)
+
+
+def settled(
+    buffers: Sequence[Buffer], phases: Sequence[Phase], shared: Sequence[tuple[int, int]]
+) -> tuple[Phase, ...]:
+    """`phases` with what is only left out where a forwarded pair shares memory marked as such."""
+    inputs = [b for b in buffers if b.role is Role.INPUT]
+    outputs = [b for b in buffers if b.role is Role.OUTPUT]
+    pairs = {(inputs[source], outputs[target]) for source, target in shared}
+
+    def of(section: Section) -> Section:
+        return section if section.apart in pairs else replace(section, apart=None)
+
+    return tuple(Phase(tuple(map(of, phase.sections))) for phase in phases)
+
+
+def _copied(phases: Sequence[Phase]) -> frozenset[tuple[Buffer, Buffer]]:
+    """(from, to) of the sections that only copy, where nothing else copies either."""
+    pairs = [s.apart for phase in phases for s in phase.sections if s.apart is not None]
+    sources, targets = Counter(pair[0] for pair in pairs), Counter(pair[1] for pair in pairs)
+    return frozenset(pair for pair in pairs if sources[pair[0]] == targets[pair[1]] == 1)
+
+
+def _accesses(
+    phases: Sequence[Phase], copied: frozenset[tuple[Buffer, Buffer]]
+) -> dict[Buffer, list[_Access]]:
+    """All accesses but those of sections that do not run where their pair shares memory."""
+    found: dict[Buffer, list[_Access]] = {}
+    for number, section in enumerate(s for phase in phases for s in phase.sections):
+        skipped = section.apart if section.apart in copied else ()
+        for access in _walk(section.body, {section.variable: Variable("task")}, number):
+            if access.buffer not in (skipped or ()):
+                found.setdefault(access.buffer, []).append(access)
+    return found
 
 
 def _dependents(phases: Sequence[Phase]) -> dict[Buffer, set[Buffer]]:
@@ -113,27 +159,28 @@ def _walk(
     body: Sequence[Statement], named: Mapping[str, Variable], section: int
 ) -> Iterator[_Access]:
     position = 0
-    stack: list[tuple[Statement, Mapping[str, Variable], int]] = [
-        (statement, named, 0) for statement in reversed(body)
+    stack: list[tuple[Statement, Mapping[str, Variable], int, bool]] = [
+        (statement, named, 0, False) for statement in reversed(body)
     ]
     while stack:
-        statement, names, depth = stack.pop()
+        statement, names, depth, dealt = stack.pop()
         if isinstance(statement, Loop):
             begin, end = _renamed(statement.begin, names), _renamed(statement.end, names)
             own = Variable(f"{statement.kind.value} {depth} {begin} {end}")
             inner = {**names, statement.variable: own}
-            stack.extend((s, inner, depth + 1) for s in reversed(statement.body))
+            lanes = dealt or statement.kind is LoopKind.LANES
+            stack.extend((s, inner, depth + 1, lanes) for s in reversed(statement.body))
             continue
         if isinstance(statement, If):
-            stack.extend((s, names, depth) for s in reversed(statement.body))
+            stack.extend((s, names, depth, dealt) for s in reversed(statement.body))
         for load in _loads(statement):
             position += 1
             at = tuple(_renamed(i, names) for i in load.indices)
-            yield _Access(load.buffer, section, position, at, False)
+            yield _Access(load.buffer, section, position, at, False, dealt)
         if isinstance(statement, Store):
             position += 1
             at = tuple(_renamed(i, names) for i in statement.indices)
-            yield _Access(statement.buffer, section, position, at, True)
+            yield _Access(statement.buffer, section, position, at, True, dealt)
 
 
 def _loads(statement: Statement) -> Iterator[Load]:

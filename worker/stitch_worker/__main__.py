@@ -28,7 +28,7 @@ from stitch_worker.units import load_or_create_secret
 from stitchcore import isolate, starting
 from stitchcore.device.host import host
 from stitchcore.errors import Reason, Refused
-from stitchcore.options import broker_url, leases_url, reserved_cores
+from stitchcore.options import PLANNER, broker_url, leases_url, reserved_cores
 from stitchcore.queues import queue_name
 from stitchcore.starting import needed
 from stitchcore.target import cubins
@@ -83,6 +83,7 @@ def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
         ),
         given.logs or Path(tempfile.mkdtemp(prefix="stitch-worker-")),
         given.planner,
+        given.tune,
         given.jobs or machine.cores,
         given.lease_seconds,
         told,
@@ -119,7 +120,10 @@ def served(asked: str, own: str) -> str:
             raise Refused(asked, Reason.WRONG_TARGET, detail)
         return own
     cubins.require(asked)
-    log.warning("compiling for %s: %s, nothing is proved or timed", asked, Reason.UNMEASURED.value)
+    log.info(
+        "compiling for %s: proved and timed where children find such a GPU and a TensorFlow that "
+        "sees it, else %s (the artifact says why)", asked, Reason.UNMEASURED.value,
+    )  # fmt: skip
     return asked
 
 
@@ -155,13 +159,14 @@ def tensorflow_minor() -> str:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stitch_worker")
     parser.add_argument("--broker", default="", help="redis:// or amqp:// URL (or STITCH_BROKER)")
-    parser.add_argument("--target", default="", help="sm_90: compile for a GPU (default: own CPU)")
+    parser.add_argument("--target", default="", help="sm_90: a GPU's requests (default: own CPU's)")
     parser.add_argument("--store", required=True, help="folder or fsspec URL")
     parser.add_argument("--leases", default="",
                         help="Redis of leases, not the broker (or STITCH_LEASES)")  # fmt: skip
     parser.add_argument("--concurrency", type=int, default=1, help="requests at a time")
     parser.add_argument("--jobs", type=int, default=0, help="compilers at a time (0: cores)")
-    parser.add_argument("--planner", default="exhaustive")
+    parser.add_argument("--planner", default=PLANNER)
+    parser.add_argument("--tune", type=float, default=0.0, help="seconds of measuring other cuts")
     parser.add_argument("--seconds", type=float, default=600.0, help="longest compilation")
     parser.add_argument("--memory", type=int, default=8 * 2**30, help="bytes of a compilation")
     parser.add_argument("--hide", action="append", default=[], help="folder children may not see")

@@ -87,11 +87,3 @@ def shown(database: sqlite3.Connection, namespace: str, most: int) -> str:
         "SELECT count(DISTINCT namespace) FROM totals WHERE namespace != ?", (OTHER_NAMESPACE,)
     ).fetchone()
     return namespace if others < most else OTHER_NAMESPACE
-
-
-def run_times(identity: Identity, begun: float, now: float) -> tuple[int, int]:
-    """Nanoseconds that a session's container and its pod have run, by what the API server says;
-    since the session `begun` where nobody tells."""
-    container = identity.started if identity.started is not None else begun
-    pod = identity.pod_started if identity.pod_started is not None else container
-    return int(max(0.0, now - container) * 1e9), int(max(0.0, now - pod) * 1e9)

@@ -14,14 +14,15 @@ from pathlib import Path
 
 import msgspec
 
-from stitch_operator.gateway import claims, counting, groups, savings, workloads
+from stitch_operator.gateway import claims, counting, groups, jobs, savings, workloads
 from stitch_operator.gateway.counting import IDLE, count
 from stitch_operator.gateway.database import connect, transaction
 from stitch_operator.gateway.groups import Acknowledgement, Group
-from stitch_operator.gateway.identity import Identity
+from stitch_operator.gateway.identity import Identity, run_times
 from stitch_operator.gateway.savings import Bounds, Report
 from stitch_operator.metrics import MAX_NAMESPACES, MICRO, bucket
 from stitch_operator.reports import Workloads
+from stitchcore.page.job import Job
 
 CRASH_CODES = frozenset({132, 134, 135, 136, 139})
 """Illegal instruction, abort, bus error, floating-point exception, segmentation fault."""
@@ -282,7 +283,7 @@ class Ledger:
             row = claims.row(db, where)
             if report.seq <= row.seq:
                 return OLD
-            times = claims.run_times(identity, begun, now)
+            times = run_times(identity, begun, now)
             bounds = Bounds(*times, ratio, identity.devices, *claims.elsewhere(db, where))
             wrong = savings.implausible(row, report, bounds)
             if not wrong and not identity.pod:
@@ -331,6 +332,10 @@ class Ledger:
     def workloads(self, since: str, now: float) -> Workloads:
         """A page of what has changed since an earlier one's `next`."""
         return workloads.page(self._db, since, now)
+
+    def job(self, namespace: str, name: str, devices: float) -> Job | None:
+        """What a job of the namespace has measured, by a name that its owner knows."""
+        return jobs.job(self._db, namespace, name, devices)
 
     # Totals, on a connection of their own: metrics are asked for from any thread
 

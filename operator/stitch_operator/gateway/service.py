@@ -121,6 +121,7 @@ class Service:
         self.broker = Blocking("broker", 4, 15.0)
         self.ledger = Blocking("ledger", 1, 10.0)
         self.authority = Blocking("API server", 8, 15.0)
+        self.pages = Blocking("report's page", 2, 30.0)
         self.trust: Trust | None = None
         self.calls = Buckets(parts.rates.calls)
         self.bytes = Buckets(parts.rates.bytes)
@@ -151,7 +152,7 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.parts.digests.close()
-        for blocking in (self.store, self.broker, self.authority):
+        for blocking in (self.store, self.broker, self.authority, self.pages):
             blocking.close()
         self.ledger.finish()
         self.parts.ledger.close()

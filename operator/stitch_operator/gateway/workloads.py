@@ -227,11 +227,11 @@ def _workload(database: sqlite3.Connection, row: Sequence[Any]) -> Workload:
         stepped=bool(stepped),
         saved=saved / NANO,
         lost=lost / NANO,
-        graphs=_graphs(database, where),
+        graphs=graphs_of(database, where),
     )
 
 
-def _graphs(database: sqlite3.Connection, where: Where) -> list[Graph]:
+def graphs_of(database: sqlite3.Connection, where: Where) -> list[Graph]:
     """A pod's graphs: of each the last word, those that were swapped first."""
     condition = "WHERE namespace = ? AND pod = ?"
     made: dict[str, Graph] = {}
