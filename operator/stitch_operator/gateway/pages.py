@@ -15,7 +15,7 @@ from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.service import Service
 from stitch_operator.gateway.standing import Standing
 from stitchcore.artifact import report as reports
-from stitchcore.artifact.check import MAXIMUM_PARSED_BYTES
+from stitchcore.artifact.manifest import MAXIMUM_PARSED_BYTES
 from stitchcore.artifact.ratio import REPORT
 from stitchcore.artifact.report import Report
 from stitchcore.artifact.store import Store
