@@ -19,15 +19,13 @@ from typing import Any
 import msgspec
 
 from stitchcore.artifact import manifest as manifests
-from stitchcore.artifact.manifest import Manifest
+from stitchcore.artifact.manifest import MAXIMUM_PARSED_BYTES, Manifest
 from stitchcore.artifact.package import MANIFEST
 from stitchcore.errors import Reason, Refused
 
 MAXIMUM_FILES = 256
 MAXIMUM_FILE_BYTES = 128 * 2**20
 MAXIMUM_BYTES = 512 * 2**20
-MAXIMUM_PARSED_BYTES = 32 * 2**20
-"""Of each file that is parsed: in memory JSON may take thirty times its size."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 KEY = re.compile(r"[0-9a-f]{64}")
 REPORTS = frozenset({"report.json", "report.html", "modules.json", "tuning.json"})

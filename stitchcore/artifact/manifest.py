@@ -10,6 +10,8 @@ import msgspec
 
 FORMAT = 1
 KERNEL_ABI = 1
+MAXIMUM_PARSED_BYTES = 32 * 2**20
+"""Of each file that is parsed: in memory JSON may take thirty times its size."""
 
 PATCH_OPERATIONS = frozenset(
     {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from stitchcore.inject import gateway, report
 from tests.inject import https_gateway as gateways
 from tests.inject.gateway_job import DIGEST, KEY, Job, wait_for
 from tests.inject.https_gateway import Asked, Reply
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_reports_arrive_in_order_and_survive_failures(tmp_path: Path, public_key: str) -> None:
@@ -129,3 +133,33 @@ def test_events_do_not_pile_up() -> None:
         outbox.sent(first)
         count += 1
     assert count == report.KEPT_EVENTS + 1 and not outbox.waiting
+
+
+IMPORTS = """
+import sys, time, types
+sys.modules["tensorflow"] = types.SimpleNamespace(__version__="2.3.0")
+from stitchcore.inject import start
+start.install()
+time.sleep(float(sys.argv[1]))
+"""
+LASTS = 5.0  # a job that ends sooner than the gateway answers tells nothing: it does not wait
+
+
+def test_a_process_that_is_left_alone_from_the_start_says_so(
+    tmp_path: Path, public_key: str
+) -> None:
+    """No plug-in fits this TensorFlow: nothing of ours is loaded, and the gateway counts why."""
+    with gateways.serve(tmp_path / "g", lambda _: gateways.reply(200, {"status": "noted"})) as one:
+        given = one.settings(STITCH_PUBLIC_KEYS=public_key, STITCH_STORE=str(tmp_path / "c"))
+        done = subprocess.run(
+            [sys.executable, "-c", IMPORTS, str(LASTS)],
+            env={"PYTHONPATH": str(ROOT), **given},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0 and "the job runs unchanged" in done.stderr, done.stderr
+        (asked,) = one.asked
+    said = asked.document
+    assert (asked.path, said["type"], said["graph"]) == ("/v1/jobs/events", "refused", "")
+    assert said["reason"] == "unsupported_version" and "detail" not in said

@@ -21,7 +21,7 @@ from stitch_worker import unsigned
 from stitch_worker.revocation import revoke, revoked
 from stitch_worker.signer import Signer, announce, resign, run_once
 from stitchcore.artifact import package, sign
-from stitchcore.artifact.check import MAXIMUM_PARSED_BYTES
+from stitchcore.artifact.manifest import MAXIMUM_PARSED_BYTES
 from stitchcore.artifact.package import Unsigned
 from stitchcore.artifact.ratio import step_ratio
 from stitchcore.artifact.store import Store, open_store

@@ -15,6 +15,7 @@ from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.service import Service
 from stitch_operator.gateway.standing import Standing
 from stitchcore.artifact import report as reports
+from stitchcore.artifact.manifest import MAXIMUM_PARSED_BYTES
 from stitchcore.artifact.ratio import REPORT
 from stitchcore.artifact.report import Report
 from stitchcore.artifact.store import Store
@@ -22,8 +23,6 @@ from stitchcore.errors import Reason, Refused
 from stitchcore.page import render
 from stitchcore.page.job import Job
 
-MOST_BYTES = 32 * 2**20
-"""Of a report.json: what a signer takes (artifact/check.py)."""
 JOB = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 HEADERS = {
     "Content-Security-Policy": render.policy() + render.HEADERS_ONLY,
@@ -76,7 +75,7 @@ def _artifact(store: Store, key: str, of: Job | None) -> str:
 
 def _read(store: Store, key: str) -> Report:
     data = store.read("artifacts", key, REPORT)
-    if len(data) > MOST_BYTES:
+    if len(data) > MAXIMUM_PARSED_BYTES:
         raise Refused(key, Reason.BAD_ARTIFACT, "its report is larger than reports are")
     try:
         return reports.decode(data)
