@@ -17,7 +17,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -107,7 +107,11 @@ INTERPRETABLE = 2_000_000
 QUICK = 300_000
 """Elements of all values together of which larger sizes are taken rather than toy limits."""
 
+Size = tuple[int, int]
 Limits = dict[str, int]
+Found = tuple[Size, Limits]
+"""What made a twin decide alike."""
+
 Decisions = tuple[tuple[Any, ...], ...]
 """Of values, of sections as planned, of phases, and of each section as lowered."""
 
@@ -215,13 +219,19 @@ def _shape_of(value: Expression) -> Iterator[Any]:
 class Twin:
     """A pattern at small sizes with the limits under which it is scheduled like the large one.
 
-    `differing` decisions are none where the twin is one."""
+    `differing` decisions are none where the twin is one. `size` is what it was shrunk to, one of
+    SIZES or not at all (0, 0)."""
 
     pattern: Pattern
     module: Module
     kernel: Kernel
     limits: Limits
     differing: tuple[Any, ...]
+    size: Size = (0, 0)
+
+    @property
+    def found(self) -> Found:
+        return self.size, self.limits
 
 
 def alone(pattern: Pattern) -> tuple[Module, Pattern]:
@@ -247,25 +257,30 @@ def _mapped(pattern: Pattern, made: Mapping[Instruction, Instruction]) -> Patter
     return Pattern(*(tuple(made[value] for value in part) for part in parts))
 
 
-def twin_of(pattern: Pattern, device: Device, known: Sequence[Limits] = ()) -> Twin:
-    """The smallest twin of a static pattern that its own limits, `known` ones (other kernels'
-    twins have them) or else some toy limits make decide alike; else the pattern itself, where it
-    can be interpreted, or the twin that came nearest."""
+def twin_of(
+    pattern: Pattern, device: Device, known: Sequence[Limits] = (), before: Found | None = None
+) -> Twin:
+    """The twin found `before`, if it is one still; else the smallest twin of a static pattern that
+    its own limits, `known` ones (other kernels' twins have them) or else some toy limits make
+    decide alike; else the pattern itself, where it can be interpreted, or the twin that came
+    nearest."""
     whole, inside = alone(pattern)
     wanted, _ = decisions(inside, whole, device)
-    sizes = []
-    for smallest, part in SIZES:
-        small = shrink(whole, smallest, part)
-        size = _mapped(inside, small.made), small.module
-        sizes.append(size)
-        if _elements(size[0]) <= QUICK:
-            for limits in ({}, *known):
-                twin = _attempt(wanted, *size, device, limits)
-                if not twin.differing:
-                    return twin
+    before = before if before and before[0] in SIZES else None
+    tries = [(before[0], [before[1]])] if before else []
+    tries += [(size, [{}, *known]) for size in SIZES]
+    small: dict[Size, tuple[Pattern, Module]] = {}
+    for size, several in tries:
+        shrunk = shrink(whole, *size)
+        small[size] = _mapped(inside, shrunk.made), shrunk.module
+        for limits in several if before or _elements(small[size][0]) <= QUICK else ():
+            twin = _attempt(wanted, *small[size], device, limits)
+            if not twin.differing:
+                return replace(twin, size=size)
+        before = None
     best: Twin | None = None
-    for size in sizes:
-        twin = _searched(wanted, *size, device)
+    for size in SIZES:
+        twin = replace(_searched(wanted, *small[size], device), size=size)
         if best is None or len(twin.differing) < len(best.differing):
             best = twin
         if not twin.differing:
@@ -276,12 +291,14 @@ def twin_of(pattern: Pattern, device: Device, known: Sequence[Limits] = ()) -> T
     return best
 
 
-def twins_of(patterns: Iterable[Pattern], device: Device) -> Iterator[Twin]:
-    """A twin of each, with what was learnt from those before: limits that serve one kernel serve
-    many of its module."""
-    known: list[Limits] = []
-    for pattern in patterns:
-        twin = twin_of(pattern, device, known)
+def twins_of(
+    patterns: Sequence[Pattern], device: Device, before: Sequence[Found] = ()
+) -> Iterator[Twin]:
+    """A twin of each, with what was learnt from those before it: limits that serve one kernel serve
+    many of its module. `before` are what was found for the module another time, in order."""
+    known = [dict(one) for one in dict.fromkeys(tuple(limits.items()) for _, limits in before)]
+    for pattern, found in itertools.zip_longest(patterns, before[: len(patterns)]):
+        twin = twin_of(pattern, device, known, found)
         if twin.limits and not twin.differing and twin.limits not in known:
             known.insert(0, twin.limits)
         yield twin
