@@ -107,6 +107,9 @@ INTERPRETABLE = 2_000_000
 QUICK = 300_000
 """Elements of all values together of which larger sizes are taken rather than toy limits."""
 
+LARGEST_DIFF = 100_000
+"""Pairs of statements up to which a diff takes milliseconds."""
+
 Size = tuple[int, int]
 Limits = dict[str, int]
 Found = tuple[Size, Limits]
@@ -219,8 +222,7 @@ def _shape_of(value: Expression) -> Iterator[Any]:
 class Twin:
     """A pattern at small sizes with the limits under which it is scheduled like the large one.
 
-    `differing` decisions are none where the twin is one. `size` is what it was shrunk to, one of
-    SIZES or not at all (0, 0)."""
+    `differing` decisions are none where the twin is one; `size` is (0, 0) where nothing shrank."""
 
     pattern: Pattern
     module: Module
@@ -374,6 +376,11 @@ def _unequal(wanted: Decisions, found: Decisions) -> Iterator[Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _apart(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> tuple[Any, ...]:
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))
+    same = sum(1 for _ in alike)
+    ours, theirs = ours[same:], theirs[same:]
+    if len(ours) * len(theirs) > LARGEST_DIFF:
+        return tuple(itertools.zip_longest(ours, theirs))
     matcher = difflib.SequenceMatcher(None, ours, theirs, autojunk=False)
     pairs: list[Any] = []
     for tag, a, b, c, d in matcher.get_opcodes():
