@@ -42,6 +42,8 @@ class FuzzOptions:
         ("slice", 0.7),
         ("gather", 0.5),
         ("dynamic_slice", 0.4),
+        ("dynamic_update", 0.4),
+        ("scatter", 0.4),
         ("pad", 0.5),
         ("concatenate", 0.5),
         ("reverse", 0.3),
@@ -266,6 +268,10 @@ def _slice(draw: _Draw) -> Instruction | None:
     return build.slice_(node, ranges)
 
 
+_WIDE = frozenset(n for n, d in DTYPES.items() if d.kind != "pred" and d.bytes > 2)
+"""Types that sums are kept in."""
+
+
 def _places(draw: _Draw, dims: Sequence[int]) -> Instruction:
     """Integers of a shape that depend on the data, some outside of whatever they index."""
     node = draw.value(lambda v: _numeric(v) and v.shape.dims == tuple(dims))
@@ -313,12 +319,48 @@ def _dynamic_slice(draw: _Draw) -> Instruction | None:
     node = draw.value(lambda v: v.shape.rank > 0)
     if node is None:
         return None
+    sizes = [int(draw.rng.integers(1, n + 1)) for n in node.shape.static]
+    return build.dynamic_slice(node, _starts(draw, node), sizes)
+
+
+def _starts(draw: _Draw, node: Instruction) -> list[Instruction]:
     places = _places(draw, ())
-    starts = [places if draw.rng.random() < 0.7 else build.constant(1, places.shape.dtype)
-              for _ in node.shape.dims]  # fmt: skip
-    return build.dynamic_slice(
-        node, starts, [int(draw.rng.integers(1, n + 1)) for n in node.shape.static]
-    )
+    return [places if draw.rng.random() < 0.7 else build.constant(1, places.shape.dtype)
+            for _ in node.shape.dims]  # fmt: skip
+
+
+def _dynamic_update(draw: _Draw) -> Instruction | None:
+    """A value, or part of the same one, put into another."""
+    node = draw.value(lambda v: v.shape.rank > 0 and v.opcode == op.PARAMETER)
+    if node is None or draw.rng.random() < 0.5:
+        node = draw.value(lambda v: v.shape.rank > 0)
+    if node is None:
+        return None
+    window = build.slice_(node, [(0, max(n // 2, 1), 1) for n in node.shape.static])
+    window = draw.value(lambda other: other.shape == window.shape) or window
+    return build.dynamic_update_slice(node, window, _starts(draw, node))
+
+
+def _scatter(draw: _Draw) -> Instruction | None:
+    """Rows of what there is, added, taken away or put in place of others, some of them outside."""
+    node = draw.value(lambda v: v.shape.rank > 0 and _numeric(v) and v.shape.dtype in _WIDE)
+    if node is None:
+        return None
+    rank, dtype = node.shape.rank, node.shape.dtype
+    scattered = draw.rng.permutation(rank)[: int(draw.rng.integers(1, min(rank, 2) + 1))].tolist()
+    window = [n for d, n in enumerate(node.shape.dims) if d not in scattered]
+    batch = list(draw.dims()[:1]) or [1]
+    dims = [*batch, *window]
+    updates = draw.value(lambda v: (v.shape.dtype, v.shape.static) == (dtype, tuple(dims)))
+    if updates is None:
+        updates = build.iota(dtype, dims, 0)
+    pair = build.parameter(0, dtype), build.parameter(1, dtype)
+    kind = draw.choice((op.ADD, op.SUBTRACT, op.MAXIMUM, ""))
+    body = computation(pair, build.elementwise(kind, *pair) if kind else pair[1])
+    return build.scatter(
+        node, _places(draw, [*batch, len(scattered)]), updates, body,
+        window=range(len(batch), len(dims)), scattered=scattered, vector_dim=len(batch),
+    )  # fmt: skip
 
 
 def _pad(draw: _Draw) -> Instruction | None:
@@ -369,7 +411,8 @@ def _iota(draw: _Draw) -> Instruction | None:
     dims = draw.dims()
     if not dims:
         return None
-    return build.iota(draw.choice(draw.options.dtypes), dims, int(draw.rng.integers(len(dims))))
+    dtype = draw.choice([name for name in draw.options.dtypes if name != "pred"])
+    return build.iota(dtype, dims, int(draw.rng.integers(len(dims))))
 
 
 def _compare_select(draw: _Draw) -> Instruction | None:
@@ -396,6 +439,8 @@ _MAKERS: dict[str, Callable[[_Draw], Instruction | None]] = {
     "slice": _slice,
     "gather": _gather,
     "dynamic_slice": _dynamic_slice,
+    "dynamic_update": _dynamic_update,
+    "scatter": _scatter,
     "pad": _pad,
     "concatenate": _concatenate,
     "reverse": _reverse,

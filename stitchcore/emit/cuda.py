@@ -26,6 +26,7 @@ from stitchcore.emit.render import (
     outside_buffers,
     provenance_comment,
     register_type,
+    same_memory,
 )
 from stitchcore.kernel.nodes import (
     Apply,
@@ -114,6 +115,8 @@ class _Cuda(LaneLoops):
         ]
         self.open(f"ST_INLINE void {name}({', '.join(arguments)})")
         self.shared_offset, self.scope, self.run = 0, section.scope, section.run
+        if section.apart is not None:
+            self.emit(f"if ({same_memory(section)}) return;")
         if section.scope is Scope.WARP and local_bytes(section):
             self.emit(f"st_shared += threadIdx.x / 32 * {local_bytes(section)};")
         within = " % 32" if section.scope is Scope.WARP else ""

@@ -349,6 +349,13 @@ def outside_buffers(kernel: Kernel, section: Section) -> tuple[list[Buffer], fro
     return [b for b in kernel.buffers if b in read or b in stored], stored
 
 
+def same_memory(section: Section) -> str:
+    """The condition in which a section with `apart` has nothing to do."""
+    assert section.apart is not None
+    left, right = (f"(const void *){buffer.name}" for buffer in section.apart)
+    return f"{left} == {right}"
+
+
 def argument(kernel: Kernel, buffer: Buffer) -> str:
     """The pointer to a buffer of the kernel, from the ABI's `buffers` and `scratch`."""
     return pointer(buffer, index_text(place(kernel, buffer), 2))

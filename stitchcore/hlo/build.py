@@ -109,6 +109,15 @@ def dynamic_slice(
     )
 
 
+def dynamic_update_slice(
+    operand: Instruction, window: Instruction, starts: Sequence[Instruction]
+) -> Instruction:
+    """`operand` with `window` in it from scalar `starts`, which are clamped to fit."""
+    if len(starts) != operand.shape.rank or any(start.shape.dims for start in starts):
+        raise ValueError(f"dynamic-update-slice of {operand.shape} from {len(starts)} starts")
+    return instruction(op.DYNAMIC_UPDATE_SLICE, operand.shape, (operand, window, *starts))
+
+
 def gather(
     operand: Instruction,
     indices: Instruction,
@@ -137,6 +146,31 @@ def gather(
         start_index_map=tuple(starts),
         index_vector_dim=vector_dim,
         slice_sizes=tuple(sizes),
+    )
+
+
+def scatter(
+    operand: Instruction,
+    indices: Instruction,
+    updates: Instruction,
+    to_apply: Computation,
+    *,
+    window: Sequence[int],
+    scattered: Sequence[int],
+    vector_dim: int,
+) -> Instruction:
+    """Rows of `operand`, named along dimensions `scattered` by the vectors that lie along
+    `vector_dim` of `indices` (its rank: of one component), combined with those of `updates`, whose
+    dimensions `window` are the row's."""
+    return instruction(
+        op.SCATTER,
+        operand.shape,
+        (operand, indices, updates),
+        update_window_dims=tuple(window),
+        inserted_window_dims=tuple(sorted(scattered)),
+        scatter_dims_to_operand_dims=tuple(scattered),
+        index_vector_dim=vector_dim,
+        to_apply=to_apply,
     )
 
 

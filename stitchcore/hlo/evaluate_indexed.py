@@ -151,7 +151,7 @@ def _scatter_places(
             dim = window_dims[window.index(axis)]
             size = update.shape[dim]
             offset = _along(update.ndim, dim, size)
-        inside &= (start >= 0) & (start + size <= extent)
+        inside &= (start >= 0) & (start <= extent - size)
         places = places * extent + start + offset
     return places, inside
 

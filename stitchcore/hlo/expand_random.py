@@ -43,7 +43,7 @@ def random_bits(node: Instruction) -> Instruction | None:
     after: Sequence[Instruction]
     if node["algorithm"] in PHILOX and len(words) == 3:
         drawn, used = _philox(words, bits.static, wide)
-        after = _sum128(words[1], words[2], build.constant(used, "u64"))
+        after = [*_sum128(words[1], words[2], build.constant(used, "u64"))]
     elif node["algorithm"] == THREE_FRY and len(words) == 2:
         drawn, used = _three_fry(words, bits.static, wide)
         after = [build.elementwise(op.ADD, words[1], build.constant(used, "u64"))]

@@ -18,7 +18,9 @@ Kind = Literal[
     "movement",  # elements only move; index maps say where
     "constant",
     "lookup",  # elements of the first operand, from places that the others say
-    "indexed",  # movement decided by data otherwise: scatter, sort, dynamic updates, windows
+    "update",  # the first operand's elements, but in a window the second's; the others say where
+    "scatter",  # the first operand's rows, combined with those of the third that the second names
+    "indexed",  # movement decided by data otherwise: sort, windows
     "library",
     "control",
     "random",

@@ -279,7 +279,7 @@ _OTHERS = (
     ),
     plain(
         SCATTER,
-        "indexed",
+        "scatter",
         None,
         "update_window_dims",
         "inserted_window_dims",
@@ -290,9 +290,10 @@ _OTHERS = (
         "indices_are_sorted",
         "unique_indices",
         "to_apply",
+        flops=1,
     ),
     plain(DYNAMIC_SLICE, "lookup", None, "dynamic_slice_sizes"),
-    plain(DYNAMIC_UPDATE_SLICE, "indexed", None),
+    plain(DYNAMIC_UPDATE_SLICE, "update", None),
     plain(SORT, "indexed", None, "dimensions", "is_stable", "to_apply", flops=16),
     plain(TOPK, "indexed", 1, "k", "largest", flops=16),
     plain(REDUCE_WINDOW, "indexed", None, "window", "to_apply", flops=4),
@@ -363,6 +364,8 @@ POINTWISE = frozenset({"elementwise", "check"})
 STITCHABLE_KINDS: frozenset[str] = POINTWISE | {
     "movement",
     "lookup",
+    "update",
+    "scatter",
     "reduce",
     "constant",
 }

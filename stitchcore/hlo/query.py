@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.instruction import Computation, Instruction, topological
 from stitchcore.hlo.module import Module
+from stitchcore.hlo.shape import DTYPES
 
 
 def reducer_of(node: Instruction) -> str | None:
@@ -25,6 +26,37 @@ def monoid(body: Computation) -> str | None:
     root = body.root
     if root.opcode in op.REDUCERS and set(root.operands) == set(body.parameters):
         return root.opcode
+    return None
+
+
+def scatter_combiner(node: Instruction) -> str | None:
+    """The opcode that a scatter combines what is there with an update by; None where the update
+    takes its place. Ask `scatter_refusal` first."""
+    root = node["to_apply"].root
+    return None if root is node["to_apply"].parameters[1] else str(root.opcode)
+
+
+def scatter_refusal(node: Instruction) -> str | None:
+    """Why a scatter is none of whole rows, each combined by one opcode; None where it is."""
+    if len(node.operands) != 3 or node.get("input_batching_dims"):
+        return "several operands, or dimensions of batches"
+    operand, _, updates = node.operands
+    scattered, inserted = node["scatter_dims_to_operand_dims"], node["inserted_window_dims"]
+    window = [extent for d, extent in enumerate(operand.shape.dims) if d not in inserted]
+    sizes = [updates.shape.dims[d] for d in node["update_window_dims"]]
+    if not scattered or sorted(scattered) != sorted(inserted) or window != sizes:
+        return "windows that are no whole rows"
+    body: Computation = node["to_apply"]
+    root = body.root
+    if root is body.parameters[1]:
+        return None
+    record = op.record(root.opcode)
+    in_order = root.operands == body.parameters
+    swapped = record.commutative and set(root.operands) == set(body.parameters)
+    if record.kind != "elementwise" or record.attributes or not (in_order or swapped):
+        return "a function that is not one opcode"
+    if DTYPES[node.shape.dtype].kind == "float" and DTYPES[node.shape.dtype].bytes == 2:
+        return f"sums of {node.shape.dtype}"
     return None
 
 

@@ -60,7 +60,9 @@ def renew(
     return {**borrowed, **found}
 
 
-_BORROWERS = frozenset({"elementwise", "reduce", "movement", "library", "lookup", "indexed"})
+_BORROWERS = frozenset(
+    {"elementwise", "reduce", "movement", "library", "lookup", "update", "scatter", "indexed"}
+)
 
 
 def _merged(names: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:

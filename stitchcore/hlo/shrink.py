@@ -291,6 +291,17 @@ def _dynamic_slice(a: _Analysis, node: Instruction, result: Axes, operands: list
             a.extents.pin((result[i], operands[0][i]))
 
 
+def _dynamic_update_slice(
+    a: _Analysis, node: Instruction, result: Axes, operands: list[Axes]
+) -> None:
+    _unify(a, result, operands[0])
+    for i, size in enumerate(node.operands[1].shape.dims):
+        if size == node.shape.dims[i]:
+            a.extents.unify([result[i]], [operands[1][i]])
+        else:
+            a.extents.pin((result[i], operands[1][i]))
+
+
 def _tuple(a: _Analysis, node: Instruction, result: Axes, operands: list[Axes]) -> None:
     for member, axes in zip(result, operands, strict=True):
         _unify(a, _flat(member), _flat(axes))
@@ -331,6 +342,7 @@ _RULES: Mapping[str, _Rule] = {
     op.SCATTER: _scatter,
     op.SORT: _sort,
     op.DYNAMIC_SLICE: _dynamic_slice,
+    op.DYNAMIC_UPDATE_SLICE: _dynamic_update_slice,
     op.TUPLE: _tuple,
     op.GET_TUPLE_ELEMENT: _element,
     op.RNG_BIT_GENERATOR: _bits,

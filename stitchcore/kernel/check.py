@@ -118,6 +118,7 @@ def check(kernel: Kernel) -> None:
     _order(kernel, place)
     if not kernel.phases:
         raise place.fail("no phase")
+    _apart(kernel, place)
     for number, phase in enumerate(kernel.phases):
         _phase(phase, names, place.enter(f"phase {number}"))
 
@@ -146,6 +147,14 @@ def _order(kernel: Kernel, place: _Place) -> None:
         raise place.fail("a buffer is forwarded twice")
 
 
+def _apart(kernel: Kernel, place: _Place) -> None:
+    inputs, outputs = kernel.with_role(Role.INPUT), kernel.with_role(Role.OUTPUT)
+    pairs = {(inputs[source], outputs[target]) for source, target in kernel.forwards}
+    for section in (section for phase in kernel.phases for section in phase.sections):
+        if section.apart is not None and section.apart not in pairs:
+            raise place.fail(f"section {section.variable} is apart for what is not forwarded")
+
+
 def _buffer(buffer: Buffer, place: _Place) -> None:
     local = buffer.role is Role.LOCAL
     if buffer.dtype not in DTYPES:
@@ -170,6 +179,9 @@ def _phase(phase: Phase, names: _Names, place: _Place) -> None:
         if section.run not in (1, 2, 4, 8, 16):
             raise inside.fail(f"runs of {section.run} iterations")
         _index(section.tasks, place)
+        for buffer in section.apart or ():
+            if buffer not in names.buffers:
+                raise inside.fail(f"apart: no buffer {buffer.name} of the kernel")
         kept = set(names.buffers)
         indices = place.indices | {section.variable}
         _body(section.body, names, replace(inside, indices=indices))

@@ -263,13 +263,16 @@ Statement = (
 @dataclass(frozen=True)
 class Section:
     """for variable in [0, tasks), in parallel and in any order: body. The lanes of a task are those
-    of a group, or of one of its warps (`scope`); lane loops deal them runs of `run` iterations."""
+    of a group, or of one of its warps (`scope`); lane loops deal them runs of `run` iterations.
+    A section with `apart`, a forwarded pair (input, output), runs only where these two are not the
+    same memory: it brings to the output what lies there already if they are."""
 
     variable: str
     tasks: Index
     body: tuple[Statement, ...]
     scope: Scope = Scope.GROUP
     run: int = 1
+    apart: tuple[Buffer, Buffer] | None = None
 
 
 @dataclass(frozen=True)
@@ -287,7 +290,8 @@ class Kernel:
     then the outputs, then the scratch buffers (which may share memory: `scratch_offsets` gives the
     byte offset of each in the scratch block, `scratch_bytes` the block's size). `forwards` are
     (input position, output position) pairs whose memory may be the same: every element of that
-    input is read, if at all, only by the lane that later writes the same element of the output.
+    input is read, if at all, only by the lane that later writes the same element of the output
+    (sections that run only where the two are apart do not count).
     `errors` are the messages that Check refers to. `provenance` names framework operations.
     """
 

@@ -204,7 +204,8 @@ class Reader:
             run = self.index() if self.accept("by") else 1
             if not isinstance(run, int):
                 raise self._error(self.here.offset, "a number of iterations")
-            sections.append(Section(variable, tasks, self.body(), scope, run))
+            apart = (self.declared(), self.declared()) if self.accept("apart") else None
+            sections.append(Section(variable, tasks, self.body(), scope, run, apart))
         return Phase(tuple(sections))
 
     def scope(self, after: str) -> Scope:
@@ -308,10 +309,16 @@ class Reader:
         return self.scalars[name]
 
     def element(self, name: str) -> tuple[Buffer, tuple[Index, ...]]:
-        if name not in self.buffers:
-            raise self._error(self.tokens[self.position - 1].offset, "the name of a buffer")
+        buffer = self.declared(name)
         self.take("[")
-        return self.buffers[name], self.listed(self.index, "]")
+        return buffer, self.listed(self.index, "]")
+
+    def declared(self, name: str | None = None) -> Buffer:
+        """The buffer of that name, or of the next word."""
+        found = self.buffers.get(self.word() if name is None else name)
+        if found is None:
+            raise self._error(self.tokens[self.position - 1].offset, "the name of a buffer")
+        return found
 
     # ---- expressions ---------------------------------------------------------------------------
     def expression(self) -> Expression:

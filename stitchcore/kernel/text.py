@@ -96,7 +96,8 @@ def print_kernel(kernel: Kernel) -> str:
 def _section(section: Section) -> list[str]:
     each = "warp " * (section.scope is Scope.WARP)
     runs = f" by {section.run}" if section.run != 1 else ""
-    head = f"    section {each}{section.variable} < {index_text(section.tasks)}{runs} {{"
+    pair = f" apart {section.apart[0].name} {section.apart[1].name}" if section.apart else ""
+    head = f"    section {each}{section.variable} < {index_text(section.tasks)}{runs}{pair} {{"
     return [head, *_body(section.body, 3), "    }"]
 
 

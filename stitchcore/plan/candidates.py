@@ -20,6 +20,7 @@ from stitchcore.hlo import opcodes
 from stitchcore.hlo.instruction import Computation, Instruction, topological
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.print import called_computations
+from stitchcore.hlo.query import scatter_refusal
 from stitchcore.hlo.shape import DTYPES, Shape
 
 NOMINAL_EXTENT = 64
@@ -77,6 +78,8 @@ def refused(instruction: Instruction) -> tuple[Reason, str] | None:
             return Reason.UNSUPPORTED_TYPE, f"bounded shape {value.shape}"
     if kind == "reduce" and _reducer(instruction) is None:
         return Reason.UNSUPPORTED_OPCODE, "a reduction whose function is not one opcode"
+    if kind == "scatter" and (why := scatter_refusal(instruction)) is not None:
+        return Reason.UNSUPPORTED_OPCODE, f"a scatter with {why}"
     return None
 
 

@@ -20,7 +20,15 @@ from stitchcore.device.records import Device
 from stitchcore.hlo import opcodes
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.plan.candidates import byte_size
-from stitchcore.plan.cost import crosses_tasks, kernel_seconds, read_size, transfer, work
+from stitchcore.plan.cost import (
+    crosses_tasks,
+    kernel_seconds,
+    read_size,
+    taken_size,
+    transfer,
+    work,
+    written_size,
+)
 from stitchcore.plan.pattern import Pattern
 from stitchcore.plan.scopes import Problem, within_limits
 
@@ -154,7 +162,8 @@ def window(given: Problem, members: Sequence[int]) -> Window:
             k = number.setdefault(read, len(number))
             if k == len(found):
                 whole = byte_size(base.shape)
-                seconds = transfer(min(whole, byte_size(read.shape)), whole, given.device)
+                size = whole if read is base else min(whole, taken_size(read))
+                seconds = transfer(size, whole, given.device)
                 maker = made.get(graph.position[base], -1)
                 found.append((maker, seconds, whole > given.device.cache_bytes))
                 readers.append(0)
@@ -171,7 +180,7 @@ def window(given: Problem, members: Sequence[int]) -> Window:
             tuple(group),
             tuple(reads[c]),
             tuple(own[c]),
-            transfer(graph.bytes[v], graph.bytes[v], given.device),
+            transfer(written_size(graph.instructions[v]), graph.bytes[v], given.device),
             sum(map(work, patterns[c].instructions)),
             len(patterns[c].instructions),
             graph.demanded[v] or any(w not in inside for w in extractor.readers(v)),

@@ -19,6 +19,10 @@ Loops = tuple[frozenset[Axis], frozenset[Axis], int]
 """Axes of the loops of a finished reduction, the reduced ones among them, and its phase."""
 
 
+_ELSEWHERE = ("reduce", "check", "lookup", "update", "scatter")
+"""Kinds of values that are not made of the same element of what they are computed from."""
+
+
 @dataclass(frozen=True)
 class Finished:
     """Reductions that their tasks finish, by the phase of these; what lies in memory, likewise."""
@@ -63,7 +67,7 @@ def _sources(value: Instruction, known: Finished) -> list[Instruction]:
             sources[node] = None
             continue
         kind = op.record(node.opcode).kind
-        if kind in ("reduce", "check", "lookup") or known.dominants.states[node].home is not None:
+        if kind in _ELSEWHERE or known.dominants.states[node].home is not None:
             return []
         for number, operand in enumerate(node.operands):
             if (node, number) not in known.axes.views:

@@ -99,18 +99,32 @@ class _Analysis:
             self.set(value, self._join(value, range(len(value.operands)), ()))
         else:
             self.set(value, self._movement(value))
-            if value.opcode == op.CONCATENATE:
+            if value.opcode in (op.CONCATENATE, op.REVERSE):
                 self._pieces(value)
+            elif kind in ("update", "scatter"):
+                number = 1 if kind == "update" else 2
+                self.pieces[value, 0] = tuple(row or () for row in self.dims[value])
+                self.pieces[value, number] = self._window(value.operands[number])
+
+    def _window(self, window: Instruction) -> tuple[Row, ...]:
+        """Loops over the elements that an update puts into its place."""
+        given = zip(self.dims[window], self.fresh(window.shape.dims), strict=True)
+        rows = [fresh or () if row is None else row for row, fresh in given]
+        self.atoms.keep_apart(atom for row in rows for atom in row)
+        return tuple(rows)
 
     def _pieces(self, value: Instruction) -> None:
-        along = value["dimensions"][0]
-        shared = [() if d == along else row or () for d, row in enumerate(self.dims[value])]
-        used = set(self.atoms.all_leaves(a for row in shared for a in row))
+        """The loops in which each operand writes its elements to their places in `value`."""
+        along = value["dimensions"]
+        shared = [() if d in along else row or () for d, row in enumerate(self.dims[value])]
         for number, operand in enumerate(value.operands):
-            row = self.dims[operand][along]
-            if row is None or used & set(self.atoms.all_leaves(row)):
-                row = self.fresh((operand.shape.dims[along],))[0] or ()
-            rows = [row if d == along else given for d, given in enumerate(shared)]
+            rows = list(shared)
+            for d in along:
+                used = set(self.atoms.all_leaves(a for row in rows for a in row))
+                row = self.dims[operand][d]
+                if row is None or used & set(self.atoms.all_leaves(row)):
+                    row = self.fresh((operand.shape.dims[d],))[0] or ()
+                rows[d] = row
             self.atoms.keep_apart(a for r in rows for a in r)
             self.pieces[value, number] = tuple(rows)
 
@@ -190,6 +204,12 @@ class _Analysis:
             case op.GATHER:
                 self.views.update(((value, 0), (value, 1)))
                 return list(self.fresh(value.shape.dims))
+            case op.DYNAMIC_UPDATE_SLICE | op.SCATTER:
+                self.views.update((value, n) for n in range(1, 2 + (value.opcode == op.SCATTER)))
+                return [
+                    row if row is not None else self.fresh((extent,))[0]
+                    for row, extent in zip(first, value.shape.dims, strict=True)
+                ]
             case op.CONCATENATE:
                 changed = list(value["dimensions"])
                 self.views.update((value, i) for i in range(len(value.operands)))

@@ -26,6 +26,7 @@ from stitchcore.kernel.nodes import (
     Buffer,
     Check,
     Expression,
+    If,
     Let,
     Literal,
     Load,
@@ -36,7 +37,7 @@ from stitchcore.kernel.nodes import (
     Statement,
     Store,
 )
-from stitchcore.schedule import constants, lookups, views
+from stitchcore.schedule import constants, lookups, updates, views
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.constants import convert
 
@@ -142,6 +143,15 @@ class Body:
         self.blocks.pop()
         self.add(Loop(name, begin, end, kind, tuple(block.statements)))
 
+    @contextmanager
+    def guarded(self, condition: Expression) -> Iterator[None]:
+        """What is added meanwhile is done where `condition` holds."""
+        block = _Block()
+        self.blocks.append(block)
+        yield
+        self.blocks.pop()
+        self.add(If(condition, tuple(block.statements)))
+
     def let(self, value: Expression, depth: int = -1) -> Scalar:
         scalar = Scalar(self.names.new("v"), value.dtype)
         self.blocks[depth].statements.append(Let(scalar, value))
@@ -208,6 +218,8 @@ class Body:
             return [] if _is_identity(value) else [(value.operands[1], environment)]
         if kind == "lookup":
             return self._looked_up(value, environment)
+        if kind == "update":
+            return self._updated(value, environment)
         return [
             (operand, self._operand_environment(value, number, environment, key))
             for number, operand in enumerate(value.operands)
@@ -229,13 +241,37 @@ class Body:
         source = lookups.operand_environment(self.axes, value, environment, at)
         return [*wanted, (value.operands[0], source)]
 
+    def _updated(
+        self, value: Instruction, environment: Environment
+    ) -> list[tuple[Instruction, Environment]]:
+        """Where an update's window begins, and once that is known the elements to choose from."""
+        starts = updates.starts(value).values()
+        wanted: list[tuple[Instruction, Environment]] = [(start, {}) for start, _ in starts]
+        if not all(self._known(*pair) for pair in wanted):
+            return wanted
+        at = self.window_start(value)
+        source = updates.source(self.axes, value, environment, at)
+        return [*wanted, (value.operands[0], environment), (value.operands[1], source)]
+
+    def window_start(self, update: Instruction) -> dict[int, Index]:
+        """By dimension along which it moves, where an update's window begins."""
+        found = {}
+        for d, (start, last) in updates.starts(update).items():
+            self.value(start, {})
+            found[d] = self._position(start, {}, last)
+        return found
+
     def _position(self, value: Instruction, environment: Environment, last: Index) -> Index:
         """A value that is known, as an index: beside the value, once for each `last`."""
         found = self._found(value, environment)
         if isinstance(found, Literal):
             return index.minimum(max(int(found.value), 0), last)
         assert isinstance(found, Scalar)
-        depth = self.depth_of(self.key(value, environment))
+        return self.position(found, last, self.depth_of(self.key(value, environment)))
+
+    def position(self, found: Scalar, last: Index, depth: int | None = None) -> Index:
+        """The integer `found` as an index clamped into [0, last], in the block at `depth`."""
+        depth = len(self.blocks) - 1 if depth is None else depth
         block = self.blocks[depth]
         made = block.positions.get((found, last))
         if made is None:
@@ -284,6 +320,12 @@ class Body:
             return operands[0]
         if value.opcode in (op.PAD, op.CONCATENATE):
             return self.let(self._selected(value, environment, operands), depth)
+        if record.kind == "update":
+            old, new = operands[-2:]
+            if not (at := self.window_start(value)):
+                return new
+            condition = updates.inside(self.axes, value, environment, at)
+            return self.let(Apply(op.SELECT, (condition, new, old), value.shape.dtype), depth)
         return operands[-1] if record.kind == "lookup" else operands[0]
 
     def _check(self, value: Instruction, operands: tuple[Expression, ...], depth: int) -> None:

@@ -73,7 +73,8 @@ class State:
 class Dominants:
     """Decisions for every value of a pattern.
 
-    `pieced` concatenations are written part by part where their operands are computed; `forced`
+    `pieced` concatenations and updates are written part by part where their operands are
+    computed, and reversed outputs that nothing here reads where what they reverse is; `forced`
     values are stored because a pad would compute them where they are not wanted; a `single`
     global reduction has one part a kept element, so its tasks finish it.
     """
@@ -89,7 +90,8 @@ class Dominants:
 
 def find(pattern: Pattern, axes: Axes, limits: Limits) -> Dominants:
     """Schemes, phases, homes, layouts and costs of all values of `pattern`."""
-    search = _Search(axes, frozenset(pattern.outputs), limits)
+    read = {operand for value in pattern.instructions for operand in value.operands}
+    search = _Search(axes, frozenset(pattern.outputs), frozenset(read), limits)
     for value in pattern.inputs:
         search.states[value] = State(0)
         search.layouts[value] = axes.of(value)
@@ -108,8 +110,15 @@ def find(pattern: Pattern, axes: Axes, limits: Limits) -> Dominants:
 
 
 class _Search:
-    def __init__(self, axes: Axes, outputs: frozenset[Instruction], limits: Limits) -> None:
+    def __init__(
+        self,
+        axes: Axes,
+        outputs: frozenset[Instruction],
+        read: frozenset[Instruction],
+        limits: Limits,
+    ) -> None:
         self.axes = axes
+        self.read = read
         self.limits = limits
         self.outputs = outputs
         self.states: dict[Instruction, State] = {}
@@ -128,10 +137,16 @@ class _Search:
         if record.kind == "reduce":
             self.costs[value] = 1
             self._reduce(value)
-        elif value.opcode == op.CONCATENATE and self._is_pieced(value):
+        elif record.kind == "scatter":
             self.pieced.add(value)
             self.costs[value] = 1
-            phase = max(self.states[operand].phase for operand in value.operands)
+            state = State(scatter_phase(self.states, value), Home(HomeKind.MEMORY))
+            self.states[value] = state
+        elif self._is_pieced(value):
+            self.pieced.add(value)
+            self.costs[value] = 1
+            count = 2 if is_update(value) else len(value.operands)
+            phase = max(piece_phase(self.states, value, number) for number in range(count))
             self.states[value] = State(phase, Home(HomeKind.MEMORY))
         else:
             self.states[value] = self._join(value)
@@ -156,6 +171,13 @@ class _Search:
         return tuple(merged)
 
     def _is_pieced(self, value: Instruction) -> bool:
+        if value.opcode == op.REVERSE:
+            return value in self.outputs and value not in self.read
+        joins = value.opcode == op.CONCATENATE or is_update(value)
+        return joins and self._worth_pieces(value)
+
+    def _worth_pieces(self, value: Instruction) -> bool:
+        """Of a concatenation or update; else each of its elements is chosen where it is wanted."""
         return value in self.outputs or any(
             self.states[operand].home is not None or self.costs[operand] >= EXPENSIVE
             for operand in value.operands
@@ -249,6 +271,31 @@ class _Search:
         suffix = all(a in reduced for a in order[first:])
         apart = size > self.limits.long_row // 16
         return Scheme.GLOBAL if apart and not suffix else Scheme.REGIONAL
+
+
+def scatter_phase(states: Mapping[Instruction, State], value: Instruction) -> int:
+    """The phase in which a scatter's updates are applied: after the one in which what they are
+    applied to is put in place, and once they can be computed."""
+    first, *others = (states[operand] for operand in value.operands)
+    into = first.phase + (first.home is not None) + 1
+    return max(into, *(state.phase + (state.home is not None) for state in others))
+
+
+def is_update(value: Instruction) -> bool:
+    return op.record(value.opcode).kind == "update"
+
+
+def piece_phase(states: Mapping[Instruction, State], value: Instruction, number: int) -> int:
+    """The phase in which operand `number` is written into its part of a pieced value: where it is
+    computed, but after what lies in memory only; an update's, once its place is known. Around its
+    window an update's first operand is written by loops of their own."""
+    updates = is_update(value)
+    state = states[value.operands[number]]
+    apart = state.home == Home(HomeKind.MEMORY) or (updates and number == 0)
+    phase = state.phase + (apart and state.home is not None)
+    for start in value.operands[2:] if updates else ():
+        phase = max(phase, states[start].phase + (states[start].home is not None))
+    return phase
 
 
 def order_of(

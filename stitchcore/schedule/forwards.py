@@ -2,8 +2,7 @@
 
 An element of such an input is read only at the indices at which the output's is written, in the
 same section, before that write. Loops of equal range and depth deal their iterations to lanes
-alike, so a read in an earlier lane loop over the same row counts too. What is written outside of
-lane loops is written by one lane, after a read by all of them that nothing orders: not such a pair.
+alike, so a read in an earlier lane loop over the same row counts too.
 
 Where an input could share with several outputs or several inputs with one, those that the fewest
 outputs depend on choose first. An optimizer's slot is read for its own next value and the
@@ -12,8 +11,9 @@ parameter's, a gradient for all of them: so slots are updated in place.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stitchcore.kernel.index import Binary, Index, Variable
 from stitchcore.kernel.nodes import (
@@ -30,6 +30,7 @@ from stitchcore.kernel.nodes import (
     Phase,
     Role,
     Scalar,
+    Section,
     Statement,
     Store,
 )
@@ -52,15 +53,28 @@ class _Access:
 def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int, int], ...]:
     """(input position, output position) pairs, each input and each output at most once."""
     inputs = [b for b in buffers if b.role is Role.INPUT]
+    dependents = _dependents(phases)
+    possible: dict[int, list[int]] = {}
+    for source, target in possible_pairs(buffers, phases):
+        possible.setdefault(source, []).append(target)
+    found: dict[int, int] = {}  # source by target
+    for source in sorted(possible, key=lambda i: len(dependents.get(inputs[i], ()))):
+        free = [target for target in possible[source] if target not in found]
+        if free:
+            found[free[0]] = source
+    return tuple(sorted((source, target) for target, source in found.items()))
+
+
+def possible_pairs(
+    buffers: Sequence[Buffer], phases: Sequence[Phase]
+) -> tuple[tuple[int, int], ...]:
+    """All (input position, output position) pairs of which any choice is right that has no input
+    and no output twice."""
+    inputs = [b for b in buffers if b.role is Role.INPUT]
     outputs = [b for b in buffers if b.role is Role.OUTPUT]
-    accesses: dict[Buffer, list[_Access]] = {}
-    number = 0
-    for phase in phases:
-        for section in phase.sections:
-            named = {section.variable: Variable("task")}
-            for access in _walk(section.body, named, number):
-                accesses.setdefault(access.buffer, []).append(access)
-            number += 1
+    copied = _copied(phases)
+    accesses = _accesses(phases, copied)
+    owner = {target: source for source, target in copied}
     writers: dict[tuple[object, ...], list[int]] = {}
     for target, buffer in enumerate(outputs):
         stores = [a for a in accesses.get(buffer, ()) if a.writes]
@@ -68,25 +82,53 @@ def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int,
             key = (buffer.dtype, buffer.dims, stores[0].section, stores[0].indices)
             writers.setdefault(key, []).append(target)
     found = []
-    dependents = _dependents(phases)
-    for source in sorted(range(len(inputs)), key=lambda i: len(dependents.get(inputs[i], ()))):
-        buffer = inputs[source]
+    for source, buffer in enumerate(inputs):
         reads = accesses.get(buffer, [])
-        if not reads or not all(a.dealt for a in reads):
-            continue
+        candidates = [n for n, one in enumerate(outputs) if (buffer, one) in copied and not reads]
         places = {(a.section, a.indices) for a in reads}
-        if len(places) != 1:
-            continue
-        ((where, indices),) = places
-        last = max(a.position for a in reads)
-        candidates = writers.get((buffer.dtype, buffer.dims, where, indices), [])
+        if len(places) == 1 and all(a.dealt for a in reads):
+            ((where, indices),) = places
+            candidates = writers.get((buffer.dtype, buffer.dims, where, indices), [])
+        last = max((a.position for a in reads), default=0)
         for target in candidates:
-            written = next(a.position for a in accesses[outputs[target]] if a.writes)
-            if last < written:
-                candidates.remove(target)
+            written = [a.position for a in accesses.get(outputs[target], ()) if a.writes]
+            if owner.get(outputs[target], buffer) == buffer and all(last < at for at in written):
                 found.append((source, target))
-                break
-    return tuple(sorted(found))
+    return tuple(found)
+
+
+def settled(
+    buffers: Sequence[Buffer], phases: Sequence[Phase], shared: Sequence[tuple[int, int]]
+) -> tuple[Phase, ...]:
+    """`phases` with what is only left out where a forwarded pair shares memory marked as such."""
+    inputs = [b for b in buffers if b.role is Role.INPUT]
+    outputs = [b for b in buffers if b.role is Role.OUTPUT]
+    pairs = {(inputs[source], outputs[target]) for source, target in shared}
+
+    def of(section: Section) -> Section:
+        return section if section.apart in pairs else replace(section, apart=None)
+
+    return tuple(Phase(tuple(map(of, phase.sections))) for phase in phases)
+
+
+def _copied(phases: Sequence[Phase]) -> frozenset[tuple[Buffer, Buffer]]:
+    """(from, to) of the sections that only copy, where nothing else copies either."""
+    pairs = [s.apart for phase in phases for s in phase.sections if s.apart is not None]
+    sources, targets = Counter(pair[0] for pair in pairs), Counter(pair[1] for pair in pairs)
+    return frozenset(pair for pair in pairs if sources[pair[0]] == targets[pair[1]] == 1)
+
+
+def _accesses(
+    phases: Sequence[Phase], copied: frozenset[tuple[Buffer, Buffer]]
+) -> dict[Buffer, list[_Access]]:
+    """All accesses but those of sections that do not run where their pair shares memory."""
+    found: dict[Buffer, list[_Access]] = {}
+    for number, section in enumerate(s for phase in phases for s in phase.sections):
+        skipped = section.apart if section.apart in copied else ()
+        for access in _walk(section.body, {section.variable: Variable("task")}, number):
+            if access.buffer not in (skipped or ()):
+                found.setdefault(access.buffer, []).append(access)
+    return found
 
 
 def _dependents(phases: Sequence[Phase]) -> dict[Buffer, set[Buffer]]:

@@ -28,7 +28,7 @@ from stitchcore.kernel.nodes import (
     Statement,
     Store,
 )
-from stitchcore.kernel.walk import expressions, statements, substituted
+from stitchcore.kernel.walk import expressions, positions, statements, substituted
 from stitchcore.schedule.storage import bytes_of
 
 TASK = Variable("a task")
@@ -72,6 +72,8 @@ def _together(before: Phase, after: Phase, local_bytes: int) -> Phase | None:
             found.append(section)
             continue
         parts = (*needed, section)
+        if any(part.apart or _scatters(part) for part in parts):
+            return None
         if not all(itertools.starmap(_task_by_task, itertools.combinations(parts, 2))):
             return None
         if sum(map(_local_bytes, parts)) > local_bytes:
@@ -79,6 +81,12 @@ def _together(before: Phase, after: Phase, local_bytes: int) -> Phase | None:
         found[found.index(needed[0])] = _joined(parts)
         found = [one for one in found if one not in needed[1:]]
     return Phase(tuple(found))
+
+
+def _scatters(section: Section) -> bool:
+    """Whether it writes where data says, again and again: which lane comes first nobody knows."""
+    guarded = (s for s in statements(section.body) if isinstance(s, If))
+    return any(positions(one.body) for one in guarded)
 
 
 def _joined(parts: Sequence[Section]) -> Section:

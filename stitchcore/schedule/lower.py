@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
+from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.query import reducer_of
 from stitchcore.kernel import index
@@ -22,16 +23,19 @@ from stitchcore.kernel.nodes import (
     Accumulate,
     Accumulator,
     Apply,
+    Buffer,
     Combine,
     Expression,
+    If,
     Load,
     LoopKind,
+    Role,
     Scalar,
     Scope,
     Section,
     Store,
 )
-from stitchcore.schedule import limits, mapping, packing, stages, views
+from stitchcore.schedule import limits, mapping, packing, scatters, stages, updates, views
 from stitchcore.schedule.body import (
     Environment,
     Residence,
@@ -41,6 +45,7 @@ from stitchcore.schedule.body import (
     store,
 )
 from stitchcore.schedule.constants import convert
+from stitchcore.schedule.dominant import is_update
 from stitchcore.schedule.frame import ROW, Frame
 from stitchcore.schedule.scheme import SectionScheme, Sink, SinkKind, domain_of
 from stitchcore.schedule.surroundings import Surroundings
@@ -48,11 +53,23 @@ from stitchcore.schedule.surroundings import Surroundings
 
 def lower_section(around: Surroundings, phase: int, section: SectionScheme) -> Section:
     """The loop IR of `section`."""
+    if section.sinks[0].kind is SinkKind.SCATTER:
+        return scatters.lower(around, phase, section.sinks[0])
     lowering = _Lowering(around, phase, section, may_pack=True)
     made = lowering.run()
     if lowering.packed and not packing.is_dense(made):
-        return _Lowering(around, phase, section, may_pack=False).run()
-    return made
+        made = _Lowering(around, phase, section, may_pack=False).run()
+    return replace(made, apart=_apart(around, section))
+
+
+def _apart(around: Surroundings, section: SectionScheme) -> tuple[Buffer, Buffer] | None:
+    """What a section copies from and to, if it does nothing else."""
+    sink = section.sinks[0]
+    if sink.kind is not SinkKind.AROUND:
+        return None
+    source, target = around.residences.get(sink.root), around.residences[sink.value].buffer
+    outside = source is not None and source.buffer.role is Role.INPUT and target.role is Role.OUTPUT
+    return (source.buffer, target) if source is not None and outside else None
 
 
 class _Lowering(Frame):
@@ -218,6 +235,11 @@ class _Lowering(Frame):
         if sink.kind is SinkKind.STORE:
             value = self.body.value(sink.value, environment)
             self.body.add(store(self.around.residences[sink.value], environment, value))
+        elif is_update(sink.value):
+            self.update_in_place(sink, environment)
+        elif sink.kind is SinkKind.AROUND:
+            value = self.body.value(sink.root, environment)
+            self.body.add(store(self.around.residences[sink.value], environment, value))
         elif sink.kind is SinkKind.PIECE:
             target, source = views.piece_environments(
                 self.axes, sink.value, sink.number, environment
@@ -226,6 +248,19 @@ class _Lowering(Frame):
             self.body.add(store(self.around.residences[sink.value], target, value))
         else:
             self.accumulate(sink, environment)
+
+    def update_in_place(self, sink: Sink, environment: Environment) -> None:
+        """An element of an update's window, or one around it."""
+        place, at = self.around.residences[sink.value], self.body.window_start(sink.value)
+        if sink.kind is SinkKind.PIECE:
+            value = self.body.value(sink.root, updates.of_piece(self.axes, sink.value, environment))
+            target = updates.target(self.axes, sink.value, environment, at)
+            self.body.add(store(place, target, value))
+        elif at:
+            value = self.body.value(sink.root, environment)
+            inside = updates.inside(self.axes, sink.value, environment, at)
+            around = Apply(op.NOT, (inside,), "pred")
+            self.body.add(If(around, (store(place, environment, value),)))
 
     # ---- global reductions ---------------------------------------------------------------------
     def combine_parts(self, wanted: Sequence[Instruction]) -> None:

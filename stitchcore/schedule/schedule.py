@@ -7,7 +7,7 @@ from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.module import Module
-from stitchcore.hlo.query import reducer_of
+from stitchcore.hlo.query import reducer_of, scatter_refusal
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel.index import Index
 from stitchcore.kernel.nodes import Kernel, Phase, Section
@@ -63,6 +63,8 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
         for phase in phases
     )
     phases = caching.hint(stored.buffers, phases)
+    shared = forwards.find(stored.buffers, phases)
+    phases = forwards.settled(stored.buffers, phases, shared)
     offsets, size = storage.place(stored.buffers, phases)
     provenance = dict.fromkeys(
         origin for value in pattern.instructions for origin in module.provenance.get(value, ())
@@ -74,7 +76,7 @@ def schedule(pattern: Pattern, module: Module, device: Device, name: str) -> Ker
         phases=phases,
         scratch_offsets=offsets,
         scratch_bytes=size,
-        forwards=forwards.find(stored.buffers, phases),
+        forwards=shared,
         errors=errors,
         provenance=tuple(provenance),
     )
@@ -119,22 +121,28 @@ def feasible(pattern: Pattern, device: Device) -> Refusal | None:
         if value.shape.bounded:
             return Refusal(value.opcode, Reason.UNSUPPORTED_TYPE, "bounded dimension")
     for value in pattern.instructions:
-        refusal = _feasible(value)
+        refusal = _feasible(value, device)
         if refusal is not None:
             return refusal
     return None
 
 
-def _feasible(value: Instruction) -> Refusal | None:
+def _feasible(value: Instruction, device: Device) -> Refusal | None:
     record = op.record(value.opcode)
+    if record.kind == "scatter" and device.kind == "gpu":
+        detail = "every block would read all indices one by one"
+        return Refusal(value.opcode, Reason.NOT_PROFITABLE, detail)
     if record.kind not in op.STITCHABLE_KINDS:
         return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, f"a {record.kind} operation")
     if record.kind == "reduce" and (len(value.operands) != 2 or reducer_of(value) is None):
         return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, "not a monoid reduction")
+    if record.kind == "scatter" and (why := scatter_refusal(value)) is not None:
+        return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, f"a scatter with {why}")
     if value.opcode == op.CONSTANT and value.get("value") is not None:
         if value["value"].array.size > CONSTANT_LIMIT:
             return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, "large array constant")
-    if value.opcode == op.DYNAMIC_SLICE and any(o.shape.rank for o in value.operands[1:]):
+    starts = {op.DYNAMIC_SLICE: 1, op.DYNAMIC_UPDATE_SLICE: 2}.get(value.opcode)
+    if starts and any(o.shape.rank for o in value.operands[starts:]):
         return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, "start indices in one vector")
     if value.opcode == op.BITCAST_CONVERT:
         operand = value.operands[0].shape

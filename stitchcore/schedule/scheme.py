@@ -22,8 +22,10 @@ from stitchcore.schedule.dominant import (
     Dominants,
     HomeKind,
     Scheme,
+    is_update,
     order_of,
     partition,
+    piece_phase,
 )
 from stitchcore.schedule.mapping import Partition
 
@@ -34,7 +36,9 @@ class SinkKind(Enum):
     """What a phase leaves in memory."""
 
     STORE = "store"  # the value, element by element
-    PIECE = "piece"  # operand `number` of a concatenation, into its range
+    PIECE = "piece"  # operand `number` of a concatenation, update or reverse, to its place
+    AROUND = "around"  # the first operand of an update, but for what the update replaces
+    SCATTER = "scatter"  # rows of a scatter's updates, where its indices say
     PARTIAL = "partial"  # this task's part of a global reduction
     FINAL = "final"  # a global reduction that one task finishes
 
@@ -169,17 +173,23 @@ class _Demand:
             self.stored[value] = phase - 1
             return
         self.stored[value] = phase
-        if value in self.dominants.pieced:
-            for number, operand in enumerate(value.operands):
-                at = self.dominants.states[operand].phase + self._elsewhere(value, number)
+        if op.record(value.opcode).kind == "scatter":
+            self.sinks.append((phase - 1, Sink(SinkKind.AROUND, value)))
+            self.sinks.append((phase, Sink(SinkKind.SCATTER, value, 2)))
+        elif value in self.dominants.pieced:
+            states, updates = self.dominants.states, is_update(value)
+            for number, operand in enumerate(value.operands[:2] if updates else value.operands):
+                read_back = states[operand].phase + self._elsewhere(value, number)
+                at = max(piece_phase(states, value, number), read_back)
                 self.stored[value] = max(self.stored[value], at)
+                kind = SinkKind.AROUND if updates and number == 0 else SinkKind.PIECE
                 if operand.shape.size != 0:
-                    self.sinks.append((at, Sink(SinkKind.PIECE, value, number)))
+                    self.sinks.append((at, Sink(kind, value, number)))
         else:
             self.sinks.append((phase, Sink(SinkKind.STORE, value)))
 
     def _elsewhere(self, value: Instruction, number: int) -> bool:
-        """Whether a part of a concatenation is made where the loops that write it are not: in
+        """Whether a part of a pieced value is made where the loops that write it are not: in
         memory, or in rows whose axes those loops lack. It is read back in the next phase."""
         home = self.dominants.states[value.operands[number]].home
         if home is None or home.kind is HomeKind.MEMORY:
@@ -192,9 +202,8 @@ class _Demand:
                 self.visit(sink.value, phase)
             else:
                 self.need(sink.value, sink.number, phase)
-                for number in range(1, len(sink.value.operands)):
-                    if sink.kind is SinkKind.FINAL:
-                        self.need(sink.value, number, phase)
+                for number in _besides(sink):
+                    self.need(sink.value, number, phase)
             self._drain()
         for value in self.later:
             if value in self.stored:
@@ -260,6 +269,16 @@ class _Demand:
         self.stack.append((value, phase))
 
 
+def _besides(sink: Sink) -> range:
+    """Numbers of the operands that a sink needs beside its root."""
+    count = len(sink.value.operands)
+    if sink.kind is SinkKind.FINAL:
+        return range(1, count)
+    if sink.kind is SinkKind.SCATTER:
+        return range(1, 2)
+    return range(2, count) if is_update(sink.value) else range(0)
+
+
 # ---- sections ------------------------------------------------------------------------------------
 @dataclass
 class _Group:
@@ -274,7 +293,10 @@ def _sections(
 ) -> tuple[SectionScheme, ...]:
     tied: dict[Domain, _Group] = {}
     rest: list[tuple[Sink, Domain]] = []
+    alone = [_Group([s], None, None, set()) for s in sinks if s.kind in _ALONE]
     for sink in sinks:
+        if sink.kind in _ALONE:
+            continue
         state = dominants.states[sink.root]
         home = state.home if state.phase == phase else None
         if home is not None and home.kind is HomeKind.ROWS:
@@ -300,18 +322,22 @@ def _sections(
             reduced = next((r for d, r in free if d == domain), None)
         key = (domain, reduced)
         free.setdefault(key, _Group([], None, reduced, {domain})).sinks.append(sink)
-    groups = [*tied.values(), *free.values()]
+    groups = [*tied.values(), *free.values(), *alone]
     return tuple(_section(group, axes, dominants, phase) for group in groups)
 
 
-_ELEMENTS = (SinkKind.STORE, SinkKind.PIECE)
+_ALONE = (SinkKind.AROUND, SinkKind.SCATTER)
+"""What shares its loops with nothing else."""
+
+_PARTS = (SinkKind.PIECE, *_ALONE)
+_ELEMENTS = (SinkKind.STORE, *_PARTS)
 
 
 def domain_of(sink: Sink, axes: Axes) -> Domain:
     """Axes of the loops that a sink needs."""
     if sink.kind is SinkKind.STORE:
         return frozenset(axes.of(sink.value))
-    if sink.kind is SinkKind.PIECE:
+    if sink.kind in _PARTS:
         rows = axes.pieces[sink.value, sink.number]
         return frozenset(a for row in rows for a in row)
     return frozenset(axes.domain(sink.value))
@@ -351,7 +377,7 @@ def _widest(sinks: Iterable[Sink], axes: Axes, dominants: Dominants) -> tuple[Ax
     for sink in sinks:
         if sink.kind is SinkKind.STORE:
             order = axes.of(sink.value)
-        elif sink.kind is SinkKind.PIECE:
+        elif sink.kind in _PARTS:
             order = tuple(a for row in axes.pieces[sink.value, sink.number] for a in row)
         else:
             order = order_of(axes, dominants.layouts, sink.value)

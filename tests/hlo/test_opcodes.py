@@ -176,7 +176,12 @@ def test_storage_agrees_with_float64(record: op.Opcode) -> None:
 def test_a_lookup_takes_the_first_operand_and_is_stitchable() -> None:
     lookups = {record.name for record in op.OPCODES.values() if record.kind == "lookup"}
     assert lookups == {op.GATHER, op.DYNAMIC_SLICE}
-    assert "lookup" in op.STITCHABLE_KINDS and "indexed" not in op.STITCHABLE_KINDS
+    updates = {record.name for record in op.OPCODES.values() if record.kind == "update"}
+    assert updates == {op.DYNAMIC_UPDATE_SLICE}
+    scatters = {record.name for record in op.OPCODES.values() if record.kind == "scatter"}
+    assert scatters == {op.SCATTER}
+    assert {"lookup", "update", "scatter"} < op.STITCHABLE_KINDS
+    assert "indexed" not in op.STITCHABLE_KINDS
 
 
 def test_reduce_precision() -> None:

@@ -55,12 +55,11 @@ def test_library_calls_stand_apart_and_refusals_in_the_denominator() -> None:
     x = build.parameter(0, "f32", (64, 64))
     dims = {"lhs_contracting_dims": (1,), "rhs_contracting_dims": (0,)}
     product = instruction(op.DOT, x.shape, (x, x), **dims)
-    at = build.constant(1, "s32")
-    row = build.parameter(1, "f32", (1, 64))
-    update = instruction(op.DYNAMIC_UPDATE_SLICE, x.shape, (product, row, at, at))
-    found = measured([x, row], update)
-    assert found.everything == {op.DYNAMIC_UPDATE_SLICE: 2 * 64 * 4}
-    assert list(found.left) == [(op.DYNAMIC_UPDATE_SLICE, "unsupported_opcode")]
+    size = build.parameter(1, "s32", ())
+    cut = instruction(op.SET_DIMENSION_SIZE, x.shape, (product, size), dimensions=(0,))
+    found = measured([x, size], cut)
+    assert found.everything == {op.SET_DIMENSION_SIZE: 2 * 64 * 64 * 4 + 4}
+    assert list(found.left) == [(op.SET_DIMENSION_SIZE, "unsupported_opcode")]
 
 
 def loop(limit: int, step: int, carried: bool) -> Instruction:

@@ -28,10 +28,8 @@ import numpy as np
 from stitchcore.compiled import buffers
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction, computation, instruction, topological
+from stitchcore.hlo.instruction import Instruction, topological
 from stitchcore.hlo.module import Module
-from stitchcore.hlo.shape import Shape
 from stitchcore.hlo.shrink import shrink
 from stitchcore.kernel.interpret import KernelError, Race, interpret
 from stitchcore.kernel.nodes import (
@@ -52,6 +50,7 @@ from stitchcore.kernel.nodes import (
     Statement,
     Store,
 )
+from stitchcore.plan.canonical import taken_out
 from stitchcore.plan.pattern import Pattern
 from stitchcore.plan.text import bodies
 from stitchcore.schedule import axes as axis_analysis
@@ -239,18 +238,9 @@ class Twin:
 def alone(pattern: Pattern) -> tuple[Module, Pattern]:
     """`pattern` as a module of its own, and as a pattern of that, in the same order. What none of
     its outputs needs is left out."""
-    made: dict[Instruction, Instruction] = {}
-    for number, value in enumerate(pattern.inputs):
-        made[value] = instruction(op.PARAMETER, value.shape, number=number)
-    for node in pattern.instructions:
-        operands = (made[operand] for operand in node.operands)
-        made[node] = instruction(node.opcode, node.shape, operands, **dict(node.attributes))
-    parameters = tuple(made[value] for value in pattern.inputs)
-    shape = Shape("tuple", (), tuple(value.shape for value in pattern.outputs))
-    root = instruction(op.TUPLE, shape, (made[value] for value in pattern.outputs))
-    live = frozenset(topological((root,)))
+    whole, made = taken_out(pattern, None)
+    live = frozenset(topological((whole.entry.root,)))
     needed = tuple(node for node in pattern.instructions if made[node] in live)
-    whole = Module("pattern", computation(parameters, root))
     return whole, _mapped(Pattern(needed, pattern.inputs, pattern.outputs), made)
 
 

@@ -30,6 +30,17 @@ ROWS = (
     "y = f32[6,6] gather(x, c), offset_dims={1}, collapsed_slice_dims={0}, "
     "start_index_map={0}, index_vector_dim=1, slice_sizes={1,6}"
 )
+
+
+def scattered(indices: str, by: str) -> str:
+    """Rows of x into x itself."""
+    return (
+        f"y = f32[6,6] scatter(x, {indices}, x), update_window_dims={{1}}, "
+        "inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, "
+        f"to_apply={by}"
+    )
+
+
 MUTANTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
     op.CONSTANT: (
         ("v = f32[] constant(1.5)", "y = f32[6,6] broadcast(v), dimensions={}"),
@@ -122,6 +133,24 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
           "y = f32[6,6] concatenate(v, v), dimensions={0}"),
          ("v = f32[3,6] slice(x), slice={[0:3], [0:6]}",
           "y = f32[6,6] concatenate(v, v), dimensions={0}")),
+    ),
+    op.SCATTER: (
+        (*FROM_LAST, "c = s32[6] subtract(m, i)", scattered("c", "sum")),
+        ((*FROM_LAST, "c = s32[6] minimum(m, i)", scattered("c", "sum")),
+         (*FROM_LAST, "c = s32[6] subtract(m, i)", scattered("c", "top")),
+         ("y = f32[6,6] add(x, x)",)),
+    ),
+    op.DYNAMIC_UPDATE_SLICE: (
+        ("i = s32[] constant(2)", "j = s32[] constant(0)",
+         "v = f32[3,6] slice(x), slice={[0:3], [0:6]}",
+         "y = f32[6,6] dynamic-update-slice(x, v, i, j)"),
+        (("i = s32[] constant(3)", "j = s32[] constant(0)",
+         "v = f32[3,6] slice(x), slice={[0:3], [0:6]}",
+          "y = f32[6,6] dynamic-update-slice(x, v, i, j)"),
+         ("i = s32[] constant(2)", "j = s32[] constant(0)",
+         "v = f32[3,6] slice(x), slice={[3:6], [0:6]}",
+          "y = f32[6,6] dynamic-update-slice(x, v, i, j)"),
+         ("y = f32[6,6] copy(x)",)),
     ),
 }  # fmt: skip
 """By opcode: how y is made of x, and wrong ways of the same types. The result is x + y."""
