@@ -40,6 +40,7 @@ def random_bits(node: Instruction) -> Instruction | None:
         return None
     words = [_word(state, number) for number in range(state.shape.static[0])]
     wide = DTYPES[bits.dtype].bytes == 8
+    after: Sequence[Instruction]
     if node["algorithm"] in PHILOX and len(words) == 3:
         drawn, used = _philox(words, bits.static, wide)
         after = [*_sum128(words[1], words[2], build.constant(used, "u64"))]

@@ -5,8 +5,9 @@ the same (tests/schedule/twins.py), rendered as CUDA C++ and run under several s
 It must be free of findings, agree with float64 as a kernel on a CPU must, and give the same bits
 every time: how work is split is a function of shapes only (rulings.md 7).
 
-Writes bench/results/emulator.json after each module. A twin that was judged before (by its text,
-its module and the emulator's sources) is not judged again.
+Writes bench/results/emulator.json after each module, and starts from what made twins alike there:
+delete it for a search that starts anew. A twin that was judged before (by its text, its module and
+the emulator's sources) is not judged again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -149,17 +150,19 @@ def _read(path: Path) -> Judged | None:
         return None
 
 
-def figures(name: str, progress: Progress) -> dict[str, Any]:
-    """How many kernels of a workload have a twin that decides alike, and are right on it."""
+def figures(name: str, earlier: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    """How many kernels of a workload have a twin that decides alike, and are right on it. What
+    made twins alike when the module's `earlier` figures were taken is tried first."""
     start = time.perf_counter()
     patterns = twins.patterns_of(name, DEVICE)
     step = progress.add_task(name, total=2 * len(patterns))
     made = []
-    for number, twin in enumerate(twins.twins_of(patterns, DEVICE)):
+    before = [(tuple(size), dict(limits)) for size, limits in earlier.get("twins", ())]
+    for number, twin in enumerate(twins.twins_of(patterns, DEVICE, before)):
         made.append(named(twin, number))
         progress.advance(step)
     searched = time.perf_counter()
-    verdicts, before = judged(made, lambda: progress.advance(step))
+    verdicts, known = judged(made, lambda: progress.advance(step))
     ended = time.perf_counter()
     wrong = [f"{number}: {one.what}" for number, one in enumerate(verdicts) if not one.right]
     wrong += [
@@ -174,8 +177,9 @@ def figures(name: str, progress: Progress) -> dict[str, Any]:
         "right": sum(one.right for one in verdicts),
         "cooperative": sum(len(twin.kernel.phases) > 1 for twin in made),
         "informative": sum(one.informative for one in verdicts),
-        "judged before": before,
+        "judged before": known,
         "wrong": wrong,
+        "twins": [twin.found for twin in made],
         "seconds": {"search": round(searched - start, 1), "judge": round(ended - searched, 1)},
     }
 
@@ -183,9 +187,9 @@ def figures(name: str, progress: Progress) -> dict[str, Any]:
 def main() -> None:
     with Progress(console=Console(stderr=True)) as progress:
         for name in sys.argv[1:] or workloads.NAMES:
-            found = figures(name, progress)
-            progress.console.print(name, found)
             results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+            found = figures(name, results.get(name, {}), progress)
+            progress.console.print(name, {**found, "twins": ...})
             RESULTS.write_text(json.dumps(dict(sorted({**results, name: found}.items())), indent=1))
 
 

@@ -17,7 +17,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,7 +106,14 @@ INTERPRETABLE = 2_000_000
 QUICK = 300_000
 """Elements of all values together of which larger sizes are taken rather than toy limits."""
 
+LARGEST_DIFF = 100_000
+"""Pairs of statements up to which a diff takes milliseconds."""
+
+Size = tuple[int, int]
 Limits = dict[str, int]
+Found = tuple[Size, Limits]
+"""What made a twin decide alike."""
+
 Decisions = tuple[tuple[Any, ...], ...]
 """Of values, of sections as planned, of phases, and of each section as lowered."""
 
@@ -214,13 +221,18 @@ def _shape_of(value: Expression) -> Iterator[Any]:
 class Twin:
     """A pattern at small sizes with the limits under which it is scheduled like the large one.
 
-    `differing` decisions are none where the twin is one."""
+    `differing` decisions are none where the twin is one; `size` is (0, 0) where nothing shrank."""
 
     pattern: Pattern
     module: Module
     kernel: Kernel
     limits: Limits
     differing: tuple[Any, ...]
+    size: Size = (0, 0)
+
+    @property
+    def found(self) -> Found:
+        return self.size, self.limits
 
 
 def alone(pattern: Pattern) -> tuple[Module, Pattern]:
@@ -237,25 +249,30 @@ def _mapped(pattern: Pattern, made: Mapping[Instruction, Instruction]) -> Patter
     return Pattern(*(tuple(made[value] for value in part) for part in parts))
 
 
-def twin_of(pattern: Pattern, device: Device, known: Sequence[Limits] = ()) -> Twin:
-    """The smallest twin of a static pattern that its own limits, `known` ones (other kernels'
-    twins have them) or else some toy limits make decide alike; else the pattern itself, where it
-    can be interpreted, or the twin that came nearest."""
+def twin_of(
+    pattern: Pattern, device: Device, known: Sequence[Limits] = (), before: Found | None = None
+) -> Twin:
+    """The twin found `before`, if it is one still; else the smallest twin of a static pattern that
+    its own limits, `known` ones (other kernels' twins have them) or else some toy limits make
+    decide alike; else the pattern itself, where it can be interpreted, or the twin that came
+    nearest."""
     whole, inside = alone(pattern)
     wanted, _ = decisions(inside, whole, device)
-    sizes = []
-    for smallest, part in SIZES:
-        small = shrink(whole, smallest, part)
-        size = _mapped(inside, small.made), small.module
-        sizes.append(size)
-        if _elements(size[0]) <= QUICK:
-            for limits in ({}, *known):
-                twin = _attempt(wanted, *size, device, limits)
-                if not twin.differing:
-                    return twin
+    before = before if before and before[0] in SIZES else None
+    tries = [(before[0], [before[1]])] if before else []
+    tries += [(size, [{}, *known]) for size in SIZES]
+    small: dict[Size, tuple[Pattern, Module]] = {}
+    for size, several in tries:
+        shrunk = shrink(whole, *size)
+        small[size] = _mapped(inside, shrunk.made), shrunk.module
+        for limits in several if before or _elements(small[size][0]) <= QUICK else ():
+            twin = _attempt(wanted, *small[size], device, limits)
+            if not twin.differing:
+                return replace(twin, size=size)
+        before = None
     best: Twin | None = None
-    for size in sizes:
-        twin = _searched(wanted, *size, device)
+    for size in SIZES:
+        twin = replace(_searched(wanted, *small[size], device), size=size)
         if best is None or len(twin.differing) < len(best.differing):
             best = twin
         if not twin.differing:
@@ -266,12 +283,14 @@ def twin_of(pattern: Pattern, device: Device, known: Sequence[Limits] = ()) -> T
     return best
 
 
-def twins_of(patterns: Iterable[Pattern], device: Device) -> Iterator[Twin]:
-    """A twin of each, with what was learnt from those before: limits that serve one kernel serve
-    many of its module."""
-    known: list[Limits] = []
-    for pattern in patterns:
-        twin = twin_of(pattern, device, known)
+def twins_of(
+    patterns: Sequence[Pattern], device: Device, before: Sequence[Found] = ()
+) -> Iterator[Twin]:
+    """A twin of each, with what was learnt from those before it: limits that serve one kernel serve
+    many of its module. `before` are what was found for the module another time, in order."""
+    known = [dict(one) for one in dict.fromkeys(tuple(limits.items()) for _, limits in before)]
+    for pattern, found in itertools.zip_longest(patterns, before[: len(patterns)]):
+        twin = twin_of(pattern, device, known, found)
         if twin.limits and not twin.differing and twin.limits not in known:
             known.insert(0, twin.limits)
         yield twin
@@ -347,6 +366,11 @@ def _unequal(wanted: Decisions, found: Decisions) -> Iterator[Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _apart(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> tuple[Any, ...]:
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))
+    same = sum(1 for _ in alike)
+    ours, theirs = ours[same:], theirs[same:]
+    if len(ours) * len(theirs) > LARGEST_DIFF:
+        return tuple(itertools.zip_longest(ours, theirs))
     matcher = difflib.SequenceMatcher(None, ours, theirs, autojunk=False)
     pairs: list[Any] = []
     for tag, a, b, c, d in matcher.get_opcodes():
