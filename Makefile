@@ -15,6 +15,8 @@ LEVEL ?= api
 
 # On a machine with an NVIDIA GPU: the Python that has CuPy, jax with its CUDA plug-in and PyTorch.
 GPU_PYTHON ?= $(VENV)/bin/python
+GPU_SECONDS ?= 560
+GPU_OUTPUT ?= bench/results/gpu
 
 .PHONY: demo test lint bench gpu docs clean plugin ci cluster cluster-build cluster-down images demo-cluster
 
@@ -48,10 +50,11 @@ bench: plugin
 	$(VENV)/bin/python -m bench.jobs
 	$(VENV)/bin/python -m bench.table
 
-# What only a GPU can show: the tests that need one, then the workloads against XLA:GPU and Inductor.
+# What only a GPU can show: the tests that need one, compute-sanitizer, then the workloads against
+# XLA:GPU and Inductor. Ends within GPU_SECONDS; given again it goes on with what is left.
 gpu: $(if $(filter $(VENV)/%,$(GPU_PYTHON)),$(STAMP))
-	PYTHONPATH=.:operator:worker $(GPU_PYTHON) -m pytest -m gpu tests/gpu
-	PYTHONPATH=.:operator:worker $(GPU_PYTHON) -m bench.gpu
+	PYTHONPATH=.:operator:worker $(GPU_PYTHON) -m bench.gpu.session \
+		--seconds $(GPU_SECONDS) --output $(GPU_OUTPUT)
 
 # A real Kubernetes cluster on this machine, built from Go modules once and kept outside the checkout.
 cluster: cluster-build

@@ -15,7 +15,6 @@ bench/results/ranking.{json,md,png}.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import lzma
 import os
@@ -40,7 +39,7 @@ from stitchcore.hlo.parse import parse
 from stitchcore.kernel.nodes import Kernel
 from stitchcore.plan import candidates
 from stitchcore.plan.alternatives import Cut, alternatives
-from stitchcore.plan.canonical import pattern_module, pattern_text
+from stitchcore.plan.canonical import pattern_key, pattern_module, pattern_text
 from stitchcore.plan.cost import cost
 from stitchcore.plan.pattern import Feasibility, Pattern
 from stitchcore.schedule.schedule import feasible, schedule
@@ -138,19 +137,15 @@ def _scheduled(pattern: Pattern, module: Module, device: Device) -> Kernel | Ref
     if refusal is not None:
         return refusal
     try:
-        return schedule(pattern, module, device, symbol_of(_key(pattern)))
+        return schedule(pattern, module, device, symbol_of(pattern_key(pattern)))
     except Refused as refused:
         return refused.refusal
-
-
-def _key(pattern: Pattern) -> str:
-    return hashlib.sha256(pattern_text(pattern).encode()).hexdigest()
 
 
 # ---- measuring -----------------------------------------------------------------------------------
 def ranked(region: Region, device: Device, threads: int, rounds: int, seconds: float) -> Ranked:
     """Compile the plans of `region` and time them in turn."""
-    patterns = {_key(pattern): pattern for plan in region.plans for pattern in plan}
+    patterns = {pattern_key(pattern): pattern for plan in region.plans for pattern in plan}
     kernels = {key: _scheduled(one, region.module, device) for key, one in patterns.items()}
     made, libraries = compile_kernels(
         {key: kernel for key, kernel in kernels.items() if isinstance(kernel, Kernel)},
@@ -187,7 +182,7 @@ def _bound(
 ) -> program.Bare:
     kernels = [
         (pattern, made[key].kernel, libraries[made[key].library].data)
-        for pattern, key in ((pattern, _key(pattern)) for pattern in plan)
+        for pattern, key in ((pattern, pattern_key(pattern)) for pattern in plan)
     ]
     parameters = region.module.entry.parameters
     names = [f"p{number}" for number in range(len(parameters))]

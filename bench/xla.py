@@ -44,11 +44,15 @@ class Executable:
 
     def run(self, buffers: Sequence[Any]) -> list[Any]:
         """Device arrays of the outputs, ready."""
-        rows = self.loaded.execute_sharded(list(buffers)).disassemble_into_single_device_arrays()
-        outputs = [row[0] for row in rows]
-        for output in outputs:
+        rows = self.start(buffers)
+        for output in rows:
             output.block_until_ready()
-        return outputs
+        return rows
+
+    def start(self, buffers: Sequence[Any]) -> list[Any]:
+        """Device arrays of the outputs, perhaps not ready yet."""
+        rows = self.loaded.execute_sharded(list(buffers)).disassemble_into_single_device_arrays()
+        return [row[0] for row in rows]
 
 
 def read(path: Path) -> str:
@@ -62,8 +66,9 @@ def without_aliases(text: str) -> str:
     return re.sub(pattern, "", text, count=1)
 
 
-def compile_text(text: str) -> Executable:
-    """Compile HLO text. Raises ImportError without jaxlib, and XLA's own errors."""
+def compile_text(text: str, aliases: bool = False) -> Executable:
+    """Compile HLO text; with `aliases` a run consumes the arguments that the text says an output
+    takes the place of. Raises ImportError without jaxlib, and XLA's own errors."""
     import jax
     from jaxlib import _hlo as hlo
     from jaxlib import _jax, xla_client
@@ -71,7 +76,8 @@ def compile_text(text: str) -> Executable:
     jax.config.update("jax_enable_x64", True)
     device = jax.devices()[0]
     start = time.perf_counter()
-    proto = hlo.hlo_module_from_text(without_aliases(text)).as_serialized_hlo_module_proto()
+    source = text if aliases else without_aliases(text)
+    proto = hlo.hlo_module_from_text(source).as_serialized_hlo_module_proto()
     computation = hlo.XlaComputation(proto)
     converter = xla_client._xla.mlir  # no public way from HLO text to an executable
     stablehlo = converter.xla_computation_to_mlir_module(computation)

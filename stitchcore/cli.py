@@ -16,6 +16,7 @@ COMMANDS = {
     "doctor": "What works on this machine, and what to install.",
     "plan": "Which kernels a module would become, with estimates.",
     "compile": "Write a module's sources and binaries into a folder.",
+    "report": "Write the page of a module, or of the last job.",
     "tune": "Measure other cuts of a module's kernels, and keep what wins.",
     "calibrate": "Measure this machine's coefficients of the cost model.",
     "bench": "Check a module's kernels against numpy and time them.",

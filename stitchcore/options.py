@@ -7,7 +7,8 @@
 | STITCH_KEY | file of the user's signing key | `$XDG_DATA_HOME/stitch/signing.key` |
 | STITCH_DUMP | folder for the text of every stage | no dump |
 | STITCH_RESTART | an edited file of such a folder, to go on from | from the start |
-| STITCH_PLANNER | exhaustive, explore, exact or auto | exhaustive |
+| STITCH_PLANNER | exhaustive, explore, exact or auto | `PLANNER` below |
+| STITCH_TUNE | seconds for measuring other cuts of a job's kernels | 0: not measured |
 | STITCH_JOBS | compilers that run at a time | cores |
 | STITCH_WORKER_MEMORY | resident bytes the worker may use | 8 GiB |
 | STITCH_WORKER_SECONDS | seconds the worker may take for one graph | 600 |
@@ -16,6 +17,7 @@
 | STITCH_STORE_TOKEN_FILE | token for such a store | none |
 | STITCH_BROKER | URL of the broker (`python -m stitch_worker`) | redis://127.0.0.1:6379/0 |
 | STITCH_LEASES | URL of the Redis that keeps leases (`python -m stitch_worker`) | the broker |
+| STITCH_RESERVED_MILLICORES | thousandths of cores that a worker's pod requests | 0 |
 
 Variables of the job side are read in `inject/settings.py`, in the job's process.
 """
@@ -26,6 +28,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+PLANNER = "exhaustive"
+"""The planner where nobody names one: of the command line, of jobs and of a cluster's workers."""
 
 
 class BadOption(ValueError):
@@ -40,7 +45,8 @@ class Options:
     cache: Path
     key: Path
     dump: Path | None = None
-    planner: str = "exhaustive"
+    planner: str = PLANNER
+    tune: float = 0.0
     jobs: int = 1
     worker_memory: int = 8 * 2**30
     worker_seconds: float = 600.0
@@ -50,7 +56,12 @@ class Options:
     @property
     def signature(self) -> str:
         """What of these settings may change an artifact."""
-        return f"planner={self.planner}"
+        return signature(self.planner, self.tune)
+
+
+def signature(planner: str, tune: float) -> str:
+    """What of a worker's settings may change an artifact, as part of its key."""
+    return f"planner={planner}" + (f" tune={tune:g}" if tune else "")
 
 
 def read(environment: Mapping[str, str]) -> Options:
@@ -64,7 +75,8 @@ def read(environment: Mapping[str, str]) -> Options:
         cache=Path(environment.get("STITCH_CACHE") or caches / "kernels").absolute(),
         key=Path(environment.get("STITCH_KEY") or data / "signing.key").absolute(),
         dump=Path(dump).absolute() if dump else None,
-        planner=environment.get("STITCH_PLANNER") or "exhaustive",
+        planner=environment.get("STITCH_PLANNER") or PLANNER,
+        tune=_number(environment, "STITCH_TUNE", 0, 0, 3600),
         jobs=int(_number(environment, "STITCH_JOBS", os.cpu_count() or 1, 1, 1024)),
         worker_memory=int(_number(environment, "STITCH_WORKER_MEMORY", 8 * 2**30, 2**28, 2**50)),
         worker_seconds=_number(environment, "STITCH_WORKER_SECONDS", 600, 1, 86400),
@@ -98,6 +110,14 @@ def store_access(environment: Mapping[str, str], url: str) -> dict[str, str]:
 def leases_url(environment: Mapping[str, str]) -> str:
     """The URL of the leases' Redis, which may hold a password; "" where nobody named one."""
     return environment.get("STITCH_LEASES") or ""
+
+
+def reserved_cores(environment: Mapping[str, str]) -> float:
+    """Cores that this process's pod requests, as Kubernetes tells it; nothing elsewhere."""
+    text = environment.get("STITCH_RESERVED_MILLICORES") or "0"
+    if not text.isdecimal():
+        raise BadOption(f"STITCH_RESERVED_MILLICORES={text!r}: a whole number, 2000 for two cores")
+    return int(text) / 1000
 
 
 @dataclass(frozen=True)

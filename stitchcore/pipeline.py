@@ -16,14 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from stitchcore import edited, reporting
 from stitchcore.artifact import package
-from stitchcore.artifact import report as reports
 from stitchcore.artifact.keys import artifact_key, settings_text
 from stitchcore.artifact.launch import RegionProgram
-from stitchcore.artifact.manifest import Expectation, KernelEntry, Manifest, Patch
+from stitchcore.artifact.manifest import Expectation, Manifest, Patch
 from stitchcore.artifact.package import Unsigned
 from stitchcore.artifact.sign import load_or_create_key
 from stitchcore.artifact.store import Store, open_store
@@ -35,12 +32,14 @@ from stitchcore.options import Options
 from stitchcore.plan.cost import total
 from stitchcore.plan.planners import PLANNERS
 from stitchcore.program import Build, build, program, stitched_share
-from stitchcore.proof import Proof, References, measure, verify
+from stitchcore.proof import Proof, measure, verify
+from stitchcore.proving import Bench, bench_of
 from stitchcore.reporting import Outcome
 from stitchcore.request import Request, read_request
 from stitchcore.stages import BuildOptions, Elsewhere
 from stitchcore.target.nvrtc import nvrtc_version
 from stitchcore.target.toolchain import find_compiler
+from stitchcore.tuning import Tuning, file_of, tuned
 
 KERNEL_ABI = 1
 Report = Callable[[str, int, int], None]
@@ -60,6 +59,7 @@ class Work:
     options: Options
     report: Report
     elsewhere: Elsewhere | None = None
+    bench: Bench | None = None
     partition: Any = None
     regions: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, Any] = field(default_factory=dict)
@@ -67,8 +67,8 @@ class Work:
     made: Build | None = None
     proof: Proof | None = None
     programs: Mapping[str, RegionProgram] = field(default_factory=dict)
-    references: Mapping[str, References] = field(default_factory=dict)
     patch: Patch | None = None
+    tuning: Tuning | None = None
     refusals: tuple[Refusal, ...] = ()
     figures: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -122,21 +122,28 @@ def produce(
     options: Options,
     report: Report,
     elsewhere: Elsewhere | None = None,
+    bench: Bench | None = None,
 ) -> Unsigned:
     """The artifact of a request, unsigned, published nowhere: what the compile child of a cluster's
-    worker makes. Its kernels are compiled by `elsewhere`, where there is one. Raises Refused."""
-    work = _run(Work(request, device, _options_of(options, request.digest), report, elsewhere))
+    worker makes. Its kernels are compiled by `elsewhere`, where there is one, and proved on `bench`
+    (default: what this machine has). Raises Refused."""
+    own = _options_of(options, request.digest)
+    work = _run(Work(request, device, own, report, elsewhere, bench))
     return package.unsigned(*_packed(work, key_of(request, device, options)))
 
 
 def _run(work: Work, prove_regions: bool = True) -> Work:
     stages = [s for s in STAGES if prove_regions or s.name not in PROVING]
-    for number, stage in enumerate(stages):
-        work.report(stage.name, number, len(stages))
-        start = time.perf_counter()
-        work = stage.run(work)
-        work = replace(work, seconds={**work.seconds, stage.name: time.perf_counter() - start})
-        _dump(work, stage)
+    try:
+        for number, stage in enumerate(stages):
+            work.report(stage.name, number, len(stages))
+            start = time.perf_counter()
+            work = stage.run(work)
+            work = replace(work, seconds={**work.seconds, stage.name: time.perf_counter() - start})
+            _dump(work, stage)
+    finally:
+        if work.bench is not None:
+            work.bench.close()
     return work
 
 
@@ -192,7 +199,7 @@ def _partition(work: Work) -> Work:
     from stitchcore.tensorflow.request import read_graph
 
     preserve = work.request.meta.get("preserve", ())
-    found = partition(read_graph(work.request.graph), preserve)
+    found = partition(read_graph(work.request.graph), preserve, kind=work.device.kind)
     return replace(work, partition=found, refusals=found.refusals)
 
 
@@ -250,30 +257,34 @@ def build_options(options: Options) -> BuildOptions:
     return BuildOptions(options.planner, options.jobs, options.cache, options.dump, options.restart)
 
 
-_UNMEASURED = f"{Reason.UNMEASURED.value}: this worker compiles for a GPU and runs nothing on one"
+def _tune(work: Work) -> Work:
+    """Let measurement overrule plans, where the settings give it time."""
+    options = work.options
+    if not options.tune or options.restart is not None or work.device.kind == "gpu":
+        return work
+    assert work.made is not None
+    given = replace(build_options(options), elsewhere=work.elsewhere)
+    made, found = tuned(work.made, work.device, given, options.tune, work.report)
+    figures = {**work.figures, "Tuned": found.figure()}
+    return _with_programs(replace(work, made=made, tuning=found, figures=figures))
 
 
 def _verify(work: Work) -> Work:
     """Judge each distinct region against TensorFlow, and drop what is wrong."""
-    if work.device.kind == "gpu":
-        figures = {**work.figures, "Proved and measured": _UNMEASURED}
-        return replace(work, figures=figures)
-    from stitchcore.tensorflow import region_run
-
+    bench = work.bench or bench_of(work.device)
+    if isinstance(bench, Refusal):
+        why = f"{Reason.UNMEASURED.value}: {bench}"
+        return replace(work, figures={**work.figures, "Proved and measured": why})
     assert work.made is not None
-    references = {}
-    for key in work.programs:
-        function = work.lowered[key].subgraph
-        plain, call = region_run.runner(function), region_run.empty(function)
-        references[key] = References(plain, region_run.under_xla(function), call)
-    proof = verify(work.made, work.programs, references, work.report)
-    return _proved(replace(work, references=references), proof)
+    references = {key: bench.references(work.lowered[key].subgraph) for key in work.programs}
+    proof = verify(work.made, work.programs, references, work.report, bench.runners)
+    return _proved(replace(work, bench=bench), proof)
 
 
 def _measure(work: Work) -> Work:
     """Time each distinct region beside TensorFlow and XLA, those that weigh most first, and drop
     what is slower."""
-    if work.device.kind == "gpu":
+    if work.bench is None:
         return work
     assert work.made is not None
     assert work.proof is not None
@@ -283,9 +294,9 @@ def _measure(work: Work) -> Work:
     )
     programs = {key: work.programs[key] for key in ordered}
     threads = int(work.request.meta.get("threads", 1))
-    proof = measure(
-        work.made, programs, work.references, work.proof, work.device, threads, work.report
-    )
+    rivals = {key: work.bench.rivals(work.lowered[key].subgraph) for key in ordered}
+    given = (work.made, programs, rivals, work.proof, work.device, threads, work.report)
+    proof = measure(*given, runners_of=work.bench.runners)
     return _proved(work, proof)
 
 
@@ -344,13 +355,14 @@ STAGES: tuple[Stage, ...] = (
     Stage("partition", _partition, lambda w, _: texts.partition(w.partition)),
     Stage("lower", _lower, lambda w, to: texts.lowered(w.regions, w.lowered, w.refusals, to)),
     Stage("build", _build, lambda w, _: texts.built(w.made, w.programs) if w.made else ""),
+    Stage("tune", _tune, lambda w, _: texts.tuned(w.tuning)),
     Stage("verify", _verify, lambda w, _: texts.verified(w.proof) if w.proof else ""),
     Stage("measure", _measure, lambda w, _: texts.measured(w.proof) if w.proof else ""),
     Stage("limit", _limit, lambda w, _: texts.limited(w.figures, w.refusals)),
     Stage("patch", _patch, lambda w, _: texts.patch(w.patch) if w.patch else ""),
 )
 """From a request to a patch, in order; publishing follows."""
-PROVING = frozenset({"verify", "measure"})
+PROVING = frozenset({"tune", "verify", "measure"})
 
 
 # ---- the artifact ------------------------------------------------------------------------------
@@ -366,11 +378,11 @@ def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str
         tf=work.request.tf,
         compiler=_compiler(work.device),
         libraries=package.library_entries(libraries),
-        kernels=_entries(work),
+        kernels=package.kernel_entries(work.programs.values()),
         patch=work.patch,
         expect=_expectation(work),
         refusals=dict(Counter(refusal.reason.value for refusal in work.refusals)),
-        measured=work.device.kind == "cpu",
+        measured=work.bench is not None,
     )
     outcome = Outcome(
         work.request.digest,
@@ -385,40 +397,21 @@ def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str
         work.seconds,
         work.figures,
     )
-    report = reporting.report(outcome)
-    files = {
-        "report.json": reports.encode(report),
-        "report.html": reports.html(report).encode(),
-        reports.MODULES: msgspec.json.encode(reporting.modules(outcome), order="sorted"),
-    }
+    files = {**reporting.files(outcome), **file_of(work.tuning)}
     return manifest, libraries, files
-
-
-def _entries(work: Work) -> tuple[KernelEntry, ...]:
-    entries: dict[str, KernelEntry] = {}
-    for made in work.programs.values():
-        for launch in made.launches:
-            entries[launch.key] = KernelEntry(
-                launch.key,
-                launch.library,
-                launch.kernel.name,
-                launch.kernel.provenance[-1] if launch.kernel.provenance else launch.kernel.name,
-                launch.bytes_saved,
-                launch.work,
-            )
-    return tuple(entries.values())
 
 
 def _expectation(work: Work) -> Expectation:
     """Sums over the graph's stitched regions: operations and bytes before, kernels after."""
-    from stitchcore.tensorflow.coverage import coverage
+    from stitchcore.tensorflow.coverage import coverage, region_bytes
 
     assert work.made is not None
     chosen = [key for key in work.regions.values() if key in work.programs]
     builds = [work.made.regions[key] for key in chosen]
     before = total(region.plan.unfused for region in builds)
     after = total(region.plan.planned for region in builds)
-    sizes = {region.name: _node_bytes(work, region) for region in work.partition.regions}
+    graph = work.partition.graph
+    sizes = {one.name: region_bytes(graph, one.members) for one in work.partition.regions}
     stitched = [name for name, key in work.regions.items() if key in work.programs]
     made = work.made.regions
     shares = {name: stitched_share(made[work.regions[name]], work.device) for name in stitched}
@@ -434,17 +427,3 @@ def _expectation(work: Work) -> Expectation:
         seconds_before=before.seconds,
         seconds_after=after.seconds,
     )
-
-
-def _node_bytes(work: Work, region: Any) -> list[int]:
-    """Bytes that the framework's own operations of a region read and write, one entry per operation
-    that moves data; unknown dimensions at the framework's nominal size."""
-    from stitchcore.tensorflow.allow import ALLOWED
-    from stitchcore.tensorflow.coverage import node_bytes
-
-    graph = work.partition.graph
-    return [
-        node_bytes(graph, node)
-        for node in region.members
-        if not ((rule := ALLOWED.get(graph.nodes[node].op)) is not None and rule.view)
-    ]

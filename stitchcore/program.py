@@ -32,6 +32,7 @@ from stitchcore.stages import (
     Progress,
     State,
     compile_kernels,
+    rescheduled,
     restartable,
     run_stages,
 )
@@ -105,6 +106,23 @@ def build(
     shared = _options_of(options, SHARED)
     compiled, libraries = compile_kernels(kernels, device, shared, seconds)
     return Build(regions, compiled, libraries, tuple(refusals), seconds)
+
+
+def replanned(
+    made: Build, plans: Mapping[str, Plan], device: Device, options: BuildOptions
+) -> Build:
+    """`made` with other `plans` of some of its regions, for a CPU. Raises Refused."""
+    regions = dict(made.regions)
+    kernels = {key: one.kernel for key, one in made.kernels.items()}
+    for key, plan in plans.items():
+        state = rescheduled(plan, device, options)
+        kernels |= dict(zip(state.keys, state.kernels, strict=True))
+        launched = tuple(state.keys[index] for index in state.of)
+        regions[key] = RegionBuild(regions[key].module, plan, launched)
+    used = {key: kernels[key] for region in regions.values() for key in region.keys}
+    seconds = dict(made.seconds)
+    compiled, libraries = compile_kernels(used, device, options, seconds)
+    return Build(regions, compiled, libraries, made.refusals, seconds)
 
 
 def _built_for_gpu(

@@ -8,7 +8,7 @@ framework and told; the verdict is against the framework, which runs what is not
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from stitchcore.verify.region import (
     SLOWER,
     Reference,
     RegionCheck,
+    RegionRunner,
     Runner,
     check_region,
     time_region,
@@ -46,6 +47,10 @@ XLA_SHARE = 0.5
 CALL_SHARE = 0.2
 """A region that takes the framework less than this share of what calling it from outside costs
 cannot be timed from there: the job's own paired blocks judge it (rulings.md 19)."""
+
+
+Runners = Callable[[Build, Mapping[str, RegionProgram]], Mapping[str, RegionRunner]]
+"""Loads regions where they are to be proved."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +127,10 @@ def verify(
     programs: Mapping[str, RegionProgram],
     references: Mapping[str, References],
     progress: Progress | None = None,
+    runners_of: Runners | None = None,
 ) -> Proof:
     """Judge every region's results against the framework's and float64."""
-    runners = _runners(made, programs)
+    runners = (runners_of or on_processor)(made, programs)
     proofs: dict[str, RegionProof] = {}
     refused: dict[str, Refusal] = {}
     for number, (key, runner) in enumerate(runners.items()):
@@ -136,6 +142,9 @@ def verify(
             check = check_region(runner, module, references[key].framework, bindings)
         except CheckFailed as error:
             refused[key] = Refusal(key[:12], Reason.WRONG_RESULT, str(error))
+            continue
+        except Refused as error:  # the device does not run it
+            refused[key] = replace(error.refusal, subject=key[:12])
             continue
         proofs[key] = RegionProof(check)
         if not check.passed:
@@ -152,12 +161,13 @@ def measure(
     threads: int,
     progress: Progress | None = None,
     total_seconds: float = TOTAL_SECONDS,
+    runners_of: Runners | None = None,
 ) -> Proof:
     """Time the regions that are right beside the framework; those that are slower are refused.
 
     `programs` are in the order in which they are timed for `total_seconds` altogether.
     """
-    runners = _runners(made, programs)
+    runners = (runners_of or on_processor)(made, programs)
     proofs, refused = dict(proof.regions), dict(proof.refused)
     began = time.perf_counter()
     for number, (key, runner) in enumerate(runners.items()):
@@ -169,7 +179,11 @@ def measure(
             proofs[key] = replace(proofs[key], timing=RegionTiming(note=note))
             continue
         timer = _Timer(made.regions[key].module, runner, references[key], device, threads)
-        timing = timer.run(with_xla=spent <= XLA_SHARE * total_seconds)
+        try:
+            timing = timer.run(with_xla=spent <= XLA_SHARE * total_seconds)
+        except Refused as error:  # the device does not run it, or not any more
+            refused[key] = replace(error.refusal, subject=key[:12])
+            continue
         proofs[key] = replace(proofs[key], timing=timing)
         if timing.ratio is not None and timing.ratio.low > SLOWER:
             detail = f"{timing.ratio} of the framework's time, {_figures(timing)}"
@@ -177,7 +191,8 @@ def measure(
     return Proof(proofs, refused)
 
 
-def _runners(made: Build, programs: Mapping[str, RegionProgram]) -> dict[str, Runner]:
+def on_processor(made: Build, programs: Mapping[str, RegionProgram]) -> Mapping[str, RegionRunner]:
+    """Regions on this machine's processor."""
     libraries = [load_library(library.data) for library in made.libraries]
     return {
         key: Runner(
@@ -197,7 +212,7 @@ class _Timer:
     """One region and those it runs against."""
 
     module: Module
-    runner: Runner
+    runner: RegionRunner
     references: References
     device: Device
     threads: int
@@ -218,14 +233,15 @@ class _Timer:
         try:
             times = timed()
         except Refused as refused:
+            if rivals.pop("xla", None) is None:
+                raise
             note = f"no XLA: {refused.refusal.detail}"
-            del rivals["xla"]
             times = timed()
         return self._timing(times, note)
 
     def _timing(self, times: Comparison, note: str) -> RegionTiming:
         """What each contestant takes without what it costs to call it from here."""
-        call, launches = times.median("call"), len(self.runner.kernels)
+        call, launches = times.median("call"), self.runner.launches
         own = times.seconds["stitched"] - times.seconds["idle"]
         net = {"stitched": own.clip(min=0.0) + launches * self.device.launch_seconds}
         for name in ("framework", "xla"):

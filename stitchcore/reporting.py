@@ -18,6 +18,7 @@ import msgspec
 from stitchcore.artifact.launch import RegionProgram
 from stitchcore.artifact.manifest import Expectation
 from stitchcore.artifact.report import (
+    MODULES,
     NO_KERNEL,
     Report,
     ReportKernel,
@@ -25,13 +26,20 @@ from stitchcore.artifact.report import (
     ReportNode,
     ReportRegion,
     count_reasons,
+    encode,
+    within_limit,
 )
 from stitchcore.debug import planners
 from stitchcore.debug.texts import branches
 from stitchcore.device.records import Device
+from stitchcore.emit import c as emit_c
+from stitchcore.emit import cuda as emit_cuda
 from stitchcore.errors import Refusal
 from stitchcore.hlo.print import print_module
+from stitchcore.kernel import schemes
 from stitchcore.kernel.text import print_kernel
+from stitchcore.page.render import html
+from stitchcore.plan.cost import cost
 from stitchcore.plan.text import plan_text
 from stitchcore.program import Build, RegionBuild
 from stitchcore.proof import Proof
@@ -57,6 +65,16 @@ class Outcome:
     figures: Mapping[str, str]
 
 
+def files(outcome: Outcome) -> dict[str, bytes]:
+    """The artifact's files that are for people, by name."""
+    told = report(outcome)
+    return {
+        "report.json": encode(told),
+        "report.html": html(told).encode(),
+        MODULES: msgspec.json.encode(modules(outcome), order="sorted"),
+    }
+
+
 def report(outcome: Outcome) -> Report:
     """The report of `outcome`."""
     kernels: list[ReportKernel] = []
@@ -70,11 +88,12 @@ def report(outcome: Outcome) -> Report:
             first[region.name] = len(kernels)
             held = _holders(outcome.made.regions[key], origins)
             kernel_of |= {node: len(kernels) + launch for node, launch in held.items()}
-            kernels += _kernels(outcome.made.regions[key], outcome.programs[key])
+            kernels += _kernels(outcome, key)
             _spread(outcome, region, kernel_of)
     nodes = _nodes(outcome, kernel_of, reasons)
     expect = outcome.expect
     libraries = outcome.made.libraries
+    plans = [region.plan for region in outcome.made.regions.values()]
     return Report(
         title=f"graph {outcome.digest[:12]}",
         target=outcome.device.target,
@@ -92,12 +111,14 @@ def report(outcome: Outcome) -> Report:
         figures={
             **(outcome.proof.figures() if outcome.proof is not None else {}),
             **outcome.figures,
-            **planners.figures(region.plan for region in outcome.made.regions.values()),
         },
         regions=_regions(outcome, first),
         scalar_loops=tuple(
             f"{loop.loop}: {loop.reason}" for one in libraries for loop in one.scalar_loops
         ),
+        planners=planners.side_by_side(plans),
+        bound=planners.bound_text(proved) if (proved := planners.bound(plans)) else "",
+        sources=within_limit(_texts(outcome)),
     )
 
 
@@ -138,7 +159,17 @@ def _spread(outcome: Outcome, region: Any, kernel_of: dict[int, int]) -> None:
                 kernel_of.setdefault(edge.node, kernel_of[node])
 
 
-def _kernels(build: RegionBuild, program: RegionProgram) -> list[ReportKernel]:
+def _texts(outcome: Outcome) -> dict[str, str]:
+    """C or CUDA of each distinct kernel by itself."""
+    render = emit_c.render if outcome.device.kind == "cpu" else emit_cuda.render
+    launches = (one for made in outcome.programs.values() for one in made.launches)
+    kernels = {one.kernel.name: one.kernel for one in launches}
+    return {name: render([kernel]) for name, kernel in kernels.items()}
+
+
+def _kernels(outcome: Outcome, key: str) -> list[ReportKernel]:
+    build, program = outcome.made.regions[key], outcome.programs[key]
+    after = [cost(pattern, outcome.device).bytes for pattern in build.plan.patterns]
     return [
         ReportKernel(
             launch.kernel.name,
@@ -147,8 +178,11 @@ def _kernels(build: RegionBuild, program: RegionProgram) -> list[ReportKernel]:
             launch.work,
             len(launch.kernel.phases),
             print_kernel(launch.kernel),
+            bytes_before=moved + launch.bytes_saved,
+            bytes_after=moved,
+            schemes=schemes.count(launch.kernel),
         )
-        for launch, pattern in zip(program.launches, build.plan.patterns, strict=True)
+        for launch, pattern, moved in zip(program.launches, build.plan.patterns, after, strict=True)
     ]
 
 
@@ -178,6 +212,7 @@ def _reasons(outcome: Outcome) -> dict[int, Refusal]:
 def _nodes(
     outcome: Outcome, kernel_of: Mapping[int, int], reasons: Mapping[int, Refusal]
 ) -> tuple[ReportNode, ...]:
+    from stitchcore.tensorflow.coverage import node_bytes
     from stitchcore.tensorflow.levels import assign
 
     found = outcome.partition
@@ -199,6 +234,7 @@ def _nodes(
             detail,
             inputs,
             written[0] if written and written[0] != node.name else "",
+            bytes=node_bytes(graph, number) if why is not None else 0,
         )
         if number in region_of:
             told = msgspec.structs.replace(
@@ -242,6 +278,8 @@ def _regions(outcome: Outcome, first: Mapping[str, int]) -> tuple[ReportRegion, 
                 proofs[key].summary() if key in proofs else {},
                 first.get(region.name, NO_KERNEL),
                 tuple(_origins(outcome, region)) if region.name in first else (),
+                build.plan.unfused.seconds if build is not None else 0.0,
+                build.plan.planned.seconds if build is not None else 0.0,
             )
         )
     return tuple(made)

@@ -29,6 +29,7 @@ from stitchcore.hlo.print import print_module
 from stitchcore.hlo.shape import Shape
 from stitchcore.kernel.nodes import Kernel
 from stitchcore.kernel.text import print_kernel
+from stitchcore.options import PLANNER
 from stitchcore.plan.canonical import pattern_text
 from stitchcore.plan.cost import cost
 from stitchcore.plan.pattern import Pattern, Plan
@@ -57,7 +58,7 @@ class BuildOptions:
     not compile is compiled here.
     """
 
-    planner: str = "exhaustive"
+    planner: str = PLANNER
     jobs: int = 2
     cache: Path | None = None
     dump: Path | None = None
@@ -87,6 +88,7 @@ class State:
 
     `of[i]` is the kernel of `plan.patterns[i]`, `inner` the same for every loop body and branch.
     `refused` are kernels that have no binary, by name: what they are of stays as it was.
+    `unbuildable` are those of earlier tries, by key: the plan is made without them (`again`).
     """
 
     module: Module
@@ -101,6 +103,7 @@ class State:
     units: tuple[Unit, ...] = ()
     refused: tuple[Refusal, ...] = ()
     scheduled: Mapping[str, Kernel | Refusal] = field(default_factory=dict)
+    unbuildable: Mapping[str, Refusal] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -192,6 +195,15 @@ def run_stages(
     return state
 
 
+def again(start: State, made: State) -> State:
+    """`start` for another try, which plans without the kernels that `made` has no binary of: the
+    planner halves what they were of, as it does with what the scheduler refuses, and leaves an
+    instruction that is refused alone."""
+    keys = {kernel.name: key for key, kernel in zip(made.keys, made.kernels, strict=True)}
+    refused = {keys[refusal.subject]: refusal for refusal in made.refused}
+    return replace(start, unbuildable={**start.unbuildable, **refused})
+
+
 # ---- import and simplify -----------------------------------------------------------------------
 def _import(state: State) -> State:
     """The module as it came: unified lowerings, or a file."""
@@ -210,7 +222,7 @@ def _load_module(state: State, text: Edited) -> State:
 # ---- plan and schedule -------------------------------------------------------------------------
 def _plan(state: State) -> State:
     """Plan with the scheduler itself as the judge of feasibility; what it made is kept."""
-    scheduled: dict[str, Kernel | Refusal] = {}
+    scheduled: dict[str, Kernel | Refusal] = dict(state.unbuildable)
 
     def schedulable(pattern: Pattern, device: Device) -> Refusal | None:
         refusal = feasible(pattern, device)
@@ -285,6 +297,18 @@ def _load_kernels(state: State, text: Edited) -> State:
         keys.append(changed)
         kernels.append(new if same else replace(new, name=symbol_of(changed)))
     return replace(fresh, keys=tuple(keys), kernels=tuple(kernels))
+
+
+def rescheduled(plan: Plan, device: Device, options: BuildOptions) -> State:
+    """The kernels of another plan of a planned module. Raises Refused where there is none."""
+    state = State(plan.module, device, options, plan=plan)
+    scheduled: dict[str, Kernel | Refusal] = {}
+    for one in (plan, *bodies(plan).values()):
+        for pattern in one.patterns:
+            refusal = _scheduled(pattern, state, scheduled)
+            if refusal is not None:
+                raise Refused("plan", refusal.reason, refusal.detail)
+    return _schedule(replace(state, scheduled=scheduled))
 
 
 # ---- emit and compile --------------------------------------------------------------------------

@@ -8,10 +8,11 @@ kernel's lies below WINS. Each launch is charged what the framework takes for on
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.module import Module
 from stitchcore.kernel.nodes import Kernel
 from stitchcore.plan.alternatives import Cut, alternatives
-from stitchcore.plan.canonical import pattern_text, taken_out
+from stitchcore.plan.canonical import pattern_key, pattern_text, taken_out
 from stitchcore.plan.cost import cost, total
 from stitchcore.plan.pattern import Pattern, Plan
 from stitchcore.plan.text import bodies
@@ -75,18 +76,25 @@ class Tuned:
 
     def gain(self) -> tuple[float, float]:
         """Measured seconds of the distinct kernels before, and after."""
-        before = sum(choice.trials[0].seconds for choice in self.choices)
-        return before, sum(choice.trials[choice.kept].seconds for choice in self.choices)
+        return gain(self.choices)
+
+
+def gain(choices: Sequence[Choice]) -> tuple[float, float]:
+    """Measured seconds of kernels before, and after; those with one cut were not measured."""
+    measured = [choice for choice in choices if len(choice.trials) > 1]
+    before = sum(choice.trials[0].seconds for choice in measured)
+    return before, sum(choice.trials[choice.kept].seconds for choice in measured)
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """How kernels are measured: sizes of the module's symbols, rounds of all cuts in turn, and
-    seconds that one kernel's cuts may take."""
+    """How kernels are measured: sizes of the module's symbols, rounds of all cuts in turn, seconds
+    that one kernel's cuts may take, and seconds after which no further kernel is begun."""
 
     bindings: Mapping[str, int] = field(default_factory=dict)
     rounds: int = 11
     seconds: float = 4.0
+    total: float = math.inf
 
 
 def tune(
@@ -100,15 +108,37 @@ def tune(
 
     Raises Refused where a kernel cannot be compiled.
     """
+    ((made,), choices) = tune_all((plan,), device, options, measuring, progress)
+    return Tuned(made, choices)
+
+
+def tune_all(
+    plans: Sequence[Plan],
+    device: Device,
+    options: BuildOptions,
+    measuring: Measuring,
+    progress: Progress | None = None,
+) -> tuple[tuple[Plan, ...], tuple[Choice, ...]]:
+    """As `tune`, of plans that may have kernels in common; the heaviest kernels come first."""
+    began = time.perf_counter()
+    owners = [one for plan in plans for one in (plan, *bodies(plan).values())]
+    work = {pattern_text(one): (one, owner.module) for owner in owners for one in owner.patterns}
+    weight = {text: cost(one, device).seconds for text, (one, _) in work.items()}
     choices: dict[str, Choice] = {}
-    work = [(one, pattern) for one in (plan, *bodies(plan).values()) for pattern in one.patterns]
-    for done, (owner, pattern) in enumerate(work):
+    for done, text in enumerate(sorted(work, key=lambda text: -weight[text])):
         if progress is not None:
             progress(done, len(work))
-        text = pattern_text(pattern)
-        if text not in choices:
-            choices[text] = _choice(pattern, owner.module, device, options, measuring)
-    return Tuned(_overruled(plan, choices, device), tuple(choices.values()))
+        if time.perf_counter() - began < measuring.total:
+            choices[text] = _choice(*work[text], device, options, measuring)
+        else:
+            choices[text] = _alone(work[text][0], device)
+    return tuple(_overruled(plan, choices, device) for plan in plans), tuple(choices.values())
+
+
+def _alone(pattern: Pattern, device: Device) -> Choice:
+    """No other cut of `pattern` is measured."""
+    seconds = cost(pattern, device).seconds
+    return Choice(pattern, (Trial((pattern,), seconds, seconds, SAME),), 0)
 
 
 def _overruled(plan: Plan, choices: Mapping[str, Choice], device: Device) -> Plan:
@@ -147,7 +177,7 @@ def _choice(
         refusal = feasible(part, given)
         if refusal is None and part not in kernels:
             try:
-                name = symbol_of(sha256(pattern_text(part).encode()).hexdigest())
+                name = symbol_of(pattern_key(part))
                 kernels[part] = schedule(part, region, given, name)
             except Refused as refused:
                 return refused.refusal
@@ -155,9 +185,7 @@ def _choice(
 
     cuts = list(alternatives(region, device, schedulable, CUTS))
     if len(cuts) < 2:
-        whole = cuts[0] if cuts else (pattern,)
-        seconds = cost(pattern, device).seconds
-        return Choice(pattern, (Trial(whole, seconds, seconds, SAME),), 0)
+        return _alone(pattern, device)
     loaded = _loaded(cuts, kernels, device, options)
     runs = [_Run(region, cut, loaded, device, measuring.bindings) for cut in cuts]
     trials = _timed(runs, device, measuring)

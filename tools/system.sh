@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what a fresh Debian machine lacks: a C and C++ compiler and libsodium's static library,
 # the Redis server that `stitch serve` starts, and for the tests the Prometheus that reads its metrics
-# and the RabbitMQ that workers are tried with, and what builds images. No daemon is started or enabled.
+# and the RabbitMQ that workers are tried with, the Chromium that reads the report page, and what builds
+# images. No daemon is started or enabled.
 set -eu
 missing=""
 command -v gcc >/dev/null 2>&1 || missing="$missing gcc"
@@ -12,6 +13,8 @@ command -v prometheus >/dev/null 2>&1 || missing="$missing prometheus"
 [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || missing="$missing rabbitmq-server"
 command -v buildah >/dev/null 2>&1 || missing="$missing buildah"
 command -v mmdebstrap >/dev/null 2>&1 || missing="$missing mmdebstrap"
+command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+command -v chromedriver >/dev/null 2>&1 || missing="$missing chromium-driver"
 "$(dirname "$0")/python.sh" "$1" >/dev/null 2>&1 || missing="$missing python3 python3-venv"
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then

@@ -1,10 +1,12 @@
 """`python -m bench.gpu [NAME...]`: workload modules on the GPU of this machine.
 
 Stitched, with and without a CUDA graph, against XLA:GPU on the same HLO text, PyTorch's Inductor
-where the module can be expressed, and one kernel per instruction. Whole steps by the host's clock,
-the memory-intensive part by the device's, interleaved, L2 flushed before each. Results go to
-bench/results/gpu.{json,md,png} after each module.
+where the module can be expressed, and one kernel per instruction: in turn in one process, L2
+flushed before each, aliases honoured by all. Whole steps by the host's clock, the memory-intensive
+part by CUPTI. Results go to bench/results/gpu.{json,md,png} after each module.
 
+A module that is there already is not measured again (`--again` does), so that a run that was cut
+off goes on where it ended. With `--seconds` it ends in time, and says what is left (code 3).
 Without a GPU it says so and ends with code 2. `--dry-run` runs everything but the timing on the
 tests' stand-in driver and host memory, XLA on the CPU, and writes to --output only.
 """
@@ -12,203 +14,122 @@ tests' stand-in driver and host memory, XLA on the CPU, and writes to --output o
 from __future__ import annotations
 
 import argparse
-import os
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import tempfile
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+from bench.gpu.measure import NO_GPU, WORKLOADS
+from bench.gpu.report import Machine, Row, read, read_row, table, write
 
-from bench.gpu import trace
-from bench.gpu.entrants import (
-    CAPTURED,
-    INDUCTOR,
-    STITCHED,
-    XLA,
-    Entrant,
-    Place,
-    agreement,
-    ours,
-    xla,
-)
-from bench.gpu.inductor import NotExpressed
-from bench.gpu.report import Figures, Machine, Row, table, write
-from bench.gpu.timing import Clock
-from bench.xla import read
-from stitchcore.errors import Refused
-from stitchcore.gpu.cupy_device import CupyDevice
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import topological
-from stitchcore.hlo.parse import parse
-from stitchcore.inject import build
-from stitchcore.target.cuda_launch import CudaLibrary, LaunchError
-from stitchcore.verify.capture import integer_limit, plausible
-from stitchcore.verify.measure import Comparison
-
-WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-NO_GPU = 2
-TRACES = 5
-"""Runs of XLA that are traced; each writes some megabytes."""
+LEFT = 3
+AHEAD = 3
+"""Processes at a time: one has the GPU, the others compile."""
+MODULE_SECONDS = 420.0
+"""Of one process, its waiting for the others included."""
+LEAST_SECONDS = 20.0
+"""With less time left no further module is begun."""
 
 
 @dataclass(frozen=True)
-class Bench:
-    """What a run needs of its machine. `torch` is PyTorch's name of the device."""
+class Order:
+    """What to measure and how."""
 
-    machine: Machine
-    place: Place
-    clock: Clock
-    torch: str
-
-
-def measure(bench: Bench, name: str, rounds: int) -> Row:
-    """One module, all who can run it."""
-    text = read(WORKLOADS / f"{name}.hlo.xz")
-    module = parse(text)
-    given = plausible(module.entry.parameters, {}, 0, integer_limit(module, {}))
-    with ExitStack() as stack:
-        entrants, notes = stack.enter_context(ours(module, given, bench.place))
-        try:
-            entrants.append(xla(text, given))
-        except Exception as error:  # XLA's own errors have no common class
-            notes.append(f"{XLA}: {type(error).__name__}: {str(error)[:200]}")
-        entrants += _inductor(bench, module, given, notes)
-        if not any(one.name == STITCHED for one in entrants):
-            return Row(name, {}, {}, (), None, tuple(notes))
-        steps = bench.clock.steps({one.name: one.step for one in entrants}, rounds)
-        work = {one.name: one.intensive for one in entrants if one.intensive is not None}
-        intensive = bench.clock.work(work, rounds)
-        xla_seconds = _traced(bench, entrants, notes)
-        large = _large(bench, entrants)
-        error = _error(entrants, module)
-    return _row(name, bench.machine, entrants, (steps, intensive, xla_seconds), large, error, notes)
+    names: Sequence[str]
+    output: Path
+    rounds: int
+    dry: bool
+    deadline: float
 
 
-def _inductor(bench: Bench, module: Any, given: Any, notes: list[str]) -> list[Entrant]:
-    from bench.gpu.inductor_entrant import inductor
+class Running:
+    """A module's process. Its words go to a file; the row to another."""
 
-    try:
-        return [inductor(module, given, bench.torch)]
-    except NotExpressed as opcode:
-        notes.append(f"{INDUCTOR}: not expressed: {opcode}")
-    except ImportError as missing:
-        notes.append(f"{INDUCTOR}: {missing}")
-    except Exception as error:  # whatever torch.compile meets
-        notes.append(f"{INDUCTOR}: {type(error).__name__}: {str(error)[:200]}")
-    return []
+    def __init__(self, name: str, order: Order, folder: Path) -> None:
+        self.name, self.began, self.cut = name, time.monotonic(), False
+        self.row, self.words = folder / f"{name}.json", folder / f"{name}.txt"
+        command = [sys.executable, "-m", "bench.gpu.measure", name, "--rounds", str(order.rounds)]
+        command += ["--output", str(self.row), "--lock", str(folder / "lock")]
+        command += ["--cache", str(folder / "cache")]
+        command += ["--dry-run"] if order.dry else []
+        with self.words.open("wb") as words:
+            self.process = subprocess.Popen(command, stdout=words, stderr=subprocess.STDOUT)
 
+    def ended(self, deadline: float) -> bool:
+        """Whether it is done; one that takes too long, or has no time left, is ended here."""
+        if self.process.poll() is not None:
+            return True
+        self.cut = time.monotonic() > deadline
+        if self.cut or time.monotonic() - self.began > MODULE_SECONDS:
+            self.process.kill()
+            self.process.wait()
+            return True
+        return False
 
-def _traced(bench: Bench, entrants: Sequence[Entrant], notes: list[str]) -> float | None:
-    step = next((one.step for one in entrants if one.name == XLA), None)
-    if step is None or bench.machine.dry:
-        return None
-    try:
-        return trace.device_seconds(step, bench.clock.flush, TRACES)
-    except Exception as error:  # the profiler needs rights that a machine may not give
-        notes.append(f"{XLA}, memory-intensive part: no trace ({type(error).__name__}: {error})")
-        return None
-
-
-def _large(bench: Bench, entrants: Sequence[Entrant]) -> list[tuple[str, int, float, float]]:
-    found = []
-    for one in entrants:
-        for name, size, launch in one.large:
-            seconds = bench.clock.work({name: launch}, 7).median(name)
-            share = size / seconds / bench.machine.bytes_per_second
-            found.append((name, size, seconds * 1e3, share))
-    return found
+    @property
+    def last_words(self) -> str:
+        said = self.words.read_text(errors="replace").strip()[-300:]
+        return f"ended with {self.process.returncode}: {said}"
 
 
-def _error(entrants: Sequence[Entrant], module: Any) -> float | None:
-    """Ours against XLA's; None where one draws its own random numbers, or there is no XLA."""
-    random = any(node.opcode == op.RNG for node in topological([module.entry.root]))
-    made = {one.name: one for one in entrants}
-    if XLA not in made or random:
-        return None
-    return agreement(made[STITCHED].outputs(), made[XLA].outputs())
+def run(order: Order) -> int:
+    """All modules of `order`; the exit code."""
+    earlier = read(order.output)
+    rows: dict[str, Row] = {row.module: row for row in earlier[1]} if earlier else {}
+    machine: Machine | None = earlier[0] if earlier else None
+    waiting, running, failed = list(order.names), list[Running](), dict[str, str]()
+    with tempfile.TemporaryDirectory(prefix="stitch-gpu-") as scratch:
+        while waiting or running:
+            in_time = time.monotonic() + LEAST_SECONDS < order.deadline
+            while waiting and in_time and len(running) < AHEAD:
+                running.append(Running(waiting.pop(0), order, Path(scratch)))
+            if not running:
+                break
+            time.sleep(0.05)
+            for one in [one for one in running if one.ended(order.deadline)]:
+                running.remove(one)
+                if one.process.returncode == NO_GPU:
+                    waiting.clear()
+                found = read_row(one.row)
+                if found is None:
+                    if not one.cut:
+                        failed[one.name] = one.last_words
+                        print(f"{one.name}: {failed[one.name]}", file=sys.stderr, flush=True)
+                    continue
+                if machine is not None and not machine.same(found[0]):
+                    rows.clear()  # figures of another machine are no comparison
+                machine = found[0]
+                rows[one.name] = found[1]
+                write(order.output, machine, list(rows.values()))
+                print(table(machine, [found[1]]), flush=True)
+    return _told(order, machine, rows, failed)
 
 
-def _row(
-    name: str,
-    machine: Machine,
-    entrants: Sequence[Entrant],
-    taken: tuple[Comparison, Comparison, float | None],
-    large: Sequence[tuple[str, int, float, float]],
-    error: float | None,
-    notes: Sequence[str],
-) -> Row:
-    steps, work, traced = taken
-    figures, ratios = {}, {}
-    if machine.dry:  # a stand-in's seconds are no figures
-        counts = {
-            o.name: Figures(None, None, o.kernels, o.library, o.bytes, None) for o in entrants
-        }
-        return Row(name, counts, {}, (), error, tuple(notes))
-    for one in entrants:
-        seconds = work.median(one.name) if one.name in work.seconds else None
-        if one.name == XLA:
-            seconds = traced
-        share = None
-        if seconds and one.bytes:
-            share = one.bytes / seconds / machine.bytes_per_second
-        figures[one.name] = Figures(
-            steps.median(one.name) * 1e3,
-            seconds * 1e3 if seconds else None,
-            one.kernels,
-            one.library,
-            one.bytes,
-            share,
-        )
-        if one.name not in (STITCHED, CAPTURED):
-            found = steps.ratio(one.name, _best(steps))
-            ratios[f"{one.name}: step"] = (found.value, found.low, found.high)
-    own = work.median(_best(work)) if work.seconds else None
-    if traced and own:
-        ratios[f"{XLA}: intensive"] = (traced / own,) * 3
-    return Row(name, figures, ratios, large, error, tuple(notes))
-
-
-def _best(found: Comparison) -> str:
-    """Ours as it would be used: a CUDA graph where there can be one."""
-    return CAPTURED if CAPTURED in found.seconds else STITCHED
-
-
-def _gpu(stack: ExitStack) -> Bench:
-    """This machine's GPU. Raises Refused or LaunchError where there is none."""
-    device = CupyDevice()
-    stack.callback(device.close)
-    cuda = CudaLibrary(build.build_launch(), device.driver)
-    stack.callback(cuda.close)
-    clock = Clock(device)
-    stack.callback(clock.close)
-    runtime = device.arrays.cuda.runtime
-    found = runtime.getDeviceProperties(device.arrays.cuda.Device().id)
-    target = f"sm_{found['major']}{found['minor']}"
-    driver = f"CUDA driver {runtime.driverGetVersion()}"
-    machine = Machine(found["name"].decode(), target, driver, clock.copy_bandwidth(), False)
-    return Bench(machine, Place(target, device, cuda, lambda _: None), clock, "cuda")
-
-
-def _dry(stack: ExitStack) -> Bench:
-    """The tests' stand-in driver and host memory: every part of the way but real time."""
-    from tests.gpu.host import dry_device
-
-    device, cuda, made = stack.enter_context(dry_device())
-    clock = Clock(device, 1 << 12)
-    stack.callback(clock.close)
-    machine = Machine("stand-in driver", "sm_90", "no driver", clock.copy_bandwidth(1 << 12), True)
-    return Bench(machine, Place("sm_90", device, cuda, made), clock, "cpu")
+def _told(
+    order: Order, machine: Machine | None, rows: dict[str, Row], failed: dict[str, str]
+) -> int:
+    if machine is not None:
+        print(table(machine, list(rows.values())))
+    left = [name for name in order.names if name not in rows and name not in failed]
+    if any("nothing was measured" in words for words in failed.values()):
+        return NO_GPU
+    if left:
+        print(f"left, as time was up: {', '.join(left)}; the same command goes on with them")
+    return LEFT if left else int(bool(failed))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    names = sorted(path.name.removesuffix(".hlo.xz") for path in WORKLOADS.glob("*.hlo.xz"))
+    paths = sorted(WORKLOADS.glob("*.hlo.xz"), key=lambda path: path.stat().st_size)
+    names = [path.name.removesuffix(".hlo.xz") for path in paths]
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(sorted(names)))
     parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--seconds", type=float, default=1e6, help="end within so many")
+    parser.add_argument("--again", action="store_true", help="measure also what is there")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     given = parser.parse_args(arguments)
@@ -217,22 +138,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = sorted(set(given.names) - set(names))
     if unknown:
         parser.error(f"no module {', '.join(unknown)} in {WORKLOADS}; there is {', '.join(names)}")
+    earlier = None if given.again else read(given.output)
+    there = {row.module for row in earlier[1]} if earlier else set()
     chosen = given.names or (["softmax_grad"] if given.dry_run else names)
-    way: Callable[[ExitStack], Bench] = _dry if given.dry_run else _gpu
-    with ExitStack() as stack:
-        try:
-            bench = way(stack)
-        except (Refused, LaunchError) as reason:
-            print(f"bench.gpu: nothing was measured: {reason}", file=sys.stderr)
-            print("  to mend it: run this on a machine with an NVIDIA GPU", file=sys.stderr)
-            return NO_GPU
-        rows: list[Row] = []
-        for name in chosen:
-            rows.append(measure(bench, name, 3 if given.dry_run else given.rounds))
-            write(given.output, bench.machine, rows)
-            print(table(bench.machine, rows[-1:]), flush=True)
-        print(table(bench.machine, rows))
-    return 0
+    wanted = [name for name in chosen if name not in there]
+    if earlier is not None and len(wanted) < len(chosen):
+        of = f"{earlier[0].name}, {earlier[0].driver}"
+        print(f"{len(chosen) - len(wanted)} modules are there already ({of}); --again for them too")
+    rounds = 3 if given.dry_run else given.rounds
+    deadline = time.monotonic() + given.seconds
+    return run(Order(wanted, given.output, rounds, given.dry_run, deadline))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from bench.xla import compile_text
 from stitchcore.errors import Refused
 from stitchcore.gpu.compile import compile_for_gpu
 from stitchcore.gpu.device import Device
-from stitchcore.gpu.execute import Loaded, captured, loaded
-from stitchcore.gpu.steps import GpuModule, LibraryCall, Loop, Step, Stretch, every_step
+from stitchcore.gpu.execute import Loaded, capture_refused, captured, loaded
+from stitchcore.gpu.steps import GpuModule, HostCall, LibraryCall, Loop, Step, Stretch, every_step
 from stitchcore.hlo.module import Module
 from stitchcore.stages import BuildOptions
-from stitchcore.target.cuda_launch import CudaLibrary
+from stitchcore.target.cuda_launch import CudaLibrary, LaunchError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -28,20 +29,21 @@ XLA, INDUCTOR = "XLA", "Inductor"
 
 @dataclass(frozen=True)
 class Entrant:
-    """`step` runs the module once and returns when the device has; `intensive` puts only what is
-    not a contraction into the device's stream, or is None; `outputs` are the last step's.
+    """`step` runs the module once and returns when the device has; parameters whose memory an
+    output takes are then that output (rulings.md 29). `first` are the outputs of the first step.
 
-    `kernels` are launches of a step that are no library call, `library` those that are, and `bytes`
-    what those kernels move: inputs and outputs, each once.
+    Of a step, where it is known without running it: `kernels` are launches that are no library
+    call, `library` those that are, and `bytes` what those kernels move: inputs and outputs, each
+    once. `intensive` puts only those kernels into the device's stream.
     """
 
     name: str
     step: Callable[[], None]
-    intensive: Callable[[], None] | None
-    outputs: Callable[[], list[Array]]
-    kernels: int
-    library: int
+    first: Sequence[Array]
+    kernels: int | None = None
+    library: int | None = None
     bytes: int | None = None
+    intensive: Callable[[], None] | None = None
     large: Sequence[tuple[str, int, Callable[[], None]]] = field(default_factory=tuple)
 
 
@@ -60,41 +62,60 @@ class Place:
     made: Callable[[GpuModule], None]
 
 
+def compiled(
+    module: Module, target: str, cache: Path | None, names: Sequence[str] = (STITCHED, SINGLE)
+) -> dict[str, GpuModule | str]:
+    """Stitched and one kernel per instruction, or why not: no GPU is needed for this."""
+    found: dict[str, GpuModule | str] = {}
+    for name in names:
+        planner = "exhaustive" if name == STITCHED else "single"
+        options = BuildOptions(planner=planner, cache=cache)
+        try:
+            found[name] = compile_for_gpu(module, target, options, updates=True)
+        except Refused as reason:
+            found[name] = str(reason)
+    return found
+
+
 @contextmanager
 def ours(
-    module: Module, given: Sequence[Array], place: Place
+    made: Mapping[str, GpuModule | str], given: Sequence[Array], place: Place
 ) -> Iterator[tuple[list[Entrant], list[str]]]:
-    """Stitched, the same as a CUDA graph, and one kernel per instruction; why one is missing."""
+    """What is compiled, on the device, stitched also as a CUDA graph; why one is missing."""
     found: list[Entrant] = []
     notes: list[str] = []
     with ExitStack() as stack:
-        for name, planner in ((STITCHED, "exhaustive"), (SINGLE, "single")):
+        for name, module in made.items():
+            if isinstance(module, str):
+                notes.append(f"{name}: {module}")
+                continue
+            notes += [f"{name}: {refusal}" for refusal in module.refused]
+            place.made(module)
             try:
-                made = compile_for_gpu(module, place.target, BuildOptions(planner=planner))
-                place.made(made)
-                one = stack.enter_context(loaded(made, place.device, place.cuda))
-            except (Refused, MemoryError) as reason:
+                one = stack.enter_context(loaded(module, place.device, place.cuda))
+            except (Refused, LaunchError, MemoryError) as reason:
                 notes.append(f"{name}: {reason}")
                 continue
             one.give(given)
-            work = None if made.waits else one.kernels
-            found.append(_entrant(name, one, one.run, work))
+            one.run()
+            first = one.results()
+            found.append(_entrant(name, one, first))
             if name == STITCHED:
-                why = graph_refused(made, place.device)
+                why = graph_refused(module, place.device)
                 if why:
                     notes.append(f"{CAPTURED}: {why}")
                 else:
-                    graphs = captured(one), captured(one, kernels=True)
-                    found.append(_entrant(CAPTURED, one, *graphs))
+                    launch = captured(one)
+                    graph = replace(_entrant(CAPTURED, one, first), large=(), intensive=None)
+                    found.append(replace(graph, step=_waited(launch, one.device)))
         yield found, notes
 
 
 def graph_refused(module: GpuModule, device: Device) -> str:
-    """Why a run of `module` cannot be a CUDA graph, or ""."""
-    if module.waits:
-        return "the host decides a loop or branch by what the device computes"
-    if module.table.checks:
-        return "a kernel has checks, which the host reads after each run"
+    """Why a run of `module` cannot be a CUDA graph on `device`, or ""."""
+    why = capture_refused(module)
+    if why:
+        return why
     called = any(not isinstance(step, Stretch) for step in every_step(module.steps))
     return "library calls of this device cannot be captured" if called and _is_host(device) else ""
 
@@ -103,13 +124,7 @@ def _is_host(device: Device) -> bool:
     return device.arrays is np
 
 
-def _entrant(
-    name: str, one: Loaded, run: Callable[[], None], work: Callable[[], None] | None
-) -> Entrant:
-    def step() -> None:
-        run()
-        one.device.synchronize()
-
+def _entrant(name: str, one: Loaded, first: Sequence[Array]) -> Entrant:
     kernels, library, moved = counts(one.module)
     large = []
     if name == STITCHED:
@@ -117,7 +132,17 @@ def _entrant(
             if size > LARGE_BYTES:
                 kernel = one.module.table.kernels[one.module.table.launches[number].kernel]
                 large.append((kernel.name, size, lambda n=number: one.launch(n, 1)))
-    return Entrant(name, step, work, one.results, kernels, library, moved, large)
+    work = None if one.module.waits else one.kernels
+    step = _waited(one.run, one.device)
+    return Entrant(name, step, first, kernels, library, moved, work, large)
+
+
+def _waited(run: Callable[[], None], device: Device) -> Callable[[], None]:
+    def step() -> None:
+        run()
+        device.synchronize()
+
+    return step
 
 
 def counts(module: GpuModule) -> tuple[int, int, int]:
@@ -131,7 +156,7 @@ def counts(module: GpuModule) -> tuple[int, int, int]:
                 case Stretch(first, count):
                     kernels += times * count
                     moved += times * sum(module.kernel_bytes[first : first + count])
-                case LibraryCall():
+                case LibraryCall() | HostCall():
                     library += times
                 case Loop(condition, _, body, trips):
                     passes = times * (1 if trips is None else trips)
@@ -148,27 +173,27 @@ def counts(module: GpuModule) -> tuple[int, int, int]:
     return add(module.steps, 1)
 
 
-def xla(text: str, given: Sequence[Array]) -> Entrant:
-    """XLA on the same text, without aliases (arguments are not consumed, on our side neither).
+def xla(text: str, module: Module, given: Sequence[Array]) -> Entrant:
+    """XLA on the same text, whose aliases it honours: arguments are consumed, and the next step
+    takes what was made of them. One output is waited for: they are of one execution.
 
     Raises ImportError without jaxlib, and XLA's own errors.
     """
-    executable = compile_text(text)
+    executable = compile_text(text, aliases=True)
     buffers = executable.put(given)
     last: list[Any] = []
 
     def step() -> None:
-        last[:] = executable.run(buffers)
+        last[:] = executable.start(buffers)
+        for output, parameter in module.aliases:
+            buffers[parameter] = last[output]
+        last[-1].block_until_ready()
 
+    step()
     contractions = sum(executable.kernels[name] for name in ("dot", "convolution", "custom-call"))
-    return Entrant(
-        XLA,
-        step,
-        None,
-        lambda: [np.asarray(one) for one in last],
-        executable.kernels.total() - contractions,
-        contractions,
-    )
+    contractions += executable.kernels["contraction"]
+    kernels = executable.kernels.total() - contractions
+    return Entrant(XLA, step, [np.asarray(one) for one in last], kernels, contractions)
 
 
 def agreement(first: Sequence[Array], second: Sequence[Array]) -> float:

@@ -13,8 +13,8 @@ from stitchcore.hlo.module import Module
 
 
 def inductor(module: Module, given: Sequence[Array], device: str) -> Entrant:
-    """Compiled with Inductor's own defaults, TF32 products as on all sides. The kernels it launches
-    are those of one profiled step.
+    """Compiled with Inductor's own defaults, TF32 products as on all sides. Each step goes on from
+    the parameters that the last one made.
 
     Raises NotExpressed for a module without a translation, ImportError without PyTorch.
     """
@@ -28,21 +28,10 @@ def inductor(module: Module, given: Sequence[Array], device: str) -> Entrant:
     def step() -> None:
         with torch.no_grad():
             last[:] = compiled(*tensors)
+        for output, parameter in module.aliases:
+            tensors[parameter] = last[output]
         if device == "cuda":
             torch.cuda.synchronize()
 
     step()
-    outputs = [lambda: [one.cpu().numpy() for one in last]]
-    return Entrant(INDUCTOR, step, None, outputs[0], *_launches(torch, step))
-
-
-def _launches(torch: Any, step: Any) -> tuple[int, int]:
-    """Kernels and library calls of one step, by PyTorch's profiler."""
-    from bench.gpu.trace import CONTRACTION
-
-    kinds = torch.profiler.ProfilerActivity
-    with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as profile:
-        step()
-    names = [event.name for event in profile.events() if event.device_type.name == "CUDA"]
-    library = sum(bool(CONTRACTION.search(name)) for name in names)
-    return len(names) - library, library
+    return Entrant(INDUCTOR, step, [one.cpu().numpy() for one in last])

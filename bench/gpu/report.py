@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ class Figures:
 
     step: float | None
     intensive: float | None
-    kernels: int
-    library: int
+    kernels: int | None
+    library: int | None
     bytes: int | None
     share: float | None
 
@@ -52,11 +52,18 @@ class Machine:
     bytes_per_second: float
     dry: bool
 
+    def same(self, other: Machine) -> bool:
+        """Whether figures of both may stand in one table."""
+        return replace(self, bytes_per_second=0.0) == replace(other, bytes_per_second=0.0)
+
 
 def table(machine: Machine, rows: Sequence[Row]) -> str:
     head = f"{machine.name} ({machine.target}, {machine.driver}); a copy moves "
     head += f"{machine.bytes_per_second / 1e9:.0f} GB/s. Median ms of a step on the host's clock / "
-    head += "of its memory-intensive part on the device's; launches of kernels + library calls."
+    head += (
+        "of what is no contraction on the device's; launches of kernels + contractions, bytes that "
+    )
+    head += "our kernels move and their share of a copy's bandwidth."
     if machine.dry:
         head = f"**Dry run on {machine.name}: nothing here was measured on a GPU.**"
     shown = [name for name in ORDER if any(name in row.figures for row in rows)]
@@ -87,7 +94,9 @@ def _cell(one: Figures | None) -> str:
         return "-"
     times = [f"{ms:.3f}" if ms is not None else "-" for ms in (one.step, one.intensive)]
     share = f", {100 * one.share:.0f} %" if one.share is not None else ""
-    return f"{times[0]} / {times[1]} ({one.kernels} + {one.library}{share})"
+    counts = [str(count) if count is not None else "-" for count in (one.kernels, one.library)]
+    moved = f", {one.bytes / 1e6:.1f} MB" if one.bytes is not None else ""
+    return f"{times[0]} / {times[1]} ({counts[0]} + {counts[1]}{moved}{share})"
 
 
 def _ratio(found: tuple[float, float, float] | None) -> str:
@@ -102,10 +111,45 @@ def geometric_mean(rows: Sequence[Row], pair: str) -> float | None:
 def write(folder: Path, machine: Machine, rows: Sequence[Row]) -> None:
     """gpu.json, gpu.md and gpu.png in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    document: dict[str, Any] = {"machine": asdict(machine), "rows": [asdict(row) for row in rows]}
-    (folder / "gpu.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    _replace(folder / "gpu.json", {"machine": asdict(machine), "rows": [asdict(r) for r in rows]})
     (folder / "gpu.md").write_text(table(machine, rows), encoding="utf-8")
     _plot(folder / "gpu.png", machine, rows)
+
+
+def read(folder: Path) -> tuple[Machine, list[Row]] | None:
+    """What `write` left in `folder`, or None."""
+    try:
+        document = json.loads((folder / "gpu.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return Machine(**document["machine"]), [_row(one) for one in document["rows"]]
+
+
+def write_row(path: Path, machine: Machine, row: Row) -> None:
+    """One module's, for `read_row`."""
+    _replace(path, {"machine": asdict(machine), "row": asdict(row)})
+
+
+def read_row(path: Path) -> tuple[Machine, Row] | None:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return Machine(**document["machine"]), _row(document["row"])
+
+
+def _row(found: Mapping[str, Any]) -> Row:
+    figures = {name: Figures(**one) for name, one in found["figures"].items()}
+    ratios = {name: tuple(one) for name, one in found["ratios"].items()}
+    large = [tuple(one) for one in found["large"]]
+    return Row(**{**found, "figures": figures, "ratios": ratios, "large": large})
+
+
+def _replace(path: Path, document: Mapping[str, Any]) -> None:
+    """The file appears whole: who is cut off leaves the last one."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    fresh.replace(path)
 
 
 def _plot(path: Path, machine: Machine, rows: Sequence[Row]) -> None:

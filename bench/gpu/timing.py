@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +16,21 @@ FLUSH_BYTES = 256 << 20
 COPY_BYTES = 1 << 30
 ROUNDS = 21
 WARM_UPS = 3
+FLUSH = "stitch_flush"
+"""The kernel that fills the L2 cache: in a trace it stands between runs."""
 
 
 class Clock:
     """Times calls on one device. Memory for flushing is taken once."""
 
-    def __init__(self, device: Device, flush_bytes: int = FLUSH_BYTES) -> None:
+    def __init__(
+        self, device: Device, flush_bytes: int = FLUSH_BYTES, copy_bytes: int = COPY_BYTES
+    ) -> None:
         self.device = device
+        self._copy_bytes = copy_bytes
         self._dirt = device.allocate(flush_bytes)
         self._bytes = flush_bytes
+        self._fill = _filler(device.arrays)
 
     def close(self) -> None:
         self.device.release(self._dirt)
@@ -31,7 +38,7 @@ class Clock:
     def flush(self) -> None:
         """Fill the L2 cache with something else, and wait for it."""
         dirt = self.device.array(self._dirt.address, "u8", (self._bytes,))
-        self.device.enqueue(lambda: dirt.fill(1))
+        self.device.enqueue(lambda: self._fill(dirt))
         self.device.synchronize()
 
     def steps(self, calls: Mapping[str, Callable[[], None]], rounds: int = ROUNDS) -> Comparison:
@@ -70,8 +77,9 @@ class Clock:
                 found[name].append(seconds(call))
         return Comparison({name: np.asarray(values) for name, values in found.items()})
 
-    def copy_bandwidth(self, size: int = COPY_BYTES) -> float:
+    def copy_bandwidth(self) -> float:
         """Bytes a second that a copy within the device reads and writes."""
+        size = self._copy_bytes
         buffers = [self.device.allocate(size) for _ in range(2)]
         source, target = (self.device.array(b.address, "u8", (size,)) for b in buffers)
 
@@ -82,3 +90,11 @@ class Clock:
         for buffer in buffers:
             self.device.release(buffer)
         return 2 * size / found.median("copy")
+
+
+def _filler(xp: Any) -> Callable[[Any], object]:
+    """A kernel of its own name where the array module can have one (CuPy)."""
+    if not hasattr(xp, "ElementwiseKernel"):
+        return lambda dirt: dirt.fill(1)
+    kernel = xp.ElementwiseKernel("", "uint8 dirt", "dirt = 1", FLUSH)
+    return lambda dirt: kernel(dirt)

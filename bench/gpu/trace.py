@@ -1,18 +1,23 @@
-"""XLA's kernels by JAX's profiler: seconds on the device of what is no contraction.
+"""Who took how long on the device, by one instrument for all: CUPTI, through JAX's profiler.
 
-XLA's streams take no events from outside, so its own kernels are read from the trace that
-`jax.profiler.trace` writes (CUPTI's records: start and duration of each kernel).
+XLA's streams take no events from outside, so kernels are read from a trace, which has those of the
+whole process: ours, XLA's and PyTorch's. All run in turn within one trace; a flush of the L2 cache,
+whose kernel has a name of its own, stands before each and after the last.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from bench.gpu.timing import FLUSH
+from stitchcore.verify.measure import Comparison
 
 CONTRACTION = re.compile(
     r"gemm|gemv|cublas|cutlass|xmma|nvjet|cudnn|convolve|(^|_)conv(_|\d|$)|dgrad|wgrad|fprop"
@@ -20,53 +25,122 @@ CONTRACTION = re.compile(
     re.IGNORECASE,
 )
 """Names of kernels that multiply matrices or convolve, libraries' and Triton's."""
+STITCHED = re.compile(r"^k_[0-9a-f]{24}$")
+"""Names of kernels that stitchcore wrote."""
 _TRANSFER = re.compile(r"memcpy(h2d|d2h|htod|dtoh)", re.IGNORECASE)
+_COPY = re.compile(r"memcpy|memset", re.IGNORECASE)
 
 
-def device_seconds(run: Callable[[], None], before: Callable[[], None], runs: int) -> float:
-    """Seconds a run that kernels other than contractions take, `before` (a flush) not counted."""
+@dataclass(frozen=True)
+class Event:
+    """A kernel, copy or fill on a stream of a GPU; nanoseconds."""
+
+    name: str
+    start: float
+    duration: float
+
+
+@dataclass(frozen=True)
+class Window:
+    """What ran between two flushes: seconds of all but contractions and transfers, and those of
+    stitchcore's own kernels among them; kernels and copies launched, and contractions."""
+
+    intensive: float
+    stitched: float
+    kernels: int
+    contractions: int
+
+
+@dataclass(frozen=True)
+class Traced:
+    """By contestant: seconds of the memory-intensive part, round by round, and one round's
+    window."""
+
+    intensive: Comparison
+    windows: Mapping[str, Window]
+
+
+def traced(
+    calls: Mapping[str, Callable[[], None]], flush: Callable[[], None], rounds: int
+) -> Traced:
+    """All of `calls` in turn, `rounds` times. Raises ValueError where the trace is not of them all,
+    and the profiler's own errors."""
     import jax
 
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = options.host_tracer_level = 0
     with tempfile.TemporaryDirectory(prefix="stitch-trace-") as folder:
-        taken = []
-        for number in range(runs):
-            before()
-            place = Path(folder) / str(number)
-            with jax.profiler.trace(str(place)):
-                run()
-            taken.append(intensive(events(place)))
-        return sorted(taken)[len(taken) // 2]
+        with jax.profiler.trace(folder, profiler_options=options):
+            for _ in range(rounds):
+                for call in calls.values():
+                    flush()
+                    call()
+            flush()
+        found = windows(events(Path(folder)))
+    return by_contestant(found, list(calls), rounds)
 
 
-def events(folder: Path) -> list[Mapping[str, Any]]:
-    """All events of the traces in `folder`. Raises FileNotFoundError where there is none."""
-    paths = sorted(folder.rglob("*.trace.json.gz"))
+def by_contestant(found: Sequence[Window], names: Sequence[str], rounds: int) -> Traced:
+    """Raises ValueError where a window is missing or has no kernel."""
+    if len(found) != rounds * len(names) or not all(w.kernels + w.contractions for w in found):
+        empty = sum(not (one.kernels + one.contractions) for one in found)
+        raise ValueError(
+            f"the trace has {len(found)} runs of {rounds * len(names)}, {empty} without a kernel"
+        )
+    seconds = {
+        name: np.asarray([one.intensive for one in found[number :: len(names)]])
+        for number, name in enumerate(names)
+    }
+    return Traced(Comparison(seconds), dict(zip(names, found, strict=False)))
+
+
+def events(folder: Path) -> list[Event]:
+    """What ran on GPUs' streams, of all traces in `folder`. Raises FileNotFoundError where there is
+    none."""
+    import jax
+
+    paths = sorted(folder.rglob("*.xplane.pb"))
     if not paths:
         raise FileNotFoundError(f"the profiler wrote no trace to {folder}")
-    found: list[Mapping[str, Any]] = []
-    for path in paths:
-        found += json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    return found
+    return [
+        one for path in paths for one in on_streams(jax.profiler.ProfileData.from_file(str(path)))
+    ]
 
 
-def intensive(found: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds of kernels on a GPU's streams that are no contraction and no transfer."""
-    processes = {
-        event["pid"]
-        for event in found
-        if event.get("name") == "process_name" and "GPU" in event["args"]["name"]
-    }
-    threads = {
-        (event["pid"], event["tid"])
-        for event in found
-        if event.get("name") == "thread_name" and event["args"]["name"].startswith("Stream")
-    }
-    microseconds = 0.0
+def on_streams(data: Any) -> list[Event]:
+    return [
+        Event(event.name, event.start_ns, event.duration_ns)
+        for plane in data.planes
+        if plane.name.startswith("/device:GPU")
+        for line in plane.lines
+        if line.name.startswith("Stream")
+        for event in line.events
+    ]
+
+
+def windows(found: Sequence[Event]) -> list[Window]:
+    """From each flush to the next, in the device's order. What is before the first, or after the
+    last, is nobody's."""
+    made: list[list[Event]] = []
+    for event in sorted(found, key=lambda one: one.start):
+        if FLUSH in event.name:
+            made.append([])
+        elif made:
+            made[-1].append(event)
+    return [_window(one) for one in made[:-1]]
+
+
+def _window(found: Sequence[Event]) -> Window:
+    intensive = stitched = 0.0
+    kernels = contractions = 0
     for event in found:
-        place = event.get("pid"), event.get("tid")
-        if event.get("ph") != "X" or place[0] not in processes or place not in threads:
+        if _TRANSFER.search(event.name):
             continue
-        name = str(event["name"])
-        if not CONTRACTION.search(name) and not _TRANSFER.search(name):
-            microseconds += float(event["dur"])
-    return microseconds * 1e-6
+        if CONTRACTION.search(event.name):
+            contractions += 1
+            continue
+        kernels += not _COPY.search(event.name)
+        intensive += event.duration * 1e-9
+        if STITCHED.match(event.name):
+            stitched += event.duration * 1e-9
+    return Window(intensive, stitched, kernels, contractions)

@@ -19,6 +19,8 @@ NAMES = (
     *("stitch_jobs_total", "stitch_fallbacks_total"),
 )
 """Of the series that the figures are made of."""
+IDLE = "idle"
+"""The purpose of what workers cost that wait."""
 HOUR = 3600.0
 BLOCKS = " ▁▂▃▄▅▆▇█"
 WIDTH = 48
@@ -35,11 +37,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Sums:
-    """Seconds of GPUs, or of cores."""
+    """Seconds of GPUs, or of cores; `idle`, of workers that waited, is a part of `spent`."""
 
     saved: float = 0.0
     lost: float = 0.0
     spent: float = 0.0
+    idle: float = 0.0
 
     @property
     def net(self) -> float:
@@ -77,9 +80,10 @@ def figures(samples: Iterable[Sample]) -> Figures:
             found[one.name][labels] = max(one.value, found[one.name].get(labels, one.value))
 
     def sums(device: str) -> Sums:
-        values = (found[f"stitch_{device}_seconds_{what}_total"].values()
-                  for what in ("saved", "lost", "spent"))  # fmt: skip
-        return Sums(*(sum(each) for each in values))
+        saved, lost, spent = (sum(found[f"stitch_{device}_seconds_{what}_total"].values())
+                              for what in ("saved", "lost", "spent"))  # fmt: skip
+        waited = found[f"stitch_{device}_seconds_spent_total"].get((IDLE,), 0.0)
+        return Sums(saved, lost, spent, waited)
 
     rows = []
     for device in DEVICES:
@@ -133,9 +137,10 @@ def history(
 
 
 def bars(sums: Sums, width: int = WIDTH) -> list[str]:
-    """Saved, and what is taken from it, to one scale."""
-    values = [("saved", sums.saved), ("- lost", sums.lost), ("- spent", sums.spent),
-              ("= net", sums.net)]  # fmt: skip
+    """Saved, and what is taken from it, to one scale: lost in jobs, spent on making kernels
+    (compile, measure) and on waiting."""
+    values = [("saved", sums.saved), ("- lost", sums.lost), ("- made", sums.spent - sums.idle),
+              ("- idle", sums.idle), ("= net", sums.net)]  # fmt: skip
     most = max(abs(value) for _, value in values) or 1.0
     return [
         f"{name:>8} {value / HOUR:>12.3f} h "

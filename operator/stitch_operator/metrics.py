@@ -101,7 +101,7 @@ class Metric:
 
 NAMESPACE = Label("namespace")
 GPU = Label("gpu", (*GPUS, OTHER))
-PURPOSE = Label("purpose", ("compile", "measure"))
+PURPOSE = Label("purpose", ("compile", "measure", "idle"))
 OUTCOME = Label("outcome", ("optimized", "rolled_back", "crashed"))
 REASON = Label("reason", (*sorted(REFUSALS), OTHER))
 TARGET = Label("target", (*DEVICES, OTHER))
@@ -144,13 +144,15 @@ SAVINGS = (
     ),
     Metric(
         "stitch_gpu_seconds_spent_total", GATEWAY, COUNTER,
-        "GPU seconds that workers used for compilations for GPUs, however they ended",
+        "GPU seconds that workers used for compilations for GPUs, however they ended (compile, "
+        "measure), and that they held while they had no task (idle)",
         (PURPOSE,), durable=True,
     ),
     Metric(
         "stitch_cpu_core_seconds_spent_total", GATEWAY, COUNTER,
-        "Core seconds that workers used for compilations for processors, however they ended; a "
-        "worker that waits uses none", (PURPOSE,), durable=True,
+        "Core seconds that workers used for compilations for processors, however they ended "
+        "(compile, measure), and that were reserved for them, or used, while they had no task "
+        "(idle)", (PURPOSE,), durable=True,
     ),
     Metric(
         "stitch_savings_reports_total", GATEWAY, COUNTER,
@@ -178,8 +180,8 @@ JOBS = (
     ),
     Metric(
         "stitch_fallbacks_total", GATEWAY, COUNTER,
-        "Graphs left as they were, by reason: refusals once per namespace, graph and reason, and "
-        "rolled back swaps", (REASON,), durable=True,
+        "Graphs left as they were, by reason: refusals by gateway, workers or the job itself, once "
+        "per namespace, graph and reason, and rolled back swaps", (REASON,), durable=True,
     ),
     Metric(
         "stitch_verification_failures_total", GATEWAY, COUNTER,
@@ -225,7 +227,7 @@ COMPILING = (
 CALLS = (
     Metric(
         "stitch_gateway_request_seconds", GATEWAY, HISTOGRAM, "Answering a call",
-        (Label("call", ("submit", "standing", "artifact", "event", "savings", "workloads")),
+        (Label("call", ("submit", "standing", "artifact", "page", "event", "savings", "workloads")),
          Label("status", ("2xx", "3xx", "4xx", "5xx"))), CALL_SECONDS,
     ),
     Metric(

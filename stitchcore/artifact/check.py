@@ -30,7 +30,7 @@ MAXIMUM_PARSED_BYTES = 32 * 2**20
 """Of each file that is parsed: in memory JSON may take thirty times its size."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 KEY = re.compile(r"[0-9a-f]{64}")
-REPORTS = frozenset({"report.json", "report.html", "modules.json"})
+REPORTS = frozenset({"report.json", "report.html", "modules.json", "tuning.json"})
 PARSED = (MANIFEST, "report.json")
 
 _ELF, _ELF64_LITTLE, _SHARED_OBJECT = b"\x7fELF", b"\x02\x01", 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact import sign
-from stitchcore.artifact.manifest import LibraryEntry, Manifest
+from stitchcore.artifact.launch import RegionProgram
+from stitchcore.artifact.manifest import KernelEntry, LibraryEntry, Manifest
 from stitchcore.artifact.store import Store
 from stitchcore.errors import Reason, Refused
 
@@ -26,6 +27,22 @@ def library_entries(libraries: Sequence[bytes]) -> tuple[LibraryEntry, ...]:
         LibraryEntry(f"kernels_{number:02d}_{digest[:16]}.so", digest)
         for number, digest in enumerate(digests)
     )
+
+
+def kernel_entries(programs: Iterable[RegionProgram]) -> tuple[KernelEntry, ...]:
+    """Manifest entries of the distinct kernels that `programs` launch."""
+    entries: dict[str, KernelEntry] = {}
+    for made in programs:
+        for launch in made.launches:
+            entries[launch.key] = KernelEntry(
+                launch.key,
+                launch.library,
+                launch.kernel.name,
+                launch.kernel.provenance[-1] if launch.kernel.provenance else launch.kernel.name,
+                launch.bytes_saved,
+                launch.work,
+            )
+    return tuple(entries.values())
 
 
 @dataclass(frozen=True)

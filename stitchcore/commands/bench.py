@@ -24,13 +24,14 @@ from stitchcore.hlo.instruction import Computation
 from stitchcore.hlo.print import print_module
 from stitchcore.plan.canonical import pattern_module
 from stitchcore.plan.pattern import Pattern, Plan
-from stitchcore.stages import compiled
+from stitchcore.stages import State, compiled
 from stitchcore.target.cpu_runtime import CpuKernel
 from stitchcore.verify.capture import arguments, integer_limit
 from stitchcore.verify.kernels import KernelCheck, check_kernel
 from stitchcore.verify.measure import Ratio, paired_ratio
 
 COLUMNS = ("kernel", "operations>", "check", "time>", "XLA>", "XLA / ours", "")
+FEW_ROUNDS = 5
 REPEATS = 3
 """Runs of a contestant in a row, between runs of the other."""
 
@@ -94,6 +95,28 @@ def command(
     _show(results, output, count)
     if any(not one.check.passed for one in results):
         raise SystemExit(1)
+
+
+def times(
+    state: State,
+    seconds: dict[str, float],
+    bind: Sequence[str],
+    threads: int,
+    output: common.Output,
+) -> dict[str, float]:
+    """Median seconds of each kernel that is right, by name."""
+    made = compiled(state, seconds)
+    bindings = parse_bindings(bind, made.plan, output)
+    loaded = made.loaded()
+    found = {}
+    with output.console.status("kernels") as status:
+        for number, (plan, pattern) in enumerate(made.uses()):
+            status.update(f"kernel {number + 1}/{len(loaded)}")
+            runner = _Bench(plan, bindings, FEW_ROUNDS, threads, False, plan is not made.plan)
+            one = runner.measure(pattern, loaded[number], None)
+            if one.check.passed:
+                found[one.name] = one.seconds
+    return found
 
 
 def parse_bindings(given: Sequence[str], plan: Plan, output: common.Output) -> dict[str, int]:

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from stitchcore import options as settings
-from stitchcore.artifact import report as reports
 from stitchcore.commands import common, modules
 from stitchcore.kernel.text import print_kernel
+from stitchcore.page import render
 from stitchcore.stages import State, Unit
 from stitchcore.target.toolchain import CompiledLibrary
 
@@ -53,7 +53,7 @@ def command(
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "kernels.txt", "\n".join(map(print_kernel, state.kernels)))
     binaries = [_binary(unit, number, folder) for number, unit in enumerate(state.units)]
-    page = reports.html(modules.report_of(state, str(module), seconds))
+    page = render.html(modules.report_of(state, str(module), seconds))
     _write(folder / "report.html", page)
     if as_json:
         left = Counter(r.reason.value for one in modules.plans_of(state) for r in one.refusals)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,14 +15,17 @@ from stitchcore.artifact.report import NO_KERNEL, Report, ReportKernel, ReportNo
 from stitchcore.commands import common
 from stitchcore.debug import planners
 from stitchcore.device.records import Device
+from stitchcore.emit import c as emit_c
+from stitchcore.emit import cuda as emit_cuda
 from stitchcore.errors import Refused
 from stitchcore.hlo.instruction import topological
 from stitchcore.hlo.print import names
+from stitchcore.kernel import schemes
 from stitchcore.kernel.text import print_kernel
 from stitchcore.options import Options
 from stitchcore.plan import candidates
 from stitchcore.plan.candidates import Role
-from stitchcore.plan.cost import cost, unfused
+from stitchcore.plan.cost import cost, traffic, unfused
 from stitchcore.plan.pattern import Plan
 from stitchcore.plan.planners import PLANNERS
 from stitchcore.plan.text import bodies
@@ -94,16 +97,27 @@ def plan_of(state: State) -> Plan:
 
 def saved_bytes(plan: Plan, device: Device) -> list[int]:
     """Off-chip bytes that each kernel saves against its instructions one by one."""
+    return [max(0, before - after) for before, after in moved_bytes(plan, device)]
+
+
+def moved_bytes(plan: Plan, device: Device) -> list[tuple[int, int]]:
+    """Off-chip bytes of each kernel's instructions one by one, and of the kernel."""
     graph = candidates.build(plan.module, {})
     found = []
     for pattern in plan.patterns:
         work = [v for v in pattern.instructions if graph.roles[graph.position[v]] is Role.PLACED]
-        found.append(max(0, unfused(work, device).bytes - cost(pattern, device).bytes))
+        found.append((unfused(work, device).bytes, cost(pattern, device).bytes))
     return found
 
 
-def report_of(state: State, title: str, seconds: dict[str, float] | None = None) -> Report:
-    """The report of a module: its instructions coloured by kernel."""
+def report_of(
+    state: State,
+    title: str,
+    seconds: dict[str, float] | None = None,
+    measured: Mapping[str, float] | None = None,
+) -> Report:
+    """The report of a module: its instructions by kernel. `measured` are seconds by name of a
+    kernel, where they were timed."""
     plan = plan_of(state)
     name = names(plan.module)
     of = {v: n for n, p in enumerate(plan.patterns) for v in p.instructions}
@@ -116,12 +130,13 @@ def report_of(state: State, title: str, seconds: dict[str, float] | None = None)
         reason, detail = (refusal.reason.value, refusal.detail) if refusal else ("", "")
         inputs = tuple(position[o] for o in v.operands if o in position)
         kernel = of.get(v, NO_KERNEL)
-        nodes.append(ReportNode(name[v], v.opcode, kernel, reason, detail, inputs))
+        moved = traffic(v) if refusal else 0
+        nodes.append(ReportNode(name[v], v.opcode, kernel, reason, detail, inputs, bytes=moved))
     return Report(
         title,
         state.device.target,
         tuple(nodes),
-        _report_kernels(state, plan),
+        _report_kernels(state, plan, measured or {}),
         reports.count_reasons(nodes),
         plan.unfused.launches,
         len(plan.patterns),
@@ -130,12 +145,22 @@ def report_of(state: State, title: str, seconds: dict[str, float] | None = None)
         seconds_before=plan.unfused.seconds,
         seconds_after=plan.planned.seconds,
         seconds=seconds or {},
-        figures=planners.figures([plan]),
+        planners=planners.side_by_side([plan]),
+        bound=planners.bound_text(proved) if (proved := planners.bound([plan])) else "",
+        sources=reports.within_limit(_sources(state)),
     )
 
 
-def _report_kernels(state: State, plan: Plan) -> tuple[ReportKernel, ...]:
-    saved = saved_bytes(plan, state.device)
+def _sources(state: State) -> dict[str, str]:
+    """C or CUDA of each kernel by itself."""
+    render = emit_c.render if state.device.kind == "cpu" else emit_cuda.render
+    return {kernel.name: render([kernel]) for kernel in state.kernels}
+
+
+def _report_kernels(
+    state: State, plan: Plan, measured: Mapping[str, float]
+) -> tuple[ReportKernel, ...]:
+    moved = moved_bytes(plan, state.device)
     fits = {fit.kernel: fit for unit in state.units for fit in unit.fits}
     refused = {refusal.subject: refusal for refusal in state.refused}
     made = []
@@ -145,11 +170,15 @@ def _report_kernels(state: State, plan: Plan) -> tuple[ReportKernel, ...]:
         found = ReportKernel(
             name,
             len(pattern.instructions),
-            saved[number],
+            max(0, moved[number][0] - moved[number][1]),
             round(cost(pattern, state.device).seconds * 1e9),
             len(kernel.phases) if kernel else 0,
             print_kernel(kernel) if kernel else "",
             refused=str(refused.get(name, "")),
+            bytes_before=moved[number][0],
+            bytes_after=moved[number][1],
+            measured_ns=round(measured.get(name, 0.0) * 1e9),
+            schemes=schemes.count(kernel) if kernel else {},
         )
         made.append(_with_resources(found, fits[name]) if name in fits else found)
     return tuple(made)

@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from stitchcore import options as settings
-from stitchcore.artifact import report as reports
 from stitchcore.commands import common, modules
 from stitchcore.debug import planners
 from stitchcore.device.records import Device
 from stitchcore.hlo.print import every_name
+from stitchcore.page import render
 from stitchcore.plan.cost import cost
 from stitchcore.plan.pattern import Estimate, Plan
 from stitchcore.plan.planners import PLANNERS
@@ -55,7 +55,7 @@ def command(
     state, seconds = modules.run(module, device, build, output, "schedule")
     plan = modules.plan_of(state)
     if html is not None:
-        page = reports.html(modules.report_of(state, str(module), seconds))
+        page = render.html(modules.report_of(state, str(module), seconds))
         html.write_text(page, encoding="utf-8")
     if as_json:
         output.document(document(state))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from stitchcore.artifact.report import ReportPlanner
 from stitchcore.plan.pattern import Bound, Plan, Tried
 from stitchcore.plan.text import bodies
 
@@ -64,13 +65,27 @@ def bound_text(found: Bound) -> str:
     )
 
 
-def figures(plans: Iterable[Plan]) -> dict[str, str]:
-    """Lines of a report, by name; empty where one planner made all plans and proved nothing."""
-    plans = list(plans)
-    found = {
-        f"Planner {one.planner}": f"{one.kernels} kernels, {one.seconds * 1e3:.3f} ms estimated, "
-        f"planned in {one.took:.2f} s"
-        for one in tried(plans)
-    }
+def side_by_side(plans: Sequence[Plan]) -> tuple[ReportPlanner, ...]:
+    """The planners of a module or a whole job, the one whose plans were taken last and marked (of
+    several the one of most plans); it alone, where no others were tried."""
+    if not plans:
+        return ()
+    names = [plan.planner for plan in plans]
+    most = max(dict.fromkeys(names), key=names.count)
     proved = bound(plans)
-    return found | ({"Bound": bound_text(proved)} if proved else {})
+    gaps = {}
+    if proved is not None and proved.limit > 0:
+        saved = {**proved.found, "exact": proved.saved}
+        gaps = {name: gap(proved, seconds) for name, seconds in saved.items()}
+    planned = [one for plan in plans for one in (plan, *bodies(plan).values())]
+    kernels = sum(len(one.patterns) for one in planned)
+    compared = tried(plans)
+    if most not in {one.planner for one in compared}:
+        compared.append(Tried(most, kernels, sum(one.planned.seconds for one in planned)))
+    return tuple(
+        ReportPlanner(
+            *(one.planner, one.kernels, one.seconds, one.took, gaps.get(one.planner)),
+            chosen=one.planner == most,
+        )
+        for one in compared
+    )

@@ -18,6 +18,7 @@ from stitchcore.artifact.manifest import Patch
 from stitchcore.errors import Reason, Refusal
 from stitchcore.program import Build
 from stitchcore.proof import Proof
+from stitchcore.tuning import Tuning
 
 
 def partition(found: Any) -> str:
@@ -91,6 +92,19 @@ def built(made: Build, programs: Mapping[str, RegionProgram]) -> str:
             lines.append(f"  launch {launch.kernel.name}: {launch.work} ns of work on one core")
             lines += [f"    input {operand.source} {operand.dims}" for operand in launch.inputs]
     return _text([*lines, *_refusals(made.refusals)])
+
+
+def tuned(found: Tuning | None) -> str:
+    """What measurement overruled."""
+    if found is None:
+        return "nothing was tuned\n"
+    lines = [found.figure()]
+    lines += [
+        f"{one.kernel}: {one.parts} kernels, {one.ratio[1]:.2f} [{one.ratio[0]:.2f},"
+        f" {one.ratio[2]:.2f}] of its time"
+        for one in found.overruled
+    ]
+    return _text([*lines, *(f"quicker, but not right: {wrong}" for wrong in found.wrong)])
 
 
 def verified(proof: Proof) -> str:

@@ -30,6 +30,7 @@ from stitchcore.emit.render import (
     same_memory,
     size_of,
 )
+from stitchcore.emit.staged import Staged, staged
 from stitchcore.emit.tile import cut, needs_tiles, spread, stretches, tile_size
 from stitchcore.hlo import opcodes
 from stitchcore.kernel import index
@@ -216,7 +217,9 @@ class _C(Renderer):
         extent = index.add(loop.end, index.multiply(loop.begin, -1))
         if needs_tiles(loop):
             self.tiled(loop)
-        elif (rounding or hinted(loop)) and not (isinstance(extent, int) and extent <= SUM_BLOCK):
+        elif (rounding or hinted(loop) or staged(loop, self.ranges)) and not (
+            isinstance(extent, int) and extent <= SUM_BLOCK
+        ):
             self.blocked(loop, sums)
         else:
             for n, (begin, end) in enumerate(_whole_vectors(loop)):
@@ -307,8 +310,13 @@ class _C(Renderer):
         failures = sorted({s.error for s in statements(loop.body) if isinstance(s, Check)})
         for error in failures:
             clauses.append(f" reduction(min : low_{error}) reduction(max : high_{error})")
-        if hinted(loop):
+        apart = staged(loop, self.ranges)
+        if apart or hinted(loop):
             self.open("")
+        outer = dict(self.names)
+        self.ahead(apart, loop, begin, end)
+        loop = replace(loop, body=tuple(s for s in loop.body if s not in apart.loads))
+        if hinted(loop):
             self.stream_begin(loop, begin)
         self.emit(f"#pragma omp simd{''.join(clauses)}")
         trips = _trips(begin, end)
@@ -322,6 +330,34 @@ class _C(Renderer):
         self.close()
         if hinted(loop):
             self.stream_end(loop, begin, end)
+        self.behind(apart, loop, begin, end)
+        self.names = outer
+        if apart or hinted(loop):
+            self.close()
+
+    def ahead(self, apart: Staged, loop: Loop, begin: str, end: str) -> None:
+        """Fill arrays with what is loaded with a stride; arrays for what is stored with one."""
+        size = int(end) - int(begin) if begin.isdigit() and end.isdigit() else SUM_BLOCK
+        place = f"[{loop.variable} - ({begin})]"
+        for load in apart.loads:
+            scalar = load.scalar
+            if scalar not in self.names:
+                self.emit(f"{register_type(scalar.dtype)} {scalar.name}_tile[{size}] ST_ALIGNED;")
+                self.names[scalar] = f"{scalar.name}_tile{place}"
+            self.open(self.loop_head(loop.variable, begin, end))
+            self.emit(f"{self.scalar(scalar)} = {self.expression(load.value)};")
+            self.close()
+        for store in apart.stores:
+            name = f"{store.buffer.name}_tile"
+            self.emit(f"{MEMORY_TYPES[store.buffer.dtype]} {name}[{size}] ST_ALIGNED;")
+            self.moved[store] = f"{name}{place}"
+
+    def behind(self, apart: Staged, loop: Loop, begin: str, end: str) -> None:
+        """Empty the arrays of what is stored with a stride."""
+        for store in apart.stores:
+            self.open(self.loop_head(loop.variable, begin, end))
+            target = self.element(store.buffer, store.indices)
+            self.emit(f"{target} = {self.moved.pop(store)};")
             self.close()
 
     def stream_begin(self, loop: Loop, begin: str) -> None:
@@ -345,7 +381,7 @@ class _C(Renderer):
             self.emit(
                 f"if ({buffer.name}_streams) st_stream(&{first}, {buffer.name}_tile, {size});"
             )
-        self.moved = {}
+            del self.moved[statement]
         for hint in prefetched(loop):
             first = self.element(hint.buffer, at_lane(hint.indices, loop.variable, begin))
             function = prefetch_function(loop, hint.buffer)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from stitchcore.compiled import apply, ordered
 from stitchcore.emit.cuda import THREADS, shared_bytes
-from stitchcore.errors import Reason, Refused
+from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.gpu import library
 from stitchcore.gpu.memory import Memory, Tree, as_tree, is_updated, leaves, tree
 from stitchcore.gpu.steps import (
@@ -21,6 +21,7 @@ from stitchcore.gpu.steps import (
     Choice,
     Copy,
     GpuModule,
+    HostCall,
     LibraryCall,
     Loop,
     Step,
@@ -33,6 +34,7 @@ from stitchcore.hlo.literal import from_array
 from stitchcore.plan.candidates import VIEWS
 from stitchcore.plan.pattern import Plan
 from stitchcore.plan.text import bodies
+from stitchcore.schedule.forwards import possible_pairs
 from stitchcore.stages import State
 from stitchcore.target.launch_plan import KernelLaunch, Temporary, launch_table, temporaries
 from stitchcore.target.launch_table import Cubin, Output
@@ -41,9 +43,13 @@ DRIVER = 12000
 """The oldest driver asked of: CUDA 12.0 has what the launch library checks handles with."""
 
 
-def build(state: State) -> GpuModule:
-    """The steps of what all stages made for a GPU, whose plan has passed `require`. Raises Refused
-    where a kernel was refused, and for a module with symbols (specialise it first)."""
+def build(state: State, updates: bool = False) -> GpuModule:
+    """The steps of what all stages made for a GPU, whose plan has passed `require`. With `updates`
+    an output that the module says shares a parameter's memory is made there: a run changes its
+    parameters, and the next goes on from them.
+
+    Raises Refused where a kernel was refused, and for a module with symbols (specialise it first).
+    """
     assert state.plan is not None
     for refusal in state.refused:
         raise Refused(refusal.subject, refusal.reason, refusal.detail)
@@ -54,7 +60,11 @@ def build(state: State) -> GpuModule:
     before = builder.memory.parameters
     steps, results = builder.block(state.plan, parameters)
     outputs = [leaf for result in results for leaf in leaves(result)]
-    wanted = [replace(one, place=Output(n)) for n, one in enumerate(outputs)]
+    shared = dict(state.module.aliases) if updates else {}
+    wanted = [
+        replace(one, place=_array(parameters[shared[n]]).place if n in shared else Output(n))
+        for n, one in enumerate(outputs)
+    ]
     steps += builder.delivered(outputs, wanted, 0)
     memory = builder.memory
     launches = [memory.launch(launch) for launch in builder.launches]
@@ -74,6 +84,7 @@ def build(state: State) -> GpuModule:
         tuple(numbers.get(Temporary(n), -1) for n in range(len(memory.lives))),
         state.kernels,
         tuple(_moved(launch) for launch in launches),
+        tuple(builder.refused),
     )
 
 
@@ -83,8 +94,8 @@ def _moved(launch: KernelLaunch) -> int:
 
 
 def require(plan: Plan) -> None:
-    """Raises Refused for an instruction that neither a kernel nor the device library computes:
-    before anything is compiled."""
+    """Raises Refused for a value outside kernels that no memory here holds: before anything is
+    compiled."""
     for node in (node for one in (plan, *bodies(plan).values()) for node in one.opaque):
         if op.record(node.opcode).kind != "control" and not _is_identity(node):
             library.require(node)
@@ -99,6 +110,7 @@ class _Builder:
         self.memory = Memory()
         self.launches: list[KernelLaunch] = []
         self.moments: list[int] = []
+        self.refused: list[Refusal] = []
 
     # ---- straight lines -----------------------------------------------------------------------
     def block(self, plan: Plan, arguments: Sequence[Tree]) -> tuple[Block, list[Tree]]:
@@ -126,8 +138,8 @@ class _Builder:
         given = [_array(values[value]) for value in pattern.inputs]
         self.memory.read(*given)
         self.memory.write(*made)
-        for source, target in kernel.forwards:
-            if sum(array.place == given[source].place for array in given) == 1:
+        for source, target in possible_pairs(kernel.buffers, kernel.phases):
+            if sum(one.place == given[source].place for one in given) == 1:
                 self.memory.update(made[target], given[source])
         places = tuple(array.place for array in (*given, *made))
         unit = self.unit_of[kernel.name]
@@ -176,7 +188,11 @@ class _Builder:
         self.memory.write(*leaves(made))
         if node.opcode == op.DYNAMIC_UPDATE_SLICE and is_updated(given):
             self.memory.update(leaves(made)[0], given[0])
-        steps.append(LibraryCall(node, tuple(given), tuple(leaves(made))))
+        why = library.refused(node)
+        if why is not None:
+            self.refused.append(why)
+        call = LibraryCall if why is None else HostCall
+        steps.append(call(node, tuple(given), tuple(leaves(made))))
         return made
 
     # ---- control flow -------------------------------------------------------------------------

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stitchcore.device.records import DEVICES
+from stitchcore.errors import Refusal
 from stitchcore.gpu.build import build, require
 from stitchcore.gpu.steps import GpuModule
 from stitchcore.hlo.module import Module
-from stitchcore.stages import PLANNED, STAGES, BuildOptions, State, run_stages
+from stitchcore.hlo.padded import padded
+from stitchcore.stages import PLANNED, STAGES, BuildOptions, State, again, run_stages
+
+TRIES = 16
+"""A kernel that the compiler refuses is halved until its parts compile: of 2^15 instructions one is
+left after as many tries."""
 
 
-def compile_for_gpu(module: Module, target: str, options: BuildOptions | None = None) -> GpuModule:
-    """`module` for devices of `target` ("sm_90"). Raises Refused, with its reason."""
-    state = State(module, DEVICES[target], options or BuildOptions())
-    planned = run_stages(state, PLANNED, {})
-    assert planned.plan is not None
-    require(planned.plan)
-    return build(run_stages(planned, STAGES[len(PLANNED) :], {}))
+def compile_for_gpu(
+    module: Module, target: str, options: BuildOptions | None = None, updates: bool = False
+) -> GpuModule:
+    """`module` for devices of `target` ("sm_90"), `updates` as in `build`. A kernel that NVRTC
+    refuses, or of which not one block fits the device, is planned again in parts; what it was
+    refused for is in the result, as is what single instructions are refused for.
+
+    Raises Refused, with its reason, for what no memory holds.
+    """
+    start = State(padded(module), DEVICES[target], options or BuildOptions())
+    told: list[Refusal] = []
+    for _ in range(TRIES):
+        planned = run_stages(start, PLANNED, {})
+        assert planned.plan is not None
+        require(planned.plan)
+        made = run_stages(planned, STAGES[len(PLANNED) :], {})
+        if not made.refused:
+            break
+        told += made.refused
+        start = again(start, made)
+    found = build(made, updates)
+    return replace(found, refused=(*told, *found.refused))

@@ -9,7 +9,19 @@ from typing import Any
 
 from stitchcore.gpu import library
 from stitchcore.gpu.device import Device
-from stitchcore.gpu.steps import Array, Choice, Copy, GpuModule, LibraryCall, Loop, Step, Stretch
+from stitchcore.gpu.steps import (
+    Array,
+    Choice,
+    Copy,
+    GpuModule,
+    HostCall,
+    LibraryCall,
+    Loop,
+    Step,
+    Stretch,
+    every_step,
+)
+from stitchcore.hlo.evaluate import apply
 from stitchcore.target.cuda_launch import CudaLibrary, DeviceBuffer, Program
 from stitchcore.target.launch_plan import Place, Temporary
 from stitchcore.target.launch_table import Input, Output, write
@@ -91,6 +103,11 @@ class Loaded:
             case LibraryCall(node, operands, results):
                 arrays = [*map(self._view, operands)], [*map(self._view, results)]
                 self.device.enqueue(lambda: library.compute(self.device, node, *arrays))
+            case HostCall(node, operands, results):
+                value = apply(node, [self.download(operand) for operand in operands])
+                made = value if isinstance(value, tuple) else (value,)
+                for result, one in zip(results, made, strict=True):
+                    self.device.upload(self.address(result.place), one)
             case Copy(source, target):
                 self.device.enqueue(lambda: self._copy(source, target))
             case Loop(_, _, body, int(trips)):
@@ -140,7 +157,8 @@ def loaded(module: GpuModule, device: Device, cuda: CudaLibrary) -> Iterator[Loa
         for literal in module.constants:
             inputs.append(allocate(len(literal.data)))
             device.upload(inputs[-1].address, literal.array)
-        outputs = tuple(allocate(output.bytes) for output in module.outputs)
+        own = [output.bytes * isinstance(output.place, Output) for output in module.outputs]
+        outputs = tuple(allocate(size) for size in own)
         arena = allocate(program.arena_bytes())
         yield Loaded(module, device, program, tuple(inputs), outputs, arena)
     finally:
@@ -154,6 +172,18 @@ def captured(one: Loaded, kernels: bool = False) -> Callable[[], None]:
     """A run, or only its `kernels`, as a CUDA graph; call to launch it. The graph holds addresses,
     so it must not be used when `one` has gone. Raises ValueError where the host takes part in a
     run."""
-    if one.module.waits:
-        raise ValueError("the host waits for the device within a run: no CUDA graph can hold it")
+    why = capture_refused(one.module)
+    if why:
+        raise ValueError(f"no CUDA graph can hold {one.module.module.name}: {why}")
     return one.device.capture(one.kernels if kernels else one.run)
+
+
+def capture_refused(module: GpuModule) -> str:
+    """Why a run of `module` cannot be a CUDA graph, or ""."""
+    if module.waits:
+        return "the host waits for what the device computes (a loop, a branch, or numpy's part)"
+    if module.table.checks:
+        return "a kernel has checks, which the host reads after each run"
+    calls = (step.node for step in every_step(module.steps) if isinstance(step, LibraryCall))
+    waiting = next((node for node in calls if library.waits(node)), None)
+    return "" if waiting is None else f"CuPy's {waiting.opcode} of {waiting.shape} waits for itself"

@@ -1,8 +1,8 @@
 """Instructions outside kernels, by the device's own library: one function per opcode.
 
 Functions are written for an array module that is numpy's twin (`xp`: CuPy on a GPU, numpy in
-tests). None waits for the device or lets data decide a shape, so that what calls them can be
-captured in a CUDA graph.
+tests). None lets data decide a shape, and but for those that `waits` names none waits for the
+device, so that what calls them can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stitchcore.errors import Reason, Refused
+from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.gpu import convolution, indexed, ordering, random, windows
 from stitchcore.gpu.device import Device
 from stitchcore.gpu.gemm import FLOATS, gemm
@@ -43,21 +43,30 @@ _BY_DEVICE = frozenset({op.DOT, op.CONVOLUTION, op.RNG, op.DYNAMIC_UPDATE_SLICE}
 
 
 def require(node: Instruction) -> None:
-    """Raises Refused where the device library does not compute `node`."""
+    """Raises Refused where `node` has values that no memory here holds: elements of unknown type
+    or number."""
     shapes = [node.shape, *(operand.shape for operand in node.operands)]
     for shape in (member for one in shapes for member in _members(one)):
         if shape.bounded or shape.dtype not in DTYPES:
             raise Refused(node.opcode, Reason.UNSUPPORTED_TYPE, str(shape))
+
+
+def refused(node: Instruction) -> Refusal | None:
+    """Why the device library does not compute `node`, or None."""
     if node.opcode not in _FUNCTIONS and node.opcode not in _BY_DEVICE:
         detail = "no kernel holds it, and no library of the GPU runtime computes it"
-        raise Refused(node.opcode, Reason.UNSUPPORTED_OPCODE, detail)
+        return Refusal(node.opcode, Reason.UNSUPPORTED_OPCODE, detail)
     dtypes = {operand.shape.dtype for operand in node.operands} | {node.shape.dtype}
     if node.opcode in (op.DOT, op.CONVOLUTION) and (len(dtypes) > 1 or not dtypes <= FLOATS):
-        raise Refused(node.opcode, Reason.UNSUPPORTED_TYPE, ", ".join(sorted(dtypes)))
+        return Refusal(node.opcode, Reason.UNSUPPORTED_TYPE, ", ".join(sorted(dtypes)))
     check = _REQUIRE.get(node.opcode)
     why = check(node) if check is not None else None
-    if why is not None:
-        raise Refused(node.opcode, Reason.UNSUPPORTED_OPCODE, why)
+    return None if why is None else Refusal(node.opcode, Reason.UNSUPPORTED_OPCODE, why)
+
+
+def waits(node: Instruction) -> bool:
+    """Whether the host waits for the device in `compute`, so that no CUDA graph can hold it."""
+    return node.opcode == op.SORT and ordering.waits(node)
 
 
 def compute(

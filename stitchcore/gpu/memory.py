@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stitchcore.gpu.steps import Array, Block, Choice, Copy, LibraryCall, Loop, Step
+from stitchcore.gpu.steps import Array, Block, Choice, Copy, HostCall, LibraryCall, Loop, Step
 from stitchcore.hlo.literal import Literal
 from stitchcore.hlo.shape import Shape
 from stitchcore.target.launch_plan import Clock, KernelLaunch, Place, Temporary
@@ -65,7 +65,7 @@ class Memory:
         self.lives: list[_Life] = []
         self.last_read: dict[Place, int] = {}
         self.became: dict[Temporary, Place] = {}
-        self.updates: dict[Temporary, Place] = {}
+        self.updates: dict[Temporary, set[Place]] = {}
 
     def tick(self) -> int:
         self.now += 1
@@ -116,7 +116,7 @@ class Memory:
     def update(self, result: Array, operand: Array) -> None:
         """The step that makes `result` may make it where `operand` is."""
         assert isinstance(result.place, Temporary)
-        self.updates[result.place] = operand.place
+        self.updates.setdefault(result.place, set()).add(operand.place)
 
     def move(self, value: Array, target: Array, start: int) -> bool:
         """Have `value` made where `target` is, if it is made after `start` and what was there
@@ -128,7 +128,7 @@ class Memory:
         if born is None or born <= start:
             return False
         read = self.last_read.get(target.place, 0)
-        if read > born or (read == born and self.updates.get(place) != target.place):
+        if read > born or (read == born and target.place not in self.updates.get(place, ())):
             return False
         self.became[place] = target.place
         return True
@@ -165,9 +165,9 @@ class Memory:
                 case Copy(source, target):
                     if self.of(source) != self.of(target):
                         found.append(Copy(self._settle(source), self._settle(target)))
-                case LibraryCall(node, operands, results):
+                case LibraryCall(node, operands, results) | HostCall(node, operands, results):
                     arrays = tuple(map(self._settle, operands)), tuple(map(self._settle, results))
-                    found.append(LibraryCall(node, *arrays))
+                    found.append(type(step)(node, *arrays))
                 case Loop(condition, predicate, body, trips):
                     parts = self.settled(condition), self._settle(predicate), self.settled(body)
                     found.append(Loop(*parts, trips))

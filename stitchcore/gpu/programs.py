@@ -5,8 +5,10 @@ Made where there may be no GPU: nothing here is measured (docs/contracts.md 5).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from stitchcore.compiled import CompiledKernel
 from stitchcore.device.records import Device
@@ -14,8 +16,17 @@ from stitchcore.emit.cuda import THREADS, shared_bytes
 from stitchcore.errors import Reason, Refusal
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.shape import DTYPES
-from stitchcore.kernel.nodes import Apply, Kernel, Role
-from stitchcore.kernel.walk import expressions
+from stitchcore.kernel.nodes import (
+    Apply,
+    Expression,
+    Kernel,
+    Let,
+    Literal,
+    Role,
+    Scalar,
+    Statement,
+)
+from stitchcore.kernel.walk import expressions, statements
 from stitchcore.stages import Progress
 from stitchcore.target import cubins
 from stitchcore.target.launch_plan import KernelLaunch, Place, launch_table
@@ -70,19 +81,27 @@ def _table(kernel: Kernel, cubin: bytes, device: Device) -> bytes:
 def differs(kernel: Kernel) -> Refusal | None:
     """Why `kernel`, which computes what TensorFlow does on a CPU, may not on a GPU, or None.
 
-    TensorFlow's kernels on a GPU raise no error for data (tf.gather: "On GPU, if an out of bound
-    index is found, a 0 is stored"), and a conversion of a float that no integer holds is CUDA's,
-    not x86's. Unverified: no GPU was there to compare with (rulings.md 31).
+    TensorFlow's kernels on a GPU raise no error for data, and a conversion of a float that no
+    integer holds is CUDA's, not x86's. Regions lowered for a GPU have neither (tensorflow/
+    meaning.py: REWRITES); what came some other way is refused here.
     """
     if kernel.errors:
         detail = f"on a GPU TensorFlow does not raise: {kernel.errors[0]}"
         return Refusal(kernel.name, Reason.DATA_DEPENDENT_ERROR, detail)
     sections = [section for phase in kernel.phases for section in phase.sections]
-    applied = (one for section in sections for one in expressions(section.body))
-    if any(isinstance(one, Apply) and _is_narrowing(one) for one in applied):
+    if any(_narrows(section.body) for section in sections):
         detail = "a float becomes an integer: TensorFlow's rule on a GPU is CUDA's, not x86's"
         return Refusal(kernel.name, Reason.UNSUPPORTED_OPCODE, detail)
     return None
+
+
+def _narrows(body: Sequence[Statement]) -> bool:
+    """Whether a float that may not fit in becomes an integer."""
+    lets = {s.scalar: s.value for s in statements(body) if isinstance(s, Let)}
+    return any(
+        isinstance(one, Apply) and _is_narrowing(one) and not _fits(one, lets)
+        for one in expressions(body)
+    )
 
 
 def _is_narrowing(apply: Apply) -> bool:
@@ -90,3 +109,19 @@ def _is_narrowing(apply: Apply) -> bool:
         return False
     [value] = apply.operands
     return DTYPES[value.dtype].kind == "float"
+
+
+def _fits(apply: Apply, lets: Mapping[Scalar, Expression]) -> bool:
+    """Whether the converted value has been brought between limits that the integer type holds:
+    minimum(maximum(x, low), high). A NaN passes through: who selects it away knows its own rule."""
+    limits = np.iinfo(DTYPES[apply.dtype].numpy)
+    value = apply.operands[0]
+    for opcode in (op.MINIMUM, op.MAXIMUM):
+        value = lets.get(value, value) if isinstance(value, Scalar) else value
+        if not isinstance(value, Apply) or value.opcode != opcode:
+            return False
+        constants = [one.value for one in value.operands if isinstance(one, Literal)]
+        if not constants or not limits.min <= constants[0] <= limits.max:
+            return False
+        value = next((one for one in value.operands if not isinstance(one, Literal)), value)
+    return True

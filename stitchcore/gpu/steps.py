@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from stitchcore.errors import Refusal
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.literal import Literal
 from stitchcore.hlo.module import Module
@@ -52,6 +53,16 @@ class LibraryCall:
 
 
 @dataclass(frozen=True)
+class HostCall:
+    """One instruction that no library of the device computes: by numpy, on the host, which waits.
+    Each is among the module's refusals."""
+
+    node: Instruction
+    operands: tuple[Array, ...]
+    results: tuple[Array, ...]
+
+
+@dataclass(frozen=True)
 class Copy:
     """The bytes of one place to another."""
 
@@ -79,7 +90,7 @@ class Choice:
     branches: tuple[Block, ...]
 
 
-Step = Stretch | LibraryCall | Copy | Loop | Choice
+Step = Stretch | LibraryCall | HostCall | Copy | Loop | Choice
 Block = tuple[Step, ...]
 
 
@@ -88,8 +99,10 @@ class GpuModule:
     """A module ready for a GPU of `target`'s architecture.
 
     `table` takes the parameters' leaves, then `constants`, as inputs. `regions[n]` is the region of
-    the arena that temporary n has. `outputs` are the module's, leaf by leaf. `kernel_bytes[n]` is
-    what launch n moves: its inputs and outputs, each once.
+    the arena that temporary n has. `outputs` are the module's, leaf by leaf; one at a parameter's
+    place is that parameter's next value. `kernel_bytes[n]` is what launch n moves: its inputs and
+    outputs, each once. `refused` is what was left out of kernels, or of the device, against the
+    plan: all else goes on.
     """
 
     module: Module
@@ -102,12 +115,13 @@ class GpuModule:
     regions: tuple[int, ...]
     kernels: tuple[Kernel, ...]
     kernel_bytes: tuple[int, ...]
+    refused: tuple[Refusal, ...] = ()
 
     @property
     def waits(self) -> bool:
         """Whether the host waits for the device within a run: then no CUDA graph can hold it."""
         return any(
-            isinstance(step, Choice) or (isinstance(step, Loop) and step.trips is None)
+            isinstance(step, (Choice, HostCall)) or (isinstance(step, Loop) and step.trips is None)
             for step in every_step(self.steps)
         )
 

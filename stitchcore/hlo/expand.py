@@ -1,5 +1,5 @@
-"""Composite opcodes, small dots and small windows, written with primitive opcodes, so that they can
-be stitched: named rules that run together with simplification's."""
+"""Composite opcodes, small dots, small windows and random bits, written with primitive opcodes, so
+that they can be stitched: named rules that run together with simplification's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from stitchcore.hlo import build
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.dim import Dim
 from stitchcore.hlo.expand_dot import small_dot
+from stitchcore.hlo.expand_random import random_bits
 from stitchcore.hlo.expand_window import small_selection, small_window
 from stitchcore.hlo.instruction import Computation, Instruction, computation, instruction
 from stitchcore.hlo.module import Module
@@ -150,6 +151,7 @@ EXPANSIONS: Sequence[NamedRule] = (
     NamedRule("small_dot", frozenset({op.DOT}), small_dot),
     NamedRule("small_window", frozenset({op.REDUCE_WINDOW}), small_window),
     NamedRule("small_selection", frozenset({op.SELECT_AND_SCATTER}), small_selection),
+    NamedRule("random_bits", frozenset({op.RNG_BIT_GENERATOR}), random_bits),
     NamedRule("split_reduce", frozenset({op.REDUCE}), split_reduce),
 )
 

@@ -88,10 +88,11 @@ class Extents:
         return [root for root in roots if root not in self._factors]
 
 
-def ladder(sizes: Sequence[int], smallest: int) -> dict[int, int]:
+def ladder(sizes: Sequence[int], smallest: int, part: int = 0) -> dict[int, int]:
     """A smaller stand-in for each size: order and inequality kept, divisibility by 2 and 4 too.
 
-    Sizes up to `smallest` stand for themselves.
+    Sizes up to `smallest` stand for themselves. With `part` none becomes smaller than that part of
+    it, so that large ones stay large beside products of small ones.
     """
     chosen: dict[int, int] = {}
     last = 0
@@ -100,7 +101,7 @@ def ladder(sizes: Sequence[int], smallest: int) -> dict[int, int]:
             stand_in = size
         else:
             multiple = 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
-            stand_in = max(last, smallest - 1) + 1
+            stand_in = max(last + 1, smallest, -(-size // part) if part else 0)
             while stand_in % multiple or (multiple == 1 and stand_in % 2 == 0):
                 stand_in += 1
             stand_in = min(stand_in, size)

@@ -55,9 +55,9 @@ class _Analysis:
     prefixes: list[tuple[int, int]]
 
 
-def shrink(module: Module, smallest: int = SMALLEST) -> Shrunk:
-    """The twin of a static module; sizes up to `smallest` stay. Raises ValueError for a symbolic
-    one (specialize it first)."""
+def shrink(module: Module, smallest: int = SMALLEST, part: int = 0) -> Shrunk:
+    """The twin of a static module; sizes up to `smallest` stay, and with `part` none becomes
+    smaller than that part of it. Raises ValueError for a symbolic one (specialize it first)."""
     if module.symbols:
         raise ValueError(f"{module.name} is symbolic")
     order = list(topological((*module.entry.parameters, module.entry.root)))
@@ -71,7 +71,7 @@ def shrink(module: Module, smallest: int = SMALLEST) -> Shrunk:
         if node not in opaque:
             _constrain(analysis, node)
     _settle_prefixes(analysis)
-    stand_in, sizes = _stand_ins(analysis.extents, smallest)
+    stand_in, sizes = _stand_ins(analysis.extents, smallest, part)
     numbers = {node: len(module.entry.parameters) + i for i, node in enumerate(cuts)}
 
     def build(node: Instruction, operands: tuple[Instruction, ...]) -> Instruction:
@@ -106,9 +106,11 @@ def _opaque(order: Sequence[Instruction]) -> set[Instruction]:
     return found
 
 
-def _stand_ins(extents: Extents, smallest: int) -> tuple[Callable[[int], int], dict[int, int]]:
+def _stand_ins(
+    extents: Extents, smallest: int, part: int
+) -> tuple[Callable[[int], int], dict[int, int]]:
     free = [c for c in extents.classes() if not extents.pinned(c)]
-    sizes = ladder([extents.size(c) for c in free], smallest)
+    sizes = ladder([extents.size(c) for c in free], smallest, part)
 
     def stand_in(axis: int) -> int:
         product = 1

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Tuple
 
 from . import group, reasons, target
@@ -44,13 +44,17 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Expected:
-    """What an artifact must fit before it is looked into: "2.21", this machine's target, and who
-    may have signed it (32 bytes each)."""
+    """What an artifact must fit before it is looked into: "2.21", the target (this machine's CPU,
+    or where `on` says so a graph's GPU), and who may have signed it (32 bytes each)."""
 
     tf_minor: str
     target: str
     public_keys: Tuple[bytes, ...]
     verify: Verify
+
+    def on(self, asked: str) -> Expected:
+        """The same of a graph whose request named another target."""
+        return replace(self, target=asked)
 
 
 class Source(Protocol):
@@ -62,8 +66,9 @@ class Source(Protocol):
     def answer(self, digest: str) -> Optional[Dict[str, Any]]:
         """Where the request stands (docs/contracts.md section 5); None while nothing is known."""
 
-    def fetch(self, key: str, digest: str) -> Artifact:
-        """The verified artifact that a ready answer named. Raises Refused with what is wrong."""
+    def fetch(self, key: str, digest: str, asked: str) -> Artifact:
+        """The verified artifact that a ready answer named, for the target that was `asked` for.
+        Raises Refused with what is wrong."""
 
     def revoked(self, key: str) -> bool:
         """True when an artifact must not run any more."""
@@ -144,7 +149,7 @@ def _check_manifest(manifest: Any, digest: str, expected: Expected) -> Mapping[s
     if ".".join(str(manifest.get("tf")).split(".")[:2]) != expected.tf_minor:
         raise reasons.Refused(reasons.BAD_ARTIFACT, "manifest is of another TensorFlow version")
     if not target.runs_on(str(manifest.get("target")), expected.target):
-        detail = f"built for {manifest.get('target')}, this machine is {expected.target}"
+        detail = f"built for {manifest.get('target')}, this job runs on {expected.target}"
         raise reasons.Refused(reasons.WRONG_TARGET, detail)
     for field, kind in (("libraries", list), ("kernels", list), ("patch", dict)):
         if not isinstance(manifest.get(field), kind):
@@ -191,11 +196,11 @@ class Folder:
     def answer(self, digest: str) -> Optional[Dict[str, Any]]:
         return answer(self._store, digest)
 
-    def fetch(self, key: str, digest: str) -> Artifact:
+    def fetch(self, key: str, digest: str, asked: str) -> Artifact:
         if not KEY.match(key):
             raise reasons.Refused(reasons.BAD_ARTIFACT, "key")
         folder = os.path.join(self._store, "artifacts", key)
-        found = verified(reader(folder), digest, self._expected)
+        found = verified(reader(folder), digest, self._expected.on(asked))
         if found.key != key:
             raise reasons.Refused(reasons.BAD_ARTIFACT, "manifest is of another key")
         return found

@@ -164,11 +164,11 @@ class Gateway:
         asked = self._asked.get(digest)
         return asked.answer if asked is not None else None
 
-    def fetch(self, key: str, digest: str) -> client.Artifact:
-        asked = self._asked.get(digest)
-        if asked is None or asked.artifact is None or asked.artifact.key != key:
+    def fetch(self, key: str, digest: str, asked: str) -> client.Artifact:
+        known = self._asked.get(digest)
+        if known is None or known.artifact is None or known.artifact.key != key:
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"artifact {key[:12]} was not fetched")
-        artifact, asked.artifact = asked.artifact, None  # its bytes are not needed twice
+        artifact, known.artifact = known.artifact, None  # its bytes are not needed twice
         return artifact
 
     def revoked(self, key: str) -> bool:
@@ -319,6 +319,9 @@ class Gateway:
         else:
             raise reasons.Refused(reasons.GATEWAY_ERROR, f"status {answer.status}")
 
+    def _expects(self, asked: Asked) -> client.Expected:
+        return self._expected.on(str(asked.meta["target"]))
+
     def _cached(self, asked: Asked) -> Optional[client.Artifact]:
         """What an earlier process kept; removed when it does not hold (any more)."""
         folder = cache.folder(self._config.store, asked.digest)
@@ -327,7 +330,7 @@ class Gateway:
         read = client.reader(folder)
         try:
             asked.etag = read(ETAG, 128).decode("ascii", "replace")
-            found = client.verified(read, asked.digest, self._expected)
+            found = client.verified(read, asked.digest, self._expects(asked))
         except reasons.Refused as error:
             cache.forget(folder)
             detail = f"kept by an earlier process: {error.detail}"
@@ -339,7 +342,7 @@ class Gateway:
         """Verifies an artifact and keeps it; a bad one is the final answer to this graph."""
         try:
             files = unpack(data)
-            artifact = client.verified(file_of(files), asked.digest, self._expected)
+            artifact = client.verified(file_of(files), asked.digest, self._expects(asked))
         except reasons.Refused as error:
             self._refuse(asked, error.reason, error.detail)
             return

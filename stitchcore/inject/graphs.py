@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import digest, reasons
+from . import digest, reasons, target
+from .patch import types_of
 
 MINIMUM_NODES = 30  # below it there is no training step worth a look
 OURS = frozenset({"StitchedFusion", "StitchedUpdate", "StitchTimer"})
@@ -25,7 +26,8 @@ UPDATE_PREFIXES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceSc
 PLAIN_ASSIGNMENTS = frozenset(("Assign", "AssignVariableOp"))
 XLA_ATTRIBUTE = "_XlaMustCompile"
 HANDLE_SHAPES, HANDLE_TYPES = "_handle_shapes", "_handle_dtypes"  # of an `_Arg` of resources
-Check = Callable[[List[int], List[int], List[int]], str]  # (table, Tin, Tout) -> what is wrong
+# (table, Tin, Thost, Tout, on a GPU?) -> what is wrong
+Check = Callable[[List[int], List[int], List[int], List[int], bool], str]
 
 
 def is_update(operation: str) -> bool:
@@ -61,7 +63,7 @@ def devices(graph: Any, cores: float, task: str = "") -> float:
     """How many devices a graph's nodes are placed on: GPUs, or all `cores` where there is none.
     Those of other tasks than `task` are other processes' to report."""
     own = [node.device for node in graph.node if node.device.startswith(f"{task}/")]
-    gpus = {device for device in own if "GPU:" in device.upper()}
+    gpus = {device for device in own if target.is_gpu(device)}
     return float(len(gpus) or cores)
 
 
@@ -174,8 +176,9 @@ def check_fusions(graph: Any, keys: AbstractSet[str], check: Check) -> None:
             continue
         if node.attr["kernel"].s.decode() not in keys:
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"{node.name} names an unknown kernel")
-        lists = [node.attr["table"].list.i, node.attr["Tin"].list.type, node.attr["Tout"].list.type]
-        why = check(*(list(one) for one in lists))
+        inputs, host, outputs = (types_of(node, name) for name in ("Tin", "Thost", "Tout"))
+        on_gpu = target.is_gpu(node.device)
+        why = check(list(node.attr["table"].list.i), inputs, host, outputs, on_gpu)
         if why:
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"{node.name}: {why}")
 

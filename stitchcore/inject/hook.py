@@ -116,13 +116,13 @@ class Hook:
             sys.stderr.write(text + ("\n" if stitched else "; the job runs its own step\n"))
         self._said.append(reason)
 
-    def _refuse(self, about: str, reason: str, detail: str = "") -> None:
+    def _refuse(self, about: str, reason: str, detail: str = "", loud: bool = False) -> None:
         with self._lock:
             new = (about, reason) not in self._noted
             self._noted.add((about, reason))
         if new:
             self._events.write("refused", digest=about, reason=reason, detail=detail)
-            if reason not in QUIET:
+            if loud or reason not in QUIET:
                 self._say(reason, detail)
 
     def _failed_itself(self, error: Exception) -> None:
@@ -158,18 +158,19 @@ class Hook:
             if self._caller.probing is not None:
                 self._caller.probing.reason = reason
             return None
+        asked = target.of_graph({node.device for node in graph.node}, self._target)
         preserve = frozenset(self._plugin.preserved(item))
         records = self._plugin.shapes(item, [node.name for node in graph.node])
         annotated, types = graphs.annotate(graph, records)
         handed = redact.structure(annotated)
         numbering = digest.number(handed, preserve)
-        found = self._program(numbering, graph, handed, preserve)
+        found = self._program(Program(numbering.digest, asked), numbering, graph, handed, preserve)
         view = View(graph, numbering, preserve, types)
         if self._caller.probing is not None:
             self._caller.probing.parts.append(found)
             return None
         if caller is None:
-            if found.ready and self._config.measured:
+            if found.ready and (self._config.measured or found.unproved):
                 self._refuse(found.digest, reasons.UNMEASURED, "called from another graph")
                 return None
             stitched = found.ready and self._swapper.open(found)
@@ -203,15 +204,17 @@ class Hook:
         return self._built(graphs.add_timer(view.graph, instance.step, ORIGINAL))
 
     def _program(
-        self, numbering: digest.Numbering, graph: Any, handed: Any, preserve: FrozenSet[str]
+        self,
+        new: Program,
+        numbering: digest.Numbering,
+        graph: Any,
+        handed: Any,
+        preserve: FrozenSet[str],
     ) -> Program:
-        key = numbering.digest
+        """The program that is known by the digest of `new`, else `new`, handed in."""
         with self._lock:
-            found = self._programs.get(key)
-            new = found is None
-            if found is None:
-                found = self._programs[key] = Program(key)
-        if not new:
+            found = self._programs.setdefault(new.digest, new)
+        if found is not new:
             return found
         caller = self._caller.now
         found.refused_late = graphs.late_refusal(graph, caller is None or type(caller[0]) is bytes)
@@ -219,7 +222,7 @@ class Hook:
         place = self._config.group if found.joined else None
         cores = len(os.sched_getaffinity(0)) / (place.beside if place is not None else 1)
         found.devices = graphs.devices(graph, cores, place.task if place is not None else "")
-        self._events.write("seen", digest=key, nodes=len(graph.node))
+        self._events.write("seen", digest=found.digest, nodes=len(graph.node))
         calls = graphs.xla_calls(graph)
         if calls:
             found.bodies = sorted({call.attr["f"].func.name for call in calls})
@@ -248,17 +251,8 @@ class Hook:
         return found
 
     def _submit(self, found: Program, handed: Any, preserve: FrozenSet[str]) -> None:
-        from tensorflow.python.framework import config
-
-        meta = {
-            "tf": self._tf,
-            "target": self._target,
-            "threads": os.cpu_count() or 1,
-            "abi": client.ABI,
-            "preserve": sorted(preserve),
-            "xla": self._caller.probing is not None,
-            "deterministic": bool(config.is_op_determinism_enabled()),
-        }
+        xla_step = self._caller.probing is not None
+        meta = program.request(found, self._tf, preserve, xla_step)
         graph = handed.SerializeToString(deterministic=True)
         self._source.submit(found.digest, graph, meta)
         self._events.write("submitted", digest=found.digest)
@@ -288,7 +282,8 @@ class Hook:
         if why is not None:
             self._events.write("crashed_before", digest=found.digest, key=key)
             raise reasons.Refused(reasons.CRASHED_BEFORE, f"artifact {key[:12]}: {why}")
-        artifact = self._source.fetch(key, found.digest)
+        artifact = self._source.fetch(key, found.digest, found.target)
+        program.admit(artifact, found, self._config)
         with found.lock:
             if found.artifact is None:
                 found.kernels = program.load_kernels(self._plugin, artifact)
@@ -304,7 +299,7 @@ class Hook:
                 self._swapper.back(instance, reason, detail)
         fields = {"reason": reason, "detail": detail, "key": found.key if found.swapped else None}
         self._events.write("disabled", digest=found.digest, **fields)
-        self._refuse(found.digest, reason, detail)
+        self._refuse(found.digest, reason, detail, loud=reason == reasons.UNMEASURED)
 
     # Steps under XLA
 
@@ -382,7 +377,8 @@ class Hook:
             stitched = instance is not None and (lifted or instance.arm_of(marked) == STITCHED)
             programs = list(self._programs.values())
             for found in self._follower.raised(programs, instance if stitched else None, error):
-                self._disable(found, reasons.KERNEL_FAILED, str(found.failure))
+                failure = str(found.failure)
+                self._disable(found, plugin.reason_of(failure), failure)
         except Exception as own:
             self._failed_itself(own)
 

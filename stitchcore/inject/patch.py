@@ -131,6 +131,12 @@ def _output_types(node: Any, known: Types) -> Optional[Sequence[int]]:
     return known.get(node.name)
 
 
+def types_of(node: Any, name: str) -> List[int]:
+    """A list attribute of types, none where it is absent. Looking it up would put an attribute
+    without a value into the node, which TensorFlow refuses."""
+    return list(node.attr[name].list.type) if name in node.attr else []
+
+
 def _check_types(graph: Any, added: FrozenSet[str], changed: FrozenSet[str], known: Types) -> None:
     """Fusions get the types they declare; rewired inputs keep theirs."""
     types = {node.name: _output_types(node, known) for node in graph.node}
@@ -140,7 +146,7 @@ def _check_types(graph: Any, added: FrozenSet[str], changed: FrozenSet[str], kno
         data = [reference for reference in node.input if not reference.startswith("^")]
         expected: Sequence[int] = []
         if node.op in (FUSION, UPDATE):
-            expected = list(node.attr["Tin"].list.type)
+            expected = [*types_of(node, "Tin"), *types_of(node, "Thost")]
             if len(expected) != len(data):
                 raise _refuse(f"{node.name} declares {len(expected)} inputs and has {len(data)}")
         for position, reference in enumerate(data):

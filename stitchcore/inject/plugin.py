@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import struct
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -22,6 +23,7 @@ GPU_REASONS = {  # by StitchReason of native/cuda/stitch_launch.h; all others: K
     8: reasons.BAD_ARTIFACT,
     13: reasons.MEMORY,
 }
+LAUNCH_FAILURE = re.compile(r"launch failed \((\d+)\): ")
 COUNTERS = (
     "fresh",
     "reused",
@@ -76,8 +78,7 @@ def _declare(library: Any) -> None:
                 ctypes.POINTER(wide),
                 size,
                 ctypes.POINTER(ctypes.c_int32),
-                integer,
-                integer,
+                *(integer, integer, integer, integer),
                 text,
                 size,
             ],
@@ -113,6 +114,13 @@ def _declare(library: Any) -> None:
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
+
+
+def reason_of(failure: str) -> str:
+    """Why an operation failed, from its message: a launch's begins with what the launch library
+    says (native/gpu.cc)."""
+    told = LAUNCH_FAILURE.match(failure)
+    return GPU_REASONS.get(int(told[1]) if told else 0, reasons.KERNEL_FAILED)
 
 
 class Plugin:
@@ -184,14 +192,17 @@ class Plugin:
             raise reasons.Refused(reasons.BAD_ARTIFACT, error.value.decode(errors="replace"))
         return int(handle)
 
-    def check_fusion(self, table: List[int], inputs: List[int], outputs: List[int]) -> str:
-        """Why a fusion with this launch table and these types cannot be made; "" when it can."""
+    def check_fusion(
+        self, table: List[int], inputs: List[int], host: List[int], outputs: List[int], gpu: bool
+    ) -> str:
+        """Why a fusion with this launch table and these types cannot be made; "" when it can.
+        `host` are the types of its inputs in host memory."""
         words = (ctypes.c_int64 * len(table))(*table)
-        types = (ctypes.c_int32 * (len(inputs) + len(outputs)))(*inputs, *outputs)
+        given = [*inputs, *host, *outputs]
+        types = (ctypes.c_int32 * len(given))(*given)
+        counts = (len(inputs), len(host), len(outputs), int(gpu))
         error = ctypes.create_string_buffer(ERROR_BYTES)
-        self._library.stitch_check_fusion(
-            words, len(table), types, len(inputs), len(outputs), error, ERROR_BYTES
-        )
+        self._library.stitch_check_fusion(words, len(table), types, *counts, error, ERROR_BYTES)
         return error.value.decode(errors="replace")
 
     def register_kernel(self, key: str, handle: int, symbol: str) -> None:

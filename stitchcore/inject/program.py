@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, FrozenSet, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional
 
-from . import collectives, graphs, patch, reasons, savings, timer
+from . import client, collectives, graphs, patch, reasons, savings, settings, timer
 from .client import Artifact
 from .digest import Numbering
 from .patch import Types
@@ -29,6 +30,7 @@ class Program:
     """A graph and the worker's answer. `reason` is set when it will not be stitched (any more)."""
 
     digest: str
+    target: str = ""  # what its artifact must be made for
     refused_late: Optional[str] = None  # why it may only be swapped in before the first step
     artifact: Optional[Artifact] = None
     kernels: FrozenSet[str] = frozenset()
@@ -51,6 +53,11 @@ class Program:
         if self.bodies is not None:
             return bool(self.parts) and all(part.ready for part in self.parts)
         return self.artifact is not None
+
+    @property
+    def unproved(self) -> bool:
+        """Whether its artifact was made where there was no GPU to prove it on."""
+        return self.artifact is not None and self.artifact.manifest.get("measured") is False
 
     @property
     def reported(self) -> str:
@@ -124,6 +131,36 @@ def stitched_graph(view: View, program: Program, plugin: Plugin) -> Any:
     graphs.check_fusions(new, program.kernels, plugin.check_fusion)
     collectives.check(view.graph, new)
     return new
+
+
+def request(found: Program, tf: str, preserve: FrozenSet[str], under_xla: bool) -> Dict[str, Any]:
+    """The `meta` of a graph's request (docs/contracts.md section 4)."""
+    from tensorflow.python.framework import config
+
+    return {
+        "tf": tf,
+        "target": found.target,
+        "threads": os.cpu_count() or 1,
+        "abi": client.ABI,
+        "preserve": sorted(preserve),
+        "xla": under_xla,
+        "deterministic": bool(config.is_op_determinism_enabled()),
+    }
+
+
+def admit(artifact: Artifact, found: Program, config: settings.Settings) -> None:
+    """Raises Refused(UNMEASURED) for an artifact that nobody has proved or timed on its GPU: it is
+    taken only where that was allowed, and where blocks of both kinds of steps judge it and roll it
+    back."""
+    if artifact.manifest.get("measured") is not False:
+        return
+    what = f"artifact {artifact.key[:12]} was neither proved nor timed on {found.target}"
+    if not config.allow_unmeasured:
+        mend = "it takes a worker on such a GPU, or STITCH_ALLOW_UNMEASURED=1 to try it as it is"
+        raise reasons.Refused(reasons.UNMEASURED, f"{what}: {mend}")
+    if found.refused_late is not None or config.control <= 0:
+        why = "this step cannot run both ways in turn" if config.control > 0 else "STITCH_CONTROL=0"
+        raise reasons.Refused(reasons.UNMEASURED, f"{what}, and {why}")
 
 
 def load_kernels(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Deque, Dict, Mapping, Optional
+from typing import Any, Deque, Dict, Mapping, Optional, Set, Tuple
 
 EVENTS, SAVINGS = "/v1/jobs/events", "/v1/savings"
 KEPT_EVENTS = 256  # a job has a handful; an endless retry must not grow
@@ -19,6 +19,8 @@ TYPES = {
     "rolled_back": "rolled-back",
     "crashed_before": "crashed-before",
     "timed": "timed",
+    "disabled": "refused",
+    "refused": "refused",
 }
 EVENT_FIELDS = ("key", "reason")  # no "detail": an error's text may quote the user's own
 SAVINGS_FIELDS = (
@@ -49,6 +51,7 @@ class Outbox:
         self._number = 0
         self._events: Deque[Report] = deque(maxlen=KEPT_EVENTS)
         self._savings: Dict[str, Report] = {}
+        self._left: Set[Tuple[str, str]] = set()  # graphs that were left, and why: as told
         self._lock = threading.Lock()
 
     def add(self, kind: str, fields: Mapping[str, Any]) -> bool:
@@ -57,16 +60,29 @@ class Outbox:
         if name is None and kind != "savings_total":
             return False
         graph = str(fields["digest"])
+        new = fields.get("reason") is None or self._new(graph, str(fields["reason"]))
+        if name == "refused" and not new:
+            return False
         known = EVENT_FIELDS if name is not None else SAVINGS_FIELDS
         document = {field: fields[field] for field in known if fields.get(field) is not None}
         with self._lock:
             self._number += 1
             document.update(session=self.session, seq=self._number, graph=graph)
+            if name == "refused" and kind == "disabled":
+                document["final"] = True
             if name is not None:
                 self._events.append(Report(EVENTS, {**document, "type": name}))
             else:
                 self._savings[graph] = Report(SAVINGS, document)
         return True
+
+    def _new(self, graph: str, reason: str) -> bool:
+        """Whether nothing has told of this yet. A graph that is left for good is `rolled_back`
+        or `disabled` first, and then `refused` for the same reason."""
+        with self._lock:
+            new = (graph, reason) not in self._left
+            self._left.add((graph, reason))
+            return new
 
     def numbered(self) -> Dict[str, Any]:
         """Session and number of a report that is sent by others."""

@@ -17,7 +17,8 @@
 | STITCH_TOKEN_FILE | file of the token sent with each request, read anew each time |
 | STITCH_CACHE_LIMIT | bytes of the cache folder, of which 80 % are used (default 1 GiB) |
 | STITCH_BASELINE | original steps before a swap: default 50 with a gateway, else 0 |
-| STITCH_ALLOW_UNMEASURED | 1: a step that cannot be swapped later may be swapped unmeasured |
+| STITCH_ALLOW_UNMEASURED | 1: a step that cannot be swapped later may be swapped unmeasured, and |
+|   | an artifact for a GPU that no worker has proved may be tried (program.admit) |
 
 Without STITCH_GATEWAY and without STITCH_STORE nothing happens. With a gateway the cache folder is
 /stitchcore/cache where that exists, else `stitchcore/job` in the user's cache folder.

@@ -1,8 +1,18 @@
-"""The job's compilation target: the instruction-set level of this machine's CPU, or "sm_90"."""
+"""The compilation target of a graph: the instruction-set level of this machine's CPU, or "sm_90".
+
+Where its nodes are placed decides (`of_graph`). Nothing is guessed: a GPU that TensorFlow does not
+tell the kind of, or of which there is no record, is a refusal with its reason.
+"""
 
 from __future__ import annotations
 
-from typing import FrozenSet
+from dataclasses import dataclass
+from typing import Callable, FrozenSet, Iterable, Optional, Tuple
+
+from . import reasons
+
+# GPUs of which stitchcore has a record (stitchcore/device/records.py; a test keeps them equal).
+GPU_TARGETS = ("sm_70", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
 
 # Flags of /proc/cpuinfo that each x86-64 level adds (System V ABI supplement).
 LEVELS = (
@@ -40,3 +50,71 @@ def runs_on(artifact_target: str, job_target: str) -> bool:
     if artifact_target not in order or job_target not in order:
         return False
     return order.index(artifact_target) <= order.index(job_target)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as the job's TensorFlow tells it. `capability` is (9, 0), None where it tells none."""
+
+    name: str
+    capability: Optional[Tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The GPUs that the job's TensorFlow sees, and whether it was built for CUDA."""
+
+    cuda: bool
+    gpus: Tuple[Gpu, ...]
+
+
+def tf_devices() -> Devices:
+    """What TensorFlow says of this process's GPUs. Creates no context on any."""
+    from tensorflow.python.framework import config
+    from tensorflow.python.platform import sysconfig
+
+    found = []
+    for device in config.get_visible_devices("GPU"):
+        details = config.get_device_details(device)
+        name = str(details.get("device_name", device.name))
+        found.append(Gpu(name, details.get("compute_capability")))
+    return Devices(bool(sysconfig.get_build_info().get("is_cuda_build")), tuple(found))
+
+
+def is_gpu(device: str) -> bool:
+    """Whether a node's device names a GPU."""
+    return "GPU:" in device.upper()
+
+
+def of_graph(placed: Iterable[str], cpu: str, devices: Callable[[], Devices] = tf_devices) -> str:
+    """The target of a graph whose nodes have the devices `placed`; `cpu` where none is a GPU.
+
+    Raises Refused: NO_DEVICE where TensorFlow lists no GPU; WRONG_TARGET without CUDA, for GPUs of
+    several kinds (which of them a device's number means is the session's affair), and for one of
+    which there is no record.
+    """
+    if not any(map(is_gpu, placed)):
+        return cpu
+    seen = devices()
+    if not seen.cuda:
+        raise _wrong("the graph is on a GPU and this TensorFlow was built without CUDA")
+    if not seen.gpus:
+        raise reasons.Refused(reasons.NO_DEVICE, "the graph is on a GPU, TensorFlow lists none")
+    found = {_kind(gpu): gpu.name for gpu in seen.gpus}
+    if len(found) > 1:
+        kinds = ", ".join(f"{kind} ({name})" for kind, name in sorted(found.items()))
+        raise _wrong(f"GPUs of several kinds: {kinds}; show the job one (CUDA_VISIBLE_DEVICES)")
+    [(kind, name)] = found.items()
+    if kind not in GPU_TARGETS:
+        raise _wrong(f"no record of {kind} ({name}); there is {', '.join(GPU_TARGETS)}")
+    return kind
+
+
+def _kind(gpu: Gpu) -> str:
+    if gpu.capability is None:
+        raise _wrong(f"TensorFlow tells no compute capability of {gpu.name}")
+    return "sm_{}{}".format(*gpu.capability)
+
+
+def _wrong(detail: str) -> reasons.Refused:
+    return reasons.Refused(reasons.WRONG_TARGET, detail)

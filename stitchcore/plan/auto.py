@@ -10,6 +10,7 @@ from stitchcore.device.records import Device
 from stitchcore.hlo.module import Module
 from stitchcore.plan import exact, exhaustive, explore
 from stitchcore.plan.pattern import CostFunction, Feasibility, Plan, Planner, Tried
+from stitchcore.plan.text import bodies
 
 CHOICES: Mapping[str, Planner] = {
     "exhaustive": exhaustive.plan,
@@ -28,7 +29,7 @@ def plan(module: Module, device: Device, cost: CostFunction, feasible: Feasibili
         made = planner(module, device, cost, feasible)
         took = time.perf_counter() - start
         plans.append(made)
-        everything = list(_everything(made))
+        everything = [made, *bodies(made).values()]
         kernels = sum(len(one.patterns) for one in everything)
         tried.append(Tried(name, kernels, sum(one.planned.seconds for one in everything), took))
     return replace(_least(plans), tried=tuple(tried))
@@ -40,15 +41,3 @@ def _least(plans: Sequence[Plan]) -> Plan:
     nested = {body: _least([one.nested[body] for one in plans]) for body in best.nested}
     bound = next((one.bound for one in plans if one.bound is not None), None)
     return replace(best, planner="auto", nested=nested, bound=bound)
-
-
-def _everything(plan: Plan) -> Sequence[Plan]:
-    """The plan and those of all computations under it, each once."""
-    found: dict[object, Plan] = {plan.module.entry: plan}
-    waiting = list(plan.nested.values())
-    while waiting:
-        inner = waiting.pop()
-        if inner.module.entry not in found:
-            found[inner.module.entry] = inner
-            waiting += inner.nested.values()
-    return list(found.values())

@@ -7,6 +7,7 @@ the module around it. It is the region text of kernel keys (artifact/keys.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 
 from stitchcore.hlo import opcodes
 from stitchcore.hlo.instruction import Computation, Instruction, instruction, topological
@@ -31,16 +32,22 @@ def pattern_text(pattern: Pattern) -> str:
     return "\n".join(lines)
 
 
+def pattern_key(pattern: Pattern) -> str:
+    """Equal for equal patterns of all modules: 64 hexadecimal digits."""
+    return sha256(pattern_text(pattern).encode()).hexdigest()
+
+
 def pattern_module(pattern: Pattern, module: Module, name: str = "pattern") -> Module:
     """The pattern as a module of its own: inputs become parameters, outputs the root tuple."""
     return taken_out(pattern, module, name)[0]
 
 
 def taken_out(
-    pattern: Pattern, module: Module, name: str = "pattern"
+    pattern: Pattern, module: Module | None, name: str = "pattern"
 ) -> tuple[Module, dict[Instruction, Instruction]]:
     """The pattern as a module of its own, and what each of its values is there. Equal patterns
-    become the same values (instructions are interned)."""
+    become the same values (instructions are interned). Symbols and origins are those of `module`;
+    a static pattern needs none."""
     made: dict[Instruction, Instruction] = {}
     for number, value in enumerate(pattern.inputs):
         made[value] = instruction(opcodes.PARAMETER, value.shape, number=number)
@@ -50,13 +57,15 @@ def taken_out(
         made[node] = instruction(node.opcode, node.shape, operands, **dict(node.attributes))
     shape = Shape("tuple", (), tuple(value.shape for value in pattern.outputs))
     root = instruction(opcodes.TUPLE, shape, (made[value] for value in pattern.outputs))
+    entry = make_computation(parameters, root)
+    if module is None:
+        return Module(name, entry), made
     provenance = {
         made[node]: module.provenance[node]
         for node in pattern.instructions
         if node in module.provenance
     }
-    alone = Module(name, make_computation(parameters, root), module.symbols, (), provenance)
-    return alone, made
+    return Module(name, entry, module.symbols, (), provenance), made
 
 
 def _attributes(node: Instruction) -> str:

@@ -99,7 +99,7 @@ class _Analysis:
             self.set(value, self._join(value, range(len(value.operands)), ()))
         else:
             self.set(value, self._movement(value))
-            if value.opcode == op.CONCATENATE:
+            if value.opcode in (op.CONCATENATE, op.REVERSE):
                 self._pieces(value)
             elif kind in ("update", "scatter"):
                 number = 1 if kind == "update" else 2
@@ -114,14 +114,17 @@ class _Analysis:
         return tuple(rows)
 
     def _pieces(self, value: Instruction) -> None:
-        along = value["dimensions"][0]
-        shared = [() if d == along else row or () for d, row in enumerate(self.dims[value])]
-        used = set(self.atoms.all_leaves(a for row in shared for a in row))
+        """The loops in which each operand writes its elements to their places in `value`."""
+        along = value["dimensions"]
+        shared = [() if d in along else row or () for d, row in enumerate(self.dims[value])]
         for number, operand in enumerate(value.operands):
-            row = self.dims[operand][along]
-            if row is None or used & set(self.atoms.all_leaves(row)):
-                row = self.fresh((operand.shape.dims[along],))[0] or ()
-            rows = [row if d == along else given for d, given in enumerate(shared)]
+            rows = list(shared)
+            for d in along:
+                used = set(self.atoms.all_leaves(a for row in rows for a in row))
+                row = self.dims[operand][d]
+                if row is None or used & set(self.atoms.all_leaves(row)):
+                    row = self.fresh((operand.shape.dims[d],))[0] or ()
+                rows[d] = row
             self.atoms.keep_apart(a for r in rows for a in r)
             self.pieces[value, number] = tuple(rows)
 

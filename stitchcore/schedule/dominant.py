@@ -74,8 +74,9 @@ class Dominants:
     """Decisions for every value of a pattern.
 
     `pieced` concatenations and updates are written part by part where their operands are
-    computed; `forced` values are stored because a pad would compute them where they are not wanted;
-    a `single` global reduction has one part a kept element, so its tasks finish it.
+    computed, and reversed outputs that nothing here reads where what they reverse is; `forced`
+    values are stored because a pad would compute them where they are not wanted; a `single`
+    global reduction has one part a kept element, so its tasks finish it.
     """
 
     states: Mapping[Instruction, State]
@@ -89,7 +90,8 @@ class Dominants:
 
 def find(pattern: Pattern, axes: Axes, limits: Limits) -> Dominants:
     """Schemes, phases, homes, layouts and costs of all values of `pattern`."""
-    search = _Search(axes, frozenset(pattern.outputs), limits)
+    read = {operand for value in pattern.instructions for operand in value.operands}
+    search = _Search(axes, frozenset(pattern.outputs), frozenset(read), limits)
     for value in pattern.inputs:
         search.states[value] = State(0)
         search.layouts[value] = axes.of(value)
@@ -108,8 +110,15 @@ def find(pattern: Pattern, axes: Axes, limits: Limits) -> Dominants:
 
 
 class _Search:
-    def __init__(self, axes: Axes, outputs: frozenset[Instruction], limits: Limits) -> None:
+    def __init__(
+        self,
+        axes: Axes,
+        outputs: frozenset[Instruction],
+        read: frozenset[Instruction],
+        limits: Limits,
+    ) -> None:
         self.axes = axes
+        self.read = read
         self.limits = limits
         self.outputs = outputs
         self.states: dict[Instruction, State] = {}
@@ -133,7 +142,7 @@ class _Search:
             self.costs[value] = 1
             state = State(scatter_phase(self.states, value), Home(HomeKind.MEMORY))
             self.states[value] = state
-        elif (value.opcode == op.CONCATENATE or is_update(value)) and self._is_pieced(value):
+        elif self._is_pieced(value):
             self.pieced.add(value)
             self.costs[value] = 1
             count = 2 if is_update(value) else len(value.operands)
@@ -162,6 +171,13 @@ class _Search:
         return tuple(merged)
 
     def _is_pieced(self, value: Instruction) -> bool:
+        if value.opcode == op.REVERSE:
+            return value in self.outputs and value not in self.read
+        joins = value.opcode == op.CONCATENATE or is_update(value)
+        return joins and self._worth_pieces(value)
+
+    def _worth_pieces(self, value: Instruction) -> bool:
+        """Of a concatenation or update; else each of its elements is chosen where it is wanted."""
         return value in self.outputs or any(
             self.states[operand].home is not None or self.costs[operand] >= EXPENSIVE
             for operand in value.operands

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stitchcore.kernel.index import Binary, Index, Variable, names
+from stitchcore.kernel.index import Binary, Index, Variable
 from stitchcore.kernel.nodes import (
     Accumulate,
     Apply,
@@ -39,53 +39,62 @@ from stitchcore.kernel.walk import expressions, statements
 
 @dataclass(frozen=True)
 class _Access:
-    """One access: in which section, at which indices (loop variables named by their ranges)."""
+    """One access: in which section, at which indices (loop variables named by their ranges);
+    `dealt`: in a lane loop, by the lane that has the iteration."""
 
     buffer: Buffer
     section: int
     position: int
     indices: tuple[Index, ...]
     writes: bool
+    dealt: bool
 
 
 def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int, int], ...]:
     """(input position, output position) pairs, each input and each output at most once."""
     inputs = [b for b in buffers if b.role is Role.INPUT]
+    dependents = _dependents(phases)
+    possible: dict[int, list[int]] = {}
+    for source, target in possible_pairs(buffers, phases):
+        possible.setdefault(source, []).append(target)
+    found: dict[int, int] = {}  # source by target
+    for source in sorted(possible, key=lambda i: len(dependents.get(inputs[i], ()))):
+        free = [target for target in possible[source] if target not in found]
+        if free:
+            found[free[0]] = source
+    return tuple(sorted((source, target) for target, source in found.items()))
+
+
+def possible_pairs(
+    buffers: Sequence[Buffer], phases: Sequence[Phase]
+) -> tuple[tuple[int, int], ...]:
+    """All (input position, output position) pairs of which any choice is right that has no input
+    and no output twice."""
+    inputs = [b for b in buffers if b.role is Role.INPUT]
     outputs = [b for b in buffers if b.role is Role.OUTPUT]
     copied = _copied(phases)
     accesses = _accesses(phases, copied)
+    owner = {target: source for source, target in copied}
     writers: dict[tuple[object, ...], list[int]] = {}
     for target, buffer in enumerate(outputs):
         stores = [a for a in accesses.get(buffer, ()) if a.writes]
-        if len(stores) == 1:
+        if len(stores) == 1 and stores[0].dealt:
             key = (buffer.dtype, buffer.dims, stores[0].section, stores[0].indices)
             writers.setdefault(key, []).append(target)
-    found: dict[int, int] = {}
-    dependents = _dependents(phases)
-    owner = {target: source for source, target in copied}
-    for source in sorted(range(len(inputs)), key=lambda i: len(dependents.get(inputs[i], ()))):
-        buffer = inputs[source]
+    found = []
+    for source, buffer in enumerate(inputs):
         reads = accesses.get(buffer, [])
-        places = {(a.section, a.indices) for a in reads}
         candidates = [n for n, one in enumerate(outputs) if (buffer, one) in copied and not reads]
-        last = max((a.position for a in reads), default=0)
-        if len(places) == 1:
+        places = {(a.section, a.indices) for a in reads}
+        if len(places) == 1 and all(a.dealt for a in reads):
             ((where, indices),) = places
-            key = (buffer.dtype, buffer.dims, where, indices)
-            candidates = writers.get(key, []) if _by_lane(indices) else []
+            candidates = writers.get((buffer.dtype, buffer.dims, where, indices), [])
+        last = max((a.position for a in reads), default=0)
         for target in candidates:
-            written = [a.position for a in accesses[outputs[target]] if a.writes]
-            own = owner.get(outputs[target], buffer) == buffer and target not in found.values()
-            if own and all(last < position for position in written):
-                found[source] = target
-                break
-    return tuple(sorted(found.items()))
-
-
-def _by_lane(indices: Sequence[Index]) -> bool:
-    """Whether lanes have elements of their own: what all of them read none may overwrite."""
-    lanes = LoopKind.LANES.value
-    return any(name.startswith(f"{lanes} ") for i in indices for name in names(i))
+            written = [a.position for a in accesses.get(outputs[target], ()) if a.writes]
+            if owner.get(outputs[target], buffer) == buffer and all(last < at for at in written):
+                found.append((source, target))
+    return tuple(found)
 
 
 def settled(
@@ -147,30 +156,31 @@ def _dependents(phases: Sequence[Phase]) -> dict[Buffer, set[Buffer]]:
 
 
 def _walk(
-    body: Sequence[Statement], outer: Mapping[str, Variable], section: int
+    body: Sequence[Statement], named: Mapping[str, Variable], section: int
 ) -> Iterator[_Access]:
     position = 0
-    stack: list[tuple[Statement, Mapping[str, Variable], int]] = [
-        (statement, outer, 0) for statement in reversed(body)
+    stack: list[tuple[Statement, Mapping[str, Variable], int, bool]] = [
+        (statement, named, 0, False) for statement in reversed(body)
     ]
     while stack:
-        statement, named, depth = stack.pop()
+        statement, names, depth, dealt = stack.pop()
         if isinstance(statement, Loop):
-            begin, end = _renamed(statement.begin, named), _renamed(statement.end, named)
+            begin, end = _renamed(statement.begin, names), _renamed(statement.end, names)
             own = Variable(f"{statement.kind.value} {depth} {begin} {end}")
-            inner = {**named, statement.variable: own}
-            stack.extend((s, inner, depth + 1) for s in reversed(statement.body))
+            inner = {**names, statement.variable: own}
+            lanes = dealt or statement.kind is LoopKind.LANES
+            stack.extend((s, inner, depth + 1, lanes) for s in reversed(statement.body))
             continue
         if isinstance(statement, If):
-            stack.extend((s, named, depth) for s in reversed(statement.body))
+            stack.extend((s, names, depth, dealt) for s in reversed(statement.body))
         for load in _loads(statement):
             position += 1
-            at = tuple(_renamed(i, named) for i in load.indices)
-            yield _Access(load.buffer, section, position, at, False)
+            at = tuple(_renamed(i, names) for i in load.indices)
+            yield _Access(load.buffer, section, position, at, False, dealt)
         if isinstance(statement, Store):
             position += 1
-            at = tuple(_renamed(i, named) for i in statement.indices)
-            yield _Access(statement.buffer, section, position, at, True)
+            at = tuple(_renamed(i, names) for i in statement.indices)
+            yield _Access(statement.buffer, section, position, at, True, dealt)
 
 
 def _loads(statement: Statement) -> Iterator[Load]:

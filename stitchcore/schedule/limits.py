@@ -31,7 +31,8 @@ class Limits:
     take runs of neighbouring iterations where a loop has one for each of `run_lanes` (0: never).
     Elementwise rows shorter than `flat_below` are one lane loop with those beside them. What lane
     loops leave for each other stays in registers: up to `register_words` words a lane, of arrays
-    of up to `register_elements` (0: never).
+    of up to `register_elements` (0: never). Where lanes read across the rows of memory
+    (a transpose) a task has `turned_lanes`, a cache line of what it writes (0: all).
     """
 
     task_elements: int
@@ -50,6 +51,7 @@ class Limits:
     flat_below: int
     register_words: int
     register_elements: int
+    turned_lanes: int
 
 
 CPU = Limits(
@@ -70,6 +72,7 @@ CPU = Limits(
     flat_below=0,  # it does so for rows, and not for quotients and remainders
     register_words=0,  # one lane has no registers for a row
     register_elements=0,
+    turned_lanes=16,
 )
 
 
@@ -97,6 +100,7 @@ def _gpu(device: Device) -> Limits:
         flat_below=2 * device.lanes,
         register_words=96,  # of the 255 that a thread has
         register_elements=32,
+        turned_lanes=0,
     )
 
 

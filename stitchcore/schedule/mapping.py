@@ -26,6 +26,10 @@ ROW_STEPS, GROUP_STEPS = 8, 4
 """What a row costs beside its elements, and what its reductions cost further where lanes of several
 warps meet: in elements a lane, which are some 20 cycles each of loads that wait for each other."""
 
+FEW_LINES = 64
+"""Cache lines that stay until each of their elements was read, even where those of a large power of
+two apart share sets of the cache."""
+
 SYMBOL_SIZE = 1024
 """What a symbolic extent is taken for where only its magnitude matters."""
 
@@ -98,12 +102,23 @@ def over_rows(
 
 
 def over_elements(
-    extents: Mapping[Axis, Dim], order: tuple[Axis, ...], combines: bool, limits: Limits
+    extents: Mapping[Axis, Dim],
+    order: tuple[Axis, ...],
+    combines: bool,
+    limits: Limits,
+    across: Axis | None = None,
 ) -> Geometry:
     """An elementwise nest, innermost axis last; long lanes are cut, short rows share a task.
 
-    Where elements combine parts of reductions a task has fewer of them.
+    Where elements combine parts of reductions a task has fewer of them. Neighbours along `across`
+    lie side by side in what is read: lanes are cut so that a line that one of them brought is still
+    there for the next.
     """
+    if across in order[:-1] and not combines:
+        between = size_of(extents[a] for a in order[order.index(across) + 1 : -1])
+        lines = size_of((extents[order[-1]],)) * between
+        if limits.turned_lanes and lines > FEW_LINES:
+            return _turned(extents, order, limits.turned_lanes, limits)
     if not order:
         return Geometry((), (), 1, 1, None, None, 1, 1)
     rows, lane = order[:-1], order[-1]
@@ -117,6 +132,17 @@ def over_elements(
     count_index = index.from_dim(product(extents[a] for a in rows))
     blocks = index.ceil_divide(index.from_dim(extent), elements)
     return Geometry((), rows, 1, count_index, lane, elements, blocks, 1)
+
+
+def _turned(
+    extents: Mapping[Axis, Dim], order: tuple[Axis, ...], block: int, limits: Limits
+) -> Geometry:
+    rows, lane = order[:-1], order[-1]
+    count = product(extents[a] for a in rows)
+    chunk = _chunk(count, block, False, limits)
+    chunks = index.ceil_divide(index.from_dim(count), chunk)
+    blocks = index.ceil_divide(index.from_dim(extents[lane]), block)
+    return Geometry((), rows, chunk, chunks, lane, block, blocks, 1)
 
 
 def of_few_rows(extents: Mapping[Axis, Dim], geometry: Geometry, limits: Limits) -> Geometry:

@@ -36,7 +36,7 @@ class SinkKind(Enum):
     """What a phase leaves in memory."""
 
     STORE = "store"  # the value, element by element
-    PIECE = "piece"  # operand `number` of a concatenation or update, into its range
+    PIECE = "piece"  # operand `number` of a concatenation, update or reverse, to its place
     AROUND = "around"  # the first operand of an update, but for what the update replaces
     SCATTER = "scatter"  # rows of a scatter's updates, where its indices say
     PARTIAL = "partial"  # this task's part of a global reduction
@@ -177,15 +177,24 @@ class _Demand:
             self.sinks.append((phase - 1, Sink(SinkKind.AROUND, value)))
             self.sinks.append((phase, Sink(SinkKind.SCATTER, value, 2)))
         elif value in self.dominants.pieced:
-            updates = is_update(value)
+            states, updates = self.dominants.states, is_update(value)
             for number, operand in enumerate(value.operands[:2] if updates else value.operands):
-                at = piece_phase(self.dominants.states, value, number)
+                read_back = states[operand].phase + self._elsewhere(value, number)
+                at = max(piece_phase(states, value, number), read_back)
                 self.stored[value] = max(self.stored[value], at)
                 kind = SinkKind.AROUND if updates and number == 0 else SinkKind.PIECE
                 if operand.shape.size != 0:
                     self.sinks.append((at, Sink(kind, value, number)))
         else:
             self.sinks.append((phase, Sink(SinkKind.STORE, value)))
+
+    def _elsewhere(self, value: Instruction, number: int) -> bool:
+        """Whether a part of a pieced value is made where the loops that write it are not: in
+        memory, or in rows whose axes those loops lack. It is read back in the next phase."""
+        home = self.dominants.states[value.operands[number]].home
+        if home is None or home.kind is HomeKind.MEMORY:
+            return home is not None
+        return not home.axes <= domain_of(Sink(SinkKind.PIECE, value, number), self.axes)
 
     def run(self) -> None:
         for phase, sink in sorted(self.sinks, key=lambda pair: pair[0]):

@@ -50,7 +50,14 @@ class Surroundings:
             inner = max(mapping.size_of(extents[a] for a in one - rows) for one in domains)
             accumulates = any(sink.kind is SinkKind.PARTIAL for sink in section.sinks)
             return mapping.over_rows(extents, section.rows, inner, accumulates, self.limits)
-        return mapping.over_elements(extents, section.order, section.combines, self.limits)
+        across = self._across(section)
+        return mapping.over_elements(extents, section.order, section.combines, self.limits, across)
+
+    def _across(self, section: SectionScheme) -> Axis | None:
+        """The innermost axis of what a section reads, where its lanes are another's."""
+        layouts = (self.dominants.layouts[sink.root] for sink in section.sinks)
+        found = (layout[-1] for layout in layouts if layout and layout[-1] != section.order[-1])
+        return next(found, None)
 
     def _reduced(self, rows: tuple[Axis, ...]) -> Iterator[Instruction]:
         """Regional reductions that are tied to these rows."""

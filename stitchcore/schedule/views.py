@@ -194,24 +194,33 @@ def inside(
 
 
 def piece_environments(
-    axes: Axes, concatenation: Instruction, number: int, environment: Environment
+    axes: Axes, consumer: Instruction, number: int, environment: Environment
 ) -> tuple[dict[Axis, Index], dict[Axis, Index]]:
-    """For the loops that write one piece: axes of the concatenation, and of the operand."""
-    rows = axes.pieces[concatenation, number]
-    along = concatenation["dimensions"][0]
-    operand = concatenation.operands[number]
+    """For the loops in which operand `number` of a concatenation or reverse writes its elements
+    there: axes of the whole, and of the operand."""
+    operand = consumer.operands[number]
     target: dict[Axis, Index] = {}
     source: dict[Axis, Index] = {}
-    start = offset(concatenation, number)
-    for d, row in enumerate(rows):
-        begin = index.from_dim(start) if d == along else 0  # type: ignore[arg-type]
+    for d, row in enumerate(axes.pieces[consumer, number]):
         position = dim_index(axes, row, environment)
+        there = _place(consumer, number, d, position)
         for bound, wanted, at in (
-            (target, axes.dims[concatenation][d], index.add(position, begin)),
+            (target, axes.dims[consumer][d], there),
             (source, axes.dims[operand][d], position),
         ):
-            if wanted and wanted == row and (bound is source or begin == 0):
+            if wanted and wanted == row and at == position:
                 bound.update((axis, environment[axis]) for axis in row)
             elif wanted:
                 bind_row(axes, wanted, at, bound)
     return target, source
+
+
+def _place(consumer: Instruction, number: int, d: int, position: Index) -> Index:
+    """Where an element at `position` of an operand's dimension `d` lies in the whole."""
+    if d not in consumer["dimensions"]:
+        return position
+    if consumer.opcode == op.CONCATENATE:
+        begin = index.from_dim(offset(consumer, number))  # type: ignore[arg-type]
+        return index.add(position, begin)
+    last = index.add(index.from_dim(consumer.shape.dims[d]), -1)
+    return index.add(last, index.multiply(position, -1))

@@ -19,7 +19,7 @@ from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.emit import cuda
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.kernel.nodes import Kernel
-from stitchcore.target import fit, kept, nvrtc
+from stitchcore.target import fit, kept, nvrtc, nvrtc_process
 from stitchcore.target.fit import Fit
 from stitchcore.target.nvrtc import CompiledProgram, Resources
 
@@ -123,12 +123,12 @@ def compile_edited(
 def compile_source(source: str, target: str, cache: Path | None = None) -> CompiledProgram:
     """One program's cubin and resources, from the cache where it has them.
 
-    Raises Refused as nvrtc.compile_cuda.
+    Raises Refused as nvrtc.compile_cuda, and for a program that takes NVRTC too long.
     """
     key = _key(source, target)
     if cache is not None and (found := _read(cache, key)) is not None:
         return found
-    made = nvrtc.compile_cuda(source, target)
+    made = nvrtc_process.shared().compile(source, target)
     if cache is not None:
         resources = [asdict(one) for one in made.resources]
         record = {"version": made.version, "resources": resources, "seconds": made.seconds}

@@ -138,6 +138,8 @@ def _require(holds: bool, what: str, status: int) -> None:
 @lru_cache(maxsize=1)
 def _library() -> ctypes.CDLL:
     for folder in _folders():
+        for path in sorted(folder.glob("libnvrtc-builtins.so*")):
+            ctypes.CDLL(str(path))  # NVRTC 13 opens it by its bare name, and looks nowhere near
         for path in sorted(folder.glob("libnvrtc.so*")):
             library = ctypes.CDLL(str(path))
             library.nvrtcCreateProgram.argtypes = _CREATE

@@ -75,7 +75,7 @@ ALLOWED: dict[str, Allowed] = {
     "SqrtGrad": Allowed(FLOATS - {"float16"}),
     "OnesLike": Allowed(ANY - {"uint32", "uint64"}),
 }
-"""By operation name. A Cast from float to integer or bool is refused by `cast_is_allowed`."""
+"""By operation name. Which Cast from float to integer or bool is refused: `cast_is_allowed`."""
 
 SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "All", "Any"), (1,)),
@@ -121,6 +121,9 @@ ASSIGNMENTS = {
 """Dense writes of a variable: the operation that makes the new value, None where it is given."""
 
 
-def cast_is_allowed(source: str, target: str) -> bool:
-    """Float to integer casts follow the processor in TensorFlow and saturate in XLA."""
-    return not (source in FLOATS and target not in FLOATS) and source in ANY and target in ANY
+def cast_is_allowed(source: str, target: str, kind: str) -> bool:
+    """Float to integer casts follow the processor in TensorFlow and saturate in XLA. What CUDA's
+    conversions to 32 bits do is written down and lowered (meaning.py); of others it is not."""
+    if source not in ANY or target not in ANY:
+        return False
+    return target in FLOATS or source not in FLOATS or (kind == "gpu" and target == "int32")

@@ -10,7 +10,7 @@ from tensorflow.python.framework import dtypes
 
 from stitchcore.errors import Reason
 from stitchcore.inject import collectives
-from stitchcore.tensorflow import allow
+from stitchcore.tensorflow import allow, placement
 from stitchcore.tensorflow.allow import CHECKED
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.updates import UPDATES
@@ -78,9 +78,13 @@ class Classes:
 
 
 def classify(
-    graph: GraphIndex, variables: Variables, excluded: dict[int, Reason] | None = None
+    graph: GraphIndex,
+    variables: Variables,
+    excluded: dict[int, Reason] | None = None,
+    kind: str = placement.CPU,
 ) -> Classes:
-    """The part of every node; `excluded` nodes are opaque for the given reason."""
+    """The part of every node, where members are to be kernels of a device of `kind`; `excluded`
+    nodes are opaque for the given reason."""
     parts: list[Part] = [Part.OPAQUE] * len(graph.nodes)
     reasons: dict[int, Reason] = {}
     shaped: set[int] = set()
@@ -101,7 +105,7 @@ def classify(
         elif node.op == allow.READ and i in variables.handle:
             parts[i] = Part.READ
         else:
-            reason = _refuse(graph, i, variables)
+            reason = _refuse(graph, i, variables, kind)
             if reason is None and not _operands_known(graph, i, parts):
                 reason = Reason.UNKNOWN_RANK
             if reason is None:
@@ -154,11 +158,11 @@ def _is_size(graph: GraphIndex, i: int, shaped: set[int]) -> bool:
     return source.node in shaped and graph.dtype(source) in ("int32", "int64")
 
 
-def _refuse(graph: GraphIndex, i: int, variables: Variables) -> Reason | None:
+def _refuse(graph: GraphIndex, i: int, variables: Variables, kind: str) -> Reason | None:
     """Why node i cannot be a member; None when it can."""
     node = graph.nodes[i]
     if node.op in allow.ASSIGNMENTS or node.op in UPDATES:
-        return _refuse_assignment(graph, i, variables)
+        return _refuse_assignment(graph, i, variables) or _refuse_place(graph, i, kind)
     rule = allow.ALLOWED.get(node.op)
     if rule is None or (node.op in allow.CONTRACTIONS and not is_small(graph, i)):
         return _reason_of(node.op)
@@ -169,7 +173,8 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables) -> Reason | None:
     if not outputs or any(t not in allow.ANY for t in (*inputs, *outputs)):
         return Reason.UNSUPPORTED_TYPE
     if node.op == "Cast":
-        return None if allow.cast_is_allowed(inputs[0], outputs[0]) else Reason.UNSUPPORTED_TYPE
+        allowed = allow.cast_is_allowed(inputs[0], outputs[0], kind)
+        return _refuse_place(graph, i, kind) if allowed else Reason.UNSUPPORTED_TYPE
     if node.op in ("Select", "SelectV2"):
         inputs = inputs[1:]
     if inputs and inputs[0] not in rule.inputs:
@@ -181,9 +186,14 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables) -> Reason | None:
         return Reason.DOES_NOT_UNIFY
     if node.op in CHECKED and not _checkable(graph, i):
         return Reason.DATA_DEPENDENT_ERROR
-    if not node.device or "CPU" in node.device.upper():
-        return None
-    return Reason.DEVICE_BOUNDARY
+    return _refuse_place(graph, i, kind)
+
+
+def _refuse_place(graph: GraphIndex, i: int, kind: str) -> Reason | None:
+    """DEVICE_BOUNDARY for an allowed node whose work or data is not where kernels are."""
+    on_host = kind == placement.GPU and placement.keeps_data_on_host(graph, i)
+    here = placement.is_on(graph.nodes[i].device, kind) and not on_host
+    return None if here else Reason.DEVICE_BOUNDARY
 
 
 def is_small(graph: GraphIndex, i: int) -> bool:

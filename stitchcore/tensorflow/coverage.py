@@ -7,10 +7,11 @@ in the denominator. A lookup reads as much of its table as it returns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from stitchcore.errors import Reason
 from stitchcore.tensorflow import allow
+from stitchcore.tensorflow.allow import ALLOWED
 from stitchcore.tensorflow.classify import Part
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.partition import Partition
@@ -53,6 +54,16 @@ def coverage(partition: Partition, shares: Mapping[str, float]) -> tuple[int, in
         everything += size
         covered += size * share.get(i, 0.0)
     return round(covered), everything
+
+
+def region_bytes(graph: GraphIndex, members: Iterable[int]) -> list[int]:
+    """Bytes that the framework's own operations of a region read and write, one entry per operation
+    that moves data; unknown dimensions at the framework's nominal size."""
+    return [
+        node_bytes(graph, node)
+        for node in members
+        if not ((rule := ALLOWED.get(graph.nodes[node].op)) is not None and rule.view)
+    ]
 
 
 def node_bytes(graph: GraphIndex, i: int) -> int:

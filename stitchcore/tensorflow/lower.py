@@ -23,7 +23,7 @@ from stitchcore.hlo.dim import Dim, evaluate, symbols_of
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.unify import unify
-from stitchcore.tensorflow import allow, meaning
+from stitchcore.tensorflow import allow, meaning, placement
 from stitchcore.tensorflow.classify import value_like
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.partition import Partition, Region
@@ -50,7 +50,8 @@ class Argument:
 class Subgraph:
     """A region as a function. `results` are (node name, port) in `graph`, in the order of the
     region's results, then of its updates. `key` identifies the structure, whatever its names.
-    `origins[k]` is the partition's number of the node that is called n{k} here (for reports)."""
+    `origins[k]` is the partition's number of the node that is called n{k} here (for reports).
+    `kind` is that of the device whose rules its operations follow (meaning.py)."""
 
     graph: Any
     arguments: tuple[Argument, ...]
@@ -58,6 +59,7 @@ class Subgraph:
     symbols: tuple[str, ...]
     key: str
     origins: tuple[int, ...] = ()
+    kind: str = placement.CPU
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ class _Builder:
             tuple(self.symbols),
             self._key(results),
             tuple(self.origins),
+            self.partition.kind,
         )
 
     def _value_of(self, handle: Edge) -> Edge:
@@ -250,7 +253,7 @@ def as_function(function: Subgraph, jit: bool) -> Any:
 def hlo_text(function: Subgraph, point: Mapping[str, int], subject: str) -> str:
     """HLO text at one point, large constants filled in. Raises Refused(LOWERING_FAILED)."""
     try:
-        graph = meaning.rewrite(function.graph, _checked_shapes(function, point))
+        graph = meaning.rewrite(function.graph, _checked_shapes(function, point), function.kind)
         exact = replace(function, graph=graph)
         ir = as_function(exact, jit=True).experimental_get_compiler_ir(*specs(function, point))
         text = ir(stage="hlo")

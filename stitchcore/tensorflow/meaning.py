@@ -1,10 +1,11 @@
 """Operations whose lowering by tf2xla is not what TensorFlow computes, rewritten to ones that are.
 
-TensorFlow's kernels are the specification (hlo.md). Each rewrite is the formula of the CPU kernel
-in primitive operations that mean the same in both; tests/tensorflow/test_conformance.py holds every
-one of them against the kernel, bit patterns of NaN aside. A rewritten node keeps its name for the
-final operation, so references to it stay; the others are called "<name>/<number>". What Grappler's
-remapper fused is written as its parts.
+TensorFlow's kernels on the job's kind of device are the specification (hlo.md). Each rewrite is the
+formula of a kernel in primitive operations that mean the same in both; those for CPUs are held
+against the kernels by tests/tensorflow/test_conformance.py, bit patterns of NaN aside, those for
+GPUs against what TensorFlow's source says of them by test_gpu_rules.py. A rewritten node keeps its
+name for the final operation, so references to it stay; the others are called "<name>/<number>".
+What Grappler's remapper fused is written as its parts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tensorflow.core.framework import graph_pb2
 
 from stitchcore.errors import REPORTED
 from stitchcore.hlo import attributes
+from stitchcore.tensorflow import placement
 
 SELU_SCALE = 1.0507009873554804934193349852946
 SELU_SCALE_ALPHA = 1.7580993408473768599402175208123
@@ -36,7 +38,7 @@ class _Writer:
         self._name = node.name
         self._count = 0
         self.inputs: Sequence[str] = [r for r in node.input if not r.startswith("^")]
-        self.dtype: int = node.attr["T"].type
+        self.dtype: int = node.attr["T"].type if "T" in node.attr else 0
         self.node = node
 
     def _named(self, last: bool) -> str:
@@ -45,11 +47,11 @@ class _Writer:
         self._count += 1
         return f"{self._name}/{self._count}"
 
-    def constant(self, value: float) -> str:
-        """A scalar of the node's type."""
+    def constant(self, value: float, kind: int | None = None) -> str:
+        """A scalar of the node's type, or of `kind`."""
         made = self._graph.node.add(name=self._named(False), op="Const")
-        dtype = tf.as_dtype(self.dtype)
-        made.attr["dtype"].type = self.dtype
+        dtype = tf.as_dtype(self.dtype if kind is None else kind)
+        made.attr["dtype"].type = dtype.as_datatype_enum
         scalar = np.array(value).astype(dtype.as_numpy_dtype)
         made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(scalar, dtype))
         return str(made.name)
@@ -61,9 +63,11 @@ class _Writer:
             made.attr[name].type = value
         return str(made.name)
 
-    def copy(self, operation: str, inputs: Sequence[str], dropped: Iterable[str]) -> str:
+    def copy(
+        self, operation: str, inputs: Sequence[str], dropped: Iterable[str] = (), last: bool = False
+    ) -> str:
         """Another operation with the node's attributes but for `dropped`."""
-        made = self._graph.node.add(name=self._named(False), op=operation, input=inputs)
+        made = self._graph.node.add(name=self._named(last), op=operation, input=inputs)
         for name, value in self.node.attr.items():
             if name not in dropped:
                 made.attr[name].CopyFrom(value)
@@ -73,6 +77,16 @@ class _Writer:
         """The node's outputs: the first of the node's type, the others of types `others`."""
         made = self._graph.node.add(name=self._name, op="IdentityN", input=values)
         made.attr["T"].list.type.extend((self.dtype, *others))
+
+    @property
+    def training(self) -> bool:
+        """Of a normalization: whether it takes its statistics from its input."""
+        return bool(self.node.attr["is_training"].b)
+
+    @property
+    def epsilon(self) -> float:
+        """Of a normalization."""
+        return float(self.node.attr["epsilon"].f)
 
     def shape(self, position: int) -> tuple[int, ...]:
         """The shape of an input of the node, where the operation is in allow.CHECKED."""
@@ -196,29 +210,122 @@ def _softplus_gradient(write: _Writer) -> None:
 
 def _fused_batch_norm(write: _Writer) -> None:
     """max(0, normalized + side input), 0 for NaN; the other outputs are the normalization's."""
-    sides = write.node.attr["num_side_inputs"].i
-    operands = write.inputs[: len(write.inputs) - sides]
-    norm = write.copy("FusedBatchNormV3", operands, dropped=("num_side_inputs", "activation_mode"))
+    norm, sides = _normalized(write)
     value = norm
-    for side in write.inputs[len(operands) :]:
+    for side in sides:
         value = write("AddV2", value, side)
     zero = write.constant(0.0)
     value = write("SelectV2", write("Greater", value, zero), value, zero)
-    statistics = write.node.attr["U"].type
-    write.several((value, *(f"{norm}:{port}" for port in range(1, 6))), (statistics,) * 5)
+    write.several((value, *(f"{norm}:{port}" for port in range(1, 6))), _statistics(write))
+
+
+def _fused_batch_norm_on_gpu(write: _Writer) -> None:
+    """A NaN stays one (core/kernels/fused_batch_norm_op.cu.cc, FusedBatchNormInferenceKernel:
+    `shifted_v < U(0) ? U(0) : shifted_v`). In float32 Grappler makes this of inference only, whose
+    further outputs are those on a CPU."""
+    norm, sides = _normalized(write)
+    value = norm
+    for side in sides:
+        value = write("AddV2", value, side)
+    zero = write.constant(0.0)
+    value = write("SelectV2", write("Less", value, zero), zero, value)
+    write.several((value, *(f"{norm}:{port}" for port in range(1, 6))), _statistics(write))
+
+
+def _batch_norm_on_gpu(write: _Writer) -> None:
+    """The fifth output of a training step is 1 / sqrt(variance + epsilon), which cuDNN saves for
+    the gradient; on a CPU it is the variance (compiler/tf2xla/kernels/batch_norm_op.cc,
+    FusedBatchNormOp::Compile, is_on_gpu_)."""
+    norm = write.copy("FusedBatchNormV3", write.inputs, last=not write.training)
+    if write.training:
+        kind = write.node.attr["U"].type
+        around = write("AddV2", f"{norm}:4", write.constant(write.epsilon, kind), T=kind)
+        saved = write("Rsqrt", around, T=kind)
+        ports = (norm, *(f"{norm}:{port}" for port in (1, 2, 3)), saved, f"{norm}:5")
+        write.several(ports, _statistics(write))
+
+
+def _batch_norm_gradient_on_gpu(write: _Writer) -> None:
+    """Takes that fifth output (FusedBatchNormGradOp::Compile, is_on_gpu_): variance = 1 / saved^2 -
+    epsilon. Outside a training step the variance itself is given."""
+    given = list(write.inputs)
+    if write.training:
+        kind = write.node.attr["U"].type
+        whole = write("Reciprocal", write("Mul", given[4], given[4], T=kind), T=kind)
+        given[4] = write("Sub", whole, write.constant(write.epsilon, kind), T=kind)
+    write.copy("FusedBatchNormGradV3", given, last=True)
+
+
+def _normalized(write: _Writer) -> tuple[str, Sequence[str]]:
+    """The plain normalization in a `_FusedBatchNormEx`, and its side inputs."""
+    sides = write.node.attr["num_side_inputs"].i
+    operands = write.inputs[: len(write.inputs) - sides]
+    norm = write.copy("FusedBatchNormV3", operands, dropped=("num_side_inputs", "activation_mode"))
+    return norm, write.inputs[len(operands) :]
+
+
+def _statistics(write: _Writer) -> tuple[int, ...]:
+    """Types of a normalization's outputs after the first."""
+    return (write.node.attr["U"].type,) * 5
+
+
+def _cast_on_gpu(write: _Writer) -> None:
+    """A float becomes int32 as CUDA converts it: saturated, NaN is 0 (core/kernels/cast_op.h is a
+    static_cast; PTX ISA, cvt: out of range is clamped to the destination's, NaN converted to 0).
+    What reaches the conversion here fits in, so any processor's will do."""
+    source, target = (write.node.attr[name].type for name in ("SrcT", "DstT"))
+    if not (tf.as_dtype(source).is_floating and tf.as_dtype(target) == tf.int32):
+        write.copy("Cast", write.inputs, last=True)
+        return
+    wide = tf.float64.as_datatype_enum
+    (x,) = write.inputs
+    x = write("Cast", x, SrcT=source, DstT=wide)  # exact, and holds both limits
+    low, high = (write.constant(limit, wide) for limit in (-(2.0**31), 2.0**31 - 1))
+    inside = write("Minimum", write("Maximum", x, low, T=wide), high, T=wide)
+    made = write("Cast", inside, SrcT=wide, DstT=target)
+    zero = write.integers(0, target)
+    write("SelectV2", write("IsNan", x, T=wide), zero, made, last=True, T=target)
 
 
 def _sparse_cross_entropy(write: _Writer) -> None:
+    """A label without a class is an error (core/kernels/sparse_xent_op.cc:
+    CheckInvalidLabelIndex)."""
+    classes, kind = write.shape(0)[1], write.node.attr["Tlabels"].type
+    message = f"Received a label value of {REPORTED} which is outside the valid range of "
+    message = f"{message}[0, {classes})."
+    label = write.check(write.inputs[1], _has_class(write), message, kind, write.shape(1))
+    write.several(_cross_entropy(write, label), (write.dtype,))
+
+
+def _sparse_cross_entropy_on_gpu(write: _Writer) -> None:
+    """A label without a class makes its row's loss and gradient NaN (core/kernels/sparse_xent_op.h:
+    SparseXentLossGenerator, SparseXentGradGenerator; there is no check on a GPU)."""
+    index = tf.int32.as_datatype_enum
+    batch = write.shape(0)[0]
+    known = _has_class(write)
+    loss, gradient = _cross_entropy(write, write.inputs[1])
+    nothing = write.constant(float("nan"))
+    loss = write("SelectV2", known, loss, nothing)
+    column = write.integers([batch, 1], index)
+    rows = write("Reshape", known, column, T=tf.bool.as_datatype_enum, Tshape=index)
+    gradient = write("SelectV2", rows, gradient, nothing)
+    write.several((loss, gradient), (write.dtype,))
+
+
+def _has_class(write: _Writer) -> str:
+    """Whether each label is one of the classes."""
+    given, kind = write.inputs[1], write.node.attr["Tlabels"].type
+    low = write("GreaterEqual", given, write.integers(0, kind), T=kind)
+    high = write("Less", given, write.integers(write.shape(0)[1], kind), T=kind)
+    return write.both(low, high)
+
+
+def _cross_entropy(write: _Writer, label: str) -> tuple[str, str]:
     """loss = log(sum(exp(logits - max))) - (logits - max) at the label, and its gradient
-    exp(logits - max) / sum - (1 at the label); a label without a class is an error."""
-    logits, given = write.inputs
+    exp(logits - max) / sum - (1 at the label)."""
+    logits = write.inputs[0]
     batch, classes = write.shape(0)
     kind, index = write.node.attr["Tlabels"].type, tf.int32.as_datatype_enum
-    low = write("GreaterEqual", given, write.integers(0, kind), T=kind)
-    high = write("Less", given, write.integers(classes, kind), T=kind)
-    message = f"Received a label value of {REPORTED} which is outside the valid range of "
-    holds = write.both(low, high)
-    label = write.check(given, holds, f"{message}[0, {classes}).", kind, (batch,))
     column = write.integers([batch, 1], index)
     label = write("Reshape", label, column, T=kind, Tshape=index)
     label = write("Cast", label, SrcT=kind, DstT=index)  # vectors of int32 are as wide as float32's
@@ -232,11 +339,12 @@ def _sparse_cross_entropy(write: _Writer) -> None:
     flat = write.integers([batch], index)
     loss = write.reduced("Sum", losses, 2)
     loss = write("Reshape", loss, flat, T=write.dtype, Tshape=index)
-    gradient = write("Sub", write("RealDiv", powers, total), write.mask(chosen))
-    write.several((loss, gradient), (write.dtype,))
+    return loss, write("Sub", write("RealDiv", powers, total), write.mask(chosen))
 
 
-REWRITES: dict[str, Callable[[_Writer], None]] = {
+_Rewrite = Callable[[_Writer], None]
+
+_BOTH: dict[str, _Rewrite] = {
     "ReluGrad": _relu_gradient,
     "Relu6Grad": _relu6_gradient,
     "SigmoidGrad": _sigmoid_gradient,
@@ -249,20 +357,33 @@ REWRITES: dict[str, Callable[[_Writer], None]] = {
     "Selu": _selu,
     "SeluGrad": _selu_gradient,
     "SoftplusGrad": _softplus_gradient,
-    "SparseSoftmaxCrossEntropyWithLogits": _sparse_cross_entropy,
-    "_FusedBatchNormEx": _fused_batch_norm,
 }
-"""By operation name."""
+"""One Eigen expression for both kinds of device (core/kernels/relu_op_functor.h, cwise_ops.h,
+softplus_op.h). In float16 on a GPU TensorFlow's ReluGrad ends with up to 7 elements of another
+formula (relu_op_gpu.cu.cc: 0, not NaN, for a NaN gradient of what was cut off): not followed."""
+
+REWRITES: dict[tuple[str, str], _Rewrite] = {
+    **{(name, kind): made for name, made in _BOTH.items() for kind in placement.KINDS},
+    ("SparseSoftmaxCrossEntropyWithLogits", placement.CPU): _sparse_cross_entropy,
+    ("SparseSoftmaxCrossEntropyWithLogits", placement.GPU): _sparse_cross_entropy_on_gpu,
+    ("_FusedBatchNormEx", placement.CPU): _fused_batch_norm,
+    ("_FusedBatchNormEx", placement.GPU): _fused_batch_norm_on_gpu,
+    ("FusedBatchNormV3", placement.GPU): _batch_norm_on_gpu,
+    ("FusedBatchNormGradV3", placement.GPU): _batch_norm_gradient_on_gpu,
+    ("Cast", placement.GPU): _cast_on_gpu,
+}
+"""By operation and kind of device. Those for GPUs are what TensorFlow's source says of its kernels
+there; none has been compared with one (rulings.md 31). What has no entry is lowered as it is."""
 
 
-def rewrite(graph: Any, shapes: Shapes) -> Any:
-    """A copy of a GraphDef in which every operation of REWRITES is TensorFlow's own formula.
-    `shapes` are those of the inputs of operations in allow.CHECKED."""
+def rewrite(graph: Any, shapes: Shapes, kind: str = placement.CPU) -> Any:
+    """A copy of a GraphDef in which every operation of REWRITES is TensorFlow's own formula on
+    devices of `kind`. `shapes` are those of the inputs of operations in allow.CHECKED."""
     result = graph_pb2.GraphDef()
     result.versions.CopyFrom(graph.versions)
     result.library.CopyFrom(graph.library)
     for node in graph.node:
-        made = REWRITES.get(node.op)
+        made = REWRITES.get((node.op, kind))
         if made is None:
             result.node.add().CopyFrom(node)
         else:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stitchcore.errors import Reason, Refusal
-from stitchcore.tensorflow import allow, levels
+from stitchcore.tensorflow import allow, levels, placement
 from stitchcore.tensorflow.classify import Classes, Part, classify
 from stitchcore.tensorflow.graph import Edge, GraphIndex, index
 from stitchcore.tensorflow.settle import settle
@@ -61,7 +61,8 @@ class Partition:
     """Regions of a graph and, for every other node that does work, why it is in none.
 
     `request` is the graph as it was handed in (`graph` indexes it with sizes fitted) and `preserve`
-    the names that must stay: together they give the canonical ids.
+    the names that must stay: together they give the canonical ids. `kind` is that of the device
+    whose kernels regions become.
     """
 
     request: Any
@@ -72,12 +73,16 @@ class Partition:
     classes: Classes
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
+    kind: str = placement.CPU
 
 
 def partition(
-    graph: Any, preserve: Iterable[str] = (), excluded: Mapping[str, Reason] | None = None
+    graph: Any,
+    preserve: Iterable[str] = (),
+    excluded: Mapping[str, Reason] | None = None,
+    kind: str = placement.CPU,
 ) -> Partition:
-    """Cut a GraphDef (with `_output_shapes`) into regions.
+    """Cut a GraphDef (with `_output_shapes`) into regions for devices of `kind`.
 
     `preserve` are names of nodes whose values must stay; `excluded` nodes stay outside regions for
     the given reason (a recut). Raises Refused(PARSE_ERROR) for a damaged graph.
@@ -89,7 +94,7 @@ def partition(
     left_out = {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}
     kept = {indexed.number[name] for name in preserved if name in indexed.number}
     while True:
-        classes = classify(indexed, variables, left_out)
+        classes = classify(indexed, variables, left_out, kind)
         placed = levels.assign(indexed, classes, variables)
         groups = _components(indexed, classes, variables, placed)
         groups = _join_lone(indexed, placed, _merge_small(indexed, placed, groups))
@@ -111,7 +116,7 @@ def partition(
     refusals += [Refusal(indexed.nodes[i].name, r) for i, r in sorted(classes.reasons.items())]
     refusals += variables.refusals
     return Partition(
-        graph, preserved, indexed, sizes, variables, classes, tuple(regions), tuple(refusals)
+        graph, preserved, indexed, sizes, variables, classes, tuple(regions), tuple(refusals), kind
     )
 
 

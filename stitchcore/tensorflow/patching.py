@@ -7,7 +7,6 @@ its new value; whoever still reads the old value as a tensor does so before.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,6 +40,8 @@ from stitchcore.hlo.shape import DTYPES
 from stitchcore.inject import digest
 from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Role
+from stitchcore.tensorflow import placement
+from stitchcore.tensorflow.fusion_node import FusionNode, encoded, tensorflow_type
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph
 from stitchcore.tensorflow.ordering import after, after_checks
@@ -98,7 +99,7 @@ class _RegionPatch:
     def __init__(
         self, whole: _Whole, region: Region, function: Subgraph, program: RegionProgram
     ) -> None:
-        self.whole, self.region = whole, region
+        self.whole, self.region, self.partition = whole, region, whole.partition
         self.function, self.program = function, program
         self.graph = whole.partition.graph
         self.variables = whole.partition.variables
@@ -203,7 +204,7 @@ class _RegionPatch:
 
     def _launch(self, number: int, launch: Launch) -> str:
         name = f"{self.region.name}_{number}"
-        node = _Node(name)
+        node = FusionNode(name)
         inputs = [self._input(node, name, operand) for operand in launch.inputs]
         outputs: list[tuple[Binding, tuple[index.Index, ...]]] = []
         for output, buffer in enumerate(launch.kernel.with_role(Role.OUTPUT)):
@@ -223,7 +224,7 @@ class _RegionPatch:
         self.whole.add.append(node.fusion(launch, table, self.device_of, self.before))
         return name
 
-    def _input(self, node: _Node, name: str, operand: Operand) -> Binding:
+    def _input(self, node: FusionNode, name: str, operand: Operand) -> Binding:
         source = operand.source
         if isinstance(source, FromRegion):
             argument = self.function.arguments[source.position]
@@ -244,14 +245,17 @@ class _RegionPatch:
         port = sum((source.launch, k) not in self.stored for k in range(source.output))
         return f"+{self.region.name}_{source.launch}:{port}"
 
-    def _symbols(self, launch: Launch, node: _Node) -> tuple[list[SymbolSource], list[Guard]]:
+    def _symbols(self, launch: Launch, node: FusionNode) -> tuple[list[SymbolSource], list[Guard]]:
+        found = [self._source_of(symbol) for symbol in launch.kernel.symbols]
+        for argument, *_ in found:
+            reference = self.whole.tensor(argument.tensor)
+            if self.partition.kind == placement.GPU and reference not in node.inputs:
+                if placement.in_host_memory(self.graph, argument.tensor):
+                    node.hosted[reference] = tensorflow_type(argument.dtype)
+                    continue
+            node.tensor(reference, argument)
         sources = []
-        for symbol in launch.kernel.symbols:
-            found = _source_of(symbol, self.function.arguments)
-            if found is None:
-                detail = f"no input gives the size {symbol}"
-                raise Refused(self.region.name, Reason.GUARD_FAILED, detail)
-            argument, axis, scale, offset = found
+        for argument, axis, scale, offset in found:
             position = node.tensor(self.whole.tensor(argument.tensor), argument)
             sources.append(SymbolSource(position, axis, scale, offset))
         guards = [
@@ -261,6 +265,13 @@ class _RegionPatch:
             and _known(argument.dims, launch.kernel.symbols)
         ]
         return sources, guards
+
+    def _source_of(self, symbol: str) -> tuple[Argument, int, int, int]:
+        found = _source_of(symbol, self.function.arguments)
+        if found is None:
+            detail = f"no input gives the size {symbol}"
+            raise Refused(self.region.name, Reason.GUARD_FAILED, detail)
+        return found
 
     # ---- values that no launch stores ----------------------------------------------------------
     def _assignments(self) -> dict[str, Operand]:
@@ -280,7 +291,7 @@ class _RegionPatch:
             node.attr["dtype"].CopyFrom(given["dtype" if "dtype" in given else "T"])
             inputs = (self.whole.tensor(handle), value, *self.before)
             self.whole.add.append(
-                AddedNode(name, "AssignVariableOp", _encoded(node), self.device_of, inputs)
+                AddedNode(name, "AssignVariableOp", encoded(node), self.device_of, inputs)
             )
             self.writers[handle] = name
             assigned[name] = operand
@@ -296,7 +307,7 @@ class _RegionPatch:
                 raise Refused(self.region.name, Reason.UNSUPPORTED_OPCODE, detail)
             return self._reshaped(
                 self.whole.tensor(argument.tensor), argument.dims, operand.dims,
-                _enum(argument.dtype), name,
+                tensorflow_type(argument.dtype), name,
             )  # fmt: skip
         if isinstance(source, FromLaunch):
             kernel = self.program.launches[source.launch].kernel
@@ -325,7 +336,7 @@ class _RegionPatch:
         node.attr["T"].type = kind
         node.attr["Tshape"].type = types_pb2.DT_INT32
         self.whole.add.append(
-            AddedNode(name, "Reshape", _encoded(node), self.device_of, (reference, shape))
+            AddedNode(name, "Reshape", encoded(node), self.device_of, (reference, shape))
         )
         return f"+{name}:0"
 
@@ -343,63 +354,16 @@ class _RegionPatch:
         node = node_def_pb2.NodeDef()
         node.attr["dtype"].type = dtypes.as_dtype(array.dtype).as_datatype_enum
         node.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(array))
-        self.whole.add.append(AddedNode(name, "Const", _encoded(node), self.device_of, ()))
+        self.whole.add.append(AddedNode(name, "Const", encoded(node), self.device_of, ()))
         return f"+{name}:0"
 
     def _join(self, names: Iterable[str]) -> str:
         name = f"{self.region.name}_done"
         inputs = tuple(f"^+{other}" for other in names)
         self.whole.add.append(
-            AddedNode(name, "NoOp", _encoded(node_def_pb2.NodeDef()), self.device_of, inputs)
+            AddedNode(name, "NoOp", encoded(node_def_pb2.NodeDef()), self.device_of, inputs)
         )
         return name
-
-
-class _Node:
-    """Inputs and outputs of one StitchedFusion node while it is built."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.inputs: dict[str, int] = {}
-        self.arguments: dict[int, Argument] = {}
-        self.output_types: list[int] = []
-        self.output_dims: list[tuple[int, ...]] = []
-
-    def plain(self, reference: str, kind: int) -> int:
-        """Position of the input `reference`, added at its first use."""
-        if reference not in self.inputs:
-            self.inputs[reference] = kind
-        return list(self.inputs).index(reference)
-
-    def tensor(self, reference: str, argument: Argument) -> int:
-        position = self.plain(reference, _enum(argument.dtype))
-        self.arguments[position] = argument
-        return position
-
-    def resource(self, reference: str) -> int:
-        return self.plain(reference, types_pb2.DT_RESOURCE)
-
-    def fusion(
-        self, launch: Launch, table: Sequence[int], device_of: int, before: Sequence[str]
-    ) -> AddedNode:
-        node = node_def_pb2.NodeDef()
-        node.attr["Tin"].list.SetInParent()
-        node.attr["Tin"].list.type.extend(self.inputs.values())
-        node.attr["Tout"].list.SetInParent()
-        node.attr["Tout"].list.type.extend(self.output_types)
-        node.attr["kernel"].s = f"{launch.key}:{launch.kernel.name}".encode()
-        node.attr["table"].list.i.extend(table)
-        node.attr["errors"].list.SetInParent()
-        node.attr["errors"].list.s.extend(text.encode() for text in launch.kernel.errors)
-        node.attr["work"].i = launch.work
-        node.attr["_output_shapes"].list.SetInParent()
-        for sizes in self.output_dims:
-            shape = node.attr["_output_shapes"].list.shape.add()
-            for size in sizes:
-                shape.dim.add(size=size)
-        return AddedNode(
-            self.name, "StitchedFusion", _encoded(node), device_of, (*self.inputs, *before)
-        )
 
 
 def _source_of(symbol: str, arguments: Sequence[Argument]) -> tuple[Argument, int, int, int] | None:
@@ -432,11 +396,3 @@ def _datatype(name: str) -> int:
     if name in _TENSORFLOW_TYPES:
         return int(dtypes.as_dtype(_TENSORFLOW_TYPES[name]).as_datatype_enum)
     return int(dtypes.as_dtype(DTYPES[name].numpy).as_datatype_enum)
-
-
-def _enum(name: str) -> int:
-    return int(dtypes.as_dtype(name).as_datatype_enum)
-
-
-def _encoded(node: Any) -> str:
-    return base64.b64encode(node.SerializeToString(deterministic=True)).decode()

@@ -24,7 +24,13 @@ def runner(function: Subgraph, jit: bool = False) -> Callable[[Sequence[Array]],
 def under_xla(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
     """The region compiled by XLA at its first call, which raises Refused(LOWERING_FAILED) where XLA
     cannot."""
-    run = runner(function, jit=True)
+    return refusing(runner(function, jit=True))
+
+
+def refusing(
+    run: Callable[[Sequence[Array]], list[Array]],
+) -> Callable[[Sequence[Array]], list[Array]]:
+    """`run`, TensorFlow's errors as Refused(LOWERING_FAILED)."""
 
     def compiled(given: Sequence[Array]) -> list[Array]:
         try:
@@ -36,23 +42,52 @@ def under_xla(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
     return compiled
 
 
+def nothing() -> Any:
+    """A tf.function of any arguments that does nothing."""
+
+    def identity(*arguments: Any) -> list[Any]:
+        return [tf.identity(one) for one in arguments[:1]]  # a region of constants has none
+
+    return tf.function(identity, autograph=False)
+
+
 def empty(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
     """A function of the same arguments that does nothing: what a call itself costs."""
     del function
-
-    def nothing(*arguments: Any) -> list[Any]:
-        return [tf.identity(one) for one in arguments[:1]]  # a region of constants has none
-
-    return _with_tensors(tf.function(nothing, autograph=False))
+    return _with_tensors(nothing())
 
 
 def _with_tensors(region: Any) -> Callable[[Sequence[Array]], list[Array]]:
-    kept: list[tuple[list[int], list[Any]]] = []
+    keep = _kept()
 
     def run(given: Sequence[Array]) -> list[Array]:
+        return [np.asarray(result) for result in region(*keep(given))]
+
+    return run
+
+
+def on_gpu(region: Callable[..., Any]) -> Callable[[Sequence[Array]], list[Array]]:
+    """`region`, a tf.function, on TensorFlow's first GPU, to be timed: a call ends when the device
+    is done. Results stay there and are not returned: their copies would count."""
+    keep = _kept()
+
+    def run(given: Sequence[Array]) -> list[Array]:
+        with tf.device("/GPU:0"):
+            region(*keep(given))
+        tf.test.experimental.sync_devices()
+        return []
+
+    return run
+
+
+def _kept() -> Callable[[Sequence[Array]], list[Any]]:
+    """Tensors of arrays, those of the last call kept."""
+    kept: list[tuple[list[int], list[Any]]] = []
+
+    def tensors(given: Sequence[Array]) -> list[Any]:
         identities = [id(array) for array in given]
         if not kept or kept[0][0] != identities:
             kept[:] = [(identities, [tf.constant(array) for array in given])]
-        return [np.asarray(result) for result in region(*kept[0][1])]
+        return kept[0][1]
 
-    return run
+    return tensors

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -50,12 +50,37 @@ SLOWER = 1.02
 """A ratio of times above this, with its whole 95 % interval, is slower."""
 
 
+class RegionRunner(Protocol):
+    """A region's launches on what they are made for: `Runner` here, gpu/region.py on a GPU."""
+
+    @property
+    def launches(self) -> int:
+        """How many kernels a run launches."""
+
+    def run(self, given: Sequence[Array], bindings: Mapping[str, int]) -> list[Array]:
+        """The region's outputs for its inputs."""
+
+    def prepared(
+        self,
+        given: Sequence[Array],
+        bindings: Mapping[str, int],
+        pool: ThreadPoolExecutor,
+        threads: int,
+    ) -> tuple[Callable[[], None], Callable[[], None]]:
+        """All launches as one call to repeat, done when it returns; and the same without its
+        work."""
+
+
 @dataclass(frozen=True)
 class Runner:
     """A region's launches, loaded. `kernels[i]` is launch i's."""
 
     program: RegionProgram
     kernels: tuple[CpuKernel, ...]
+
+    @property
+    def launches(self) -> int:
+        return len(self.kernels)
 
     def run(self, given: Sequence[Array], bindings: Mapping[str, int]) -> list[Array]:
         """The region's outputs for its inputs, on one thread."""
@@ -171,7 +196,7 @@ class RegionCheck:
 
 
 def check_region(
-    runner: Runner,
+    runner: RegionRunner,
     module: Module,
     reference: Reference,
     bindings: Mapping[str, int],
@@ -183,7 +208,7 @@ def check_region(
 
 
 def _judged(
-    runner: Runner,
+    runner: RegionRunner,
     module: Module,
     reference: Reference,
     bindings: Mapping[str, int],
@@ -223,7 +248,7 @@ def _apart(theirs: Array, exact: Array, rounding: float) -> float:
 
 
 def time_region(
-    runner: Runner,
+    runner: RegionRunner,
     module: Module,
     rivals: Mapping[str, Reference],
     bindings: Mapping[str, int],

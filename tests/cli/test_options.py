@@ -60,4 +60,5 @@ def test_values_that_cannot_be_used_are_named(name: str, value: str) -> None:
 def test_the_signature_holds_what_changes_artifacts() -> None:
     plain = options.read({})
     assert plain.signature != options.read({"STITCH_PLANNER": "explore"}).signature
+    assert plain.signature != options.read({"STITCH_TUNE": "20"}).signature
     assert plain.signature == options.read({"STITCH_JOBS": "1"}).signature

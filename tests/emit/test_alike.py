@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from stitchcore.device.records import DEVICES
 from stitchcore.emit import cuda
 from stitchcore.errors import Refused
 from stitchcore.hlo import opcodes as op
@@ -25,7 +26,9 @@ from stitchcore.kernel.nodes import (
     Section,
     Store,
 )
+from stitchcore.schedule.schedule import schedule
 from stitchcore.target import nvrtc
+from tests.schedule import modules
 
 WORDS = 4096
 """Of a table that constant memory has room for."""
@@ -130,3 +133,24 @@ def test_tables_of_any_size_compile() -> None:
     for text in (few, many):
         [resources] = nvrtc.compile_cuda(text).resources
         assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
+
+
+def test_an_optimizers_updates_of_many_sizes_are_few_functions() -> None:
+    """Tensors of many sizes cost a row of a table each: no more is compiled for more of them."""
+    few, many = (cuda.render([updates(count)]) for count in (20, 80))
+    assert few.count("ST_INLINE void") == many.count("ST_INLINE void") <= 2
+    assert len(many) - len(few) < 60 * 100, "a row and two pointers, not a loop"
+
+
+def updates(count: int) -> Kernel:
+    """A momentum step of `count` vectors of 10 sizes."""
+    given, made = [], []
+    for number in range(count):
+        dims = (64 + 16 * (number % 10),)
+        value, slot, gradient = (modules.parameter(3 * number + i, dims) for i in range(3))
+        rate = modules.broadcast(modules.scalar(0.9), dims, ())
+        slot_after = modules.apply(op.ADD, modules.apply(op.MULTIPLY, slot, rate), gradient)
+        given += [value, slot, gradient]
+        made += [slot_after, modules.apply(op.SUBTRACT, value, slot_after)]
+    module = modules.module_of(made, given)
+    return schedule(modules.whole(module), module, DEVICES["sm_80"], "updates")

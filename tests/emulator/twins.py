@@ -67,7 +67,7 @@ class Emulated:
 
 def twins_of(name: str, device: Device = DEVICE) -> list[Twin]:
     """A twin of each distinct kernel of a workload; their kernels' names differ."""
-    found = (twins.twin_of(pattern, device) for pattern in twins.patterns_of(name, device))
+    found = twins.twins_of(twins.patterns_of(name, device), device)
     return [named(twin, number) for number, twin in enumerate(found)]
 
 
@@ -155,8 +155,8 @@ def figures(name: str, progress: Progress) -> dict[str, Any]:
     patterns = twins.patterns_of(name, DEVICE)
     step = progress.add_task(name, total=2 * len(patterns))
     made = []
-    for number, pattern in enumerate(patterns):
-        made.append(named(twins.twin_of(pattern, DEVICE), number))
+    for number, twin in enumerate(twins.twins_of(patterns, DEVICE)):
+        made.append(named(twin, number))
         progress.advance(step)
     searched = time.perf_counter()
     verdicts, before = judged(made, lambda: progress.advance(step))

@@ -65,6 +65,25 @@ def test_a_workload_computes_what_numpy_does(gpu: CupyDevice, cuda: CudaLibrary,
             assert max(errors) < TOLERANCE
 
 
+@pytest.mark.parametrize("name", ["mlp_nodrop_train", "gpt2_train"])
+def test_two_steps_in_place(gpu: CupyDevice, cuda: CudaLibrary, name: str) -> None:
+    """The second goes on from the first."""
+    module = workloads.module(name)
+    made = compile_for_gpu(module, target(gpu), updates=True)
+    given = arguments(module)
+    once = leaves(evaluate(module, given))
+    next_given = list(given)
+    for output, parameter in module.aliases:
+        next_given[parameter] = once[output]
+    with loaded(made, gpu, cuda) as one:
+        one.give(leaves(given))
+        one.run()
+        for expected in (once, leaves(evaluate(module, next_given))):
+            errors = [error_of(*pair) for pair in zip(one.results(), expected, strict=True)]
+            assert max(errors) < TOLERANCE
+            one.run()
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16"])
 def test_a_product_by_strides(gpu: CupyDevice, dtype: str, transposed: bool) -> None:

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stitchcore.gpu
-from stitchcore.gpu import library
+from stitchcore.gpu import library, ordering
 from stitchcore.gpu.gemm import gemm
 from stitchcore.gpu.trips import MOST_TRIPS, trip_count
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.evaluate import apply
 from stitchcore.hlo.instruction import Instruction, instruction, topological
 from stitchcore.hlo.parse import parse
-from stitchcore.hlo.shape import Shape
+from stitchcore.hlo.shape import DTYPES, Shape
 from tests.gpu.host import HostDevice
 from tests.gpu.whole import leaves
 
@@ -30,6 +30,7 @@ FOLDER = Path(stitchcore.gpu.__file__).parent
 def computed(node: Instruction, operands: Sequence[Any]) -> list[Any]:
     """What the library puts into results, which start as garbage."""
     library.require(node)
+    assert library.refused(node) is None
     device = HostDevice.__new__(HostDevice)  # no memory of it, no stream: only its library
     expected = leaves([apply(node, list(operands))])
     results = [np.full(one.shape, 77, one.dtype) for one in expected]
@@ -224,6 +225,56 @@ def test_sorts_keep_equal_elements_in_order(direction: str, dims: str) -> None:
     random = np.random.default_rng(0)
     keys = random.integers(0, 4, (6, 7)).astype(np.int32)
     agree(node, [keys, np.arange(42, dtype=np.float32).reshape(6, 7)])
+
+
+COMPARATORS = {
+    "select": "  ROOT r = pred[] select(same, later, first)",
+    "or": "  both = pred[] and(same, later)\n  ROOT r = pred[] or(both, first)",
+}
+
+
+@pytest.mark.parametrize("form", sorted(COMPARATORS))
+@pytest.mark.parametrize("most", [0, ordering.MOST_PAIRS], ids=["sorted", "counted"])
+def test_sorts_by_a_second_key_where_the_first_is_equal(
+    form: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first rises, the second falls: TensorFlow's unique compares rows like this."""
+    monkeypatch.setattr(ordering, "MOST_PAIRS", most)
+    before = (
+        "less (a: s32[], b: s32[], c: f32[], d: f32[]) -> pred[] {\n  a = s32[] parameter(0)\n"
+        "  b = s32[] parameter(1)\n  c = f32[] parameter(2)\n  d = f32[] parameter(3)\n"
+        "  same = pred[] compare(a, b), direction=EQ\n"
+        "  later = pred[] compare(d, c), direction=LT\n"
+        f"  first = pred[] compare(a, b), direction=LT\n{COMPARATORS[form]}\n}}\n"
+    )
+    node = main(
+        "x: s32[9,3]; y: f32[9,3]",
+        "  ROOT r = (s32[9,3], f32[9,3]) sort(x, y), dimensions={0}, to_apply=less",
+        before=before,
+    )
+    assert ordering.waits(node) == (most == 0)
+    random = np.random.default_rng(3)
+    keys = random.integers(-2, 2, (9, 3)).astype(np.int32)
+    agree(node, [keys, random.integers(-2, 2, (9, 3)).astype(np.float32)])
+
+
+@pytest.mark.parametrize("direction", ["LT", "GT"])
+@pytest.mark.parametrize("kind", ["u8", "f16", "f64", "pred"])
+def test_sorts_of_every_kind_of_number(direction: str, kind: str) -> None:
+    """-0 and 0 are equal and keep their order; unsigned ones fall as they rise."""
+    node = main(
+        f"x: {kind}[8]; y: s32[8]",
+        f"  ROOT r = ({kind}[8], s32[8]) sort(x, y), dimensions={{0}}, to_apply=less",
+        before=(
+            f"less (a: {kind}[], b: {kind}[], c: s32[], d: s32[]) -> pred[] {{\n"
+            f"  a = {kind}[] parameter(0)\n  b = {kind}[] parameter(1)\n"
+            "  c = s32[] parameter(2)\n  d = s32[] parameter(3)\n"
+            f"  ROOT less = pred[] compare(a, b), direction={direction}\n}}\n"
+        ),
+    )
+    numbers = np.array([0.0, -0.0, 2, -3, 1, -0.0, 2, 250])
+    keys = numbers.astype(DTYPES[kind].numpy) if kind != "u8" else np.abs(numbers).astype(np.uint8)
+    agree(node, [keys, np.arange(8, dtype=np.int32)])
 
 
 @pytest.mark.parametrize("opcode", ["add", "maximum", "minimum"])

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
-from stitchcore.errors import Reason, Refused
+from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.gpu.compile import compile_for_gpu
-from stitchcore.gpu.execute import Loaded, captured
-from stitchcore.gpu.steps import Copy, Loop, Stretch, every_step
+from stitchcore.gpu.execute import Loaded, capture_refused, captured
+from stitchcore.gpu.steps import Copy, HostCall, Loop, Stretch, every_step
+from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.evaluate import evaluate
 from stitchcore.hlo.parse import parse
-from stitchcore.target.launch_table import InRegion, Output
+from stitchcore.kernel.nodes import Kernel, Role
+from stitchcore.kernel.text import print_kernel
+from stitchcore.target import cubins
+from stitchcore.target.launch_table import Input, InRegion, Output
 from tests.gpu.host import HostDevice
-from tests.gpu.whole import TARGET, by_interpreter, compare
+from tests.gpu.whole import TARGET, arguments, by_interpreter, compare
 from tests.hlo import workloads
 from tests.target.standin_cuda import Standin
 
@@ -316,10 +324,74 @@ ENTRY main (x: f32[2,3]) -> (f32[6], f32[2,3], s32[3]) {
     assert not any(isinstance(step, Stretch) for step in found.module.steps)
 
 
-def test_what_neither_kernel_nor_library_computes_is_refused() -> None:
+def test_a_kernel_that_the_compiler_refuses_is_planned_again_in_parts(
+    standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here it takes no kernel with two phases or more than one output, and no exponential at all:
+    that one instruction is the host's, and all is told."""
+    real = cubins.compile_kernels
+
+    def picky(kernels: Sequence[Kernel], *rest: Any) -> Any:
+        taken = [one for one in kernels if not refuses(one)]
+        units, refused = real(taken, *rest)
+        left = [one for one in kernels if one not in taken]
+        why = (Reason.COMPILE_FAILED, "cut after 1 s of a processor")
+        return units, (*refused, *(Refusal(one.name, *why) for one in left))
+
+    def refuses(kernel: Kernel) -> bool:
+        text = print_kernel(kernel)
+        large = len(kernel.phases) > 1 or len(kernel.with_role(Role.OUTPUT)) > 1
+        return large or op.EXPONENTIAL in text
+
+    monkeypatch.setattr(cubins, "compile_kernels", picky)
+    found = compare(workloads.module("softmax_grad"), standin)
+    assert max(found.errors) < TOLERANCE
+    assert not any(map(refuses, found.module.kernels)) and len(found.module.kernels) > 1
+    hosts = [step for step in found.module.steps if isinstance(step, HostCall)]
+    assert {step.node.opcode for step in hosts} == {op.EXPONENTIAL}
+    reasons = [refusal.reason for refusal in found.module.refused]
+    assert set(reasons) == {Reason.COMPILE_FAILED, Reason.UNSUPPORTED_OPCODE}
+
+
+ODD = """
+HloModule odd
+
+farther (a: f32[], b: f32[]) -> pred[] {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  first = f32[] abs(a)
+  second = f32[] abs(b)
+  ROOT larger = pred[] compare(first, second), direction=GT
+}
+
+ENTRY main (x: f32[6]) -> f32[6] {
+  x = f32[6] parameter(0)
+  y = f32[6] exponential(x)
+  z = f32[6] subtract(x, y)
+  sorted = f32[6] sort(z), dimensions={0}, to_apply=farther
+  ROOT result = f32[6] tanh(sorted)
+}
+"""
+
+
+def test_what_no_library_computes_is_the_hosts_and_told(standin: Standin) -> None:
+    """The kernels beside it go on; no graph can hold such a module."""
+    found = compare(parse(ODD), standin)
+    assert max(found.errors) < TOLERANCE and found.launches == 2
+    [refusal] = found.module.refused
+    assert (refusal.subject, refusal.reason) == (op.SORT, Reason.UNSUPPORTED_OPCODE)
+    assert [step.node.opcode for step in found.module.steps if isinstance(step, HostCall)] == [
+        op.SORT
+    ]
+    assert found.module.waits and "numpy" in capture_refused(found.module)
+
+
+def test_a_value_that_no_memory_holds_refuses_the_module() -> None:
+    text = "ENTRY main (x: f32[3]) -> c64[3] {\n  x = f32[3] parameter(0)\n"
+    text += "  ROOT y = c64[3] convert(x)\n}\n"
     with pytest.raises(Refused) as refused:
-        compile_for_gpu(workloads.module("gpt2_train"), TARGET)
-    assert refused.value.refusal.reason is Reason.UNSUPPORTED_OPCODE
+        compile_for_gpu(parse("HloModule m\n\n" + text), TARGET)
+    assert refused.value.refusal.reason is Reason.UNSUPPORTED_TYPE
 
 
 def test_one_kernel_an_instruction_computes_the_same(standin: Standin) -> None:
@@ -328,3 +400,48 @@ def test_one_kernel_an_instruction_computes_the_same(standin: Standin) -> None:
     found = compare(module, standin, planner="single")
     assert max(found.errors) < TOLERANCE
     assert found.launches > 10
+
+
+STEP = """
+HloModule step, input_output_alias={ {1}: (0, {}, may-alias), {2}: (1, {}, may-alias), {3}: (2, {}, may-alias), {4}: (3, {}, may-alias) }
+
+ENTRY main (w: f32[64], m: f32[64], x: f32[8], y: f32[8], g: f32[64]) -> (f32[64], f32[64], f32[64], f32[8], f32[8]) {
+  w = f32[64] parameter(0)
+  m = f32[64] parameter(1)
+  x = f32[8] parameter(2)
+  y = f32[8] parameter(3)
+  g = f32[64] parameter(4)
+  before = f32[64] exponential(w)
+  moment = f32[64] add(m, g)
+  weight = f32[64] subtract(w, moment)
+  ROOT r = (f32[64], f32[64], f32[64], f32[8], f32[8]) tuple(before, weight, moment, y, x)
+}
+"""  # noqa: E501
+
+
+def test_a_step_goes_on_from_what_it_made(standin: Standin) -> None:
+    """Weights and moments are updated where they are; two parameters change places."""
+    module = parse(STEP)
+
+    def twice(one: Loaded, _: HostDevice) -> None:
+        one.run()
+        one.run()
+
+    given = arguments(module)
+    found = compare(module, standin, act=twice, given=given, updates=True)
+    once = evaluate(module, given)
+    right = evaluate(module, [*once[1:], given[4]])
+    for made, expected in zip(found.made, right, strict=True):
+        np.testing.assert_allclose(made, expected, rtol=1e-5)
+    assert [one.place for one in found.module.outputs][1:] == [Input(n) for n in range(4)]
+    copies = [step for step in found.module.steps if isinstance(step, Copy)]
+    assert {step.source.dims for step in copies} == {(8,)}, "the weights are not copied"
+
+
+def test_a_training_step_copies_next_to_nothing(standin: Standin) -> None:
+    """An optimizer's kernels may write where they read: their `forwards` say so."""
+    found = compare(workloads.module("mlp_train"), standin, updates=True)
+    assert max(found.errors) < TOLERANCE
+    copied = sum(step.source.bytes for step in found.module.steps if isinstance(step, Copy))
+    state = sum(one.bytes for one in found.module.outputs if isinstance(one.place, Input))
+    assert copied < 0.01 * state

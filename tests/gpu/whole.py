@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.device.records import DEVICES
 from stitchcore.errors import Refused
-from stitchcore.gpu.build import build, require
+from stitchcore.gpu.compile import compile_for_gpu
 from stitchcore.gpu.execute import Loaded, loaded
 from stitchcore.gpu.steps import GpuModule
 from stitchcore.hlo.evaluate import evaluate
 from stitchcore.hlo.module import Module
 from stitchcore.kernel.nodes import Kernel
-from stitchcore.stages import STAGES, BuildOptions, State, run_stages
+from stitchcore.stages import BuildOptions
 from stitchcore.verify.capture import integer_limit, plausible
 from tests.gpu.host import HostDevice, Kernels, RunKernel, host_device, in_c, interpreted
 from tests.hlo import workloads
@@ -88,14 +87,12 @@ def compare(
     act: Callable[[Loaded, HostDevice], None] = run,
     given: Sequence[Any] | None = None,
     planner: str = "exhaustive",
+    updates: bool = False,
 ) -> Compared:
     """`module` compiled, loaded and run by `act` on the stand-in, and by numpy."""
-    state = run_stages(State(module, DEVICES[TARGET], BuildOptions(planner=planner)), STAGES, {})
-    assert state.plan is not None
-    require(state.plan)
-    made = build(state)
+    made = compile_for_gpu(module, TARGET, BuildOptions(planner=planner), updates)
     given = arguments(module) if given is None else given
-    kernels = Kernels(state.kernels, way(state.kernels))
+    kernels = Kernels(made.kernels, way(made.kernels))
     standin.devices(multiprocessors=132)
     standin.on_launch(kernels)
     cuda = open_library(standin)
@@ -104,7 +101,7 @@ def compare(
         act(one, device)
         results = one.results()
     cuda.close()
-    expected = leaves(evaluate(state.module, given))
+    expected = leaves(evaluate(module, given))
     return Compared(made, results, expected, len(kernels.ran))
 
 

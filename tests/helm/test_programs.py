@@ -136,6 +136,37 @@ def test_compile_children_see_no_credential_of_their_worker() -> None:
                 assert mounted - hidden == {"/tmp"}, name
 
 
+MIG = """
+store: {persistence: {storageClassName: fast}}
+workers:
+  cpu-tf221:
+    tensorflow: "2.21"
+    target: sm_80
+    resources:
+      requests: {cpu: 500m, memory: 8Gi}
+      limits: {memory: 24Gi, nvidia.com/mig-3g.20gb: 2, nvidia.com/mig-1g.5gb: "1"}
+"""
+
+
+def test_a_worker_is_told_what_its_pod_holds() -> None:
+    """Cores by the pod's requests, as Kubernetes tells them; GPUs by limits, slices as sevenths."""
+    sets = [(charts.of(one), None) for one in ("default", "gpus")]
+    sets.append((charts.objects(charts.rendered(MIG)), 1.0))
+    for objects, gpus in sets:
+        for name, _, spec in charts.pods(objects):
+            if "worker" in name:
+                (container,) = spec["containers"]
+                limits = container["resources"]["limits"]
+                given = PARSERS["stitch_worker"](container["args"])
+                wanted = float(limits.get("nvidia.com/gpu", 0)) if gpus is None else gpus
+                assert given.reserved_gpus == wanted
+                (told,) = [one for one in container["env"]
+                           if one["name"] == "STITCH_RESERVED_MILLICORES"]  # fmt: skip
+                field = told["valueFrom"]["resourceFieldRef"]
+                assert field == {"containerName": "worker", "resource": "requests.cpu",
+                                 "divisor": "1m"}  # fmt: skip
+
+
 def test_a_task_is_given_its_grace() -> None:
     for combination in COMBINATIONS:
         for name, _, spec in charts.pods(charts.of(combination)):

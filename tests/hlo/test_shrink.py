@@ -84,9 +84,10 @@ def test_symbolic_modules_must_be_specialised_first() -> None:
         shrink(parse(text))
 
 
-@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=12))
-def test_ladder_keeps_order_and_divisibility(sizes: list[int]) -> None:
-    chosen = ladder(sizes, 8)
+@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=12), st.sampled_from([0, 8, 32]))
+def test_ladder_keeps_order_and_divisibility(sizes: list[int], part: int) -> None:
+    chosen = ladder(sizes, 8, part)
+    assert not part or all(chosen[size] * part >= size for size in sizes)
     ordered = sorted(chosen)
     for size in ordered:
         assert chosen[size] <= size

@@ -15,7 +15,7 @@ from tests.inject import https_gateway as gateways
 from tests.inject.https_gateway import Asked, Reply, Server
 
 DIGEST, KEY = "d" * 64, "a" * 64
-META = {"tf": "2.21.0", "target": "cpu-x86-64-v3", "abi": 1, "preserve": [], "threads": 2}
+META = {"tf": "2.21.0", "target": "cpu-x86-64-v4", "abi": 1, "preserve": [], "threads": 2}
 
 
 def verify(signature: bytes, message: bytes, public: bytes) -> bool:

@@ -36,7 +36,7 @@ def test_graph_out_artifact_in(tmp_path: Path, key: Any, public_key: str) -> Non
         job.source.submit(DIGEST, b"graph", META)
         assert job.until("pending")["stage"] == "plan"
         assert job.until("ready")["key"] == KEY
-        artifact = job.source.fetch(KEY, DIGEST)
+        artifact = job.source.fetch(KEY, DIGEST, META["target"])
         assert artifact.libraries == (b"code",) and artifact.key == KEY
         assert server.paths() == ["POST /v1/graphs", f"GET /v1/artifacts/{'b' * 64}"]
         document = dict(server.asked[0].document)
@@ -46,7 +46,7 @@ def test_graph_out_artifact_in(tmp_path: Path, key: Any, public_key: str) -> Non
         wait_for(lambda: len(server.asked) == 3)
         assert server.asked[2].document["session"] == session, "one session from the first call on"
         with pytest.raises(reasons.Refused):
-            job.source.fetch(KEY, "e" * 64)
+            job.source.fetch(KEY, "e" * 64, META["target"])
         assert job.complaints == []
         assert (tmp_path / "c" / "artifacts" / DIGEST / "kernels_00.so").read_bytes() == b"code"
 
@@ -73,7 +73,7 @@ def test_the_cache_spares_the_download_and_is_trusted_no_more_than_it(
             job.source.submit(DIGEST, b"graph", META)
             job.until("ready")
             assert given[-1] == status
-            assert job.source.fetch(KEY, DIGEST).libraries == (b"code",)
+            assert job.source.fetch(KEY, DIGEST, META["target"]).libraries == (b"code",)
             said = [reason for _, reason, _ in job.complaints]
             assert said == (["bad_artifact"] if spoil == "kernels_00.so" else [])
 
@@ -150,7 +150,7 @@ def test_a_forged_artifact_is_refused_before_anyone_may_load_it(
         job.source.submit(DIGEST, b"graph", META)
         assert job.until("refused")["reason"] == FORGED[how]
         with pytest.raises(reasons.Refused):
-            job.source.fetch(KEY, DIGEST)
+            job.source.fetch(KEY, DIGEST, META["target"])
         kept = [path.name for path in (tmp_path / "c").glob("artifacts/*")]
         assert kept == ([DIGEST] if how == "revoked" else [])
 
@@ -255,7 +255,7 @@ def test_a_full_cache_is_counted_and_the_artifact_used(
         job.source.submit(DIGEST, b"graph", META)
         job.until("ready")
         assert [reason for _, reason, _ in job.complaints] == ["cache_full"]
-        assert job.source.fetch(KEY, DIGEST).libraries == (library,)
+        assert job.source.fetch(KEY, DIGEST, META["target"]).libraries == (library,)
 
 
 def test_an_artifact_beyond_the_cache_limit_is_not_even_read(

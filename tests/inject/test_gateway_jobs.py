@@ -102,7 +102,7 @@ def test_a_job_is_swapped_in_mid_run_and_reports(
     assert done.event("submitted")["time"] < done.event("swap_begin")["time"]
     (steps,) = done.event("end")["steps"]
     assert steps["stitched_steps"] > 50 and steps["original_steps"] > 50
-    timed, *swaps = answers.events
+    timed, *swaps = (event for event in answers.events if event["type"] != "refused")
     assert timed["type"] == "timed" and "key" not in timed
     assert [event["type"] for event in swaps] == ["swap-begin", "swap-ok"]
     assert all(event["key"] == answers.digest for event in swaps)
@@ -207,7 +207,11 @@ BROKEN = {
 def given_a_bad_artifact(cases: Cases, behaviour: str, folder: Path) -> jobs.Run:
     answers = HandmadeGateway(folder / "store", cases.key_file, behaviour)
     with gateways.serve(folder / "g", answers) as server:
-        return run(server, folder / "cache", cases.public_key, 100, 0.02)
+        done = run(server, folder / "cache", cases.public_key, 100, 0.02)
+    left = [one for one in answers.events if one["type"] == "refused" and one["graph"]]
+    told = [(one["reason"], one.get("final")) for one in left]
+    assert told == [(BROKEN[behaviour], True)], "the gateway is told why, once"
+    return done
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from stitchcore.emit.cuda import THREADS, render, shared_bytes
 from stitchcore.errors import Refused
 from stitchcore.inject import build, reasons
 from stitchcore.inject.client import Artifact
-from stitchcore.inject.plugin import ERROR_BYTES, Plugin
+from stitchcore.inject.plugin import ERROR_BYTES, Plugin, reason_of
 from stitchcore.inject.program import load_kernels
 from stitchcore.kernel.nodes import Kernel
 from stitchcore.target import nvrtc
@@ -156,6 +156,78 @@ def test_a_kernel_runs_in_the_frameworks_stream_with_its_memory(
     assert [one.name for one in ran.ran] == [kernel.name]
     assert whole_standin.errors() == []
     assert whole_standin.live() != Live(), "programs stay"
+
+
+def test_each_failure_of_a_launch_is_told_with_its_reason_and_leaves_nothing(
+    plugin: Plugin, whole_standin: Standin, table: Callable[[str], bytes]
+) -> None:
+    """Every call of the driver that a launch makes fails once, in turn; after each the same kernel
+    runs as ever."""
+    kernel: Kernel = column_sum()
+    whole_standin.on_launch(Kernels([kernel], interpreted))
+    plugin.register_program(KEY, table("sm_90"), 0)
+    x = np.random.default_rng(0).standard_normal((42, 40)).astype(np.float32)
+    told = set()
+    with whole_standin.primary():
+        assert run(plugin, KEY, x)[0] == 1
+        whole_standin.synchronize()
+        before = whole_standin.live()
+        for call in range(1, 100):
+            whole_standin.fail(call)
+            found, error, _, scratch = run(plugin, KEY, x)
+            failed = whole_standin.did_fail()
+            whole_standin.fail(0)
+            whole_standin.synchronize()
+            assert scratch.taken == scratch.released and whole_standin.live() == before
+            if not failed:
+                assert found == 1
+                break
+            if found == 0:
+                told.add(reason_of(error))
+                assert error.startswith("launch failed (")
+            again, error, made, _ = run(plugin, KEY, x)
+            whole_standin.synchronize()
+            assert (again, error) == (1, "")
+            np.testing.assert_allclose(made, x.sum(axis=0, dtype=np.float64), rtol=1e-4, atol=1e-5)
+        short = run(plugin, KEY, x, scratch=8)
+    assert call > 2 and told == {reasons.KERNEL_FAILED}
+    assert short[0] == 0 and reason_of(short[1]) == reasons.MEMORY
+    assert whole_standin.errors() == []
+
+
+def test_a_device_that_has_gone_fails_every_launch_and_breaks_nothing(
+    plugin: Plugin, whole_standin: Standin, table: Callable[[str], bytes]
+) -> None:
+    """From some call on all fail, as after an error that stays with the context."""
+    whole_standin.on_launch(Kernels([column_sum()], interpreted))
+    plugin.register_program(KEY, table("sm_90"), 0)
+    x = np.zeros((42, 40), np.float32)
+    with whole_standin.primary():
+        before = whole_standin.live()
+        for call in range(1, 6):
+            whole_standin.fail(call, sticky=True)
+            results = [run(plugin, KEY, x) for _ in range(3)]
+            whole_standin.fail(0)
+            whole_standin.synchronize()
+            assert results[-1][0] == 0 and results[-1][1]
+            assert all(one[3].taken == one[3].released for one in results)
+        assert whole_standin.live() == before
+        assert run(plugin, KEY, x)[0] == 1
+        whole_standin.synchronize()
+    assert whole_standin.errors() == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [("launch failed (13): out of memory", reasons.MEMORY),
+     ("launch failed (2): the driver has no cuLaunchKernelEx", reasons.NO_DEVICE),
+     ("launch failed (7): no cubin", reasons.WRONG_TARGET),
+     ("launch failed (12): cuLaunchKernel: 719", reasons.KERNEL_FAILED),
+     ("launch failed (99): of another version", reasons.KERNEL_FAILED),
+     ("input 3 has another shape", reasons.KERNEL_FAILED)],
+)  # fmt: skip
+def test_a_failed_operation_has_a_reason(failure: str, reason: str) -> None:
+    assert reason_of(failure) == reason
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -29,7 +29,9 @@ from stitchcore.inject import (
     target,
     timer,
 )
+from stitchcore.inject.client import Artifact
 from stitchcore.inject.plugin import Interval
+from stitchcore.inject.program import Program, admit
 
 INJECT = Path(build.__file__).parent
 MODULES = sorted(path for path in INJECT.glob("*.py"))
@@ -304,3 +306,31 @@ def test_a_version_without_a_shim_is_refused(tmp_path: Path) -> None:
             plugin.load(str(tmp_path), version)
         assert caught.value.reason == reasons.UNSUPPORTED_VERSION
         assert mend in caught.value.detail
+
+
+def unproved(**extra: object) -> Artifact:
+    return Artifact({"key": "c" * 64, "target": "sm_90", "measured": False, **extra}, ())
+
+
+def test_what_nobody_proved_is_taken_only_where_it_is_allowed_and_judged() -> None:
+    """An artifact that a worker without the GPU has made."""
+    plain = settings.read({"STITCH_STORE": "/nowhere"})
+    allowed = settings.read({"STITCH_STORE": "/nowhere", "STITCH_ALLOW_UNMEASURED": "1"})
+    blind = settings.read(
+        {"STITCH_STORE": "/nowhere", "STITCH_ALLOW_UNMEASURED": "1", "STITCH_CONTROL": "0"}
+    )
+    step, fixed = Program("d", "sm_90"), Program("d", "sm_90", reasons.KERNEL_RANDOM_STATE)
+    for artifact in (unproved(measured=True), Artifact({"key": "c" * 64}, ())):
+        admit(artifact, step, plain)
+    admit(unproved(), step, allowed)
+    step.artifact, fixed.artifact = unproved(), unproved(measured=True)
+    assert step.unproved and not fixed.unproved
+    for found, config, said in (
+        (step, plain, "STITCH_ALLOW_UNMEASURED=1 to try it"),
+        (step, blind, "STITCH_CONTROL=0"),
+        (fixed, allowed, "both ways in turn"),
+    ):
+        with pytest.raises(reasons.Refused, match=said) as refused:
+            admit(unproved(), found, config)
+        assert refused.value.reason == reasons.UNMEASURED
+        assert "neither proved nor timed on sm_90" in refused.value.detail

@@ -193,11 +193,18 @@ def test_libraries_come_from_bytes(library: plugin.Plugin, tmp_path: Path) -> No
 
 def test_impossible_fusions_are_found_before_they_are_made(library: plugin.Plugin) -> None:
     table = [1, 0, 1, 0, 0, 1, 0, 0, 1, 2, 0, 4, 0, 0, 2, 0, 0, 1, 2, 0, 1]
-    assert library.check_fusion(table, [1], [1]) == ""
-    assert "word" in library.check_fusion(table[:-1], [1], [1])
-    assert library.check_fusion(table, [20], [1]) == "operand kind"
+    assert library.check_fusion(table, [1], [], [1], False) == ""
+    assert "word" in library.check_fusion(table[:-1], [1], [], [1], False)
+    assert library.check_fusion(table, [20], [], [1], False) == "operand kind"
     update = [*table[:3], 1, *table[4:6], 1, *table[7:]]
-    assert "shim" in library.check_fusion(update, [20], [])  # this process has loaded none
+    assert "shim" in library.check_fusion(update, [20], [], [], False)  # this process has none
+
+
+def test_a_kernel_on_a_gpu_reads_no_host_memory(library: plugin.Plugin) -> None:
+    table = [1, 0, 1, 0, 0, 1, 0, 0, 1, 2, 0, 4, 0, 0, 2, 0, 0, 1, 2, 0, 1]
+    assert library.check_fusion(table, [1], [3], [1], True) == ""  # an input that it does not read
+    assert library.check_fusion(table, [], [1], [1], False) == ""
+    assert library.check_fusion(table, [], [1], [1], True) == "a kernel on a GPU reads host memory"
 
 
 def test_unknown_version_is_refused(native: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -18,12 +19,12 @@ import pytest
 from prometheus_client import start_http_server
 
 from stitch_operator.dashboards.panels import Panel, metrics_of, runnable
-from stitch_operator.dashboards.savings import JOBS, SAVINGS
+from stitch_operator.dashboards.savings import JOBS, MAKING, SAVINGS, WAITING
 from stitch_operator.dashboards.service import HEALTH, WORKERS
 from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.ledger import Known, Ledger
 from stitch_operator.gateway.savings import Report
-from stitch_operator.metrics import METRICS, Kind
+from stitch_operator.metrics import METRICS, PURPOSE, Kind
 from stitch_operator.reconciler.metrics import Metrics as OfReconciler
 from stitch_operator.store.app import Metrics as OfStore
 from stitch_operator.webhook.metrics import Metrics as OfWebhook
@@ -100,7 +101,11 @@ def test_the_headline_is_net() -> None:
     for _, panel in PANELS:
         asks = " ".join(query.expr for query in panel.queries)
         if "_seconds_saved" in asks:
-            assert "_seconds_lost" in asks and "_seconds_spent" in asks and "_net:" in asks
+            assert "_seconds_lost" in asks and "_net:" in asks
+            assert "_seconds_spent" in asks and MAKING in asks and WAITING in asks
+        assert not re.search(r"stitch_(gpu|cpu_core)_seconds_(saved|net)", asks), "not of the rules"
+    for purpose in PURPOSE.values:
+        assert (purpose == "idle") == (f'"{purpose}"' in WAITING)
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +114,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     over HTTPS, and pages of the other parts' own metrics; it evaluates the chart's rules."""
     folder = tmp_path_factory.mktemp("dashboards")
     _gpus(folder / "ledger.sqlite")
+    _waiting(folder)
     rules = folder / "rules.yaml"
     prices = "  - name: prices\n    rules:\n" + "".join(
         f"      - record: stitch:price_per_hour\n        expr: vector({price})\n"
@@ -148,6 +154,13 @@ def _gpus(path: Path) -> None:
     ledger.submitted(who, "s", Known("r", "d", "sm_90", "2.21", None, 0, None, None), HOUR)
     ledger.finished("r", None, None, {"compile": 20.0, "measure": 4.0}, "gpu", 1)
     ledger.close()
+
+
+def _waiting(folder: Path) -> None:
+    """What a worker has written that held a GPU and two cores while it had no task."""
+    record = {"time": time.time(), "target": "sm_90", "idle": {"cpu": 0.5, "gpu": 0.25}}
+    store = open_store(str(folder / "store"))
+    store.write(json.dumps(record).encode(), "workers", f"{'ab' * 16}.json")
 
 
 def _job(gateway: processes.Gateway, folder: Path, salt: int) -> None:
@@ -228,10 +241,11 @@ def test_a_real_prometheus_answers_every_query(running: int, name: str, panel: P
 
 
 def test_figures_agree_with_what_was_reported(running: int) -> None:
-    """3 jobs x (1 - 0.1) s, less 3 x 0.03 s spent; on GPUs 2 x 299 + 2 x 59, less 24 s."""
+    """3 jobs x (1 - 0.1) s, less 3 x 0.03 s spent and 0.5 s waited; on GPUs 2 x 299 + 2 x 59, less
+    24 s and 0.25 s."""
     ((_, net),) = asked(running, "stitch:cpu_core_seconds_net:sum")
-    assert net == pytest.approx(3 * 0.9 - 3 * 0.03)
+    assert net == pytest.approx(3 * 0.9 - 3 * 0.03 - 0.5)
     ((_, net),) = asked(running, "stitch:gpu_seconds_net:sum")
-    assert net == pytest.approx(2 * 299 + 2 * 59 - 24)
+    assert net == pytest.approx(2 * 299 + 2 * 59 - 24.25)
     ((_, money),) = asked(running, "stitch:money_net:sum")
-    assert money == pytest.approx((2 * 299 * 2.5 + 2.7 * 0.05 - 24 * 2.5 - 0.09 * 0.05) / 3600)
+    assert money == pytest.approx((2 * 299 * 2.5 + 2.7 * 0.05 - 24.25 * 2.5 - 0.59 * 0.05) / 3600)

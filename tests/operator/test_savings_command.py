@@ -24,7 +24,8 @@ NANO = 10**9
 DURABLE = Durable(
     [("vision", "h100", 90 * HOUR * NANO, 4 * HOUR * NANO), ("text", "cpu", 3 * HOUR * NANO, 0),
      ("_other", "other", HOUR * NANO, 2 * HOUR * NANO)],
-    [("gpu", "compile", 5.0 * HOUR), ("cpu", "compile", 0.5 * HOUR), ("cpu", "measure", 900.0)],
+    [("gpu", "compile", 4.0 * HOUR), ("gpu", "idle", 1.0 * HOUR), ("cpu", "compile", 0.5 * HOUR),
+     ("cpu", "measure", 900.0)],
     [("events", "swap-ok", 3), ("events", "rolled-back", 1), ("fallbacks", "slower", 1),
      ("fallbacks", "not_profitable", 4)],
 )  # fmt: skip
@@ -44,7 +45,7 @@ def page() -> Any:
 
 def check(found: dict[str, Any]) -> None:
     hours = {name: value / HOUR for name, value in found["gpu"].items()}
-    assert hours == {"saved": 91, "lost": 6, "spent": 5, "net": 80}
+    assert hours == {"saved": 91, "lost": 6, "spent": 5, "idle": 1, "net": 80}
     assert found["cores"]["net"] / HOUR == pytest.approx(3 - 0.75)
     assert found["outcomes"] == {"optimized": 3, "rolled_back": 1, "crashed": 0}
     assert found["fallbacks"] == {"slower": 1, "not_profitable": 4}
@@ -61,7 +62,7 @@ def test_figures_of_a_gateways_page(page: str) -> None:
 def test_a_reader_sees_net_beside_what_it_is_made_of(page: str) -> None:
     lines = said("--metrics", page).output.splitlines()
     (gpus,) = [line.split() for line in lines if line.startswith("GPU-hours ")]
-    assert gpus[1:5] == ["91.000", "6.000", "5.000", "80.000"]
+    assert gpus[1:6] == ["91.000", "6.000", "5.000", "1.000", "80.000"]
     assert any("= net" in line and "█" in line for line in lines)
     assert any(line.split()[:2] == ["vision", "h100"] for line in lines)
 
@@ -113,9 +114,17 @@ def test_nothing_measured_is_said() -> None:
 
 
 def test_a_loss_looks_like_one() -> None:
-    saved, lost, spent, net = bars(Sums(3600.0, 7200.0, 0.0), 10)
-    assert saved.count("█") == 5 and lost.count("█") == 10 and "█" not in spent
+    saved, lost, made, idle, net = bars(Sums(3600.0, 7200.0, 0.0), 10)
+    assert saved.count("█") == 5 and lost.count("█") == 10 and "█" not in made + idle
     assert net.count("░") == 5 and "-1.000 h" in net
+
+
+@given(*[st.integers(0, 10**6)] * 4)
+def test_bars_add_up_to_the_headline(saved: int, lost: int, made: int, idle: int) -> None:
+    one = Sums(float(saved), float(lost), float(made + idle), float(idle))
+    shown = [float(line.rpartition(" h")[0].split()[-1]) for line in bars(one)]
+    assert shown[0] - sum(shown[1:4]) == pytest.approx(shown[4], abs=0.005)
+    assert shown[4] * HOUR == pytest.approx(saved - lost - made - idle, abs=2)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=40), st.integers(1, 80), st.integers(1, 12))

@@ -1,4 +1,4 @@
-"""What cost charges a GPU's kernel for registers: threads that there is no room for."""
+"""What cost charges: a GPU's kernel for registers, a transpose for elements that move alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import DEVICES
+from stitchcore.hlo import build
 from stitchcore.hlo import opcodes as op
 from stitchcore.plan import cost as costs
 from stitchcore.plan.cost import cost
@@ -45,3 +46,25 @@ def test_a_cpu_is_not_charged() -> None:
     estimate = cost(alive(300), CPU)
     assert estimate.occupancy == 1.0
     assert estimate.seconds < 1.2 * estimate.bytes / CPU.bytes_per_second
+
+
+@pytest.mark.parametrize(
+    ("shape", "permutation", "turns"),
+    [
+        ((8, 4, 512), (1, 0, 2), False),
+        ((8, 4, 512), (0, 2, 1), True),
+        ((512, 512), (1, 0), True),
+        ((512, 1, 512), (0, 2, 1), False),
+        ((1, 512, 512), (1, 2, 0), False),
+        ((512, 512, 1), (1, 0, 2), True),
+    ],
+)
+def test_elements_that_leave_their_neighbours_move_alone(
+    shape: tuple[int, ...], permutation: tuple[int, ...], turns: bool
+) -> None:
+    """Dimensions of one element have no neighbours to lose."""
+    x = parameter(0, shape)
+    turned, copied = build.transpose(x, permutation), apply(op.NEGATE, x)
+    assert costs.turns(turned) is turns
+    more = cost(whole(module_of([turned], [x])), CPU).seconds
+    assert (more > cost(whole(module_of([copied], [x])), CPU).seconds) is turns

@@ -191,10 +191,20 @@ def test_auto_tells_what_each_planner_reached() -> None:
     assert [one.planner for one in plan.tried] == list(EACH)
     total = plan.planned.seconds + sum(one.planned.seconds for one in bodies(plan).values())
     assert total <= min(one.seconds for one in plan.tried) * ROUNDING
-    figures = told.figures([plan, plan])
-    assert list(figures) == [*(f"Planner {name}" for name in EACH), "Bound"]
-    twice = told.tried([plan, plan])[0].kernels
-    assert figures["Planner exhaustive"].startswith(f"{twice} kernels")
+    rows = told.side_by_side([plan, plan])
+    assert [row.name for row in rows] == [*EACH, "auto"]
+    assert [row.chosen for row in rows] == [False, False, False, True]
+    assert rows[0].kernels == told.tried([plan, plan])[0].kernels
+    assert rows[-1].seconds == pytest.approx(2 * total)
+    assert all(row.gap is not None and 0 <= row.gap < 1 for row in rows[:3])
+
+
+def test_a_planner_that_was_asked_alone_is_told_alone() -> None:
+    plan = PLANNERS["exhaustive"](load("softmax_grad"), DEVICE, cost, anything)
+    [row] = told.side_by_side([plan])
+    assert (row.name, row.chosen, row.gap) == ("exhaustive", True, None)
+    assert row.kernels == len(plan.patterns)
+    assert told.side_by_side([]) == ()
 
 
 def test_bounds_of_several_computations_are_summed() -> None:

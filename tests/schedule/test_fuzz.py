@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stitchcore.debug.fuzz import FuzzOptions, random_module
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo.module import Module
 from stitchcore.schedule import dominant, limits
@@ -65,6 +67,53 @@ def test_random_modules_agree_when_scheduled_for_a_gpu(
     with monkeypatch.context() as patch:
         patch.setattr(limits, "of", lambda device: toy)
         check(pattern, module, draw_inputs(pattern, 0), device=device)
+
+
+RANDOM_LIMITS = {
+    "task_elements": (4, 16, 64, 256),
+    "inline_size": (1, 2, 8),
+    "lane_block": (8, 12, 64),
+    "enough_tasks": (2, 5, 12),
+    "max_splits": (2, 4, 16),
+    "max_part_rows": (2, 8, 32),
+    "few_rows": (2, 3, 10, 100),
+    "long_row": (2, 8, 16, 256),
+    "local_bytes": (128, 1024, 8192),
+    "warp_elements": (0, 8, 16, 64),
+    "run_lanes": (0, 1, 2, 8),
+    "flat_below": (2, 4, 8),
+    "register_words": (0, 4, 96),
+}
+MANY_REDUCTIONS = FuzzOptions(
+    instructions=24,
+    outputs=4,
+    weights=(
+        ("elementwise", 3.0),
+        ("broadcast", 2.5),
+        ("reduce", 3.0),
+        ("reshape", 1.0),
+        ("transpose", 1.0),
+        ("concatenate", 0.5),
+        ("pad", 0.5),
+        ("gather", 0.5),
+    ),
+)
+
+
+@pytest.mark.parametrize("first", [0, 50])
+def test_deep_modules_agree_under_any_limits(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    """With 24 operations and limits drawn anew each time, as no device has them together."""
+    for seed in range(first, first + 50):
+        rng = np.random.default_rng(seed)
+        module = random_module(rng, MANY_REDUCTIONS)
+        own = limits.of(device := DEVICES[("cpu-x86-64-v3", "sm_80")[seed % 2]])
+        drawn = {name: int(rng.choice(some)) for name, some in RANDOM_LIMITS.items()}
+        pattern = whole(module)
+        if any(value in pattern.inputs for value in pattern.outputs):
+            continue
+        with monkeypatch.context() as patch:
+            patch.setattr(limits, "of", lambda device, own=own, drawn=drawn: replace(own, **drawn))
+            check(pattern, module, draw_inputs(pattern, seed), device=device)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stitchcore.device.records import DEVICES
+from stitchcore.device.records import DEVICES, Device
 from stitchcore.errors import Reason
 from stitchcore.hlo import dim, literal
 from stitchcore.hlo import opcodes as op
@@ -221,6 +221,21 @@ def test_value_plus_its_transpose_and_an_update_in_place() -> None:
     assert [source for source, _ in kernel.forwards] == [1], "x is read by other lanes too"
 
 
+def test_what_one_lane_writes_takes_over_no_input() -> None:
+    """A step's counter, and a running maximum of rows: all lanes read what one of them writes.
+    Elements that lanes have one each are taken over, of one row too."""
+    count, x, before, vector = (parameter(n, d) for n, d in enumerate(((), (9, 40), (9,), (40,))))
+    row = apply(op.MAXIMUM, reduce(x, (1,), op.MAXIMUM), before)
+    module = module_of(
+        [apply(op.NEGATE, count), row, apply(op.NEGATE, vector)], [count, x, before, vector]
+    )
+    pattern = whole(module)
+    for device in (DEVICE, DEVICES["sm_80"]):
+        kernel = check(pattern, module, draw_inputs(pattern, 0), device=device)
+        names = [b.name for b in kernel.with_role(Role.INPUT)]
+        assert [(names[i], o) for i, o in kernel.forwards] == [("in3", 2)]
+
+
 def test_an_optimizers_slots_are_updated_in_place_before_its_gradient() -> None:
     """Adam's shape: each next slot is made of slot and gradient, the parameter of both slots."""
     p, m, g, v = (parameter(i, (40,)) for i in range(4))
@@ -234,6 +249,19 @@ def test_an_optimizers_slots_are_updated_in_place_before_its_gradient() -> None:
     assert {(names[i], o) for i, o in kernel.forwards} == {
         (names[1], 0), (names[3], 1), (names[0], 2)
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("device", [DEVICE, DEVICES["sm_80"]], ids=["cpu", "gpu"])
+def test_a_part_that_rows_of_other_axes_make_is_read_back(device: Device) -> None:
+    """Sums of rows [i, j] beside their transpose: the second part's loops run over j and a new
+    axis, so its sums are not those of the row that the loops are in."""
+    sums = reduce(parameter(0, (4, 4, 40)), (2,))
+    turned = instruction(op.TRANSPOSE, sums.shape, (sums,), dimensions=(1, 0))
+    parts = (apply(op.TANH, turned), apply(op.NEGATE, sums))
+    joined = instruction(op.CONCATENATE, Shape("f32", (8, 4)), parts, dimensions=(0,))
+    module = module_of([joined, sums], [parameter(0, (4, 4, 40))])
+    pattern = whole(module)
+    check(pattern, module, draw_inputs(pattern, 0), device=device)
 
 
 def test_concatenation_output_is_written_in_pieces_by_one_loop() -> None:

@@ -21,7 +21,7 @@ NAMES = ("layernorm_gelu_grad", "softmax_grad", "mlp_train", "crnn_infer")
 @functools.cache
 def twins_of(name: str) -> tuple[Twin, ...]:
     device = host_device()
-    return tuple(twins.twin_of(pattern, device) for pattern in twins.patterns_of(name, device))
+    return tuple(twins.twins_of(twins.patterns_of(name, device), device))
 
 
 @pytest.mark.parametrize("name", [*NAMES, pytest.param("dien_infer", marks=pytest.mark.slow)])

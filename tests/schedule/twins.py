@@ -11,12 +11,13 @@ writes bench/results/twins.json after each module.
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,10 +28,8 @@ import numpy as np
 from stitchcore.compiled import buffers
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction, computation, instruction, topological
+from stitchcore.hlo.instruction import Instruction, topological
 from stitchcore.hlo.module import Module
-from stitchcore.hlo.shape import Shape
 from stitchcore.hlo.shrink import shrink
 from stitchcore.kernel.interpret import KernelError, Race, interpret
 from stitchcore.kernel.nodes import (
@@ -51,11 +50,13 @@ from stitchcore.kernel.nodes import (
     Statement,
     Store,
 )
+from stitchcore.plan.canonical import taken_out
 from stitchcore.plan.pattern import Pattern
 from stitchcore.plan.text import bodies
 from stitchcore.schedule import axes as axis_analysis
 from stitchcore.schedule import dominant, scheme
 from stitchcore.schedule import limits as scheduling
+from stitchcore.schedule.axes import Axes
 from stitchcore.schedule.body import Names
 from stitchcore.schedule.mapping import Geometry
 from stitchcore.schedule.schedule import schedule
@@ -85,14 +86,29 @@ TOYS: Mapping[str, tuple[int, ...]] = {
 }
 """Toy values of schedule/limits.py, in the order of trying."""
 
-SMALLEST = (8, 16, 48, 128, 1040)
-"""What sizes shrink to, at least; a product of extents may need some room between two limits."""
+PLANNING = frozenset(TOYS) - {
+    "run_lanes",
+    "flat_below",
+    "register_elements",
+    "register_words",
+    "chain_elements",
+    "local_bytes",
+}
+"""Limits that schemes, phases, homes and mappings turn on; the others, statements only."""
+
+SIZES = ((8, 0), (16, 0), (8, 32), (8, 8), (8, 4), (48, 0), (128, 0), (1040, 0))
+"""What sizes shrink to, at least, and the part of them that is left, at least (0: any): a product
+of extents may need some room between two limits, and some must stay far apart."""
 
 INTERPRETABLE = 2_000_000
 """Elements of all values together that the interpreter works through in about a minute."""
 
+QUICK = 300_000
+"""Elements of all values together of which larger sizes are taken rather than toy limits."""
+
 Limits = dict[str, int]
-Decisions = tuple[Any, ...]
+Decisions = tuple[tuple[Any, ...], ...]
+"""Of values, of sections as planned, of phases, and of each section as lowered."""
 
 
 @contextmanager
@@ -108,32 +124,35 @@ def toy(limits: Limits) -> Iterator[None]:
 
 # ---- decisions -----------------------------------------------------------------------------------
 def decisions(pattern: Pattern, module: Module, device: Device) -> tuple[Decisions, Kernel]:
-    """All that was decided, flat: scheme of each reduction, phase and kind of home of each value,
-    sections of each phase with their sinks and mapping, and the statements these became."""
+    """All that was decided: what `planned` says, and the statements that each section became."""
+    kernel = schedule(pattern, module, device, "twin")
+    lengths = tuple((number, len(phase.sections)) for number, phase in enumerate(kernel.phases))
+    parts = [part for phase in kernel.phases for part in phase.sections]
     axes = axis_analysis.analyse(pattern)
+    return (*planned(pattern, axes, device), lengths, *map(_skeleton, parts)), kernel
+
+
+def planned(pattern: Pattern, axes: Axes, device: Device) -> Decisions:
+    """Scheme of each reduction, phase and kind of home of each value; the sinks and mapping of
+    each section."""
     dominants = dominant.find(pattern, axes, scheduling.of(device))
     plan = scheme.assign(pattern, axes, dominants)
     around = Surroundings(axes, dominants, plan, {}, {}, Names(frozenset()), device)
-    found: list[Any] = []
-    for value in pattern.instructions:
+    states: list[Any] = []
+    for number, value in enumerate(pattern.instructions):
         state = dominants.states[value]
         home = state.home.kind if state.home is not None else None
-        found.append((dominants.schemes.get(value), state.phase, home, value in dominants.single))
-    for sections in plan.phases:
-        for section in sections:
-            sinks = tuple((sink.kind, sink.number) for sink in section.sinks)
-            found.append((sinks, section.rows is None, section.loops is None, section.combines))
-            found.append(_mapping(around.geometry(section)))
-    kernel = schedule(pattern, module, device, "twin")
-    for phase in kernel.phases:
-        found.append(len(phase.sections))
-        for part in phase.sections:
-            found.append(("tasks", part.tasks != 1, part.scope, part.run))
-            found += _skeleton(part)
-    return tuple(found), kernel
+        single = value in dominants.single
+        states.append((number, dominants.schemes.get(value), state.phase, home, single))
+    mapped: list[Any] = []
+    for section in itertools.chain(*plan.phases):
+        sinks = tuple((sink.kind, sink.number) for sink in section.sinks)
+        mapped.append((sinks, section.rows is None, section.loops is None, section.combines))
+        mapped.append(_mapping(around.geometry(section)))
+    return tuple(states), tuple(mapped)
 
 
-def _mapping(geometry: Geometry) -> Decisions:
+def _mapping(geometry: Geometry) -> tuple[Any, ...]:
     """What kind of tasks: which loops are cut, not how often."""
     return (
         len(geometry.kept),
@@ -147,7 +166,7 @@ def _mapping(geometry: Geometry) -> Decisions:
     )
 
 
-def _skeleton(section: Section) -> list[Any]:
+def _skeleton(section: Section) -> tuple[Any, ...]:
     """The statements of a section without its numbers; cache hints aside."""
 
     def walk(body: Sequence[Statement]) -> Iterator[Any]:
@@ -174,7 +193,8 @@ def _skeleton(section: Section) -> list[Any]:
                 case _:
                     yield type(statement).__name__
 
-    return list(walk(section.body))
+    tasks = ("tasks", section.tasks != 1, section.scope, section.run)
+    return (tasks, *walk(section.body))
 
 
 def _shape_of(value: Expression) -> Iterator[Any]:
@@ -206,18 +226,9 @@ class Twin:
 def alone(pattern: Pattern) -> tuple[Module, Pattern]:
     """`pattern` as a module of its own, and as a pattern of that, in the same order. What none of
     its outputs needs is left out."""
-    made: dict[Instruction, Instruction] = {}
-    for number, value in enumerate(pattern.inputs):
-        made[value] = instruction(op.PARAMETER, value.shape, number=number)
-    for node in pattern.instructions:
-        operands = (made[operand] for operand in node.operands)
-        made[node] = instruction(node.opcode, node.shape, operands, **dict(node.attributes))
-    parameters = tuple(made[value] for value in pattern.inputs)
-    shape = Shape("tuple", (), tuple(value.shape for value in pattern.outputs))
-    root = instruction(op.TUPLE, shape, (made[value] for value in pattern.outputs))
-    live = frozenset(topological((root,)))
+    whole, made = taken_out(pattern, None)
+    live = frozenset(topological((whole.entry.root,)))
     needed = tuple(node for node in pattern.instructions if made[node] in live)
-    whole = Module("pattern", computation(parameters, root))
     return whole, _mapped(Pattern(needed, pattern.inputs, pattern.outputs), made)
 
 
@@ -226,38 +237,63 @@ def _mapped(pattern: Pattern, made: Mapping[Instruction, Instruction]) -> Patter
     return Pattern(*(tuple(made[value] for value in part) for part in parts))
 
 
-def twin_of(pattern: Pattern, device: Device) -> Twin:
-    """The smallest twin of a static pattern that some toy limits make decide alike; else the
-    pattern itself, where it can be interpreted, or the twin that came nearest."""
+def twin_of(pattern: Pattern, device: Device, known: Sequence[Limits] = ()) -> Twin:
+    """The smallest twin of a static pattern that its own limits, `known` ones (other kernels'
+    twins have them) or else some toy limits make decide alike; else the pattern itself, where it
+    can be interpreted, or the twin that came nearest."""
     whole, inside = alone(pattern)
     wanted, _ = decisions(inside, whole, device)
+    sizes = []
+    for smallest, part in SIZES:
+        small = shrink(whole, smallest, part)
+        size = _mapped(inside, small.made), small.module
+        sizes.append(size)
+        if _elements(size[0]) <= QUICK:
+            for limits in ({}, *known):
+                twin = _attempt(wanted, *size, device, limits)
+                if not twin.differing:
+                    return twin
     best: Twin | None = None
-    for smallest in SMALLEST:
-        small = shrink(whole, smallest)
-        twin = _searched(wanted, _mapped(inside, small.made), small.module, device)
+    for size in sizes:
+        twin = _searched(wanted, *size, device)
         if best is None or len(twin.differing) < len(best.differing):
             best = twin
         if not twin.differing:
             break
     assert best is not None
-    if best.differing and sum(node.shape.size for node in inside.instructions) <= INTERPRETABLE:
+    if best.differing and _elements(inside) <= INTERPRETABLE:
         return _searched(wanted, inside, whole, device)
     return best
 
 
+def twins_of(patterns: Iterable[Pattern], device: Device) -> Iterator[Twin]:
+    """A twin of each, with what was learnt from those before: limits that serve one kernel serve
+    many of its module."""
+    known: list[Limits] = []
+    for pattern in patterns:
+        twin = twin_of(pattern, device, known)
+        if twin.limits and not twin.differing and twin.limits not in known:
+            known.insert(0, twin.limits)
+        yield twin
+
+
+def _elements(pattern: Pattern) -> int:
+    return sum(node.shape.size for node in pattern.instructions)
+
+
 def _searched(wanted: Decisions, pattern: Pattern, module: Module, device: Device) -> Twin:
-    """Limits are changed one at a time, keeping what comes nearer, until nothing does."""
+    """Limits that plan alike, which is quick to see, then those that make alike statements."""
 
     def attempt(limits: Limits) -> Twin:
-        with toy(limits):
-            found, kernel = decisions(pattern, module, device)
-        return Twin(pattern, module, kernel, limits, tuple(_unequal(wanted, found)))
+        return _attempt(wanted, pattern, module, device, limits)
 
-    best, before = attempt({}), -1
+    names = [name for name in TOYS if getattr(scheduling.of(device), name)]
+    start = _planning(wanted[:2], pattern, device, names)
+    best, before = attempt(start), -1
     while best.differing and len(best.differing) != before:
         before = len(best.differing)
-        for name, values in TOYS.items():
-            for value in values if getattr(scheduling.of(device), name) else ():
+        for name in names:
+            for value in TOYS[name]:
                 twin = attempt({**best.limits, name: value})
                 if not twin.differing:
                     return twin
@@ -266,12 +302,57 @@ def _searched(wanted: Decisions, pattern: Pattern, module: Module, device: Devic
     return best
 
 
+def _planning(wanted: Decisions, pattern: Pattern, device: Device, names: Sequence[str]) -> Limits:
+    """The limits that plan most like it: changed one at a time, keeping what comes nearer, and two
+    at a time where that ends, since a lane is cut by one limit and its row by another."""
+    axes = axis_analysis.analyse(pattern)
+
+    def apart(limits: Limits) -> int:
+        with toy(limits):
+            return sum(1 for _ in _unequal(wanted, planned(pattern, axes, device)))
+
+    singles = [{name: value} for name in names if name in PLANNING for value in TOYS[name]]
+    pairs = [{**a, **b} for a, b in itertools.combinations(singles, 2) if a.keys() != b.keys()]
+    best: Limits = {}
+    least, before = apart(best), -1
+    while least and least != before:
+        before = least
+        for changes in (singles, pairs):
+            for change in changes if least == before else ():
+                found = apart({**best, **change})
+                if found < least:
+                    best, least = {**best, **change}, found
+                if not least:
+                    return best
+    return best
+
+
+def _attempt(
+    wanted: Decisions, pattern: Pattern, module: Module, device: Device, limits: Limits
+) -> Twin:
+    with toy(limits):
+        found, kernel = decisions(pattern, module, device)
+    return Twin(pattern, module, kernel, limits, tuple(_unequal(wanted, found)))
+
+
 def _unequal(wanted: Decisions, found: Decisions) -> Iterator[Any]:
-    """Decisions that only one of them has, or that differ at one place."""
-    matcher = difflib.SequenceMatcher(None, wanted, found, autojunk=False)
+    """Decisions that only one of them has, or that differ at one place; none where all are equal.
+
+    Section by section: a diff of the whole takes seconds for kernels of a hundred sections, and
+    many of them are alike."""
+    for ours, theirs in itertools.zip_longest(wanted, found, fillvalue=()):
+        if ours != theirs:
+            yield from _apart(ours, theirs)
+
+
+@functools.lru_cache(maxsize=4096)
+def _apart(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> tuple[Any, ...]:
+    matcher = difflib.SequenceMatcher(None, ours, theirs, autojunk=False)
+    pairs: list[Any] = []
     for tag, a, b, c, d in matcher.get_opcodes():
         if tag != "equal":
-            yield from itertools.zip_longest(wanted[a:b], found[c:d])
+            pairs += itertools.zip_longest(ours[a:b], theirs[c:d])
+    return tuple(pairs)
 
 
 def interpreted(twin: Twin, seed: int = 0) -> KernelCheck:
@@ -306,9 +387,8 @@ def figures(name: str, device: Device) -> dict[str, Any]:
     start = time.perf_counter()
     counts = Counter({"kernels": 0, "decide alike": 0, "right": 0})
     wrong = []
-    for number, pattern in enumerate(patterns_of(name, device)):
+    for number, twin in enumerate(twins_of(patterns_of(name, device), device)):
         counts["kernels"] += 1
-        twin = twin_of(pattern, device)
         counts["decide alike"] += not twin.differing
         try:
             found = interpreted(twin)

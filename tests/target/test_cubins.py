@@ -34,6 +34,7 @@ from stitchcore.schedule import pressure
 from stitchcore.target import cubins, fit, nvrtc
 from stitchcore.target.fit import Fit
 from stitchcore.target.nvrtc import CompiledProgram, Resources
+from stitchcore.target.nvrtc_process import Compiler
 from tests.kernel.sample import column_sum, device, softmax, whole_sum
 
 TARGETS = ["sm_70", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"]
@@ -142,11 +143,11 @@ def test_a_program_is_compiled_once_for_a_folder(
     compiled: list[str] = []
     real = nvrtc.compile_cuda
 
-    def counted(source: str, target: str) -> CompiledProgram:
+    def counted(self: Compiler, source: str, target: str) -> CompiledProgram:
         compiled.append(target)
         return real(source, target)
 
-    monkeypatch.setattr(nvrtc, "compile_cuda", counted)
+    monkeypatch.setattr(Compiler, "compile", counted)
     source = cuda.render([named(softmax(), "k")])
     first = cubins.compile_source(source, "sm_90", tmp_path)
     assert cubins.compile_source(source, "sm_90", tmp_path) == first

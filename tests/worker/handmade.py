@@ -14,6 +14,7 @@ from stitchcore.artifact.keys import artifact_key, code_version, settings_text
 from stitchcore.artifact.manifest import KernelEntry, Manifest, Patch
 from stitchcore.artifact.package import Unsigned
 from stitchcore.artifact.store import Store
+from stitchcore.options import PLANNER, signature
 
 REQUEST = "ab" * 32
 META: dict[str, Any] = {
@@ -34,7 +35,7 @@ def library(machine: int = X86, kind: int = 3, content: bytes = b"kernels") -> b
 def key_for(**changes: Any) -> str:
     """The key of a handmade artifact, of whose parts some are changed."""
     parts = {"digest": META["digest"], "target": META["target"], "tf": "2.21", **changes}
-    settings = settings_text("planner=exhaustive", META["preserve"])
+    settings = settings_text(signature(PLANNER, 0.0), META["preserve"])
     return artifact_key(parts["digest"], "", parts["target"], parts["tf"], 1, "gcc 12", settings)
 
 

@@ -21,17 +21,18 @@ def test_a_worker_serves_its_own_processor(asked: str) -> None:
     assert served(asked, OWN) == OWN
 
 
-def test_a_worker_without_a_gpu_compiles_for_one_and_says_that_nothing_is_measured(
+def test_a_worker_serves_a_gpu_and_says_what_it_takes_to_measure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     try:
         nvrtc.nvrtc_version()
     except Refused as refused:
         pytest.skip(f"{refused}")
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         target = served("sm_90", OWN)
     assert queue_name(target, "2.21") == "stitch.sm_90.tf2.21"
-    assert "compiling for sm_90: unmeasured" in caplog.text
+    assert "compiling for sm_90: proved and timed where" in caplog.text
+    assert "else unmeasured (the artifact says why)" in caplog.text
 
 
 @pytest.mark.parametrize("asked", ["cpu-x86-64-v4", "sm_12"])

@@ -20,14 +20,15 @@ from pathlib import Path
 # Celery reads this when it is imported: SIGTERM gives running tasks their grace, then ends them.
 os.environ.setdefault("REMAP_SIGTERM", "SIGQUIT")
 
-from stitch_worker.app import broker_for, make_app
+from stitch_worker.app import broker_for, consume, make_app, waiting
+from stitch_worker.idle import Meter, Reserved
 from stitch_worker.lease import SECONDS, open_leases
 from stitch_worker.service import Service
 from stitch_worker.units import load_or_create_secret
 from stitchcore import isolate, starting
 from stitchcore.device.host import host
 from stitchcore.errors import Reason, Refused
-from stitchcore.options import broker_url, leases_url
+from stitchcore.options import PLANNER, broker_url, leases_url, reserved_cores
 from stitchcore.queues import queue_name
 from stitchcore.starting import needed
 from stitchcore.target import cubins
@@ -62,6 +63,8 @@ def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
     if given.heartbeat is not None:
         given.heartbeat.unlink(missing_ok=True)  # of the process before, in a pod's /tmp
     url = starting.broker(given.broker or broker_url(os.environ))
+    with needed("what is reserved", "give --reserved-cores N"):
+        cores = given.reserved_cores or reserved_cores(os.environ)
     store = starting.store(given.store)
     with needed("--leases or STITCH_LEASES", "give --leases redis://host:port/0"):
         named = given.leases or leases_url(os.environ)
@@ -80,6 +83,7 @@ def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
         ),
         given.logs or Path(tempfile.mkdtemp(prefix="stitch-worker-")),
         given.planner,
+        given.tune,
         given.jobs or machine.cores,
         given.lease_seconds,
         told,
@@ -98,7 +102,9 @@ def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
     queue = queue_name(service.target, service.tf)
     log.info("%s, TensorFlow %s: consuming %s", service.target, service.tf, queue)
     name = f"{queue}.{os.getpid()}@%h"
-    app.worker_main(["worker", "--loglevel=WARNING", "-n", name, "--without-gossip"])
+    reserved = Reserved(cores, given.reserved_gpus)
+    meter = Meter(store.reopened(), target, reserved, lambda: waiting(given.concurrency))
+    consume(app, name, meter)
     return 0
 
 
@@ -114,7 +120,10 @@ def served(asked: str, own: str) -> str:
             raise Refused(asked, Reason.WRONG_TARGET, detail)
         return own
     cubins.require(asked)
-    log.warning("compiling for %s: %s, nothing is proved or timed", asked, Reason.UNMEASURED.value)
+    log.info(
+        "compiling for %s: proved and timed where children find such a GPU and a TensorFlow that "
+        "sees it, else %s (the artifact says why)", asked, Reason.UNMEASURED.value,
+    )  # fmt: skip
     return asked
 
 
@@ -150,13 +159,14 @@ def tensorflow_minor() -> str:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stitch_worker")
     parser.add_argument("--broker", default="", help="redis:// or amqp:// URL (or STITCH_BROKER)")
-    parser.add_argument("--target", default="", help="sm_90: compile for a GPU (default: own CPU)")
+    parser.add_argument("--target", default="", help="sm_90: a GPU's requests (default: own CPU's)")
     parser.add_argument("--store", required=True, help="folder or fsspec URL")
     parser.add_argument("--leases", default="",
                         help="Redis of leases, not the broker (or STITCH_LEASES)")  # fmt: skip
     parser.add_argument("--concurrency", type=int, default=1, help="requests at a time")
     parser.add_argument("--jobs", type=int, default=0, help="compilers at a time (0: cores)")
-    parser.add_argument("--planner", default="exhaustive")
+    parser.add_argument("--planner", default=PLANNER)
+    parser.add_argument("--tune", type=float, default=0.0, help="seconds of measuring other cuts")
     parser.add_argument("--seconds", type=float, default=600.0, help="longest compilation")
     parser.add_argument("--memory", type=int, default=8 * 2**30, help="bytes of a compilation")
     parser.add_argument("--hide", action="append", default=[], help="folder children may not see")
@@ -170,6 +180,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--heartbeat", type=Path, help="file to touch while consuming")
     parser.add_argument("--visibility", type=float, help="seconds; Redis only")
     parser.add_argument("--grace", type=float, help="seconds for a running task at shutdown")
+    parser.add_argument("--reserved-cores", type=float, default=0.0,
+                        help="cores that nobody else can use while this worker waits: they are "
+                             "counted as spent (or STITCH_RESERVED_MILLICORES)")  # fmt: skip
+    parser.add_argument("--reserved-gpus", type=float, default=0.0, help="the same of GPUs")
     parser.add_argument("--lease-seconds", type=float, default=SECONDS)
     return parser.parse_args(arguments)
 

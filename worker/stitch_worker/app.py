@@ -23,6 +23,7 @@ from celery import Celery, bootsteps, signals
 from celery.exceptions import SoftTimeLimitExceeded
 from kombu import Queue
 
+from stitch_worker.idle import Meter
 from stitch_worker.service import Service, process
 from stitchcore.errors import Reason, Refused
 from stitchcore.queues import TASK, queue_arguments, queue_name
@@ -75,6 +76,22 @@ def make_app(service: Service, broker: Broker) -> Celery:
 
     signals.worker_process_init.connect(begin, weak=False)
     return app
+
+
+def consume(app: Celery, name: str, meter: Meter) -> None:
+    """Consume as `name` until a signal; `meter` writes from when it is ready to the very end."""
+    signals.worker_ready.connect(lambda **_: meter.begin(), weak=False)
+    try:
+        app.worker_main(["worker", "--loglevel=WARNING", "-n", name, "--without-gossip"])
+    finally:
+        meter.stop()
+
+
+def waiting(concurrency: int) -> float:
+    """The share of this process's worker that has no task."""
+    from celery.worker import state
+
+    return 1.0 - min(len(state.active_requests), concurrency) / concurrency
 
 
 ANSWER_SECONDS = 15.0

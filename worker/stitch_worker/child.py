@@ -106,6 +106,7 @@ def _produce(folder: Path, progress: TextIO, elsewhere: Elsewhere | None) -> Non
         folder / "kernels",
         folder / "no-key",
         planner=str(given["planner"]),
+        tune=float(given["tune"]),
         jobs=int(given["jobs"]),
     )
     made = produce(request, DEVICES[str(request.meta["target"])], options, report, elsewhere)

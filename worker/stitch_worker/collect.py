@@ -4,7 +4,8 @@
 
 Removed first are leftovers: unfinished uploads and temporary names of writers that died (older than
 LEFTOVER_SECONDS), and what waits for a worker or the signer for longer than UNANSWERED_SECONDS:
-requests without a final answer, artifacts without a signature. Then artifacts, kernels and answered
+requests without a final answer, artifacts without a signature; and what workers had cost that ended
+ENDED_SECONDS ago, which the gateway has counted. Then artifacts, kernels and answered
 requests made more than `--days` ago, whether used or not, then the oldest until the store is below
 `--bytes`. An artifact goes before its answer: whoever reads a ready answer without an artifact asks
 again, and it is built again. A request goes with its answer and attempts, never while it is worked
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stitch_worker import units, unsigned
+from stitch_worker import idle, units, unsigned
 from stitchcore import starting
 from stitchcore.artifact.store import Store
 from stitchcore.errors import Refused
@@ -30,6 +31,8 @@ log = logging.getLogger("stitch.collect")
 LEFTOVER_SECONDS = 3600.0
 UNANSWERED_SECONDS = 86400.0
 """Longer than tasks stand in line. Who waits longer is told to hand the graph in again."""
+ENDED_SECONDS = 7 * 86400.0
+"""Long enough for a gateway that was down when the worker ended to read what it had cost."""
 DAYS = 30.0
 FINAL = ("ready", "refused")
 
@@ -103,7 +106,13 @@ def _leftovers(store: Store, now: float) -> Iterator[Entry]:
         most = UNANSWERED_SECONDS if unsigned.waiting(store, key) else LEFTOVER_SECONDS
         if now - entry.made > most:
             yield entry
-    plain = [(name,) for name in ("artifacts", "requests", "answers", "attempts", unsigned.FOLDER)]
+    for name in store.list(idle.FOLDER):
+        entry = _entry(store, idle.FOLDER, name)
+        if now - entry.made > ENDED_SECONDS:
+            yield entry
+    plain = [(name,) for name in (
+        *("artifacts", "requests", "answers", "attempts"), unsigned.FOLDER, idle.FOLDER
+    )]  # fmt: skip
     scopes = [(units.FOLDER, scope) for scope in store.list(units.FOLDER)]
     for folder in (*plain, *scopes):
         for name in store.hidden(*folder):

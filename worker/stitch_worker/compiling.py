@@ -38,7 +38,7 @@ SOURCES = tuple(
         for module in (stitchcore, stitch_worker)
     )
 )
-PROVING = frozenset({"verify", "measure"})
+PROVING = frozenset({"tune", "verify", "measure"})
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Job:
     expected: Mapping[str, Any]
     planner: str
     jobs: int
+    tune: float = 0.0
     scope: str | None = None
 
 
@@ -158,7 +159,7 @@ def _hand_over(folder: Path, job: Job) -> None:
     (folder / "request").mkdir()
     (folder / "request" / "graph.pb").write_bytes(job.graph)
     (folder / "request" / "meta.json").write_bytes(job.meta)
-    told = {"key": job.key, "planner": job.planner, "jobs": job.jobs}
+    told = {"key": job.key, "planner": job.planner, "jobs": job.jobs, "tune": job.tune}
     (folder / ".options").write_text(json.dumps(told))
     (folder / ".options").rename(folder / "options.json")
 

@@ -31,7 +31,7 @@ from stitchcore.artifact.ratio import stored_ratio
 from stitchcore.artifact.store import Store
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason, Refusal, Refused
-from stitchcore.options import Options
+from stitchcore.options import PLANNER, Options
 from stitchcore.pipeline import KERNEL_ABI, key_of
 from stitchcore.request import Request
 
@@ -51,7 +51,8 @@ class Service:
     tf: str
     limits: isolate.Limits
     logs: Path
-    planner: str = "exhaustive"
+    planner: str = PLANNER
+    tune: float = 0.0
     jobs: int = 1
     lease_seconds: float = SECONDS
     told: Callable[[str, str], None] = lambda event, key: None
@@ -158,11 +159,13 @@ def _job(service: Service, key: str) -> Job:
     if found != (service.target, service.tf, KERNEL_ABI):
         detail = f"this worker has TensorFlow {service.tf}, ABI {KERNEL_ABI}"
         raise Refused(f"TensorFlow {found[1]}, ABI {found[2]}", Reason.UNSUPPORTED_VERSION, detail)
-    options = Options(service.logs, service.logs, service.logs, planner=service.planner)
+    folder = service.logs
+    options = Options(folder, folder, folder, planner=service.planner, tune=service.tune)
     artifact = key_of(request, DEVICES[target], options)
     expected = {"digest": digest, "target": target, "tf": service.tf, "abi": KERNEL_ABI}
     return Job(
         *(key, request.graph, data, artifact, expected, service.planner, service.jobs),
+        tune=service.tune,
         scope=scope_of(meta),
     )
 

@@ -36,7 +36,7 @@ from stitch_worker import unsigned
 from stitch_worker.answers import Answers, token_of
 from stitch_worker.revocation import revoke, revoked
 from stitch_worker.unsigned import Origin
-from stitchcore import starting
+from stitchcore import options, starting
 from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact import package, sign
 from stitchcore.artifact.check import KEY, check_files
@@ -59,7 +59,7 @@ class Signer:
     store: Store
     key: Ed25519PrivateKey
     public_keys: tuple[str, ...]
-    signature: str = "planner=exhaustive"
+    signature: str = options.signature(options.PLANNER, 0.0)
     """The workers' Options.signature: part of an artifact's key."""
 
 
@@ -206,7 +206,7 @@ def _run(given: argparse.Namespace) -> int:
     with needed("--also-valid", "at most one other public key, of 64 hexadecimal digits"):
         key, public = _keys(given)
     store = starting.store(given.store)
-    signer = Signer(store, key, public, f"planner={given.planner}")
+    signer = Signer(store, key, public, options.signature(given.planner, given.tune))
     announce(signer)
     if given.revoke:
         revoke(signer.store, given.revoke)
@@ -282,7 +282,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--key", type=Path, required=True, help="file of the Ed25519 key")
     parser.add_argument("--also-valid", action="append", default=[], metavar="HEX")
     parser.add_argument("--also-valid-file", type=Path, help="the same, read again when it changes")
-    parser.add_argument("--planner", default="exhaustive")
+    parser.add_argument("--planner", default=options.PLANNER, help="as the workers'")
+    parser.add_argument("--tune", type=float, default=0.0, help="as the workers'")
     parser.add_argument("--revoke", action="append", default=[], metavar="KEY")
     parser.add_argument("--resign", action="store_true")
     parser.add_argument("--once", action="store_true")

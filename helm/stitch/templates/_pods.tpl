@@ -166,3 +166,16 @@ topologySpreadConstraints:
       matchLabels: {{- include "stitch.selector" $ | nindent 8 }}
   {{- end }}
 {{- end }}
+
+{{- /* GPUs of a container's resources; a MIG slice is its sevenths. Nothing where there are none. */}}
+{{- define "stitch.gpusOf" -}}
+{{- $limits := .limits | default dict }}
+{{- $gpus := float64 (get $limits "nvidia.com/gpu" | default 0 | toString) }}
+{{- range $name, $count := $limits }}
+{{- if regexMatch "^nvidia\\.com/mig-[0-9]+g\\." $name }}
+{{- $slices := regexReplaceAll "^nvidia\\.com/mig-([0-9]+)g\\..*$" $name "${1}" }}
+{{- $gpus = addf $gpus (divf (mulf (float64 $slices) (float64 (toString $count))) 7) }}
+{{- end }}
+{{- end }}
+{{- if $gpus }}{{ printf "%.4g" $gpus }}{{ end }}
+{{- end }}

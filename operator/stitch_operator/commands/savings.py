@@ -106,10 +106,16 @@ def _asked(
 
 def _show(console: Console, found: Figures, top: int) -> None:
     rows = [
-        (name, *(f"{seconds / 3600:.3f}" for seconds in (one.saved, one.lost, one.spent, one.net)))
+        (
+            name,
+            *(
+                f"{seconds / 3600:.3f}"
+                for seconds in (one.saved, one.lost, one.spent, one.idle, one.net)
+            ),
+        )
         for name, one in (("GPU-hours", found.gpu), ("core-hours", found.cores))
     ]
-    console.print(table("Savings", ("", "saved>", "lost>", "spent>", "net>"), rows))
+    console.print(table("Savings", ("", "saved>", "lost>", "spent>", "(idle)>", "net>"), rows))
     for name, one in (("GPU-hours", found.gpu), ("core-hours", found.cores)):
         if one.saved or one.lost or one.spent:
             console.print(f"\n{name}", style="bold")

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,15 @@ class Served:
         }
 
 
+@dataclass(frozen=True)
+class Crew:
+    """`each` workers for every Python; each keeps `cores` from the jobs of this machine."""
+
+    pythons: tuple[Path, ...]
+    each: int
+    cores: float
+
+
 @click.command(help=__doc__)
 @click.option("--folder", type=click.Path(path_type=Path), help="store, ledger, token, keys, logs")
 @click.option("--host", default="127.0.0.1", show_default=True, help="address of the gateway")
@@ -84,6 +93,8 @@ class Served:
               help="0: any that is free")  # fmt: skip
 @click.option("--broker", help="redis:// or amqp:// URL; default: a Redis of its own")
 @click.option("--workers", default=1, show_default=True, help="per Python")
+@click.option("--worker-cores", default=0.0, show_default=True, type=click.FloatRange(min=0),
+              help="that jobs leave to each worker, busy or not: counted as spent")  # fmt: skip
 @click.option("--python", "pythons", multiple=True, type=click.Path(path_type=Path),
               help="a worker's Python, one per TensorFlow version; default: this one")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="one JSON line once it is ready")
@@ -94,6 +105,7 @@ def command(
     metrics_port: int,
     broker: str | None,
     workers: int,
+    worker_cores: float,
     pythons: tuple[Path, ...],
     as_json: bool,
 ) -> None:
@@ -112,7 +124,7 @@ def command(
     try:
         served = _prepared(where, host, port or _free_port(), metrics_port or _free_port(), broker)
         used = tuple(pythons) or (Path(sys.executable),)
-        for one in _commands(served, broker is None, used, workers, output):
+        for one in _commands(served, broker is None, Crew(used, workers, worker_cores), output):
             processes.start(one)
         if _ready(served, processes, end):
             _serve(served, processes, end, output)
@@ -144,9 +156,7 @@ def _prepared(folder: Path, host: str, port: int, metrics: int, broker: str | No
     return Served(folder, host, port, metrics, key, broker)
 
 
-def _commands(
-    served: Served, own_redis: bool, pythons: Sequence[Path], workers: int, output: Output
-) -> list[Command]:
+def _commands(served: Served, own_redis: bool, crew: Crew, output: Output) -> list[Command]:
     """What is started, in this order."""
     folder, store = served.folder, str(served.folder / "store")
     environment = _environment(served)
@@ -157,11 +167,11 @@ def _commands(
     signer = [here, "-m", "stitch_worker.signer", "--store", store]
     made.append(Command("signer", [*signer, "--key", str(folder / "signing.key")], environment))
     made.append(Command("gateway", _gateway(served), environment))
-    for number, python in enumerate(one for one in pythons for _ in range(workers)):
+    for number, python in enumerate(one for one in crew.pythons for _ in range(crew.each)):
         logs = ["--logs", str(folder / "logs" / f"worker-{number}")]
         polite = ["nice", "-n", str(NICE)]
         kernels = ["--kernel-key", str(folder / "kernel-key" / "secret")]
-        place = ["--store", store, "--hide", str(folder)]
+        place = ["--store", store, "--hide", str(folder), f"--reserved-cores={crew.cores:g}"]
         arguments = [*polite, str(python), "-m", "stitch_worker", *place, *logs, *kernels]
         made.append(Command(f"worker-{number}", arguments, environment))
     return made

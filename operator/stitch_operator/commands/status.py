@@ -7,10 +7,13 @@ job is given: STITCH_GATEWAY, STITCH_TOKEN_FILE, STITCH_CA.
 
 from __future__ import annotations
 
+import re
 import ssl
 import sys
 import time
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 import httpx
@@ -21,14 +24,17 @@ from stitchcore import options
 from stitchcore.commands.common import BAD_INPUT, Output, fail
 
 CODES = {"ready": 0, "refused": 1, "pending": 3}
+KEY = re.compile(r"[0-9a-f]{64}")
 SECONDS = 10.0
 
 
 @click.command(help=__doc__)
 @click.argument("key")
 @click.option("--follow", is_flag=True, help="until it is ready or refused")
+@click.option("--report", type=click.Path(path_type=Path), help="file for the report page; KEY "
+              "may then also name a job: its workload, a pod's uid, a session")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True)
-def command(key: str, follow: bool, as_json: bool) -> None:
+def command(key: str, follow: bool, report: Path | None, as_json: bool) -> None:
     output = Output(as_json)
     place = options.gateway_of_this_process()
     printed = "`stitch serve` prints what to set"
@@ -51,9 +57,14 @@ def command(key: str, follow: bool, as_json: bool) -> None:
         timeout=SECONDS,
         trust_env=False,
     ) as client:
+        if report is not None and not KEY.fullmatch(key):
+            _page(client, f"/v1/jobs/{quote(key, safe='')}/report.html", report, output)
+            raise SystemExit(0)
         answer = _asked(client, key, output)
         if follow:
             answer = _followed(client, key, answer, output)
+        if report is not None and answer["status"] == "ready":
+            _page(client, f"/v1/artifacts/{key}/report.html", report, output)
     _show(answer, output)
     raise SystemExit(CODES.get(str(answer["status"]), BAD_INPUT))
 
@@ -69,6 +80,22 @@ def _asked(client: httpx.Client, key: str, output: Output) -> dict[str, Any]:
         problem = answer if isinstance(answer, dict) else {}
         fail(output, key, str(problem.get("what", response.status_code)), str(problem.get("mend")))
     return answer
+
+
+def _page(client: httpx.Client, path: str, file: Path, output: Output) -> None:
+    """The report page, as the gateway draws it."""
+    try:
+        response = client.get(path)
+        if response.status_code != httpx.codes.OK:
+            problem = response.json()
+            fail(output, path, str(problem.get("what")), str(problem.get("mend")))
+        file.write_bytes(response.content)
+    except (httpx.HTTPError, ValueError, AttributeError) as error:
+        mend = "check STITCH_GATEWAY and that the gateway runs"
+        fail(output, str(client.base_url), f"{type(error).__name__}: {error}", mend)
+    except OSError as error:
+        fail(output, str(file), str(error), "--report names a file that can be written")
+    output.console.print(f"report page: {file}", markup=False)
 
 
 def _followed(

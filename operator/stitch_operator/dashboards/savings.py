@@ -6,12 +6,13 @@ from stitch_operator.dashboards.panels import Dashboard, Look, Panel, Query, Row
 
 NONE_YET = "nothing measured yet: a job saves once its steps run stitched and have an interval"
 NO_PRICE = "no prices: set metrics.prices of the release"
+MAKING, WAITING = '{purpose!="idle"}', '{purpose="idle"}'
 NAMESPACE = '{namespace=~"$namespace"}'
 
 
 def _net(device: str, hours: str) -> tuple[Panel, Panel]:
     total = f"stitch:{device}_seconds_net:sum"
-    means = f"{hours}: saved, less lost in jobs, less what compilations used"
+    means = f"{hours}: saved, less lost in jobs, less what workers used and held while they waited"
     return (
         Panel(
             f"{hours} net, in this time", f"{means}; in the time chosen above.",
@@ -33,7 +34,10 @@ def _made_of(device: str, hours: str) -> Panel:
         (
             Query(f"sum(stitch:{device}_seconds_saved:total) / 3600", "saved (gross)"),
             Query(f"-sum(stitch:{device}_seconds_lost:total) / 3600", "lost in jobs"),
-            Query(f"-sum(stitch:{device}_seconds_spent:total) / 3600", "spent on compilations"),
+            Query(f"-sum(stitch:{device}_seconds_spent:total{MAKING}) / 3600",
+                  "spent on compilations"),
+            Query(f"-sum(stitch:{device}_seconds_spent:total{WAITING}) / 3600",
+                  "spent on workers that wait"),
             Query(f"stitch:{device}_seconds_net:sum / 3600", "net"),
         ),
         Unit.HOURS, NONE_YET,
@@ -87,14 +91,18 @@ SAVINGS = Dashboard(
         )),
         Row("Spent", (
             Panel(
-                "GPU-hours spent", "What compilations for GPUs used, by purpose.",
+                "GPU-hours spent",
+                "What compilations for GPUs used (compile, measure), and what workers held while "
+                "they had no task (idle).",
                 (Query("stitch:gpu_seconds_spent:total / 3600", "{{purpose}}"),),
-                Unit.HOURS, "no compilation has used a GPU",
+                Unit.HOURS, "no worker has used or held a GPU",
             ),
             Panel(
-                "Core-hours spent", "What compilations for processors used, by purpose.",
+                "Core-hours spent",
+                "What compilations for processors used (compile, measure), and what was reserved "
+                "for workers, or used by them, while they had no task (idle).",
                 (Query("stitch:cpu_core_seconds_spent:total / 3600", "{{purpose}}"),),
-                Unit.HOURS, "nothing was compiled",
+                Unit.HOURS, "no worker has used anything",
             ),
         )),
     ),

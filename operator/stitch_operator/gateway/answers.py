@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stitch_operator.gateway.ledger import PURPOSES
+from stitch_operator.gateway.counting import PURPOSES
 
 KERNEL_RESULTS = ("hit", "miss", "refused", "failed")
 

@@ -13,10 +13,10 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from stitch_operator.gateway import body, reports
+from stitch_operator.gateway import body, pages, reports
 from stitch_operator.gateway.body import GRAPHS, REPORTS, Limits
 from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.openapi import document
@@ -66,6 +66,8 @@ def application(service: Service) -> Starlette:
             route("/v1/graphs", "POST", "submit", _submit),
             route("/v1/graphs/{key}", "GET", "standing", _standing),
             route("/v1/artifacts/{key}", "GET", "artifact", _artifact),
+            route("/v1/artifacts/{key}/report.html", "GET", "page", _artifact_page),
+            route("/v1/jobs/{job}/report.html", "GET", "page", _job_page),
             route("/v1/jobs/events", "POST", "event", _event),
             route("/v1/savings", "POST", "savings", _savings),
             route("/v1/workloads", "GET", "workloads", _workloads),
@@ -201,6 +203,18 @@ async def _artifact(service: Service, request: Request, identity: Identity) -> R
     if f'"{archive.tag}"' in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return Response(archive.data, headers=headers, media_type="application/x-tar")
+
+
+async def _artifact_page(service: Service, request: Request, identity: Identity) -> Response:
+    found = await pages.artifact(service, identity, _key(request))
+    if isinstance(found, Standing):
+        return _stands(found, service)
+    return HTMLResponse(found, headers=pages.HEADERS)
+
+
+async def _job_page(service: Service, request: Request, identity: Identity) -> Response:
+    found = await pages.job(service, identity, str(request.path_params["job"]))
+    return HTMLResponse(found, headers=pages.HEADERS)
 
 
 async def _event(service: Service, request: Request, identity: Identity) -> Response:

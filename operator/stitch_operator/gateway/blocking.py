@@ -7,11 +7,12 @@ when all hang, callers are told at once that the service is unavailable.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitchcore.errors import Refused
@@ -66,3 +67,14 @@ class Blocking:
 
     def _done(self, _future: object) -> None:
         self._under_way -= 1
+
+
+async def every(function: Any, seconds: float) -> None:
+    """Call again and again; a failure is logged and the next round tries anew."""
+    while True:
+        with contextlib.suppress(Rejected):  # logged where it arose
+            try:
+                await function()
+            except (ValueError, KeyError, TypeError) as error:
+                LOG.error("%s: %r", function.__name__, error)
+        await asyncio.sleep(seconds)

@@ -119,3 +119,11 @@ def product(label: str) -> str:
 
 def _hash(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
+
+
+def run_times(identity: Identity, begun: float, now: float) -> tuple[int, int]:
+    """Nanoseconds that a session's container and its pod have run, by what the API server says;
+    since the session `begun` where nobody tells."""
+    container = identity.started if identity.started is not None else begun
+    pod = identity.pod_started if identity.pod_started is not None else container
+    return int(max(0.0, now - container) * 1e9), int(max(0.0, now - pod) * 1e9)

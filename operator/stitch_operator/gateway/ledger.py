@@ -14,17 +14,18 @@ from pathlib import Path
 
 import msgspec
 
-from stitch_operator.gateway import groups, savings, workloads
+from stitch_operator.gateway import claims, counting, groups, jobs, savings, workloads
+from stitch_operator.gateway.counting import IDLE, count
 from stitch_operator.gateway.database import connect, transaction
 from stitch_operator.gateway.groups import Acknowledgement, Group
-from stitch_operator.gateway.identity import Identity
-from stitch_operator.gateway.savings import Bounds, Claimed, Report, Row
-from stitch_operator.metrics import MAX_NAMESPACES, MICRO, OTHER_NAMESPACE, bucket
+from stitch_operator.gateway.identity import Identity, run_times
+from stitch_operator.gateway.savings import Bounds, Report
+from stitch_operator.metrics import MAX_NAMESPACES, MICRO, bucket
 from stitch_operator.reports import Workloads
+from stitchcore.page.job import Job
 
 CRASH_CODES = frozenset({132, 134, 135, 136, 139})
 """Illegal instruction, abort, bus error, floating-point exception, segmentation fault."""
-PURPOSES = ("compile", "measure")
 KEPT_SECONDS = 30 * 86400.0
 COUNTED, OLD = "counted", "old"
 BEGUN = "begun"
@@ -58,6 +59,17 @@ class Happened:
     key: str
     exit_code: int | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Left:
+    """A graph that a job leaves as it is, "" for what is no graph's; `final`: for good."""
+
+    session: str
+    seq: int
+    graph: str
+    reason: str
+    final: bool = False
 
 
 def pod_of(identity: Identity, session: str) -> str:
@@ -119,12 +131,15 @@ class Ledger:
                 "UPDATE requests SET artifact = ?, ratio = ? WHERE request = ?",
                 (artifact, ratio, request),
             )
-            counted = db.executemany(
-                "INSERT INTO spent VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
-                "seconds = excluded.seconds WHERE excluded.seconds > spent.seconds",
-                [(request, account, purpose, device, s) for purpose, s in spent.items() if s > 0],
-            )
-            return counted.rowcount > 0
+            return counting.spent(db, request, account, device, spent)
+
+    def waited(self, lives: Mapping[str, Mapping[str, float]]) -> None:
+        """Each life of a worker (its name is of one start) has cost so many seconds in all while it
+        had no task, by device."""
+        with transaction(self._db) as db:
+            for life, idle in lives.items():
+                for device, seconds in idle.items():
+                    counting.spent(db, f"worker:{life}:{device}", 0, device, {IDLE: seconds})
 
     def find(self, namespace: str, key: str) -> Known | None:
         """The request of `namespace` with this request or artifact key; None for all others."""
@@ -167,7 +182,33 @@ class Ledger:
             values = (namespace, request, reason, now)
             statement = "INSERT OR IGNORE INTO refusals VALUES (?, ?, ?, ?)"
             if db.execute(statement, values).rowcount:
-                self._count("fallbacks", reason)
+                count(db, "fallbacks", reason)
+
+    def left(self, identity: Identity, left: Left, now: float) -> bool:
+        """A job says that it leaves a graph as it is; False when it said so before. Counted once
+        for each namespace, graph and reason, not again where the gateway refused it for the same;
+        what is no graph's once for each pod."""
+        pod = pod_of(identity, left.session)
+        where = (identity.namespace, pod, left.session)
+        with transaction(self._db) as db:
+            self._begin_session(identity, left.session, now)
+            values = (*where, left.seq, "refused", left.graph, "", now)
+            marks = ", ".join("?" * len(values))
+            if not db.execute(f"INSERT OR IGNORE INTO events VALUES ({marks})", values).rowcount:
+                return False
+            workloads.touch(db, identity, now)
+            if left.final and left.graph:
+                workloads.left(db, identity, left.graph, left.reason)
+            told = db.execute(
+                "SELECT 1 FROM refusals JOIN requests USING (request) "
+                "WHERE namespace = ? AND digest = ? AND reason = ?",
+                (identity.namespace, left.graph, left.reason),
+            ).fetchone()
+            about = (identity.namespace, left.graph or pod, left.reason, now)
+            statement = "INSERT OR IGNORE INTO refusals VALUES (?, ?, ?, ?)"
+            if not told and db.execute(statement, about).rowcount:
+                count(db, "fallbacks", left.reason)
+            return True
 
     # Events
 
@@ -181,9 +222,9 @@ class Ledger:
             marks = ", ".join("?" * len(values))
             if not db.execute(f"INSERT OR IGNORE INTO events VALUES ({marks})", values).rowcount:
                 return False
-            self._count("events", event.type)
+            count(db, "events", event.type)
             if event.reason:
-                self._count("fallbacks", event.reason)
+                count(db, "fallbacks", event.reason)
             workloads.touch(db, identity, now, stepped=event.type != "crashed-before")
             if event.type == "swap-begin":
                 db.execute(
@@ -191,11 +232,14 @@ class Ledger:
                     (*where, event.key, identity.owner, BEGUN, now, event.graph),
                 )
                 return True
+            # a job may say that its first stitched steps went well after it has gone back: it did
             db.execute(
                 "UPDATE swaps SET state = ?, time = ?, graph = ?, reason = ? "
-                "WHERE namespace = ? AND pod = ? AND session = ? AND key = ?",
-                (SETTLED[event.type], now, event.graph, event.reason, *where, event.key),
-            )
+                "WHERE namespace = ? AND pod = ? AND session = ? AND key = ? "
+                "AND (? != 'ok' OR state = ?)",
+                (SETTLED[event.type], now, event.graph, event.reason, *where, event.key,
+                 SETTLED[event.type], BEGUN),
+            )  # fmt: skip
             code = event.exit_code if identity.last_exit_code is None else identity.last_exit_code
             if event.type == "crashed-before" and (code is None or code in CRASH_CODES):
                 self._open_breaker(identity, event.key, now)
@@ -215,7 +259,7 @@ class Ledger:
                      msgspec.json.encode(after), now),
                 )  # fmt: skip
             if after.state == groups.ABORTED and (group is None or group.state != groups.ABORTED):
-                self._count("groups", groups.ABORTED)
+                count(db, "groups", groups.ABORTED)
             return after
 
     def latest_round(self, identity: Identity, name: str) -> int:
@@ -236,22 +280,22 @@ class Ledger:
         where = (identity.namespace, pod, session, graph)
         with transaction(self._db) as db:
             begun = self._begin_session(identity, session, now)
-            row = self._row(where)
+            row = claims.row(db, where)
             if report.seq <= row.seq:
                 return OLD
-            times = _run_times(identity, begun, now)
-            bounds = Bounds(*times, ratio, identity.devices, *self._elsewhere(where))
+            times = run_times(identity, begun, now)
+            bounds = Bounds(*times, ratio, identity.devices, *claims.elsewhere(db, where))
             wrong = savings.implausible(row, report, bounds)
             if not wrong and not identity.pod:
-                wrong = self._beyond_one_machine(identity, where, row, report, now)
+                wrong = claims.beyond_one_machine(db, identity, where, row, report, now)
             if wrong:
-                self._count("savings", "implausible")
+                count(db, "savings", "implausible")
                 return wrong
             after = savings.add(row, report, identity.devices)
-            if report.bounds and report.stitched_ns and not self._measured(where):
+            if report.bounds and report.stitched_ns and not claims.measured(db, where):
                 ratio = min(report.baseline_ns / report.stitched_ns, HIGHEST)
-                self._count("speedup", bucket(ratio))
-                self._count("speedup", "sum", round(ratio * MICRO))
+                count(db, "speedup", bucket(ratio))
+                count(db, "speedup", "sum", round(ratio * MICRO))
             db.execute(
                 f"INSERT OR REPLACE INTO savings VALUES ({', '.join('?' * 15)})",
                 (*where, identity.gpu, after.seq, after.steps, after.net, after.saved, after.lost,
@@ -261,10 +305,10 @@ class Ledger:
             db.execute(
                 "INSERT INTO totals VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
                 "saved = saved + excluded.saved, lost = lost + excluded.lost",
-                (self._shown(identity.namespace), identity.gpu, after.saved - row.saved,
-                 after.lost - row.lost),
+                (claims.shown(db, identity.namespace, self._namespaces), identity.gpu,
+                 after.saved - row.saved, after.lost - row.lost),
             )  # fmt: skip
-            self._count("savings", COUNTED)
+            count(db, "savings", COUNTED)
             return COUNTED
 
     # Pods, for the reconciler
@@ -289,21 +333,20 @@ class Ledger:
         """A page of what has changed since an earlier one's `next`."""
         return workloads.page(self._db, since, now)
 
+    def job(self, namespace: str, name: str, devices: float) -> Job | None:
+        """What a job of the namespace has measured, by a name that its owner knows."""
+        return jobs.job(self._db, namespace, name, devices)
+
     # Totals, on a connection of their own: metrics are asked for from any thread
 
     def totals(self) -> list[tuple[str, str, int, int]]:
-        """(namespace, gpu, saved, lost) in device-nanoseconds; none of them ever falls."""
-        return self._totals.execute("SELECT * FROM totals ORDER BY namespace, gpu").fetchall()
+        return counting.totals(self._totals)
 
     def spent(self) -> list[tuple[str, str, float]]:
-        """(device, purpose, seconds) over all requests."""
-        return self._totals.execute(
-            "SELECT device, purpose, sum(seconds) FROM spent GROUP BY device, purpose"
-        ).fetchall()
+        return counting.all_spent(self._totals)
 
     def counts(self) -> list[tuple[str, str, int]]:
-        """(name, label, count): events by type, savings by what became of them, aborted groups."""
-        return self._totals.execute("SELECT * FROM counts ORDER BY name, label").fetchall()
+        return counting.counts(self._totals)
 
     def prune(self, now: float) -> int:
         """Forgets sessions that have been silent for KEPT_SECONDS, and requests that were not
@@ -371,79 +414,3 @@ class Ledger:
             (identity.namespace, identity.owner, name, number),
         ).fetchone()
         return msgspec.json.decode(found[0], type=Group) if found else None
-
-    def _row(self, where: tuple[str, str, str, str]) -> Row:
-        found = self._db.execute(
-            "SELECT seq, steps, net, saved, lost FROM savings "
-            "WHERE namespace = ? AND pod = ? AND session = ? AND graph = ?",
-            where,
-        ).fetchone()
-        return Row(*found) if found else Row()
-
-    def _elsewhere(self, where: tuple[str, str, str, str]) -> tuple[Claimed, Claimed]:
-        """Of the session's other graphs, and of all else in the pod."""
-        session = where[2]
-        same = "coalesce(sum(CASE session WHEN ? THEN {0} END), 0), coalesce(sum({0}), 0)"
-        found = self._db.execute(
-            f"SELECT {same.format('saved')}, {same.format('lost')} FROM savings "
-            "WHERE namespace = ? AND pod = ? AND NOT (session = ? AND graph = ?)",
-            (session, session, *where),
-        ).fetchone()
-        return Claimed(found[0], found[2]), Claimed(found[1], found[3])
-
-    def _beyond_one_machine(
-        self, identity: Identity, where: tuple[str, ...], row: Row, report: Report, now: float
-    ) -> str:
-        """Sessions without a pod share `devices`: all that began at or after any moment can have
-        saved, or lost, no more than the time since then times the devices. "" where that holds."""
-        after = savings.add(row, report, identity.devices)
-        changes = {"saved": after.saved - row.saved, "lost": after.lost - row.lost}
-        for column, more in changes.items():
-            over = self._db.execute(
-                f"SELECT max(claimed - (? - time) * ?) FROM (SELECT s.session, s.time, "
-                f"sum(coalesce(v.{column}, 0)) OVER (ORDER BY s.time DESC) AS claimed "
-                "FROM sessions s LEFT JOIN savings v USING (namespace, pod, session) "
-                "WHERE s.namespace = ? AND s.pod LIKE 'session:%' "
-                "AND (v.session IS NOT NULL OR s.session = ?)) WHERE time <= "
-                "(SELECT time FROM sessions WHERE namespace = ? AND pod = ? AND session = ?)",
-                (now, identity.devices * 1e9, where[0], where[2], *where[:3]),
-            ).fetchone()[0]
-            if more > 0 and over is not None and over + more > 0:
-                return "more device time than all sessions together have had"
-        return ""
-
-    def _measured(self, where: tuple[str, str, str, str]) -> bool:
-        """Whether an interval was reported of it before."""
-        found = self._db.execute(
-            "SELECT low IS NOT NULL FROM savings "
-            "WHERE namespace = ? AND pod = ? AND session = ? AND graph = ?",
-            where,
-        ).fetchone()
-        return bool(found and found[0])
-
-    def _shown(self, namespace: str) -> str:
-        """Whose total a namespace's savings are added to: its own while there are few, and from
-        then on for ever, whatever the maximum becomes; else that of all others. So no total falls,
-        none counts anything twice, and their sum is exact."""
-        known = self._db.execute("SELECT 1 FROM totals WHERE namespace = ? LIMIT 1", (namespace,))
-        if known.fetchone():
-            return namespace
-        (others,) = self._db.execute(
-            "SELECT count(DISTINCT namespace) FROM totals WHERE namespace != ?", (OTHER_NAMESPACE,)
-        ).fetchone()
-        return namespace if others < self._namespaces else OTHER_NAMESPACE
-
-    def _count(self, name: str, label: str, more: int = 1) -> None:
-        self._db.execute(
-            "INSERT INTO counts VALUES (?, ?, ?) "
-            "ON CONFLICT DO UPDATE SET count = count + excluded.count",
-            (name, label, more),
-        )
-
-
-def _run_times(identity: Identity, begun: float, now: float) -> tuple[int, int]:
-    """Nanoseconds that a session's container and its pod have run, by what the API server says;
-    since the session `begun` where nobody tells."""
-    container = identity.started if identity.started is not None else begun
-    pod = identity.pod_started if identity.pod_started is not None else container
-    return int(max(0.0, now - container) * 1e9), int(max(0.0, now - pod) * 1e9)

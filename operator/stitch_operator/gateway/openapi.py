@@ -96,6 +96,9 @@ STANDINGS = {
 }
 BODIES = (Problem.TIMEOUT, Problem.TOO_LARGE, Problem.UNSUPPORTED_MEDIA_TYPE)
 KEYED = [{"name": "key", "in": "path", "required": True, "schema": KEY}]
+NAME = {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"}
+JOB = [{"name": "job", "in": "path", "required": True, "schema": NAME}]
+"""A workload's name, the uid of a pod or of what made it, or a session."""
 
 
 def _posted(record: str, text: str, answers: dict[str, Any], *problems: Problem) -> dict[str, Any]:
@@ -110,10 +113,16 @@ def _posted(record: str, text: str, answers: dict[str, Any], *problems: Problem)
     }
 
 
-def _got(name: str, text: str, answers: dict[str, Any], *problems: Problem) -> dict[str, Any]:
+def _got(
+    name: str,
+    text: str,
+    answers: dict[str, Any],
+    *problems: Problem,
+    parameters: list[dict[str, Any]] = KEYED,
+) -> dict[str, Any]:
     responses = {**_problems(Problem.NOT_FOUND, *problems), **answers}
-    operation = {"operationId": name, "summary": text, "parameters": KEYED, "responses": responses}
-    return {"get": operation}
+    told = {"operationId": name, "summary": text, "parameters": parameters}
+    return {"get": {**told, "responses": responses}}
 
 
 def _workloads() -> dict[str, Any]:
@@ -132,6 +141,12 @@ TAR = {
     "description": "a flat tar of manifest.json, manifest.sig and the libraries",
     "headers": {name: {"schema": STRING} for name in ("ETag", "Stitch-Key", "Stitch-Public-Keys")},
     "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
+}
+
+HTML = {
+    "description": "a page for a browser, in one file",
+    "headers": {"Content-Security-Policy": {"schema": STRING}},
+    "content": {"text/html": {"schema": STRING}},
 }
 
 
@@ -154,6 +169,12 @@ def document() -> dict[str, Any]:
             "/v1/graphs": _posted("SubmitGraph", "Hand in a graph", submitted, Problem.NOT_FOUND),
             "/v1/graphs/{key}": _got("standing", "Where a graph stands", STANDINGS),
             "/v1/artifacts/{key}": _got("artifact", "The artifact", artifact, Problem.REVOKED),
+            "/v1/artifacts/{key}/report.html": _got(
+                "page", "The artifact's report", {**STANDINGS, "200": HTML}, Problem.REVOKED
+            ),
+            "/v1/jobs/{job}/report.html": _got(
+                "jobPage", "What a job measured", {"200": HTML}, parameters=JOB
+            ),
             "/v1/jobs/events": _posted("Event", "Report an event", noted, Problem.NOT_FOUND),
             "/v1/savings": _posted(
                 *("Savings", "Report savings", counted),

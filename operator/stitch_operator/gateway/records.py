@@ -26,7 +26,8 @@ Key = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 KeyOrNone = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 Target = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 Version = Annotated[str, msgspec.Meta(pattern=r"^2\.[0-9]{1,3}(\.[0-9A-Za-z.+-]{1,32})?\Z")]
-Type = Literal["swap-begin", "swap-ok", "rolled-back", "crashed-before", "acknowledged", "timed"]
+Type = Literal["swap-begin", "swap-ok", "rolled-back", "crashed-before", "acknowledged", "timed",
+               "refused"]  # fmt: skip
 MAX_PRESERVED = 100_000
 BESIDE_BYTES = 2**20
 """Of a body beside its graph."""
@@ -53,11 +54,12 @@ class SubmitGraph(msgspec.Struct, frozen=True):
 
 class Event(msgspec.Struct, frozen=True):
     """POST /v1/jobs/events. `graph` is the canonical digest, `key` the artifact's; `timed` (the
-    process has timed a step) has none."""
+    process has timed a step) and `refused` (the job leaves a graph as it is, `final` for good) have
+    none. A refusal may be of no graph: the job's input pipeline, say, or all of the process."""
 
     session: Session
     seq: Count
-    graph: Key
+    graph: KeyOrNone
     type: Type
     key: KeyOrNone = ""
     exit_code: Annotated[int, msgspec.Meta(ge=-255, le=255)] | None = None
@@ -70,6 +72,7 @@ class Event(msgspec.Struct, frozen=True):
     step: Count = 0
     confirm: Count | None = None
     margin: Count = 0
+    final: bool = False
 
 
 class Savings(msgspec.Struct, frozen=True):

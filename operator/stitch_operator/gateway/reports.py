@@ -8,14 +8,20 @@ from typing import Any
 
 from stitch_operator.gateway.groups import Acknowledgement, Group
 from stitch_operator.gateway.identity import Identity
-from stitch_operator.gateway.ledger import COUNTED, OLD, Happened, Known
+from stitch_operator.gateway.ledger import COUNTED, OLD, Happened, Known, Left
 from stitch_operator.gateway.metrics import known_reason
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.records import Event, Savings
 from stitch_operator.gateway.savings import Report
 from stitch_operator.gateway.service import Service
+from stitch_operator.metrics import OTHER
+from stitchcore.inject import reasons
 
 MOST = 2**62
+JOB_REASONS = frozenset(
+    value for name, value in vars(reasons).items() if name.isupper() and isinstance(value, str)
+)
+"""What the job's side may give as a reason."""
 
 
 async def event(service: Service, identity: Identity, said: Event) -> dict[str, Any]:
@@ -23,6 +29,8 @@ async def event(service: Service, identity: Identity, said: Event) -> dict[str, 
     if said.type == "timed":
         await service.ledger(service.parts.ledger.timed, identity, said.session, time.time())
         return {"status": "noted"}
+    if said.type == "refused":
+        return await _left(service, identity, said)
     known = await _artifact(service, identity, said.key, said.graph)
     if said.type == "acknowledged":
         return await _acknowledge(service, identity, said)
@@ -35,6 +43,17 @@ async def event(service: Service, identity: Identity, said: Event) -> dict[str, 
     if said.group:
         answer["group"] = await _latest(service, identity, said.group)
     return answer
+
+
+async def _left(service: Service, identity: Identity, said: Event) -> dict[str, Any]:
+    """A refusal inside the job. What its own code never says is "other", so that no job raises an
+    alarm about the workers' results."""
+    reason = said.reason if said.reason in JOB_REASONS else OTHER
+    left = Left(said.session, said.seq, said.graph, reason, said.final)
+    new = await service.ledger(service.parts.ledger.left, identity, left, time.time())
+    if new and left.final and left.graph:
+        service.sightings.left(identity, left.graph, reason, time.time())
+    return {"status": "noted" if new else OLD}
 
 
 async def save(service: Service, identity: Identity, said: Savings) -> dict[str, Any]:

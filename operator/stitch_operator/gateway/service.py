@@ -7,7 +7,6 @@ again after a crash: what counts is in the ledger and in the store.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import time
@@ -16,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stitch_operator.gateway import answers, archive, trust
+from stitch_operator.gateway import answers, archive, trust, waiting
 from stitch_operator.gateway.archive import Archive, Archives
-from stitch_operator.gateway.blocking import Blocking
+from stitch_operator.gateway.blocking import Blocking, every
 from stitch_operator.gateway.digests import Digests
 from stitch_operator.gateway.identity import Cached, Identity
 from stitch_operator.gateway.ledger import Known, Ledger
@@ -122,6 +121,7 @@ class Service:
         self.broker = Blocking("broker", 4, 15.0)
         self.ledger = Blocking("ledger", 1, 10.0)
         self.authority = Blocking("API server", 8, 15.0)
+        self.pages = Blocking("report's page", 2, 30.0)
         self.trust: Trust | None = None
         self.calls = Buckets(parts.rates.calls)
         self.bytes = Buckets(parts.rates.bytes)
@@ -129,6 +129,7 @@ class Service:
         self.sightings = Sightings()
         self._compiles = Buckets(parts.rates.compiles)
         self._archives = Archives()
+        self._idle = waiting.Reader(parts.store)
         self._memory = Memory(OrderedDict(), OrderedDict())
         self._memory.locks = tuple(asyncio.Lock() for _ in range(LOCKS))
         self._code = code_version()
@@ -142,15 +143,16 @@ class Service:
             (self._prune, PRUNE_SECONDS),
             (self._note, NOTE_SECONDS),
             (self._settle, FIGURES_SECONDS),
+            (self._read_idle, waiting.LOOK_SECONDS),
         )
-        self._tasks = [asyncio.create_task(_every(*one)) for one in loops]
+        self._tasks = [asyncio.create_task(every(*one)) for one in loops]
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.parts.digests.close()
-        for blocking in (self.store, self.broker, self.authority):
+        for blocking in (self.store, self.broker, self.authority, self.pages):
             blocking.close()
         self.ledger.finish()
         self.parts.ledger.close()
@@ -408,6 +410,11 @@ class Service:
     async def _settle(self) -> None:
         await self.ledger(self.parts.ledger.settle)
 
+    async def _read_idle(self) -> None:
+        lives = await self.store(self._idle.look, time.time())
+        if lives:
+            await self.ledger(self.parts.ledger.waited, lives)
+
     async def _prune(self) -> None:
         await self.ledger(self.parts.ledger.prune, time.time())
         self._memory.finished.clear()  # who hands in again what was pruned has it finished again
@@ -431,14 +438,3 @@ def _remember(memory: OrderedDict[Any, Any], key: Any, value: Any) -> None:
     memory.move_to_end(key)
     if len(memory) > MOST_REMEMBERED:
         memory.popitem(last=False)
-
-
-async def _every(function: Any, seconds: float) -> None:
-    """Call again and again; a failure is logged and the next round tries anew."""
-    while True:
-        with contextlib.suppress(Rejected):  # logged where it arose
-            try:
-                await function()
-            except (ValueError, KeyError, TypeError) as error:
-                LOG.error("%s: %r", function.__name__, error)
-        await asyncio.sleep(seconds)

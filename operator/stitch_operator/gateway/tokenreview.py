@@ -24,6 +24,11 @@ POD_UID = "authentication.kubernetes.io/pod-uid"
 PRODUCT = "nvidia.com/gpu.product"
 GPU = "nvidia.com/gpu"
 MIG = re.compile(r"^nvidia\.com/mig-([0-9]+)g\.")
+OF_PRODUCT = re.compile(r"-MIG-([0-9]+)g\.")
+"""Where a node's every GPU is cut alike, `nvidia.com/gpu` counts slices and the product names one
+(the device plugin's MIG strategy `single`)."""
+REPLICAS, SHARED = "nvidia.com/gpu.replicas", "-SHARED"
+"""How many pods a GPU of the node is shared by; what its product's name then ends with."""
 SLICES = 7
 """MIG profiles count sevenths of a GPU's SMs."""
 USER = re.compile(r"^system:serviceaccount:([^:]+):([^:]+)$")
@@ -82,15 +87,16 @@ class TokenReview:
 def identity_of(pod: Any, node_labels: Mapping[str, str]) -> Identity:
     """What a pod (V1Pod) says of itself and its devices."""
     containers = pod.spec.containers
-    gpus = sum(_gpus(_limits(container)) for container in containers)
+    asked = sum(_gpus(_limits(container)) for container in containers)
+    gpus = asked * _part(node_labels)
     cores = sum(_cores(_limits(container)) for container in containers)
     started, code = _container_times(pod)
     return Identity(
         namespace=pod.metadata.namespace,
         owner=_owner(pod),
         pod=pod.metadata.uid,
-        devices=gpus or cores or 1.0,
-        gpu=product(node_labels.get(PRODUCT, "")) if gpus else "cpu",
+        devices=gpus if asked else cores or 1.0,
+        gpu=product(node_labels.get(PRODUCT, "")) if asked else "cpu",
         started=started,
         last_exit_code=code,
         pod_started=_pod_time(pod),
@@ -108,9 +114,21 @@ def _limits(container: Any) -> Mapping[str, str]:
     return {} if resources is None else {**(resources.requests or {}), **(resources.limits or {})}
 
 
+def _part(node_labels: Mapping[str, str]) -> float:
+    """What a pod has of each GPU that it asked for by name: less than one where the node cuts its
+    GPUs, or shares them over time; nothing where it shares them and does not say among how many."""
+    name, replicas = node_labels.get(PRODUCT, ""), node_labels.get(REPLICAS, "")
+    cut = OF_PRODUCT.search(name)
+    part = int(cut[1]) / SLICES if cut else 1.0
+    if replicas.isdecimal() and int(replicas) > 0:
+        return part / int(replicas)
+    return 0.0 if name.endswith(SHARED) else part
+
+
 def _gpus(limits: Mapping[str, str]) -> float:
-    """GPUs of a container; a MIG slice is its share of the SMs."""
-    total = float(limits.get(GPU, 0))
+    """GPUs of a container; a MIG slice is its share of the SMs. Shared ones may have a name of
+    their own."""
+    total = float(limits.get(GPU, 0)) + float(limits.get(f"{GPU}.shared", 0))
     for name, count in limits.items():
         profile = MIG.match(name)
         if profile is not None:

@@ -61,7 +61,7 @@ OWN: dict[str, str] = {
         "1 string session; 2 int64 seq; 3 string graph; 4 string type; 5 string key;"
         "6 int32 exit_code; 7 string reason; 8 string detail; 9 string group; 10 int32 round;"
         "11 int32 size; 12 int32 rank; 13 int64 step; 14 int64 confirm;"
-        "15 int64 margin"
+        "15 int64 margin; 16 bool final"
     ),
     "Savings": (
         "1 string session; 2 int64 seq; 3 string graph; 4 string key; 5 int64 steps;"

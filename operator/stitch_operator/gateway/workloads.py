@@ -60,8 +60,14 @@ class Sightings:
     def stood(self, identity: Identity, graph: str, standing: Standing, now: float) -> None:
         """A pod was told where its graph stands."""
         key = standing.key if standing.status == "ready" else ""
-        found = Stood(graph, standing.status, key, standing.reason)
-        where = (identity.namespace, identity.pod, graph)
+        self._stands(identity, Stood(graph, standing.status, key, standing.reason), now)
+
+    def left(self, identity: Identity, graph: str, reason: str, now: float) -> None:
+        """A pod leaves a graph as it is, for good: what it was told before is not written after."""
+        self._stands(identity, Stood(graph, "refused", "", reason), now)
+
+    def _stands(self, identity: Identity, found: Stood, now: float) -> None:
+        where = (identity.namespace, identity.pod, found.graph)
         if identity.pod and self._stood.get(where) != found:
             _keep(self._stood, where, found)
             self._graphs[where] = found
@@ -134,6 +140,15 @@ def note(
         "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?, ?, ?)",
         [(*where, one.phase, one.key, one.reason) for where, one in graphs.items()],
     )
+
+
+def left(database: sqlite3.Connection, identity: Identity, graph: str, reason: str) -> None:
+    """A pod leaves a graph as it is, for good, wherever it stood with the gateway."""
+    if identity.pod:
+        where = (identity.namespace, identity.pod, graph)
+        database.execute(
+            "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, 'refused', '', ?)", (*where, reason)
+        )
 
 
 def settle(database: sqlite3.Connection) -> None:
@@ -212,11 +227,11 @@ def _workload(database: sqlite3.Connection, row: Sequence[Any]) -> Workload:
         stepped=bool(stepped),
         saved=saved / NANO,
         lost=lost / NANO,
-        graphs=_graphs(database, where),
+        graphs=graphs_of(database, where),
     )
 
 
-def _graphs(database: sqlite3.Connection, where: Where) -> list[Graph]:
+def graphs_of(database: sqlite3.Connection, where: Where) -> list[Graph]:
     """A pod's graphs: of each the last word, those that were swapped first."""
     condition = "WHERE namespace = ? AND pod = ?"
     made: dict[str, Graph] = {}

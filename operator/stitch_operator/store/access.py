@@ -18,6 +18,7 @@ ROLES: Mapping[str, Mapping[str, frozenset[str]]] = {
         "requests": MADE,
         "answers": SEEN,
         "artifacts": SEEN,
+        "workers": SEEN,
         "public_keys.json": SEEN,
         "revoked.json": SEEN,
     },
@@ -28,6 +29,7 @@ ROLES: Mapping[str, Mapping[str, frozenset[str]]] = {
         "unsigned": MADE,
         "kernels": MADE,
         "attempts": MADE,
+        "workers": MADE,
         "public_keys.json": SEEN,
         "revoked.json": SEEN,
     },
@@ -41,7 +43,10 @@ ROLES: Mapping[str, Mapping[str, frozenset[str]]] = {
     },
     "collector": {
         name: frozenset({READ, DELETE})
-        for name in ("requests", "answers", "artifacts", "unsigned", "kernels", "attempts")
+        for name in (
+            *("requests", "answers", "artifacts", "unsigned", "kernels", "attempts"),
+            "workers",
+        )
     },
 }
 """What each program of the service does in the store, and no more (docs/service.md)."""

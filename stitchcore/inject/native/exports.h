@@ -12,10 +12,11 @@ STITCH_EXPORT void* stitch_load_library(const char* data, size_t size, char* err
                                         size_t error_size);
 STITCH_EXPORT int stitch_register_kernel(const char* key, void* library, const char* symbol);
 
-// fusion.cc: 1 when a node with these attributes can be made; else 0 and why. `types`: Tin, then
-// Tout.
+// fusion.cc: 1 when a node with these attributes can be made, on a GPU or a CPU; else 0 and why.
+// `types`: `inputs` of Tin, `host` of Thost, `outputs` of Tout.
 STITCH_EXPORT int stitch_check_fusion(const int64_t* table, size_t words, const int32_t* types,
-                                      int inputs, int outputs, char* error, size_t error_size);
+                                      int inputs, int host, int outputs, int gpu, char* error,
+                                      size_t error_size);
 
 // gpu.cc: what `driver` (nullptr: libcuda.so.1) can do for kernels on GPUs; once a process.
 // A program from a launch table, registered under a kernel's key and prepared for `device` (its

@@ -178,19 +178,21 @@ Fusion* MakeFusion(TF_OpKernelConstruction* context, bool gpu) {
 }  // namespace stitch
 
 int stitch_check_fusion(const int64_t* table, size_t words, const int32_t* types, int inputs,
-                        int outputs, char* error, size_t error_size) {
+                        int host, int outputs, int gpu, char* error, size_t error_size) {
   stitch::Fusion fusion;
-  for (int i = 0; i < inputs; i++) {
+  fusion.device_inputs = inputs;
+  for (int i = 0; i < inputs + host; i++) {
     fusion.input_types.push_back(static_cast<TF_DataType>(types[i]));
   }
   for (int i = 0; i < outputs; i++) {
-    auto type = static_cast<TF_DataType>(types[inputs + i]);
+    auto type = static_cast<TF_DataType>(types[inputs + host + i]);
     fusion.outputs.push_back({type, TF_DataTypeSize(type), {}, false});
   }
-  fusion.needed.resize(inputs);
+  fusion.needed.resize(fusion.input_types.size());
   std::string why;
-  if (stitch::Decode(table, words, inputs, outputs, &fusion.table, &why)) {
+  if (stitch::Decode(table, words, inputs + host, outputs, &fusion.table, &why)) {
     why = stitch::Prepare(&fusion, {});
+    if (gpu && why.empty()) why = stitch::RefusedOnGpu(fusion);
   }
   snprintf(error, error_size, "%s", why.c_str());
   return why.empty();

@@ -50,7 +50,8 @@ std::string RunOnGpu(StitchProgram* program, void* stream, const GpuBuffers& buf
   call.outputs = buffers.outputs.data();
   call.output_count = static_cast<int32_t>(buffers.outputs.size());
   call.allocator = &allocator;
-  return stitch_run(program, &call, &why) == STITCH_OK ? "" : why.text;
+  if (stitch_run(program, &call, &why) == STITCH_OK) return "";
+  return "launch failed (" + std::to_string(why.reason) + "): " + why.text;
 }
 
 }  // namespace stitch

@@ -20,7 +20,7 @@ struct GpuBuffers {
 };
 
 // Puts the program's launches into `stream` of the context that is current. `allocator` gives its
-// scratch. Returns why it could not, or "".
+// scratch. Returns why it could not ("launch failed (13): ...", a StitchReason), or "".
 std::string RunOnGpu(StitchProgram* program, void* stream, const GpuBuffers& buffers,
                      const int64_t* symbols, int symbol_count, const StitchAllocator& allocator);
 

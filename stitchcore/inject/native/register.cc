@@ -62,7 +62,9 @@ void RegisterTimer(TF_Status* status) {
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, NoShapes);
   TF_RegisterOpDefinition(op, status);
   Complain("StitchTimer", status);
+  // It stands on the device of the update that waits for it, and has no tensors.
   RegisterKernel("StitchTimer", "CPU", nullptr, stitch::TimerFunctions(), status);
+  RegisterKernel("StitchTimer", "GPU", nullptr, stitch::TimerFunctions(), status);
 }
 
 }  // namespace

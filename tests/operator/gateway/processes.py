@@ -83,8 +83,9 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def gateway(folder: Path, broker: str, *arguments: str) -> Iterator[Gateway]:
-    """A gateway on `folder`, which holds its store, ledger and certificate."""
+def gateway(folder: Path, broker: str, *arguments: str, token: bool = True) -> Iterator[Gateway]:
+    """A gateway on `folder`, which holds its store, ledger and certificate. Without `token` it
+    asks the API server of `arguments` who its clients are."""
     if not (folder / "ca.pem").exists():
         tls.make(folder, ["localhost", "127.0.0.1"])
         (folder / "token").write_text(TOKEN)
@@ -96,7 +97,7 @@ def gateway(folder: Path, broker: str, *arguments: str) -> Iterator[Gateway]:
         *("--ledger", str(folder / "ledger.sqlite")),
         *("--certificate", str(folder / "gateway.pem")),
         *("--certificate-key", str(folder / "gateway.key")),
-        *("--token-file", str(folder / "token"), "--devices", "4"),
+        *(("--token-file", str(folder / "token"), "--devices", "4") if token else ()),
         *("--port", str(port), "--metrics-port", str(metrics)),
         *arguments,
     ]

@@ -21,6 +21,8 @@ from bench.service import graph as training_step
 from bench.service import renamed
 from stitch_operator.gateway.digests import canonical
 from stitch_operator.gateway.tls import trusting
+from stitchcore.artifact.report import Report, encode
+from stitchcore.artifact.store import open_store
 from stitchcore.cli import stitch
 from tests.operator.gateway import processes, support
 
@@ -84,6 +86,7 @@ def test_what_it_prints_is_what_a_client_needs(
             assert (found.exit_code, told["status"], told["key"]) == (3, "pending", request)
         found = CliRunner().invoke(stitch, ["status", "0" * 64])
         assert (found.exit_code, "handed in no graph" in found.output) == (2, True)
+        fetched(said, tmp_path)
         pids = list(said["pids"].values())
         assert len(pids) == 3
         assert all(alive(pid) for pid in pids)
@@ -97,6 +100,24 @@ def test_what_it_prints_is_what_a_client_needs(
         assert again["STITCH_PUBLIC_KEYS"] == said["STITCH_PUBLIC_KEYS"]
         with client(again) as http:
             assert http.get(f"/v1/graphs/{request}").status_code == 202
+
+
+def fetched(said: dict[str, Any], folder: Path) -> None:
+    """`stitch status --report` brings the page of an artifact, and of a job by its session."""
+    _, request = support.key_of(support.graph(9), "local")
+    body = support.submission(support.graph(9), session="one")
+    with client(said) as http:
+        assert http.post("/v1/graphs", json=body).status_code == 202
+        report = encode(Report("the page", "cpu-x86-64-v3"))
+        support.publish(open_store(str(folder / "store")), request, report=report)
+        processes.wait_for("the artifact", lambda: http.post("/v1/graphs", json=body).is_success)
+    for name, title in ((request, "the page"), ("one", "one")):
+        page = folder / "page.html"
+        done = CliRunner().invoke(stitch, ["status", name, "--report", str(page)])
+        assert done.exit_code == 0, done.output
+        assert f"<h1>{title}</h1>" in page.read_text(encoding="utf-8")
+    done = CliRunner().invoke(stitch, ["status", "nobody", "--report", str(page)])
+    assert (done.exit_code, "has no job 'nobody'" in done.output) == (2, True)
 
 
 def test_what_dies_is_started_again_and_nothing_outlives_it(tmp_path: Path) -> None:

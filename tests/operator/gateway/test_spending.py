@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stitch_operator.gateway.ledger import Ledger
 from tests.operator.gateway.support import KEY
@@ -20,6 +24,39 @@ def test_what_another_compilation_spent_is_added(tmp_path: Path) -> None:
     assert grown == [True, False, True, False, True, False]
     assert sorted(ledger.spent()) == [("cpu", "compile", 5.5), ("cpu", "measure", 0.5)]
     ledger.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5), st.booleans()), max_size=20))
+def test_each_life_of_a_worker_counts_its_largest_sum(
+    said: list[tuple[str, int, bool]],
+) -> None:
+    """Records that are read again, late, out of order, by a gateway that is restarted (True)."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.sqlite"
+        ledger, before = _quick(path), 0.0
+        for life, seconds, restarted in said:
+            ledger.waited({life * 32: {"cpu": float(seconds), "gpu": seconds / 2}})
+            found = {device: s for device, purpose, s in ledger.spent() if purpose == "idle"}
+            assert found.get("cpu", 0.0) >= before
+            before = found.get("cpu", 0.0)
+            if restarted:
+                ledger.close()
+                ledger = _quick(path)
+        most = {life: max(s for one, s, _ in said if one == life) for life, _, _ in said}
+        assert before == sum(most.values())
+        assert _of_gpus(ledger) == sum(most.values()) / 2
+        ledger.close()
+
+
+def _quick(path: Path) -> Ledger:
+    ledger = Ledger(path)
+    ledger._db.execute("PRAGMA synchronous = OFF")
+    return ledger
+
+
+def _of_gpus(ledger: Ledger) -> float:
+    return sum(s for device, _, s in ledger.spent() if device == "gpu")
 
 
 def test_a_ledger_of_version_1_keeps_what_was_spent(tmp_path: Path) -> None:

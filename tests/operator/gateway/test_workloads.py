@@ -112,6 +112,23 @@ def test_reasons_are_of_the_closed_list(running: Running) -> None:
     assert (found.swap, found.reason) == ("rolled-back", "other")
 
 
+def test_a_swap_that_went_back_stays_so(running: Running) -> None:
+    """A job says that its first stitched steps went well once it sees so: it may be after they were
+    slower and it has gone back."""
+    data = graph()
+    digest, request = key_of(data)
+    running.submit(data)
+    publish(running.store, request)
+    running.forget()
+    running.submit(data)
+    about = {"session": "s1", "graph": digest, "key": KEY}
+    for seq, kind in enumerate(("swap-begin", "rolled-back", "swap-ok")):
+        event = {**about, "seq": seq, "type": kind, "reason": "slower" if seq == 1 else ""}
+        assert running.post("/v1/jobs/events", event).status_code == 200
+    [found] = only(told(running)).graphs
+    assert (found.swap, found.reason) == ("rolled-back", "slower")
+
+
 def test_a_first_timed_step_needs_no_artifact(running: Running) -> None:
     said = {"session": "s1", "seq": 1, "graph": GRAPH, "type": "timed"}
     assert running.post("/v1/jobs/events", said).json()["status"] == "noted"

@@ -1,0 +1,45 @@
+"""`python -m bench.gpu.once NAME...`: each module's kernels and library calls once, on the GPU.
+
+What `compute-sanitizer` is run over: no XLA, no PyTorch, no timing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from bench.gpu.entrants import STITCHED, compiled
+from bench.gpu.measure import NO_GPU, WORKLOADS, gpu
+from bench.xla import read
+from stitchcore.errors import Refused
+from stitchcore.gpu.execute import loaded
+from stitchcore.hlo.parse import parse
+from stitchcore.target.cuda_launch import LaunchError
+from stitchcore.verify.capture import integer_limit, plausible
+
+
+def main(names: Sequence[str]) -> int:
+    with ExitStack() as stack:
+        try:
+            bench = gpu(stack)
+        except (Refused, LaunchError) as reason:
+            print(f"bench.gpu.once: nothing ran: {reason}", file=sys.stderr)
+            return NO_GPU
+        place = bench.place
+        for name in names:
+            module = parse(read(WORKLOADS / f"{name}.hlo.xz"))
+            made = compiled(module, place.target, None, (STITCHED,))[STITCHED]
+            if isinstance(made, str):
+                print(f"{name}: {made}", file=sys.stderr)
+                return 1
+            with loaded(made, place.device, place.cuda) as one:
+                one.give(plausible(module.entry.parameters, {}, 0, integer_limit(module, {})))
+                one.run()
+                place.device.synchronize()
+            print(f"{name}: {len(made.table.launches)} launches", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""`python -m bench.gpu.session --seconds 570 --output DIR`: all that only a GPU can show.
+
+The tests that need one, compute-sanitizer's tools over whole modules, then `bench.gpu` with the
+time that is left. A device is lent for minutes at a time: what went well is in DIR/session.json and
+is not done again by the same command, which goes on until nothing is left (code 0; else 3, or 1 for
+what went wrong, whose words are in DIR/session.txt).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.gpu.__main__ import LEFT
+
+SANITIZED = ("softmax_grad", "layernorm_gelu_grad", "mlp_train", "transformer_dec_step")
+"""Small modules with all kinds of kernels: a sanitizer makes each many times slower."""
+TOOLS = ("memcheck", "racecheck", "synccheck")
+LEAST_SECONDS = 15.0
+WORDS = "session.txt"
+"""What all parts say."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command, and the most seconds that it may take."""
+
+    name: str
+    command: tuple[str, ...]
+    seconds: float
+
+
+def parts(output: Path, python: str) -> list[Part]:
+    """In the order in which they are worth most."""
+    tests = (python, "-m", "pytest", "-m", "gpu", "tests/gpu", "-q", "-p", "no:cacheprovider")
+    found = [Part("tests", tests, 240.0)]
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    for tool in TOOLS:
+        command = (sanitizer, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all")
+        run = (*command, python, "-m", "bench.gpu.once", *SANITIZED)
+        found.append(Part(f"sanitizer-{tool}", run, 120.0))
+    bench = (python, "-m", "bench.gpu", "--output", str(output))
+    return [*found, Part("bench", bench, 1e6)]
+
+
+def run(given: Sequence[Part], output: Path, deadline: float) -> int:
+    """What is not done yet, while there is time; the exit code."""
+    output.mkdir(parents=True, exist_ok=True)
+    record = output / "session.json"
+    codes: dict[str, int] = json.loads(record.read_text()) if record.exists() else {}
+    for part in given:
+        left = deadline - time.monotonic()
+        if codes.get(part.name) == 0:
+            print(f"{part.name}: done before")
+            continue
+        if left < LEAST_SECONDS:
+            codes[part.name] = LEFT
+            continue
+        codes[part.name] = _run(part, output, min(part.seconds, left - LEAST_SECONDS / 3))
+        record.write_text(json.dumps(codes, indent=1) + "\n")
+    wrong = sorted(name for name, code in codes.items() if code not in (0, LEFT))
+    later = sorted(name for name, code in codes.items() if code == LEFT)
+    print(f"went wrong: {', '.join(wrong) or 'nothing'}; left: {', '.join(later) or 'nothing'}")
+    return 1 if wrong else LEFT if later else 0
+
+
+def _run(part: Part, output: Path, seconds: float) -> int:
+    """Its exit code; LEFT where its time was up."""
+    began = time.monotonic()
+    command = part.command
+    if part.name == "bench":  # it ends by itself, with what it has
+        command = (*command, "--seconds", str(seconds - 5))
+    log = output / WORDS
+    with log.open("ab") as words:
+        words.write(f"\n==== {part.name}\n".encode())
+        words.flush()
+        process = subprocess.Popen(command, stdout=words, stderr=subprocess.STDOUT)
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            code = LEFT
+    last = log.read_text(errors="replace").strip().splitlines()[-1]
+    print(f"{part.name}: {code} after {time.monotonic() - began:.0f} s: {last}", flush=True)
+    return code
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu.session", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=570.0)
+    parser.add_argument("--output", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    deadline = time.monotonic() + given.seconds
+    return run(parts(given.output, sys.executable), given.output, deadline)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

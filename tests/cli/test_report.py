@@ -1,0 +1,95 @@
+"""`stitch report`: of a module, measured or not, and of a stored report."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from stitchcore.artifact import report as reports
+from stitchcore.cli import stitch
+from stitchcore.page import render
+from tests.page import samples
+
+SMALL = Path(__file__).resolve().parents[1] / "workloads" / "softmax_grad.hlo.xz"
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("STITCH_STORE", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(stitch, ["report", *(str(argument) for argument in arguments)])
+
+
+def data(page: Path) -> dict[str, Any]:
+    """What the page's script reads."""
+    found = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
+    assert found
+    return json.loads(found[1])  # type: ignore[no-any-return]
+
+
+def test_a_modules_kernels_are_timed_and_shown_beside_their_prediction() -> None:
+    result = call(SMALL, "--measure", "--planner", "auto", "--json")
+    assert result.exit_code == 0, result.output
+    page = Path(json.loads(result.stdout)["report"])
+    [kernel] = data(page)["kernels"]
+    facts = dict(kernel["facts"])
+    assert {"predicted", "measured", "bytes before", "bytes after", "values"} <= set(facts)
+    assert "int64_t" in data(page)["sources"][kernel["name"]]
+    assert kernel["name"] in data(page)["texts"][kernel["name"]]
+    text = page.read_text(encoding="utf-8")
+    assert text.count('<circle class="point') == 1
+    for planner in ("exhaustive", "explore", "exact", "auto (taken)"):
+        assert f">{planner}<" in text
+
+
+def test_without_measure_nothing_is_claimed_to_be_measured() -> None:
+    result = call(SMALL, "--out", "page.html")
+    assert "1 kernels; page: page.html" in result.output
+    text = Path("page.html").read_text(encoding="utf-8")
+    assert "nothing was timed" in text
+    assert '<circle class="point' not in text
+
+
+def test_the_newest_stored_report_is_the_last_jobs(tmp_path: Path) -> None:
+    for age, key in ((20, "a" * 64), (10, "b" * 64)):
+        folder = tmp_path / "store" / "artifacts" / key
+        folder.mkdir(parents=True)
+        made = reports.Report(f"graph {key[:3]}", "cpu-x86-64-v3")
+        (folder / "report.json").write_bytes(reports.encode(made))
+        os.utime(folder / "report.json", (1e9 - age, 1e9 - age))
+    assert "graph bbb" in call().output
+    assert "graph aaa" in call("--artifact", "aa").output
+
+
+def test_a_report_json_becomes_the_same_page() -> None:
+    Path("report.json").write_bytes(reports.encode(samples.hostile()))
+    assert call("report.json", "--out", "x.html").exit_code == 0
+    assert Path("x.html").read_text(encoding="utf-8") == render.html(samples.hostile())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ((), "no report there"),
+        (("broken.json",), "broken.json"),
+        (("missing.json",), "missing.json"),
+        (("report.json", "--out", "no/such/folder.html"), "--out names a file"),
+        ((SMALL, "--measure", "--target", "sm_90"), "leave out --measure"),
+    ],
+)
+def test_what_cannot_be_says_why_and_the_mend(arguments: tuple[object, ...], what: str) -> None:
+    Path("broken.json").write_bytes(b"{")
+    Path("report.json").write_bytes(reports.encode(samples.hostile()))
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert what in result.output + result.stderr
