@@ -56,28 +56,28 @@ def of_kernels(
             names[value] = f"k{number}_{position}"
         seconds = cost(pattern, device).seconds * device.units
         launches.append(
-            _launch(
+            launch_of(
                 kernel,
                 library,
                 tuple(names[value] for value in pattern.inputs),
-                tuple(_value(names[value], value) for value in pattern.outputs),
+                tuple(value_of(names[value], value) for value in pattern.outputs),
                 round(seconds * 1e9),
             )
         )
     lost = [value for value in module.outputs if value not in names]
     if lost:
         raise NotWhole(f"output {lost[0].opcode} {lost[0].shape} is in no kernel")
-    values = tuple(_value(names[value], value) for value in module.entry.parameters)
+    values = tuple(value_of(names[value], value) for value in module.entry.parameters)
     return Program(values, tuple(launches), tuple(names[v] for v in module.outputs))
 
 
-def _value(name: str, value: Instruction) -> Value:
+def value_of(name: str, value: Instruction) -> Value:
     """The array an instruction stands for; a kernel's buffer may have other dimensions."""
     dims = tuple(index.evaluate(index.from_dim(dim), {}) for dim in value.shape.dims)
     return Value(name, np.dtype(DTYPES[value.shape.dtype].numpy).name, dims)
 
 
-def _launch(
+def launch_of(
     kernel: Kernel,
     library: bytes,
     inputs: tuple[str, ...],

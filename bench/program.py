@@ -138,11 +138,11 @@ def bare(program: Program, inputs: Mapping[str, Array], threads: int = 2) -> Bar
                 values[output.name] = values[aliases[output.name]]
             else:
                 values[output.name] = resident(output.shape, output.dtype, huge=True)
-        launches[f"{number}:{launch.symbol}"] = _bind(launch, values, threads)
+        launches[f"{number}:{launch.symbol}"] = bind(launch, values, threads)
     return Bare(values, launches, program.results)
 
 
-def _bind(launch: Launch, values: Mapping[str, Array], threads: int) -> Callable[[], None]:
+def bind(launch: Launch, values: Mapping[str, Array], threads: int) -> Callable[[], None]:
     names = [*launch.inputs, *(value.name for value in launch.outputs)]
     pointers = (ctypes.c_void_p * len(names))(*(values[name].ctypes.data for name in names))
     scratch = resident((max(launch.scratch_bytes, 64),), "uint8", huge=True)

@@ -124,6 +124,11 @@ def test_vectors_of_indices_in_another_order() -> None:
         table, ids, values, combined(op.ADD), window=[1], scattered=[1, 0], vector_dim=0
     )
     run([made], [table, values, ids], given)
+    zeros = build.elementwise(op.SUBTRACT, table, build.splat(1.0, table))
+    made = build.scatter(
+        zeros, ids, values, combined(op.ADD), window=[1], scattered=[1, 0], vector_dim=0
+    )
+    run([made], [table, values, ids], given)
 
 
 def test_what_is_no_sum_of_whole_rows_is_refused_with_its_reason() -> None:

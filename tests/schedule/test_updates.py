@@ -149,3 +149,10 @@ def test_starts_in_one_vector_are_refused() -> None:
 def test_no_scratch_for_what_is_only_put_elsewhere() -> None:
     kernel = made([pushed()], 1, compiled=True)
     assert not kernel.with_role(Role.SCRATCH) and len(kernel.phases) == 1
+
+
+def test_what_every_lane_reads_is_not_overwritten() -> None:
+    """A scalar has no lane of its own: lane 0 would write before the others have read."""
+    step = parameter(0, ())
+    module = module_of([apply(op.TANH, step)], [step])
+    assert check(whole(module), module, [np.array(0.5, np.float32)]).forwards == ()
