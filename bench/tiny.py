@@ -53,7 +53,7 @@ def measure(name: str, threads: int, limit: float) -> dict[str, Any]:
     from stitchcore.verify.measure import compare
 
     module = graph(name)
-    given = plausible(module.entry.parameters, {}, 0, integers=200)
+    given = plausible(module, {}, 0, integers=200)
     ours = whole.bind(compile_module(module, host_device(), BuildOptions()), given, threads)
     theirs = xla.compile_text(print_module(module))
     buffers = theirs.put(given)

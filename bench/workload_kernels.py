@@ -56,7 +56,7 @@ def on_captured(made: CompiledModule, loaded: Sequence[CpuKernel]) -> dict[int, 
         return outputs
 
     integers = integer_limit(made.module, {})
-    given = plausible(made.module.entry.parameters, {}, 0, integers)
+    given = plausible(made.module, {}, 0, integers)
     interpret(made.plan, given, {}, launch)
     return found
 

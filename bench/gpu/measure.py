@@ -86,7 +86,7 @@ def measure(
     text = read(WORKLOADS / f"{name}.hlo.xz")
     module = parse(text)
     made = compiled(module, bench.place.target, cache)
-    given = plausible(module.entry.parameters, {}, 0, integer_limit(module, {}))
+    given = plausible(module, {}, 0, integer_limit(module, {}))
     with alone(lock), ExitStack() as stack:
         machine = replace(bench.machine, bytes_per_second=bench.clock.copy_bandwidth())
         entrants, notes = stack.enter_context(ours(made, given, bench.place))

@@ -34,7 +34,7 @@ def main(names: Sequence[str]) -> int:
                 print(f"{name}: {made}", file=sys.stderr)
                 return 1
             with loaded(made, place.device, place.cuda) as one:
-                one.give(plausible(module.entry.parameters, {}, 0, integer_limit(module, {})))
+                one.give(plausible(module, {}, 0, integer_limit(module, {})))
                 one.run()
                 place.device.synchronize()
             print(f"{name}: {len(made.table.launches)} launches", flush=True)

@@ -16,6 +16,7 @@ import numpy as np
 from stitchcore.errors import CheckFailed, Reason, Refused
 from stitchcore.hlo import build
 from stitchcore.hlo import dim as dims
+from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.checks import checks
 from stitchcore.hlo.evaluate import evaluate, evaluate_all
 from stitchcore.hlo.instruction import Instruction, computation, topological
@@ -89,20 +90,49 @@ def arguments(
 
 def integer_limit(module: Module, bindings: Mapping[str, int]) -> int:
     """The `integers` for arguments on which the checks of `module` hold: labels below their number
-    of classes, wherever that is known. Raises Refused(DATA_DEPENDENT_ERROR) where none is found."""
-    found = checks(module)
-    if not found:
+    of classes, wherever that is known. Where labels beyond make a row NaN (TensorFlow on a GPU, and
+    under XLA) the same, if it can be. Raises Refused(DATA_DEPENDENT_ERROR) where no drawn data
+    passes the checks."""
+    found, guards = checks(module), _guards(module)
+    if not found and not guards:
         return INTEGERS
-    root = build.tuple_(list(found))
+    root = build.tuple_([*found, *guards])
     checked = replace(module, entry=computation(module.entry.parameters, root), aliases=())
+    passing = []
     for limit in sorted({*_counts(root), INTEGERS, 2, 1}, reverse=True):
         given = arguments(module.entry.parameters, bindings, 0, "normal", limit)
         try:
-            evaluate(checked, given, bindings)
+            held = evaluate(checked, given, bindings)[len(found) :]
         except CheckFailed:
             continue
-        return limit
-    raise Refused(module.name, Reason.DATA_DEPENDENT_ERROR, "no drawn data passes its checks")
+        if all(np.all(guard) for guard in held):
+            return limit
+        passing.append(limit)
+    if not passing:
+        raise Refused(module.name, Reason.DATA_DEPENDENT_ERROR, "no drawn data passes its checks")
+    return passing[0] if found else INTEGERS
+
+
+def _guards(module: Module) -> list[Instruction]:
+    """What integers alone decide, and without which a value is NaN."""
+    found = []
+    for node in topological((module.entry.root,)):
+        if node.opcode != op.SELECT or not any(map(_is_nan, node.operands[1:])):
+            continue
+        predicate, held, _ = node.operands
+        if all(DTYPES[v.shape.dtype].kind != "float" for v in topological((predicate,))):
+            negated = build.elementwise(op.NOT, predicate)
+            found.append(negated if _is_nan(held) else predicate)
+    return found
+
+
+def _is_nan(value: Instruction) -> bool:
+    """Whether `value` is nothing but NaN."""
+    source = value.operands[0] if value.opcode == op.BROADCAST else value
+    known = source.get("value") if source.opcode == op.CONSTANT else None
+    if known is None or known.array.dtype.kind != "f":
+        return False
+    return bool(np.isnan(known.array).all()) and known.array.size > 0
 
 
 LARGEST_COUNT = 1 << 20
@@ -116,24 +146,48 @@ def _counts(root: Instruction) -> set[int]:
 
 
 def plausible(
-    values: Sequence[Instruction],
-    bindings: Mapping[str, int],
-    seed: int,
-    integers: int = INTEGERS,
+    module: Module, bindings: Mapping[str, int], seed: int, integers: int = INTEGERS
 ) -> list[Array]:
     """Arguments on which a whole training step stays finite: matrices are normal and scaled by
-    what flows into them, vectors and scalars (scales, variances, rates) positive."""
-    found = []
-    for number, value in enumerate(values):
+    what flows into them; vectors and scalars (scales, rates) are positive, and so is what a root
+    is taken of (an optimizer's second moments)."""
+    found, positive = [], _under_roots(module)
+    for number, value in enumerate(module.entry.parameters):
         one = seed + 7919 * number
         extents = [dims.evaluate(dim, bindings) for dim in value.shape.dims]
-        if DTYPES[value.shape.dtype].kind != "float" or len(extents) < 2:
+        if DTYPES[value.shape.dtype].kind != "float" or len(extents) < 2 or value in positive:
             found.append(draw(value.shape, bindings, one, "positive", integers))
             continue
         scale = max(float(np.prod(extents[:-1])) ** -0.5, 0.02)
         array = draw(value.shape, bindings, one)
         found.append(np.asarray(array * scale).astype(array.dtype))
     return found
+
+
+_ROOTS = frozenset({op.SQRT, op.RSQRT, op.LOG})
+_SUMS = frozenset({op.ADD, op.SUBTRACT, op.MAXIMUM})
+_MOVED = frozenset({op.RESHAPE, op.BITCAST, op.COPY, op.CONVERT, op.TRANSPOSE})
+
+
+def _under_roots(module: Module) -> set[Instruction]:
+    """Parameters of which a root or logarithm is taken, times a scalar and beside other terms."""
+    stack = [v.operands[0] for v in topological((module.entry.root,)) if v.opcode in _ROOTS]
+    seen: set[Instruction] = set()
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value.opcode in _SUMS or value.opcode in _MOVED:
+            stack.extend(value.operands)
+        elif value.opcode in (op.MULTIPLY, op.DIVIDE):
+            stack.extend(v for v, by in _pairs(value) if by.opcode in (op.BROADCAST, op.CONSTANT))
+    return {value for value in seen if value.opcode == op.PARAMETER}
+
+
+def _pairs(value: Instruction) -> list[tuple[Instruction, Instruction]]:
+    left, right = value.operands
+    return [(left, right), (right, left)] if value.opcode == op.MULTIPLY else [(left, right)]
 
 
 def capture(

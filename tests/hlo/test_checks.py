@@ -191,3 +191,29 @@ def test_drawn_data_passes_the_checks() -> None:
     drawn: Sequence[Any] = arguments(module().entry.parameters, {}, 0, integers=9)
     assert drawn[1].max() == 8
     assert op.record(op.CHECK).kind == "check"
+
+
+LABELS = """HloModule labels
+ENTRY main {
+  label = s32[64] parameter(0)
+  zero = s32[] constant(0)
+  zeros = s32[64] broadcast(zero), dimensions={}
+  classes = s32[] constant(2)
+  all = s32[64] broadcast(classes), dimensions={}
+  low = pred[64] compare(label, zeros), direction=GE
+  high = pred[64] compare(label, all), direction=LT
+  known = pred[64] and(low, high)
+  none = f32[] constant(0)
+  nothing = f32[64] broadcast(none), dimensions={}
+  unknown = f32[] constant(nan)
+  nans = f32[64] broadcast(unknown), dimensions={}
+  ROOT loss = f32[64] select(known, nothing, nans)
+}
+"""
+
+
+def test_drawn_labels_make_no_row_nan() -> None:
+    """As TensorFlow's lowering of sparse_softmax_cross_entropy_with_logits marks them."""
+    assert integer_limit(parse(LABELS), {}) == 2
+    turned = LABELS.replace("select(known, nothing, nans)", "select(known, nans, nothing)")
+    assert integer_limit(parse(turned), {}) == 8, "no draw passes: what it was without"

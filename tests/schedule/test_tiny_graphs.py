@@ -18,7 +18,7 @@ from stitchcore.verify.capture import plausible
 def test_a_graph_runs_whole_again_and_again(name: str, kernels: int, calls: int) -> None:
     """Lookups before the first dot, the loss between, sums by row after the last."""
     module = tiny.graph(name)
-    given = plausible(module.entry.parameters, {}, 0, integers=200)
+    given = plausible(module, {}, 0, integers=200)
     made = whole.bind(compile_module(module, host_device(), BuildOptions()), given, 1)
     assert (made.kernels, len(made.calls)) == (kernels, calls)
     for _ in range(2):
