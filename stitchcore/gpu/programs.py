@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from stitchcore.compiled import CompiledKernel
 from stitchcore.device.records import Device
 from stitchcore.emit.cuda import THREADS, shared_bytes
 from stitchcore.errors import Reason, Refusal
 from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.opcode_record import highest, lowest
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel.nodes import (
     Apply,
@@ -114,14 +113,14 @@ def _is_narrowing(apply: Apply) -> bool:
 def _fits(apply: Apply, lets: Mapping[Scalar, Expression]) -> bool:
     """Whether the converted value has been brought between limits that the integer type holds:
     minimum(maximum(x, low), high). A NaN passes through: who selects it away knows its own rule."""
-    limits = np.iinfo(DTYPES[apply.dtype].numpy)
+    low, high = lowest(apply.dtype), highest(apply.dtype)
     value = apply.operands[0]
     for opcode in (op.MINIMUM, op.MAXIMUM):
         value = lets.get(value, value) if isinstance(value, Scalar) else value
         if not isinstance(value, Apply) or value.opcode != opcode:
             return False
         constants = [one.value for one in value.operands if isinstance(one, Literal)]
-        if not constants or not limits.min <= constants[0] <= limits.max:
+        if not constants or not low <= constants[0] <= high:
             return False
         value = next((one for one in value.operands if not isinstance(one, Literal)), value)
     return True

@@ -10,20 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from stitchcore.artifact.launch import FromConstant, FromLaunch, FromRegion, Operand, RegionProgram
 from stitchcore.errors import Reason, Refused
 from stitchcore.gpu.device import Device
 from stitchcore.hlo import dim as dims
+from stitchcore.hlo.numerics import Array
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Buffer, Role
 from stitchcore.target.cuda_launch import DeviceBuffer, LaunchError, LaunchReason, Program
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -154,14 +150,15 @@ class GpuRegion:
         shape = [dims.evaluate(dim, bindings) for dim in operand.dims]
         match operand.source:
             case FromRegion(position):
-                return np.reshape(given[position], shape)
+                return given[position].reshape(shape)
             case FromLaunch(launch, output):
                 kernel = self.program.launches[launch].kernel
                 dtype = kernel.with_role(Role.OUTPUT)[output].dtype
                 address = calls[launch].outputs[output].address
-                return np.asarray(self._device.download(address, dtype, shape))
+                made: Array = self._device.download(address, dtype, shape)
+                return made
             case FromConstant(literal):
-                return np.reshape(literal.array, shape)
+                return literal.array.reshape(shape)
 
 
 REASONS = {

@@ -43,7 +43,7 @@ def test_what_measurement_overruled_is_the_artifacts(
 
     monkeypatch.setattr(tune, "compare", compare)
     monkeypatch.setattr(tune, "CUTS", 2)
-    monkeypatch.setattr(pipeline, "measure", lambda *given: given[3])  # its own tests have it
+    monkeypatch.setattr(pipeline, "measure", lambda *given, **_: given[3])  # tested alone
     options = replace(options_in(tmp_path), tune=600.0)
     request = submit(options.store)
     key = pipeline.optimize(request, str(options.store), host_device(), options)

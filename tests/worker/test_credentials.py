@@ -92,7 +92,8 @@ def served(
     made = replace(made, broker=made.broker.replace("redis://:", f"redis://:{CANARY}"))
     processes = Processes(folder / "logs")
     more = {"HOME": str(home), "AWS_SECRET_ACCESS_KEY": CANARY, "PYTHONPATH": python_path()}
-    for one in serve._commands(made, True, (Path(sys.executable),), 1, Output(True)):
+    crew = serve.Crew((Path(sys.executable),), 1, 0.0)
+    for one in serve._commands(made, True, crew, Output(True)):
         arguments = list(one.arguments)
         if one.name == "worker-0":
             place = arguments.index("stitch_worker")
