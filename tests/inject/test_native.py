@@ -204,7 +204,7 @@ def test_an_update_needs_the_shim(native: Path) -> None:
     pytest.importorskip("tensorflow")
     table = [1, 0, 1, 1, 0, 1, 1, 0, 1, 2, 0, 4, 0, 0, 2, 0, 0, 1, 2, 0, 1]
     program = (
-        "from stitchcore.inject import plugin; "
+        "import tensorflow; from stitchcore.inject import plugin; "
         f"library = plugin.Plugin(plugin.open_native({str(native)!r})); "
         f"print(library.check_fusion({table}, [20], [], [], False))"
     )
