@@ -16,11 +16,14 @@ from stitch_operator.metrics import OTHER_NAMESPACE
 Where = tuple[str, str, str, str]
 """A row of savings: namespace, pod, session, graph."""
 
+CHARGE = "saved / max(1.0, (baseline - stitched) * 1.0 / max(stitched, 1))"
+"""Row.charge of a stored row."""
+
 
 def row(database: sqlite3.Connection, where: Where) -> Row:
     """The high-water of a session's graph; zero before its first report."""
     found = database.execute(
-        "SELECT seq, steps, net, saved, lost FROM savings "
+        "SELECT seq, steps, net, saved, lost, baseline, stitched FROM savings "
         "WHERE namespace = ? AND pod = ? AND session = ? AND graph = ?",
         where,
     ).fetchone()
@@ -32,7 +35,7 @@ def elsewhere(database: sqlite3.Connection, where: Where) -> tuple[Claimed, Clai
     session = where[2]
     same = "coalesce(sum(CASE session WHEN ? THEN {0} END), 0), coalesce(sum({0}), 0)"
     found = database.execute(
-        f"SELECT {same.format('saved')}, {same.format('lost')} FROM savings "
+        f"SELECT {same.format(CHARGE)}, {same.format('lost')} FROM savings "
         "WHERE namespace = ? AND pod = ? AND NOT (session = ? AND graph = ?)",
         (session, session, *where),
     ).fetchone()
@@ -48,7 +51,10 @@ def beyond_one_machine(
     now: float,
 ) -> str:
     """Sessions without a pod share `devices`: all that began at or after any moment can have
-    saved, or lost, no more than the time since then times the devices. "" where that holds."""
+    saved, or lost, no more than the time since then times the devices. "" where that holds.
+
+    Whoever holds the token can invent such sessions, so here steps that are more than twice as fast
+    are not believed to save more than they take."""
     after = savings.add(before, report, identity.devices)
     changes = {"saved": after.saved - before.saved, "lost": after.lost - before.lost}
     for column, more in changes.items():

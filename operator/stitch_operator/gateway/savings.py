@@ -19,13 +19,23 @@ CLOCK_SECONDS = 5.0
 @dataclass(frozen=True)
 class Row:
     """The high-water of one (session, graph). `net`, `saved` and `lost` in device-nanoseconds:
-    `saved - lost == net`, and neither of the last two ever falls."""
+    `saved - lost == net`, and neither of the last two ever falls. `baseline` and `stitched` are the
+    last report's, in nanoseconds."""
 
     seq: int = -1
     steps: int = 0
     net: int = 0
     saved: int = 0
     lost: int = 0
+    baseline: int = 0
+    stitched: int = 0
+
+    @property
+    def charge(self) -> float:
+        """The device time in which so much can be saved: steps more than twice as fast save more
+        than they take, others at most as much."""
+        gain = (self.baseline - self.stitched) / self.stitched if self.stitched else 0.0
+        return self.saved / max(1.0, gain)
 
 
 @dataclass(frozen=True)
@@ -45,9 +55,9 @@ class Report:
 
 @dataclass(frozen=True)
 class Claimed:
-    """What other rows have claimed already, in device-nanoseconds."""
+    """What other rows have claimed already, in device-nanoseconds: their charges and losses."""
 
-    saved: int = 0
+    charge: float = 0.0
     lost: int = 0
 
 
@@ -87,7 +97,7 @@ def implausible(row: Row, report: Report, bounds: Bounds) -> str:
 
 
 def _beyond(row: Row, others: Claimed, most: float) -> bool:
-    return row.saved + others.saved > most or row.lost + others.lost > most
+    return row.charge + others.charge > most or row.lost + others.lost > most
 
 
 def add(row: Row, report: Report, devices: float) -> Row:
@@ -106,4 +116,6 @@ def _made(row: Row, report: Report, devices: float) -> Row:
         net=net,
         saved=row.saved + max(change, 0),
         lost=row.lost + max(-change, 0),
+        baseline=report.baseline_ns,
+        stitched=report.stitched_ns,
     )

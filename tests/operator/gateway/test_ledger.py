@@ -112,17 +112,20 @@ TestLedger = LedgerMachine.TestCase
         max_size=30,
     ),
     devices=st.floats(0.125, 8),
+    ratio=st.sampled_from((1.0, 1.6, 3.0, 100.0)),
 )  # fmt: skip
 def test_no_client_adds_more_than_its_wall_time_times_its_devices(
-    reports: list[tuple[int, int, int, int, float, bool]], devices: float
+    reports: list[tuple[int, int, int, int, float, bool]], devices: float, ratio: float
 ) -> None:
+    """Times what a step saves beyond what it takes, where it is more than twice as fast."""
     row, runtime = Row(), 2000 * SECOND
+    gain = max(1.0, savings.RATIO_SLACK * ratio - 1)
     most = (runtime + savings.CLOCK_SECONDS * SECOND) * devices
     for seq, baseline, stitched, lost, claimed, measured in reports:
         said = Report(seq, 1, baseline, stitched, lost, claimed, measured)
-        if not savings.implausible(row, said, Bounds(runtime, runtime, 100.0, devices)):
+        if not savings.implausible(row, said, Bounds(runtime, runtime, ratio, devices)):
             row = savings.add(row, said, devices)
-        assert 0 <= row.saved <= most + 1
+        assert 0 <= row.saved <= most * gain * (1 + 1e-12) + 1
         assert 0 <= row.lost <= most + 1
         assert row.saved - row.lost == row.net
 
@@ -142,6 +145,23 @@ def test_no_client_adds_more_than_its_wall_time_times_its_devices(
 def test_reports_beyond_their_bounds_are_implausible(said: Report, ratio: float, why: str) -> None:
     found = savings.implausible(Row(), said, Bounds(3600 * SECOND, 3600 * SECOND, ratio, 2.0))
     assert (why in found) if why else found == ""
+
+
+def test_steps_four_times_as_fast_save_more_than_they_take(tmp_path: Path) -> None:
+    """A training step and a slower one of the same session, in the hour that its container ran."""
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    one = identity(devices=2.0)
+    most = RUNTIME * SECOND
+    fast = Report(1, 1, 3 * most, 3 * most // 4, 0, 2.0, True)
+    assert ledger.save(one, "s", GRAPH, fast, ratio=4.0, now=START + RUNTIME) == COUNTED
+    slow = Report(2, 1, most // 4, most // 5, 0, 2.0, True)
+    assert ledger.save(one, "s", "b" * 64, slow, ratio=1.2, now=START + RUNTIME) == COUNTED
+    [(_, _, saved, _)] = ledger.totals()
+    assert saved == 2 * (3 * most - 3 * most // 4 + most // 4 - most // 5)
+    again = Report(3, 1, 3 * most, 3 * most // 4, 0, 2.0, True)
+    wrong = ledger.save(one, "s", "c" * 64, again, ratio=4.0, now=START + RUNTIME)
+    assert "more device time than the container" in wrong
+    ledger.close()
 
 
 def test_another_report_of_the_same_number_changes_nothing() -> None:
@@ -177,16 +197,17 @@ def test_a_restarted_container_leaves_its_pod_what_it_had(tmp_path: Path) -> Non
     ) -> str:
         now = START + (10 if began == 0 else 11) * 3600
         who = Identity("a", "train", "p1", 1.0, "cpu", START + began * 3600, 1, START)
-        taken = int(saved * hour / 3)
-        claim = Report(1, 1, 4 * taken, taken, int(lost * hour), 1.0, True)
+        taken = int(saved * hour)
+        claim = Report(1, 1, 2 * taken, taken, int(lost * hour), 1.0, True)
         return ledger.save(who, name, graph, claim, 4.0, now)
 
     assert said("first", 2, began=0) == said("worse", 0, 2, began=0) == COUNTED
     assert said("second", 0.75) == said("third", 0, 0.75) == COUNTED
     ((*_, saved, lost),) = ledger.totals()
     assert saved == lost == pytest.approx(2.75 * hour, abs=10)
-    for beyond in (said("second", 0.75, graph="ef" * 32), said("fourth", 1.25)):
-        assert beyond == "more device time than the container has had"
+    beyond = said("second", 0.75, graph="ef" * 32)
+    assert beyond == "more device time than the container has had"
+    assert said("fourth", 1.25) == "more time than the container has run"
     outcomes = [said(f"invented-{number}", 0.75) for number in range(20)]
     assert outcomes == [COUNTED] * 11 + ["more device time than the pod has had"] * 9
     assert ledger.totals()[0][2] <= 11 * hour
