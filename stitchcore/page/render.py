@@ -63,10 +63,10 @@ HEADERS_ONLY = "; frame-ancestors 'none'; sandbox allow-scripts"
 
 @lru_cache(maxsize=1)
 def _assets() -> tuple[str, str]:
-    style, script = (
-        (FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
+    style, graph, rest = (
+        (FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "graph.js", "page.js")
     )
-    return style, script
+    return style, f"(() => {{\n{graph}\n{rest}}})();\n"
 
 
 class _Strings:

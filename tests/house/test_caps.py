@@ -20,7 +20,7 @@ NATIVE = sorted(
     path
     for folder in ("stitchcore", "operator", "worker", "images", "bench", "tests")
     for path in (ROOT / folder).rglob("*")
-    if path.suffix in (".c", ".cc", ".h", ".cu")
+    if path.suffix in (".c", ".cc", ".h", ".cu", ".js", ".css")
 )
 
 

@@ -21,7 +21,7 @@ from tests.page import samples
 from tests.page.browser import Browser, chromium
 
 DETAIL = 0.35
-"""Scale from which nodes are drawn one by one (page.js)."""
+"""Scale from which nodes are drawn one by one (graph.js)."""
 TAB, ENTER, ESCAPE, SPACE = "\ue004", "\ue007", "\ue00c", " "
 UP, DOWN, LEFT, RIGHT = "\ue013", "\ue015", "\ue012", "\ue014"
 COUNTS = """

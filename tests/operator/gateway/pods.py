@@ -11,7 +11,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -122,15 +122,15 @@ class Pods:
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[Pods]:
-    """It, answering."""
-    held = Pods()
+def answering(answer: Callable[[str, Any], tuple[int, Any]]) -> Iterator[str]:
+    """The URL of a server whose `answer` is told a path and the JSON sent there, and says the
+    status and the JSON that go back."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, answer = held.answer(self.path, json.loads(data) if data else None)
-            out = json.dumps(answer).encode()
+            status, found = answer(self.path, json.loads(data) if data else None)
+            out = json.dumps(found).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(out)))
@@ -144,7 +144,14 @@ def serving() -> Iterator[Pods]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    held.url = f"http://127.0.0.1:{server.server_port}"
-    yield held
+    yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[Pods]:
+    """It, answering."""
+    held = Pods()
+    with answering(held.answer) as held.url:
+        yield held

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -20,6 +17,7 @@ from stitch_operator.gateway.identity import (
 )
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.tokenreview import AUDIENCE, POD_NAME, POD_UID, TokenReview
+from tests.operator.gateway.pods import answering
 
 UID = "11111111-2222-3333-4444-555555555555"
 STARTED, POD_STARTED = "2026-01-02T03:04:05Z", "2026-01-02T01:04:05Z"
@@ -81,31 +79,10 @@ class Api:
 @pytest.fixture
 def api() -> Iterator[tuple[Api, TokenReview]]:
     held = Api()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            size = int(self.headers.get("Content-Length", 0))
-            data = self.rfile.read(size)
-            status, answer = held.answer(self.path, json.loads(data) if data else None)
-            out = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(out)))
-            self.end_headers()
-            self.wfile.write(out)
-
-        do_POST = do_GET
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    configuration = client.Configuration(host=f"http://127.0.0.1:{server.server_port}")
-    configuration.retries = False
-    yield held, TokenReview(client.ApiClient(configuration))
-    server.shutdown()
-    server.server_close()
+    with answering(held.answer) as url:
+        configuration = client.Configuration(host=url)
+        configuration.retries = False
+        yield held, TokenReview(client.ApiClient(configuration))
 
 
 def denied(review: TokenReview, token: str = "good") -> Problem:
