@@ -210,10 +210,7 @@ def _softplus_gradient(write: _Writer) -> None:
 
 def _fused_batch_norm(write: _Writer) -> None:
     """max(0, normalized + side input), 0 for NaN; the other outputs are the normalization's."""
-    norm, sides = _normalized(write)
-    value = norm
-    for side in sides:
-        value = write("AddV2", value, side)
+    norm, value = _normalized(write)
     zero = write.constant(0.0)
     value = write("SelectV2", write("Greater", value, zero), value, zero)
     write.several((value, *(f"{norm}:{port}" for port in range(1, 6))), _statistics(write))
@@ -223,10 +220,7 @@ def _fused_batch_norm_on_gpu(write: _Writer) -> None:
     """A NaN stays one (core/kernels/fused_batch_norm_op.cu.cc, FusedBatchNormInferenceKernel:
     `shifted_v < U(0) ? U(0) : shifted_v`). In float32 Grappler makes this of inference only, whose
     further outputs are those on a CPU."""
-    norm, sides = _normalized(write)
-    value = norm
-    for side in sides:
-        value = write("AddV2", value, side)
+    norm, value = _normalized(write)
     zero = write.constant(0.0)
     value = write("SelectV2", write("Less", value, zero), zero, value)
     write.several((value, *(f"{norm}:{port}" for port in range(1, 6))), _statistics(write))
@@ -256,12 +250,14 @@ def _batch_norm_gradient_on_gpu(write: _Writer) -> None:
     write.copy("FusedBatchNormGradV3", given, last=True)
 
 
-def _normalized(write: _Writer) -> tuple[str, Sequence[str]]:
-    """The plain normalization in a `_FusedBatchNormEx`, and its side inputs."""
-    sides = write.node.attr["num_side_inputs"].i
-    operands = write.inputs[: len(write.inputs) - sides]
-    norm = write.copy("FusedBatchNormV3", operands, dropped=("num_side_inputs", "activation_mode"))
-    return norm, write.inputs[len(operands) :]
+def _normalized(write: _Writer) -> tuple[str, str]:
+    """The plain normalization in a `_FusedBatchNormEx`, and its sum with the side inputs."""
+    operands = len(write.inputs) - write.node.attr["num_side_inputs"].i
+    dropped = ("num_side_inputs", "activation_mode")
+    norm = value = write.copy("FusedBatchNormV3", write.inputs[:operands], dropped=dropped)
+    for side in write.inputs[operands:]:
+        value = write("AddV2", value, side)
+    return norm, value
 
 
 def _statistics(write: _Writer) -> tuple[int, ...]:
