@@ -102,7 +102,7 @@ def measured(name: str, target: str, cache: Path | None, bar: Progress) -> Figur
     )
 
 
-def correlation(pairs: Sequence[Sequence[int]]) -> float | None:
+def correlation(pairs: Sequence[Sequence[float]]) -> float | None:
     """Pearson's r; None where one side does not vary."""
     sides = np.array(pairs, float).reshape(-1, 2).T
     if sides.shape[1] < 3 or not sides.std(axis=1).all():

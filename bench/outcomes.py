@@ -56,6 +56,10 @@ POSTED_SECONDS = 15.0
 """Between two reports of a job (docs/service.md, The job's side)."""
 LONGEST = 400.0
 """Seconds that a job waits for its kernels and runs, at most."""
+BASELINE = 600
+"""Original steps of a job before its swap: what a step takes is known to a percent or so then."""
+JOB_CORES, OTHER_CORES = ({max(os.sched_getaffinity(0))}, {min(os.sched_getaffinity(0))})
+"""A job has a core to itself (outcomes_watch.py); gateway, worker and Prometheus have the other."""
 SLOWER = 0.004
 """Seconds that each phase of each kernel waits, in the job that is to go back."""
 PHASES = {"stitched": "Optimized", "refused": "Refused", "killed": "Optimized",
@@ -131,18 +135,18 @@ class Place:
 def run(place: Place, served: Served, outcome: str, seconds: float, *arguments: str) -> Job:
     """Run one job until `seconds` after its graph was swapped or refused; then it ends, or is
     killed."""
-    made = place.pods.add(NAMESPACE, outcome, {"cpu": str(os.cpu_count())})
+    made = place.pods.add(NAMESPACE, outcome, {"cpu": str(len(JOB_CORES))})
     store, token = place.folder / outcome, place.folder / f"{outcome}.token"
     token.write_text(made.token)
-    settings = {**served.environment, "STITCH_TOKEN_FILE": str(token), "STITCH_BASELINE": "150"}
-    environment = lean.environment(
-        **{**settings, "STITCH_STORE": str(store), "PYTHONPATH": str(BOOTSTRAP)}
-    )
+    settings = {"STITCH_TOKEN_FILE": str(token), "STITCH_BASELINE": str(BASELINE),
+                "STITCH_STORE": str(store), "PYTHONPATH": str(BOOTSTRAP)}  # fmt: skip
+    environment = lean.environment(**{**served.environment, **settings})
     watched = Watched(place.folder / f"{outcome}.steps")
     command = [sys.executable, str(SCRIPT), str(LONGEST), str(watched.path), *arguments]
     seen = place.statuses.began(outcome, made)
     with (place.folder / f"{outcome}.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        os.sched_setaffinity(process.pid, JOB_CORES)
         deadline = math.inf
         while process.poll() is None and time.monotonic() < deadline:
             watched.look(process.pid)
@@ -281,7 +285,7 @@ def _killed(ledger: sqlite3.Connection, folder: Path, job: Job) -> Killed:
     end = float(watched.ends()[-1])
     clocks = kept["clock"] - kept["ended"]
     then, before = (
-        truth(watched, swapped + clocks, moment, float(os.cpu_count() or 1))
+        truth(watched, swapped + clocks, moment, float(len(JOB_CORES)))
         for moment in (end, end - POSTED_SECONDS)
     )
     return Killed(job.ledger, job.posted, steps, kept["ended"] - posted, then, before)
@@ -324,7 +328,7 @@ def agrees(found: Outcome) -> bool:
 def page(found: Outcome, seconds: float) -> str:
     """The result, for people."""
     what = "one after another, each in a pod of its own. Core-seconds, saved less lost."
-    lines = [f"Jobs of about {seconds:g} s on {os.cpu_count()} cores, {what}", ""]
+    lines = [f"Jobs of about {seconds:g} s on {len(JOB_CORES)} core, {what}", ""]
     lines += ["| job | posted | ledger | StitchedJob | its phase | what happened |",
               "|---|---|---|---|---|---|"]  # fmt: skip
     for job in found.jobs:
@@ -363,6 +367,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.outcomes")
     parser.add_argument("--seconds", type=float, default=60.0, help="of a job")
     given = parser.parse_args()
+    os.sched_setaffinity(0, OTHER_CORES)
     with tempfile.TemporaryDirectory(prefix="stitch-outcomes-") as folder:
         found = measure(Path(folder), given.seconds)
     RESULTS.with_suffix(".json").write_text(json.dumps(asdict(found), indent=1) + "\n")

@@ -3,10 +3,16 @@ knows nothing of stitching, and by the kernel's account of the process.
 
 The script writes when each step ended into mapped memory, so that SIGKILL loses none. Up to the
 swap (the moment at which the gateway was told of it, by the gateway's clock) the process runs its
-original: the median of those steps is what a step takes. Every later step has saved that less what
+original: the mean of those steps is what a step takes. Every later step has saved that less what
 it took, whatever the job says of it; the sum, times the cores, is the truth that its claim is held
-against. Its interval is that of the median (order statistics, 95 %): what the machine's other work
-did to later steps is in none of it, so a busy machine makes both sides uncertain.
+against. Its interval is that of the mean, from the means of batches of BATCH consecutive steps
+(Law and Kelton 2000, section 9.5.3), at 95 %: what the machine's other work did to later steps is
+in none of it, so a busy machine makes both sides uncertain.
+
+The job has one core to itself. On two a process's threads either share the work or, for seconds or
+for all of its life, are kept on one core by Linux while the other idles (wake-up affinity: the same
+processor seconds, twice the time), as untouched jobs are too; steps before the swap then tell
+nothing of those after it.
 """
 
 from __future__ import annotations
@@ -24,6 +30,8 @@ from numpy.typing import NDArray
 TICK = os.sysconf("SC_CLK_TCK")
 FIRST = 5
 """Steps of a process that are traced, allocate and fill caches."""
+BATCH = 20
+"""Steps of a batch: neighbours are not independent, batches nearly are."""
 EVERY = 0.25
 
 
@@ -67,13 +75,22 @@ def truth(watched: Watched, swapped: float, until: float, cores: float) -> Truth
     """What the steps from `swapped` to `until` (monotonic seconds) have saved."""
     ends = watched.ends()
     times, moments = np.diff(ends)[FIRST:], ends[1 + FIRST :]
-    before = np.sort(times[moments <= swapped])
+    before = times[moments <= swapped]
     after = times[(moments > swapped) & (moments <= until)]
-    reach = 0.98 * math.sqrt(len(before))
-    places = (len(before) / 2 - reach, len(before) / 2, len(before) / 2 + reach)
-    each = [before[min(max(int(place), 0), len(before) - 1)] for place in places]
+    mean, reach = mean_interval(before)
+    each = (mean - reach, mean, mean + reach)
     low, middle, high = (float(cores * (one * len(after) - after.sum())) for one in each)
     at, spent = np.array(watched.used).T
     first, swap, last = np.interp([moments[0], swapped, until], at, spent)
     processor = (swap - first) / len(before) * len(after) - (last - swap)
     return Truth(low, middle, high, len(after), float(processor))
+
+
+def mean_interval(times: NDArray[np.float64]) -> tuple[float, float]:
+    """The mean of a run's steps and half the width of its 95 % interval, by batch means; infinite
+    below ten batches."""
+    whole = len(times) // BATCH
+    if whole < 10:
+        return float(times.mean()), math.inf
+    batches = times[len(times) - whole * BATCH :].reshape(whole, BATCH).mean(axis=1)
+    return float(times.mean()), float(1.96 * batches.std(ddof=1) / math.sqrt(whole))

@@ -8,15 +8,16 @@ root mean square of the logarithm of their ratio (FusionStitching 2020, section 
 for transfers and measured cycles for instructions). None of the kernels is of a workload, so that
 what is told of predictions (bench/ranking.py) was not fitted.
 
-One unit is measured by processor time, which neighbours disturb less; then all units together, for
-their share of the bandwidth. What a launch and a phase cost is the framework's executor's doing and
-is not measured here.
+Of a CPU one unit is measured by processor time, which neighbours disturb less; then all units
+together, for their share of the bandwidth. What a launch and a phase cost is the framework's
+executor's doing and is not measured there. Of a GPU single launches are timed by its events, all
+units and the launch with them (gpu/calibration.py); long chains of one class of instruction, in few
+threads and in many, tell its latency and its throughput apart.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,14 +28,17 @@ from pathlib import Path
 import numpy as np
 
 from stitchcore.device.records import Device
-from stitchcore.errors import Reason, Refused
+from stitchcore.gpu import calibration
+from stitchcore.gpu.device import Device as Gpu
 from stitchcore.hlo import build, opcodes
 from stitchcore.hlo.instruction import Instruction, computation
 from stitchcore.hlo.module import Module
 from stitchcore.plan.cost import cost
+from stitchcore.plan.fitting import Measured, descended, error
 from stitchcore.plan.pattern import Pattern
 from stitchcore.stages import BuildOptions, compile_module
 from stitchcore.target.cpu_runtime import CpuKernel
+from stitchcore.target.cuda_launch import CudaLibrary
 from stitchcore.verify.capture import arguments
 
 REPEATS = 9
@@ -42,25 +46,22 @@ LEAST_SECONDS = 0.002
 """Of one measurement, which repeats what is shorter."""
 
 FITTED = ("bytes_per_second", "cached_speedup", "flops_per_second", "overlap")
-STEPS = (1.5, 1.2, 1.08, 1.03, 1.01)
-"""Factors by which a coefficient is moved, one after the other."""
+GPU_FITTED = (
+    "bytes_per_second",
+    "cached_speedup",
+    "launch_seconds",
+    *(f"timing.{side}.{name}" for name in ("float32", "integer", "special", "float64")
+      for side in ("lanes", "cpi")),
+)  # fmt: skip
 
 CACHES = tuple(2**power for power in range(19, 26))
 """Cache sizes that are tried, in bytes."""
 
+CHAIN = 256
+"""Operations that wait for one another, of which a launch does not hide the latency."""
+
 Progress = Callable[[str, int, int], None]
 """(what, done, total)."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A calibration kernel: its pattern, seconds of one unit, and of the estimate that was fitted
-    to all of them."""
-
-    name: str
-    pattern: Pattern
-    seconds: float
-    estimate: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,14 @@ class Calibration:
 
 
 def calibrate(device: Device, progress: Progress | None = None) -> Calibration:
-    """Measure and fit. `device` is a CPU record that this machine can run.
+    """Measure and fit. `device` is a record that this machine can run.
 
-    Raises Refused(WRONG_TARGET) for a GPU's record: nothing here runs on one.
+    Raises Refused(NO_DEVICE) for a GPU's record where there is none, Refused(WRONG_TARGET) where
+    there is another.
     """
     if device.kind != "cpu":
-        raise Refused(device.target, Reason.WRONG_TARGET, "only a CPU is calibrated here")
+        with calibration.this_gpu(device) as (gpu, cuda):
+            return calibrate_gpu(device, gpu, cuda, progress)
     modules = calibration_modules()
     measured: list[Measured] = []
     for number, (name, module) in enumerate(modules.items()):
@@ -92,12 +95,41 @@ def calibrate(device: Device, progress: Progress | None = None) -> Calibration:
     return fitted(device, tuple(measured), share)
 
 
+def calibrate_gpu(
+    device: Device, gpu: Gpu, cuda: CudaLibrary, progress: Progress | None = None
+) -> Calibration:
+    """Measure `gpu`, whose record is `device`, and fit what a launch, bytes and instructions take.
+
+    Raises Refused for a kernel that cannot be compiled, LaunchError for one that cannot run.
+    """
+    modules = {**calibration_modules(), **instruction_modules()}
+    measured: list[Measured] = []
+    for number, (name, module) in enumerate(modules.items()):
+        if progress is not None:
+            progress(name, number, len(modules))
+        measured.append(calibration.measured(name, module, device, gpu, cuda))
+    return fitted_gpu(device, measured)
+
+
+def fitted_gpu(device: Device, measured: Sequence[Measured]) -> Calibration:
+    """The record for which the estimates differ least from `measured` seconds of launches."""
+    best = descended(device, measured, GPU_FITTED, _launch_seconds)
+    told = tuple(replace(one, estimate=_launch_seconds(one.pattern, best)) for one in measured)
+    errors = (error(one, measured, _launch_seconds) for one in (best, device))
+    return Calibration(best, told, *errors)
+
+
+def _launch_seconds(pattern: Pattern, device: Device) -> float:
+    return cost(pattern, device).seconds
+
+
 def fitted(device: Device, measured: Sequence[Measured], unit_share: float) -> Calibration:
     """The record for which the estimates differ least from `measured` seconds of one unit."""
     unit = device.one_unit
-    before = _error(unit, measured)
-    best = min((_descended(replace(unit, cache_bytes=size), measured) for size in CACHES),
-               key=lambda found: _error(found, measured))  # fmt: skip
+    before = error(unit, measured, _work_seconds)
+    tried = (replace(unit, cache_bytes=size) for size in CACHES)
+    found = (descended(one, measured, FITTED, _work_seconds) for one in tried)
+    best = min(found, key=lambda one: error(one, measured, _work_seconds))
     whole = replace(
         device,
         cache_bytes=best.cache_bytes,
@@ -108,31 +140,7 @@ def fitted(device: Device, measured: Sequence[Measured], unit_share: float) -> C
         unit_share=unit_share,
     )
     told = tuple(replace(one, estimate=_work_seconds(one.pattern, best)) for one in measured)
-    return Calibration(whole, told, _error(best, measured), before)
-
-
-def _descended(device: Device, measured: Sequence[Measured]) -> Device:
-    """`device` with each coefficient moved as long as that helps, in smaller and smaller steps."""
-    best, least = device, _error(device, measured)
-    for step in STEPS:
-        moved = True
-        while moved:
-            moved = False
-            for name in FITTED:
-                for factor in (step, 1 / step):
-                    value = getattr(best, name) * factor
-                    if name == "overlap" and value > 1:
-                        continue
-                    tried = replace(best, **{name: value})
-                    error = _error(tried, measured)
-                    if error < least * (1 - 1e-6):
-                        best, least, moved = tried, error, True
-    return best
-
-
-def _error(unit: Device, measured: Sequence[Measured]) -> float:
-    ratios = [math.log(_work_seconds(one.pattern, unit) / one.seconds) for one in measured]
-    return math.sqrt(sum(ratio * ratio for ratio in ratios) / len(ratios))
+    return Calibration(whole, told, error(best, measured, _work_seconds), before)
 
 
 def _work_seconds(pattern: Pattern, unit: Device) -> float:
@@ -160,15 +168,41 @@ def calibration_modules() -> Mapping[str, Module]:
     return made
 
 
+def instruction_modules() -> Mapping[str, Module]:
+    """Modules for a GPU, of instructions of one class each: a value for each of few threads, which
+    wait for each other's results, and for many, which keep the units busy."""
+    made: dict[str, Module] = {}
+    for size in (2**12, 2**22):
+        for dtype, first, second in (
+            ("f32", opcodes.ADD, opcodes.MULTIPLY),
+            ("s32", opcodes.ADD, opcodes.XOR),
+            ("f64", opcodes.ADD, opcodes.MULTIPLY),
+        ):
+            x, y = (build.parameter(number, dtype, (size,)) for number in range(2))
+            root = _chain(x, y, CHAIN, (first, second))
+            made[f"{CHAIN} operations of {dtype}[{size}]"] = _module([x, y], root)
+        x = build.parameter(0, "f32", (size,))
+        value = x
+        for _ in range(CHAIN // 16):
+            value = build.elementwise(opcodes.TANH, value)
+        made[f"{CHAIN // 16} tanh of f32[{size}]"] = _module([x], value)
+    return made
+
+
 def _sized(name: str, elements: int) -> str:
     size = elements * 4
     return f"{name} of {size >> 20} MiB" if size >= 1 << 20 else f"{name} of {size >> 10} KiB"
 
 
-def _chain(x: Instruction, y: Instruction, length: int) -> Instruction:
+def _chain(
+    x: Instruction,
+    y: Instruction,
+    length: int,
+    alternating: tuple[str, str] = (opcodes.ADD, opcodes.MULTIPLY),
+) -> Instruction:
     value = x
     for number in range(length):
-        opcode = opcodes.MULTIPLY if number % 2 else opcodes.ADD
+        opcode = alternating[number % 2]
         value = build.elementwise(opcode, value, x if number % 3 == 0 else y)
     return value
 

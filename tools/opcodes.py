@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stitchcore.errors import Reason
 from stitchcore.hlo import expand, opcodes
 from stitchcore.hlo.opcodes import Opcode
 from stitchcore.plan import candidates
@@ -39,6 +40,8 @@ workloads {share} of {gigabytes} GB are reached.
 def fate(record: Opcode) -> str:
     """What becomes of an opcode, in a few words."""
     rules = [rule.name for rule in expand.EXPANSIONS if record.name in rule.opcodes]
+    if record.kind == "scan":
+        return f"cumulative, or where `{rules[0]}` applies; else {Reason.UNSUPPORTED_OPCODE.value}"
     if record.kind in opcodes.STITCHABLE_KINDS:
         return "yes"
     if record.kind == "structure":

@@ -23,6 +23,7 @@ PATCH_OPERATIONS = frozenset(
         "ReadVariableOp",
         "Reshape",
         "Cast",
+        "GatherV2",
     }
 )
 """The only operations a patch may add to a job's graph."""

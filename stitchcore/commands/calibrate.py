@@ -10,9 +10,11 @@ from rich.progress import Progress
 from stitchcore import calibrate
 from stitchcore.commands import common
 from stitchcore.errors import Refused
+from stitchcore.plan.fitting import coefficient
 
 COLUMNS = ("kernel", "measured>", "estimated>", "ratio>")
 COEFFICIENTS = (*calibrate.FITTED, "cache_bytes", "unit_share")
+GPU_COEFFICIENTS = calibrate.GPU_FITTED
 
 
 @click.command("calibrate")
@@ -20,7 +22,8 @@ COEFFICIENTS = (*calibrate.FITTED, "cache_bytes", "unit_share")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the record here, as JSON.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def command(target: str | None, out: Path | None, as_json: bool) -> None:
-    """Measure kernels of known work and fit the cost model's coefficients to them.
+    """Measure kernels of known work and fit the cost model's coefficients to them: this machine's
+    processor, or with `--target sm_90` a GPU of that kind.
 
     `stitch plan --target FILE.json` plans with the written record. On a quiet machine: half a
     minute.
@@ -41,7 +44,8 @@ def command(target: str | None, out: Path | None, as_json: bool) -> None:
         common.fail_refused(output, device.target, refused)
     if out is not None:
         calibrate.write(found, out)
-    named = {name: getattr(found.device, name) for name in COEFFICIENTS}
+    names = COEFFICIENTS if device.kind == "cpu" else GPU_COEFFICIENTS
+    named = {name: coefficient(found.device, name) for name in names}
     if as_json:
         document = {"device": named, "error": found.error, "before": found.before}
         output.document({**document, "file": str(out) if out else None})
@@ -51,9 +55,10 @@ def command(target: str | None, out: Path | None, as_json: bool) -> None:
          f"{one.estimate / one.seconds:.2f}")
         for one in found.kernels
     ]  # fmt: skip
-    output.console.print(common.table(f"{device.target}: one unit", COLUMNS, rows))
+    what = "one unit" if device.kind == "cpu" else "one launch"
+    output.console.print(common.table(f"{device.target}: {what}", COLUMNS, rows))
     changes = [
-        (name, f"{getattr(device, name):.4g}", f"{value:.4g}") for name, value in named.items()
+        (name, f"{coefficient(device, name):.4g}", f"{value:.4g}") for name, value in named.items()
     ]
     output.console.print(common.table("", ("coefficient", "before>", "now>"), changes))
     output.console.print(

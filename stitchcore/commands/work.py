@@ -17,6 +17,7 @@ from pathlib import Path
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason, Refused
 from stitchcore.options import Options
+from stitchcore.tensorflow import unused
 
 PR_SET_PDEATHSIG = 1
 
@@ -59,4 +60,5 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    unused.leave_out()
     raise SystemExit(main())

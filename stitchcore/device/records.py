@@ -2,15 +2,19 @@
 
 Seconds, bytes and counts. CPU records describe an instruction-set level, not a chip: coefficients
 are those of one machine, and `stitch calibrate` measures another's (calibrate.py), which is written
-and read as JSON. GPU figures are the vendors' data sheets.
+and read as JSON. GPU figures are the vendors' data sheets, and published ones for instructions
+(timing.py).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
+from stitchcore.device.timing import TIMINGS, Timing, timing_of
 from stitchcore.errors import Reason, Refused
 
 
@@ -33,6 +37,7 @@ class Device:
     overlap: float = 0.95  # share of the shorter of memory and arithmetic time that hides
     unit_share: float = 1.0  # of the off-chip bandwidth that one unit alone reaches
     inline_seconds: float = 0.0  # work of one unit up to which no other is called to help
+    timing: Timing | None = None  # of a GPU's instructions
 
     @property
     def one_unit(self) -> Device:
@@ -52,18 +57,23 @@ CPU = (4.0, 0.2, 0.7, 2e-4)
 """`cached_speedup` and what follows it, of the CPU records. The plug-in calls no second thread for
 less than 0.2 ms of work (inject/native/threads.cc)."""
 
+
+def _gpu(target: str, units: int, *figures: Any) -> Device:
+    return replace(Device(target, "gpu", units, *figures), timing=TIMINGS[target])
+
+
 DEVICES: dict[str, Device] = {
     device.target: device
     for device in (
         Device("cpu-x86-64-v2", "cpu", 2, 16, 1, 32768, 2**20, 1.2e10, 1.6e10, 3e-6, 4e-6, *CPU),
         Device("cpu-x86-64-v3", "cpu", 2, 32, 1, 32768, 2**20, 1.5e10, 4.8e10, 3e-6, 4e-6, *CPU),
         Device("cpu-x86-64-v4", "cpu", 2, 64, 1, 32768, 2**20, 1.8e10, 8.0e10, 3e-6, 4e-6, *CPU),
-        Device("sm_70", "gpu", 80, 16, 256, 98304, 6 * 2**20, 9.0e11, 1.4e13, 4e-6, 2.6e-6),
-        Device("sm_80", "gpu", 108, 16, 256, 166912, 40 * 2**20, 1.55e12, 1.9e13, 4e-6, 2e-6),
-        Device("sm_86", "gpu", 72, 16, 256, 101376, 6 * 2**20, 6.0e11, 3.1e13, 4e-6, 2e-6),
-        Device("sm_89", "gpu", 58, 16, 256, 101376, 48 * 2**20, 3.0e11, 3.0e13, 4e-6, 2e-6),
-        Device("sm_90", "gpu", 132, 16, 256, 232448, 50 * 2**20, 3.35e12, 6.0e13, 4e-6, 2e-6),
-        Device("sm_100", "gpu", 148, 16, 256, 232448, 126 * 2**20, 8.0e12, 7.5e13, 4e-6, 2e-6),
+        _gpu("sm_70", 80, 16, 256, 98304, 6 * 2**20, 9.0e11, 1.4e13, 4e-6, 2.6e-6),
+        _gpu("sm_80", 108, 16, 256, 166912, 40 * 2**20, 1.55e12, 1.9e13, 4e-6, 2e-6),
+        _gpu("sm_86", 72, 16, 256, 101376, 6 * 2**20, 6.0e11, 3.1e13, 4e-6, 2e-6),
+        _gpu("sm_89", 58, 16, 256, 101376, 48 * 2**20, 3.0e11, 3.0e13, 4e-6, 2e-6),
+        _gpu("sm_90", 132, 16, 256, 232448, 50 * 2**20, 3.35e12, 6.0e13, 4e-6, 2e-6),
+        _gpu("sm_100", 148, 16, 256, 232448, 126 * 2**20, 8.0e12, 7.5e13, 4e-6, 2e-6),
     )
 }
 """By target. GPUs: V100, A100, A10, L4, H100, B200."""
@@ -71,9 +81,10 @@ DEVICES: dict[str, Device] = {
 
 def read(path: Path) -> Device:
     """A record that `stitch calibrate` wrote. Raises Refused(PARSE_ERROR) saying what is wrong."""
-    kinds: dict[str, type] = {"str": str, "int": int, "float": float}
+    kinds: dict[str, Callable[[Any], Any]] = {"str": str, "int": int, "float": float}
+    kinds["Timing | None"] = lambda given: given if given is None else timing_of(given)
     try:
-        found = json.loads(path.read_text())["device"]
+        found = {"timing": None, **json.loads(path.read_text())["device"]}
         given = {one.name: kinds[str(one.type)](found[one.name]) for one in fields(Device)}
     except (OSError, KeyError, TypeError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"

@@ -9,6 +9,7 @@ from typing import Any
 from stitchcore.gpu.convolution import known
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.attributes import WindowDim
+from stitchcore.hlo.cumulative import Scan, scan_of
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.query import monoid, reducer_of
 
@@ -39,21 +40,27 @@ def reduce_window(xp: Any, node: Instruction, operands: Sequence[Array]) -> Arra
     window = node["window"]
     reducer = reducer_of(node)
     assert reducer is not None
-    active = [axis for axis, d in enumerate(window) if d.size != 1]
-    if reducer == op.ADD and len(active) == 1 and _is_scan(values.shape, active[0], window):
-        return xp.cumsum(values, axis=active[0], dtype=values.dtype) + initial
-    padded = _padded(xp, values, window, initial)
+    scan = scan_of(node)
+    if reducer == op.ADD and scan is not None:
+        return _sums(xp, values, scan, node.shape.static[scan.dim]) + initial
+    neutral = op.record(reducer).identity
+    assert neutral is not None
+    padded = _padded(xp, values, window, neutral(node.shape.dtype))
     join, result = _JOIN[reducer](xp), initial
     for cut in _cuts(window, node.shape.static):
         result = join(result, padded[cut])
     return result
 
 
-def _is_scan(extents: Sequence[int], axis: int, window: Sequence[WindowDim]) -> bool:
-    """A window over everything up to each element: cumulative sums are written so."""
-    d = window[axis]
-    whole = d.size == extents[axis] and d.pad_low == extents[axis] - 1 and d.pad_high == 0
-    return whole and d.stride == d.rhs_dilate == 1
+def _sums(xp: Any, values: Array, scan: Scan, count: int) -> Array:
+    """The first `count` sums of the pass along the scan's axis, from zero, in `values`' type."""
+    along = xp.flip(values, scan.dim) if scan.reverse else values
+    found = xp.cumsum(along, axis=scan.dim, dtype=values.dtype)
+    if scan.exclusive:
+        shape = [1 if d == scan.dim else extent for d, extent in enumerate(values.shape)]
+        found = xp.concatenate([xp.zeros(shape, values.dtype), found], scan.dim)
+    cut = tuple(slice(count) if d == scan.dim else slice(None) for d in range(found.ndim))
+    return xp.flip(found[cut], scan.dim) if scan.reverse else found[cut]
 
 
 def _padded(xp: Any, values: Array, window: Sequence[WindowDim], fill: Any) -> Array:

@@ -92,10 +92,10 @@ def evaluate_all(
     return {node: values[made[node]] for node in chosen}
 
 
-def apply(node: Instruction, operands: Sequence[Value]) -> Value:
-    """One instruction on given operand values, in storage precision."""
+def apply(node: Instruction, operands: Sequence[Value], precision: str = "storage") -> Value:
+    """One instruction on given operand values (floats in float64 where `precision` is that)."""
     with np.errstate(all="ignore"):
-        return _instruction(Run(Precision.STORAGE), node, list(operands))
+        return _instruction(Run(Precision(precision)), node, list(operands))
 
 
 def decisions(module: Module) -> list[Instruction]:

@@ -10,6 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.cumulative import Scan, scan_of
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.hlo.numerics import Array
 from stitchcore.hlo.precision import Precision, settle, working
@@ -99,12 +100,13 @@ def reduce_window(node: Instruction, operands: Sequence[Array], precision: Preci
         raise Refused(node.opcode, Reason.UNSUPPORTED_OPCODE, "only one value and a monoid")
     values, initial = working(operands[0]), working(operands[1])[()]
     window, function = node["window"], ufunc(reducer, values)
-    active = [i for i, d in enumerate(window) if d.size != 1]
-    if len(active) == 1 and _is_scan(values, window, active[0]):
-        result = function.accumulate(values, axis=active[0], dtype=values.dtype)
-        result = function(result, initial)
+    scan, identity = scan_of(node), op.record(reducer).identity
+    assert identity is not None
+    neutral = identity(node.shape.dtype)
+    if scan is not None and initial == neutral:
+        result = _scan(values, scan, initial, node.shape.static[scan.dim], function)
     else:
-        padded = _padded(values, node, initial)
+        padded = _padded(values, node, neutral)  # XLA takes `initial` once, and nothing outside
         spans = [(d.size - 1) * d.rhs_dilate + 1 for d in window]
         views = sliding_window_view(padded, spans)
         rank = values.ndim
@@ -117,14 +119,15 @@ def reduce_window(node: Instruction, operands: Sequence[Array], precision: Preci
     return settle(np.asarray(result), node.shape.dtype, precision)
 
 
-def _is_scan(values: Array, window: Sequence[Any], axis: int) -> bool:
-    """A window over everything up to each element along `axis` (cumulative sums are written so),
-    and over each element alone along all others."""
-    plain = all(d.stride == d.lhs_dilate == d.rhs_dilate == 1 and d.pad_high == 0 for d in window)
-    alone = all(d.pad_low == 0 for other, d in enumerate(window) if other != axis)
-    scanned = window[axis]
-    reaches = scanned.size >= values.shape[axis] and scanned.pad_low == scanned.size - 1
-    return bool(plain and alone and reaches)
+def _scan(values: Array, scan: Scan, start: Any, count: int, function: np.ufunc) -> Array:
+    """One pass along the axis that starts at `start`; `count` elements of it are wanted."""
+    along = np.flip(values, scan.dim) if scan.reverse else values
+    found = function.accumulate(along, axis=scan.dim, dtype=along.dtype)
+    if scan.exclusive:
+        shape = [1 if d == scan.dim else extent for d, extent in enumerate(found.shape)]
+        found = np.concatenate([np.full(shape, start, found.dtype), found], scan.dim)
+    found = found.take(np.arange(count), scan.dim)
+    return np.flip(found, scan.dim) if scan.reverse else found
 
 
 def select_and_scatter(

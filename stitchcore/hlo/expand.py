@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from stitchcore.hlo import build
 from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.cumulative import part_of_scan
 from stitchcore.hlo.dim import Dim
 from stitchcore.hlo.expand_dot import small_dot
 from stitchcore.hlo.expand_random import random_bits
@@ -149,6 +150,7 @@ EXPANSIONS: Sequence[NamedRule] = (
     NamedRule("batch_norm_inference", frozenset({op.BATCH_NORM_INFERENCE}), batch_norm_inference),
     NamedRule("batch_norm_grad", frozenset({op.BATCH_NORM_GRAD}), batch_norm_grad),
     NamedRule("small_dot", frozenset({op.DOT}), small_dot),
+    NamedRule("part_of_scan", frozenset({op.SLICE}), part_of_scan),
     NamedRule("small_window", frozenset({op.REDUCE_WINDOW}), small_window),
     NamedRule("small_selection", frozenset({op.SELECT_AND_SCATTER}), small_selection),
     NamedRule("random_bits", frozenset({op.RNG_BIT_GENERATOR}), random_bits),

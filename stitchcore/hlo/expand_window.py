@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from stitchcore.hlo import build
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.attributes import WindowDim
+from stitchcore.hlo.cumulative import scan_of, starts_neutral
 from stitchcore.hlo.dim import Dim
 from stitchcore.hlo.instruction import Computation, Instruction
 from stitchcore.hlo.query import monoid, reducer_of
@@ -24,20 +25,31 @@ LARGEST_WINDOW = 16
 
 
 def small_window(node: Instruction) -> Instruction | None:
-    """A reduce-window with a monoid over few elements; 2-byte floats are summed in f32."""
+    """A reduce-window with a monoid over few elements; 2-byte floats are summed in f32, and what is
+    counted from the end of an axis (cumulative.py) from there."""
     reducer, window = reducer_of(node), node["window"]
     if reducer is None or len(node.operands) != 2 or not _is_small(window):
         return None
     operand, initial = node.operands
     wide = _sum_type(reducer, node.shape.dtype)
-    padded = build.pad(operand, initial, [_padding(d) for d in window])
+    padded = build.pad(operand, _outside(node, reducer), [_padding(d) for d in window])
     total = build.convert(initial, wide)
     total = build.broadcast(total, node.shape.dims, ()) if node.shape.dims else total
-    for part in _parts(padded, window, node.shape.dims):
+    parts, scan = list(_parts(padded, window, node.shape.dims)), scan_of(node)
+    for part in reversed(parts) if scan is not None and scan.reverse else parts:
         if part is None:
             return None
         total = build.elementwise(reducer, total, build.convert(part, wide))
     return build.convert(total, node.shape.dtype)
+
+
+def _outside(node: Instruction, reducer: str) -> Instruction:
+    """What windows find beside the operand: nothing, for XLA takes its elements alone, and the
+    first operand once."""
+    neutral = op.record(reducer).identity
+    assert neutral is not None
+    dtype = node.shape.dtype
+    return node.operands[1] if starts_neutral(node) else build.constant(neutral(dtype), dtype)
 
 
 def _sum_type(reducer: str, dtype: str) -> str:

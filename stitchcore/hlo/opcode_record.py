@@ -20,7 +20,8 @@ Kind = Literal[
     "lookup",  # elements of the first operand, from places that the others say
     "update",  # the first operand's elements, but in a window the second's; the others say where
     "scatter",  # the first operand's rows, combined with those of the third that the second names
-    "indexed",  # movement decided by data otherwise: sort, windows
+    "scan",  # windows that each reach from an end of their axis; other windows are refused
+    "indexed",  # movement decided by data otherwise: sort, the gradient of windows
     "library",
     "control",
     "random",
@@ -42,7 +43,9 @@ class Opcode:
     dtype kind ("float", "integer", "pred") to a C expression over {0}, {1}, ..., {t} (the type the
     result is computed in: f32 for bf16 and f16), {s} (likewise of the last operand), {from} and
     {to} (their storage types) and {op} (compare's operator); `cuda` only holds what differs.
-    `flops` is work per output element (a reduce: per input element, set by its reducer).
+    `flops` is work per output element (a reduce: per input element, set by its reducer), `gpu` the
+    instructions of a GPU for one of f32: float32, integer (with moves, comparisons and branches),
+    special functions, as NVRTC 12.9 makes them for sm_90 on the way that ordinary values take.
     `identity` gives the neutral element for a dtype name when the opcode can reduce. `ulp` is the
     tolerance against a correctly rounded result; `domain` the ordinary float range of tests.
     """
@@ -59,6 +62,7 @@ class Opcode:
     cuda: Mapping[str, str]
     identity: Callable[[str], bool | int | float] | None
     dtypes: frozenset[str]
+    gpu: tuple[int, int, int]
 
     @property
     def expensive(self) -> bool:
@@ -101,6 +105,7 @@ def elementwise(
     cuda: Mapping[str, str] | None = None,
     identity: Callable[[str], bool | int | float] | None = None,
     attributes: tuple[str, ...] = (),
+    gpu: tuple[int, int, int] | None = None,
 ) -> Opcode:
     if c is None:
         text = function_template(name.replace("-", "_"), arity)
@@ -119,6 +124,7 @@ def elementwise(
         cuda or {},
         identity,
         dtypes,
+        gpu or (flops, 0, 0),
     )
 
 
@@ -168,6 +174,5 @@ def infix(operator: str, name: str, pred: str = "") -> dict[str, str]:
 
 def plain(name: str, kind: Kind, arity: int | None, *attributes: str, flops: int = 0) -> Opcode:
     domain = (-8.0, 8.0)
-    return Opcode(
-        name, kind, arity, attributes, flops, 0.0, domain, None, {}, {}, None, frozenset(DTYPES)
-    )
+    every, gpu = frozenset(DTYPES), (flops, 0, 0)
+    return Opcode(name, kind, arity, attributes, flops, 0.0, domain, None, {}, {}, None, every, gpu)

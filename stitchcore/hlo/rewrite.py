@@ -61,7 +61,17 @@ def renew(
 
 
 _BORROWERS = frozenset(
-    {"elementwise", "reduce", "movement", "library", "lookup", "update", "scatter", "indexed"}
+    {
+        "elementwise",
+        "reduce",
+        "movement",
+        "library",
+        "lookup",
+        "update",
+        "scatter",
+        "scan",
+        "indexed",
+    }
 )
 
 

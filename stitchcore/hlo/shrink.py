@@ -20,6 +20,7 @@ import numpy as np
 
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.build import tuple_ as build_tuple
+from stitchcore.hlo.cumulative import scan_of, scan_refusal
 from stitchcore.hlo.extents import Extents, ladder
 from stitchcore.hlo.instruction import Instruction, computation, instruction, topological
 from stitchcore.hlo.literal import from_array
@@ -96,6 +97,8 @@ def _opaque(order: Sequence[Instruction]) -> set[Instruction]:
     found: set[Instruction] = set()
     for node in order:
         ruled = node.opcode in _RULES or op.record(node.opcode).kind in op.POINTWISE
+        if op.record(node.opcode).kind == "scan":
+            ruled = scan_refusal(node) is None
         inner = node.opcode == op.GET_TUPLE_ELEMENT and node.operands[0] in found
         carried = node.shape.elements is not None and any(
             o in found for o in node.operands if o.shape.elements is not None
@@ -219,6 +222,16 @@ def _pad(a: _Analysis, node: Instruction, result: Axes, operands: list[Axes]) ->
             a.extents.pin((result[i], operands[0][i]))
 
 
+def _scan(a: _Analysis, node: Instruction, result: Axes, operands: list[Axes]) -> None:
+    """A window as long as its axis keeps it so."""
+    scan = scan_of(node)
+    for i, pair in enumerate(zip(result, operands[0], strict=True)):
+        if scan is None or i == scan.dim:
+            a.extents.pin(pair)
+        else:
+            a.extents.unify([pair[0]], [pair[1]])
+
+
 def _concatenate(a: _Analysis, node: Instruction, result: Axes, operands: list[Axes]) -> None:
     for axes in operands:
         for i, (x, y) in enumerate(zip(result, axes, strict=True)):
@@ -336,6 +349,7 @@ _RULES: Mapping[str, _Rule] = {
     op.REDUCE: _reduce,
     op.SLICE: _slice,
     op.PAD: _pad,
+    op.REDUCE_WINDOW: _scan,
     op.CONCATENATE: _concatenate,
     op.DOT: _dot,
     op.GATHER: _gather,

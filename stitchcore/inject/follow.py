@@ -210,9 +210,10 @@ class Follower:
         """For the `end` event: passes and median nanoseconds of each arm, measured or not."""
         figures = []
         for instance in instances:
+            blocks = timer.blocks(instance.history)
             entry: Dict[str, Any] = {"digest": instance.program.reported}
             for arm, name in ((ORIGINAL, "original"), (STITCHED, "stitched")):
-                times = [i.nanoseconds for i in instance.history if i.arm == arm and i.position > 0]
+                times = [time for one, held in blocks if one == arm for time in held]
                 entry[f"{name}_steps"] = self._plugin.passes(instance.step, arm)
                 entry[f"{name}_ns"] = statistics.median(times) if times else None
             figures.append(entry)

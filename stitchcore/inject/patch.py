@@ -25,6 +25,7 @@ ALLOWED_OPERATIONS = frozenset(
         "ReadVariableOp",
         "Reshape",
         "Cast",
+        "GatherV2",
     }
 )
 FUSION, UPDATE = "StitchedFusion", "StitchedUpdate"

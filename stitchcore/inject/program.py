@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 ORIGINAL, STITCHED = 0, 1
 FOREVER = 2**62
 HISTORY = 4096  # intervals kept for comparison
-FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 2, 6  # calls
-CANARY_BLOCK, CANARY_FIRST = 3, 4  # calls, where savings are reported: two of a block are compared
+FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 3, 6  # calls; those at a switch do not count
+CANARY_BLOCK, CANARY_FIRST = 4, 4  # calls, where savings are reported: two of a block are compared
 WARM_UP = 2  # steps before those that count as baseline
 WIDEN_PAIRS = 12  # short blocks bring a verdict early; after so many pairs they have not
 
@@ -140,7 +140,7 @@ def request(found: Program, tf: str, preserve: FrozenSet[str], under_xla: bool) 
     return {
         "tf": tf,
         "target": found.target,
-        "threads": os.cpu_count() or 1,
+        "threads": len(os.sched_getaffinity(0)),
         "abi": client.ABI,
         "preserve": sorted(preserve),
         "xla": under_xla,

@@ -2,13 +2,13 @@
 
 Random blocks of calls keep running the original all job long. Each is paired with as many stitched
 calls around it, half before and half after, so that what drifts slowly (a slow first epoch, a busy
-neighbour) cancels; the first call after a switch is in neither. A call is a step, or several where
-the job loops over steps in a graph: what passes between two calls is then in each of them alike. If
-both arms are equally fast, a pair's two means are exchangeable, so their difference is symmetric
-about zero whatever the distribution of steps: a median of differences and the sign test's interval
-need no assumption about outliers. A pair weighs as much as the stitched steps it stands for; the
-interval of a weighted median takes the ranks that as many equal pairs would have as the weights are
-worth (Kish 1965, section 8.2: n = (sum w)^2 / sum w^2). Times are in nanoseconds.
+neighbour) cancels; calls beside a switch are in neither (timer.py says why). A call is a step, or
+several where the job loops over steps in a graph: what passes between two calls is then in each of
+them alike. If both arms are equally fast, a pair's two means are exchangeable, so their difference
+is symmetric about zero whatever the distribution of steps: a median of differences and the sign
+test's interval need no assumption about outliers. A pair weighs as much as the stitched steps it
+stands for; the interval of a weighted median takes the ranks that as many equal pairs would have as
+the weights are worth (Kish 1965, section 8.2: n = (sum w)^2 / sum w^2). Times are in nanoseconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
     original: float
     stitched: float
     weight: float
-    switching: float  # excess of both blocks' first calls over the pair's means
+    switching: float  # excess of the four calls beside both switches over the pair's means
     pairs: int = 1  # the pairs that were merged into it: each of them switched
 
 
@@ -77,17 +77,18 @@ class Saved:
 def pair_of(before: Block, canary: Block, after: Block) -> Optional[Pair]:
     """The pair of an original block between two stitched ones; None where one is too short.
 
-    Of n calls of the original after its first, n rounded down to an even number are compared with
-    the last n/2 calls before and the first n/2 after (without that block's very first): both means
-    then lie around the same moment.
+    Of the n calls of the original between its first and its last, n rounded down to an even number,
+    as many are compared of the stitched ones: the last n/2 before and the first n/2 after, without
+    those beside a switch. Both means then lie around the same moment.
     """
-    half = min(len(canary.times) - 1, 2 * (len(before.times) - 1), 2 * (len(after.times) - 1)) // 2
+    half = min(len(canary.times) - 2, 2 * (len(before.times) - 2), 2 * (len(after.times) - 2)) // 2
     if half < 1:
         return None
     originals = canary.times[1 : 1 + 2 * half]
-    stitched = before.times[-half:] + after.times[1 : 1 + half]
+    stitched = before.times[-1 - half : -1] + after.times[1 : 1 + half]
     original, other = sum(originals) / len(originals), sum(stitched) / len(stitched)
-    switching = (canary.times[0] - original) * canary.each + (after.times[0] - other) * after.each
+    switching = (canary.times[0] + canary.times[-1] - 2 * original) * canary.each
+    switching += (before.times[-1] - other) * before.each + (after.times[0] - other) * after.each
     weight = (before.steps + after.steps) / 2
     return Pair(original, other, weight, switching)
 

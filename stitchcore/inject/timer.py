@@ -1,11 +1,14 @@
 """Statistics of step intervals: medians, the ratio's interval, and what to do about it.
 
 A block of stitched calls (mostly of a step each) is compared with the original block before it, so
-that what slows the machine for a while slows both. The 95 % interval of the ratio's median is the
-sign test's: order statistics of the pairs, without an assumption about their distribution. For six
-pairs it is [lowest, highest]; fewer have none. The first pair is warm-up and the last block may
-still run, so blocks of two original and three stitched calls need 3 + 7 * 5 + 1 = 39 calls for a
-first verdict.
+that what slows the machine for a while slows both. A call is counted somewhere within its step, at
+its beginning or its end, as the executor pleases, and not in both arms alike: what passes between
+two calls of a block is a step's time wherever that is, but at a switch it may be one arm's, the
+other's, both or nothing. So no interval at an end of a block counts. The 95 % interval of the
+ratio's median is the sign test's: order statistics of the pairs, without an assumption about their
+distribution. For six pairs it is [lowest, highest]; fewer have none. The first pair is warm-up and
+the last block may still run, so blocks of three original and three stitched calls need
+3 + 7 * 6 + 1 = 46 calls for a first verdict.
 """
 
 from __future__ import annotations
@@ -52,13 +55,12 @@ def order_interval(values: Sequence[float]) -> Tuple[float, float]:
 
 
 def blocks(intervals: Sequence[Interval]) -> List[Tuple[int, List[int]]]:
-    """(arm, nanoseconds) of each block; the first call after a switch is left out."""
-    found: Dict[int, Tuple[int, List[int]]] = {}
+    """(arm, nanoseconds) of each block; what lies at a switch is left out."""
+    found: Dict[int, Tuple[int, List[Interval]]] = {}
     for one in intervals:
-        entry = found.setdefault(one.block, (one.arm, []))
-        if one.position > 0:
-            entry[1].append(one.nanoseconds)
-    return [found[block] for block in sorted(found)]
+        found.setdefault(one.block, (one.arm, []))[1].append(one)
+    inner = {block: [i for i in held[:-1] if i.position > 0] for block, (_, held) in found.items()}
+    return [(found[block][0], [i.nanoseconds for i in inner[block]]) for block in sorted(found)]
 
 
 def compare(intervals: Sequence[Interval], skip: int = 1) -> Optional[Comparison]:

@@ -17,6 +17,7 @@ from enum import Enum
 from stitchcore.errors import Reason
 from stitchcore.hlo import dim as dims
 from stitchcore.hlo import opcodes
+from stitchcore.hlo.cumulative import scan_refusal
 from stitchcore.hlo.instruction import Computation, Instruction, topological
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.print import called_computations
@@ -80,6 +81,8 @@ def refused(instruction: Instruction) -> tuple[Reason, str] | None:
         return Reason.UNSUPPORTED_OPCODE, "a reduction whose function is not one opcode"
     if kind == "scatter" and (why := scatter_refusal(instruction)) is not None:
         return Reason.UNSUPPORTED_OPCODE, f"a scatter with {why}"
+    if kind == "scan" and (why := scan_refusal(instruction)) is not None:
+        return Reason.UNSUPPORTED_OPCODE, why
     return None
 
 

@@ -7,8 +7,9 @@ in topological order.
 
 The delta-evaluator (papers.md 2.2) estimates what one kernel of a set saves against a kernel per
 cell, from figures gathered once per cell: bytes that need not be moved, launches, less the phases
-that the kernel must wait for. It follows cost.py but for registers, which it leaves alone as the
-paper does.
+that the kernel must wait for. It follows cost.py but for registers and shared memory, which it
+leaves alone as the paper does, and on a GPU for what does not add up over cells: what is computed
+again at broadcasts, the longest way of a warp, code.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from dataclasses import dataclass, replace
 from stitchcore.device.records import Device
 from stitchcore.hlo import opcodes
 from stitchcore.hlo.instruction import Instruction
+from stitchcore.plan import latency
 from stitchcore.plan.candidates import byte_size
 from stitchcore.plan.cost import (
     crosses_tasks,
     kernel_seconds,
+    priced,
     read_size,
     taken_size,
     transfer,
-    work,
     written_size,
 )
+from stitchcore.plan.latency import Work
 from stitchcore.plan.pattern import Pattern
 from stitchcore.plan.scopes import Problem, within_limits
 
@@ -125,7 +128,7 @@ class Cell:
     reads: tuple[int, ...]
     keys: tuple[int, ...]
     seconds: float
-    flops: int
+    work: Work
     instructions: int
     stored: bool
     crossing: bool
@@ -181,7 +184,7 @@ def window(given: Problem, members: Sequence[int]) -> Window:
             tuple(reads[c]),
             tuple(own[c]),
             transfer(written_size(graph.instructions[v]), graph.bytes[v], given.device),
-            sum(map(work, patterns[c].instructions)),
+            _work(patterns[c], given.device),
             len(patterns[c].instructions),
             graph.demanded[v] or any(w not in inside for w in extractor.readers(v)),
             crosses_tasks(graph.instructions[v]),
@@ -190,6 +193,10 @@ def window(given: Problem, members: Sequence[int]) -> Window:
     )
     keys = tuple(Key(m, r, s, big) for (m, s, big), r in zip(found, readers, strict=True))
     return Window(cells, dag(consumers), keys, given.device)
+
+
+def _work(pattern: Pattern, device: Device) -> Work:
+    return sum((priced(one, device) for one in pattern.instructions), Work())
 
 
 def _groups(given: Problem, members: Sequence[int]) -> dict[int, list[int]]:
@@ -220,14 +227,18 @@ def _reads(pattern: Pattern) -> Iterator[tuple[Instruction, Instruction]]:
             yield value, value
 
 
+NOTHING = Work()
+"""Of no cell."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Facts:
     """Sums over a set: seconds of its cells each alone, of the transfers of its inputs and outputs,
-    operations, counts, and its large inputs as a set of keys."""
+    arithmetic, counts, and its large inputs as a set of keys."""
 
     apart: float = 0.0
     memory: float = 0.0
-    flops: int = 0
+    work: Work = NOTHING
     instructions: int = 0
     buffers: int = 0
     large: int = 0
@@ -266,13 +277,13 @@ class Delta:
         if cells in self._facts:
             return self._facts[cells]
         facts = self._facts[known]
-        apart, memory, flops = facts.apart, facts.memory, facts.flops
+        apart, memory, work = facts.apart, facts.memory, facts.work
         instructions, buffers, large = facts.instructions, facts.buffers, facts.large
         consumers, inside = self._window.dag.consumers, known
         for c in bits(cells & ~known):
             cell = self._window.cells[c]
             apart += self._alone[c]
-            flops += cell.flops
+            work += cell.work
             instructions += cell.instructions
             if cell.stored or consumers[c] & ~inside:
                 memory += cell.seconds
@@ -298,7 +309,7 @@ class Delta:
                         memory -= self._window.cells[m].seconds
                         buffers -= 1
             inside = grown
-        made = _Facts(apart, memory, flops, instructions, buffers, large)
+        made = _Facts(apart, memory, work, instructions, buffers, large)
         self._facts[cells] = made
         return made
 
@@ -314,7 +325,9 @@ class Delta:
                     first = [one & ~two for one, two in zip(after, [*after[1:], 0], strict=True)]
                     times = sum(1 for one in first if one & key.readers & cells)
                     memory += key.seconds * (times - 1)
-        return kernel_seconds(memory, facts.flops, phases, self._window.device)
+        device = self._window.device
+        way = 0.0 if device.timing is None else phases * device.timing.cpi.memory
+        return kernel_seconds(memory, latency.seconds(facts.work, device, way=way), phases, device)
 
     def _phases(self, cells: int, crossing: int) -> list[int]:
         """For each phase, the cells that can run no earlier; the first holds all."""

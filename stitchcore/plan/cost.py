@@ -2,9 +2,11 @@
 
 A roofline with the terms that decide fusion: off-chip bytes (each input and output once, inputs
 larger than the cache once more for every phase that needs them), arithmetic from the opcode
-records, launches and phases, and on a GPU the threads that registers leave no room for. Everything
-is taken at nominal extents for symbolic dimensions (candidates.NOMINAL_EXTENT). Coefficients are
-the device record's.
+records, launches and phases. On a GPU arithmetic is the latency-evaluator's (latency.py), with what
+is computed again at a broadcast as often as it is, and three terms more: the threads that registers
+and shared memory leave no room for (residency.py), spilled registers, and the code that every
+multiprocessor reads. Everything is taken at nominal extents for symbolic dimensions
+(candidates.NOMINAL_EXTENT). Coefficients are the device record's.
 
 Whether a value is found in the cache depends on the value alone and never on the kernel that reads
 it: else a planner would cut kernels to the size of the cache and save nothing but by the estimate.
@@ -12,16 +14,17 @@ it: else a planner would cut kernels to the size of the cache and save nothing b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stitchcore.device.occupancy import MULTIPROCESSORS, blocks_per_multiprocessor
 from stitchcore.device.records import Device
 from stitchcore.hlo import opcodes
 from stitchcore.hlo.instruction import Instruction
+from stitchcore.plan import latency, residency
 from stitchcore.plan.candidates import VIEWS, byte_size, extent
+from stitchcore.plan.instructions import counted, element, repetitions, turns
+from stitchcore.plan.latency import Work
 from stitchcore.plan.pattern import Estimate, Pattern
 
 ROW_OPERATIONS = 400
@@ -39,14 +42,8 @@ is moved alone, not in a vector. Transposes of 0.06 to 4 million elements, less 
 SCALAR_LIMIT = 1024
 """Values up to this many bytes stay in registers or L1: their traffic is not counted."""
 
-REGISTERS_BASE, REGISTERS_ROOT, REGISTERS_PHASES, MOST_REGISTERS = 30.0, 7.0, 21.0, 255
-"""Registers of a GPU's thread: of any kernel, by the root of live values, of several phases. Least
-squares over 935 patterns of the workloads that NVRTC 12.9 compiled for sm_90 (r = 0.65). Kernels
-are known better: schedule/pressure.py."""
-
-ENOUGH_THREADS = 0.25
-"""Share of a GPU's threads that keep its memory busy: bandwidth times latency is some 16 KB a
-multiprocessor, and a thread has two or more loads of 16 bytes under way."""
+CODE_BYTES = 16
+"""Of one instruction of a GPU from Volta on."""
 
 IN_PLACE = ("update", "scatter")
 """Kinds of values that may be made where their first operand is."""
@@ -57,45 +54,115 @@ EMPTY = Estimate(0, 0, 0, 0, 0, 1.0, 0.0)
 @dataclass(frozen=True)
 class Terms:
     """What one kernel's seconds are made of; they add up. `transfers`: every input and output once;
-    `rereads`: large inputs again in later phases; `arithmetic`: what of it memory does not hide."""
+    `rereads`: large inputs again in later phases; `arithmetic`: what of it memory does not hide;
+    of a GPU also `recomputed`: what of that is only because values are computed again where a
+    broadcast is read; `overhead`: spilled registers and code."""
 
     transfers: float
     rereads: float
     arithmetic: float
     launch: float
     phases: float
+    recomputed: float = 0.0
+    overhead: float = 0.0
 
 
 @lru_cache(maxsize=65536)
 def cost(pattern: Pattern, device: Device) -> Estimate:
     """The estimate of `pattern` as one kernel on `device`."""
     traffic = _traffic(pattern, device)
+    held = _held(pattern, traffic.phases, device)
+    memory = (traffic.once + traffic.again) * held.slowed
+    compute = _compute(pattern, device, held.share, traffic.phases, again=True)
+    seconds = kernel_seconds(memory, compute, traffic.phases, device)
+    if device.timing is not None:
+        seconds += _overhead(pattern, traffic.phases, device)
     flops = sum(map(work, pattern.instructions))
-    registers = _registers(pattern, traffic.phases, device)
-    share = _occupancy(registers, device)
-    memory = (traffic.once + traffic.again) * _slowed(share)
-    seconds = kernel_seconds(memory, flops, traffic.phases, device)
-    return Estimate(traffic.bytes, flops, 1, registers, 0, share, seconds)
+    return Estimate(traffic.bytes, flops, 1, held.registers, held.shared_bytes, held.share, seconds)
 
 
 def terms(pattern: Pattern, device: Device) -> Terms:
     """The parts of `cost(pattern, device).seconds`: what each adds to those before it."""
     traffic = _traffic(pattern, device)
-    slowed = _slowed(_occupancy(_registers(pattern, traffic.phases, device), device))
-    memory, flops = (traffic.once + traffic.again) * slowed, sum(map(work, pattern.instructions))
+    held = _held(pattern, traffic.phases, device)
+    once, memory = traffic.once * held.slowed, (traffic.once + traffic.again) * held.slowed
+    least, whole = (
+        _compute(pattern, device, held.share, traffic.phases, again) for again in (False, True)
+    )
     steps = [
-        kernel_seconds(traffic.once * slowed, 0, 1, device),
-        kernel_seconds(memory, 0, 1, device),
-        kernel_seconds(memory, flops, 1, device),
-        kernel_seconds(memory, flops, traffic.phases, device),
+        kernel_seconds(once, 0.0, 1, device),
+        kernel_seconds(memory, 0.0, 1, device),
+        kernel_seconds(memory, least, 1, device),
+        kernel_seconds(memory, whole, 1, device),
+        kernel_seconds(memory, whole, traffic.phases, device),
     ]
     return Terms(
-        steps[0] - device.launch_seconds,
-        steps[1] - steps[0],
-        steps[2] - steps[1],
-        device.launch_seconds,
-        steps[3] - steps[2],
+        transfers=steps[0] - device.launch_seconds,
+        rereads=steps[1] - steps[0],
+        arithmetic=steps[2] - steps[1],
+        launch=device.launch_seconds,
+        phases=steps[4] - steps[3],
+        recomputed=steps[3] - steps[2],
+        overhead=0.0 if device.timing is None else _overhead(pattern, traffic.phases, device),
     )
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a thread and a block of a kernel hold, the share of a device's threads that are resident
+    so, and how much longer transfers take for it."""
+
+    registers: int
+    shared_bytes: int
+    share: float
+    slowed: float
+
+
+def _held(pattern: Pattern, phases: int, device: Device) -> _Held:
+    registers = residency.registers(pattern, phases, device)
+    shared = residency.shared_bytes(pattern, device, crosses_tasks)
+    share = residency.occupancy(registers, shared, device)
+    return _Held(registers, shared, share, residency.slowed(share, device))
+
+
+def _compute(pattern: Pattern, device: Device, share: float, phases: int, again: bool) -> float:
+    """Seconds of a kernel's arithmetic; without `again` as if every value were computed once for
+    each of its elements."""
+    timing, instructions = device.timing, pattern.instructions
+    if timing is None:
+        return sum(map(work, instructions)) / device.flops_per_second
+    found = _executed(pattern, again)
+    way = latency.longest_way(instructions, timing, crosses_tasks) + phases * timing.cpi.memory
+    return latency.seconds(found, device, share, way)
+
+
+@lru_cache(maxsize=65536)
+def _executed(pattern: Pattern, again: bool) -> Work:
+    """What the lanes of a GPU execute for a kernel."""
+    times = repetitions(pattern.instructions, pattern.outputs) if again else {}
+    counts = ((one, counted(one, crosses_tasks)) for one in pattern.instructions)
+    parts = (found.times(times.get(one, 1.0)) for one, found in counts)
+    return Work(0, sum(parts, latency.NOTHING))
+
+
+@lru_cache(maxsize=262144)
+def priced(instruction: Instruction, device: Device) -> Work:
+    """The work of one instruction, each of its elements computed once."""
+    return latency.work_of(instruction, work(instruction), device, crosses_tasks)
+
+
+def arithmetic_seconds(instructions: Iterable[Instruction], device: Device) -> float:
+    """What the instructions would add to a kernel that has nothing else to do."""
+    return latency.seconds(sum((priced(one, device) for one in instructions), Work()), device)
+
+
+def _overhead(pattern: Pattern, phases: int, device: Device) -> float:
+    """Seconds of spilled registers and of code, which every multiprocessor reads through the L2
+    cache."""
+    count = sum(sum(element(one).figures) for one in pattern.instructions)
+    spilled = residency.spilled_bytes(pattern, phases, device)
+    moved = spilled + count * CODE_BYTES * device.units
+    return moved / (device.bytes_per_second * device.cached_speedup)
 
 
 @dataclass(frozen=True)
@@ -136,13 +203,13 @@ def transfer(touched: int, whole: int, device: Device) -> float:
     return touched / (device.bytes_per_second * speedup)
 
 
-def kernel_seconds(memory: float, flops: int, phases: int, device: Device) -> float:
-    """One kernel of `phases` phases whose transfers alone take all units `memory` seconds.
+def kernel_seconds(memory: float, compute: float, phases: int, device: Device) -> float:
+    """One kernel of `phases` phases whose transfers alone take all units `memory` seconds, and its
+    arithmetic alone `compute`.
 
     What one unit does within `inline_seconds` it does alone, and there no phase waits for another
     unit.
     """
-    compute = flops / device.flops_per_second
     alone = _overlapped(memory / device.unit_share, compute * device.units, device)
     if alone <= device.inline_seconds:
         return device.launch_seconds + alone
@@ -166,10 +233,18 @@ def single(instruction: Instruction, device: Device) -> Estimate:
     if opcodes.record(instruction.opcode).kind == "constant":
         return EMPTY
     pieces = transfers(instruction)
-    flops = work(instruction)
     memory = sum(transfer(touched, whole, device) for touched, whole in pieces)
-    seconds = kernel_seconds(memory, flops, 1, device)
-    return Estimate(traffic(instruction), flops, 1, 0, 0, 1.0, seconds)
+    compute = _alone(instruction, device)
+    seconds = kernel_seconds(memory, compute, 1, device)
+    return Estimate(traffic(instruction), work(instruction), 1, 0, 0, 1.0, seconds)
+
+
+def _alone(instruction: Instruction, device: Device) -> float:
+    way = 0.0
+    if device.timing is not None:
+        own = latency.longest_way([instruction], device.timing, crosses_tasks)
+        way = own + device.timing.cpi.memory
+    return latency.seconds(priced(instruction, device), device, 1.0, way)
 
 
 def traffic(instruction: Instruction) -> int:
@@ -222,15 +297,6 @@ def work(instruction: Instruction) -> int:
         return (flops + TURNED_OPERATIONS * turns(instruction)) * extent(instruction.shape.size)
     rows = 0 if crosses_tasks(instruction) else extent(instruction.shape.size)
     return flops * extent(instruction.operands[0].shape.size) + ROW_OPERATIONS * rows
-
-
-def turns(instruction: Instruction) -> bool:
-    """Whether neighbours in a transpose's result are no neighbours in its operand."""
-    if instruction.opcode != opcodes.TRANSPOSE:
-        return False
-    order = [d for d, old in enumerate(instruction["dimensions"]) if instruction.shape.dims[d] != 1]
-    old = [instruction["dimensions"][d] for d in order]
-    return bool(old) and old[-1] != max(old)
 
 
 def _base_size(value: Instruction) -> int:
@@ -300,7 +366,7 @@ def _phases(pattern: Pattern) -> Mapping[Instruction, int]:
 def crosses_tasks(instruction: Instruction) -> bool:
     """Whether what reads this reduction in the same kernel must wait for all tasks: it sums over
     more than the innermost dimensions of something that is not small."""
-    if opcodes.record(instruction.opcode).kind == "scatter":
+    if opcodes.record(instruction.opcode).kind in ("scatter", "scan"):
         return True
     if opcodes.record(instruction.opcode).kind != "reduce":
         return False
@@ -311,44 +377,3 @@ def crosses_tasks(instruction: Instruction) -> bool:
     kept = [axis for axis in range(source.rank) if axis not in instruction["dimensions"]]
     rows = any(extent(source.dims[axis]) > 1 for axis in kept)
     return not (rows and all(axis < first for axis in kept))
-
-
-def _registers(pattern: Pattern, phases: int, device: Device) -> int:
-    """Live values of one lane; of a GPU the registers of a thread that these become."""
-    live = _live(pattern)
-    if device.kind == "cpu":
-        return live
-    found = REGISTERS_BASE + REGISTERS_ROOT * math.sqrt(live) + REGISTERS_PHASES * (phases > 1)
-    return min(round(found), MOST_REGISTERS)
-
-
-def _occupancy(registers: int, device: Device) -> float:
-    """Share of the threads of a GPU that are resident where each has so many registers."""
-    if device.kind == "cpu":
-        return 1.0
-    blocks = blocks_per_multiprocessor(device.target, device.lanes, registers, 0)
-    return blocks * device.lanes / MULTIPROCESSORS[device.target].threads
-
-
-def _slowed(share: float) -> float:
-    """How much longer transfers take with a `share` of the threads that a device can hold."""
-    return max(1.0, ENOUGH_THREADS / share) if share else math.inf
-
-
-def _live(pattern: Pattern) -> int:
-    """Live values of one lane, by last use in program order: an upper bound."""
-    last: dict[Instruction, int] = {}
-    for number, instruction in enumerate(pattern.instructions):
-        for operand in instruction.operands:
-            last[operand] = number
-    live = peak = 0
-    ends: dict[int, int] = {}
-    for number, instruction in enumerate(pattern.instructions):
-        if instruction.shape.size == 1:
-            continue
-        live += 1
-        peak = max(peak, live)
-        end = last.get(instruction, number)
-        ends[end] = ends.get(end, 0) + 1
-        live -= ends.pop(number, 0)
-    return peak

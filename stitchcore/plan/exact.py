@@ -133,7 +133,8 @@ class _Search:
 
     def run(self) -> list[Scope] | None:
         """The best packing that can run, complete with lone instructions; None where the time was
-        over before one was better than the other planners'."""
+        over before one was better than the other planners', or one that it leaves alone can only
+        run in company, as the other planners have it."""
         memory: dict[object, packing.Packed] = {}
         known = list(self._known.values())
         while True:
@@ -142,12 +143,20 @@ class _Search:
             packed = packing.pack(pool, self._deadline, memory)
             self._limit = min(self._limit, packed.limit)
             found = self._checked(sorted(packed.chosen))
+            if found is not None and self._refused_alone(found):
+                return None
             if found is not None:
                 self._best = max(self._best, pool.value(packed.chosen))
                 self._closed = packed.closed
                 return found
             if time.monotonic() > self._deadline:
                 return None
+
+    def _refused_alone(self, found: Sequence[Scope]) -> bool:
+        """Whether the scheduler refuses an instruction that is left alone, which no set's
+        acceptance has told."""
+        lone = [scope.pattern for scope in found if len(scope.members) == 1]
+        return any(self._given.accept(pattern) is not None for pattern in lone)
 
     def _checked(self, numbers: Sequence[int]) -> list[Scope] | None:
         """The packing as scopes in a runnable order; None, and cuts, where it is none."""

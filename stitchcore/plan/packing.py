@@ -1,18 +1,19 @@
-"""Set packing with forbidden combinations: independent parts, then prices, then CP-SAT.
+"""Set packing with forbidden combinations: independent parts, prices, branches, then CP-SAT.
 
 Sets that share no element with each other, not even through others, are chosen apart: the parts of
-a plan are small. A part whose known packing meets the bound of prices.py is optimal; only what
-remains is asked of OR-Tools (solver.py, extra `exact`). Without it, or at the end of the time, the
-best known packing stands, with the bound there is.
+a plan are small. A part whose known packing meets the bound of prices.py is optimal; what remains
+mostly is within a few branches (branch.py), and only else asked of OR-Tools (solver.py, extra
+`exact`). Without it, or at the end of the time, the best known packing stands, with the bound there
+is.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stitchcore.plan import prices, solver
+from stitchcore.plan import branch, prices, solver
 
 SCALE = 1e12
 """CP-SAT counts in integers: picoseconds."""
@@ -98,10 +99,11 @@ def _part(
     starts = [known for known in (*small.known, _greedy(small)) if small.allowed(known)]
     best = max(starts, key=lambda known: (small.value(known), sorted(known)))
     value = small.value(best)
-    limit = max(value, prices.bound(small.sets, small.values, best))
+    priced = prices.bound(small.sets, small.values, best)
+    limit = max(value, priced.limit)
     found = Packed(best, limit, prices.close(limit, value))
-    if not found.closed:
-        found = _solved(small, found, deadline)
+    if not found.closed and time.monotonic() < deadline:
+        found = _branched(small, found, priced.prices) or _solved(small, found, deadline)
     return Packed(frozenset(order[n] for n in found.chosen), found.limit, found.closed)
 
 
@@ -129,6 +131,12 @@ def _greedy(pool: Pool) -> frozenset[int]:
             chosen.add(n)
             covered |= pool.sets[n]
     return frozenset(chosen)
+
+
+def _branched(pool: Pool, known: Packed, prices: Mapping[int, float]) -> Packed | None:
+    """The optimum where few branches find it."""
+    best = branch.best(pool.sets, pool.values, pool.forbidden, known.chosen, prices)
+    return None if best is None else Packed(best, pool.value(best), True)
 
 
 def _solved(pool: Pool, known: Packed, deadline: float) -> Packed:

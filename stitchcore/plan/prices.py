@@ -14,7 +14,8 @@ subgradient, shorter and shorter.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 ROUNDS = 60
 """Sweeps before giving up; most close within ten."""
@@ -31,31 +32,45 @@ TOLERANCE = 1e-9
 """Relative difference up to which a bound and a value are equal."""
 
 
-def bound(sets: Sequence[frozenset[int]], values: Sequence[float], known: Collection[int]) -> float:
-    """At least the value of every packing. `known` are the sets of a good packing, where the search
-    for prices starts; the bound holds whatever they are."""
+@dataclass(frozen=True)
+class Priced:
+    """The least bound found, and the prices of all elements that give it."""
+
+    limit: float
+    prices: Mapping[int, float]
+
+
+def bound(
+    sets: Sequence[frozenset[int]], values: Sequence[float], known: Collection[int]
+) -> Priced:
+    """A limit of at least the value of every packing. `known` are the sets of a good packing, where
+    the search for prices starts; the bound holds whatever they are."""
     target = sum(values[n] for n in known)
     prices = dict.fromkeys((e for members in sets for e in members), 0.0)
     covered = {e for n in known for e in sets[n]}
     for n in known:
         for e in sets[n]:
             prices[e] += values[n] / len(sets[n])
-    best = _limit(sets, values, prices)
+    best = Priced(_limit(sets, values, prices), dict(prices))
     for _ in range(ROUNDS):
-        if close(best, target):
+        if close(best.limit, target):
             break
         for members, value in zip(sets, values, strict=True):
             missing = value - sum(prices[e] for e in members)
             if missing > 0:
                 _share(prices, members, OVERSHOOT * missing)
-        best = min(best, _limit(sets, values, prices))
+        best = _less(best, _limit(sets, values, prices), prices)
         for e in prices:
             if e not in covered:
                 prices[e] = 0.0
         for n in known:
             _lower(prices, sets[n], values[n])
-        best = min(best, _limit(sets, values, prices))
-    return best if close(best, target) else min(best, _descended(sets, values, prices, target))
+        best = _less(best, _limit(sets, values, prices), prices)
+    return best if close(best.limit, target) else _descended(sets, values, prices, target, best)
+
+
+def _less(best: Priced, limit: float, prices: Mapping[int, float]) -> Priced:
+    return Priced(limit, dict(prices)) if limit < best.limit else best
 
 
 def _descended(
@@ -63,9 +78,11 @@ def _descended(
     values: Sequence[float],
     prices: dict[int, float],
     target: float,
-) -> float:
-    """The least bound on a way down from `prices`, in steps that would reach `target`."""
-    best, scale = _limit(sets, values, prices), 1.0
+    best: Priced,
+) -> Priced:
+    """The least of `best` and the bounds on a way down from `prices`, in steps that would reach
+    `target`."""
+    limit, scale = _limit(sets, values, prices), 1.0
     for _ in range(STEPS):
         slope = dict.fromkeys(prices, 1)
         for members, value in zip(sets, values, strict=True):
@@ -73,13 +90,13 @@ def _descended(
                 for e in members:
                     slope[e] -= 1
         steep = sum(s * s for e, s in slope.items() if s < 0 or prices[e] > 0)
-        limit = _limit(sets, values, prices)
         if not steep or close(limit, target):
             break
         step = scale * (limit - target) / steep
         for e, s in slope.items():
             prices[e] = max(0.0, prices[e] - step * s)
-        best, scale = min(best, _limit(sets, values, prices)), scale * SHORTER
+        limit, scale = _limit(sets, values, prices), scale * SHORTER
+        best = _less(best, limit, prices)
     return best
 
 

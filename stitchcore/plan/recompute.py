@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from stitchcore.device.records import Device
 from stitchcore.hlo import opcodes
 from stitchcore.plan.candidates import Graph, Role
-from stitchcore.plan.cost import work
+from stitchcore.plan.cost import arithmetic_seconds
 from stitchcore.plan.extract import Extractor
 
 CONE_LIMIT = 160
@@ -113,8 +113,8 @@ def improve(graph: Graph, parts: list[Part], extractor: Extractor, device: Devic
         after = extractor.closure(part.members, extras)[1]
         price = {v: graph.bytes[v] * (1 if stored(v) else 2) for v in {*reads, *after}}
         saved = sum(price[v] for v in reads) - sum(price[v] for v in after)
-        flops = sum(work(graph.instructions[v]) for v in extras)
-        if saved / device.bytes_per_second > flops / device.flops_per_second:
+        more = arithmetic_seconds((graph.instructions[v] for v in extras), device)
+        if saved / device.bytes_per_second > more:
             result[number] = Part(part.members, extras)
             readers.subtract(reads)
             readers.update(after)

@@ -1,8 +1,9 @@
-"""What goes on where a column sum ends: values of its elements, stored by the tasks that finish it.
+"""What goes on where a column sum ends or a scan has come to: values of its elements, stored there.
 
 A global reduction of one part for each kept element is finished by its own tasks. An elementwise
 value of that element needs no further phase then: it is computed from the sum while it is in a
-register, and where nobody else reads the sum, that is not stored at all.
+register, and where nobody else reads the sum, that is not stored at all. So are values of a scan's
+element, while the pass along the axis has it.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from stitchcore.hlo.instruction import Instruction
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominant import Dominants
 
-Loops = tuple[frozenset[Axis], frozenset[Axis], int]
-"""Axes of the loops of a finished reduction, the reduced ones among them, and its phase."""
+Loops = tuple[frozenset[Axis], frozenset[Axis], int, Instruction | None]
+"""Axes of the loops of a finished reduction, the reduced ones among them, its phase, and a scan
+itself: it shares its loops with none."""
 
 
-_ELSEWHERE = ("reduce", "check", "lookup", "update", "scatter")
+_ELSEWHERE = ("reduce", "check", "lookup", "update", "scatter", "scan")
 """Kinds of values that are not made of the same element of what they are computed from."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """Reductions that their tasks finish, by the phase of these; what lies in memory, likewise."""
+    """Reductions that their tasks finish, and scans, by the phase of these; what lies in memory,
+    likewise."""
 
     axes: Axes
     dominants: Dominants
@@ -35,8 +38,9 @@ class Finished:
 
     def loops(self, reduction: Instruction) -> Loops:
         axes = self.axes
-        domain, reduced = axes.domain(reduction), axes.reduced[reduction]
-        return frozenset(domain), frozenset(reduced), self.finals[reduction]
+        domain, reduced = axes.domain(reduction), axes.reduced.get(reduction, ())
+        alone = None if op.record(reduction.opcode).kind == "reduce" else reduction
+        return frozenset(domain), frozenset(reduced), self.finals[reduction], alone
 
 
 def find(known: Finished, wanted: Iterable[Instruction]) -> dict[Instruction, Instruction]:

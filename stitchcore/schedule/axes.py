@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.cumulative import scan_of
 from stitchcore.hlo.dim import Dim
 from stitchcore.hlo.instruction import Instruction
 from stitchcore.plan.pattern import Pattern
@@ -101,6 +102,8 @@ class _Analysis:
             self.set(value, self._movement(value))
             if value.opcode in (op.CONCATENATE, op.REVERSE):
                 self._pieces(value)
+            elif kind == "scan":
+                self.pieces[value, 0] = tuple(row or () for row in self.dims[value])
             elif kind in ("update", "scatter"):
                 number = 1 if kind == "update" else 2
                 self.pieces[value, 0] = tuple(row or () for row in self.dims[value])
@@ -220,7 +223,8 @@ class _Analysis:
                 if changed:
                     self.views.add((value, 0))
         for d in changed:
-            if value.opcode in (op.CONCATENATE, op.PAD) or first[d] is not None:
+            made_here = value.opcode in (op.CONCATENATE, op.PAD, op.REDUCE_WINDOW)
+            if made_here or first[d] is not None:
                 rows[d] = self.fresh((value.shape.dims[d],))[0]
         return rows
 
@@ -249,7 +253,7 @@ def _varying(dims: Dims) -> int:
 
 
 def _changed(value: Instruction) -> list[int]:
-    """Dimensions along which a slice (a dynamic one too), pad or reverse reads its operand at
+    """Dimensions along which a slice (a dynamic one too), pad, reverse or scan reads its operand at
     another index than its own."""
     operand = value.operands[0].shape.dims
     match value.opcode:
@@ -263,6 +267,8 @@ def _changed(value: Instruction) -> list[int]:
             return [d for d, p in enumerate(value["padding"]) if p != (0, 0, 0)]
         case op.DYNAMIC_SLICE:
             return [d for d, size in enumerate(value["dynamic_slice_sizes"]) if size != operand[d]]
+        case op.REDUCE_WINDOW:
+            return [scan.dim for scan in (scan_of(value),) if scan is not None]
     return [d for d in value["dimensions"] if operand[d] != 1]
 
 

@@ -21,14 +21,15 @@ from enum import Enum
 
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.instruction import Instruction
+from stitchcore.plan.instructions import KEPT_COST
 from stitchcore.plan.pattern import Pattern
 from stitchcore.schedule import mapping
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.limits import Limits
 from stitchcore.schedule.mapping import Partition, size_of
 
-EXPENSIVE = 10
-"""From this cost (simple operations an element) a value is kept rather than computed again."""
+EXPENSIVE = KEPT_COST
+"""Where the scheduler keeps a value; the cost model must think the same."""
 
 CROSSING = 48
 """From this cost a large value is stored for a later phase: it is written and read again, which
@@ -74,7 +75,8 @@ class Dominants:
     """Decisions for every value of a pattern.
 
     `pieced` concatenations and updates are written part by part where their operands are
-    computed, and reversed outputs that nothing here reads where what they reverse is; `forced`
+    computed, and reversed outputs that nothing here reads where what they reverse is; scatters and
+    scans have loops of their own; `forced`
     values are stored because a pad would compute them where they are not wanted; a `single`
     global reduction has one part a kept element, so its tasks finish it.
     """
@@ -142,6 +144,12 @@ class _Search:
             self.costs[value] = 1
             state = State(scatter_phase(self.states, value), Home(HomeKind.MEMORY))
             self.states[value] = state
+        elif record.kind == "scan":
+            self.pieced.add(value)
+            self.costs[value] = 1
+            before = self.states[value.operands[0]]
+            phase = before.phase + (before.home is not None)
+            self.states[value] = State(phase, Home(HomeKind.MEMORY))
         elif self._is_pieced(value):
             self.pieced.add(value)
             self.costs[value] = 1

@@ -35,7 +35,7 @@ from stitchcore.kernel.nodes import (
     Section,
     Store,
 )
-from stitchcore.schedule import limits, mapping, packing, scatters, stages, updates, views
+from stitchcore.schedule import limits, mapping, packing, scans, scatters, stages, updates, views
 from stitchcore.schedule.body import (
     Environment,
     Residence,
@@ -55,6 +55,8 @@ def lower_section(around: Surroundings, phase: int, section: SectionScheme) -> S
     """The loop IR of `section`."""
     if section.sinks[0].kind is SinkKind.SCATTER:
         return scatters.lower(around, phase, section.sinks[0])
+    if section.sinks[0].kind is SinkKind.SCAN:
+        return scans.lower(around, phase, section)
     lowering = _Lowering(around, phase, section, may_pack=True)
     made = lowering.run()
     if lowering.packed and not packing.is_dense(made):

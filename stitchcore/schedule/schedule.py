@@ -22,6 +22,7 @@ from stitchcore.schedule import (
     limits,
     mapping,
     registers,
+    scans,
     scheme,
     storage,
     vector,
@@ -138,6 +139,8 @@ def _feasible(value: Instruction, device: Device) -> Refusal | None:
         return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, "not a monoid reduction")
     if record.kind == "scatter" and (why := scatter_refusal(value)) is not None:
         return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, f"a scatter with {why}")
+    if record.kind == "scan" and (scan := scans.refusal(value, device)) is not None:
+        return Refusal(value.opcode, *scan)
     if value.opcode == op.CONSTANT and value.get("value") is not None:
         if value["value"].array.size > CONSTANT_LIMIT:
             return Refusal(value.opcode, Reason.UNSUPPORTED_OPCODE, "large array constant")

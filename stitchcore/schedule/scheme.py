@@ -39,6 +39,7 @@ class SinkKind(Enum):
     PIECE = "piece"  # operand `number` of a concatenation, update or reverse, to its place
     AROUND = "around"  # the first operand of an update, but for what the update replaces
     SCATTER = "scatter"  # rows of a scatter's updates, where its indices say
+    SCAN = "scan"  # what a pass along an axis has so far, at each of its elements
     PARTIAL = "partial"  # this task's part of a global reduction
     FINAL = "final"  # a global reduction that one task finishes
 
@@ -64,7 +65,7 @@ class SectionScheme:
 
     `rows` is set where regional reductions tie them to rows, `loops` where a global reduction
     decides; otherwise the nest runs over `order`. `combines`: elements cost serial loops. `after`
-    are values stored where the section's global reductions are finished.
+    are values stored where the section's global reductions are finished, or its scan has come to.
     """
 
     sinks: tuple[Sink, ...]
@@ -118,7 +119,7 @@ def _demanded(
     demand.run()
     for _, sink in demand.sinks if later else ():
         unread = sink.value not in demand.read and sink.value not in pattern.outputs
-        if sink.kind is SinkKind.FINAL and unread:
+        if sink.kind in _GOING_ON and unread:
             del demand.stored[sink.value]
     return demand
 
@@ -126,7 +127,7 @@ def _demanded(
 def _with_after(
     section: SectionScheme, later: Mapping[Instruction, Instruction], demand: _Demand
 ) -> SectionScheme:
-    own = {sink.value for sink in section.sinks if sink.kind is SinkKind.FINAL}
+    own = {sink.value for sink in section.sinks if sink.kind in _GOING_ON}
     there = (v for v, source in later.items() if source in own and v in demand.stored)
     return replace(section, after=tuple(there))
 
@@ -147,7 +148,7 @@ class _Demand:
 
     def finished(self) -> after.Finished:
         """The reductions that their tasks finish, and what lies in memory."""
-        finals = {s.value: phase for phase, s in self.sinks if s.kind is SinkKind.FINAL}
+        finals = {s.value: phase for phase, s in self.sinks if s.kind in _GOING_ON}
         return after.Finished(self.axes, self.dominants, self.inputs, finals, self.stored)
 
     def elements(self) -> list[Instruction]:
@@ -176,6 +177,8 @@ class _Demand:
         if op.record(value.opcode).kind == "scatter":
             self.sinks.append((phase - 1, Sink(SinkKind.AROUND, value)))
             self.sinks.append((phase, Sink(SinkKind.SCATTER, value, 2)))
+        elif op.record(value.opcode).kind == "scan":
+            self.sinks.append((phase, Sink(SinkKind.SCAN, value)))
         elif value in self.dominants.pieced:
             states, updates = self.dominants.states, is_update(value)
             for number, operand in enumerate(value.operands[:2] if updates else value.operands):
@@ -326,8 +329,11 @@ def _sections(
     return tuple(_section(group, axes, dominants, phase) for group in groups)
 
 
-_ALONE = (SinkKind.AROUND, SinkKind.SCATTER)
+_ALONE = (SinkKind.AROUND, SinkKind.SCATTER, SinkKind.SCAN)
 """What shares its loops with nothing else."""
+
+_GOING_ON = (SinkKind.FINAL, SinkKind.SCAN)
+"""Sinks whose elements other values can be computed from where they are left (after.py)."""
 
 _PARTS = (SinkKind.PIECE, *_ALONE)
 _ELEMENTS = (SinkKind.STORE, *_PARTS)

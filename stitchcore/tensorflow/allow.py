@@ -3,8 +3,8 @@
 A line names the operation, the element types it is taken for, and how its outputs relate to its
 inputs. What tf2xla does not mean as TensorFlow does (hlo.md) is absent, or limited by type: integer
 division and powers (an error in TensorFlow), casts from float to integer (another rule for NaN and
-out of range), left shifts, and what raises on data (Gather), but for sparse labels: there the error
-is part of the meaning (CHECKED).
+out of range), left shifts, and what raises on data, but for sparse labels, where the error is part
+of the meaning (CHECKED), and lookups, whose indices are verified before (lookups.py).
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ _GROUPS: tuple[tuple[Allowed, str], ...] = (
     (Allowed(), "Equal NotEqual Select SelectV2 ZerosLike OnesLike Fill Tile BroadcastTo"),
     (Allowed(), "ConcatV2 Split SplitV Pack Unpack Slice StridedSlice StridedSliceGrad Pad PadV2"),
     (Allowed(), "Transpose ReverseV2"),
+    # of other integers tf2xla has no lowering, and half types overflow in TensorFlow on the way
+    (Allowed(WIDE | {"int32", "int64"}), "Cumsum Cumprod"),
     (Allowed(frozenset({"bool"})), "LogicalAnd LogicalOr LogicalNot All Any"),
     (Allowed(INTEGERS), "BitwiseAnd BitwiseOr BitwiseXor Invert"),
     (
@@ -67,6 +69,7 @@ ALLOWED: dict[str, Allowed] = {
     "OneHot": Allowed(INTEGERS),
     "SparseSoftmaxCrossEntropyWithLogits": Allowed(FLOATS),
     "_FusedBatchNormEx": Allowed(frozenset({"float32"})),
+    "GatherV2": Allowed(),
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2"), Allowed(WIDE)),
     # not as TensorFlow's kernel for the types left out (tests/tensorflow/test_conformance.py)
     "Erf": Allowed(FLOATS - {"float64"}),
@@ -80,7 +83,7 @@ ALLOWED: dict[str, Allowed] = {
 SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "All", "Any"), (1,)),
     **dict.fromkeys(("Reshape", "ExpandDims", "Transpose", "ReverseV2", "Tile"), (1,)),
-    **dict.fromkeys(("BroadcastTo", "Pad", "PadV2", "OneHot"), (1,)),
+    **dict.fromkeys(("BroadcastTo", "Pad", "PadV2", "OneHot", "Cumsum", "Cumprod"), (1,)),
     "Fill": (0,),
     "Split": (0,),
     "SplitV": (1, 2),
@@ -89,6 +92,7 @@ SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
     "StridedSliceGrad": (0, 1, 2, 3),
     "ConcatV2": (-1,),
     "Range": (0, 1, 2),
+    "GatherV2": (2,),
 }
 """Positions of the operands whose values tf2xla must know: they decide shapes and axes."""
 

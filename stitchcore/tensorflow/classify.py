@@ -10,7 +10,7 @@ from tensorflow.python.framework import dtypes
 
 from stitchcore.errors import Reason
 from stitchcore.inject import collectives
-from stitchcore.tensorflow import allow, placement
+from stitchcore.tensorflow import allow, lookups, placement
 from stitchcore.tensorflow.allow import CHECKED
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.updates import UPDATES
@@ -28,7 +28,7 @@ STATELESS = "Stateless"
 """Random by an explicit key: XLA draws another stream from it than TensorFlow's kernel."""
 ERRORS = frozenset(
     """
-    Gather GatherV2 GatherNd ResourceGather ResourceGatherNd TensorScatterUpdate TensorScatterAdd
+    Gather GatherNd ResourceGatherNd TensorScatterUpdate TensorScatterAdd
     ScatterNd SegmentSum SegmentMean UnsortedSegmentSum CheckNumerics CheckNumericsV2 Assert
     InTopKV2
     """.split()
@@ -89,12 +89,15 @@ def classify(
     reasons: dict[int, Reason] = {}
     shaped: set[int] = set()
     late = late_ref_readers(graph)
+    unordered = lookups.unordered(graph)
     for i in graph.order:
         node = graph.nodes[i]
         if excluded and i in excluded:
             reasons[i] = excluded[i]
         elif i in late:
             reasons[i] = Reason.REF_VARIABLE
+        elif i in unordered:
+            reasons[i] = Reason.UNORDERED_VARIABLE
         elif node.op == "Const":
             shaped.add(i)
             if graph.static_size(Edge(i, 0)) <= CLONE_ELEMENTS and _known_types(graph, i):
@@ -163,6 +166,10 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables, kind: str) -> Reaso
     node = graph.nodes[i]
     if node.op in allow.ASSIGNMENTS or node.op in UPDATES:
         return _refuse_assignment(graph, i, variables) or _refuse_place(graph, i, kind)
+    if node.op in lookups.INDICES and kind != placement.CPU:
+        return Reason.DATA_DEPENDENT_ERROR
+    if node.op == lookups.OF_VARIABLE:
+        return lookups.refuse(graph, i) or _refuse_place(graph, i, kind)
     rule = allow.ALLOWED.get(node.op)
     if rule is None or (node.op in allow.CONTRACTIONS and not is_small(graph, i)):
         return _reason_of(node.op)
@@ -186,7 +193,8 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables, kind: str) -> Reaso
         return Reason.DOES_NOT_UNIFY
     if node.op in CHECKED and not _checkable(graph, i):
         return Reason.DATA_DEPENDENT_ERROR
-    return _refuse_place(graph, i, kind)
+    unverified = lookups.refuse(graph, i) if node.op in lookups.INDICES else None
+    return unverified or _refuse_place(graph, i, kind)
 
 
 def _refuse_place(graph: GraphIndex, i: int, kind: str) -> Reason | None:

@@ -97,6 +97,10 @@ class GraphIndex:
                 alive[i] = frozenset(p for p in alive[i] if p[3] != own or own == self.frames[i])
         return tuple(alive)
 
+    def alive(self, tensor: Edge) -> frozenset[Predicate]:
+        """The branches that must have been taken for a tensor to have a value."""
+        return self._through(tensor, self.deadness)
+
     def _through(self, tensor: Edge, alive: Sequence[frozenset[Predicate]]) -> frozenset[Predicate]:
         source = self.nodes[tensor.node]
         if source.op not in ("Switch", "RefSwitch"):

@@ -3,8 +3,9 @@
 Along every edge the level does not fall, and it rises where a region would be left; what leaves a
 loop comes after all that its passes compute. So two members of one level and one kind have no path
 between them that leaves the region: any set of them is convex, and regions of one level cannot
-depend on each other in a cycle. One pass forward gives the earliest levels; one pass backward moves
-members later where that holds fewer bytes.
+depend on each other in a cycle. The indices of a lookup come from before its region, which runs
+once they are verified (lookups.py). One pass forward gives the earliest levels; one pass backward
+moves members later where that holds fewer bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from stitchcore.inject import collectives
+from stitchcore.tensorflow import lookups
 from stitchcore.tensorflow.classify import Classes, Part
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.variables import Variables
@@ -68,10 +70,13 @@ def _earliest(
         sources += graph.ends.get(i, ())
         own = classes.parts[i]
         written = variables.before.get(i) if own is Part.READ else None
+        indices = lookups.indices_of(graph, i) if own is Part.MEMBER else None
         for source in sources:
             if not done[source]:
                 continue  # a loop's back edge
             step = _step(classes.parts[source], own, origin[source], kind[i])
+            if indices is not None and source == indices.node and origin[source] is not None:
+                step = 1
             level[i] = max(level[i], level[source] + (0 if source == written else step))
         if written is not None and classes.parts[written] is Part.MEMBER:
             rises = level[i] > level[written]
@@ -104,12 +109,13 @@ def _later(graph: GraphIndex, classes: Classes, kind: tuple[Kind, ...], level: l
         if classes.parts[i] is not Part.MEMBER or not graph.consumers[i]:
             continue
         latest = None
-        for consumer, _ in graph.consumers[i]:
+        for consumer, position in graph.consumers[i]:
             part = classes.parts[consumer]
             if part in (Part.CLONE, Part.READ):
                 latest = None
                 break
             inside = part is Part.MEMBER and kind[consumer] == kind[i]
+            inside = inside and not lookups.is_indices(graph, consumer, position)
             bound = level[consumer] - (0 if inside else 1)
             latest = bound if latest is None else min(latest, bound)
         if (

@@ -23,12 +23,13 @@ from stitchcore.hlo.dim import Dim, evaluate, symbols_of
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.unify import unify
-from stitchcore.tensorflow import allow, meaning, placement
+from stitchcore.tensorflow import allow, lookups, meaning, placement
 from stitchcore.tensorflow.classify import value_like
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.partition import Partition, Region
 from stitchcore.tensorflow.sizes import points
 from stitchcore.tensorflow.updates import UPDATES, is_nesterov
+from stitchcore.tensorflow.variables import resolve
 
 RUNNABLE = frozenset(allow.ALLOWED) | allow.SHAPE_OPERATIONS | {"Const", "NoOp"}
 """Operations of a graph that may run here."""
@@ -101,9 +102,7 @@ class _Builder:
         region, variables = self.region, self.partition.variables
         for tensor in region.tensors:
             self._argument(tensor, tensor, variable=False)
-        values: dict[Edge, tuple[str, int]] = {}
-        for handle in region.variables:
-            values[handle] = self._argument(handle, self._value_of(handle), variable=True)
+        values = {handle: self._variable(handle) for handle in region.variables}
         for read in region.reads:
             origin = variables.handle[read]
             if variables.before[read] != region.updates[origin]:
@@ -121,6 +120,8 @@ class _Builder:
                 origins = variables.written[i]
                 made = self._update(i, [_reference(values[origin]) for origin in origins])
                 updated |= {o: (name, 0) for o, name in zip(origins, made, strict=True)}
+            elif node.op == lookups.OF_VARIABLE:
+                self._look_up(i, values[resolve(self.index, self.index.data[i][0])])
             else:
                 self._copy(i)
         results = [self.names[tensor] for tensor in region.results]
@@ -135,14 +136,23 @@ class _Builder:
             self.partition.kind,
         )
 
-    def _value_of(self, handle: Edge) -> Edge:
-        """A tensor with the shape and type of a variable's value."""
+    def _variable(self, handle: Edge) -> tuple[str, int]:
+        """The value of a variable as an argument: like what is written, or read of it whole, or as
+        declared where it is only looked up in."""
         update = self.region.updates.get(handle)
         if update is not None:
-            return value_like(self.index, update)
-        return next(
-            Edge(r, 0) for r in self.region.reads if self.partition.variables.handle[r] == handle
+            return self._argument(handle, value_like(self.index, update), variable=True)
+        for read in self.region.reads:
+            if self.partition.variables.handle[read] == handle:
+                return self._argument(handle, Edge(read, 0), variable=True)
+        lookup = next(
+            i for i in self.region.members if lookups.variable_of(self.index, i) == handle
         )
+        sizes = lookups.table_shape(self.index, lookup) or ()
+        made = (f"a{len(self.arguments)}", 0)
+        dtype = self.index.dtype(Edge(lookup, 0))
+        self.arguments.append(Argument(handle, True, dtype, sizes))
+        return made
 
     def _argument(self, tensor: Edge, like: Edge, variable: bool) -> tuple[str, int]:
         shape = self.index.shape(like)
@@ -171,6 +181,21 @@ class _Builder:
         node.input.extend(_reference(self.names[tensor]) for tensor in self.index.data[i])
         for port in range(len(self.index.output_types[i])):
             self.names[Edge(i, port)] = (node.name, port)
+
+    def _look_up(self, i: int, value: tuple[str, int]) -> None:
+        """A lookup in a variable, as one in its value."""
+        source, index = self.index.nodes[i], tf.int32.as_datatype_enum
+        self.origins += [i, i]
+        axis = self.result.node.add(name=f"n{len(self.result.node)}", op="Const")
+        axis.attr["dtype"].type = index
+        axis.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0, tf.int32))
+        node = self.result.node.add(name=f"n{len(self.result.node)}", op="GatherV2")
+        node.input.extend((_reference(value), _reference(self.names[self.index.data[i][1]])))
+        node.input.append(axis.name)
+        node.attr["Tparams"].type = source.attr["dtype"].type
+        node.attr["Tindices"].type = source.attr["Tindices"].type
+        node.attr["Taxis"].type = index
+        self.names[Edge(i, 0)] = (node.name, 0)
 
     def _assign(self, i: int, value: tuple[str, int]) -> tuple[str, int]:
         operation = allow.ASSIGNMENTS[self.index.nodes[i].op]

@@ -42,7 +42,7 @@ _HELD_ANYWAY = frozenset({"Const", "VarHandleOp", "VariableV2", "Placeholder", "
 _NEW_MEMORY = frozenset(
     """
     Transpose ReverseV2 Tile BroadcastTo Pad PadV2 FusedBatchNormV3 FusedBatchNormGradV3
-    _FusedBatchNormEx ConcatV2 Pack StridedSliceGrad
+    _FusedBatchNormEx ConcatV2 Pack StridedSliceGrad Cumsum Cumprod
     """.split()
 ) | frozenset(allow.CONTRACTIONS)
 """Allow-listed operations that never write over an input."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stitchcore.errors import Reason, Refusal
-from stitchcore.tensorflow import allow, levels, placement
+from stitchcore.tensorflow import allow, levels, lookups, placement
 from stitchcore.tensorflow.classify import Classes, Part, classify
 from stitchcore.tensorflow.graph import Edge, GraphIndex, index
 from stitchcore.tensorflow.settle import settle
@@ -309,11 +309,10 @@ def _region(
         tensors[tensor] = None
 
     for i in members:
-        data = graph.data[i]
-        if i in variables.written:
-            handles |= dict.fromkeys(variables.written[i])
-            data = data[len(variables.written[i]) :]
-        for tensor in data:
+        looked_up = lookups.variable_of(graph, i)
+        touched = variables.written.get(i, ()) if looked_up is None else (looked_up,)
+        handles |= dict.fromkeys(touched)
+        for tensor in graph.data[i][len(touched) :]:
             use(tensor)
     results = _results(graph, inside, members, kept)
     first = graph.nodes[members[0]].name.rsplit("/", 1)[-1]

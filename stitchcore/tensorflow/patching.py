@@ -40,7 +40,7 @@ from stitchcore.hlo.shape import DTYPES
 from stitchcore.inject import digest
 from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Role
-from stitchcore.tensorflow import placement
+from stitchcore.tensorflow import lookups, placement
 from stitchcore.tensorflow.fusion_node import FusionNode, encoded, tensorflow_type
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph
@@ -117,6 +117,7 @@ class _RegionPatch:
         removed = {*region.members, *absorbed}
         controls = self._controls_in(removed)
         self.before = tuple(f"^{control}" for control in controls)
+        self.before = (*self.before, *self._verifiers())
         names = [self._launch(n, launch) for n, launch in enumerate(self.program.launches)]
         assigned = self._assignments()
         known = (self.program.launches, assigned, self.readers, self.writers)
@@ -125,6 +126,7 @@ class _RegionPatch:
         for handle, writer in self.writers.items():
             before = [r for r in self.readers.get(handle, ()) if r != writer]
             whole.controls += [(f"+{writer}", f"^+{reader}") for reader in before]
+        self._hold_back_writers()
         last = names[0] if len(names) == 1 else self._join(names)
         for node in sorted(removed):
             whole.remove.append(whole.id(node))
@@ -134,6 +136,16 @@ class _RegionPatch:
             target = self._reference(outputs[position], f"{region.name}_o{position}")
             whole.rewire.append((whole.tensor(result), target))
 
+    def _hold_back_writers(self) -> None:
+        """What may write a variable after a lookup waits for every launch that reads it."""
+        for member in self.region.members:
+            looked_up = lookups.variable_of(self.graph, member)
+            if looked_up is None:
+                continue
+            for node in lookups.writers_after(self.graph, member):
+                readers = self.readers.get(looked_up, ())
+                self.whole.controls += [(str(self.whole.id(node)), f"^+{r}") for r in readers]
+
     # ---- what surrounds the region -------------------------------------------------------------
     def _absorbed(self) -> list[int]:
         """Reads of variables that nobody outside the region needs any more.
@@ -142,10 +154,13 @@ class _RegionPatch:
         """
         inside = {*self.region.members, *self.region.reads}
         kept = set() if self.whole.function else set(self.whole.partition.preserve)
+        found = (lookups.indices_of(self.graph, member) for member in self.region.members)
+        verified = {indices.node for indices in found if indices is not None}
         return [
             read
             for read in self.region.reads
             if self.graph.nodes[read].name not in kept
+            and read not in verified
             and all(consumer in inside for consumer, _ in self.graph.consumers[read])
         ]
 
@@ -163,6 +178,30 @@ class _RegionPatch:
                 if read not in removed and self.variables.before[read] == current:
                     found[self.whole.id(read)] = None
         return list(found)
+
+    def _verifiers(self) -> list[str]:
+        """Lookups in tables of bytes, which fail as the region's lookups would: control inputs of
+        its launches (lookups.py). Lookups of one tensor in as many rows share one."""
+        made: dict[tuple[str, int], str] = {}
+        for member in self.region.members:
+            indices = lookups.indices_of(self.graph, member)
+            rows = None if indices is None else lookups.rows(self.graph, member)
+            if indices is None or rows is None:
+                continue
+            place = (self.whole.tensor(indices), rows)
+            if place not in made:
+                made[place] = f"{self.region.name}_verify{len(made)}"
+                self._verify(made[place], *place, self.graph.dtype(indices))
+        return [f"^+{name}" for name in made.values()]
+
+    def _verify(self, name: str, indices: str, rows: int, dtype: str) -> None:
+        node = node_def_pb2.NodeDef()
+        node.attr["Tparams"].type = types_pb2.DT_UINT8
+        node.attr["Tindices"].type = tensorflow_type(dtype)
+        node.attr["Taxis"].type = types_pb2.DT_INT32
+        table = self._const(np.asarray(0, np.uint8), (rows,))
+        inputs = (table, indices, self._const(np.asarray(0, np.int32)), *self.before)
+        self.whole.add.append(AddedNode(name, "GatherV2", encoded(node), self.device_of, inputs))
 
     # ---- launches ------------------------------------------------------------------------------
     def _stored_updates(self) -> dict[tuple[int, int], Edge]:
@@ -348,12 +387,13 @@ class _RegionPatch:
             array = array.reshape([dim for dim in wanted if isinstance(dim, int)])
         return self._const(array), _datatype(source.literal.dtype)
 
-    def _const(self, array: np.ndarray[Any, Any]) -> str:
+    def _const(self, array: np.ndarray[Any, Any], shape: tuple[int, ...] | None = None) -> str:
+        """An array, or a tensor of `shape` with one value."""
         name = f"{self.region.name}_c{self.constants}"
         self.constants += 1
         node = node_def_pb2.NodeDef()
         node.attr["dtype"].type = dtypes.as_dtype(array.dtype).as_datatype_enum
-        node.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(array))
+        node.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(array, shape=shape))
         self.whole.add.append(AddedNode(name, "Const", encoded(node), self.device_of, ()))
         return f"+{name}:0"
 

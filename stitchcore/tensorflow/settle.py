@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from stitchcore.tensorflow.graph import Edge, GraphIndex, index
-from stitchcore.tensorflow.variables import resolve
+from stitchcore.tensorflow.variables import resolve, variable_shape
 
 Shape = tuple[int, ...]
 
@@ -106,7 +106,7 @@ def _fix_variable_shapes(graph: GraphIndex) -> None:
     for i, node in enumerate(graph.nodes):
         if node.op != "VariableShape":
             continue
-        shape = _variable_shape(graph, resolve(graph, graph.data[i][0]))
+        shape = variable_shape(graph, resolve(graph, graph.data[i][0]))
         if shape is None:
             continue
         dtype = tf.as_dtype(node.attr["out_type"].type or tf.int32.as_datatype_enum)
@@ -119,18 +119,6 @@ def _fix_variable_shapes(graph: GraphIndex) -> None:
         node.attr["dtype"].type = dtype.as_datatype_enum
         value = np.array(shape, dtype.as_numpy_dtype)
         node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-
-
-def _variable_shape(graph: GraphIndex, handle: Edge) -> Shape | None:
-    node = graph.nodes[handle.node]
-    if node.op == "VarHandleOp":
-        shape = node.attr["shape"].shape
-    elif len(node.attr["_handle_shapes"].list.shape) == 1:
-        shape = node.attr["_handle_shapes"].list.shape[0]
-    else:
-        return None
-    sizes = tuple(dim.size for dim in shape.dim)
-    return None if shape.unknown_rank or any(size < 0 for size in sizes) else sizes
 
 
 def _proved(graph: GraphIndex) -> dict[tuple[int, int], Shape]:

@@ -58,7 +58,7 @@ def analyse(graph: GraphIndex) -> Variables:
                 accesses.setdefault(origin, []).append(i)
             elif node.op not in PASS_THROUGH:
                 touched_otherwise.add(origin)
-    ancestors = _ancestors(graph, [i for nodes in accesses.values() for i in nodes])
+    ancestors = ancestor_sets(graph, [i for nodes in accesses.values() for i in nodes])
     handle: dict[int, Edge] = {}
     written: dict[int, tuple[Edge, ...]] = {}
     before: dict[int, int | None] = {}
@@ -86,6 +86,19 @@ def analyse(graph: GraphIndex) -> Variables:
         reads[origin] = tuple(i for i in nodes if graph.nodes[i].op == READ)
     _keep_whole(graph, handle, written)
     return Variables(handle, written, before, writes, reads, tuple(refusals))
+
+
+def variable_shape(graph: GraphIndex, handle: Edge) -> tuple[int, ...] | None:
+    """The sizes that a variable is declared with; None where one is unknown."""
+    node = graph.nodes[handle.node]
+    if node.op == "VarHandleOp":
+        shape = node.attr["shape"].shape
+    elif len(node.attr["_handle_shapes"].list.shape) == 1:
+        shape = node.attr["_handle_shapes"].list.shape[0]
+    else:
+        return None
+    sizes = tuple(dim.size for dim in shape.dim)
+    return None if shape.unknown_rank or any(size < 0 for size in sizes) else sizes
 
 
 def _may_change_shape(graph: GraphIndex, handle: Edge) -> bool:
@@ -118,7 +131,7 @@ def _keep_whole(
             handle.pop(i, None)
 
 
-def _ancestors(graph: GraphIndex, marked: list[int]) -> dict[int, int]:
+def ancestor_sets(graph: GraphIndex, marked: list[int]) -> dict[int, int]:
     """For each marked node, the bit set (by marked node number) of its ancestors and itself."""
     bit = {i: 1 << i for i in marked}
     seen = [0] * len(graph.nodes)
@@ -175,7 +188,7 @@ def late_ref_readers(graph: GraphIndex) -> frozenset[int]:
                 writes[variable] = writes.get(variable, 0) | 1 << i
             else:
                 readers[i] = variable
-    after = _ancestors(graph, sorted({*readers, *_bits(writes.values())}))
+    after = ancestor_sets(graph, sorted({*readers, *_bits(writes.values())}))
     return frozenset(
         reader
         for reader, variable in readers.items()

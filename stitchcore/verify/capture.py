@@ -91,11 +91,28 @@ def arguments(
 def integer_limit(module: Module, bindings: Mapping[str, int]) -> int:
     """The `integers` for arguments on which the checks of `module` hold: labels below their number
     of classes, wherever that is known. Where labels beyond make a row NaN (TensorFlow on a GPU, and
-    under XLA) the same, if it can be. Raises Refused(DATA_DEPENDENT_ERROR) where no drawn data
+    under XLA) the same, if it can be. Where there are lookups, rows that all their tables have: the
+    framework raises an error for others. Raises Refused(DATA_DEPENDENT_ERROR) where no drawn data
     passes the checks."""
+    return min([*_rows(module, bindings), *_passing(module, bindings)], default=INTEGERS)
+
+
+def _rows(module: Module, bindings: Mapping[str, int]) -> list[int]:
+    """Of each gather, by dimension, how many places its slice may begin at."""
+    gathers = [v for v in topological((module.entry.root,)) if v.opcode == op.GATHER]
+    found = [
+        dims.evaluate(v.operands[0].shape.dims[d] - v["slice_sizes"][d] + 1, bindings)
+        for v in gathers
+        for d in v["start_index_map"]
+    ]
+    return [max(count, 1) for count in found]
+
+
+def _passing(module: Module, bindings: Mapping[str, int]) -> list[int]:
+    """The largest limit known to pass; none where there is nothing to pass."""
     found, guards = checks(module), _guards(module)
     if not found and not guards:
-        return INTEGERS
+        return []
     root = build.tuple_([*found, *guards])
     checked = replace(module, entry=computation(module.entry.parameters, root), aliases=())
     passing = []
@@ -106,11 +123,11 @@ def integer_limit(module: Module, bindings: Mapping[str, int]) -> int:
         except CheckFailed:
             continue
         if all(np.all(guard) for guard in held):
-            return limit
+            return [limit]
         passing.append(limit)
     if not passing:
         raise Refused(module.name, Reason.DATA_DEPENDENT_ERROR, "no drawn data passes its checks")
-    return passing[0] if found else INTEGERS
+    return passing[:1] if found else []
 
 
 def _guards(module: Module) -> list[Instruction]:

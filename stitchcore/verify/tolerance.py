@@ -1,7 +1,8 @@
 """The tolerance of a kernel, composed from its opcodes' by one rule (rulings.md 23).
 
 Relative error, forward: an elementwise value has its operands' largest plus its opcode's ulp in
-units of its storage type; a sum of n adds log2(n) units, because it is taken in blocks; movement
+units of its storage type; a sum of n adds log2(n) units, because it is taken in blocks (so does the
+last of cumulative sums, and the others are not told from it); movement
 adds nothing. What a value inherits through cancellation is not in this figure: there the
 framework's own error on the same data, twice, is the allowance (judge.py).
 """
@@ -58,5 +59,8 @@ def _own(node: Instruction) -> float:
         return max(record.ulp, 0.5 if record.flops else 0.0) * unit(node.shape.dtype)
     if record.kind == "reduce":
         count = extent(node.operands[0].shape.size) / max(extent(node.shape.size), 1)
+        return (0.5 + math.log2(max(count, 1.0))) * unit(node.shape.dtype)
+    if record.kind == "scan":
+        count = max(extent(window.size) for window in node["window"])
         return (0.5 + math.log2(max(count, 1.0))) * unit(node.shape.dtype)
     return 0.0

@@ -1,10 +1,12 @@
-"""Each elementwise opcode at each type as CUDA text, on the emulator, against numpy.
+"""Each elementwise opcode at each type as CUDA text, on the emulator, against numpy; lookups and
+updates, whose places data decides.
 
 CUDA keeps denormal numbers and the reference flushes them: operands are flushed beforehand.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import replace
 
@@ -12,14 +14,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from stitchcore.hlo import opcodes
+from stitchcore.hlo import build, opcodes
 from stitchcore.hlo.shape import DTYPES
+from stitchcore.schedule.schedule import schedule
 from tests.emit.opcode_cases import Array, cases, inputs
 from tests.emit.test_opcodes import agrees
 from tests.emulator import kernels
 from tests.emulator.launch import Order, Schedule
 from tests.emulator.program import compile_text
+from tests.emulator.twins import DEVICE
 from tests.kernel.sample import looked_up
+from tests.schedule.agree import assert_close, collapsed
+from tests.schedule.modules import apply, draw_inputs, module_of, parameter, whole
 
 BATCH = 40
 
@@ -47,8 +53,8 @@ def test_numpy_and_cuda_agree() -> None:
         made = [case.kernel(len(given[0])) for case, given in zip(batch, operands, strict=True)]
         program = compile_text(kernels.rendered(made))
         for case, kernel, given in zip(batch, made, operands, strict=True):
-            schedule = Schedule(Order.RANDOM, 1)
-            found = kernels.run(kernel, program, given, {}, schedule)
+            order = Schedule(Order.RANDOM, 1)
+            found = kernels.run(kernel, program, given, {}, order)
             assert not found.findings, (case.name, list(map(str, found.findings)))
             expected = opcodes.compute(case.opcode, given, case.target, dict(case.attributes))
             if not agrees(case.opcode, found.outputs[0], expected, case.target):
@@ -69,3 +75,34 @@ def test_lookups_by_every_integer_type() -> None:
         found = kernels.run(kernel, program, [x, at], {}, Schedule(Order.RANDOM, 1))
         assert not found.findings, (dtype, list(map(str, found.findings)))
         assert found.outputs[0].tolist() == [float(min(max(int(i), 0), 69)) for i in at], dtype
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["s8", "u8", "s32", "u32", "s64", "u64"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_windows_are_replaced_wherever_they_begin(dtype: str, in_place: bool) -> None:
+    """A dynamic-update-slice as CUDA text: clamped so that the whole window lies inside, written
+    over its input or beside it."""
+    old, new = parameter(0, (9, 40)), parameter(1, (4, 33))
+    starts = [parameter(2, (), dtype), parameter(3, (), "s32")]
+    updated = build.dynamic_update_slice(old, apply(opcodes.TANH, new), starts)
+    module = module_of([updated], [old, new, *starts])
+    pattern = whole(module)
+    kernel = schedule(pattern, module, DEVICE, "kernel")
+    assert kernel.forwards == ((pattern.inputs.index(old), 0),)
+    program = compile_text(kernels.rendered([kernel]))
+    given = draw_inputs(pattern, 0)
+    limits = np.iinfo(DTYPES[dtype].numpy)
+    for row, column in itertools.product((limits.min, limits.max, 3, 5, 6), (-2, 0, 7, 30)):
+        known = dict(zip(pattern.inputs, given, strict=True))
+        known[starts[0]] = np.array(row, limits.dtype)
+        known[starts[1]] = np.array(column, np.int32)
+        arrays = [known[value] for value in pattern.inputs]
+        top, left = min(max(int(row), 0), 5), min(max(column, 0), 7)
+        expected = known[old].copy()
+        expected[top : top + 4, left : left + 33] = np.tanh(known[new])
+        shaped = collapsed(kernel, arrays, {})
+        order = Schedule(Order.RANDOM, 1)
+        found = kernels.run(kernel, program, shaped, {}, order, share_forwards=in_place)
+        assert not found.findings, list(map(str, found.findings))
+        assert_close(found.outputs, [expected], kernel)

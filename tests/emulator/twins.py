@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from stitchcore.compiled import buffers
-from stitchcore.device.records import DEVICES, Device
+from stitchcore.device.records import DEVICES
 from stitchcore.hlo.print import print_module
 from stitchcore.target.nvrtc import INCLUDE
 from stitchcore.verify.kernels import KernelCheck, check_kernel
@@ -37,7 +37,7 @@ from tests.emulator.launch import Array, Order, Schedule
 from tests.emulator.program import CACHE, Program
 from tests.hlo import workloads
 from tests.schedule import twins
-from tests.schedule.twins import Twin
+from tests.schedule.twins import Found, Twin
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results" / "emulator.json"
 DEVICE = DEVICES["sm_80"]
@@ -66,10 +66,23 @@ class Emulated:
         return self.check.passed and not self.findings and not self.unlike
 
 
-def twins_of(name: str, device: Device = DEVICE) -> list[Twin]:
-    """A twin of each distinct kernel of a workload; their kernels' names differ."""
-    found = twins.twins_of(twins.patterns_of(name, device), device)
-    return [named(twin, number) for number, twin in enumerate(found)]
+@functools.cache
+def twins_of(name: str) -> tuple[Twin, ...]:
+    """A twin of each distinct kernel of a workload; their kernels' names differ. What made twins
+    alike when RESULTS were written is tried first: where it does no longer, they are searched."""
+    found = twins.twins_of(
+        twins.patterns_of(name, DEVICE), DEVICE, before(_results().get(name, {}))
+    )
+    return tuple(named(twin, number) for number, twin in enumerate(found))
+
+
+def before(figures: Mapping[str, Any]) -> list[Found]:
+    """What made a module's twins alike when its `figures` were taken, in order."""
+    return [(tuple(size), dict(limits)) for size, limits in figures.get("twins", ())]
+
+
+def _results() -> dict[str, Any]:
+    return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
 
 def named(twin: Twin, number: int) -> Twin:
@@ -157,8 +170,7 @@ def figures(name: str, earlier: Mapping[str, Any], progress: Progress) -> dict[s
     patterns = twins.patterns_of(name, DEVICE)
     step = progress.add_task(name, total=2 * len(patterns))
     made = []
-    before = [(tuple(size), dict(limits)) for size, limits in earlier.get("twins", ())]
-    for number, twin in enumerate(twins.twins_of(patterns, DEVICE, before)):
+    for number, twin in enumerate(twins.twins_of(patterns, DEVICE, before(earlier))):
         made.append(named(twin, number))
         progress.advance(step)
     searched = time.perf_counter()
@@ -187,7 +199,7 @@ def figures(name: str, earlier: Mapping[str, Any], progress: Progress) -> dict[s
 def main() -> None:
     with Progress(console=Console(stderr=True)) as progress:
         for name in sys.argv[1:] or workloads.NAMES:
-            results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+            results = _results()
             found = figures(name, results.get(name, {}), progress)
             progress.console.print(name, {**found, "twins": ...})
             RESULTS.write_text(json.dumps(dict(sorted({**results, name: found}.items())), indent=1))

@@ -8,18 +8,14 @@ import pytest
 
 from stitchcore.errors import Refused
 from stitchcore.gpu.cupy_device import CupyDevice
-from stitchcore.target import nvrtc
-from tests.target.conftest import standin, whole_standin
+from tests.target.conftest import needs_nvrtc, standin, whole_standin
 
-__all__ = ["gpu", "standin", "whole_standin"]
+__all__ = ["gpu", "needs_nvrtc", "standin", "whole_standin"]
 
 
 @pytest.fixture(autouse=True)
-def _compiler() -> None:
-    try:
-        nvrtc.nvrtc_version()
-    except Refused as refused:
-        pytest.skip(f"{refused}")
+def _compiler(needs_nvrtc: None) -> None:
+    """Every module here is compiled."""
 
 
 @pytest.fixture

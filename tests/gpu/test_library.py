@@ -283,6 +283,9 @@ def test_sorts_of_every_kind_of_number(direction: str, kind: str) -> None:
     [
         ("f32[2,3,2]", "size=1x2x2 stride=1x2x2 pad=0_0x1_0x0_0"),
         ("f32[2,5,4]", "size=1x5x1 pad=0_0x4_0x0_0"),
+        ("f32[2,5,4]", "size=1x5x1 pad=0_0x0_4x0_0"),
+        ("f32[2,6,4]", "size=1x5x1 pad=0_0x5_0x0_0"),
+        ("f32[2,6,4]", "size=1x5x1 pad=0_0x0_5x0_0"),
         ("f32[2,3,4]", "size=1x2x1 rhs_dilate=1x2x1"),
     ],
 )

@@ -217,3 +217,21 @@ def test_drawn_labels_make_no_row_nan() -> None:
     assert integer_limit(parse(LABELS), {}) == 2
     turned = LABELS.replace("select(known, nothing, nans)", "select(known, nans, nothing)")
     assert integer_limit(parse(turned), {}) == 8, "no draw passes: what it was without"
+
+
+ROWS = """HloModule rows
+
+ENTRY main {
+  table = f32[N,4] parameter(0)
+  ids = s32[64,1] parameter(1)
+  ROOT row = f32[64,4] gather(table, ids), offset_dims={1}, collapsed_slice_dims={0}, BREAK
+}
+"""
+
+
+@pytest.mark.parametrize("rows", [1, 3, 500])
+def test_drawn_indices_are_rows_of_the_table(rows: int) -> None:
+    """TensorFlow raises an error for others; fewer would be less telling."""
+    rest = "start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}"
+    text = ROWS.replace("[N,", f"[{rows},").replace("BREAK", rest)
+    assert integer_limit(parse(text), {}) == rows

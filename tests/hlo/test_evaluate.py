@@ -202,6 +202,16 @@ CASES = {
         "  ROOT r = f32[6,7] reduce-window(x, z), window={size=1x7 pad=0_0x6_0}, to_apply=add\n",
         ADD
     ),
+    "cumulative_sum_from_two": entry(
+        X + "  z = f32[] constant(2)\n"
+        "  ROOT r = f32[6,7] reduce-window(x, z), window={size=1x7 pad=0_0x6_0}, to_apply=add\n",
+        ADD
+    ),
+    "padded_sum_from_two": entry(
+        X + "  z = f32[] constant(2)\n"
+        "  ROOT r = f32[6,7] reduce-window(x, z), window={size=1x3 pad=0_0x1_1}, to_apply=add\n",
+        ADD
+    ),
     "max_pool_gradient": entry(
         "  x = f32[2,8,8,4] parameter(0)\n  s = f32[2,4,4,4] parameter(1)\n"
         "  z = f32[] constant(0)\n"

@@ -180,7 +180,9 @@ def test_a_lookup_takes_the_first_operand_and_is_stitchable() -> None:
     assert updates == {op.DYNAMIC_UPDATE_SLICE}
     scatters = {record.name for record in op.OPCODES.values() if record.kind == "scatter"}
     assert scatters == {op.SCATTER}
-    assert {"lookup", "update", "scatter"} < op.STITCHABLE_KINDS
+    scans = {record.name for record in op.OPCODES.values() if record.kind == "scan"}
+    assert scans == {op.REDUCE_WINDOW}
+    assert {"lookup", "update", "scatter", "scan"} < op.STITCHABLE_KINDS
     assert "indexed" not in op.STITCHABLE_KINDS
 
 

@@ -74,8 +74,8 @@ def test_a_watcher_that_fails_takes_the_swap_back(
     assert done.code == 0 and len(done.lines) == 1 and "hook_error" in done.lines[0]
     assert done.event("swap_begin") and done.event("disabled")["reason"] == "hook_error"
     (steps,) = done.event("end")["steps"]
-    # Three of five steps are stitched while both are compared.
-    assert steps["stitched_steps"] < count // 2
+    # Half of the steps are stitched while both are compared, and nearly all after that.
+    assert steps["stitched_steps"] < 0.4 * count
 
 
 def test_no_step_is_swapped_without_a_watcher(

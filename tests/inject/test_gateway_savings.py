@@ -50,14 +50,17 @@ STORM = Weather(slow=3.0, epoch=700, drift=0.5, noise=0.1, memory=0.7, outliers=
 
 
 def job(
-    weather: Weather, effect: Callable[[float], float], count: int, seed: int, control: float = 0.01
-) -> tuple[savings.Record, int, float]:
-    """(record, stitched steps, nanoseconds that stitching really saved) of a simulated job."""
+    weather: Weather, effect: Callable[[float], float], count: int, seed: int,
+    control: float = 0.01, counted: tuple[float, float] = (0.0, 0.0),
+) -> tuple[savings.Record, int, float]:  # fmt: skip
+    """(record, stitched steps, nanoseconds that stitching really saved) of a simulated job. Each
+    step of an arm is `counted` at that share of its time."""
     draw = random.Random(seed)
     plain = weather.steps(count, draw)
     record = savings.Record()
     most = int(program.CANARY_BLOCK / control) - program.CANARY_BLOCK
     length, stitched, saved, at, block = program.CANARY_FIRST, 0, 0.0, 50, 1
+    clock, last = 0.0, None
     while at < count:
         arm = block % 2
         for position in range(length if arm else program.CANARY_BLOCK):
@@ -66,12 +69,15 @@ def job(
             time = plain[at] - (effect(plain[at]) if arm else 0.0)
             saved += plain[at] - time
             time += 3e6 if position == 0 else 0.0  # a switch costs something
-            savings.advance(record, [Interval(int(time), arm, position, block)])
+            seen = clock + counted[arm] * time
+            if last is not None:
+                savings.advance(record, [Interval(int(seen - last[0]), *last[1])])
+            clock, last = clock + time, (seen, (arm, position, block))
             stitched += arm
             at += 1
         block += 1
         mean = savings.block_length(stitched, program.CANARY_FIRST, most)
-        length = draw.randint(max(2, mean - mean // 2), mean + mean // 2)
+        length = draw.randint(max(3, mean - mean // 2), mean + mean // 2)
     return record, stitched, saved
 
 
@@ -91,6 +97,19 @@ def held(weather: Weather, effect: Callable[[float], float], jobs: int) -> float
 def test_the_interval_holds_the_truth_as_often_as_it_says(weather: Weather, saves: float) -> None:
     """95 % of jobs; of 200, 0.904 is three standard errors below."""
     assert held(weather, lambda _: saves, 200) >= 0.904
+
+
+@pytest.mark.parametrize("counted", [(0.0, 1.0), (1.0, 0.0), (1.0, 1.0), (0.3, 0.9)], ids=str)
+def test_where_in_a_step_it_is_counted_does_not_matter(counted: tuple[float, float]) -> None:
+    """A third faster; on one core TensorFlow's executor counts one arm's steps at their end. What
+    switches cost is found too: 3 ms each."""
+    for seed in range(5):
+        record, steps, saved = job(
+            Weather(noise=0.003), lambda _: BASE / 3, 3000, seed, counted=counted
+        )
+        found = savings.total(record, steps)
+        assert found.saved == pytest.approx(saved, rel=0.05)
+        assert found.lost == pytest.approx(2 * 3e6 * found.pairs, rel=0.2)
 
 
 def test_a_share_of_each_step_is_measured_too() -> None:
@@ -138,25 +157,25 @@ def test_too_few_pairs_save_nothing() -> None:
 def test_original_blocks_stay_the_control_share() -> None:
     record, _, _ = job(CALM, lambda _: 0.0, 60_000, 1)
     late = [pair.weight for pair in record.pairs][-20:]
-    assert 100 < statistics.mean(late) < 450  # 3 of 300 steps on average
+    assert 130 < statistics.mean(late) < 600  # 4 of 400 steps on average
     assert len(record.pairs) > 60
 
 
 def test_linear_drift_cancels_exactly() -> None:
-    times = [1000 + 7 * i for i in range(11)]
+    times = [1000 + 7 * i for i in range(12)]
     before = savings.Block(1, tuple(times[:4]))
-    canary = savings.Block(0, tuple(times[4:7]))
-    after = savings.Block(1, tuple(times[7:]))
+    canary = savings.Block(0, tuple(times[4:8]))
+    after = savings.Block(1, tuple(times[8:]))
     pair = savings.pair_of(before, canary, after)
     assert pair is not None and pair.original == pair.stitched == 1000 + 7 * 5.5
-    assert savings.pair_of(before, savings.Block(0, (1, 2)), after) is None
-    assert savings.pair_of(before, canary, savings.Block(1, (1,))) is None
+    assert savings.pair_of(before, savings.Block(0, (1, 2, 3)), after) is None
+    assert savings.pair_of(before, canary, savings.Block(1, (1, 2))) is None
 
 
 def test_the_first_pair_is_warm_up() -> None:
     """Its original block ends with the making of the stitched step, its stitched ones start it."""
     record = savings.Record()
-    blocks = [(1, 4), (0, 3), (1, 4), (0, 3), (1, 4), (0, 1)]
+    blocks = [(1, 4), (0, 4), (1, 4), (0, 4), (1, 4), (0, 1)]
     for number, (arm, length) in enumerate(blocks):
         time = 10**9 if number < 2 else 10**6
         savings.advance(record, [Interval(time, arm, i, number) for i in range(length)])
@@ -171,7 +190,7 @@ def test_a_long_run_is_kept_small_and_says_the_same() -> None:
     pairs, lost = 0, 0.0
     for block in range(4 * savings.KEPT_PAIRS + 2001):
         arm = 1 - block % 2
-        times = [int(draw.gauss(9e6 if arm else 1e7, 1e5)) for _ in range(4 if arm else 3)]
+        times = [int(draw.gauss(9e6 if arm else 1e7, 1e5)) for _ in range(4)]
         times[0] += 3_000_000  # a switch costs something
         kept = len(record.pairs)
         savings.advance(record, [Interval(t, arm, i, block) for i, t in enumerate(times)])

@@ -87,6 +87,15 @@ def test_a_step_is_handed_in_for_what_it_runs_on(
     assert queue_name(meta["target"], meta["tf"]) == f"stitch.{expected}.tf2.21"
 
 
+def test_threads_are_those_that_the_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that holds three of a node's many processors."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {2, 5, 7})
+    refused, [meta] = shown("CPU:0", Devices(True, (H100,)), tmp_path, monkeypatch)
+    assert refused == [] and meta["threads"] == 3
+
+
 @pytest.mark.parametrize(
     ("devices", "reason", "said"),
     [(Devices(True, (T4,)), reasons.WRONG_TARGET, "no record of sm_75 (Tesla T4)"),

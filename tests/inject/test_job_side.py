@@ -205,8 +205,9 @@ def steps(ratio: float, pairs: int, noise: float = 0.01) -> list[Interval]:
     made = []
     for block in range(2 * pairs + 2):
         arm = block % 2
-        for position in range(4):
-            base = 1e6 * (ratio if arm else 1.0) * (5 if position == 0 else 1)
+        for position in range(3):
+            beside = position != 1  # a switch: it may be of the other arm, or cost something
+            base = 1e6 * (5 if beside else ratio if arm else 1.0)
             made.append(Interval(int(base * shuffle.gauss(1, noise)), arm, position, block))
     return made
 
@@ -241,7 +242,7 @@ def test_a_policy_may_ask_for_more_or_less(
 
 
 def test_a_job_of_fifty_steps_gets_its_verdict() -> None:
-    """Blocks as the hook schedules them, the stitched arm first; the docstring names 39 steps."""
+    """Blocks as the hook schedules them, the stitched arm first; the docstring names 46 calls."""
     lengths = {1: program.FIRST_BLOCK, 0: program.ORIGINAL_BLOCK}
     made: list[Interval] = []
     block, position = 0, 0
@@ -254,7 +255,7 @@ def test_a_job_of_fifty_steps_gets_its_verdict() -> None:
         done = [one for one in made if one.block != made[-1].block]
         if timer.verdict(timer.compare(done)) is not None:
             break
-    assert len(made) == 39 and timer.verdict(timer.compare(done)) is True
+    assert len(made) == 46 and timer.verdict(timer.compare(done)) is True
 
 
 def test_too_few_pairs_have_no_interval() -> None:

@@ -20,9 +20,11 @@ from stitchcore.device import records
 from stitchcore.device.host import host_device
 from stitchcore.device.records import DEVICES, Device
 from stitchcore.errors import Reason, Refused
+from stitchcore.gpu import calibration
 from stitchcore.plan import candidates
 from stitchcore.plan.cost import cost, kernel_seconds
 from stitchcore.plan.extract import Extractor
+from stitchcore.plan.fitting import Measured
 from stitchcore.plan.pattern import Pattern
 
 BEGIN = DEVICES["cpu-x86-64-v3"]
@@ -45,11 +47,11 @@ def patterns() -> dict[str, Pattern]:
     return found
 
 
-def measured(device: Device, noise: float) -> list[calibrate.Measured]:
+def measured(device: Device, noise: float) -> list[Measured]:
     draw = random.Random(1)
     unit = device.one_unit
     return [
-        calibrate.Measured(
+        Measured(
             name,
             pattern,
             (cost(pattern, unit).seconds - unit.launch_seconds)
@@ -135,9 +137,13 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(
     assert done.exit_code == 2 and "name a folder" in done.output
 
 
-def test_a_gpu_is_not_calibrated_here() -> None:
+def test_without_a_gpu_none_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise Refused("GPU", Reason.NO_DEVICE, "there is no GPU here")
+
+    monkeypatch.setattr(calibration, "CupyDevice", none)
     done = CliRunner().invoke(stitch, ["calibrate", "--target", "sm_90"])
-    assert done.exit_code == 2 and "only a CPU" in done.output
+    assert done.exit_code == 2 and "there is no GPU here" in done.output
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=9))

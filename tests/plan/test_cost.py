@@ -8,7 +8,7 @@ from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo import build
 from stitchcore.hlo import opcodes as op
-from stitchcore.plan import cost as costs
+from stitchcore.plan import instructions, residency
 from stitchcore.plan.cost import cost
 from stitchcore.plan.pattern import Pattern
 from tests.schedule.modules import apply, module_of, parameter, whole
@@ -28,7 +28,7 @@ def alive(count: int) -> Pattern:
 
 def test_few_live_values_leave_memory_its_speed() -> None:
     estimate = cost(alive(4), GPU)
-    assert estimate.occupancy >= costs.ENOUGH_THREADS
+    assert estimate.occupancy >= residency.enough_threads(GPU)
     assert estimate.seconds == pytest.approx(
         estimate.bytes / GPU.bytes_per_second + GPU.launch_seconds, rel=0.1
     )
@@ -65,6 +65,6 @@ def test_elements_that_leave_their_neighbours_move_alone(
     """Dimensions of one element have no neighbours to lose."""
     x = parameter(0, shape)
     turned, copied = build.transpose(x, permutation), apply(op.NEGATE, x)
-    assert costs.turns(turned) is turns
+    assert instructions.turns(turned) is turns
     more = cost(whole(module_of([turned], [x])), CPU).seconds
     assert (more > cost(whole(module_of([copied], [x])), CPU).seconds) is turns

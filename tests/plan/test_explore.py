@@ -134,9 +134,10 @@ def test_sets_that_wait_for_each_other_are_not_both_chosen() -> None:
 
 
 MEMORY_ALONE = replace(
-    DEVICES["sm_70"], launch_seconds=1e-12, cache_bytes=64, flops_per_second=1e21
+    DEVICES["sm_70"], launch_seconds=1e-12, cache_bytes=64, flops_per_second=1e21, timing=None
 )
-"""A device on which a wrong byte or phase shows, be values as small as they are."""
+"""A device on which a wrong byte or phase shows, be values as small as they are: nothing hides
+them."""
 
 
 def windows(module: Module) -> list[tuple[scopes.Problem, cells.Window]]:

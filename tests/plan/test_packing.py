@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stitchcore.plan import packing, prices, solver
+from stitchcore.plan import branch, exact, packing, prices, solver
+from stitchcore.plan.cost import cost
 from stitchcore.plan.packing import Pool
+from tests.plan.test_exhaustive import DEVICE, anything, load
 
 SETS = st.lists(
     st.tuples(st.frozensets(st.integers(0, 6), min_size=1, max_size=4), st.integers(1, 40)),
@@ -21,6 +23,7 @@ SETS = st.lists(
 )
 TRIANGLE = [frozenset(one) for one in ((0, 1), (1, 2), (0, 2))]
 """Three sets of which one can be taken; the relaxation takes half of each."""
+NEVER = float("inf")
 
 
 def disjoint(sets: Sequence[frozenset[int]], some: Sequence[int]) -> bool:
@@ -50,7 +53,7 @@ def test_prices_never_bound_below_the_optimum(
     for n in data.draw(st.permutations(range(len(sets)))):
         if disjoint(sets, [*chosen, n]) and data.draw(st.booleans()):
             chosen.append(n)
-    assert prices.bound(sets, values, chosen) >= best(sets, values, ()) * (1 - 1e-9)
+    assert prices.bound(sets, values, chosen).limit >= best(sets, values, ()) * (1 - 1e-9)
 
 
 @settings(max_examples=40, deadline=None)
@@ -60,21 +63,32 @@ def test_prices_close_where_sets_are_intervals(drawn: list[tuple[int, int, int]]
     sets = [frozenset(range(start, start + length)) for start, length, _ in drawn]
     values = [float(value) for *_, value in drawn]
     found = packing.pack(Pool(sets, values, ()), time.monotonic() + 20)
-    assert prices.bound(sets, values, found.chosen) <= found.limit * 1.01 + 1e-9
+    assert prices.bound(sets, values, found.chosen).limit <= found.limit * 1.01 + 1e-9
 
 
 def test_prices_leave_the_gap_that_is_there() -> None:
-    assert prices.bound(TRIANGLE, [2.0, 2.0, 2.0], [0]) == pytest.approx(3.0, rel=0.05)
+    assert prices.bound(TRIANGLE, [2.0, 2.0, 2.0], [0]).limit == pytest.approx(3.0, rel=0.05)
 
 
+def unbranched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What prices leave open is asked of the solver."""
+    monkeypatch.setattr(branch, "BRANCHES", 0)
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["branches", "solver"])
 @settings(max_examples=30, deadline=None)
-@given(SETS, st.data())
-def test_packings_are_optimal(drawn: list[tuple[frozenset[int], int]], data: st.DataObject) -> None:
+@given(drawn=SETS, data=st.data())
+def test_packings_are_optimal(
+    asked: bool, drawn: list[tuple[frozenset[int], int]], data: st.DataObject
+) -> None:
     """With combinations forbidden, and known packings to start from."""
     sets, values = [one for one, _ in drawn], [float(value) for _, value in drawn]
     numbers = st.frozensets(st.integers(0, len(sets) - 1), min_size=1, max_size=3)
     forbidden = data.draw(st.lists(numbers, max_size=3))
-    found = packing.pack(Pool(sets, values, [frozenset()], forbidden), time.monotonic() + 20)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if asked:
+            unbranched(monkeypatch)
+        found = packing.pack(Pool(sets, values, [frozenset()], forbidden), time.monotonic() + 20)
     assert disjoint(sets, sorted(found.chosen))
     assert not any(one <= found.chosen for one in forbidden)
     expected = best(sets, values, forbidden)
@@ -92,6 +106,7 @@ def test_at_the_end_of_the_time_the_best_known_stands_with_its_bound() -> None:
 
 
 def test_without_the_solver_the_bound_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    unbranched(monkeypatch)
     monkeypatch.setattr(solver, "ask", lambda *rest: None)
     found = packing.pack(Pool(TRIANGLE, [2.0, 2.0, 2.0], ()), time.monotonic() + 20)
     assert len(found.chosen) == 1
@@ -107,3 +122,68 @@ def test_parts_that_share_nothing_are_solved_once() -> None:
     cut = Pool(pool.sets, pool.values, (), [frozenset({1})])
     assert packing.pack(cut, time.monotonic() + 20, memory).chosen <= {0, 2, 4}
     assert len(memory) == 3
+
+
+# ---- branches ----------------------------------------------------------------------------------
+PRICES = st.lists(st.floats(0, 50), min_size=7, max_size=7)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SETS, PRICES, st.data())
+def test_branches_find_the_optimum_whatever_the_prices(
+    drawn: list[tuple[frozenset[int], int]], given_: list[float], data: st.DataObject
+) -> None:
+    sets, values = [one for one, _ in drawn], [float(value) for _, value in drawn]
+    numbers = st.frozensets(st.integers(0, len(sets) - 1), min_size=2, max_size=3)
+    forbidden = data.draw(st.lists(numbers, max_size=3)) if len(sets) > 1 else []
+    known = frozenset(data.draw(st.sets(st.integers(0, len(sets) - 1), max_size=1)))
+    price = {e: given_[e] for members in sets for e in members}
+    found = branch.best(sets, values, forbidden, known, price)
+    assert found is not None
+    assert disjoint(sets, sorted(found))
+    assert not any(one <= found for one in forbidden)
+    assert sum(values[n] for n in found) == pytest.approx(best(sets, values, forbidden))
+
+
+def test_a_packing_that_none_betters_stands() -> None:
+    """Of equally good packings the known one."""
+    price = dict.fromkeys(range(3), 1.5)
+    for n in range(3):
+        assert branch.best(TRIANGLE, [2.0] * 3, (), frozenset({n}), price) == {n}
+
+
+def test_branches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve triangles at prices that tell nothing."""
+    sets = [frozenset(e + 3 * n for e in one) for n in range(12) for one in TRIANGLE]
+    price = dict.fromkeys(range(36), 100.0)
+    assert branch.best(sets, [2.0] * 36, (), frozenset(), price) is None
+    asked: list[int] = []
+
+    def ask(given: Sequence[frozenset[int]], *rest: object) -> None:
+        asked.append(len(given))
+
+    monkeypatch.setattr(solver, "ask", ask)
+    monkeypatch.setattr(branch, "BRANCHES", 1)
+    found = packing.pack(Pool(TRIANGLE, [2.0, 3.0, 2.0], ()), time.monotonic() + 20)
+    assert (asked, found.closed, found.chosen) == ([3], False, {1})
+
+
+def test_no_solver_is_started_for_a_workload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts that their prices leave open, up to 77 sets, are within few branches."""
+    asked: list[int] = []
+    left: list[bool] = []
+
+    def ask(given: Sequence[frozenset[int]], *rest: object) -> None:
+        asked.append(len(given))
+
+    def counted(*given: object) -> object:
+        left.append(True)
+        return branched(*given)
+
+    branched = packing._branched
+    monkeypatch.setattr(solver, "ask", ask)
+    monkeypatch.setattr(packing, "_branched", counted)
+    plan = exact.planner(exact.ExactOptions(NEVER))(load("asr_train"), DEVICE, cost, anything)
+    assert plan.bound is not None
+    assert (asked, plan.bound.closed) == ([], True)
+    assert len(left) >= 9

@@ -41,7 +41,21 @@ NEVER = float("inf")
 
 
 def all_plans(module: Module) -> dict[str, Plan]:
-    return {name: PLANNERS[name](module, DEVICE, cost, feasible) for name in PLANNERS}
+    """Each planner's, every kernel of which the scheduler was asked about."""
+    return {name: judged(name, module) for name in PLANNERS}
+
+
+def judged(planner: str, module: Module) -> Plan:
+    asked: set[Pattern] = set()
+
+    def judge(pattern: Pattern, device: Device) -> Refusal | None:
+        asked.add(pattern)
+        return feasible(pattern, device)
+
+    plan = PLANNERS[planner](module, DEVICE, cost, judge)
+    for one in (plan, *bodies(plan).values()):
+        assert asked >= set(one.patterns)
+    return plan
 
 
 def owners(plan: Plan) -> None:
@@ -141,6 +155,36 @@ def test_what_the_scheduler_refuses_is_forbidden() -> None:
     found = exact._Search(given_, {}, [partial(tuple, sorted(pairs[0]))], NEVER).run()
     assert found is not None
     assert [len(scope.members) for scope in found] == [1, 1, 1, 1]
+
+
+def test_the_scheduler_is_asked_about_what_is_left_alone() -> None:
+    """A worker needs the kernel that the scheduler makes as it judges: without one the whole job
+    was left as it was (the moments of tests/jobs/scripts/cnn_fit.py, under `exact` and `auto`)."""
+    module, _ = crossing()
+    asked: list[Pattern] = []
+
+    def judge(pattern: Pattern, device: Device) -> None:
+        asked.append(pattern)
+
+    given_ = scopes.problem(module, {}, DEVICE, cost, judge)
+    found = exact._Search(given_, {}, [], NEVER).run()
+    assert found is not None
+    assert [scope.pattern for scope in found] == asked
+    assert len(asked) == 4
+
+
+def test_a_packing_that_leaves_alone_what_is_refused_alone_is_no_plan() -> None:
+    module, pairs = crossing()
+
+    def company(pattern: Pattern, device: Device) -> Refusal | None:
+        return Refusal("p", Reason.MEMORY) if len(pattern.instructions) == 1 else None
+
+    given_ = scopes.problem(module, {}, DEVICE, cost, company)
+    search = exact._Search(given_, {}, [partial(tuple, sorted(pairs[0]))], NEVER)
+    assert search.run() is None
+    bound = search.bound()
+    assert not bound.closed
+    assert bound.limit > bound.saved == 0.0
 
 
 def test_exact_stops_at_its_limit_and_says_so() -> None:

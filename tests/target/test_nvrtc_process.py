@@ -15,15 +15,9 @@ from stitchcore.target import cubins, nvrtc, nvrtc_process
 from stitchcore.target.nvrtc_process import Compiler, Limits
 from tests.kernel.sample import softmax
 
+pytestmark = pytest.mark.usefixtures("needs_nvrtc")
+
 GOOD = 'extern "C" __global__ void k(float *x) { x[threadIdx.x] += 1.0f; }'
-
-
-@pytest.fixture(autouse=True)
-def _nvrtc() -> None:
-    try:
-        nvrtc.nvrtc_version()
-    except Refused as refused:
-        pytest.skip(f"{refused}: pip install nvidia-cuda-nvrtc-cu12")
 
 
 @pytest.fixture

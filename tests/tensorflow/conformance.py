@@ -35,7 +35,8 @@ from tests.tensorflow.conformance_cases import CLASSES, NUMPY, Array, Case, case
 
 RELATIVE = {"float32": 2e-6, "float64": 1e-13, "bfloat16": 2**-7, "float16": 2**-10}
 """What an elementary function may differ by between two sound implementations."""
-REDUCING = frozenset({"Sum", "Mean", "Prod", "L2Loss", "Softmax", "LogSoftmax", "BiasAddGrad",
+REDUCING = frozenset({"Sum", "Mean", "Prod", "Cumsum", "Cumprod", "L2Loss", "Softmax",
+                      "LogSoftmax", "BiasAddGrad",
                       "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits",
                       "FusedBatchNormV3",
                       "FusedBatchNormGradV3", "_FusedBatchNormEx",

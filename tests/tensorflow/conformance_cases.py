@@ -37,7 +37,8 @@ class Case:
     """`shapes` of the data inputs, `constants` are trailing (or, where `leading`, first) operands
     that are known when compiling. `dtypes` of the data inputs, in order. `positive` keeps ordinary
     inputs in the function's domain. `list_input` packs the data inputs into one list argument.
-    `unread` outputs are workspaces without a meaning. Integers are labels of `classes`, if any."""
+    `unread` outputs are workspaces without a meaning. Integers are labels of `classes`, if any;
+    where `verified`, wrong ones never reach a kernel (tensorflow/lookups.py)."""
 
     operation: str
     dtypes: tuple[str, ...]
@@ -48,6 +49,7 @@ class Case:
     note: str = ""
     unread: tuple[int, ...] = ()
     classes: int = 0
+    verified: bool = False
 
     @property
     def name(self) -> str:
@@ -63,6 +65,7 @@ SqrtGrad RsqrtGrad InvGrad ReciprocalGrad SoftplusGrad SoftsignGrad EluGrad Selu
 Add AddV2 Sub Mul SquaredDifference Maximum Minimum ReluGrad Relu6Grad Less LessEqual Greater
 GreaterEqual Equal NotEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr BitwiseXor""".split()
 REDUCTIONS = "Sum Mean Max Min Prod All Any".split()
+SCANS = ("Cumsum", "Cumprod")
 
 
 def _int32(*values: int) -> Array:
@@ -88,6 +91,12 @@ def _cases(op: str, t: str) -> Iterator[Case]:
         for axes, keep in (((1,), False), ((0,), True), ((0, 1), False), ((), False)):
             note = f"axes={axes} keep={keep}"
             yield Case(op, (t,), (s,), {"keep_dims": keep}, (_int32(*axes),), note=note)
+    elif op in SCANS:
+        for shape, axis in ((s, 0), ((3, 20, 4), 1), ((5, 40), -1)):
+            for exclusive, reverse in itertools.product((False, True), repeat=2):
+                note = f"{shape} axis={axis} exclusive={exclusive} reverse={reverse}"
+                attributes = {"exclusive": exclusive, "reverse": reverse}
+                yield Case(op, (t,), (shape,), attributes, (np.int32(axis),), note=note)
     elif op in TABLE:
         yield from TABLE[op](t, s, zero)
 
@@ -184,6 +193,11 @@ def _special(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, .
                  classes=size[1], note=f"{size[1]} classes")
             for labels in ("int32", "int64") for size in (s, (37, 300))
         ),
+        "GatherV2": tuple(
+            Case("GatherV2", (t, indices), (s, (3, 5)), {}, (np.int32(axis),), classes=s[axis],
+                 note=f"{indices} axis={axis}", verified=True)
+            for indices in ("int32", "int64") for axis in (0, 1, -1)
+        ),
         "Range": (
             Case("Range", (), (), {}, (zero, zero + 7, zero + 2), note=t),
         ),
@@ -228,7 +242,7 @@ TABLE = {name: _entry(name) for name in _PROBE}
 
 def is_covered(operation: str) -> bool:
     """Whether cases of an operation can be made: the table must cover the whole allow-list."""
-    return operation in {*UNARY, *BINARY, *REDUCTIONS, *TABLE}
+    return operation in {*UNARY, *BINARY, *REDUCTIONS, *SCANS, *TABLE}
 
 
 def inputs(case: Case, kind: str) -> list[Array] | None:
@@ -239,7 +253,7 @@ def inputs(case: Case, kind: str) -> list[Array] | None:
         return None
     if kind == "extreme" and not (has_float or has_integer):
         return None
-    if kind in WRONG_LABELS and not case.classes:
+    if kind in WRONG_LABELS and (case.verified or not case.classes):
         return None
     if kind == "empty" and (case.constants or not case.shapes or len(case.shapes[0]) != 2):
         return None

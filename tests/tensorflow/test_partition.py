@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from stitchcore.errors import Reason
+from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import as_function, lower, subgraph
 from stitchcore.tensorflow.partition import Partition, partition
 from tests.tensorflow.graphs import pruned, random_graph, training_step
@@ -273,8 +274,10 @@ def test_a_lookup_has_a_rank_by_its_variables_handle() -> None:
                     dim.size = dim.size if dim.size > 0 else -7
     cut = partition(definition)
     (region,) = cut.regions
-    assert [cut.graph.nodes[i].op for i in region.members][:2] == ["Tanh", "Mul"]
-    dims = [cut.sizes.dim(size) for size in cut.graph.shape(region.tensors[0]) or ()]
+    operations = ["ResourceGather", "Tanh", "Mul"]
+    assert [cut.graph.nodes[i].op for i in region.members][:3] == operations
+    rows = Edge(region.members[0], 0)
+    dims = [cut.sizes.dim(size) for size in cut.graph.shape(rows) or ()]
     assert None not in dims
     assert dims[1:] == [16, 64]
 

@@ -41,6 +41,16 @@ def scattered(indices: str, by: str) -> str:
     )
 
 
+def summed(window: str, by: str) -> tuple[str, ...]:
+    """Cumulative sums (or maxima) of all elements of x, one after another."""
+    return (
+        "v = f32[36] reshape(x)",
+        f"z = f32[] constant({'0' if by == 'sum' else '-inf'})",
+        f"w = f32[36] reduce-window(v, z), window={{size={window}}}, to_apply={by}",
+        "y = f32[6,6] reshape(w)",
+    )
+
+
 MUTANTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
     op.CONSTANT: (
         ("v = f32[] constant(1.5)", "y = f32[6,6] broadcast(v), dimensions={}"),
@@ -139,6 +149,11 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
         ((*FROM_LAST, "c = s32[6] minimum(m, i)", scattered("c", "sum")),
          (*FROM_LAST, "c = s32[6] subtract(m, i)", scattered("c", "top")),
          ("y = f32[6,6] add(x, x)",)),
+    ),
+    op.REDUCE_WINDOW: (
+        summed("36 pad=35_0", "sum"),
+        (summed("36 pad=35_0", "top"), summed("36 pad=0_35", "sum"), summed("36 pad=36_-1", "sum"),
+         summed("1", "sum")),
     ),
     op.DYNAMIC_UPDATE_SLICE: (
         ("i = s32[] constant(2)", "j = s32[] constant(0)",

@@ -33,6 +33,7 @@ from stitchcore.options import Options
 from stitchcore.request import Request, read_request
 from stitchcore.stages import Elsewhere
 from stitchcore.target.toolchain import CompiledLibrary, loop_reports
+from stitchcore.tensorflow import unused
 
 MAXIMUM_BYTES = 64 * 2**20
 """Largest serialized graph that is taken from strangers: only structure is handed in."""
@@ -161,4 +162,5 @@ def _leave(folder: Path, refusal: Refusal) -> None:
 
 
 if __name__ == "__main__":
+    unused.leave_out()
     raise SystemExit(main())

@@ -84,16 +84,17 @@ void Record(Step* step, int64_t now) {
                                          step->block, step->within};
 }
 
-// Length of the next stitched block: half to one and a half times the mean, evenly, at least 2, so
-// that original blocks do not fall in step with anything the job does at regular intervals.
+// Length of the next stitched block: half to one and a half times the mean, evenly, at least 3 (of
+// which the first and the last tell nothing: timer.py), so that original blocks do not fall in step
+// with anything the job does at regular intervals.
 int64_t Draw(Step* step) {
   int64_t mean = step->stretched;
   if (step->most > 0) mean = std::max(mean, std::min(step->most, step->calls[1] / 10));
-  if (step->random == 0 || mean < 2 || mean > INT64_MAX / 4) return mean;
+  if (step->random == 0 || mean < 3 || mean > INT64_MAX / 4) return mean;
   step->random ^= step->random << 13;  // xorshift64 (Marsaglia 2003)
   step->random ^= step->random >> 7;
   step->random ^= step->random << 17;
-  int64_t low = std::max<int64_t>(2, mean - mean / 2), high = mean + mean / 2;
+  int64_t low = std::max<int64_t>(3, mean - mean / 2), high = mean + mean / 2;
   return low + static_cast<int64_t>(step->random % static_cast<uint64_t>(high - low + 1));
 }
 

@@ -1,0 +1,135 @@
+"""Lookups in regions: their indices are verified by TensorFlow's own operation before kernels run.
+
+A lookup with an index out of range is an error in TensorFlow, which names the index and where it
+stands; HLO clamps it. So a region that holds lookups waits for *verifiers*: each is the lookup
+itself on a table of as many rows of one byte, which fails for the same indices with the same error,
+word for word, in whatever version the job has. No launch of the region runs before they succeed: a
+step that fails has changed none of its variables. That asks that the indices are known before the
+region starts (levels.py cuts there), and that TensorFlow would have looked at them: it looks at
+none where the result is empty, or in a branch that is not taken.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tensorflow.python.framework import dtypes, tensor_util
+
+from stitchcore.errors import Reason
+from stitchcore.tensorflow.allow import ANY, READ
+from stitchcore.tensorflow.graph import Edge, GraphIndex
+from stitchcore.tensorflow.variables import PASS_THROUGH, ancestor_sets, resolve, variable_shape
+
+OF_VARIABLE = "ResourceGather"
+"""A lookup in a variable: its kernel reads the rows where they are."""
+
+INDICES = {"GatherV2": 1, OF_VARIABLE: 1}
+"""Lookups that regions may hold on CPUs, and the position of their indices. (On a GPU TensorFlow
+has no error: the row is zeros, tensorflow/core/kernels/gather_functor_gpu.cu.h.)"""
+
+INDEX_TYPES = ("int32", "int64")
+
+TABLE_BYTES = 2**20
+"""Largest table of a verifier whatever it stands for; a larger one is at most a 64th of what it
+stands for (a row of 16 numbers in float32)."""
+
+TABLE_SHARE = 64
+
+VARIABLE_BYTES = 2**26
+"""Largest variable that is looked up in: a proof draws one like it, and computes in float64."""
+
+_NO_WRITE = frozenset({READ, OF_VARIABLE, "VarIsInitializedOp", *PASS_THROUGH})
+
+
+def indices_of(graph: GraphIndex, i: int) -> Edge | None:
+    """The indices of node i, if it is a lookup."""
+    position = INDICES.get(graph.nodes[i].op)
+    return None if position is None else graph.data[i][position]
+
+
+def is_indices(graph: GraphIndex, i: int, position: int) -> bool:
+    """Whether input `position` of node i are the indices of a lookup."""
+    return INDICES.get(graph.nodes[i].op) == position
+
+
+def variable_of(graph: GraphIndex, i: int) -> Edge | None:
+    """The handle of the variable that node i looks up in."""
+    return resolve(graph, graph.data[i][0]) if graph.nodes[i].op == OF_VARIABLE else None
+
+
+def table_shape(graph: GraphIndex, i: int) -> tuple[int, ...] | None:
+    """What lookup i looks up in, unknown sizes negative; None for an unknown rank."""
+    handle = variable_of(graph, i)
+    return graph.shape(graph.data[i][0]) if handle is None else variable_shape(graph, handle)
+
+
+def rows(graph: GraphIndex, i: int) -> int | None:
+    """How many rows the table of lookup i has; None where that is not known before it runs."""
+    shape = table_shape(graph, i)
+    if shape is None or graph.nodes[i].op == OF_VARIABLE:
+        return shape[0] if shape else None
+    node = graph.nodes[graph.data[i][2].node]
+    if node.op != "Const" or "value" not in node.attr:
+        return None
+    axis = tensor_util.MakeNdarray(node.attr["value"].tensor)
+    known = axis.shape == () and -len(shape) <= axis < len(shape)
+    return shape[int(axis)] if known else None
+
+
+def refuse(graph: GraphIndex, i: int) -> Reason | None:
+    """Why lookup i cannot be verified before its region runs; None where it can."""
+    node, indices = graph.nodes[i], graph.data[i][1]
+    shape, types = table_shape(graph, i), graph.output_types[i]
+    if graph.dtype(indices) not in INDEX_TYPES or types[0] not in ANY:
+        return Reason.UNSUPPORTED_TYPE
+    if node.attr["batch_dims"].i or shape is None or min(shape, default=0) < 1:
+        return Reason.DATA_DEPENDENT_ERROR
+    if graph.frames[i] or graph.alive(indices) != graph.deadness[i]:
+        return Reason.CONTROL_FLOW
+    count, size = rows(graph, i), dtypes.as_dtype(types[0]).size
+    if count is None:
+        return Reason.DATA_DEPENDENT_ERROR
+    for extent in shape:
+        size *= extent
+    large = node.op == OF_VARIABLE and size > VARIABLE_BYTES
+    return Reason.MEMORY if large or count > max(TABLE_BYTES, size // TABLE_SHARE) else None
+
+
+def unordered(graph: GraphIndex) -> frozenset[int]:
+    """Lookups in a variable that another node may change before or after them: a kernel holds no
+    lock of the variable while it reads."""
+    found: dict[Edge, list[int]] = defaultdict(list)
+    writers: dict[Edge, list[int]] = defaultdict(list)
+    for i in graph.order:
+        handle = variable_of(graph, i)
+        if handle is not None:
+            found[handle].append(i)
+        for written in _may_write(graph, i):
+            writers[written].append(i)
+    before = ancestor_sets(graph, [i for h in found for i in (*found[h], *writers[h])])
+    return frozenset(
+        i
+        for handle, lookups in found.items()
+        for i in lookups
+        for writer in writers[handle]
+        if not (before[i] >> writer | before[writer] >> i) & 1
+    )
+
+
+def writers_after(graph: GraphIndex, i: int) -> list[int]:
+    """Nodes after lookup i that may write the variable which it looks up in. They have to wait for
+    every launch that reads it, also for one that nothing on the way to them needs."""
+    handle, seen, stack = variable_of(graph, i), {i}, [i]
+    while stack:
+        for consumer, _ in graph.consumers[stack.pop()]:
+            if consumer not in seen:
+                seen.add(consumer)
+                stack.append(consumer)
+    return sorted(node for node in seen if handle in _may_write(graph, node))
+
+
+def _may_write(graph: GraphIndex, i: int) -> list[Edge]:
+    """Variables that node i may change: all that it is handed, but for what only reads."""
+    if graph.nodes[i].op in _NO_WRITE:
+        return []
+    return [resolve(graph, t) for t in graph.data[i] if graph.dtype(t) == "resource"]

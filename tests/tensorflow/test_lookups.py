@@ -1,0 +1,277 @@
+"""Lookups in regions: their indices come from before, and are verified before any launch runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
+
+import tensorflow as tf
+
+from stitchcore.device.host import host_device
+from stitchcore.errors import Reason
+from stitchcore.inject import digest
+from stitchcore.inject import patch as job_patch
+from stitchcore.program import build, program
+from stitchcore.stages import BuildOptions
+from stitchcore.tensorflow.lower import lower, subgraph
+from stitchcore.tensorflow.partition import Partition, partition
+from stitchcore.tensorflow.patching import patch
+from tests.tensorflow.graphs import pruned
+
+ROWS, WIDTH = 900, 80
+
+
+def cut(model: Callable[..., tf.Tensor], *given: tf.TensorSpec, kind: str = "cpu") -> Partition:
+    """The partition of a graph that computes `model` of placeholders."""
+    graph = tf.Graph()
+    with graph.as_default():
+        inputs = [tf.compat.v1.placeholder(one.dtype, one.shape, one.name) for one in given]
+        tf.identity(model(*inputs), name="result")
+    return partition(pruned(graph, ["result"]), ["result"], kind=kind)
+
+
+TABLE = tf.TensorSpec([ROWS, WIDTH], tf.float32, "table")
+IDS = tf.TensorSpec([64, 4], tf.int32, "ids")
+
+
+def looked_up(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    return tf.exp(tf.gather(table * 2.0, ids)) + 1.0
+
+
+def region_of(found: Partition, name: str) -> int:
+    number = found.graph.number[name]
+    [owner] = [n for n, region in enumerate(found.regions) if number in region.members]
+    return owner
+
+
+def reason(found: Partition, operation: str = "GatherV2") -> Reason:
+    names = {node.name for node in found.graph.nodes if node.op == operation}
+    [refusal] = [one for one in found.refusals if one.subject in names]
+    return refusal.reason
+
+
+def test_a_lookup_is_a_member() -> None:
+    found = cut(looked_up, TABLE, IDS)
+    assert region_of(found, "GatherV2") == region_of(found, "add") == region_of(found, "mul")
+
+
+def wrapped(ids: tf.Tensor) -> tf.Tensor:
+    return tf.where(ids < 0, ids + ROWS, ids)
+
+
+def doubled(ids: tf.Tensor) -> tf.Tensor:
+    """Keeping what this is computed of holds no more than keeping it: it would move (levels.py)."""
+    return (ids * 2) + 1
+
+
+@pytest.mark.parametrize("computed", [wrapped, doubled])
+def test_indices_that_the_step_computes_are_of_an_earlier_region(
+    computed: Callable[[tf.Tensor], tf.Tensor],
+) -> None:
+    """They are verified before the region of the lookup starts."""
+    found = cut(lambda table, ids: looked_up(table, computed(ids)), TABLE, IDS)
+    [gather] = [n for n, node in enumerate(found.graph.nodes) if node.op == "GatherV2"]
+    indices = found.graph.nodes[found.graph.data[gather][1].node].name
+    assert region_of(found, indices) < region_of(found, "GatherV2")
+    made = subgraph(found, found.regions[region_of(found, "GatherV2")])
+    assert {"int32", "float32"} == {argument.dtype for argument in made.arguments}
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "expected"),
+    [
+        (looked_up, (tf.TensorSpec([None, WIDTH], tf.float32), IDS), Reason.DATA_DEPENDENT_ERROR),
+        (looked_up, (tf.TensorSpec([ROWS, 0], tf.float32), IDS), Reason.DATA_DEPENDENT_ERROR),
+        (looked_up, (TABLE, tf.TensorSpec([64], tf.int16)), Reason.UNSUPPORTED_TYPE),
+        (lambda t, i: tf.gather(t * 2.0, i, axis=1, batch_dims=1),
+         (TABLE, tf.TensorSpec([ROWS, 3], tf.int32)), Reason.DATA_DEPENDENT_ERROR),
+        (looked_up, (tf.TensorSpec([2**20 + 1, 15], tf.float32), IDS), Reason.MEMORY),
+    ],
+    ids=["rows unknown", "empty rows", "type", "batch", "table too large"],
+)  # fmt: skip
+def test_what_cannot_be_verified_stays(
+    model: Callable[..., tf.Tensor], given: tuple[tf.TensorSpec, ...], expected: Reason
+) -> None:
+    assert reason(cut(model, *given)) is expected
+
+
+def test_a_large_table_is_taken_where_its_rows_are_larger() -> None:
+    found = cut(looked_up, tf.TensorSpec([2**20 + 1, 16], tf.float32), IDS)
+    assert region_of(found, "GatherV2") == region_of(found, "add")
+
+
+def test_a_lookup_that_its_indices_do_not_wait_for_stays() -> None:
+    """In a branch that is not taken TensorFlow looks at no index."""
+
+    def model(table: tf.Tensor, ids: tf.Tensor, taken: tf.Tensor) -> tf.Tensor:
+        no, yes = tf.raw_ops.Switch(data=table * 2.0, pred=taken)
+        chosen = tf.gather(yes, ids) * 2.0
+        return tf.raw_ops.Merge(inputs=[chosen + 1.0, tf.gather(no, [[1] * 4] * 64)])[0]
+
+    found = cut(model, TABLE, IDS, tf.TensorSpec([], tf.bool, "taken"))
+    names = {node.name for node in found.graph.nodes if node.op == "GatherV2"}
+    refused = {one.subject: one.reason for one in found.refusals if one.subject in names}
+    assert refused == dict.fromkeys(names, Reason.CONTROL_FLOW)
+
+
+def test_a_gpu_has_another_rule() -> None:
+    graph = cut(looked_up, TABLE, IDS).request
+    for node in graph.node:
+        node.device = "/job:localhost/replica:0/task:0/device:GPU:0"
+    assert reason(partition(graph, ["result"], kind="gpu")) is Reason.DATA_DEPENDENT_ERROR
+
+
+def patched(found: Partition, more: Mapping[str, list[int]] = {}) -> tuple[Any, list[Any]]:
+    """The graph with all regions' launches, by the job's own code, and its verifiers."""
+    functions = [subgraph(found, region) for region in found.regions]
+    modules = {f.key: lower(f).module for f in functions}
+    device = host_device()
+    made = build(modules, device, BuildOptions())
+    chosen = [
+        (region, function, program(made, function.key, device))
+        for region, function in zip(found.regions, functions, strict=True)
+    ]
+    numbering = digest.number(found.request, found.preserve)
+    plain = as_plain(patch(found, chosen))
+    types = {"result": [tf.float32.as_datatype_enum], "scatter": [], **more}
+    whole = job_patch.apply(found.request, numbering, plain, "test", found.preserve, types)
+    return whole, [node for node in whole.node if "_verify" in node.name]
+
+
+def as_plain(made: Any) -> dict[str, Any]:
+    return dict(msgspec.json.decode(msgspec.json.encode(made)))
+
+
+def test_every_launch_waits_for_the_verifiers_of_its_region() -> None:
+    def model(table: tf.Tensor, ids: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        first = tf.gather(table, ids) + tf.gather(table * 3.0, ids)
+        return tf.nn.softmax(first + tf.gather(table, others)) * 2.0
+
+    found = cut(model, TABLE, IDS, tf.TensorSpec([64, 4], tf.int64, "others"))
+    assert len(found.regions) == 1
+    whole, verifiers = patched(found)
+    assert len(verifiers) == 2, "one for each tensor of indices"
+    launches = [node for node in whole.node if node.op == "StitchedFusion"]
+    assert launches
+    for launch in launches:
+        assert {f"^{one.name}" for one in verifiers} <= set(launch.input)
+    assert {node.op for node in whole.node} & {"Exp", "Softmax", "AddV2"} == set()
+
+
+def test_a_verifier_fails_as_the_lookup_does() -> None:
+    """The nodes of the patch, run by TensorFlow itself on the lookup's own indices."""
+    whole, [verifier] = patched(cut(looked_up, TABLE, IDS))
+    wanted = [verifier.name, *(name for name in verifier.input if name != "ids")]
+    alone = type(whole)()
+    alone.versions.CopyFrom(whole.versions)
+    for node in whole.node:
+        if node.name in wanted or node.name == "ids":
+            alone.node.add().CopyFrom(node)
+    small = len(alone.SerializeToString())
+    assert small < ROWS, "the table is written as one value"
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.import_graph_def(alone, name="")
+    ids = np.zeros((64, 4), np.int32)
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(verifier.name + ":0", {"ids:0": ids + ROWS - 1})
+        ids[63, 2] = ROWS
+        with pytest.raises(tf.errors.InvalidArgumentError) as ours:
+            session.run(verifier.name + ":0", {"ids:0": ids})
+    with pytest.raises(tf.errors.InvalidArgumentError) as theirs:
+        tf.raw_ops.GatherV2(params=np.zeros((ROWS, WIDTH)), indices=ids, axis=0)
+    told = "indices[63,2] = 900 is not in [0, 900)"
+    assert told in ours.value.message and told in theirs.value.message
+
+
+def test_a_verifier_waits_for_what_its_region_waits_for() -> None:
+    """An error that TensorFlow raises before the lookup stays the one that the job sees."""
+
+    def model(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        asserted = tf.debugging.Assert(tf.reduce_max(table) < 9.0, ["too large"], name="first")
+        with tf.control_dependencies([asserted]):
+            return looked_up(table, ids)
+
+    _, [verifier] = patched(cut(model, TABLE, IDS))
+    assert any(name.startswith("^first") for name in verifier.input)
+
+
+def of_variable(ordered: bool) -> Partition:
+    """Rows of a variable, from which a sparse update of the same variable is computed; one that
+    needs them, and one that does not."""
+    graph = tf.Graph()
+    with graph.as_default():
+        ids = tf.compat.v1.placeholder(tf.int32, [64], "ids")
+        table = tf.Variable(tf.zeros([ROWS, WIDTH]), name="table")
+        rows = tf.raw_ops.ResourceGather(
+            resource=table.handle, indices=ids, dtype=tf.float32, name="rows"
+        )
+        tf.identity(tf.nn.softmax(rows) * 2.0, name="result")
+        change = tf.tanh(rows) + 1.0 if ordered else tf.ones([64, WIDTH])
+        tf.raw_ops.ResourceScatterAdd(
+            resource=table.handle, indices=ids, updates=change, name="scatter"
+        )
+    names = ["result", "scatter"]
+    return partition(pruned(graph, names), names)
+
+
+def test_a_lookup_in_a_variable_reads_it_where_it_is() -> None:
+    found = of_variable(ordered=True)
+    assert [node.op for node in found.graph.nodes].count("ResourceGather") == 1
+    region = found.regions[region_of(found, "rows")]
+    [argument] = [a for a in subgraph(found, region).arguments if a.variable]
+    assert argument.dims == (ROWS, WIDTH)
+    whole, [verifier] = patched(found)
+    readers = {n.name for n in whole.node if n.op == "StitchedUpdate" and "table" in n.input}
+    assert readers
+    [scatter] = [node for node in whole.node if node.name == "scatter"]
+    assert {f"^{name}" for name in readers} <= set(scatter.input), "it reads before the update"
+    assert "ids" in verifier.input
+
+
+def test_a_lookup_that_an_update_does_not_wait_for_stays() -> None:
+    assert reason(of_variable(ordered=False), "ResourceGather") is Reason.UNORDERED_VARIABLE
+
+
+def test_a_lookup_in_a_variable_of_unknown_size_stays() -> None:
+    found = of_variable(ordered=True).request
+    [handle] = [node for node in found.node if node.op == "VarHandleOp"]
+    handle.attr["shape"].shape.dim[0].size = -1
+    again = partition(found, ["result", "scatter"])
+    assert reason(again, "ResourceGather") is Reason.DATA_DEPENDENT_ERROR
+
+
+def test_indices_that_are_a_variables_value_are_read_before_it_is_updated() -> None:
+    """A read that the region's kernels do not need is kept for the verifier."""
+    graph = tf.Graph()
+    with graph.as_default():
+        table = tf.compat.v1.placeholder(tf.float32, [ROWS, WIDTH], "table")
+        ids = tf.Variable(tf.zeros([20_000], tf.int32), name="ids")
+        read = tf.raw_ops.ReadVariableOp(resource=ids.handle, dtype=tf.int32)
+        rows = tf.gather(tf.tanh(table), read)
+        with tf.control_dependencies([read]):
+            moved = ids.assign(read * 2, read_value=False)
+        tf.exp(rows, name="result")
+    names = ["result", moved.name]
+    found = partition(pruned(graph, names), names)
+    assert region_of(found, "GatherV2") == region_of(found, moved.name)
+    whole, [verifier] = patched(found, {moved.name: []})
+    indices = {node.name: node for node in whole.node}[verifier.input[1]]
+    assert indices.op == "ReadVariableOp"
+    writers = [n for n in whole.node if n.op in ("StitchedUpdate", "AssignVariableOp")]
+    assert writers and all(f"^{verifier.name}" in node.input for node in writers)
+
+
+def test_a_verifier_has_as_many_rows_as_the_axis() -> None:
+    def model(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        return tf.gather(table * 2.0, ids, axis=-1) + 1.0
+
+    whole, [verifier] = patched(cut(model, TABLE, tf.TensorSpec([7], tf.int32, "ids")))
+    [table] = [node for node in whole.node if node.name == verifier.input[0]]
+    assert tf.make_ndarray(table.attr["value"].tensor).shape == (WIDTH,)
