@@ -7,11 +7,12 @@ stay in a tame range (expensive growth is damped), so that precisions can be com
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from stitchcore.debug import fuzz_indexed
+from stitchcore.debug.fuzz_draw import Draw, FuzzOptions, is_float, numeric
 from stitchcore.hlo import build
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.instruction import Instruction, computation
@@ -19,69 +20,13 @@ from stitchcore.hlo.module import Module
 from stitchcore.hlo.numerics import Array
 from stitchcore.hlo.shape import DTYPES
 
-EXTENTS = (1, 2, 3, 4, 5, 8, 16, 17)
 MAXIMUM_ELEMENTS = 4096
-
-
-@dataclass(frozen=True)
-class FuzzOptions:
-    """What to draw. `weights` favour kinds of opcodes; a kind left out is not drawn."""
-
-    instructions: int = 12
-    parameters: int = 3
-    outputs: int = 2
-    dtypes: tuple[str, ...] = ("f32",)
-    extents: tuple[int, ...] = EXTENTS
-    rank: int = 3
-    weights: tuple[tuple[str, float], ...] = (
-        ("elementwise", 6.0),
-        ("broadcast", 2.0),
-        ("reduce", 2.0),
-        ("reshape", 1.0),
-        ("transpose", 1.0),
-        ("slice", 0.7),
-        ("gather", 0.5),
-        ("dynamic_slice", 0.4),
-        ("dynamic_update", 0.4),
-        ("scatter", 0.4),
-        ("pad", 0.5),
-        ("concatenate", 0.5),
-        ("reverse", 0.3),
-        ("iota", 0.3),
-        ("compare_select", 0.7),
-        ("convert", 0.7),
-    )
-
-
-@dataclass
-class _Draw:
-    """One module being drawn: the generator, the options, the values so far."""
-
-    rng: np.random.Generator
-    options: FuzzOptions
-    pool: list[Instruction] = field(default_factory=list)
-
-    def value(self, accept: Callable[[Instruction], bool] = lambda _: True) -> Instruction | None:
-        """A random value; later ones are likelier, so that graphs grow deep."""
-        fitting = [v for v in self.pool if accept(v)]
-        if not fitting:
-            return None
-        return fitting[
-            max(int(self.rng.integers(len(fitting))), int(self.rng.integers(len(fitting))))
-        ]
-
-    def choice(self, items: Sequence[Any]) -> Any:
-        return items[int(self.rng.integers(len(items)))]
-
-    def dims(self) -> tuple[int, ...]:
-        rank = int(self.rng.integers(0, self.options.rank + 1))
-        return tuple(int(self.choice(self.options.extents)) for _ in range(rank))
 
 
 def random_module(rng: np.random.Generator, options: FuzzOptions | None = None) -> Module:
     """A module with static shapes; the last values drawn and random others are its outputs."""
     options = options or FuzzOptions()
-    draw = _Draw(rng, options)
+    draw = Draw(rng, options)
     parameters = [
         build.parameter(i, draw.choice(options.dtypes), draw.dims())
         for i in range(options.parameters)
@@ -121,14 +66,6 @@ def _acceptable(node: Instruction) -> bool:
     return isinstance(size, int) and 0 < size <= MAXIMUM_ELEMENTS
 
 
-def _numeric(node: Instruction) -> bool:
-    return node.shape.dtype != "pred"
-
-
-def _is_float(node: Instruction) -> bool:
-    return DTYPES[node.shape.dtype].kind == "float"
-
-
 _GROWING = frozenset({op.POWER, "tan", "exponential-minus-one"})
 _DIVIDING = frozenset({op.DIVIDE, op.REMAINDER})
 _BY_OTHER_MAKERS = frozenset(
@@ -136,8 +73,8 @@ _BY_OTHER_MAKERS = frozenset(
 )
 
 
-def _elementwise(draw: _Draw) -> Instruction | None:
-    first = draw.value(_numeric)
+def _elementwise(draw: Draw) -> Instruction | None:
+    first = draw.value(numeric)
     if first is None:
         return None
     dtype = first.shape.dtype
@@ -152,14 +89,14 @@ def _elementwise(draw: _Draw) -> Instruction | None:
     name = draw.choice(names)
     arity = op.record(name).arity or 0
     others = [_like(draw, first) for _ in range(arity - 1)]
-    if name in _DIVIDING and not _is_float(first):
+    if name in _DIVIDING and not is_float(first):
         # XLA itself dies of a division by zero on the CPU: integer divisors are constants here.
         others = [build.splat(int(draw.rng.integers(1, 5)), first)]
     operands = [first, *others]
     if name in (op.EXPONENTIAL,):
         operands[0] = build.elementwise(op.MINIMUM, first, build.splat(4.0, first))
     low, _ = op.record(name).domain
-    if low >= 0 and _is_float(first):
+    if low >= 0 and is_float(first):
         absolute = build.elementwise(op.ABS, first)
         operands[0] = build.elementwise(op.ADD, absolute, build.splat(0.125, first))
     if name == op.CLAMP:
@@ -167,7 +104,7 @@ def _elementwise(draw: _Draw) -> Instruction | None:
     return build.elementwise(name, *operands)
 
 
-def _like(draw: _Draw, node: Instruction) -> Instruction:
+def _like(draw: Draw, node: Instruction) -> Instruction:
     """A value of the same type and shape: an existing one, a broadcast one, or a constant."""
     same = draw.value(lambda v: v.shape == node.shape)
     if same is not None and draw.rng.random() < 0.7:
@@ -199,7 +136,7 @@ def _subsequence(small: Sequence[Any], large: Sequence[Any]) -> list[int] | None
     return axes
 
 
-def _broadcast(draw: _Draw) -> Instruction | None:
+def _broadcast(draw: Draw) -> Instruction | None:
     node = draw.value(lambda v: v.shape.rank < draw.options.rank)
     if node is None:
         return None
@@ -213,7 +150,7 @@ def _broadcast(draw: _Draw) -> Instruction | None:
     return build.broadcast(node, dims, [a + (a >= position) for a in axes])
 
 
-def _reduce(draw: _Draw) -> Instruction | None:
+def _reduce(draw: Draw) -> Instruction | None:
     node = draw.value(lambda v: v.shape.rank > 0)
     if node is None:
         return None
@@ -225,7 +162,7 @@ def _reduce(draw: _Draw) -> Instruction | None:
     return build.reduce(node, axes, draw.choice(names))
 
 
-def _reshape(draw: _Draw) -> Instruction | None:
+def _reshape(draw: Draw) -> Instruction | None:
     node = draw.value(lambda v: v.shape.rank > 0)
     if node is None:
         return None
@@ -247,7 +184,7 @@ def _reshape(draw: _Draw) -> Instruction | None:
     return build.reshape(node, dims) if len(dims) <= draw.options.rank + 1 else None
 
 
-def _transpose(draw: _Draw) -> Instruction | None:
+def _transpose(draw: Draw) -> Instruction | None:
     node = draw.value(lambda v: v.shape.rank > 1)
     return (
         None
@@ -256,7 +193,7 @@ def _transpose(draw: _Draw) -> Instruction | None:
     )
 
 
-def _slice(draw: _Draw) -> Instruction | None:
+def _slice(draw: Draw) -> Instruction | None:
     node = draw.value(lambda v: v.shape.rank > 0)
     if node is None:
         return None
@@ -268,103 +205,8 @@ def _slice(draw: _Draw) -> Instruction | None:
     return build.slice_(node, ranges)
 
 
-_WIDE = frozenset(n for n, d in DTYPES.items() if d.kind != "pred" and d.bytes > 2)
-"""Types that sums are kept in."""
-
-
-def _places(draw: _Draw, dims: Sequence[int]) -> Instruction:
-    """Integers of a shape that depend on the data, some outside of whatever they index."""
-    node = draw.value(lambda v: _numeric(v) and v.shape.dims == tuple(dims))
-    dtype = draw.choice(("s32", "s64", "u32", "s8"))
-    first = build.constant(int(draw.rng.integers(0 if dtype == "u32" else -3, 6)), dtype)
-    other = build.broadcast(first, dims, ()) if dims else first
-    step = build.iota(dtype, dims, len(dims) - 1) if dims else build.constant(2, dtype)
-    if node is None:
-        return step
-    half = build.constant(1, node.shape.dtype)
-    half = build.broadcast(half, dims, ()) if dims else half
-    chosen = build.elementwise(op.COMPARE, node, half, direction="LT")
-    return build.elementwise(op.SELECT, chosen, step, other)
-
-
-def _gather(draw: _Draw) -> Instruction | None:
-    """Any dimensions looked up, collapsed or not, their slices anywhere in the result."""
-    node = draw.value(lambda v: v.shape.rank > 0)
-    if node is None:
-        return None
-    rank = node.shape.rank
-    count = int(draw.rng.integers(1, rank + 1))
-    starts = draw.rng.permutation(rank)[:count].tolist()
-    dims = list(draw.dims()[:2])
-    vector_dim = len(dims)
-    if count > 1 or draw.rng.random() < 0.3:
-        vector_dim = int(draw.rng.integers(0, len(dims) + 1))
-        dims.insert(vector_dim, count)
-    indices = _places(draw, dims)
-    sizes = [int(draw.rng.integers(1, n + 1)) for n in node.shape.static]
-    collapsed = sorted(d for d in starts if draw.rng.random() < 0.7)
-    for d in collapsed:
-        sizes[d] = 1
-    total = len(dims) - (vector_dim < len(dims)) + rank - len(collapsed)
-    offsets = sorted(draw.rng.permutation(total)[: rank - len(collapsed)].tolist())
-    if total > draw.options.rank + 1:
-        return None
-    return build.gather(
-        node, indices, starts, sizes,
-        vector_dim=vector_dim, offset_dims=offsets, collapsed=collapsed,
-    )  # fmt: skip
-
-
-def _dynamic_slice(draw: _Draw) -> Instruction | None:
-    node = draw.value(lambda v: v.shape.rank > 0)
-    if node is None:
-        return None
-    sizes = [int(draw.rng.integers(1, n + 1)) for n in node.shape.static]
-    return build.dynamic_slice(node, _starts(draw, node), sizes)
-
-
-def _starts(draw: _Draw, node: Instruction) -> list[Instruction]:
-    places = _places(draw, ())
-    return [places if draw.rng.random() < 0.7 else build.constant(1, places.shape.dtype)
-            for _ in node.shape.dims]  # fmt: skip
-
-
-def _dynamic_update(draw: _Draw) -> Instruction | None:
-    """A value, or part of the same one, put into another."""
-    node = draw.value(lambda v: v.shape.rank > 0 and v.opcode == op.PARAMETER)
-    if node is None or draw.rng.random() < 0.5:
-        node = draw.value(lambda v: v.shape.rank > 0)
-    if node is None:
-        return None
-    window = build.slice_(node, [(0, max(n // 2, 1), 1) for n in node.shape.static])
-    window = draw.value(lambda other: other.shape == window.shape) or window
-    return build.dynamic_update_slice(node, window, _starts(draw, node))
-
-
-def _scatter(draw: _Draw) -> Instruction | None:
-    """Rows of what there is, added, taken away or put in place of others, some of them outside."""
-    node = draw.value(lambda v: v.shape.rank > 0 and _numeric(v) and v.shape.dtype in _WIDE)
-    if node is None:
-        return None
-    rank, dtype = node.shape.rank, node.shape.dtype
-    scattered = draw.rng.permutation(rank)[: int(draw.rng.integers(1, min(rank, 2) + 1))].tolist()
-    window = [n for d, n in enumerate(node.shape.dims) if d not in scattered]
-    batch = list(draw.dims()[:1]) or [1]
-    dims = [*batch, *window]
-    updates = draw.value(lambda v: (v.shape.dtype, v.shape.static) == (dtype, tuple(dims)))
-    if updates is None:
-        updates = build.iota(dtype, dims, 0)
-    pair = build.parameter(0, dtype), build.parameter(1, dtype)
-    kind = draw.choice((op.ADD, op.SUBTRACT, op.MAXIMUM, ""))
-    body = computation(pair, build.elementwise(kind, *pair) if kind else pair[1])
-    return build.scatter(
-        node, _places(draw, [*batch, len(scattered)]), updates, body,
-        window=range(len(batch), len(dims)), scattered=scattered, vector_dim=len(batch),
-    )  # fmt: skip
-
-
-def _pad(draw: _Draw) -> Instruction | None:
-    node = draw.value(lambda v: v.shape.rank > 0 and _numeric(v))
+def _pad(draw: Draw) -> Instruction | None:
+    node = draw.value(lambda v: v.shape.rank > 0 and numeric(v))
     if node is None:
         return None
     amounts: list[tuple[Any, Any, int]] = [
@@ -385,7 +227,7 @@ def _pad(draw: _Draw) -> Instruction | None:
     return build.pad(node, value, amounts)
 
 
-def _concatenate(draw: _Draw) -> Instruction | None:
+def _concatenate(draw: Draw) -> Instruction | None:
     node = draw.value(lambda v: v.shape.rank > 0)
     if node is None:
         return None
@@ -402,12 +244,12 @@ def _concatenate(draw: _Draw) -> Instruction | None:
     return None if partner is None else build.concatenate([node, partner], axis)
 
 
-def _reverse(draw: _Draw) -> Instruction | None:
+def _reverse(draw: Draw) -> Instruction | None:
     node = draw.value(lambda v: v.shape.rank > 0)
     return None if node is None else build.reverse(node, [int(draw.rng.integers(node.shape.rank))])
 
 
-def _iota(draw: _Draw) -> Instruction | None:
+def _iota(draw: Draw) -> Instruction | None:
     dims = draw.dims()
     if not dims:
         return None
@@ -415,8 +257,8 @@ def _iota(draw: _Draw) -> Instruction | None:
     return build.iota(dtype, dims, int(draw.rng.integers(len(dims))))
 
 
-def _compare_select(draw: _Draw) -> Instruction | None:
-    left = draw.value(_numeric)
+def _compare_select(draw: Draw) -> Instruction | None:
+    left = draw.value(numeric)
     if left is None:
         return None
     direction = draw.choice(sorted(op.COMPARE_OPERATORS))
@@ -424,23 +266,24 @@ def _compare_select(draw: _Draw) -> Instruction | None:
     return build.elementwise(op.SELECT, predicate, _like(draw, left), left)
 
 
-def _convert(draw: _Draw) -> Instruction | None:
+def _convert(draw: Draw) -> Instruction | None:
     node = draw.value()
     target = draw.choice(draw.options.dtypes)
     return None if node is None or node.shape.dtype == target else build.convert(node, target)
 
 
-_MAKERS: dict[str, Callable[[_Draw], Instruction | None]] = {
+_MAKERS: dict[str, Callable[[Draw], Instruction | None]] = {
     "elementwise": _elementwise,
     "broadcast": _broadcast,
     "reduce": _reduce,
     "reshape": _reshape,
     "transpose": _transpose,
     "slice": _slice,
-    "gather": _gather,
-    "dynamic_slice": _dynamic_slice,
-    "dynamic_update": _dynamic_update,
-    "scatter": _scatter,
+    "gather": fuzz_indexed.gather,
+    "dynamic_slice": fuzz_indexed.dynamic_slice,
+    "dynamic_update": fuzz_indexed.dynamic_update,
+    "scatter": fuzz_indexed.scatter,
+    "scan": fuzz_indexed.scan,
     "pad": _pad,
     "concatenate": _concatenate,
     "reverse": _reverse,

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stitchcore.debug.fuzz import FuzzOptions, random_arguments, random_module
+from stitchcore.debug.fuzz import random_arguments, random_module
+from stitchcore.debug.fuzz_draw import FuzzOptions
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.evaluate import decisions, evaluate, evaluate_all

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stitchcore.debug.fuzz import FuzzOptions, random_arguments, random_module
+from stitchcore.debug.fuzz import random_arguments, random_module
+from stitchcore.debug.fuzz_draw import FuzzOptions
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo import build
 from stitchcore.hlo import opcodes as op

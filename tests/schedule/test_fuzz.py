@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stitchcore.debug.fuzz import FuzzOptions, random_module
+from stitchcore.debug.fuzz import random_module
+from stitchcore.debug.fuzz_draw import FuzzOptions
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo.module import Module
 from stitchcore.schedule import dominant, limits
