@@ -120,7 +120,9 @@ def scan(draw: Draw) -> Instruction | None:
     dim = int(draw.rng.integers(len(dims)))
     if draw.rng.random() < 0.6:
         dim = max(range(len(dims)), key=lambda d: dims[d])  # else most windows are expanded
-    way = draw.choice(("inclusive", "inclusive", "exclusive", "exclusive", "total", "cut"))
+    ways = ["inclusive", "inclusive", "exclusive", "exclusive", "total", "cut"]
+    extreme = is_float(node) and reducer in (op.MAXIMUM, op.MINIMUM)  # of nothing: infinite
+    way = "inclusive" if extreme else draw.choice(ways)
     with_total = way in ("total", "cut")
     before = dims[dim] - (way == "inclusive")
     after = -int(way == "exclusive")

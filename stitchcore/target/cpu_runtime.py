@@ -45,6 +45,14 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any], alignment: int = 6
     return block[start : start + count].view(dtype).reshape(shape)
 
 
+def unwritten(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """An aligned array of what no correct result is (NaN, -1): memory that was freed lately often
+    holds what the same kernel wrote there before, so what a kernel leaves out would look right."""
+    array = aligned_empty(shape, dtype)
+    array.reshape(-1).view(np.uint8).fill(255)
+    return array
+
+
 def load_library(data: bytes) -> ctypes.CDLL:
     """Load a shared object from its bytes. It is never unloaded."""
     with tempfile.NamedTemporaryFile(prefix="stitch-", suffix=".so", delete=False) as file:
@@ -165,9 +173,8 @@ class CpuKernel:
             sum(max(index.evaluate(s.tasks, bindings), 0) for s in phase.sections)
             for phase in kernel.phases
         ]
-        scratch = aligned_empty(
-            (index.evaluate(kernel.scratch_bytes, bindings),), np.dtype(np.uint8)
-        )
+        size = (index.evaluate(kernel.scratch_bytes, bindings),)
+        scratch = unwritten(size, np.dtype(np.uint8))
         symbols = np.array([bindings[name] for name in kernel.symbols], np.int64)
         return _Call(given, made, scratch, symbols, tasks)
 
@@ -213,7 +220,7 @@ def _shape(buffer: Buffer, bindings: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def _allocate(buffer: Buffer, bindings: Mapping[str, int]) -> Array:
-    return aligned_empty(_shape(buffer, bindings), DTYPES[buffer.dtype].numpy)
+    return unwritten(_shape(buffer, bindings), DTYPES[buffer.dtype].numpy)
 
 
 def _check(

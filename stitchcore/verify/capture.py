@@ -91,21 +91,50 @@ def arguments(
 def integer_limit(module: Module, bindings: Mapping[str, int]) -> int:
     """The `integers` for arguments on which the checks of `module` hold: labels below their number
     of classes, wherever that is known. Where labels beyond make a row NaN (TensorFlow on a GPU, and
-    under XLA) the same, if it can be. Where there are lookups, rows that all their tables have: the
-    framework raises an error for others. Raises Refused(DATA_DEPENDENT_ERROR) where no drawn data
+    under XLA) the same, if it can be. Where there are lookups or scatters, rows that all their
+    tables have: the framework raises an error for others, and fewer would leave rows, and the tasks
+    that own them, untried. Raises Refused(DATA_DEPENDENT_ERROR) where no drawn data
     passes the checks."""
     return min([*_rows(module, bindings), *_passing(module, bindings)], default=INTEGERS)
 
 
 def _rows(module: Module, bindings: Mapping[str, int]) -> list[int]:
-    """Of each gather, by dimension, how many places its slice may begin at."""
-    gathers = [v for v in topological((module.entry.root,)) if v.opcode == op.GATHER]
-    found = [
-        dims.evaluate(v.operands[0].shape.dims[d] - v["slice_sizes"][d] + 1, bindings)
-        for v in gathers
-        for d in v["start_index_map"]
-    ]
-    return [max(count, 1) for count in found]
+    """Of each gather and scatter, by dimension, how many places its slices may begin at."""
+    found: list[dims.Dim] = []
+    for value in topological((module.entry.root,)):
+        if value.opcode == op.GATHER:
+            whole, sizes = value.operands[0].shape.dims, value["slice_sizes"]
+            found += [whole[d] - sizes[d] + 1 for d in value["start_index_map"]]
+        elif value.opcode == op.SCATTER:
+            whole = value.shape.dims
+            found += [whole[d] for d in value["scatter_dims_to_operand_dims"]]
+    return [max(dims.evaluate(count, bindings), 1) for count in found]
+
+
+def placed(
+    module: Module, given: Sequence[Array], seed: int, integers: int, outside: bool
+) -> list[Array]:
+    """`given` where places are looked up or updated: half of the integers below INTEGERS, so that
+    updates meet; with `outside` some on either side of what is there, where HLO says what becomes
+    of them and nothing checks them."""
+    if not _rows_named(module):
+        return list(given)
+    outside = outside and not checks(module) and not _guards(module)
+    random, found = np.random.default_rng(seed), []
+    for array in given:
+        if array.dtype.kind in "iu":
+            few = random.random(array.shape) < 0.5
+            array = np.where(few, array % INTEGERS, array).astype(array.dtype)
+            if outside:
+                away = random.choice([-1, integers], array.shape).astype(array.dtype)
+                array = np.where(random.random(array.shape) < 0.125, away, array)
+        found.append(array)
+    return found
+
+
+def _rows_named(module: Module) -> bool:
+    values = topological((module.entry.root,))
+    return any(value.opcode in (op.GATHER, op.SCATTER) for value in values)
 
 
 def _passing(module: Module, bindings: Mapping[str, int]) -> list[int]:

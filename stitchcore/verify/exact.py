@@ -16,7 +16,7 @@ import numpy as np
 
 from stitchcore.hlo.evaluate import decisions, evaluate, evaluate_all
 from stitchcore.hlo.module import Module
-from stitchcore.verify.capture import FAMILIES, arguments, integer_limit
+from stitchcore.verify.capture import FAMILIES, arguments, integer_limit, placed
 from stitchcore.verify.judge import Judgement, informative, judge
 from stitchcore.verify.tolerance import unit
 
@@ -24,14 +24,17 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def telling(
-    module: Module, bindings: Mapping[str, int], seed: int
+    module: Module, bindings: Mapping[str, int], seed: int, outside: bool = False
 ) -> tuple[str, list[Array], list[Array]]:
     """(family, inputs, float64 outputs) of the first family of drawn data on which every output is
-    finite and not constant, else of the one with most such outputs: other data proves nothing."""
+    finite and not constant, else of the one with most such outputs: other data proves nothing.
+    With `outside` some places to look up or update are in no table (capture.placed): for a
+    framework that raises an error for these, without."""
     best: tuple[int, str, list[Array], list[Array]] | None = None
     integers = integer_limit(module, bindings)
     for family in FAMILIES:
-        given = arguments(module.entry.parameters, bindings, seed, family, integers)
+        drawn = arguments(module.entry.parameters, bindings, seed, family, integers)
+        given = placed(module, drawn, seed, integers, outside)
         exact = evaluate(module, given, bindings, "float64")
         told = sum(informative(array) for array in exact)
         if best is None or told > best[0]:

@@ -7,6 +7,7 @@ import numpy as np
 from stitchcore.debug.fuzz import random_arguments, random_module
 from stitchcore.debug.fuzz_draw import FuzzOptions
 from stitchcore.hlo import opcodes as op
+from stitchcore.hlo.cumulative import scan_of, scan_refusal
 from stitchcore.hlo.evaluate import evaluate
 from stitchcore.hlo.instruction import topological
 
@@ -36,3 +37,18 @@ def test_every_stitchable_opcode_is_drawn() -> None:
     by_design = {op.COPY, op.BITCAST, op.BITCAST_CONVERT, op.REDUCE_PRECISION, op.POWER, "tan",
                  "exponential-minus-one", op.CHECK}  # fmt: skip
     assert wanted - drawn <= by_design
+
+
+def test_reduce_windows_that_are_drawn_are_scans_in_every_direction() -> None:
+    drawn = set()
+    for seed in range(150):
+        module = random_module(np.random.default_rng(seed))
+        values = topological((module.entry.root,))
+        for node in (v for v in values if v.opcode == op.REDUCE_WINDOW):
+            scan = scan_of(node)
+            if scan is not None:
+                assert scan_refusal(node) is None
+                drawn.add((scan.reverse, scan.exclusive))
+            else:  # an axis of one element
+                assert 1 in node.shape.dims or 2 in node.shape.dims
+    assert len(drawn) == 4
