@@ -1,4 +1,4 @@
-"""What holds for all tests: the order in which two processes take their files."""
+"""What holds for all tests: the order in which two processes take their files, and NVRTC."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ from collections import Counter
 
 import pytest
 
+from stitchcore.errors import Refused
+from stitchcore.target import nvrtc
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with the most slow tests come first (a file is one process's, with `--dist loadfile`):
     a long one that is begun last would leave the other process idle."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow") is not None)
     items.sort(key=lambda item: -slow[item.path])
+
+
+@pytest.fixture(scope="session")
+def needs_nvrtc() -> None:
+    """NVRTC is an extra (cuda12): CI has it, a machine that only stitches for CPUs need not."""
+    try:
+        nvrtc.nvrtc_version()
+    except Refused as refused:
+        pytest.skip(f"{refused}: pip install nvidia-cuda-nvrtc-cu12")

@@ -8,9 +8,9 @@ import pytest
 
 from stitchcore.errors import Refused
 from stitchcore.gpu.cupy_device import CupyDevice
-from tests.target.conftest import needs_nvrtc, standin, whole_standin
+from tests.target.conftest import standin, whole_standin
 
-__all__ = ["gpu", "needs_nvrtc", "standin", "whole_standin"]
+__all__ = ["gpu", "standin", "whole_standin"]
 
 
 @pytest.fixture(autouse=True)

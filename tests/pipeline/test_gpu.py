@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from stitchcore.device.records import DEVICES
-from stitchcore.errors import Reason, Refused
+from stitchcore.errors import Reason
 from stitchcore.gpu.programs import differs
 from stitchcore.hlo import opcodes as op
 from stitchcore.inject.target import runs_on
@@ -35,7 +35,6 @@ from stitchcore.kernel.nodes import (
     Section,
     Store,
 )
-from stitchcore.target import nvrtc
 from stitchcore.target.launch_table import MAGIC
 
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchcore[tensorflow]'")
@@ -73,12 +72,8 @@ class Produced:
 
 
 @pytest.fixture(scope="module")
-def produced(tmp_path_factory: pytest.TempPathFactory) -> Produced:
+def produced(tmp_path_factory: pytest.TempPathFactory, needs_nvrtc: None) -> Produced:
     """The captured step as TensorFlow would place it where it has a GPU."""
-    try:
-        nvrtc.nvrtc_version()
-    except Refused as refused:
-        pytest.skip(f"{refused}")
     options = options_in(tmp_path_factory.mktemp("gpu"))
     graph = graph_pb2.GraphDef.FromString(lzma.decompress((CAPTURED / "graph.pb.xz").read_bytes()))
     for node in graph.node:

@@ -7,19 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stitchcore.errors import Refused
-from stitchcore.target import nvrtc
 from stitchcore.target.cuda_launch import CudaLibrary
 from tests.target.standin_cuda import Live, Standin, open_library
-
-
-@pytest.fixture
-def needs_nvrtc() -> None:
-    """NVRTC is an extra (cuda12): CI has it, a machine that only stitches for CPUs need not."""
-    try:
-        nvrtc.nvrtc_version()
-    except Refused as refused:
-        pytest.skip(f"{refused}: pip install nvidia-cuda-nvrtc-cu12")
 
 
 @pytest.fixture(scope="session")

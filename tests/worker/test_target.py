@@ -11,7 +11,6 @@ pytest.importorskip("celery", reason="needs Celery: pip install 'stitchcore[work
 from stitch_worker.__main__ import served
 from stitchcore.errors import Reason, Refused
 from stitchcore.queues import queue_name
-from stitchcore.target import nvrtc
 
 OWN = "cpu-x86-64-v3"
 
@@ -22,12 +21,8 @@ def test_a_worker_serves_its_own_processor(asked: str) -> None:
 
 
 def test_a_worker_serves_a_gpu_and_says_what_it_takes_to_measure(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, needs_nvrtc: None
 ) -> None:
-    try:
-        nvrtc.nvrtc_version()
-    except Refused as refused:
-        pytest.skip(f"{refused}")
     with caplog.at_level(logging.INFO):
         target = served("sm_90", OWN)
     assert queue_name(target, "2.21") == "stitch.sm_90.tf2.21"
