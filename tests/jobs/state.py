@@ -18,6 +18,7 @@ judged again, with TensorFlow's error drawn from several starts that are one ulp
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,7 +185,7 @@ def verdict(job: jobs.Job, base: Path, plain: jobs.Record, stitched: jobs.Record
         plain = jobs.untouched(job, base / "plain-later", 1, start)
         store = base / "store"
         stitched = jobs.stitched(job, base / "stitched-later", 1, store, start, EVERY_STEP)
-    wide = jobs.untouched(job, base / "wide", 1, [*start, "--dtype", "float64"]).arrays("step1")
+    wide = _wide(job, base / "wide", start)
     ours, theirs = (Step(record.arrays("step1"), wide) for record in (stitched, plain))
     same = _same(ours.arrays, theirs.arrays)
     found = after_one_step(ours, theirs, adam, initial)
@@ -192,6 +193,13 @@ def verdict(job: jobs.Job, base: Path, plain: jobs.Record, stitched: jobs.Record
         draws = [_draw(job, base, initial, start, seed) for seed in range(REDRAWS)]
         found = after_one_step(ours, least_accurate([theirs, *draws]), adam, initial)
     return Verdict(found, same=same)
+
+
+@functools.cache
+def _wide(job: jobs.Job, out: Path, start: tuple[str, ...]) -> Mapping[str, Array]:
+    """The step in float64, run once for all verdicts from one start: only the judged step, and not
+    what it is judged by, differs between a run and its mutant."""
+    return jobs.untouched(job, out, 1, [*start, "--dtype", "float64"]).arrays("step1")
 
 
 def ulp_away(arrays: Mapping[str, Array], seed: int) -> dict[str, Array]:
