@@ -7,7 +7,6 @@ Their regions are lowered and planned by the worker's own stages.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import resource
 import subprocess
 from collections import Counter

@@ -91,19 +91,26 @@ def arguments(
 def integer_limit(module: Module, bindings: Mapping[str, int]) -> int:
     """The `integers` for arguments on which the checks of `module` hold: labels below their number
     of classes, wherever that is known. Where labels beyond make a row NaN (TensorFlow on a GPU, and
-    under XLA) the same, if it can be. Where there are lookups, rows that all their tables have: the
-    framework raises an error for others. Raises Refused(DATA_DEPENDENT_ERROR) where no drawn data
-    passes the checks."""
+    under XLA) the same, if it can be. Where there are lookups or scatters, rows that all their
+    tables have: the framework raises an error for others. Raises Refused(DATA_DEPENDENT_ERROR)
+    where no drawn data passes the checks."""
     return min([*_rows(module, bindings), *_passing(module, bindings)], default=INTEGERS)
 
 
 def _rows(module: Module, bindings: Mapping[str, int]) -> list[int]:
-    """Of each gather, by dimension, how many places its slice may begin at."""
-    gathers = [v for v in topological((module.entry.root,)) if v.opcode == op.GATHER]
+    """Of each gather, by dimension, how many places its slice may begin at; of each scatter, how
+    many it may add to."""
+    every = topological((module.entry.root,))
+    gathers = [v for v in every if v.opcode == op.GATHER]
+    scatters = [v for v in every if v.opcode == op.SCATTER]
     found = [
         dims.evaluate(v.operands[0].shape.dims[d] - v["slice_sizes"][d] + 1, bindings)
         for v in gathers
         for d in v["start_index_map"]
+    ] + [
+        dims.evaluate(v.operands[0].shape.dims[d], bindings)
+        for v in scatters
+        for d in v["scatter_dims_to_operand_dims"]
     ]
     return [max(count, 1) for count in found]
 
