@@ -24,6 +24,7 @@ PATCH_OPERATIONS = frozenset(
         "Reshape",
         "Cast",
         "GatherV2",
+        "UnsortedSegmentSum",
     }
 )
 """The only operations a patch may add to a job's graph."""

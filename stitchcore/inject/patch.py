@@ -26,6 +26,7 @@ ALLOWED_OPERATIONS = frozenset(
         "Reshape",
         "Cast",
         "GatherV2",
+        "UnsortedSegmentSum",
     }
 )
 FUSION, UPDATE = "StitchedFusion", "StitchedUpdate"

@@ -70,6 +70,7 @@ ALLOWED: dict[str, Allowed] = {
     "SparseSoftmaxCrossEntropyWithLogits": Allowed(FLOATS),
     "_FusedBatchNormEx": Allowed(frozenset({"float32"})),
     "GatherV2": Allowed(),
+    "UnsortedSegmentSum": Allowed(WIDE | INTEGERS),
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2"), Allowed(WIDE)),
     # not as TensorFlow's kernel for the types left out (tests/tensorflow/test_conformance.py)
     "Erf": Allowed(FLOATS - {"float64"}),
@@ -92,7 +93,7 @@ SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
     "StridedSliceGrad": (0, 1, 2, 3),
     "ConcatV2": (-1,),
     "Range": (0, 1, 2),
-    "GatherV2": (2,),
+    **dict.fromkeys(("GatherV2", "UnsortedSegmentSum"), (2,)),
 }
 """Positions of the operands whose values tf2xla must know: they decide shapes and axes."""
 
@@ -115,6 +116,14 @@ is read transposed."""
 
 CHECKED = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})
 """Operations whose error on data is part of their formula (meaning.py)."""
+
+ERRORS = frozenset(
+    """
+    Gather GatherNd ResourceGatherNd TensorScatterUpdate TensorScatterAdd ScatterNd SegmentSum
+    SegmentMean CheckNumerics CheckNumericsV2 Assert InTopKV2
+    """.split()
+)
+"""Operations that may raise an error on data, and stay TensorFlow's for it."""
 
 READ = "ReadVariableOp"
 ASSIGNMENTS = {

@@ -26,13 +26,6 @@ updates must not tie them together."""
 RANDOM = ("Random", "Multinomial", "TruncatedNormal")
 STATELESS = "Stateless"
 """Random by an explicit key: XLA draws another stream from it than TensorFlow's kernel."""
-ERRORS = frozenset(
-    """
-    Gather GatherNd ResourceGatherNd TensorScatterUpdate TensorScatterAdd
-    ScatterNd SegmentSum SegmentMean UnsortedSegmentSum CheckNumerics CheckNumericsV2 Assert
-    InTopKV2
-    """.split()
-)
 CONTROL_FLOW = frozenset(
     """
     Switch RefSwitch Merge RefMerge Enter RefEnter Exit RefExit NextIteration LoopCond If
@@ -251,7 +244,7 @@ def _reason_of(operation: str) -> Reason:
         return Reason.LIBRARY_CALL
     if operation in CONTROL_FLOW:
         return Reason.CONTROL_FLOW
-    if operation in ERRORS:
+    if operation in allow.ERRORS:
         return Reason.DATA_DEPENDENT_ERROR
     if operation.startswith(collectives.PREFIX):
         return Reason.COLLECTIVE

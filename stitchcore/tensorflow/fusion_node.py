@@ -11,6 +11,7 @@ from tensorflow.python.framework import dtypes
 
 from stitchcore.artifact.launch import Launch
 from stitchcore.artifact.manifest import AddedNode
+from stitchcore.hlo.shape import DTYPES
 from stitchcore.tensorflow.lower import Argument
 
 
@@ -67,6 +68,22 @@ class FusionNode:
                 shape.dim.add(size=size)
         inputs = (*self.inputs, *self.hosted, *before)
         return AddedNode(self.name, "StitchedFusion", encoded(node), device_of, inputs)
+
+
+_TENSORFLOW_TYPES = {
+    "pred": "bool",
+    "bf16": "bfloat16",
+    "f16": "half",
+    "f32": "float",
+    "f64": "double",
+}
+
+
+def datatype(name: str) -> int:
+    """TensorFlow's enumeration value of an HLO element type."""
+    if name in _TENSORFLOW_TYPES:
+        return int(dtypes.as_dtype(_TENSORFLOW_TYPES[name]).as_datatype_enum)
+    return int(dtypes.as_dtype(DTYPES[name].numpy).as_datatype_enum)
 
 
 def tensorflow_type(name: str) -> int:

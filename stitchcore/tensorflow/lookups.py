@@ -3,29 +3,36 @@
 A lookup with an index out of range is an error in TensorFlow, which names the index and where it
 stands; HLO clamps it. So a region that holds lookups waits for *verifiers*: each is the lookup
 itself on a table of as many rows of one byte, which fails for the same indices with the same error,
-word for word, in whatever version the job has. No launch of the region runs before they succeed: a
-step that fails has changed none of its variables. That asks that the indices are known before the
-region starts (levels.py cuts there), and that TensorFlow would have looked at them: it looks at
-none where the result is empty, or in a branch that is not taken.
+word for word, in whatever version the job has. A sum by segments, the gradient of a lookup, is one
+here too: HLO drops what TensorFlow refuses, and its verifier sums the indices themselves. No launch
+of the region runs before they succeed: a step that fails has changed none of its variables. That
+asks that the indices are known before the region starts (levels.py cuts there), and that TensorFlow
+would have looked at them: it looks at none where the result is empty, or in a branch that is not
+taken.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 
+from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.python.framework import dtypes, tensor_util
 
 from stitchcore.errors import Reason
-from stitchcore.tensorflow.allow import ANY, READ
+from stitchcore.tensorflow.allow import ANY, CHECKED, ERRORS, READ
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.variables import PASS_THROUGH, ancestor_sets, resolve, variable_shape
 
 OF_VARIABLE = "ResourceGather"
 """A lookup in a variable: its kernel reads the rows where they are."""
 
-INDICES = {"GatherV2": 1, OF_VARIABLE: 1}
+SEGMENT_SUM = "UnsortedSegmentSum"
+"""Its table is what it makes. Negative indices are no error: both drop them."""
+
+INDICES = {"GatherV2": 1, OF_VARIABLE: 1, SEGMENT_SUM: 1}
 """Lookups that regions may hold on CPUs, and the position of their indices. (On a GPU TensorFlow
-has no error: the row is zeros, tensorflow/core/kernels/gather_functor_gpu.cu.h.)"""
+has no error: the row is zeros, tensorflow/core/kernels/gather_functor_gpu.cu.h, or is not added to,
+segment_reduction_ops_gpu.cu.h.)"""
 
 INDEX_TYPES = ("int32", "int64")
 
@@ -37,6 +44,8 @@ TABLE_SHARE = 64
 
 VARIABLE_BYTES = 2**26
 """Largest variable that is looked up in: a proof draws one like it, and computes in float64."""
+
+_RAISING = frozenset({*INDICES, *CHECKED, *ERRORS})
 
 _NO_WRITE = frozenset({READ, OF_VARIABLE, "VarIsInitializedOp", *PASS_THROUGH})
 
@@ -59,6 +68,8 @@ def variable_of(graph: GraphIndex, i: int) -> Edge | None:
 
 def table_shape(graph: GraphIndex, i: int) -> tuple[int, ...] | None:
     """What lookup i looks up in, unknown sizes negative; None for an unknown rank."""
+    if graph.nodes[i].op == SEGMENT_SUM:
+        return graph.shape(Edge(i, 0))
     handle = variable_of(graph, i)
     return graph.shape(graph.data[i][0]) if handle is None else variable_shape(graph, handle)
 
@@ -66,7 +77,7 @@ def table_shape(graph: GraphIndex, i: int) -> tuple[int, ...] | None:
 def rows(graph: GraphIndex, i: int) -> int | None:
     """How many rows the table of lookup i has; None where that is not known before it runs."""
     shape = table_shape(graph, i)
-    if shape is None or graph.nodes[i].op == OF_VARIABLE:
+    if shape is None or graph.nodes[i].op in (OF_VARIABLE, SEGMENT_SUM):
         return shape[0] if shape else None
     node = graph.nodes[graph.data[i][2].node]
     if node.op != "Const" or "value" not in node.attr:
@@ -76,13 +87,32 @@ def rows(graph: GraphIndex, i: int) -> int | None:
     return shape[int(axis)] if known else None
 
 
+def verifier_bytes(graph: GraphIndex, i: int, count: int) -> int:
+    """Of what the verifier of lookup i in `count` rows holds."""
+    sums = graph.nodes[i].op == SEGMENT_SUM
+    return count * (dtypes.as_dtype(graph.dtype(graph.data[i][1])).size if sums else 1)
+
+
+def verifier(graph: GraphIndex, i: int) -> node_def_pb2.NodeDef:
+    """The operation that fails as lookup i does, without inputs: a lookup in a table of bytes, or
+    the sums of the indices themselves, which are as many as what they name."""
+    kind = dtypes.as_dtype(graph.dtype(graph.data[i][1])).as_datatype_enum
+    sums = graph.nodes[i].op == SEGMENT_SUM
+    node = node_def_pb2.NodeDef(op=SEGMENT_SUM if sums else "GatherV2")
+    node.attr["Tindices"].type = kind
+    node.attr["T" if sums else "Tparams"].type = kind if sums else types_pb2.DT_UINT8
+    node.attr["Tnumsegments" if sums else "Taxis"].type = types_pb2.DT_INT32
+    return node
+
+
 def refuse(graph: GraphIndex, i: int) -> Reason | None:
     """Why lookup i cannot be verified before its region runs; None where it can."""
     node, indices = graph.nodes[i], graph.data[i][1]
     shape, types = table_shape(graph, i), graph.output_types[i]
     if graph.dtype(indices) not in INDEX_TYPES or types[0] not in ANY:
         return Reason.UNSUPPORTED_TYPE
-    if node.attr["batch_dims"].i or shape is None or min(shape, default=0) < 1:
+    batched = "batch_dims" in node.attr and node.attr["batch_dims"].i
+    if batched or shape is None or min(shape, default=0) < 1:
         return Reason.DATA_DEPENDENT_ERROR
     if graph.frames[i] or graph.alive(indices) != graph.deadness[i]:
         return Reason.CONTROL_FLOW
@@ -92,7 +122,29 @@ def refuse(graph: GraphIndex, i: int) -> Reason | None:
     for extent in shape:
         size *= extent
     large = node.op == OF_VARIABLE and size > VARIABLE_BYTES
-    return Reason.MEMORY if large or count > max(TABLE_BYTES, size // TABLE_SHARE) else None
+    held = verifier_bytes(graph, i, count)
+    return Reason.MEMORY if large or held > max(TABLE_BYTES, size // TABLE_SHARE) else None
+
+
+def raised_before(graph: GraphIndex) -> dict[int, tuple[int, ...]]:
+    """By lookup, the last operations on the way to it that may raise an error. TensorFlow looks at
+    its indices after them: a wrong index that is looked up and has a gradient is the lookup's error
+    and not the sum's. One that may be dead where the lookup is not is none of them."""
+    raising = [i for i in graph.order if graph.nodes[i].op in _RAISING]
+    before = ancestor_sets(graph, raising)
+    found: dict[int, tuple[int, ...]] = {}
+    for i in raising:
+        if graph.nodes[i].op not in INDICES:
+            continue
+        place = (graph.frames[i], graph.deadness[i])
+        known = [
+            n
+            for n in raising
+            if n != i and before[i] >> n & 1 and (graph.frames[n], graph.deadness[n]) == place
+        ]
+        earlier = {n for n in known for m in known if n != m and before[m] >> n & 1}
+        found[i] = tuple(n for n in known if n not in earlier)
+    return found
 
 
 def unordered(graph: GraphIndex) -> frozenset[int]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from tensorflow.core.framework import node_def_pb2, types_pb2
-from tensorflow.python.framework import dtypes, tensor_util
+from tensorflow.python.framework import tensor_util
 
 from stitchcore.artifact.launch import (
     FromConstant,
@@ -36,26 +36,17 @@ from stitchcore.artifact.table import (
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo import dim as dims
 from stitchcore.hlo.dim import Dim
-from stitchcore.hlo.shape import DTYPES
 from stitchcore.inject import digest
 from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Role
 from stitchcore.tensorflow import lookups, placement
-from stitchcore.tensorflow.fusion_node import FusionNode, encoded, tensorflow_type
+from stitchcore.tensorflow.fusion_node import FusionNode, datatype, encoded, tensorflow_type
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph
 from stitchcore.tensorflow.ordering import after, after_checks
 from stitchcore.tensorflow.partition import Partition, Region
 
 Chosen = tuple[Region, Subgraph, RegionProgram]
-
-_TENSORFLOW_TYPES = {
-    "pred": "bool",
-    "bf16": "bfloat16",
-    "f16": "half",
-    "f32": "float",
-    "f64": "double",
-}
 
 
 def patch(partition: Partition, chosen: Sequence[Chosen]) -> Patch:
@@ -85,6 +76,10 @@ class _Whole:
     def function(self) -> bool:
         """Whether the graph is a function's: its values leave by `_Retval` nodes alone."""
         return any(node.op == "_Retval" for node in self.partition.graph.nodes)
+
+    @cached_property
+    def raised_before(self) -> dict[int, tuple[int, ...]]:
+        return lookups.raised_before(self.partition.graph)
 
     def id(self, node: int) -> int:
         return self.ids[self.partition.graph.nodes[node].name]
@@ -180,28 +175,37 @@ class _RegionPatch:
         return list(found)
 
     def _verifiers(self) -> list[str]:
-        """Lookups in tables of bytes, which fail as the region's lookups would: control inputs of
-        its launches (lookups.py). Lookups of one tensor in as many rows share one."""
-        made: dict[tuple[str, int], str] = {}
+        """What fails as the region's lookups would (lookups.py): control inputs of its launches.
+        Lookups of one tensor in as many rows share one, and so do sums. They run one after another,
+        each after what TensorFlow would have raised before."""
+        made: dict[tuple[str, int, str], str] = {}
+        inside = set(self.region.members)
         for member in self.region.members:
             indices = lookups.indices_of(self.graph, member)
             rows = None if indices is None else lookups.rows(self.graph, member)
             if indices is None or rows is None:
                 continue
-            place = (self.whole.tensor(indices), rows)
+            place = (self.whole.tensor(indices), rows, lookups.verifier(self.graph, member).op)
             if place not in made:
                 made[place] = f"{self.region.name}_verify{len(made)}"
-                self._verify(made[place], *place, self.graph.dtype(indices))
+                earlier = [f"^+{name}" for name in list(made.values())[-2:-1]]
+                for node in self.whole.raised_before[member]:
+                    if node not in inside:
+                        earlier.append(f"^{self.whole.id(node)}")
+                self._verify(made[place], member, *place[:2], tuple(earlier))
         return [f"^+{name}" for name in made.values()]
 
-    def _verify(self, name: str, indices: str, rows: int, dtype: str) -> None:
-        node = node_def_pb2.NodeDef()
-        node.attr["Tparams"].type = types_pb2.DT_UINT8
-        node.attr["Tindices"].type = tensorflow_type(dtype)
-        node.attr["Taxis"].type = types_pb2.DT_INT32
-        table = self._const(np.asarray(0, np.uint8), (rows,))
-        inputs = (table, indices, self._const(np.asarray(0, np.int32)), *self.before)
-        self.whole.add.append(AddedNode(name, "GatherV2", encoded(node), self.device_of, inputs))
+    def _verify(
+        self, name: str, member: int, indices: str, rows: int, earlier: tuple[str, ...]
+    ) -> None:
+        node = lookups.verifier(self.graph, member)
+        if node.op == lookups.SEGMENT_SUM:
+            operands = (indices, indices, self._const(np.asarray(rows, np.int32)))
+        else:
+            table = self._const(np.asarray(0, np.uint8), (rows,))
+            operands = (table, indices, self._const(np.asarray(0, np.int32)))
+        inputs = (*operands, *self.before, *earlier)
+        self.whole.add.append(AddedNode(name, node.op, encoded(node), self.device_of, inputs))
 
     # ---- launches ------------------------------------------------------------------------------
     def _stored_updates(self) -> dict[tuple[int, int], Edge]:
@@ -255,7 +259,7 @@ class _RegionPatch:
                 binding = Binding(VARIABLE, node.resource(self.whole.tensor(handle)))
             else:
                 binding = Binding(TENSOR, len(node.output_types))
-                node.output_types.append(_datatype(buffer.dtype))
+                node.output_types.append(datatype(buffer.dtype))
                 node.output_dims.append(tuple(_static(size) for size in sizes))
             outputs.append((binding, sizes))
         sources, guards = self._symbols(launch, node)
@@ -275,7 +279,7 @@ class _RegionPatch:
         if isinstance(source, FromLaunch):
             launch = self.program.launches[source.launch]
             dtype = launch.kernel.with_role(Role.OUTPUT)[source.output].dtype
-            return Binding(TENSOR, node.plain(self._made(source), _datatype(dtype)))
+            return Binding(TENSOR, node.plain(self._made(source), datatype(dtype)))
         reference, kind = self._constant(source)
         return Binding(TENSOR, node.plain(reference, kind))
 
@@ -352,7 +356,7 @@ class _RegionPatch:
             kernel = self.program.launches[source.launch].kernel
             buffer = kernel.with_role(Role.OUTPUT)[source.output]
             seen = self.shapes[source.launch, source.output]
-            kind = _datatype(buffer.dtype)
+            kind = datatype(buffer.dtype)
             return self._reshaped(self._made(source), seen, operand.dims, kind, name)
         return self._constant(source, operand.dims)[0]
 
@@ -385,14 +389,14 @@ class _RegionPatch:
         array = source.literal.array
         if wanted is not None:
             array = array.reshape([dim for dim in wanted if isinstance(dim, int)])
-        return self._const(array), _datatype(source.literal.dtype)
+        return self._const(array), datatype(source.literal.dtype)
 
     def _const(self, array: np.ndarray[Any, Any], shape: tuple[int, ...] | None = None) -> str:
         """An array, or a tensor of `shape` with one value."""
         name = f"{self.region.name}_c{self.constants}"
         self.constants += 1
         node = node_def_pb2.NodeDef()
-        node.attr["dtype"].type = dtypes.as_dtype(array.dtype).as_datatype_enum
+        node.attr["dtype"].type = tensorflow_type(array.dtype.name)
         node.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(array, shape=shape))
         self.whole.add.append(AddedNode(name, "Const", encoded(node), self.device_of, ()))
         return f"+{name}:0"
@@ -429,10 +433,3 @@ def _known(found: tuple[Dim, ...], symbols: Sequence[str]) -> bool:
 
 def _static(dim: index.Index) -> int:
     return dim if isinstance(dim, int) else -1
-
-
-def _datatype(name: str) -> int:
-    """TensorFlow's enumeration value of an HLO element type."""
-    if name in _TENSORFLOW_TYPES:
-        return int(dtypes.as_dtype(_TENSORFLOW_TYPES[name]).as_datatype_enum)
-    return int(dtypes.as_dtype(DTYPES[name].numpy).as_datatype_enum)

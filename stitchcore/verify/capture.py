@@ -93,8 +93,8 @@ def integer_limit(module: Module, bindings: Mapping[str, int]) -> int:
     of classes, wherever that is known. Where labels beyond make a row NaN (TensorFlow on a GPU, and
     under XLA) the same, if it can be. Where there are lookups or scatters, rows that all their
     tables have: the framework raises an error for others, and fewer would leave rows, and the tasks
-    that own them, untried. Raises Refused(DATA_DEPENDENT_ERROR) where no drawn data
-    passes the checks."""
+    that own them, untried. Raises Refused(DATA_DEPENDENT_ERROR) where no drawn data passes the
+    checks."""
     return min([*_rows(module, bindings), *_passing(module, bindings)], default=INTEGERS)
 
 
@@ -106,7 +106,7 @@ def _rows(module: Module, bindings: Mapping[str, int]) -> list[int]:
             whole, sizes = value.operands[0].shape.dims, value["slice_sizes"]
             found += [whole[d] - sizes[d] + 1 for d in value["start_index_map"]]
         elif value.opcode == op.SCATTER:
-            whole = value.shape.dims
+            whole = value.operands[0].shape.dims
             found += [whole[d] for d in value["scatter_dims_to_operand_dims"]]
     return [max(dims.evaluate(count, bindings), 1) for count in found]
 

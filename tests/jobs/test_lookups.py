@@ -1,5 +1,6 @@
-"""A step that looks up what its tables do not have fails as the untouched one does: the same words,
-and no variable changed. Both versions of TensorFlow, whose own message is the expectation.
+"""A step that looks up what its tables do not have, or sums what belongs to no group, fails as the
+untouched one does: the same words, and no variable changed. Both versions of TensorFlow, whose
+own message is the expectation.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.jobs import judge as judges
 from tests.jobs.cases import python_of
 
 SCRIPT = judges.SCRIPTS / "wrong_index.py"
-ERROR = re.compile(r"^indices.*$", re.MULTILINE)
+ERROR = re.compile(r"^(?:indices|segment_ids).*$", re.MULTILINE)
 
 pytestmark = pytest.mark.slow
 
@@ -63,14 +64,15 @@ def test_errors_are_tensorflows_word_for_word(runs: Any) -> None:
         "indices[100,3] = -4 is not in [0, 3000)",
         "indices[0,0] = 3000 is not in [0, 3000)",
         "indices[17] = 706 is not in [0, 700)",
+        "segment_ids[31] = 40 is out of range [0, 40)",
         "indices[255,7] = 6000 is not in [0, 3000)",
     ]
 
 
 def test_no_variable_moves_and_training_goes_on(runs: Any) -> None:
     plain, told, _, _ = runs
-    assert told["moved"] == plain["moved"] == [[0.0] * 3] * 4
-    assert len(told["losses"]) == 10
+    assert told["moved"] == plain["moved"] == [[0.0] * 4] * 5
+    assert len(told["losses"]) == 9
     np.testing.assert_allclose(told["losses"], plain["losses"], rtol=1e-5)
 
 

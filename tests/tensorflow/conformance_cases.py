@@ -198,6 +198,11 @@ def _special(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, .
                  note=f"{indices} axis={axis}", verified=True)
             for indices in ("int32", "int64") for axis in (0, 1, -1)
         ),
+        "UnsortedSegmentSum": tuple(
+            Case("UnsortedSegmentSum", (t, ids), (s, s[:1]), {}, (np.int32(9),), classes=9,
+                 note=ids, verified=True)
+            for ids in ("int32", "int64")
+        ),
         "Range": (
             Case("Range", (), (), {}, (zero, zero + 7, zero + 2), note=t),
         ),
@@ -253,7 +258,8 @@ def inputs(case: Case, kind: str) -> list[Array] | None:
         return None
     if kind == "extreme" and not (has_float or has_integer):
         return None
-    if kind in WRONG_LABELS and (case.verified or not case.classes):
+    dropped = case.operation == "UnsortedSegmentSum" and kind == "label -1"
+    if kind in WRONG_LABELS and (case.verified or not case.classes) and not dropped:
         return None
     if kind == "empty" and (case.constants or not case.shapes or len(case.shapes[0]) != 2):
         return None
@@ -262,7 +268,7 @@ def inputs(case: Case, kind: str) -> list[Array] | None:
     for number, (dtype, shape) in enumerate(zip(case.dtypes, case.shapes, strict=True)):
         rows = len(shape) == 2 or case.classes > 0
         extents = (0, *shape[1:]) if kind == "empty" and rows else shape
-        if case.classes and dtype not in FLOATS:
+        if case.classes and number == 1:
             made.append(_labels(generator, NUMPY[dtype], extents, kind, case.classes))
             continue
         made.append(_values(generator, dtype, extents, kind, number))

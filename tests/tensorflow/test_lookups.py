@@ -127,6 +127,49 @@ def test_a_gpu_has_another_rule() -> None:
     assert reason(partition(graph, ["result"], kind="gpu")) is Reason.DATA_DEPENDENT_ERROR
 
 
+VALUES = tf.TensorSpec([300, WIDTH], tf.float32, "values")
+GROUPS = tf.TensorSpec([300], tf.int32, "groups")
+
+
+def summed(values: tf.Tensor, groups: tf.Tensor, count: int = 90) -> tf.Tensor:
+    sums = tf.raw_ops.UnsortedSegmentSum(
+        data=values * 2.0, segment_ids=groups, num_segments=count, name="sums"
+    )
+    return tf.exp(sums) + 1.0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [(VALUES, GROUPS), (VALUES, tf.TensorSpec([300], tf.int64)),
+     (tf.TensorSpec([20, 15, WIDTH], tf.float32), tf.TensorSpec([20, 15], tf.int32))],
+    ids=["int32", "int64", "two axes"],
+)  # fmt: skip
+def test_a_sum_by_segments_is_a_member(given: tuple[tf.TensorSpec, ...]) -> None:
+    found = cut(summed, *given)
+    assert region_of(found, "sums") == region_of(found, "Exp") == region_of(found, "mul")
+    whole, [verifier] = patched(found)
+    assert verifier.op == "UnsortedSegmentSum"
+    assert [node.name for node in whole.node if node.op == verifier.op] == [verifier.name]
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "expected"),
+    [
+        (summed, (VALUES, GROUPS, tf.TensorSpec([], tf.int32)), Reason.DOES_NOT_UNIFY),
+        (summed, (tf.TensorSpec([300, None], tf.float32), GROUPS), Reason.DATA_DEPENDENT_ERROR),
+        (lambda v, g: summed(v, g, 0), (VALUES, GROUPS), Reason.DATA_DEPENDENT_ERROR),
+        (summed, (tf.TensorSpec([300, WIDTH], tf.float16), GROUPS), Reason.UNSUPPORTED_TYPE),
+        (lambda v, g: summed(v, g, 2**19), (VALUES, tf.TensorSpec([300], tf.int64)),
+         Reason.MEMORY),
+    ],
+    ids=["segments unknown", "width unknown", "no segment", "half", "verifier too large"],
+)  # fmt: skip
+def test_what_sum_cannot_be_verified_stays(
+    model: Callable[..., tf.Tensor], given: tuple[tf.TensorSpec, ...], expected: Reason
+) -> None:
+    assert reason(cut(model, *given), "UnsortedSegmentSum") is expected
+
+
 def patched(found: Partition, more: Mapping[str, list[int]] = {}) -> tuple[Any, list[Any]]:
     """The graph with all regions' launches, by the job's own code, and its verifiers."""
     functions = [subgraph(found, region) for region in found.regions]
@@ -164,26 +207,46 @@ def test_every_launch_waits_for_the_verifiers_of_its_region() -> None:
     assert {node.op for node in whole.node} & {"Exp", "Softmax", "AddV2"} == set()
 
 
-def test_a_verifier_fails_as_the_lookup_does() -> None:
-    """The nodes of the patch, run by TensorFlow itself on the lookup's own indices."""
-    whole, [verifier] = patched(cut(looked_up, TABLE, IDS))
-    wanted = [verifier.name, *(name for name in verifier.input if name != "ids")]
+def with_verifier(found: Partition) -> tuple[tf.Graph, str]:
+    """A graph of the verifier and its inputs alone, and what it is called."""
+    whole, [verifier] = patched(found)
     alone = type(whole)()
     alone.versions.CopyFrom(whole.versions)
     for node in whole.node:
-        if node.name in wanted or node.name == "ids":
+        if node.name in (verifier.name, *verifier.input):
             alone.node.add().CopyFrom(node)
     small = len(alone.SerializeToString())
     assert small < ROWS, "the table is written as one value"
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(alone, name="")
+    return graph, verifier.name + ":0"
+
+
+def test_a_verifier_of_sums_fails_as_they_do() -> None:
+    graph, verifier = with_verifier(cut(summed, VALUES, GROUPS))
+    groups = np.full(300, -1, np.int32)
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(verifier, {"groups:0": groups})  # of no segment: dropped
+        session.run(verifier, {"groups:0": groups + 90})
+        groups[7] = 90
+        with pytest.raises(tf.errors.InvalidArgumentError) as ours:
+            session.run(verifier, {"groups:0": groups})
+    with pytest.raises(tf.errors.InvalidArgumentError) as theirs:
+        tf.math.unsorted_segment_sum(np.zeros((300, WIDTH)), groups, 90)
+    told = "segment_ids[7] = 90 is out of range [0, 90)"
+    assert told in ours.value.message and told in theirs.value.message
+
+
+def test_a_verifier_fails_as_the_lookup_does() -> None:
+    """The nodes of the patch, run by TensorFlow itself on the lookup's own indices."""
+    graph, verifier = with_verifier(cut(looked_up, TABLE, IDS))
     ids = np.zeros((64, 4), np.int32)
     with tf.compat.v1.Session(graph=graph) as session:
-        session.run(verifier.name + ":0", {"ids:0": ids + ROWS - 1})
+        session.run(verifier, {"ids:0": ids + ROWS - 1})
         ids[63, 2] = ROWS
         with pytest.raises(tf.errors.InvalidArgumentError) as ours:
-            session.run(verifier.name + ":0", {"ids:0": ids})
+            session.run(verifier, {"ids:0": ids})
     with pytest.raises(tf.errors.InvalidArgumentError) as theirs:
         tf.raw_ops.GatherV2(params=np.zeros((ROWS, WIDTH)), indices=ids, axis=0)
     told = "indices[63,2] = 900 is not in [0, 900)"
