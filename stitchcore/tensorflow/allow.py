@@ -117,14 +117,6 @@ is read transposed."""
 CHECKED = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})
 """Operations whose error on data is part of their formula (meaning.py)."""
 
-ERRORS = frozenset(
-    """
-    Gather GatherNd ResourceGatherNd TensorScatterUpdate TensorScatterAdd ScatterNd SegmentSum
-    SegmentMean CheckNumerics CheckNumericsV2 Assert InTopKV2
-    """.split()
-)
-"""Operations that may raise an error on data, and stay TensorFlow's for it."""
-
 READ = "ReadVariableOp"
 ASSIGNMENTS = {
     "AssignVariableOp": None,

@@ -244,7 +244,7 @@ def _reason_of(operation: str) -> Reason:
         return Reason.LIBRARY_CALL
     if operation in CONTROL_FLOW:
         return Reason.CONTROL_FLOW
-    if operation in allow.ERRORS:
+    if operation in lookups.ERRORS:
         return Reason.DATA_DEPENDENT_ERROR
     if operation.startswith(collectives.PREFIX):
         return Reason.COLLECTIVE

@@ -19,7 +19,7 @@ from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.python.framework import dtypes, tensor_util
 
 from stitchcore.errors import Reason
-from stitchcore.tensorflow.allow import ANY, CHECKED, ERRORS, READ
+from stitchcore.tensorflow.allow import ANY, CHECKED, READ
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.variables import PASS_THROUGH, ancestor_sets, resolve, variable_shape
 
@@ -44,6 +44,14 @@ TABLE_SHARE = 64
 
 VARIABLE_BYTES = 2**26
 """Largest variable that is looked up in: a proof draws one like it, and computes in float64."""
+
+ERRORS = frozenset(
+    """
+    Gather GatherNd ResourceGatherNd TensorScatterUpdate TensorScatterAdd ScatterNd SegmentSum
+    SegmentMean CheckNumerics CheckNumericsV2 Assert InTopKV2
+    """.split()
+)
+"""Operations that may raise an error on data, and stay TensorFlow's for it."""
 
 _RAISING = frozenset({*INDICES, *CHECKED, *ERRORS})
 

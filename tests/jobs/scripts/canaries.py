@@ -23,7 +23,8 @@ def main() -> None:
     def step(x: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             h = tf.nn.gelu(x @ first) * tf.constant(table, name="CanaryName")
-            h = tf.debugging.check_numerics(tf.nn.softmax(h), TEXT)
+            # Such floats are huge, and a softmax of them NaN where oneDNN is off.
+            h = tf.debugging.check_numerics(tf.nn.softmax(tf.tanh(h)), TEXT)
             loss = tf.reduce_mean(tf.square(h))
         optimizer.apply_gradients([(tape.gradient(loss, first), first)])
         return loss
