@@ -95,7 +95,7 @@ def rows(graph: GraphIndex, i: int) -> int | None:
     return shape[int(axis)] if known else None
 
 
-def verifier_bytes(graph: GraphIndex, i: int, count: int) -> int:
+def _verifier_bytes(graph: GraphIndex, i: int, count: int) -> int:
     """Of what the verifier of lookup i in `count` rows holds."""
     sums = graph.nodes[i].op == SEGMENT_SUM
     return count * (dtypes.as_dtype(graph.dtype(graph.data[i][1])).size if sums else 1)
@@ -130,7 +130,7 @@ def refuse(graph: GraphIndex, i: int) -> Reason | None:
     for extent in shape:
         size *= extent
     large = node.op == OF_VARIABLE and size > VARIABLE_BYTES
-    held = verifier_bytes(graph, i, count)
+    held = _verifier_bytes(graph, i, count)
     return Reason.MEMORY if large or held > max(TABLE_BYTES, size // TABLE_SHARE) else None
 
 

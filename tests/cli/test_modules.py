@@ -171,8 +171,8 @@ def test_plan_shows_all_planners_side_by_side(tmp_path: Path) -> None:
     assert plan["bound"]["closed"]
 
 
+@pytest.mark.usefixtures("needs_nvrtc")
 def test_compile_as_cuda_without_a_gpu(tmp_path: Path) -> None:
-    pytest.importorskip("nvidia.cuda_nvrtc", reason="no NVRTC: pip install 'stitchcore[cuda12]'")
     out = tmp_path / "cuda"
     document = as_json("compile", SMALL, "--device", "sm_90", "--out", out)
     [entry] = document["binaries"]

@@ -206,8 +206,8 @@ def test_kernels_that_wait_for_each_other_are_refused(tmp_path: Path) -> None:
     assert "waits for a value that waits for it" in found.detail
 
 
+@pytest.mark.usefixtures("needs_nvrtc")
 def test_cuda_restarts_too(tmp_path: Path) -> None:
-    pytest.importorskip("nvidia.cuda_nvrtc", reason="no NVRTC: pip install 'stitchcore[cuda12]'")
     device = DEVICES["sm_90"]
     state = run(State(SMALL, device, BuildOptions(dump=tmp_path)), STAGES, {})
     assert "registers" in (tmp_path / "05_compile.txt").read_text()
@@ -221,8 +221,8 @@ def test_cuda_restarts_too(tmp_path: Path) -> None:
         run(State(SMALL, device, BuildOptions(restart=edited)), STAGES, {})
 
 
+@pytest.mark.usefixtures("needs_nvrtc")
 def test_a_kernel_that_a_gpu_cannot_hold_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("nvidia.cuda_nvrtc", reason="no NVRTC: pip install 'stitchcore[cuda12]'")
     device = DEVICES["sm_90"]
     whole = run(State(TWO_KERNELS, device, BuildOptions()), STAGES, {})
     first, other = [kernel.name for kernel in whole.kernels]
