@@ -307,6 +307,22 @@ def _proved(work: Work, proof: Proof) -> Work:
     return replace(work, proof=proof, programs=kept, refusals=work.refusals + added)
 
 
+def _fallback(work: Work) -> Work:
+    """Give each launch the function that does its work where its kernel cannot."""
+    from stitchcore.tensorflow.fallback import with_fallbacks
+
+    updates = {work.regions.get(one.name): len(one.updates) for one in work.partition.regions}
+    programs: dict[str, RegionProgram] = {}
+    refusals = list(work.refusals)
+    for key, made in work.programs.items():
+        try:
+            function = work.lowered[key].subgraph
+            programs[key] = with_fallbacks(function, made, updates.get(key, 0))
+        except Refused as refused:
+            refusals.append(replace(refused.refusal, subject=key[:12]))
+    return replace(work, programs=programs, refusals=tuple(refusals))
+
+
 def _limit(work: Work) -> Work:
     """Leave regions as they were with which a step would hold more memory than the untouched."""
     from stitchcore.tensorflow.memory import limited
@@ -358,6 +374,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("tune", _tune, lambda w, _: texts.tuned(w.tuning)),
     Stage("verify", _verify, lambda w, _: texts.verified(w.proof) if w.proof else ""),
     Stage("measure", _measure, lambda w, _: texts.measured(w.proof) if w.proof else ""),
+    Stage("fallback", _fallback, lambda w, _: texts.fallbacks(w.programs)),
     Stage("limit", _limit, lambda w, _: texts.limited(w.figures, w.refusals)),
     Stage("patch", _patch, lambda w, _: texts.patch(w.patch) if w.patch else ""),
 )
@@ -368,6 +385,8 @@ PROVING = frozenset({"tune", "verify", "measure"})
 # ---- the artifact ------------------------------------------------------------------------------
 def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str, bytes]]:
     """Manifest, libraries and reports."""
+    from stitchcore.tensorflow.fallback import library
+
     assert work.made is not None
     assert work.patch is not None
     libraries = tuple(library.data for library in work.made.libraries)
@@ -383,6 +402,7 @@ def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str
         expect=_expectation(work),
         refusals=dict(Counter(refusal.reason.value for refusal in work.refusals)),
         measured=work.bench is not None,
+        functions=package.packed_functions(library(work.programs.values())),
     )
     outcome = Outcome(
         work.request.digest,

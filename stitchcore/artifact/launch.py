@@ -45,6 +45,18 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Fallback:
+    """The framework's own operations for a launch, as a function of `arguments`. `results[k]` is
+    the function's result that the kernel's output k is, -1 where it is no tensor of the graph;
+    `definition` a serialized FunctionDef of the name `function`."""
+
+    function: str
+    definition: bytes
+    arguments: tuple[FromRegion | FromLaunch, ...]
+    results: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Launch:
     """One StitchedFusion node. `inputs` and the kernel's input buffers are in one order.
 
@@ -58,6 +70,7 @@ class Launch:
     inputs: tuple[Operand, ...]
     work: int
     bytes_saved: int
+    fallback: Fallback | None = None
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,9 @@ class Expectation(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """One artifact. `key` is the artifact key, `digest` the graph's, `issued` when it was signed by
     a signer (seconds since 1970; 0: by the process that made it). `measured` says that its regions
-    were proved and timed on the target: a worker without a GPU compiles for one, and no more."""
+    were proved and timed on the target: a worker without a GPU compiles for one, and no more.
+    `functions` is base64 of a zlib-compressed FunctionDefLibrary: what does the work of a launch
+    whose kernel cannot (docs/faults.md)."""
 
     key: str
     digest: str
@@ -100,6 +102,7 @@ class Manifest(msgspec.Struct, frozen=True):
     abi: int = KERNEL_ABI
     issued: int = 0
     measured: bool = True
+    functions: str = ""
 
 
 def encode(manifest: Manifest) -> bytes:

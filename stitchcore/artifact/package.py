@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +45,11 @@ def kernel_entries(programs: Iterable[RegionProgram]) -> tuple[KernelEntry, ...]
                 launch.work,
             )
     return tuple(entries.values())
+
+
+def packed_functions(library: bytes) -> str:
+    """A serialized FunctionDefLibrary as a manifest holds it."""
+    return base64.b64encode(zlib.compress(library)).decode()
 
 
 @dataclass(frozen=True)

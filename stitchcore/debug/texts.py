@@ -128,6 +128,18 @@ def measured(proof: Proof) -> str:
     return _text([*lines, *_refusals(proof.refused.values())])
 
 
+def fallbacks(programs: Mapping[str, RegionProgram]) -> str:
+    """The function of each launch: what it takes, and which outputs it gives."""
+    lines = []
+    for key, made in programs.items():
+        for number, launch in enumerate(made.launches):
+            if launch.fallback is not None:
+                one = launch.fallback
+                lines.append(f"{key[:12]} launch {number}: {one.function}")
+                lines.append(f"  of {', '.join(map(str, one.arguments))} gives {one.results}")
+    return _text(lines)
+
+
 def limited(figures: Mapping[str, str], refusals: Sequence[Refusal]) -> str:
     """Live bytes, and what was left as it was for them."""
     lines = [f"{name}: {told}" for name, told in figures.items()]

@@ -6,7 +6,7 @@ import ctypes
 import os
 import re
 import struct
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from . import reasons
 
@@ -24,6 +24,7 @@ GPU_REASONS = {  # by StitchReason of native/cuda/stitch_launch.h; all others: K
     13: reasons.MEMORY,
 }
 LAUNCH_FAILURE = re.compile(r"launch failed \((\d+)\): ")
+GUARD = "guard: "
 COUNTERS = (
     "fresh",
     "reused",
@@ -33,6 +34,7 @@ COUNTERS = (
     "forwarded",
     "in_place",
     "huge_bytes",
+    "left_to_functions",
 )
 GraphCallback = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -71,6 +73,9 @@ def _declare(library: Any) -> None:
     for name, result, arguments in (
         ("stitch_load_library", void, [text, size, text, size]),
         ("stitch_register_kernel", integer, [text, void, text]),
+        ("stitch_retire_kernel", None, [text]),
+        ("stitch_add_functions", integer, [text, size, text, size]),
+        ("stitch_arm_fault", None, [text, text, wide]),
         (
             "stitch_check_fusion",
             integer,
@@ -117,8 +122,10 @@ def _declare(library: Any) -> None:
 
 
 def reason_of(failure: str) -> str:
-    """Why an operation failed, from its message: a launch's begins with what the launch library
-    says (native/gpu.cc)."""
+    """Why an operation failed, from its message: one of shapes begins with GUARD (native/op.cc), a
+    launch's with what the launch library says (native/gpu.cc)."""
+    if failure.startswith(GUARD):
+        return reasons.GUARD_FAILED
     told = LAUNCH_FAILURE.match(failure)
     return GPU_REASONS.get(int(told[1]) if told else 0, reasons.KERNEL_FAILED)
 
@@ -209,6 +216,24 @@ class Plugin:
         if not self._library.stitch_register_kernel(key.encode(), handle, symbol.encode()):
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"library has no function {symbol}")
 
+    def add_functions(self, library: bytes) -> None:
+        """Functions that do the work of kernels which cannot, a serialized FunctionDefLibrary.
+        Raises Refused(BAD_ARTIFACT)."""
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        if not self._library.stitch_add_functions(library, len(library), error, ERROR_BYTES):
+            detail = f"functions: {error.value.decode(errors='replace')}"
+            raise reasons.Refused(reasons.BAD_ARTIFACT, detail)
+
+    def retire(self, keys: Iterable[str]) -> None:
+        """Operations of these kernels leave their work to the functions from now on."""
+        for key in keys:
+            self._library.stitch_retire_kernel(key.encode())
+
+    def arm_fault(self, point: str, kernel: str = "", occasion: int = 1) -> None:
+        """Has the operation of `kernel` (key and symbol; "": any) fail on purpose (docs/faults.md)
+        when it comes to `point` of native/exports.h for the `occasion`-th time."""
+        self._library.stitch_arm_fault(point.encode(), kernel.encode(), occasion)
+
     def open_gpu(self, driver: Optional[str] = None) -> None:
         """Finds the CUDA driver (libcuda.so.1, or `driver`). Raises Refused(NO_DEVICE)."""
         error = ctypes.create_string_buffer(ERROR_BYTES)
@@ -279,7 +304,7 @@ class Plugin:
         return int(self._library.stitch_calls(step, arm))
 
     def failures(self) -> Dict[str, str]:
-        """Kernel keys whose operation raised an error in this process, with the first message."""
+        """Kernel keys whose operation failed in this process, with the first message."""
         buffer = self._library.stitch_failures()
         if not buffer:
             return {}

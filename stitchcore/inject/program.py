@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import threading
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional
 
@@ -163,9 +165,27 @@ def admit(artifact: Artifact, found: Program, config: settings.Settings) -> None
         raise reasons.Refused(reasons.UNMEASURED, f"{what}, and {why}")
 
 
+MOST_FUNCTION_BYTES = 256 * 2**20  # once decompressed
+
+
+def _functions(artifact: Artifact) -> bytes:
+    """The FunctionDefLibrary of an artifact. Raises Refused(BAD_ARTIFACT)."""
+    packed = artifact.manifest.get("functions", "")
+    try:
+        data = base64.b64decode(packed, validate=True)
+        unpacking = zlib.decompressobj()
+        found = unpacking.decompress(data, MOST_FUNCTION_BYTES) if data else b""
+    except (ValueError, TypeError, zlib.error) as error:
+        raise reasons.Refused(reasons.BAD_ARTIFACT, f"functions: {error}") from error
+    if data and not unpacking.eof:
+        raise reasons.Refused(reasons.BAD_ARTIFACT, "functions are cut short or too large")
+    return found
+
+
 def load_kernels(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:
     """Loads every library and registers every kernel; those of a GPU on each device that the
     process sees. Raises Refused: BAD_ARTIFACT, and what a device refuses."""
+    plugin.add_functions(_functions(artifact))
     if str(artifact.manifest.get("target")).startswith("sm_"):
         return _load_programs(plugin, artifact)
     handles = [plugin.load_library(data) for data in artifact.libraries]

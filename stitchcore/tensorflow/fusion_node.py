@@ -26,6 +26,7 @@ class FusionNode:
         self.arguments: dict[int, Argument] = {}
         self.output_types: list[int] = []
         self.output_dims: list[tuple[int, ...]] = []
+        self.fallback_references: list[str] = []
 
     def plain(self, reference: str, kind: int) -> int:
         """Position of the input `reference`, added at its first use."""
@@ -61,6 +62,11 @@ class FusionNode:
         node.attr["errors"].list.SetInParent()
         node.attr["errors"].list.s.extend(text.encode() for text in launch.kernel.errors)
         node.attr["work"].i = launch.work
+        if launch.fallback is not None:
+            positions = [self.plain(reference, 0) for reference in self.fallback_references]
+            node.attr["fallback"].s = launch.fallback.function.encode()
+            node.attr["fallback_arguments"].list.i.extend(positions)
+            node.attr["fallback_results"].list.i.extend(launch.fallback.results)
         node.attr["_output_shapes"].list.SetInParent()
         for sizes in self.output_dims:
             shape = node.attr["_output_shapes"].list.shape.add()

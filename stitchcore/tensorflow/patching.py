@@ -227,13 +227,16 @@ class _RegionPatch:
         return stored
 
     def _read_after(self, handle: Edge, writer: int) -> bool:
-        """Whether a launch that needs the writer's outputs reads the variable's old value: then
-        the writer may not store in place (an assignment after all readers does)."""
+        """Whether a launch that needs the writer's outputs, or its fallback, reads the variable's
+        old value: then the writer may not store in place (an assignment after all readers does)."""
         waiting = after(self.program.launches, writer)
         read = [
             n for n, a in enumerate(self.function.arguments) if a.variable and a.tensor == handle
         ]
-        sources = [o.source for n in waiting for o in self.program.launches[n].inputs]
+        launches = [self.program.launches[n] for n in waiting]
+        sources = [operand.source for launch in launches for operand in launch.inputs]
+        for launch in launches:
+            sources += launch.fallback.arguments if launch.fallback is not None else ()
         return any(isinstance(s, FromRegion) and s.position in read for s in sources)
 
     def _tensor_shapes(self) -> dict[tuple[int, int], tuple[Dim, ...]]:
@@ -262,7 +265,9 @@ class _RegionPatch:
                 node.output_types.append(datatype(buffer.dtype))
                 node.output_dims.append(tuple(_static(size) for size in sizes))
             outputs.append((binding, sizes))
+        self._fallback_inputs(launch, node, name)
         sources, guards = self._symbols(launch, node)
+        guards += self._made_guards(launch, inputs)
         table = launch_table(launch.kernel, sources, inputs, outputs, guards)
         self.whole.add.append(node.fusion(launch, table, self.device_of, self.before))
         return name
@@ -283,6 +288,49 @@ class _RegionPatch:
         reference, kind = self._constant(source)
         return Binding(TENSOR, node.plain(reference, kind))
 
+    def _fallback_inputs(self, launch: Launch, node: FusionNode, name: str) -> None:
+        """What the launch's fallback takes becomes inputs of the node."""
+        for source in launch.fallback.arguments if launch.fallback is not None else ():
+            if isinstance(source, FromLaunch):
+                reference = self._made(source)
+                buffer = self.program.launches[source.launch].kernel.with_role(Role.OUTPUT)
+                node.plain(reference, datatype(buffer[source.output].dtype))
+                node.fallback_references.append(reference)
+                continue
+            argument = self.function.arguments[source.position]
+            reference = self.whole.tensor(argument.tensor)
+            node.fallback_references.append(reference)
+            if argument.variable:
+                if name not in self.readers.setdefault(argument.tensor, []):
+                    self.readers[argument.tensor].append(name)
+                node.resource(reference)
+            elif reference not in node.inputs and self._is_hosted(argument):
+                node.hosted[reference] = tensorflow_type(argument.dtype)
+            else:
+                node.plain(reference, tensorflow_type(argument.dtype))
+
+    def _is_hosted(self, argument: Argument) -> bool:
+        on_gpu = self.partition.kind == placement.GPU
+        return on_gpu and placement.in_host_memory(self.graph, argument.tensor)
+
+    def _made_guards(self, launch: Launch, inputs: Sequence[Binding]) -> list[Guard]:
+        """The shapes of what earlier launches hand on. One that was left to its fallback hands
+        nothing on that is no tensor of the graph (an empty one): then this launch is too."""
+        guards = []
+        for operand, binding in zip(launch.inputs, inputs, strict=True):
+            if not isinstance(operand.source, FromLaunch):
+                continue
+            source = operand.source
+            buffer = self.program.launches[source.launch].kernel.with_role(Role.OUTPUT)
+            seen = self.shapes.get((source.launch, source.output))
+            if seen is not None and _known(seen, launch.kernel.symbols):
+                guards.append(Guard(binding.position, tuple(map(index.from_dim, seen))))
+            dims = buffer[source.output].dims
+            known = set(launch.kernel.symbols)
+            if seen is None and all(index.names(dim) <= known for dim in dims):
+                guards.append(Guard(binding.position, dims))
+        return guards
+
     def _made(self, source: FromLaunch) -> str:
         """Reference of a launch's output: its position among the outputs that are tensors."""
         port = sum((source.launch, k) not in self.stored for k in range(source.output))
@@ -292,10 +340,9 @@ class _RegionPatch:
         found = [self._source_of(symbol) for symbol in launch.kernel.symbols]
         for argument, *_ in found:
             reference = self.whole.tensor(argument.tensor)
-            if self.partition.kind == placement.GPU and reference not in node.inputs:
-                if placement.in_host_memory(self.graph, argument.tensor):
-                    node.hosted[reference] = tensorflow_type(argument.dtype)
-                    continue
+            if reference not in node.inputs and self._is_hosted(argument):
+                node.hosted[reference] = tensorflow_type(argument.dtype)
+                continue
             node.tensor(reference, argument)
         sources = []
         for argument, axis, scale, offset in found:

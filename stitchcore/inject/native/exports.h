@@ -11,6 +11,11 @@
 STITCH_EXPORT void* stitch_load_library(const char* data, size_t size, char* error,
                                         size_t error_size);
 STITCH_EXPORT int stitch_register_kernel(const char* key, void* library, const char* symbol);
+// From now on operations of this kernel leave their work to the functions that stand in for it.
+STITCH_EXPORT void stitch_retire_kernel(const char* key);
+// threads.cc: TensorFlow's own operations of regions, a serialized FunctionDefLibrary; 0 and why.
+STITCH_EXPORT int stitch_add_functions(const char* data, size_t size, char* error,
+                                       size_t error_size);
 
 // fusion.cc: 1 when a node with these attributes can be made, on a GPU or a CPU; else 0 and why.
 // `types`: `inputs` of Tin, `host` of Thost, `outputs` of Tout.
@@ -66,12 +71,16 @@ STITCH_EXPORT void stitch_pass_step(int step, int arm);
 STITCH_EXPORT int64_t stitch_passes(int step, int arm);
 STITCH_EXPORT int64_t stitch_calls(int step, int arm);
 
-// failures.cc: errors of stitched operations so far, "kernel key TAB message" and a newline each;
+// failures.cc: failures of stitched operations so far, "kernel key TAB message" and a newline each;
 // to be freed. nullptr when there was none.
 STITCH_EXPORT char* stitch_failures();
 
 // pool.cc: fresh, reused, released, idle bytes, used bytes; op.cc: forwarded outputs, in-place
-// variable updates; huge.cc: bytes asked for.
-STITCH_EXPORT void stitch_counters(int64_t out[8]);
+// variable updates; huge.cc: bytes asked for; op.cc: calls left to functions.
+STITCH_EXPORT void stitch_counters(int64_t out[9]);
+
+// faults.cc: the `pass`-th time from now that the operation of `kernel` ("": any) comes to `point`,
+// it fails there. Points: construct, guard, variables, scratch, pool, output, launch, result, throw.
+STITCH_EXPORT void stitch_arm_fault(const char* point, const char* kernel, int64_t pass);
 
 #endif  // STITCH_EXPORTS_H_

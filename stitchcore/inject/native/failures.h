@@ -1,5 +1,5 @@
-// Errors that stitched operations raised. They end the user's step, so the job side must learn
-// which artifact to blame even when the script catches the exception or dies of it.
+// Failures of stitched operations. TensorFlow's own operations do their work then, so the user's
+// step goes on and nobody raises anything: here the job side learns of them.
 #ifndef STITCH_FAILURES_H_
 #define STITCH_FAILURES_H_
 

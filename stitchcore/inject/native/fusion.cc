@@ -5,6 +5,7 @@
 
 #include "exports.h"
 #include "failures.h"
+#include "faults.h"
 #include "threads.h"
 
 namespace stitch {
@@ -137,6 +138,25 @@ std::string Prepare(Fusion* fusion, const std::vector<int64_t>& pooled) {
   return "";
 }
 
+// Reads what stands in for the kernel; none where it does not fit the node.
+Fallback ReadFallback(TF_OpKernelConstruction* context, const Fusion& fusion) {
+  Fallback fallback;
+  for (int64_t input : Integers(context, "fallback_arguments")) {
+    if (input < 0 || input >= static_cast<int64_t>(fusion.input_types.size())) return {};
+    fallback.arguments.push_back(static_cast<int>(input));
+  }
+  std::vector<int64_t> results = Integers(context, "fallback_results");
+  if (results.size() != fusion.table.results.size()) return {};
+  for (size_t i = 0; i < results.size(); i++) {
+    const Result& result = fusion.table.results[i];
+    bool variable = result.kind == Kind::kVariable;
+    if (results[i] < (variable ? 0 : -1)) return {};
+    fallback.takers.push_back({variable, result.position, static_cast<int32_t>(results[i])});
+  }
+  fallback.function = Text(context, "fallback");
+  return fallback;
+}
+
 }  // namespace
 
 Fusion* MakeFusion(TF_OpKernelConstruction* context, bool gpu) {
@@ -152,22 +172,26 @@ Fusion* MakeFusion(TF_OpKernelConstruction* context, bool gpu) {
   fusion->errors = Texts(context, "errors");
   TF_OpKernelConstruction_GetAttrInt64(context, "work", &fusion->work, status.status);
   const std::string key = fusion->key = Text(context, "kernel");
-  std::string error;
+  fusion->retired = Retired(key);
+  std::string& error = fusion->broken;
   if (gpu) {
     fusion->program = FindProgram(key);
   } else {
     fusion->kernel = FindKernel(key);
   }
   std::vector<int64_t> words = Integers(context, "table");
-  if (fusion->kernel == nullptr && fusion->program == nullptr) {
-    error = "kernel " + key + " is not loaded";
-  } else if (Decode(words.data(), words.size(), fusion->input_types.size(), fusion->outputs.size(),
-                    &fusion->table, &error)) {
+  if (Decode(words.data(), words.size(), fusion->input_types.size(), fusion->outputs.size(),
+             &fusion->table, &error)) {
     error = Prepare(fusion, Integers(context, "pool"));
     if (gpu && error.empty()) error = RefusedOnGpu(*fusion);
     if (gpu && error.empty() && Shim() == nullptr) error = "a GPU's stream needs the shim";
+    if (Shim() != nullptr) fusion->fallback = ReadFallback(context, *fusion);
   }
-  if (!error.empty()) {
+  if (fusion->kernel == nullptr && fusion->program == nullptr) {
+    error = "kernel " + key + " is not loaded";
+  }
+  if (Fault("construct", key)) error = "a fault on purpose";
+  if (!error.empty() && fusion->fallback.function.empty()) {
     AddFailure(key, error);
     TF_SetStatus(status.status, TF_INTERNAL, ("stitch: " + error).c_str());
     TF_OpKernelConstruction_Failure(context, status.status);

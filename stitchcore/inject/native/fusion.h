@@ -2,6 +2,7 @@
 #ifndef STITCH_FUSION_H_
 #define STITCH_FUSION_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -10,6 +11,7 @@
 #include "gpu.h"
 #include "kernels.h"
 #include "launch.h"
+#include "shim.h"
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/tf_datatype.h"
 #include "tensorflow/c/tf_status.h"
@@ -29,6 +31,14 @@ struct VariableUse {
   bool in_place;
 };
 
+// The function of TensorFlow's own operations that does a kernel's work where the kernel cannot:
+// its arguments are op inputs, its results go where the kernel's go.
+struct Fallback {
+  std::string function;  // "" where there is none
+  std::vector<int> arguments;
+  std::vector<StitchTaker> takers;
+};
+
 struct Fusion {
   std::string key;
   Kernel kernel = nullptr;           // on a CPU
@@ -41,6 +51,9 @@ struct Fusion {
   std::vector<bool> needed;               // op inputs that are tensors the kernel or a guard reads
   std::vector<std::string> errors;
   int64_t work;
+  Fallback fallback;
+  std::string broken;             // why the kernel can never run; "" when it can
+  std::atomic<bool>* retired;     // its work is left to the fallback
 };
 
 struct Status {
@@ -49,8 +62,8 @@ struct Status {
   bool ok() const { return TF_GetCode(status) == TF_OK; }
 };
 
-// Reads the node's attributes and finds its kernel, or its program on a GPU; a failure is set in
-// `context`.
+// Reads the node's attributes and finds its kernel, or its program on a GPU. Where that fails the
+// node is left to its fallback, and without one the failure is set in `context`.
 Fusion* MakeFusion(TF_OpKernelConstruction* context, bool gpu);
 
 }  // namespace stitch

@@ -19,6 +19,7 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::map<std::string, Kernel> kernels;
+  std::map<std::string, std::atomic<bool>> retired;
 };
 
 Registry& Instance() {
@@ -62,7 +63,15 @@ Kernel FindKernel(const std::string& key) {
   return found == registry.kernels.end() ? nullptr : found->second;
 }
 
+std::atomic<bool>* Retired(const std::string& key) {
+  Registry& registry = Instance();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  return &registry.retired[key];
+}
+
 }  // namespace stitch
+
+void stitch_retire_kernel(const char* key) { *stitch::Retired(key) = true; }
 
 void* stitch_load_library(const char* data, size_t size, char* error, size_t error_size) {
   if (!stitch::IsWholeLibrary(data, size)) {

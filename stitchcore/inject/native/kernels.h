@@ -3,6 +3,7 @@
 #ifndef STITCH_KERNELS_H_
 #define STITCH_KERNELS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -15,6 +16,10 @@ using Kernel = int64_t (*)(void* const* buffers, const int64_t* symbols, char* s
 
 // nullptr when no such kernel has been registered.
 Kernel FindKernel(const std::string& key);
+
+// Whether operations of this kernel leave its work to TensorFlow's own; lives as long as the
+// process. Set when the kernel has failed, and for a step that cannot change over to its original.
+std::atomic<bool>* Retired(const std::string& key);
 
 }  // namespace stitch
 

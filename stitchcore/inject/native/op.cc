@@ -2,6 +2,10 @@
 // CPU by TensorFlow's threads, on a GPU in TensorFlow's stream.
 // StitchedUpdate is the same op registered as stateful, for kernels that write variables: nobody
 // may prune or merge it. StitchTimer marks a pass of a training step (timer.cc).
+//
+// A kernel that cannot run does not fail the user's step. All that may go wrong is tried before the
+// kernel's first instruction; where something does, a function of TensorFlow's own operations gets
+// the same inputs and makes the same results (Fallback), and the failure is put on record.
 #include "op.h"
 
 #include <string.h>
@@ -13,6 +17,7 @@
 
 #include "exports.h"
 #include "failures.h"
+#include "faults.h"
 #include "fusion.h"
 #include "huge.h"
 #include "launch.h"
@@ -26,7 +31,7 @@
 namespace stitch {
 namespace {
 
-std::atomic<int64_t> forwarded_outputs{0}, in_place_updates{0};
+std::atomic<int64_t> forwarded_outputs{0}, in_place_updates{0}, calls_left{0};
 
 // Room for `N` values without allocation, more when needed.
 template <typename T, size_t N>
@@ -48,6 +53,8 @@ class Small {
   std::vector<T> heap_;
   T* data_;
 };
+
+constexpr char kGuard[] = "guard: input ";  // begins failures that are of shapes (plugin.py)
 
 void ReleasePooled(void* data, size_t, void*) { PoolRelease(data); }
 
@@ -77,27 +84,20 @@ class Call {
         outputs_(fusion->outputs.size()),
         from_pool_(fusion->outputs.size()),
         variables_(fusion->variables.size()),
+        tasks_(table_.tasks.size()),
         bytes_(table_.operands.size() + table_.results.size()),
         buffers_(table_.operands.size() + table_.results.size()) {}
 
-  ~Call() {
-    if (session_ != nullptr) Shim()->close_variables(session_, succeeded_);
-    if (scratch_ != nullptr) PoolRelease(scratch_);
-    if (scratch_tensor_ != nullptr) TF_DeleteTensor(scratch_tensor_);
-    for (size_t i = 0; i < inputs_.size(); i++) {
-      if (inputs_[i] != nullptr) TF_DeleteTensor(inputs_[i]);
-    }
-    for (size_t i = 0; i < outputs_.size(); i++) {
-      if (outputs_[i] != nullptr) TF_DeleteTensor(outputs_[i]);
-    }
-  }
+  ~Call() { Release(); }
 
   void Run() {
-    // Outputs come before inputs: an input that we hold cannot be forwarded.
-    bool ready = BindSymbols() && ShapeResults() && MakeOutputs() && TakeInputs() &&
-                 OpenVariables() && CheckGuards() && (on_gpu() ? Enqueue() : RunPhases()) &&
-                 SetPooled();
-    succeeded_ = ready;
+    if (fusion_.broken.empty() && !fusion_.retired->load(std::memory_order_relaxed)) {
+      succeeded_ = Launch();
+      if (succeeded_ || raised_) return;
+    } else {
+      why_ = fusion_.broken;
+    }
+    FallBack();
   }
 
  private:
@@ -109,29 +109,71 @@ class Call {
     bytes_[buffer] = bytes;
     if (!on_gpu() && bytes >= kHugeBytes && !Pools()) NoteForHugePages(data, bytes);
   }
-  bool Fail(const std::string& message) {
-    AddFailure(fusion_.key, message);
-    TF_SetStatus(status_.status, TF_INTERNAL, ("stitch: " + message).c_str());
+  // Lets go of what the call holds; variables keep their old values unless it has succeeded.
+  void Release() {
+    if (session_ != nullptr) Shim()->close_variables(session_, succeeded_);
+    if (scratch_ != nullptr) PoolRelease(scratch_);
+    if (scratch_tensor_ != nullptr) TF_DeleteTensor(scratch_tensor_);
+    for (size_t i = 0; i < inputs_.size(); i++) {
+      if (inputs_[i] != nullptr) TF_DeleteTensor(inputs_[i]);
+      inputs_[i] = nullptr;
+    }
+    for (size_t i = 0; i < outputs_.size(); i++) {
+      if (outputs_[i] != nullptr) TF_DeleteTensor(outputs_[i]);
+      outputs_[i] = nullptr;
+    }
+    session_ = scratch_ = nullptr;
+    scratch_tensor_ = nullptr;
+  }
+
+  bool Launch() try {
+    if (Fault("throw", fusion_.key)) throw std::bad_alloc();
+    // Outputs come before inputs: an input that we hold cannot be forwarded.
+    return BindSymbols() && ShapeResults() && OpenVariables() && CheckGuards() && CountTasks() &&
+           (on_gpu() || MakeScratch()) && MakeOutputs() && TakeInputs() &&
+           (on_gpu() ? Enqueue() : RunPhases()) && SetPooled();
+  } catch (const std::exception& error) {
+    return Fail(error.what());
+  }
+
+  void FallBack() {
+    const Fallback& fallback = fusion_.fallback;
+    if (!why_.empty()) AddFailure(fusion_.key, why_);
+    Release();
+    if (overwritten_) return Raise(TF_INTERNAL, "stitch: " + why_);
+    if (fallback.function.empty()) return Raise(TF_INTERNAL, "stitch: " + why_);
+    if (!why_.empty() && why_.rfind(kGuard, 0) != 0) *fusion_.retired = true;
+    char error[1024];
+    int code = Shim()->call_function(
+        context_, fallback.function.c_str(), fallback.arguments.data(),
+        static_cast<int>(fallback.arguments.size()), forwarded_.data(),
+        static_cast<int>(forwarded_.size()), fallback.takers.data(),
+        static_cast<int>(fallback.takers.size()), error, sizeof error);
+    if (code != TF_OK) return Raise(static_cast<TF_Code>(code), error);
+    calls_left.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  void Raise(TF_Code code, const std::string& message) {
+    raised_ = true;
+    TF_SetStatus(status_.status, code, message.c_str());
     TF_OpKernelContext_Failure(context_, status_.status);
+  }
+
+  bool Fail(const std::string& message) {
+    if (why_.empty()) why_ = message;
     return false;
   }
   // The data's fault, as in the operation that the kernel stands for: no failure of ours to count.
   bool FailCheck(int64_t result) {
     size_t error = (result & 255) - 1;
-    if (error >= fusion_.errors.size()) return Fail("kernel failed");
+    if (error >= fusion_.errors.size()) return Fail("the kernel gave " + std::to_string(result));
     std::string message = fusion_.errors[error];
     size_t place = message.find("{}");
     if (place != std::string::npos) message.replace(place, 2, std::to_string(result >> 8));
-    TF_SetStatus(status_.status, TF_INVALID_ARGUMENT, message.c_str());
-    TF_OpKernelContext_Failure(context_, status_.status);
+    Raise(TF_INVALID_ARGUMENT, message);
     return false;
   }
-  bool Check() {
-    if (status_.ok()) return true;
-    AddFailure(fusion_.key, TF_Message(status_.status));
-    TF_OpKernelContext_Failure(context_, status_.status);
-    return false;
-  }
+  bool Check() { return status_.ok() || Fail(TF_Message(status_.status)); }
   int64_t* Dims(size_t result) { return dims_.data() + result * kMaxRank; }
 
   bool BindSymbols() {
@@ -144,7 +186,7 @@ class Call {
       int64_t extent = has_axis ? TF_Dim(tensor, symbol.axis) - symbol.offset : -1;
       TF_DeleteTensor(tensor);
       if (!has_axis || extent < 0 || extent % symbol.scale != 0) {
-        return Fail("input " + std::to_string(symbol.input) + " does not fit its symbol");
+        return Fail(kGuard + std::to_string(symbol.input) + " does not fit its symbol");
       }
       symbols_[i] = extent / symbol.scale;
     }
@@ -164,12 +206,19 @@ class Call {
     return true;
   }
 
+  void* FromPool(size_t bytes) {
+    return Fault("pool", fusion_.key) ? nullptr : PoolAllocate(bytes);
+  }
+
   void* Forward(const Output& output, int position, const int64_t* dims, int rank) {
     if (output.forward.empty() || Shim() == nullptr) return nullptr;
+    StitchForwarded taken;
     void* data = Shim()->forward_input(context_, output.forward.data(),
                                        static_cast<int>(output.forward.size()), position, dims,
-                                       rank);
-    if (data != nullptr) forwarded_outputs.fetch_add(1, std::memory_order_relaxed);
+                                       rank, &taken);
+    if (data == nullptr) return nullptr;
+    forwarded_.push_back(taken);
+    forwarded_outputs.fetch_add(1, std::memory_order_relaxed);
     return data;
   }
 
@@ -187,6 +236,8 @@ class Call {
         }
       }
       TF_Tensor*& tensor = outputs_[result.position];
+      void* pooled = nullptr;
+      if (Fault("output", fusion_.key)) return Fail("a fault on purpose");
       // With a shim, an output that finds no input to take over may still come from the pool.
       if (void* data = bytes == 0 ? nullptr : Forward(output, result.position, Dims(i), rank)) {
         Use(first + i, data, bytes);
@@ -198,10 +249,9 @@ class Call {
             context_, output.forward.data(), static_cast<int>(output.forward.size()),
             result.position, Dims(i), rank, &taken, status_.status);
         if (taken >= 0) forwarded_outputs.fetch_add(1, std::memory_order_relaxed);
-      } else if (output.pooled && bytes >= kPooledBytes && Pools()) {
-        void* buffer = PoolAllocate(bytes);
-        if (buffer == nullptr) return Fail("out of memory");
-        tensor = TF_NewTensor(output.type, Dims(i), rank, buffer, bytes, ReleasePooled, nullptr);
+      } else if (output.pooled && bytes >= kPooledBytes && Pools() &&
+                 (pooled = FromPool(bytes)) != nullptr) {
+        tensor = TF_NewTensor(output.type, Dims(i), rank, pooled, bytes, ReleasePooled, nullptr);
         from_pool_[result.position] = true;
       } else {
         tensor = TF_AllocateOutput(context_, result.position, output.type, Dims(i), rank, bytes,
@@ -241,6 +291,7 @@ class Call {
       variable.rank = static_cast<int>(table_.results[use.result].shape.size());
       memcpy(variable.dims, Dims(use.result), sizeof(int64_t) * variable.rank);
     }
+    if (Fault("variables", fusion_.key)) return Fail("a fault on purpose");
     char error[256];
     session_ = Shim()->open_variables(context_, variables_.data(),
                                       static_cast<int>(variables_.size()),
@@ -253,6 +304,7 @@ class Call {
       if (use.result < 0) continue;
       Use(table_.operands.size() + use.result, variables_[i].new_value, variables_[i].bytes);
       if (value == variables_[i].new_value) {
+        updates_in_place_ = true;
         in_place_updates.fetch_add(1, std::memory_order_relaxed);
       }
     }
@@ -266,16 +318,19 @@ class Call {
       *rank = variables_[i].value_rank;
       return variables_[i].value_dims;
     }
-    TF_Tensor* tensor = inputs_[op_input];
-    *rank = tensor == nullptr ? -1 : TF_NumDims(tensor);
-    if (*rank > kMaxRank) *rank = -1;
+    TF_Tensor* tensor = nullptr;
+    TF_GetInput(context_, op_input, &tensor, status_.status);
+    if (!Check()) return storage;
+    *rank = TF_NumDims(tensor) > kMaxRank ? -1 : TF_NumDims(tensor);
     for (int axis = 0; axis < *rank; axis++) storage[axis] = TF_Dim(tensor, axis);
+    TF_DeleteTensor(tensor);
     return storage;
   }
 
   bool CheckGuards() {
+    if (Fault("guard", fusion_.key)) return Fail(std::string(kGuard) + "a fault on purpose");
     for (const Guard& guard : table_.guards) {
-      int rank = 0;
+      int rank = -1;
       int64_t storage[kMaxRank];
       const int64_t* dims = ShapeOf(guard.input, &rank, storage);
       bool fits = rank == static_cast<int>(guard.shape.size());
@@ -283,24 +338,30 @@ class Call {
         int64_t expected = 0;
         fits = Evaluate(guard.shape[axis], symbols_.data(), &expected) && dims[axis] == expected;
       }
-      if (!fits) return Fail("input " + std::to_string(guard.input) + " has another shape");
+      if (!fits) return Fail(kGuard + std::to_string(guard.input) + " has another shape");
     }
     return true;
   }
 
-  bool MakeScratch(char** scratch) {
+  bool CountTasks() {
+    for (size_t phase = 0; phase < table_.tasks.size(); phase++) {
+      if (!Evaluate(table_.tasks[phase], symbols_.data(), &tasks_[phase])) return Fail("tasks");
+    }
+    return true;
+  }
+
+  bool MakeScratch() {
     int64_t bytes = 0;
     if (!Evaluate(table_.scratch, symbols_.data(), &bytes) || bytes < 0) return Fail("scratch");
     if (bytes == 0) return true;
-    if (Pools()) {
-      scratch_ = PoolAllocate(bytes);
-      if (scratch_ == nullptr) return Fail("out of memory");
-      *scratch = static_cast<char*>(scratch_);
+    if (Fault("scratch", fusion_.key)) return Fail("a fault on purpose");
+    if (Pools() && (scratch_ = FromPool(bytes)) != nullptr) {
+      scratch_data_ = static_cast<char*>(scratch_);
       return true;
     }
-    *scratch = Temporary(bytes, true);
+    scratch_data_ = Temporary(bytes, true);
     if (!Check()) return false;
-    if (static_cast<size_t>(bytes) >= kHugeBytes) NoteForHugePages(*scratch, bytes);
+    if (static_cast<size_t>(bytes) >= kHugeBytes) NoteForHugePages(scratch_data_, bytes);
     return true;
   }
 
@@ -336,16 +397,15 @@ class Call {
   }
 
   bool RunPhases() {
-    char* scratch = nullptr;
-    if (!MakeScratch(&scratch)) return false;
-    Launch launch{fusion_.kernel, buffers_.data(), symbols_.data(), scratch, fusion_.work};
+    if (Fault("launch", fusion_.key)) return Fail("a fault on purpose");
+    overwritten_ = !forwarded_.empty() || updates_in_place_;
+    struct Launch launch{fusion_.kernel, buffers_.data(), symbols_.data(), scratch_data_,
+                         fusion_.work};
     for (size_t phase = 0; phase < table_.tasks.size(); phase++) {
-      int64_t tasks = 0;
-      if (!Evaluate(table_.tasks[phase], symbols_.data(), &tasks)) return Fail("tasks");
-      int64_t failed = RunPhase(context_, launch, phase, tasks);
-      if (failed == 0) continue;
-      return FailCheck(failed);
+      int64_t failed = RunPhase(context_, launch, phase, tasks_[phase]);
+      if (failed != 0) return FailCheck(failed);
     }
+    if (Fault("result", fusion_.key)) return FailCheck(255);
     return true;
   }
 
@@ -368,12 +428,18 @@ class Call {
   Small<TF_Tensor*, 32> inputs_, outputs_;
   Small<char, 32> from_pool_;  // by op output
   Small<StitchVariable, 4> variables_;
+  Small<int64_t, 8> tasks_;  // of each phase
   Small<size_t, 48> bytes_;  // of each of `buffers_`
   Small<void*, 48> buffers_;
+  std::vector<StitchForwarded> forwarded_;
   void* session_ = nullptr;
   void* scratch_ = nullptr;
+  char* scratch_data_ = nullptr;
   TF_Tensor* scratch_tensor_ = nullptr;
-  bool succeeded_ = false;
+  std::string why_;               // the first failure
+  bool updates_in_place_ = false;  // a variable's new value lies where its old one does
+  bool overwritten_ = false;       // the kernel may have begun to write over what it reads
+  bool raised_ = false, succeeded_ = false;
 };
 
 void* CreateFusion(TF_OpKernelConstruction* context) { return MakeFusion(context, false); }
@@ -413,11 +479,12 @@ Functions TimerFunctions() { return {CreateTimer, ComputeTimer, DeleteTimer}; }
 
 }  // namespace stitch
 
-void stitch_counters(int64_t out[8]) {
+void stitch_counters(int64_t out[9]) {
   stitch::PoolStatistics pool = stitch::PoolState();
-  int64_t values[8] = {pool.fresh,      pool.reused,
+  int64_t values[9] = {pool.fresh,      pool.reused,
                        pool.released,   pool.idle_bytes,
                        pool.used_bytes, stitch::forwarded_outputs.load(),
-                       stitch::in_place_updates.load(), stitch::HugeBytesAsked()};
+                       stitch::in_place_updates.load(), stitch::HugeBytesAsked(),
+                       stitch::calls_left.load()};
   memcpy(out, values, sizeof values);
 }

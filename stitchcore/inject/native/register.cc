@@ -43,7 +43,8 @@ void RegisterFusion(const char* name, bool stateful, TF_Status* status) {
   for (const char* attribute :
        {"Tin: list(type) >= 0", "Thost: list(type) >= 0 = []", "Tout: list(type) >= 0",
         "kernel: string", "table: list(int)", "errors: list(string) = []",
-        "work: int = 0", "pool: list(int) = []"}) {
+        "work: int = 0", "pool: list(int) = []", "fallback: string = ''",
+        "fallback_arguments: list(int) = []", "fallback_results: list(int) = []"}) {
     TF_OpDefinitionBuilderAddAttr(op, attribute);
   }
   TF_OpDefinitionBuilderSetIsStateful(op, stateful);

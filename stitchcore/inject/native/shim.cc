@@ -5,9 +5,13 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/function.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -49,6 +53,12 @@ struct Session {
 
 OpKernelContext* Context(void* context) { return reinterpret_cast<OpKernelContext*>(context); }
 
+tensorflow::TensorShape ShapeOf(const int64_t* dims, int rank) {
+  tensorflow::TensorShape shape;
+  for (int axis = 0; axis < rank; axis++) shape.AddDim(dims[axis]);
+  return shape;
+}
+
 int Threads(void* context) {
   auto* workers = Context(context)->device()->tensorflow_cpu_worker_threads();
   return workers == nullptr ? 1 : workers->num_threads;
@@ -82,8 +92,7 @@ Tensor Fresh(OpKernelContext* context, tensorflow::DataType type,
 const char* PrepareWrite(OpKernelContext* context, Var* variable, StitchVariable* request,
                          const StitchMemory& memory, Session* session) {
   Tensor* tensor = variable->tensor();
-  tensorflow::TensorShape shape;
-  for (int axis = 0; axis < request->rank; axis++) shape.AddDim(request->dims[axis]);
+  tensorflow::TensorShape shape = ShapeOf(request->dims, request->rank);
   bool same = tensor->IsInitialized() && tensor->shape() == shape;
   if (!same && variable->is_initialized) return "variable has another shape";
   Write write{variable, false, Tensor()};
@@ -161,16 +170,124 @@ void CloseVariables(void* opaque, bool commit) {
 }
 
 void* ForwardInput(void* context, const int* inputs, int count, int output, const int64_t* dims,
-                   int rank) {
-  tensorflow::TensorShape shape;
-  for (int axis = 0; axis < rank; axis++) shape.AddDim(dims[axis]);
+                   int rank, StitchForwarded* forwarded) {
+  tensorflow::TensorShape shape = ShapeOf(dims, rank);
   for (int i = 0; i < count; i++) {
     Tensor* taken = nullptr;
+    tensorflow::TensorShape own = Context(context)->input(inputs[i]).shape();
     if (Context(context)->forward_input_to_output_with_shape(inputs[i], output, shape, &taken)) {
+      *forwarded = {inputs[i], output, own.dims(), {}};
+      for (int axis = 0; axis < own.dims(); axis++) forwarded->dims[axis] = own.dim_size(axis);
       return const_cast<char*>(taken->tensor_data().data());
     }
   }
   return nullptr;
+}
+
+// Of all artifacts; never destroyed: instantiated functions refer to it.
+tensorflow::FunctionLibraryDefinition& Library() {
+  static auto* library = new tensorflow::FunctionLibraryDefinition(
+      tensorflow::OpRegistry::Global(), tensorflow::FunctionDefLibrary());
+  return *library;
+}
+
+bool Explain(const std::string& why, char* error, size_t error_size) {
+  snprintf(error, error_size, "%s", why.c_str());
+  return false;
+}
+
+bool AddFunctions(const char* data, size_t size, char* error, size_t error_size) {
+  tensorflow::FunctionDefLibrary functions;
+  if (!functions.ParseFromArray(data, static_cast<int>(size))) {
+    return Explain("not a FunctionDefLibrary", error, error_size);
+  }
+  auto status = Library().AddLibrary(functions);
+  return status.ok() || Explain(status.ToString(), error, error_size);
+}
+
+// The value that an argument stands for. Holding it keeps anyone from writing over it in place.
+bool Value(OpKernelContext* context, int op_input, const StitchForwarded* forwarded, int count,
+           Tensor* value) {
+  for (int i = 0; i < count; i++) {
+    if (forwarded[i].op_input != op_input) continue;
+    return value->CopyFrom(*context->mutable_output(forwarded[i].output),
+                           ShapeOf(forwarded[i].dims, forwarded[i].rank));
+  }
+  if (context->input_dtype(op_input) != tensorflow::DT_RESOURCE) {
+    *value = context->input(op_input);
+    return true;
+  }
+  tensorflow::core::RefCountPtr<Var> variable;
+  if (!LookupResource(context, HandleFromInput(context, op_input), &variable).ok()) return false;
+  tensorflow::tf_shared_lock lock(*variable->mu());
+  *value = *variable->tensor();
+  return variable->is_initialized;
+}
+
+void Give(OpKernelContext* context, int output, const Tensor& value) {
+  if (context->mutable_output(output) != nullptr) {
+    *context->mutable_output(output) = value;
+  } else {
+    context->set_output(output, value);
+  }
+}
+
+int CallFunction(void* opaque, const char* function, const int* arguments, int count,
+                 const StitchForwarded* forwarded, int forwarded_count, const StitchTaker* takers,
+                 int taker_count, char* error, size_t error_size) {
+  auto fail = [&](const std::string& why) {
+    Explain(why, error, error_size);
+    return static_cast<int>(tensorflow::error::INTERNAL);
+  };
+  OpKernelContext* context = Context(opaque);
+  tensorflow::FunctionLibraryRuntime* runtime = context->function_library();
+  if (runtime == nullptr) return fail("stitch: no function runtime");
+  tensorflow::FunctionLibraryRuntime::InstantiateOptions instantiate;
+  instantiate.lib_def = &Library();
+  tensorflow::FunctionLibraryRuntime::Handle handle;
+  auto status = runtime->Instantiate(function, tensorflow::AttrSlice(), instantiate, &handle);
+  if (!status.ok()) return fail("stitch: " + status.ToString());
+  std::vector<Tensor> given(count), results;
+  for (int i = 0; i < count; i++) {
+    if (!Value(context, arguments[i], forwarded, forwarded_count, &given[i])) {
+      return fail("stitch: an argument has no value");
+    }
+  }
+  tensorflow::FunctionLibraryRuntime::Options options(context->step_id());
+  options.step_container = context->step_container();
+  options.cancellation_manager = context->cancellation_manager();
+  options.rendezvous = context->rendezvous();
+  // All of it runs here: a pool whose threads all wait like this one would never get to it.
+  std::function<void(std::function<void()>)> here = [](std::function<void()> work) { work(); };
+  options.runner = &here;
+  options.run_all_kernels_inline = true;
+  status = runtime->RunSync(options, handle, given, &results);
+  if (!status.ok()) {  // the user's operations', as it would be without us
+    Explain(std::string(status.message()), error, error_size);
+    return static_cast<int>(status.code());
+  }
+  for (int i = 0; i < taker_count; i++) {
+    if (takers[i].result >= static_cast<int>(results.size())) {
+      return fail("stitch: the function has fewer results");
+    }
+  }
+  given.clear();
+  for (int i = 0; i < taker_count; i++) {
+    const StitchTaker& taker = takers[i];
+    if (taker.variable) {
+      tensorflow::core::RefCountPtr<Var> variable;
+      auto found = LookupResource(context, HandleFromInput(context, taker.position), &variable);
+      if (!found.ok()) return fail("stitch: no variable");
+      tensorflow::mutex_lock lock(*variable->mu());
+      *variable->tensor() = results[taker.result];
+      variable->is_initialized = true;
+      continue;
+    }
+    auto type = context->expected_output_dtype(taker.position);
+    Give(context, taker.position,
+         taker.result < 0 ? Tensor(type, tensorflow::TensorShape({0})) : results[taker.result]);
+  }
+  return 0;
 }
 
 int AllocatorKeeps(void* context) {
@@ -184,8 +301,9 @@ void* GpuStream(void* context) {
   return stream == nullptr ? nullptr : stream->platform_specific_handle().stream;
 }
 
-const StitchShim kShim = {kShimVersion,   Threads,      Schedule,       OpenVariables,
-                          CloseVariables, ForwardInput, AllocatorKeeps, GpuStream};
+const StitchShim kShim = {kShimVersion,   Threads,      Schedule,     OpenVariables,
+                          CloseVariables, ForwardInput, AddFunctions, CallFunction,
+                          AllocatorKeeps, GpuStream};
 
 }  // namespace
 

@@ -1,6 +1,6 @@
-// What the plug-in needs of TensorFlow's C++ side: its intra-op threads, its variables and the
-// streams of its GPUs. Each
-// TensorFlow version has a shim compiled against its headers; the plug-in itself is C API only.
+// What the plug-in needs of TensorFlow's C++ side: its intra-op threads, its variables, its
+// functions and the streams of its GPUs. Each TensorFlow version has a shim compiled against its
+// headers; the plug-in itself is C API only.
 #ifndef STITCH_SHIM_H_
 #define STITCH_SHIM_H_
 
@@ -10,7 +10,7 @@
 extern "C" {
 
 constexpr int kShimRank = 16;
-constexpr int64_t kShimVersion = 6;
+constexpr int64_t kShimVersion = 7;
 
 // One variable a kernel reads, writes, or both. Dimensions are those of its dense row-major value.
 struct StitchVariable {
@@ -36,6 +36,19 @@ struct StitchMemory {
   size_t least;
 };
 
+// An op input whose memory an output took over, and the input's own shape.
+struct StitchForwarded {
+  int32_t op_input, output, rank;
+  int64_t dims[kShimRank];
+};
+
+// Where a result of a function goes: to an op output, or to the variable at an op input. The result
+// -1 is none: the output is then an empty tensor, which whoever reads it knows by its shape.
+struct StitchTaker {
+  bool variable;
+  int32_t position, result;
+};
+
 struct StitchShim {
   int64_t version;  // kShimVersion
   // Number of threads of the intra-op pool, and a closure to run on one of them.
@@ -50,7 +63,15 @@ struct StitchShim {
   // Makes `output` the memory of the first of `inputs` that nobody else holds; its data, or nullptr
   // when there is none (then nothing has been allocated, unlike with the C API's function).
   void* (*forward_input)(void* context, const int* inputs, int count, int output,
-                         const int64_t* dims, int rank);
+                         const int64_t* dims, int rank, StitchForwarded* forwarded);
+  // Adds the functions of a serialized FunctionDefLibrary; false and why where they cannot be had.
+  bool (*add_functions)(const char* data, size_t size, char* error, size_t error_size);
+  // Calls one of them in this thread, on the op inputs `arguments` (of a variable its value), and
+  // hands its results to `takers`. Returns 0, or the error's code and its message in `error`.
+  int (*call_function)(void* context, const char* function, const int* arguments, int count,
+                       const StitchForwarded* forwarded, int forwarded_count,
+                       const StitchTaker* takers, int taker_count, char* error,
+                       size_t error_size);
   // 1 when the device's allocator keeps what is freed, as oneDNN's does: a pool beside it would
   // hold the same memory a second time.
   int (*allocator_keeps)(void* context);

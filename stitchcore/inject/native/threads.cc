@@ -160,3 +160,9 @@ int stitch_load_shim(const char* path, char* error, size_t error_size) {
   stitch::loaded_shim.store(shim, std::memory_order_release);
   return 1;
 }
+
+int stitch_add_functions(const char* data, size_t size, char* error, size_t error_size) {
+  const StitchShim* shim = stitch::Shim();
+  if (shim == nullptr) return snprintf(error, error_size, "no shim is loaded"), 0;
+  return shim->add_functions(data, size, error, error_size);
+}

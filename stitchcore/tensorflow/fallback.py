@@ -1,0 +1,183 @@
+"""What does a launch's work where its kernel cannot: the region's own operations, as a function.
+
+A stitched operation must not fail its step. Each carries the name of a function that makes, of the
+region's inputs, the same results by the operations that were there before; the job side calls it
+where a kernel is missing, memory for it is, or a size is not as it was taken to be. What an earlier
+launch of the region has made is taken from there, where it is a tensor of the graph; what only
+passes between the region's launches has no such function, and whoever waits for it computes it
+anew, from the region's inputs (docs/faults.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2, graph_pb2
+
+from stitchcore.artifact.launch import (
+    Fallback,
+    FromLaunch,
+    FromRegion,
+    Launch,
+    RegionProgram,
+)
+from stitchcore.errors import Reason, Refused
+from stitchcore.inject.digest import parse_reference
+from stitchcore.kernel.nodes import Role
+from stitchcore.tensorflow.fusion_node import datatype
+from stitchcore.tensorflow.lower import Subgraph
+
+Name = tuple[str, int]
+"""A tensor of a region's function: node and port."""
+
+
+def with_fallbacks(function: Subgraph, program: RegionProgram, updates: int) -> RegionProgram:
+    """`program` with a fallback for each launch. The last `updates` of the function's results are
+    variables' new values, which are no tensors of the graph.
+
+    Raises Refused(LOWERING_FAILED) where TensorFlow does not take the function.
+    """
+    tensors = len(function.results) - updates
+    made = _first_positions(program, range(tensors))
+    everything = _first_positions(program, range(len(function.results)))
+    launches = []
+    for number, launch in enumerate(program.launches):
+        count = len(launch.kernel.with_role(Role.OUTPUT))
+        positions = [everything.get(FromLaunch(number, output)) for output in range(count)]
+        wanted = list(dict.fromkeys(p for p in positions if p is not None))
+        earlier = {
+            function.results[position]: source
+            for source, position in made.items()
+            if source.launch < number
+        }
+        results = tuple(-1 if p is None else wanted.index(p) for p in positions)
+        names = [function.results[position] for position in wanted]
+        launches.append(_with_fallback(function, program, launch, earlier, names, results))
+    return replace(program, launches=tuple(launches))
+
+
+def library(programs: Iterable[RegionProgram]) -> bytes:
+    """The functions of `programs`, each once, as a serialized FunctionDefLibrary."""
+    found = {
+        launch.fallback.function: launch.fallback.definition
+        for program in programs
+        for launch in program.launches
+        if launch.fallback is not None
+    }
+    made = function_pb2.FunctionDefLibrary()
+    for name in sorted(found):
+        made.function.add().ParseFromString(found[name])
+    return made.SerializeToString(deterministic=True)
+
+
+def _first_positions(program: RegionProgram, positions: Iterable[int]) -> dict[FromLaunch, int]:
+    """The first of the region's results that is a launch's output, for each that is one."""
+    found: dict[FromLaunch, int] = {}
+    for position in positions:
+        source = program.outputs[position].source
+        if isinstance(source, FromLaunch):
+            found.setdefault(source, position)
+    return found
+
+
+def _with_fallback(
+    function: Subgraph,
+    program: RegionProgram,
+    launch: Launch,
+    earlier: Mapping[Name, FromLaunch],
+    names: Sequence[Name],
+    results: tuple[int, ...],
+) -> Launch:
+    nodes, inputs = _slice(function, earlier, names)
+    specs: list[tf.TensorSpec] = []
+    arguments: list[FromRegion | FromLaunch] = []
+    for name in inputs:
+        made = earlier.get(name)
+        if made is None:
+            position = int(name[0][1:])
+            argument = function.arguments[position]
+            dtype, dims = tf.as_dtype(argument.dtype), argument.dims
+            arguments.append(FromRegion(position))
+        else:
+            buffer = program.launches[made.launch].kernel.with_role(Role.OUTPUT)[made.output]
+            dtype = tf.as_dtype(datatype(buffer.dtype))
+            dims = program.outputs[function.results.index(name)].dims
+            arguments.append(made)
+        shape = [dim if isinstance(dim, int) else None for dim in dims]
+        specs.append(tf.TensorSpec(shape, dtype))
+    try:
+        definition = _definition(nodes, inputs, names, specs)
+    except (ValueError, TypeError, tf.errors.OpError) as error:
+        detail = " ".join(str(error).split())[:300]
+        raise Refused("region", Reason.LOWERING_FAILED, f"as a function: {detail}") from error
+    content = definition.SerializeToString(deterministic=True)
+    definition.signature.name = f"stitch_fallback_{hashlib.sha256(content).hexdigest()[:32]}"
+    content = definition.SerializeToString(deterministic=True)
+    return replace(
+        launch, fallback=Fallback(definition.signature.name, content, tuple(arguments), results)
+    )
+
+
+def _slice(
+    function: Subgraph, earlier: Mapping[Name, FromLaunch], names: Sequence[Name]
+) -> tuple[list[Any], list[Name]]:
+    """Nodes that `names` are computed by, in order, and what these take: arguments of the region,
+    and what an earlier launch has made."""
+    by_name = {node.name: node for node in function.graph.node}
+    taken: dict[Name, None] = {}
+    needed: set[str] = set()
+    pending = [name for name in names if name[0] in by_name]
+    taken |= dict.fromkeys(name for name in names if name[0] not in by_name)
+    while pending:
+        node, _ = pending.pop()
+        if node in needed:
+            continue
+        needed.add(node)
+        for reference in by_name[node].input:
+            source = parse_reference(reference)
+            if source[0] in by_name and source not in earlier:
+                pending.append(source)
+            else:
+                taken[source] = None
+    inside = [node for node in function.graph.node if node.name in needed]
+    return inside, sorted(taken)
+
+
+def _definition(
+    nodes: Sequence[Any],
+    inputs: Sequence[Name],
+    names: Sequence[Name],
+    specs: Sequence[tf.TensorSpec],
+) -> Any:
+    """The FunctionDef of tensors `inputs` that returns `names`."""
+    body = graph_pb2.GraphDef()
+    used = set()
+    for node in nodes:
+        copy = body.node.add()
+        copy.CopyFrom(node)
+        used |= {parse_reference(reference) for reference in node.input}
+
+    def region(*given: Any) -> list[Any]:
+        known = {f"{name}:{port}": one for (name, port), one in zip(inputs, given, strict=True)}
+        mapped = {k: v for k, v in known.items() if parse_reference(k) in used}
+        wanted = [f"{name}:{port}" for name, port in names]
+        computed = [name for name in wanted if name not in known]
+        made = dict(
+            zip(
+                computed,
+                tf.graph_util.import_graph_def(
+                    body, input_map=mapped, return_elements=computed, name="region"
+                ),
+                strict=True,
+            )
+        )
+        return [tf.identity(known[name]) if name in known else made[name] for name in wanted]
+
+    concrete = tf.function(region, autograph=False).get_concrete_function(*specs)
+    made = function_pb2.FunctionDef()
+    made.CopyFrom(concrete.function_def)
+    return made
