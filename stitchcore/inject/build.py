@@ -35,8 +35,9 @@ LAUNCH_SOURCES = (
     "cuda/program.cc", "cuda/run.cc", "cuda/table.cc",
 )  # fmt: skip
 PLUGIN_SOURCES = (
-    "failures.cc", "faults.cc", "fusion.cc", "gpu.cc", "grappler.cc", "huge.cc", "kernels.cc", "launch.cc",
-    "op.cc", "pool.cc", "register.cc", "signature.cc", "threads.cc", "timer.cc", *LAUNCH_SOURCES,
+    "failures.cc", "faults.cc", "fusion.cc", "gpu.cc", "grappler.cc", "huge.cc", "kernels.cc",
+    "launch.cc", "op.cc", "pool.cc", "register.cc", "signature.cc", "threads.cc", "timer.cc",
+    *LAUNCH_SOURCES,
 )  # fmt: skip
 FLAGS = (
     "-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden",

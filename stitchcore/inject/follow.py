@@ -6,14 +6,10 @@ import math
 import random
 import statistics
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from . import client, guard, plugin, program, reasons, savings, settings, timer
 from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program
-
-# INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL, UNKNOWN: what TensorFlow makes of
-# wrong values or shapes from a kernel. Ends of data and cancelled steps are not among them.
-SUSPECT_ERRORS = frozenset((3, 9, 12, 13, 2))
 
 
 class Follower:
@@ -86,37 +82,19 @@ class Follower:
         length = savings.block_length(stitched, least, max(least, most))
         self._plugin.stretch(instance.step, length, self._seed + instance.step)
 
-    def raised(
-        self, programs: Sequence[Program], instance: Optional[Instance], error: Exception
-    ) -> List[Program]:
-        """Whom to blame for an `error` of a step; `instance` is None if it ran its original.
-
-        A stitched operation's own error is charged to its artifact. An error elsewhere in the very
-        first stitched pass may be the kernels' too, and none has shown yet that they work.
-        """
-        blamed = self.charge(programs)
-        if instance is None:
-            return blamed
-        instance.raised += 1
-        found = instance.program
-        suspect = getattr(error, "error_code", None) in SUSPECT_ERRORS and found.swapped
-        suspect = suspect and not found.joined  # it may be another replica that has failed
-        if suspect and found.failure is None and not self.has_passed(instance):
-            self.blame(found, f"first stitched step: {error}"[:300])
-            blamed.append(found)
-        return blamed
-
     def charge(self, programs: Iterable[Program]) -> List[Program]:
-        """Keeps the breakers of programs whose stitched operations raised an error.
+        """The programs that are newly found to have kernels that could not run.
 
-        Returns the programs that are newly found to have failed.
+        Their breakers stay, but where it was a shape: the next run may have the right ones.
         """
         failures = self._plugin.failures()
         blamed = []
         for found in programs if failures else ():
             keys = sorted(found.kernels & failures.keys())
             if keys and found.failure is None:
-                self.blame(found, failures[keys[0]])
+                found.failure = failures[keys[0]]
+                if plugin.reason_of(found.failure) != reasons.GUARD_FAILED:
+                    self.blame(found, found.failure)
                 blamed.append(found)
         return blamed
 

@@ -11,7 +11,11 @@ from . import digest, reasons, target
 from .patch import types_of
 
 MINIMUM_NODES = 30  # below it there is no training step worth a look
-OURS = frozenset({"StitchedFusion", "StitchedUpdate", "StitchTimer"})
+OURS = frozenset({"StitchedFusion", "StitchedUpdate", "StitchTimer", "StitchGate"})
+FUSIONS = frozenset({"StitchedFusion", "StitchedUpdate"})
+# Stateful by their definition, and nothing happens when they run.
+WITHOUT_EFFECT = frozenset({"_Arg", "_Retval", "VarHandleOp", "VariableV2", "Variable",
+                            "Placeholder", "StitchTimer", "StitchGate"})  # fmt: skip
 # Kernels that keep a random generator of their own: a new instantiation starts it anew.
 KERNEL_RANDOM = frozenset(
     {
@@ -139,15 +143,56 @@ def _loop_body_entry(graph: Any, edges: digest.Edges, frames: Sequence[Tuple[str
     return None
 
 
+def _has_effect(operation: str, known: Dict[str, bool]) -> bool:
+    """Whether a call that has run such an operation may not be begun anew."""
+    if operation not in known:
+        from tensorflow.python.framework import op_def_registry
+
+        definition = op_def_registry.get(operation)
+        stateful = definition is None or definition.is_stateful
+        known[operation] = stateful and operation not in WITHOUT_EFFECT
+    return known[operation]
+
+
+def _frames(graph: Any) -> Tuple[digest.Edges, List[Tuple[str, ...]]]:
+    edges = digest.edges_of(graph.node)
+    return edges, digest.frames_of(graph.node, edges, digest.topological(graph.node, edges))
+
+
+def _gate(graph: Any, frames: Sequence[Tuple[str, ...]], step: int, arm: int) -> None:
+    gates: Dict[str, Any] = {}
+    known: Dict[str, bool] = {}
+    for i, frame in enumerate(frames):
+        node = graph.node[i]
+        entry = len(frame) == 1 and node.op in ("Enter", "RefEnter")
+        if not entry and (frame or not _has_effect(node.op, known)):
+            continue
+        if node.device not in gates:
+            name = f"stitch/gate_{step}_{arm}_{len(gates)}"
+            gate = graph.node.add(name=name, op="StitchGate", device=node.device)
+            gate.attr["step"].i, gate.attr["arm"].i = step, arm
+            gates[node.device] = gate.name
+        node.input.append(f"^{gates[node.device]}")
+
+
+def add_gates(graph: Any, step: int, arm: int) -> Any:
+    """A copy of `graph` with a StitchGate on each device before all that has an effect: until one
+    has passed, a call that ends with an error can be made again. What a loop holds waits where it
+    is entered."""
+    copy = type(graph)()
+    copy.CopyFrom(graph)
+    _gate(copy, _frames(graph)[1], step, arm)
+    return copy
+
+
 def add_timer(graph: Any, step: int, arm: int) -> Any:
-    """A copy of `graph` with a StitchTimer that passes once per training step.
+    """A copy of `graph` with a StitchTimer that passes once per training step, behind gates.
 
     A step is a pass of the frame that updates variables. In the outermost frame the timer is a
     source that some update waits for; in a loop it hangs between the body's entry and an update.
     Raises Refused(HOOK_ERROR) where no such place is found.
     """
-    edges = digest.edges_of(graph.node)
-    frames = digest.frames_of(graph.node, edges, digest.topological(graph.node, edges))
+    edges, frames = _frames(graph)
     updates = [i for i, node in enumerate(graph.node) if _is_step_work(node)]
     if not updates:
         raise reasons.Refused(reasons.HOOK_ERROR, "no update to hang the step timer on")
@@ -155,6 +200,7 @@ def add_timer(graph: Any, step: int, arm: int) -> Any:
     target = next(i for i in updates if frames[i] == deepest)
     copy = type(graph)()
     copy.CopyFrom(graph)
+    _gate(copy, frames, step, arm)
     # A session keeps stateful kernels by node name: each arm needs a name of its own.
     timer = copy.node.add(name=f"stitch/timer_{step}_{arm}", op="StitchTimer")
     timer.device = graph.node[target].device
@@ -172,7 +218,7 @@ def check_fusions(graph: Any, keys: AbstractSet[str], check: Check) -> None:
     """Every fusion of a patched graph names a loaded kernel and can be made: a node that fails
     when TensorFlow makes its kernel would fail the step. Raises Refused(BAD_ARTIFACT)."""
     for node in graph.node:
-        if node.op not in OURS or node.op == "StitchTimer":
+        if node.op not in FUSIONS:
             continue
         if node.attr["kernel"].s.decode() not in keys:
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"{node.name} names an unknown kernel")

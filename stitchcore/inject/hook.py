@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Dict, FrozenSet, Hashable, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Hashable, List, Optional, Set, Tuple
 
 from . import (
     board,
@@ -68,6 +68,7 @@ class Hook:
         self._instances: Dict[Hashable, Instance] = {}
         self._lock = threading.Lock()
         self._caller = swap.Caller()
+        self.unconfirmed: Set[Hashable] = set()
         self._said: List[str] = []
         self._noted: set[Any] = set()
         self._process = os.getpid()
@@ -83,18 +84,18 @@ class Hook:
         self._ended = self._unwatched = False
 
     def start(self) -> None:
-        swap.install_functions(self._caller, self._choose, self._after_first_call, self._failed)
-        swap.install_sessions(self._caller, self._choose, self._failed)
+        swap.install_functions(self._caller, self)
+        swap.install_sessions(self._caller, self)
         self._plugin.set_callback(self.on_graph)
         threading.Thread(target=self._watch, name="stitch", daemon=True).start()
         self._source.start()
         atexit.register(self._end)
 
-    def _choose(self, caller: Hashable) -> Tuple[bool, Hashable]:
+    def choose(self, caller: Hashable) -> Tuple[bool, Hashable]:
         """Called in the user's own calls; never raises."""
         try:
             instance = self._instances.get(caller)
-            if instance is None:
+            if instance is None or instance.detached:
                 return False, caller
             if instance.lifted is not None:
                 stitched = bool(instance.arm[0] == STITCHED)
@@ -126,7 +127,11 @@ class Hook:
                 self._say(reason, detail)
 
     def _failed_itself(self, error: Exception) -> None:
-        self._refuse("", reasons.HOOK_ERROR, f"{type(error).__name__}: {error}")
+        """Tells of an error of our own, if that can be; never raises."""
+        try:
+            self._refuse("", reasons.HOOK_ERROR, f"{type(error).__name__}: {error}")
+        except Exception:
+            self._unwatched = True  # nobody is there to say so
 
     # Graphs
 
@@ -169,6 +174,10 @@ class Hook:
         if self._caller.probing is not None:
             self._caller.probing.parts.append(found)
             return None
+        if caller is not None:
+            known = self._instances.get(caller[0])
+            if known is not None and known.detached:
+                return None
         if caller is None:
             if found.ready and (self._config.measured or found.unproved):
                 self._refuse(found.digest, reasons.UNMEASURED, "called from another graph")
@@ -180,7 +189,10 @@ class Hook:
         instance = self._instance(caller[0], found)
         self._joined.enlist(instance, view)
         arm = 1 - instance.first_arm if caller[1] else instance.first_arm
-        return self._arm_graph(view, instance, found, arm)
+        built = self._arm_graph(view, instance, found, arm)
+        if instance.arm_of(caller[1]) == STITCHED:
+            self.unconfirmed.add(caller[0])
+        return built
 
     @staticmethod
     def _built(graph: Any) -> bytes:
@@ -195,10 +207,12 @@ class Hook:
         if arm == STITCHED:
             try:
                 new = program.stitched_graph(view, found, self._plugin)
-                if instance.lifted is not None:
-                    return self._built(new)  # timed where it is called
+                if instance.lifted is not None:  # timed where it is called
+                    return self._built(graphs.add_gates(new, instance.step, STITCHED))
                 return self._built(graphs.add_timer(new, instance.step, STITCHED))
             except reasons.Refused as error:
+                # It is built once: what was to be the stitched instantiation is the original's.
+                instance.first_arm = ORIGINAL if instance.first_arm == arm else instance.first_arm
                 self._disable(found, error.reason, error.detail)
         # The timer then says that this instantiation runs the original.
         return self._built(graphs.add_timer(view.graph, instance.step, ORIGINAL))
@@ -303,7 +317,7 @@ class Hook:
 
     # Steps under XLA
 
-    def _after_first_call(self, context: Any, name: bytes, inputs: Any) -> None:
+    def after_first_call(self, context: Any, name: bytes, inputs: Any) -> None:
         """A function has run once. Makes the body visible where XLA compiled all or part of it."""
         if os.getpid() != self._process or self._ended or self._config.mode == "off":
             return
@@ -333,8 +347,9 @@ class Hook:
         step = self._plugin.new_step()
         self._plugin.schedule(step, ORIGINAL, 0, 0)
         lifted = xla.add_lifted(context, definition)
-        arm, alternate = self._plugin.step_arm(step), self._config.control > 0
-        self._instances[name] = Instance(found, step, ORIGINAL, arm, alternate, lifted)
+        arm, begun = self._plugin.step_arm(step), self._plugin.step_begun(step)
+        alternate = self._config.control > 0
+        self._instances[name] = Instance(found, step, ORIGINAL, arm, begun, alternate, lifted)
         return self._instances[name]
 
     def _probe(self, context: Any, instance: Instance, inputs: Any) -> None:
@@ -363,24 +378,78 @@ class Hook:
         first = self._swapper.first_arm(found)
         step = self._plugin.new_step()
         alternate = found.refused_late is None and self._config.control > 0
-        instance = Instance(found, step, first, self._plugin.step_arm(step), alternate)
+        arm, begun = self._plugin.step_arm(step), self._plugin.step_begun(step)
+        instance = Instance(found, step, first, arm, begun, alternate)
         self._swapper.start(instance)
         with self._lock:
             return self._instances.setdefault(caller, instance)
 
     # Errors
 
-    def _failed(self, caller: Hashable, marked: bool, lifted: bool, error: Exception) -> None:
-        """A step has raised `error` to the user's program; never raises itself."""
+    def recover(self, caller: Hashable, marked: bool, lifted: bool) -> bool:
+        """A call has raised an error to the user's program; never raises itself.
+
+        True where the call has not begun to do anything, nor any call before it of this graph of
+        ours: then it may be the graph that TensorFlow does not take. The step's own graph is called
+        instead. If that fails too the error is the user's, and all is as it was.
+        """
         try:
             instance = self._instances.get(caller)
-            stitched = instance is not None and (lifted or instance.arm_of(marked) == STITCHED)
-            programs = list(self._programs.values())
-            for found in self._follower.raised(programs, instance if stitched else None, error):
-                failure = str(found.failure)
-                self._disable(found, plugin.reason_of(failure), failure)
+            if instance is None:
+                return False
+            if instance.tried is not None:  # the user's own error, twice
+                instance.tried, instance.detached = None, False
+                self._swapper.resume(instance)
+                return False
+            arm = STITCHED if lifted else instance.arm_of(marked)
+            instance.raised += arm == STITCHED
+            if instance.detached or instance.begun[arm] > 0:
+                return False
+            instance.tried = arm
+            if arm == STITCHED:
+                self._swapper.pause(instance)
+            else:
+                instance.detached = True
+            return True
         except Exception as own:
             self._failed_itself(own)
+            return False
+
+    def recovered(self, caller: Hashable, error: Exception) -> None:
+        """TensorFlow has not taken a graph of ours, and has taken the step's own."""
+        try:
+            instance = self._instances[caller]
+            said = str(error).strip().splitlines()[0][:300]
+            self._not_taken(instance, instance.tried == STITCHED, said)
+            instance.tried = None
+        except Exception as own:
+            self._failed_itself(own)
+
+    def confirm(self, caller: Hashable, marked: bool, lifted: bool) -> None:
+        """Grappler may put its own graph in the place of one that is not valid, and says nothing:
+        then no gate was passed."""
+        try:
+            self.unconfirmed.discard(caller)
+            instance = self._instances[caller]
+            arm = STITCHED if lifted else instance.arm_of(marked)
+            if arm == STITCHED and instance.begun[STITCHED] == 0:
+                if instance.first_arm == STITCHED:
+                    instance.first_arm = ORIGINAL
+                self._not_taken(instance, True, "it kept its own")
+        except Exception as own:
+            self._failed_itself(own)
+
+    def _not_taken(self, instance: Instance, stitched: bool, said: str) -> None:
+        failure = f"TensorFlow does not take the graph: {said}"
+        if stitched:
+            self._follower.blame(instance.program, failure)
+        self._disable(instance.program, reasons.BAD_ARTIFACT, failure)
+
+    def _charge(self) -> None:
+        """Steps of which a kernel could not run go back to their original."""
+        for found in self._follower.charge(list(self._programs.values())):
+            failure = str(found.failure)
+            self._disable(found, plugin.reason_of(failure), failure)
 
     # Beside the job
 
@@ -408,6 +477,7 @@ class Hook:
                     self._disable(found, error.reason, error.detail)
             if found.reason is None and found.key and self._source.revoked(found.key):
                 self._disable(found, reasons.REVOKED, f"artifact {found.key[:12]}")
+        self._charge()
         self._joined.tick(self._disable)
         for instance in list(self._instances.values()):
             if waiting or self._config.baseline > 0:
@@ -427,9 +497,8 @@ class Hook:
             instances = list(self._instances.values())
             for instance in instances:
                 self._follower.follow(instance)
-            programs = list(self._programs.values())
-            self._follower.charge(programs)
-            self._follower.finish(programs, instances)
+            self._charge()
+            self._follower.finish(list(self._programs.values()), instances)
             self._follower.report_savings(instances)
             for found, whole in self._follower.totals(instances):
                 if not whole.measured:

@@ -99,6 +99,7 @@ def _declare(library: Any) -> None:
         ("stitch_shapes", void, [void, text, ctypes.POINTER(size)]),
         ("stitch_new_step", integer, []),
         ("stitch_step_arm", ctypes.POINTER(ctypes.c_int32), [integer]),
+        ("stitch_step_begun", ctypes.POINTER(wide), [integer]),
         ("stitch_schedule_step", None, [integer, integer, wide, wide]),
         ("stitch_hold_step", integer, [integer, wide]),
         (
@@ -141,7 +142,10 @@ class Plugin:
         """`function(graph, item)` returns the new graph or None; it must not raise."""
 
         def call(data: int, size: int, item: int, replaced: Any, replaced_size: Any) -> int:
-            new = function(ctypes.string_at(data, size), item)
+            try:
+                new = function(ctypes.string_at(data, size), item)
+            except Exception:
+                return 0  # it has said why, or could not: the graph stays
             if new is None:
                 return 0
             buffer = self._library.stitch_allocate(len(new))
@@ -259,6 +263,10 @@ class Plugin:
     def step_arm(self, step: int) -> Any:
         """A ctypes pointer; `pointer[0]` is the arm that the next call should run."""
         return self._library.stitch_step_arm(step)
+
+    def step_begun(self, step: int) -> Any:
+        """A ctypes pointer; `pointer[arm]` counts gates of that arm that calls have passed."""
+        return self._library.stitch_step_begun(step)
 
     def schedule(self, step: int, arm: int, original: int, stitched: int) -> None:
         """Blocks of so many calls in turn, `arm` first; 0 for the other arm means never."""

@@ -42,7 +42,7 @@ class Program:
     joined: bool = False  # it meets other replicas: they swap together (joined.py)
     enlisted: bool = False  # one caller is their member
     devices: float = 1.0  # that its graph uses: GPUs, or cores
-    failure: Optional[str] = None  # the error that a stitched operation of it raised
+    failure: Optional[str] = None  # why a stitched operation of it could not run its kernel
     bodies: Optional[List[str]] = None  # functions that XLA compiles; this graph only calls them
     variables: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)  # of those bodies
     parts: List["Program"] = field(default_factory=list)  # those bodies, once they have been seen
@@ -91,12 +91,15 @@ class Instance:
     step: int
     first_arm: int  # the arm of the caller's ordinary instantiation; the other one is marked
     arm: Any  # pointer; arm[0] is what the next call should run
+    begun: Any  # pointer; begun[arm] counts calls of that arm that have begun to do something
     can_alternate: bool
     lifted: Optional[bytes] = None  # called instead of a bare XLA function, by the stitched arm
     member: Optional["joined.Member"] = None
     cursor: int = 0
     swapped_late: bool = False
     raised: int = 0  # calls of the stitched arm that ended with an error
+    tried: Optional[int] = None  # the arm that has just failed before it began
+    detached: bool = False  # called as if we were not there
     widened: bool = False
     decided: Optional[bool] = None
     history: List[Interval] = field(default_factory=list)

@@ -4,17 +4,39 @@ Functions: the options of the call carry a ConfigProto; a marker in it (an optim
 nobody knows, which the meta optimizer ignores) gives another kernel-cache key, so both
 instantiations stay cached and no retrace happens. Sessions: executors are cached by feeds, fetches
 and targets; repeating a target gives another one.
+
+A call that fails before it has done anything (TensorFlow does not take a graph of ours) is made
+again as the job's own: the user's program sees nothing of it.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, Hashable, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Hashable, Optional, Protocol, Set, Tuple
 
 MARKER = "stitch"
-Choose = Callable[[Hashable], Tuple[bool, Any]]  # caller -> (marked?, what to call instead)
-After = Callable[[Any, bytes, Any], None]  # (context, function, inputs), after its first call
-Failed = Callable[[Hashable, bool, bool, Exception], None]  # (caller, marked?, lifted?, error)
+
+
+class Chooser(Protocol):
+    """What decides about calls. Should one of these raise, the call goes on without it."""
+
+    def choose(self, caller: Hashable) -> Tuple[bool, Any]:
+        """(whether the call is marked, what to call)."""
+
+    unconfirmed: Set[Hashable]
+    """Callers of which a graph of ours has been handed to TensorFlow and not been seen to run."""
+
+    def confirm(self, caller: Hashable, marked: bool, lifted: bool) -> None:
+        """A call of one of them has ended well."""
+
+    def recover(self, caller: Hashable, marked: bool, lifted: bool) -> bool:
+        """Told that a call has raised an error. True: it has done nothing, make it again."""
+
+    def recovered(self, caller: Hashable, error: Exception) -> None:
+        """A call that was made again has ended well, which had failed with `error`."""
+
+    def after_first_call(self, context: Any, name: bytes, inputs: Any) -> None:
+        """A function has run once."""
 
 
 class Caller(threading.local):
@@ -22,6 +44,37 @@ class Caller(threading.local):
 
     now: Optional[Tuple[Hashable, bool]] = None
     probing: Any = None  # the Program whose compiled bodies are being shown to Grappler
+
+
+def _asked(question: Callable[..., Any], otherwise: Any, *about: Any) -> Any:
+    try:
+        return question(*about)
+    except Exception:
+        return otherwise
+
+
+def _made(caller: Caller, key: Hashable, chooser: Chooser, run: Callable[[bool, Any], Any]) -> Any:
+    """`run` (marked?, what to call) as `chooser` decides, again where the first has not begun."""
+    failed: Optional[Exception] = None
+    while True:
+        marked, called = _asked(chooser.choose, (False, key), key)
+        caller.now = (key, marked)
+        again = False
+        try:
+            result = run(marked, called)
+        except Exception as error:
+            again = _asked(chooser.recover, False, key, marked, called != key)
+            if not again:
+                raise
+            failed = error
+        finally:
+            caller.now = None
+        if not again:
+            if key in chooser.unconfirmed:
+                _asked(chooser.confirm, None, key, marked, called != key)
+            if failed is not None:
+                _asked(chooser.recovered, None, key, failed)
+            return result
 
 
 def _marked_options(options: Any) -> Any:
@@ -35,7 +88,7 @@ def _marked_options(options: Any) -> Any:
     return context.FunctionCallOptions(config_proto=config, executor_type=options.executor_type)
 
 
-def install_functions(caller: Caller, choose: Choose, after: After, failed: Failed) -> None:
+def install_functions(caller: Caller, chooser: Chooser) -> None:
     """Wraps the one method through which every eager call of a tf.function passes."""
     from tensorflow.python.eager import context
 
@@ -46,16 +99,8 @@ def install_functions(caller: Caller, choose: Choose, after: After, failed: Fail
     def call_function(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
         if caller.probing is not None:
             return original(self, name, tensor_inputs, num_outputs)
-        outputs = call(self, name, tensor_inputs, num_outputs)
-        if name not in visited:
-            visited.add(name)
-            after(self, name, tensor_inputs)
-        return outputs
 
-    def call(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
-        marked, called = choose(name)
-        caller.now = (name, marked)
-        try:
+        def run(marked: bool, called: Any) -> Any:
             if not marked:
                 return original(self, called, tensor_inputs, num_outputs)
             options = self.function_call_options
@@ -67,16 +112,17 @@ def install_functions(caller: Caller, choose: Choose, after: After, failed: Fail
                 return original(self, called, tensor_inputs, num_outputs)
             finally:
                 self.function_call_options = options
-        except Exception as error:
-            failed(name, marked, called != name, error)
-            raise
-        finally:
-            caller.now = None
+
+        outputs = _made(caller, name, chooser, run)
+        if name not in visited:
+            visited.add(name)
+            _asked(chooser.after_first_call, None, self, name, tensor_inputs)
+        return outputs
 
     context.Context.call_function = call_function
 
 
-def install_sessions(caller: Caller, choose: Choose, failed: Failed) -> None:
+def install_sessions(caller: Caller, chooser: Chooser) -> None:
     """Wraps Session.run's last Python step."""
     from tensorflow.python.client import session
 
@@ -88,19 +134,15 @@ def install_sessions(caller: Caller, choose: Choose, failed: Failed) -> None:
         operations = [*target_list, *fetch_list]
         if handle is not None or not operations:
             return original(self, handle, target_list, fetch_list, feed_dict, options, run_metadata)
-        key = (id(self), tuple(map(id, operations)), len(feed_dict))
-        marked, _ = choose(key)
-        caller.now = (key, marked)
-        try:
+
+        def run(marked: bool, called: Any) -> Any:
             targets = list(target_list)
             if marked:
                 last = operations[0]
                 targets.append(targets[0] if targets else getattr(last, "op", last))
             return original(self, handle, targets, fetch_list, feed_dict, options, run_metadata)
-        except Exception as error:
-            failed(key, marked, False, error)
-            raise
-        finally:
-            caller.now = None
+
+        key = (id(self), tuple(map(id, operations)), len(feed_dict))
+        return _made(caller, key, chooser, run)
 
     session.BaseSession._do_run = _do_run

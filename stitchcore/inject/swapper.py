@@ -83,6 +83,8 @@ class Swapper:
 
     def late(self, instance: Instance) -> None:
         """Swaps a step in that has been running its original, once its time has come."""
+        if instance.tried is not None or instance.detached:
+            return
         if self._config.mode != "optimize" or instance.swapped_late or not instance.program.ready:
             return
         if instance.program.joined:
@@ -102,11 +104,30 @@ class Swapper:
             self._plugin.schedule(instance.step, STITCHED, *blocks)
 
     def back(self, instance: Instance, reason: str, detail: str) -> None:
-        """To the original for good: at once, or with all replicas at the step they agree on."""
+        """To the original for good: at once, or with all replicas at the step they agree on.
+
+        A step in which TensorFlow's kernels hold random numbers keeps its instantiation, or it
+        would draw the first ones again: its stitched operations leave their work to TensorFlow's.
+        """
         if instance.member is not None:
             instance.member.ask_back(reason, detail)
+        elif instance.program.refused_late is not None and instance.begun[STITCHED] > 0:
+            self._plugin.retire(instance.program.kernels)
         else:
             self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
+
+    def pause(self, instance: Instance) -> None:
+        """Has the next call run the original."""
+        self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
+
+    def resume(self, instance: Instance) -> None:
+        """Goes on where `pause` was called in vain."""
+        if instance.program.reason is not None:
+            return
+        if instance.first_arm == STITCHED:
+            self.start(instance)
+        else:
+            instance.swapped_late = False
 
     def due(self, instance: Instance) -> bool:
         """True once the baseline has been run."""

@@ -17,8 +17,8 @@ from tests.inject.conftest import Answer
 SCRIPT, STEPS = "function_step.py", 30
 INJECT = jobs.BOOTSTRAP.parent
 METHODS = (
-    "start", "_choose", "_answer", "_program", "_submit", "_wait", "_instance", "_arm_graph",
-    "_after_first_call", "_tick", "_end",
+    "start", "choose", "_answer", "_program", "_submit", "_wait", "_instance", "_arm_graph",
+    "after_first_call", "_tick", "_end",
 )  # fmt: skip
 RAISE = 'raise RuntimeError("a fault of the test")'
 

@@ -267,7 +267,7 @@ def test_crash_disables_the_swap_at_the_next_start(
     assert len(done.lines) == 1 and "crashed_before" in done.lines[0]
 
 
-FAILING = {"fails": "kernel failed", "guard": "has another shape", "fails_late": "kernel failed"}
+FAILING = {"fails": "kernel gave", "guard": "has another shape", "fails_late": "kernel gave"}
 
 
 @pytest.mark.slow
@@ -278,7 +278,8 @@ FAILING = {"fails": "kernel failed", "guard": "has another shape", "fails_late":
 def test_failing_kernel_disables_the_swap_at_the_next_start(
     behaviour: str, script: str, native: Path, store: Path, answered: Answer, public_key: str
 ) -> None:
-    """It ends the job like a mistake of the user's own, with exit code 1, but is remembered."""
+    """An artifact without functions that do a kernel's work (no worker makes one): the job ends as
+    by a mistake of the user's own, with exit code 1, but that is remembered."""
     count = 100
     plain = jobs.untouched("2.21", script, count)
     answered("2.21", script, behaviour)

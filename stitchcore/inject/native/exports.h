@@ -59,6 +59,9 @@ struct StitchInterval {
 };
 STITCH_EXPORT int stitch_new_step();
 STITCH_EXPORT const int32_t* stitch_step_arm(int step);
+// Of each arm: how often its gates (StitchGate) were passed. A call that ends with an error and has
+// passed none has done nothing yet that could not be done again.
+STITCH_EXPORT const int64_t* stitch_step_begun(int step);
 STITCH_EXPORT void stitch_schedule_step(int step, int arm, int64_t original, int64_t stitched);
 STITCH_EXPORT int stitch_hold_step(int step, int64_t agreed);
 STITCH_EXPORT int stitch_decide_step(int step, int arm, int64_t original, int64_t stitched,

@@ -1,7 +1,8 @@
 // The StitchedFusion kernel, through TensorFlow's C API: one call runs one stitched kernel, on a
 // CPU by TensorFlow's threads, on a GPU in TensorFlow's stream.
 // StitchedUpdate is the same op registered as stateful, for kernels that write variables: nobody
-// may prune or merge it. StitchTimer marks a pass of a training step (timer.cc).
+// may prune or merge it. StitchTimer marks a pass of a training step (timer.cc), StitchGate that a
+// call is about to do what cannot be done twice.
 //
 // A kernel that cannot run does not fail the user's step. All that may go wrong is tried before the
 // kernel's first instruction; where something does, a function of TensorFlow's own operations gets
@@ -138,10 +139,13 @@ class Call {
 
   void FallBack() {
     const Fallback& fallback = fusion_.fallback;
-    if (!why_.empty()) AddFailure(fusion_.key, why_);
     Release();
-    if (overwritten_) return Raise(TF_INTERNAL, "stitch: " + why_);
-    if (fallback.function.empty()) return Raise(TF_INTERNAL, "stitch: " + why_);
+    if (overwritten_ || fallback.function.empty()) {
+      why_ = "stitch: " + why_;
+      AddFailure(fusion_.key, why_);
+      return Raise(TF_INTERNAL, why_);
+    }
+    if (!why_.empty()) AddFailure(fusion_.key, why_);
     if (!why_.empty() && why_.rfind(kGuard, 0) != 0) *fusion_.retired = true;
     char error[1024];
     int code = Shim()->call_function(
@@ -471,11 +475,17 @@ void ComputeTimer(void* timer, TF_OpKernelContext* context) {
   PassStep(static_cast<int>(self->step), static_cast<int>(self->arm), TF_StepId(context));
 }
 
+void ComputeGate(void* timer, TF_OpKernelContext*) {
+  auto* self = static_cast<Timer*>(timer);
+  BeginStep(static_cast<int>(self->step), static_cast<int>(self->arm));
+}
+
 }  // namespace
 
 Functions FusionFunctions() { return {CreateFusion, ComputeFusion, DeleteFusion}; }
 Functions GpuFusionFunctions() { return {CreateGpuFusion, ComputeFusion, DeleteFusion}; }
 Functions TimerFunctions() { return {CreateTimer, ComputeTimer, DeleteTimer}; }
+Functions GateFunctions() { return {CreateTimer, ComputeGate, DeleteTimer}; }
 
 }  // namespace stitch
 

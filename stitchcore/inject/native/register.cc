@@ -55,17 +55,17 @@ void RegisterFusion(const char* name, bool stateful, TF_Status* status) {
   RegisterKernel(name, "GPU", "host_arguments", stitch::GpuFusionFunctions(), status);
 }
 
-void RegisterTimer(TF_Status* status) {
-  TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder("StitchTimer");
+// It stands on the device of what waits for it, and has no tensors.
+void RegisterMark(const char* name, const stitch::Functions& functions, TF_Status* status) {
+  TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
   TF_OpDefinitionBuilderAddAttr(op, "step: int");
   TF_OpDefinitionBuilderAddAttr(op, "arm: int");
   TF_OpDefinitionBuilderSetIsStateful(op, true);
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, NoShapes);
   TF_RegisterOpDefinition(op, status);
-  Complain("StitchTimer", status);
-  // It stands on the device of the update that waits for it, and has no tensors.
-  RegisterKernel("StitchTimer", "CPU", nullptr, stitch::TimerFunctions(), status);
-  RegisterKernel("StitchTimer", "GPU", nullptr, stitch::TimerFunctions(), status);
+  Complain(name, status);
+  RegisterKernel(name, "CPU", nullptr, functions, status);
+  RegisterKernel(name, "GPU", nullptr, functions, status);
 }
 
 }  // namespace
@@ -74,6 +74,7 @@ STITCH_EXPORT void TF_InitKernel() {
   TF_Status* status = TF_NewStatus();
   RegisterFusion("StitchedFusion", false, status);
   RegisterFusion("StitchedUpdate", true, status);
-  RegisterTimer(status);
+  RegisterMark("StitchTimer", stitch::TimerFunctions(), status);
+  RegisterMark("StitchGate", stitch::GateFunctions(), status);
   TF_DeleteStatus(status);
 }

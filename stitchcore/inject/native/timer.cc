@@ -50,6 +50,7 @@ struct Step {
   bool decided = false;
   Decision decision = {};
   int64_t passes[2] = {0, 0}, calls[2] = {0, 0};
+  int64_t begun[2] = {0, 0};  // gates passed; read without the lock
   int64_t written = 0;
   std::vector<StitchInterval> ring;
 };
@@ -175,6 +176,13 @@ void PassStep(int number, int arm, int64_t call) {
   if (step->agreed > 0 && step->passes[0] + step->passes[1] == step->agreed) Agree(step);
 }
 
+void BeginStep(int number, int arm) {
+  Step* step = Find(number);
+  if (step != nullptr && arm >= 0 && arm <= 1) {
+    __atomic_fetch_add(&step->begun[arm], 1, __ATOMIC_RELAXED);
+  }
+}
+
 }  // namespace stitch
 
 int stitch_new_step() {
@@ -185,6 +193,7 @@ int stitch_new_step() {
 }
 
 const int32_t* stitch_step_arm(int step) { return &stitch::Find(step)->arm; }
+const int64_t* stitch_step_begun(int step) { return stitch::Find(step)->begun; }
 
 void stitch_pass_step(int step, int arm) {
   static std::atomic<int64_t> calls{0};  // each a call of its own

@@ -9,6 +9,9 @@ namespace stitch {
 // apart: one that runs several steps passes several times.
 void PassStep(int step, int arm, int64_t call);
 
+// A call of `step` in the instantiation `arm` is about to do something that cannot be done twice.
+void BeginStep(int step, int arm);
+
 }  // namespace stitch
 
 #endif  // STITCH_TIMER_H_
