@@ -35,6 +35,7 @@ REVOKED = "revoked"
 CACHE_FULL = "cache_full"
 UNMEASURED = "unmeasured"
 IMPLAUSIBLE = "implausible"
+STRUCTURE = "structure"
 
 
 class Refused(Exception):

@@ -77,7 +77,7 @@ def test_every_stage_of_a_request_is_dumped(work: Path) -> None:
     assert "stitched / the framework" in texts["measure"]
     assert "stitched / XLA" in texts["measure"]
     assert "Live bytes of a step" in texts["limit"]
-    assert json.loads(texts["patch"])["remove"]
+    assert json.loads(texts["patch"])["regions"][0]["remove"]
     region = largest(work)
     own = sorted(path.name for path in region.iterdir())
     assert own[:4] == ["00_import.txt", "01_simplify.txt", "02_plan.txt", "03_schedule.txt"]
