@@ -66,7 +66,17 @@ def edited(work: Path, folder: Path, source: Path, old: str, new: str) -> Path:
 def test_every_stage_of_a_request_is_dumped(work: Path) -> None:
     folder = work / "dump" / DIGEST[:12]
     files = sorted(path.name for path in folder.glob("*.txt"))
-    names = ("partition", "lower", "build", "tune", "verify", "measure", "limit", "patch")
+    names = (
+        "partition",
+        "lower",
+        "build",
+        "tune",
+        "verify",
+        "measure",
+        "limit",
+        "patch",
+        "rehearse",
+    )
     assert files == [f"{number:02d}_{name}.txt" for number, name in enumerate(names)]
     texts = {path.name[3:-4]: path.read_text() for path in folder.glob("*.txt")}
     assert "member " in texts["partition"]
