@@ -32,8 +32,8 @@ def captured(path: str) -> Any:
     return graph_pb2.GraphDef.FromString(lzma.decompress((TESTS / path).read_bytes()))
 
 
-def loop_step() -> Any:
-    """A loop of two passes, in TensorFlow's own control flow operations, with a branch in it."""
+def loop_step(passes: int = 2) -> Any:
+    """A loop, in TensorFlow's own control flow operations, with a branch in it."""
     tf.compat.v1.disable_control_flow_v2()
     try:
         graph = tf.Graph()
@@ -47,7 +47,7 @@ def loop_step() -> Any:
                 value = tf.cond(count > 0, lambda: tf.exp(-value) + value, lambda: value * 2.0)
                 return count + 1, tf.matmul(value, tf.ones([32, 32]))
 
-            _, last = tf.compat.v1.while_loop(lambda count, _: count < 2, body, [0, x])
+            _, last = tf.compat.v1.while_loop(lambda count, _: count < passes, body, [0, x])
             tf.identity(tf.reduce_sum(tf.square(last) + tf.sin(last)), name="result")
     finally:
         tf.compat.v1.enable_control_flow_v2()

@@ -309,9 +309,9 @@ class _Attempt:
             inputs = [self._rewired(node.name, canonical(one)) for one in node.input]
             inputs += [self._rewired(node.name, one) for one in extra.get(node.name, ())]
             data = [reference for reference in inputs if reference[0] != "^"]
-            control = sorted({reference for reference in inputs if reference[0] == "^"})
+            after = sorted({reference for reference in inputs if reference[0] == "^"})
             del copy.input[:]
-            copy.input.extend([*data, *control])
+            copy.input.extend([*data, *after])
             if structure.COLOCATION in copy.attr:
                 self._part(copy)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional
 from . import client, collectives, graphs, patch, reasons, savings, settings, timer
 from .client import Artifact
 from .digest import Numbering
-from .patch import Types
 from .plugin import Interval, Plugin
+from .structure import Types
 
 if TYPE_CHECKING:
     from . import joined

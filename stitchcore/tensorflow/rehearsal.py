@@ -184,7 +184,10 @@ def _native() -> plugin.Plugin | str:
 
 
 def _line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    """An error's own first line; TensorFlow puts a stack of the graph's making before it."""
+    text = str(error).strip() or type(error).__name__
+    told = re.findall(r"^Node: .*\n(?!Detected at)(.+)$", text, re.MULTILINE)
+    return (told[-1] if told else text.splitlines()[0])[:200]
 
 
 # ---- running -----------------------------------------------------------------------------------
@@ -367,7 +370,7 @@ class _Skeleton:
         whole.attr["T"].list.type.extend(tf.as_dtype(kind).as_datatype_enum for kind in kinds)
 
     def _zeros(self, name: str, kind: str, shape: Sequence[int], before: Sequence[str]) -> None:
-        if kind not in allow.ANY:
+        if kind not in allow.ANY and kind != "string":
             raise _Inconclusive(f"a value of type {kind or 'unknown'} cannot be made up ({name})")
         self._constant(name, kind, shape, 0, before)
 
@@ -376,7 +379,7 @@ class _Skeleton:
     ) -> str:
         made, dtype = self._add(name, "Const", *before), tf.as_dtype(kind)
         made.attr["dtype"].type = dtype.as_datatype_enum
-        element = np.full((), value, dtype.as_numpy_dtype)
+        element = b"" if kind == "string" else np.full((), value, dtype.as_numpy_dtype)
         made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(element, dtype, shape))
         return str(made.name)
 
