@@ -61,6 +61,7 @@ class Reason(Enum):
     BAD_SIGNATURE = "bad_signature"
     BAD_ARTIFACT = "bad_artifact"
     WRONG_TARGET = "wrong_target"
+    STRUCTURE = "structure"
     GUARD_FAILED = "guard_failed"
     CRASHED_BEFORE = "crashed_before"
     KERNEL_FAILED = "kernel_failed"

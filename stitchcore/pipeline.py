@@ -67,6 +67,7 @@ class Work:
     made: Build | None = None
     proof: Proof | None = None
     programs: Mapping[str, RegionProgram] = field(default_factory=dict)
+    live_bytes: int = 0
     patch: Patch | None = None
     tuning: Tuning | None = None
     refusals: tuple[Refusal, ...] = ()
@@ -336,6 +337,7 @@ def _limit(work: Work) -> Work:
         regions={name: key for name, key in work.regions.items() if name not in refused},
         refusals=work.refusals + tuple(refused.values()),
         figures={**work.figures, "Live bytes of a step, estimated": figure},
+        live_bytes=after.bytes,
     )
 
 
@@ -358,6 +360,30 @@ def _patch(work: Work) -> Work:
     return replace(work, patch=patch(work.partition, chosen))
 
 
+def _rehearse(work: Work) -> Work:
+    """Hold the patched graph against TensorFlow's rules, and run it once with made-up values."""
+    from stitchcore.tensorflow.rehearsal import rehearse
+
+    assert work.made is not None
+    assert work.patch is not None
+    found = rehearse(
+        work.partition,
+        work.patch,
+        package.kernel_entries(work.programs.values()),
+        tuple(library.data for library in work.made.libraries),
+        work.live_bytes,
+        run=work.device.kind == "cpu",
+    )
+    kept = tuple(one for one in work.patch.regions if one.name not in found.refused)
+    return replace(
+        work,
+        patch=Patch(kept),
+        regions={name: key for name, key in work.regions.items() if name not in found.refused},
+        refusals=work.refusals + tuple(found.refused.values()),
+        figures={**work.figures, "Rehearsal of the patched step": found.figure},
+    )
+
+
 @dataclass(frozen=True)
 class Stage:
     """`text` tells what the stage made, for people; it may write further files to the folder."""
@@ -377,9 +403,10 @@ STAGES: tuple[Stage, ...] = (
     Stage("fallback", _fallback, lambda w, _: texts.fallbacks(w.programs)),
     Stage("limit", _limit, lambda w, _: texts.limited(w.figures, w.refusals)),
     Stage("patch", _patch, lambda w, _: texts.patch(w.patch) if w.patch else ""),
+    Stage("rehearse", _rehearse, lambda w, _: texts.rehearsed(w.figures, w.refusals)),
 )
 """From a request to a patch, in order; publishing follows."""
-PROVING = frozenset({"tune", "verify", "measure"})
+PROVING = frozenset({"tune", "verify", "measure", "rehearse"})
 
 
 # ---- the artifact ------------------------------------------------------------------------------

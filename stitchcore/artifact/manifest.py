@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-FORMAT = 1
+FORMAT = 2
 KERNEL_ABI = 1
 MAXIMUM_PARSED_BYTES = 32 * 2**20
 """Of each file that is parsed: in memory JSON may take thirty times its size."""
@@ -58,13 +58,21 @@ class AddedNode(msgspec.Struct, frozen=True):
     inputs: tuple[str, ...]
 
 
-class Patch(msgspec.Struct, frozen=True):
-    """The change of the graph, over canonical node ids (inject/digest.py)."""
+class RegionPatch(msgspec.Struct, frozen=True):
+    """What one region changes, over canonical node ids (inject/digest.py)."""
 
+    name: str
     remove: tuple[int, ...] = ()
     add: tuple[AddedNode, ...] = ()
     rewire: tuple[tuple[str, str], ...] = ()
     controls: tuple[tuple[str, str], ...] = ()
+
+
+class Patch(msgspec.Struct, frozen=True):
+    """The change of the graph. Each region's part holds without the others': one that is at fault
+    is left out (inject/patch.py)."""
+
+    regions: tuple[RegionPatch, ...] = ()
 
 
 class Expectation(msgspec.Struct, frozen=True):
@@ -115,7 +123,8 @@ def decode(data: bytes) -> Manifest:
     manifest = msgspec.json.decode(data, type=Manifest)
     if manifest.format != FORMAT:
         raise msgspec.ValidationError(f"manifest format {manifest.format}, this is {FORMAT}")
-    bad = {node.op for node in manifest.patch.add} - PATCH_OPERATIONS
+    added = (node.op for region in manifest.patch.regions for node in region.add)
+    bad = set(added) - PATCH_OPERATIONS
     if bad:
         raise msgspec.ValidationError(f"patch adds operations that are not allowed: {sorted(bad)}")
     return manifest

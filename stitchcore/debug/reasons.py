@@ -71,6 +71,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.REVOKED: "the artifact was taken back",
     Reason.CACHE_FULL: "the artifact does not fit into the job's cache (STITCH_CACHE_LIMIT)",
     Reason.UNMEASURED: "too few blocks of steps were timed to claim anything",
+    Reason.STRUCTURE: "the graph with it is one that TensorFlow would not run as it ran before",
     Reason.IMPLAUSIBLE: "the gateway does not believe the report, and did not count it",
 }
 """One sentence each, after "because"."""

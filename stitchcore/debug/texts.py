@@ -146,6 +146,12 @@ def limited(figures: Mapping[str, str], refusals: Sequence[Refusal]) -> str:
     return _text([*lines, *_refusals(r for r in refusals if r.reason is Reason.MEMORY)])
 
 
+def rehearsed(figures: Mapping[str, str], refusals: Sequence[Refusal]) -> str:
+    """How far the patched step was tried, and which regions were taken back."""
+    lines = [f"{name}: {told}" for name, told in figures.items() if name.startswith("Rehearsal")]
+    return _text([*lines, *_refusals(r for r in refusals if r.reason is Reason.STRUCTURE)])
+
+
 def patch(made: Patch) -> str:
     """The patch as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(made), indent=1).decode() + "\n"

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Tuple
 
 from . import group, reasons, target
 
-FORMAT = 1
+FORMAT = 2
 ABI = 1
 KEY = re.compile(r"^[0-9a-f]{16,64}$")
 FILE = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Tuple
 
-from . import digest, patch, reasons
+from . import digest, reasons
 
 PREFIX = "Collective"
 
@@ -53,5 +53,5 @@ def check(original: Any, stitched: Any) -> None:
 
 def _keys(node: Any) -> List[str]:
     """Inputs that say which collective a node is: all but the value, which comes first."""
-    data = [patch.canonical(one) for one in node.input if not one.startswith("^")]
+    data = [digest.canonical(one) for one in node.input if not one.startswith("^")]
     return data if "Recv" in node.op else data[1:]

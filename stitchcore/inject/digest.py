@@ -52,6 +52,11 @@ def parse_reference(reference: str) -> Tuple[str, int]:
     return reference, 0
 
 
+def canonical(reference: str) -> str:
+    """One spelling for each reference: "a:0" and "a" are the same tensor."""
+    return reference[:-2] if reference.endswith(":0") and reference[0] != "^" else reference
+
+
 def edges_of(nodes: Sequence[Any]) -> Edges:
     index = {node.name: i for i, node in enumerate(nodes)}
     if len(index) != len(nodes):

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import digest, reasons, target
-from .patch import types_of
+from .structure import FUSIONS, Fault, types_of
 
 MINIMUM_NODES = 30  # below it there is no training step worth a look
 OURS = frozenset({"StitchedFusion", "StitchedUpdate", "StitchTimer", "StitchGate"})
-FUSIONS = frozenset({"StitchedFusion", "StitchedUpdate"})
 # Stateful by their definition, and nothing happens when they run.
 WITHOUT_EFFECT = frozenset({"_Arg", "_Retval", "VarHandleOp", "VariableV2", "Variable",
                             "Placeholder", "StitchTimer", "StitchGate"})  # fmt: skip
@@ -214,19 +213,22 @@ def add_timer(graph: Any, step: int, arm: int) -> Any:
     return copy
 
 
-def check_fusions(graph: Any, keys: AbstractSet[str], check: Check) -> None:
-    """Every fusion of a patched graph names a loaded kernel and can be made: a node that fails
-    when TensorFlow makes its kernel would fail the step. Raises Refused(BAD_ARTIFACT)."""
+def check_fusions(graph: Any, keys: AbstractSet[str], check: Check) -> List[Fault]:
+    """Fusions of a patched graph that name no loaded kernel, or cannot be made: a node that fails
+    when TensorFlow makes its kernel would fail the step."""
+    faults = []
     for node in graph.node:
         if node.op not in FUSIONS:
             continue
         if node.attr["kernel"].s.decode() not in keys:
-            raise reasons.Refused(reasons.BAD_ARTIFACT, f"{node.name} names an unknown kernel")
+            faults.append(Fault(node.name, "it names an unknown kernel"))
+            continue
         inputs, host, outputs = (types_of(node, name) for name in ("Tin", "Thost", "Tout"))
         on_gpu = target.is_gpu(node.device)
         why = check(list(node.attr["table"].list.i), inputs, host, outputs, on_gpu)
         if why:
-            raise reasons.Refused(reasons.BAD_ARTIFACT, f"{node.name}: {why}")
+            faults.append(Fault(node.name, why))
+    return faults
 
 
 def variable_shapes(graph: Any) -> Dict[str, Dict[int, Any]]:

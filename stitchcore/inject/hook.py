@@ -183,9 +183,7 @@ class Hook:
                 self._refuse(found.digest, reasons.UNMEASURED, "called from another graph")
                 return None
             stitched = found.ready and self._swapper.open(found)
-            return (
-                self._built(program.stitched_graph(view, found, self._plugin)) if stitched else None
-            )
+            return self._built(self._stitched(view, found)) if stitched else None
         instance = self._instance(caller[0], found)
         self._joined.enlist(instance, view)
         arm = 1 - instance.first_arm if caller[1] else instance.first_arm
@@ -193,6 +191,18 @@ class Hook:
         if instance.arm_of(caller[1]) == STITCHED:
             self.unconfirmed.add(caller[0])
         return built
+
+    def _stitched(self, view: View, found: Program) -> Any:
+        """The patched graph. What is taken back of it is told. Raises Refused."""
+        made = program.stitched_graph(view, found, self._plugin)
+        for region, fault in made.taken_back.items():
+            with self._lock:
+                new = (found.digest, region) not in self._noted
+                self._noted.add((found.digest, region))
+            if new:
+                told = {"reason": reasons.STRUCTURE, "detail": f"{region}: {fault}"}
+                self._events.write("refused", digest=found.digest, **told)
+        return made.graph
 
     @staticmethod
     def _built(graph: Any) -> bytes:
@@ -206,7 +216,7 @@ class Hook:
             return None
         if arm == STITCHED:
             try:
-                new = program.stitched_graph(view, found, self._plugin)
+                new = self._stitched(view, found)
                 if instance.lifted is not None:  # timed where it is called
                     return self._built(graphs.add_gates(new, instance.step, STITCHED))
                 return self._built(graphs.add_timer(new, instance.step, STITCHED))

@@ -1,8 +1,10 @@
 """Applies an artifact's patch to a GraphDef (docs/contracts.md section 5). Trusts nothing.
 
-Everything is checked before and after: allowed ops, references, types where known, preserved
-nodes, cycles. Any doubt raises Refused(BAD_ARTIFACT) and the original graph stays. Job and worker
-both use this module; protobuf messages are reached through the graph that is passed in.
+A patch is a list of regions. What no worker writes (an operation that may not be added, a node that
+does not exist) raises Refused(BAD_ARTIFACT), and the original graph stays. The patched graph as a
+whole is then held against the rules of TensorFlow's graphs (structure.py): a region at fault is
+taken back, with its reason, and the others are applied anew. Job and worker both use this module;
+protobuf messages are reached through the graph that is passed in.
 """
 
 from __future__ import annotations
@@ -10,10 +12,23 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, field
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
-from . import digest, reasons
-from .digest import Numbering, parse_reference
+from . import reasons, structure
+from .digest import Numbering, canonical, parse_reference
+from .structure import Fault, Types
 
 ALLOWED_OPERATIONS = frozenset(
     {
@@ -45,7 +60,7 @@ READERS = frozenset(
 )  # fmt: skip
 NAME = re.compile(r"^[A-Za-z0-9.][A-Za-z0-9_.\-/]*$")
 RESOURCE = 20  # DataType.DT_RESOURCE
-Types = Mapping[str, Sequence[int]]
+Checks = Iterable[Callable[[Any], List[Fault]]]
 
 
 def _refuse(detail: str) -> reasons.Refused:
@@ -85,20 +100,6 @@ class _Names:
         return name if int(port) == 0 else f"{name}:{int(port)}"
 
 
-def canonical(reference: str) -> str:
-    """One spelling for each reference: "a:0" and "a" are the same tensor."""
-    return reference[:-2] if reference.endswith(":0") and reference[0] != "^" else reference
-
-
-def _rewired(reference: str, rewire: Mapping[str, str], limit: int = 16) -> str:
-    for _ in range(limit):
-        target = rewire.get(reference)
-        if target is None:
-            return reference
-        reference = target
-    raise _refuse("rewires form a cycle")
-
-
 def _build_added(
     graph: Any, entry: Mapping[str, Any], name: str, names: _Names, devices: Mapping[str, str]
 ) -> Any:
@@ -124,60 +125,9 @@ def _build_added(
     return node
 
 
-def _output_types(node: Any, known: Types) -> Optional[Sequence[int]]:
-    if node.op in (FUSION, UPDATE):
-        return list(node.attr["Tout"].list.type)
-    for attribute in ("DstT", "dtype", "T"):
-        if node.name not in known and attribute in node.attr and node.op in ALLOWED_OPERATIONS:
-            return [node.attr[attribute].type]
-    return known.get(node.name)
-
-
-def types_of(node: Any, name: str) -> List[int]:
-    """A list attribute of types, none where it is absent. Looking it up would put an attribute
-    without a value into the node, which TensorFlow refuses."""
-    return list(node.attr[name].list.type) if name in node.attr else []
-
-
-def _check_types(graph: Any, added: FrozenSet[str], changed: FrozenSet[str], known: Types) -> None:
-    """Fusions get the types they declare; rewired inputs keep theirs."""
-    types = {node.name: _output_types(node, known) for node in graph.node}
-    for node in graph.node:
-        if node.name not in added and node.name not in changed:
-            continue
-        data = [reference for reference in node.input if not reference.startswith("^")]
-        expected: Sequence[int] = []
-        if node.op in (FUSION, UPDATE):
-            expected = [*types_of(node, "Tin"), *types_of(node, "Thost")]
-            if len(expected) != len(data):
-                raise _refuse(f"{node.name} declares {len(expected)} inputs and has {len(data)}")
-        for position, reference in enumerate(data):
-            name, port = parse_reference(reference)
-            given = types.get(name)
-            if given is None:
-                continue
-            if port >= len(given):
-                raise _refuse(f"{reference} is not an output")
-            if position < len(expected) and expected[position] != given[port]:
-                raise _refuse(f"input {position} of {node.name} has another type")
-
-
-def _check_whole(graph: Any, preserve: Iterable[str]) -> None:
-    names = {node.name for node in graph.node}
-    for name in preserve:
-        if name not in names:
-            raise _refuse("a node that must stay was removed")
-    try:
-        edges = digest.edges_of(graph.node)
-        frames = digest.frames_of(graph.node, edges, digest.topological(graph.node, edges))
-        ends = digest.loop_ends(graph.node, edges, frames)
-        digest.completion_order(graph.node, edges, ends)
-    except ValueError as error:
-        raise _refuse(str(error)) from error
-
-
-def _aliased_inputs(node: Any) -> FrozenSet[int]:
-    """Op inputs whose memory a fusion may take over, by its launch table."""
+def _aliased_inputs(node: Any) -> Optional[FrozenSet[int]]:
+    """Op inputs whose memory a fusion may take over, by its launch table; None for a table that
+    ends early."""
     words = list(node.attr["table"].list.i)
     try:
         cursor = 2 + 4 * words[1]
@@ -192,8 +142,8 @@ def _aliased_inputs(node: Any) -> FrozenSet[int]:
                 cursor += 1 + words[cursor]
         pairs = words[cursor]
         return frozenset(operands[words[cursor + 1 + 2 * i]] for i in range(pairs))
-    except IndexError as error:
-        raise _refuse(f"launch table of {node.name} ends early") from error
+    except IndexError:
+        return None
 
 
 def _choose_pooled(graph: Any, added: FrozenSet[str]) -> None:
@@ -202,7 +152,7 @@ def _choose_pooled(graph: Any, added: FrozenSet[str]) -> None:
     aliased: Dict[str, FrozenSet[int]] = {}
     for node in graph.node:
         if node.op in (FUSION, UPDATE):
-            aliased[node.name] = _aliased_inputs(node)
+            aliased[node.name] = _aliased_inputs(node) or frozenset()
         for position, reference in enumerate(node.input):
             source = parse_reference(reference)
             if source[1] >= 0 and source[0] in added:
@@ -223,73 +173,229 @@ def _choose_pooled(graph: Any, added: FrozenSet[str]) -> None:
         node.attr["pool"].list.i.extend(pooled)
 
 
-def _rewire_map(patch: Mapping[str, Any], names: _Names) -> Dict[str, str]:
-    rewire = {}
-    for old, new in patch["rewire"]:
-        source, target = names.reference(old), names.reference(new)
-        if (source[0] == "^") != (target[0] == "^"):
-            raise _refuse(f"rewire of {old} to {new}")
-        rewire[source] = target
-    return rewire
+@dataclass
+class _Region:
+    """One region of a patch, in the graph's names."""
+
+    name: str
+    added: List[Any]
+    origins: Dict[str, str]  # of each new node: the node in whose place it is
+    removed: FrozenSet[str]
+    rewire: Dict[str, str]
+    controls: List[Tuple[str, str]]  # (node, new control input)
 
 
-def _stand_in(
-    result: Any, node: Any, rewire: Mapping[str, str], types: Optional[Types], function: bool
-) -> None:
-    """Keeps the name of a removed node that must stay: a function's control results (its updates
-    and reads) and a session's fetches are found by name. A NoOp, or an Identity of what replaces
-    the value. In a function (it has `_Retval` nodes) values leave by those alone, so the value of
-    a control result may be gone."""
-    outputs = (types or {}).get(node.name, ())
-    used = node.name in rewire
-    control = rewire.get(f"^{node.name}")
-    value_lost = bool(outputs) and not used and not function
-    if len(outputs) > 1 or value_lost or (not used and control is None):
-        raise _refuse(f"{node.op} node must stay and nothing stands in for it")
-    copy = result.node.add(name=node.name, op="Identity" if used else "NoOp", device=node.device)
-    if used:
-        if not outputs:
-            raise _refuse(f"type of {node.op} node is not known")
-        copy.attr["T"].type = outputs[0]
-        copy.input.append(_rewired(node.name, rewire))
-    if control is not None:
-        copy.input.append(_rewired(f"^{node.name}", rewire))
+@dataclass(frozen=True)
+class Patched:
+    """A patched graph, and what of the patch is not in it: a Fault by the region's name."""
+
+    graph: Any
+    taken_back: Mapping[str, Fault] = field(default_factory=dict)
 
 
-def _translate(
+class _Regions:
+    """Reads a patch. Raises Refused(BAD_ARTIFACT)."""
+
+    def __init__(self, graph: Any, numbering: Numbering, patch: Mapping[str, Any], prefix: str):
+        entries = [entry for region in patch["regions"] for entry in region["add"]]
+        added = {str(entry["name"]): f"stitch/{prefix}/{entry['name']}" for entry in entries}
+        if len(added) != len(entries) or not all(NAME.match(name) for name in added):
+            raise _refuse("names of added nodes")
+        if any(name in numbering.ids for name in added.values()):
+            raise _refuse("an added name is taken")
+        self._graph, self._added = graph, added
+        self._names = _Names(numbering.ids, added)
+        self._devices = {node.name: node.device for node in graph.node}
+        self.regions = [self._region(region) for region in patch["regions"]]
+        if len({region.name for region in self.regions}) != len(self.regions):
+            raise _refuse("names of regions")
+
+    def _region(self, region: Mapping[str, Any]) -> _Region:
+        names, added = self._names, region["add"]
+        own = [self._added[str(entry["name"])] for entry in added]
+        made = [
+            _build_added(self._graph, entry, name, names, self._devices)
+            for entry, name in zip(added, own)
+        ]
+        origins = {name: names.node(entry["device_of"]) for entry, name in zip(added, own)}
+        rewire = {}
+        for old, new in region["rewire"]:
+            source, target = names.reference(old), names.reference(new)
+            if (source[0] == "^") != (target[0] == "^"):
+                raise _refuse(f"rewire of {old} to {new}")
+            rewire[source] = target
+        controls = [
+            (names.reference(f"^{node}".replace("^^", "^"))[1:],
+             names.reference(control if control.startswith("^") else f"^{control}"))
+            for node, control in region["controls"]
+        ]  # fmt: skip
+        removed = frozenset(names.node(number) for number in region["remove"])
+        return _Region(str(region["name"]), made, origins, removed, rewire, controls)
+
+
+class _AtFault(Exception):
+    """A region cannot be applied."""
+
+    def __init__(self, region: str, node: str, what: str) -> None:
+        super().__init__(what)
+        self.region, self.fault = region, Fault(node, what)
+
+
+class _Attempt:
+    """A graph with some regions applied, and which of them has done what to it."""
+
+    def __init__(
+        self, graph: Any, regions: Sequence[_Region], preserve: FrozenSet[str], types: Types
+    ) -> None:
+        """Raises _AtFault."""
+        self._graph, self._regions, self._types = graph, regions, types
+        self.added: Dict[str, str] = {}
+        self._adding: Dict[str, str] = {}  # new node to region
+        self._removing: Dict[str, str] = {}
+        self._rewiring: Dict[str, str] = {}  # reference that is used no more
+        self._touched: Dict[Tuple[str, str], str] = {}  # (node, its new input)
+        self._rewire: Dict[str, str] = {}
+        for region in regions:
+            self._merge(region)
+        self.result = type(graph)()
+        self.result.CopyFrom(graph)
+        del self.result.node[:]
+        self._translate()
+        function = any(node.op == "_Retval" for node in graph.node)
+        for node in graph.node:
+            if node.name in preserve and node.name in self._removing:
+                self._stand_in(node, function)
+        self.new = frozenset(self._adding)
+
+    def _merge(self, region: _Region) -> None:
+        self.added.update(region.origins)
+        self._adding.update(dict.fromkeys(region.origins, region.name))
+        for name in region.removed:
+            if self._removing.setdefault(name, region.name) != region.name:
+                raise _AtFault(region.name, name, "two regions remove it")
+        for source, target in region.rewire.items():
+            if self._rewiring.setdefault(source, region.name) != region.name:
+                raise _AtFault(region.name, source, "two regions rewire it")
+            self._rewire[source] = target
+
+    def _rewired(self, node: str, reference: str, limit: int = 16) -> str:
+        """What is read in place of `reference`; who rewired that first answers for it."""
+        owner, first = self._rewiring.get(reference), reference
+        if owner is None:
+            return reference
+        for _ in range(limit):
+            target = self._rewire.get(reference)
+            if target is None:
+                self._touched.setdefault((node, reference), owner)
+                return reference
+            reference = target
+        raise _AtFault(owner, node, f"rewires of {first!r} form a cycle")
+
+    def _translate(self) -> None:
+        extra: Dict[str, List[str]] = {}
+        staying = {node.name for node in self._graph.node} - self._removing.keys()
+        for region in self._regions:
+            for name, control in region.controls:
+                if name not in staying and name not in self._adding:
+                    raise _AtFault(region.name, name, "control edge into a removed node")
+                extra.setdefault(name, []).append(control)
+                self._touched.setdefault((name, control), region.name)
+        added = [node for region in self._regions for node in region.added]
+        for node in [*self._graph.node, *added]:
+            if node.name in self._removing:
+                continue
+            copy = self.result.node.add()
+            copy.CopyFrom(node)
+            inputs = [self._rewired(node.name, canonical(one)) for one in node.input]
+            inputs += [self._rewired(node.name, one) for one in extra.get(node.name, ())]
+            data = [reference for reference in inputs if reference[0] != "^"]
+            after = sorted({reference for reference in inputs if reference[0] == "^"})
+            del copy.input[:]
+            copy.input.extend([*data, *after])
+            if structure.COLOCATION in copy.attr:
+                self._part(copy)
+
+    def _part(self, node: Any) -> None:
+        """Takes a node's colocation with removed nodes away: devices are given by now, and a name
+        that does not exist is an error where the graph is imported."""
+        places = node.attr[structure.COLOCATION].list.s
+        kept = [one for one in places if one.decode(errors="replace")[len(structure.LOCATION) :]
+                not in self._removing]  # fmt: skip
+        if len(kept) == len(places):
+            return
+        del places[:]
+        places.extend(kept)
+        if not kept:
+            del node.attr[structure.COLOCATION]
+
+    def _stand_in(self, node: Any, function: bool) -> None:
+        """Keeps the name of a removed node that must stay: a function's control results (its
+        updates and reads) and a session's fetches are found by name. A NoOp, or an Identity of what
+        replaces the value. In a function (it has `_Retval` nodes) values leave by those alone, so
+        the value of a control result may be gone."""
+        owner, outputs = self._removing[node.name], self._types.get(node.name, ())
+        used, control = node.name in self._rewire, f"^{node.name}"
+        value_lost = bool(outputs) and not used and not function
+        if len(outputs) > 1 or value_lost or (not used and control not in self._rewire):
+            what = f"{node.op} node must stay and nothing stands in for it"
+            raise _AtFault(owner, node.name, what)
+        if used and not outputs:
+            raise _AtFault(owner, node.name, f"type of {node.op} node is not known")
+        copy = self.result.node.add(
+            name=node.name, op="Identity" if used else "NoOp", device=node.device
+        )
+        if used:
+            copy.attr["T"].type = outputs[0]
+            copy.input.append(self._rewired(node.name, node.name))
+        if control in self._rewire:
+            copy.input.append(self._rewired(node.name, control))
+        self.added[node.name] = node.name
+        self._adding[node.name] = owner
+
+    def region_of(self, fault: Fault) -> Optional[str]:
+        """The region that answers for a fault: whose rewire made the input, who removed what is
+        missed, whose node it is, or who has changed the node at all."""
+        missed = parse_reference(fault.reference)[0]
+        return (
+            self._touched.get((fault.node, fault.reference))
+            or (None if missed in self.added else self._removing.get(missed))
+            or self._adding.get(fault.node)
+            or next((region for (node, _), region in self._touched.items() if node == fault.node),
+                    None)
+        )  # fmt: skip
+
+    def finish(self) -> Any:
+        """The graph, its pool chosen."""
+        _choose_pooled(self.result, self.new)
+        return self.result
+
+
+def _attempted(
     graph: Any,
-    patch: Mapping[str, Any],
-    names: _Names,
-    added: Sequence[Any],
-    removed: FrozenSet[str],
-    rewire: Mapping[str, str],
-) -> Tuple[Any, FrozenSet[str]]:
-    """The new graph, and the names of surviving nodes whose inputs changed."""
-    extra: Dict[str, List[str]] = {}
-    for node, control in patch["controls"]:
-        reference = names.reference(control if control.startswith("^") else f"^{control}")
-        extra.setdefault(names.reference(f"^{node}".replace("^^", "^"))[1:], []).append(reference)
-    result = type(graph)()
-    result.CopyFrom(graph)
-    del result.node[:]
-    changed = set()
-    added_names = frozenset(node.name for node in added)
-    for node in [*graph.node, *added]:
-        if node.name in removed:
-            continue
-        copy = result.node.add()
-        copy.CopyFrom(node)
-        inputs = [_rewired(canonical(reference), rewire) for reference in node.input]
-        inputs += extra.pop(node.name, [])
-        data = [reference for reference in inputs if reference[0] != "^"]
-        control = sorted({reference for reference in inputs if reference[0] == "^"})
-        del copy.input[:]
-        copy.input.extend([*data, *control])
-        if node.name not in added_names and list(copy.input) != list(node.input):
-            changed.add(node.name)
-    if extra:
-        raise _refuse("control edge into a removed node")
-    return result, frozenset(changed)
+    original: structure.Original,
+    regions: Sequence[_Region],
+    preserve: FrozenSet[str],
+    types: Types,
+    checks: Checks,
+) -> Tuple[Any, Dict[str, Fault]]:
+    """The graph with `regions` applied, and those of them that are at fault.
+
+    Raises Refused(STRUCTURE) for a fault that no region answers for.
+    """
+    try:
+        attempt = _Attempt(graph, regions, preserve, types)
+    except _AtFault as error:
+        return None, {error.region: error.fault}
+    faults = structure.check(original, attempt.result, types, attempt.added, preserve)
+    for check in checks:
+        faults += check(attempt.result)
+    found: Dict[str, Fault] = {}
+    for fault in faults:
+        region = attempt.region_of(fault)
+        if region is None:
+            raise reasons.Refused(reasons.STRUCTURE, str(fault))
+        found.setdefault(region, fault)
+    return None if found else attempt.finish(), found
 
 
 def apply(
@@ -299,36 +405,37 @@ def apply(
     prefix: str,
     preserve: Iterable[str] = (),
     types: Optional[Types] = None,
-) -> Any:
-    """The patched copy of `graph`, a GraphDef as Grappler showed it.
+    checks: Checks = (),
+) -> Patched:
+    """The patched copy of `graph`, a GraphDef as Grappler showed it, without the regions at fault.
 
     Added nodes are called "stitch/<prefix>/<name>"; `prefix` names the artifact, because a TF1
     session keeps stateful kernels by node name. A node of `preserve` may be removed when its uses
-    are rewired: a stand-in keeps its name. `types` gives output types of nodes where known.
-    Raises Refused(BAD_ARTIFACT).
+    are rewired: a stand-in keeps its name. `types` gives output types of nodes where known;
+    `checks` find further faults in the patched graph. At most as many rounds as there are regions.
+    Raises Refused: BAD_ARTIFACT for what no worker writes, STRUCTURE where no region can be
+    applied or a fault is no region's.
     """
-    kept = frozenset(preserve)
+    kept, known = frozenset(preserve), types or {}
     try:
-        entries = [(entry, str(entry["name"])) for entry in patch["add"]]
-        added = {name: f"stitch/{prefix}/{name}" for _, name in entries}
-        if len(added) != len(entries) or not all(NAME.match(name) for name in added):
-            raise _refuse("names of added nodes")
-        if any(name in numbering.ids for name in added.values()):
-            raise _refuse("an added name is taken")
-        names = _Names(numbering.ids, added)
-        removed = frozenset(names.node(number) for number in patch["remove"])
-        devices = {node.name: node.device for node in graph.node}
-        new = [_build_added(graph, entry, added[name], names, devices) for entry, name in entries]
-        rewire = _rewire_map(patch, names)
-        result, changed = _translate(graph, patch, names, new, removed, rewire)
-        function = any(node.op == "_Retval" for node in graph.node)
-        for node in graph.node:
-            if node.name in kept and node.name in removed:
-                _stand_in(result, node, rewire, types, function)
+        regions = _Regions(graph, numbering, patch, prefix).regions
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise _refuse(f"patch form: {type(error).__name__}: {error}") from error
-    new_names = frozenset(node.name for node in new)
-    _check_whole(result, kept)
-    _check_types(result, new_names, changed, types or {})
-    _choose_pooled(result, new_names)
-    return result
+    try:
+        original = structure.Original(graph)
+    except ValueError as error:
+        raise reasons.Refused(reasons.STRUCTURE, f"before the patch: {error}") from error
+    taken: Dict[str, Fault] = {}
+    for region in regions:
+        for node in region.added:
+            if node.op in (FUSION, UPDATE) and _aliased_inputs(node) is None:
+                taken[region.name] = Fault(node.name, "its launch table ends early")
+    while True:
+        left = [region for region in regions if region.name not in taken]
+        if taken and not left:
+            name, fault = next(iter(taken.items()))
+            raise reasons.Refused(reasons.STRUCTURE, f"{name}: {fault}")
+        result, found = _attempted(graph, original, left, kept, known, checks)
+        taken.update(found)
+        if not found:
+            return Patched(result, taken)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional
 from . import client, collectives, graphs, patch, reasons, savings, settings, timer
 from .client import Artifact
 from .digest import Numbering
-from .patch import Types
 from .plugin import Interval, Plugin
+from .structure import Types
 
 if TYPE_CHECKING:
     from . import joined
@@ -118,10 +118,10 @@ class Instance:
         return bool(self.arm[0] != self.first_arm)
 
 
-def stitched_graph(view: View, program: Program, plugin: Plugin) -> Any:
-    """The patched graph. Raises Refused(BAD_ARTIFACT)."""
+def stitched_graph(view: View, program: Program, plugin: Plugin) -> patch.Patched:
+    """The patched graph. Raises Refused(BAD_ARTIFACT, STRUCTURE, COLLECTIVE)."""
     if program.bodies is not None:
-        return graphs.lift_xla(view.graph)
+        return patch.Patched(graphs.lift_xla(view.graph))
     artifact = program.artifact
     if artifact is None:
         raise reasons.Refused(reasons.NO_ARTIFACT)
@@ -132,9 +132,9 @@ def stitched_graph(view: View, program: Program, plugin: Plugin) -> Any:
         artifact.key[:12],
         view.preserve,
         view.types,
+        (lambda made: graphs.check_fusions(made, program.kernels, plugin.check_fusion),),
     )
-    graphs.check_fusions(new, program.kernels, plugin.check_fusion)
-    collectives.check(view.graph, new)
+    collectives.check(view.graph, new.graph)
     return new
 
 

@@ -36,6 +36,7 @@ REVOKED = "revoked"
 CACHE_FULL = "cache_full"
 UNMEASURED = "unmeasured"
 IMPLAUSIBLE = "implausible"
+STRUCTURE = "structure"
 
 
 class Refused(Exception):

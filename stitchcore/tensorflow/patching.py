@@ -24,7 +24,7 @@ from stitchcore.artifact.launch import (
     Operand,
     RegionProgram,
 )
-from stitchcore.artifact.manifest import AddedNode, Patch
+from stitchcore.artifact.manifest import AddedNode, Patch, RegionPatch
 from stitchcore.artifact.table import (
     TENSOR,
     VARIABLE,
@@ -56,14 +56,16 @@ def patch(partition: Partition, chosen: Sequence[Chosen]) -> Patch:
     """
     ids = digest.number(partition.request, partition.preserve).ids
     whole = _Whole(partition, ids)
+    made = []
     for region, function, program in chosen:
         _RegionPatch(whole, region, function, program).write()
-    return Patch(tuple(whole.remove), tuple(whole.add), tuple(whole.rewire), tuple(whole.controls))
+        made.append(whole.taken(region.name))
+    return Patch(tuple(made))
 
 
 @dataclass
 class _Whole:
-    """The patch while it is written."""
+    """The patch while it is written: of the region at hand, until that is `taken`."""
 
     partition: Partition
     ids: Mapping[str, int]
@@ -80,6 +82,14 @@ class _Whole:
     @cached_property
     def raised_before(self) -> dict[int, tuple[int, ...]]:
         return lookups.raised_before(self.partition.graph)
+
+    def taken(self, name: str) -> RegionPatch:
+        made = RegionPatch(
+            name, tuple(self.remove), tuple(self.add), tuple(self.rewire), tuple(self.controls)
+        )
+        for written in (self.remove, self.add, self.rewire, self.controls):
+            written.clear()
+        return made
 
     def id(self, node: int) -> int:
         return self.ids[self.partition.graph.nodes[node].name]

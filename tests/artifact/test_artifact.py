@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stitchcore.artifact.keys import content_key
-from stitchcore.artifact.manifest import AddedNode, Manifest, Patch, decode, encode
+from stitchcore.artifact.manifest import AddedNode, Manifest, Patch, RegionPatch, decode, encode
 from stitchcore.artifact.sign import load_or_create_key, public_hex, sign, verify
 from stitchcore.artifact.store import open_store
 from stitchcore.artifact.table import (
@@ -57,7 +57,8 @@ def test_launch_table_counts_must_match() -> None:
 
 
 def _manifest(operation: str = "StitchedFusion") -> Manifest:
-    patch = Patch(add=(AddedNode("n", operation, "", 0, ("1:0",)),))
+    added = (AddedNode("n", operation, "", 0, ("1:0",)),)
+    patch = Patch((RegionPatch("r", add=added),))
     return Manifest("k", "d", "cpu-x86-64-v3", "2.21", "gcc", (), (), patch)
 
 

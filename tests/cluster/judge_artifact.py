@@ -31,7 +31,8 @@ def main(artifact: str, folder: str, public_key: str) -> None:
     program.load_kernels(native, found)
     types = {node.name: [int(tf.float32.as_datatype_enum)] for node in graph.node}
     prefix = found.key[:12]
-    changed = patch.apply(graph, numbering, found.manifest["patch"], prefix, preserve, types)
+    made = patch.apply(graph, numbering, found.manifest["patch"], prefix, preserve, types)
+    changed = made.graph
     untouched, stitched = (values(one) for one in (graph, changed))
     print(
         json.dumps(

@@ -24,7 +24,7 @@ def verify(signature: bytes, message: bytes, public: bytes) -> bool:
 
 def manifest(library: bytes = b"code", **changes: Any) -> dict[str, Any]:
     return {
-        "format": 1, "key": KEY, "digest": DIGEST, "tf": "2.21", "abi": 1,
+        "format": 2, "key": KEY, "digest": DIGEST, "tf": "2.21", "abi": 1,
         "target": "cpu-x86-64-v3", "compiler": "none", "patch": {}, "kernels": [],
         "libraries": [{"file": "kernels_00.so", "sha256": hashlib.sha256(library).hexdigest()}],
         **changes,

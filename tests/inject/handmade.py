@@ -100,7 +100,7 @@ def fusion(graph_class: Any, types: list[int], results: list[int], words: list[i
 
 def make_patch(graph: Any, ids: Any, work: int, behaviour: str) -> dict[str, Any]:
     by_name = {node.name: node for node in graph.node}
-    patch: dict[str, Any] = {"remove": [], "add": [], "rewire": [], "controls": []}
+    regions: list[dict[str, Any]] = []
 
     def reference(text: str) -> str:
         name, port = digest.parse_reference(text)
@@ -125,13 +125,14 @@ def make_patch(graph: Any, ids: Any, work: int, behaviour: str) -> dict[str, Any
         else:
             continue
         name = f"k{number}"
-        patch["add"].append({"name": name, "op": "StitchedFusion", "attr": attr,
-                             "device_of": number, "inputs": inputs})  # fmt: skip
-        patch["remove"].append(number)
-        patch["rewire"].append([f"^{number}", f"^+{name}"])
+        added = {"name": name, "op": "StitchedFusion", "attr": attr, "device_of": number,
+                 "inputs": inputs}  # fmt: skip
+        rewire = [[f"^{number}", f"^+{name}"]]
         if node.op == "Sqrt":
-            patch["rewire"].append([f"{number}:0", f"+{name}:0"])
-    return patch
+            rewire.append([f"{number}:0", f"+{name}:0"])
+        regions.append({"name": name, "remove": [number], "add": [added], "rewire": rewire,
+                        "controls": []})  # fmt: skip
+    return {"regions": regions}
 
 
 def library(behaviour: str, folder: Path) -> bytes:
@@ -172,9 +173,9 @@ def answer(store: Path, key_file: Path, behaviour: str, work: int = 0) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         data = library(behaviour, folder)
         patch = make_patch(graph, numbering.ids, work, behaviour)
-        most = max(most, len(patch["add"]))
+        most = max(most, len(patch["regions"]))
         manifest = {
-            "format": 1, "key": request.name[:: -1 if behaviour == "other" else 1], "abi": 1,
+            "format": 2, "key": request.name[:: -1 if behaviour == "other" else 1], "abi": 1,
             "digest": "0" * 64 if behaviour == "graph" else request.name,
             "tf": "2.99" if behaviour == "version" else meta["tf"],
             "target": "cpu-x86-64-v9" if behaviour == "level" else meta["target"],

@@ -46,9 +46,10 @@ def attributes(inputs: list[int], outputs: list[int], **extra: int) -> str:
 
 
 def good(ids: Any) -> dict[str, Any]:
-    """Sqrt and Neg become one kernel with two outputs."""
+    """Sqrt and Neg become one kernel with two outputs: a region."""
     root, twice, x = ids["root"], ids["twice"], ids["x"]
     return {
+        "name": "r0",
         "remove": [root, twice],
         "add": [{"name": "k", "op": "StitchedFusion", "device_of": root, "inputs": [f"{x}:0"],
                  "attr": attributes([FLOAT], [FLOAT, FLOAT])}],
@@ -61,7 +62,8 @@ def good(ids: Any) -> dict[str, Any]:
 def apply(change: Any, preserve: tuple[str, ...] = ()) -> Any:
     made = graph()
     numbering = digest.number(made, preserve)
-    wanted = change(numbering.ids)
+    regions = change(numbering.ids)
+    wanted = {"regions": regions if isinstance(regions, list) else [regions]}
     return patch.apply(made, numbering, wanted, "abc", preserve, TYPES)
 
 
@@ -70,7 +72,9 @@ def node(result: Any, name: str) -> Any:
 
 
 def test_good_patch() -> None:
-    result = apply(good)
+    applied = apply(good)
+    assert applied.taken_back == {}
+    result = applied.graph
     fused = node(result, "stitch/abc/k")
     assert (fused.op, fused.device) == ("StitchedFusion", "/device:CPU:0")
     assert list(fused.input) == ["x", "^v"]
@@ -88,7 +92,7 @@ def test_original_is_untouched() -> None:
     made = graph()
     before = made.SerializeToString(deterministic=True)
     numbering = digest.number(made)
-    patch.apply(made, numbering, good(numbering.ids), "abc", (), TYPES)
+    patch.apply(made, numbering, {"regions": [good(numbering.ids)]}, "abc", (), TYPES)
     assert made.SerializeToString(deterministic=True) == before
 
 
@@ -104,14 +108,14 @@ def with_update(ids: Any) -> dict[str, Any]:
 
 
 def test_preserved_update_gets_a_stand_in() -> None:
-    result = apply(with_update, preserve=("update",))
+    result = apply(with_update, preserve=("update",)).graph
     assert node(result, "stitch/abc/u").op == "StitchedUpdate"
     stand_in = node(result, "update")
     assert stand_in.op == "NoOp" and list(stand_in.input) == ["^stitch/abc/u"]
 
 
 def test_preserved_value_gets_a_stand_in() -> None:
-    result = apply(good, preserve=("root",))
+    result = apply(good, preserve=("root",)).graph
     stand_in = node(result, "root")
     assert stand_in.op == "Identity" and stand_in.attr["T"].type == FLOAT
     assert list(stand_in.input) == ["stitch/abc/k", "^stitch/abc/k"]
@@ -182,6 +186,13 @@ def spoiled() -> dict[str, Any]:
         twice, no_port, no_field, short_table)}  # fmt: skip
 
 
+FAULTS = frozenset(
+    {"no_rewire", "wrong_count", "wrong_type", "missing_port", "cycle", "control_cycle",
+     "rewire_loop", "short_table"}
+)  # fmt: skip
+"""A region's: it is taken back. All else no worker writes, and the patch is refused whole."""
+
+
 @pytest.mark.parametrize("name", spoiled())
 def test_doubt_is_refused(name: str) -> None:
     def change(ids: Any) -> dict[str, Any]:
@@ -191,7 +202,7 @@ def test_doubt_is_refused(name: str) -> None:
 
     with pytest.raises(reasons.Refused) as caught:
         apply(change)
-    assert caught.value.reason == reasons.BAD_ARTIFACT
+    assert caught.value.reason == (reasons.STRUCTURE if name in FAULTS else reasons.BAD_ARTIFACT)
 
 
 def test_preserved_without_stand_in_is_refused() -> None:

@@ -46,7 +46,7 @@ from stitchcore import pipeline
 from stitchcore.artifact.check import check_files
 from stitchcore.artifact.launch import RegionProgram
 from stitchcore.artifact.package import Unsigned
-from stitchcore.inject import build, digest, graphs, patch, plugin
+from stitchcore.inject import build, digest, graphs, patch, plugin, structure
 from stitchcore.program import Build
 from stitchcore.proof import References
 from stitchcore.proving import Bench, bench_of, gpu_bench
@@ -123,7 +123,8 @@ def test_a_captured_step_becomes_programs_that_nobody_measured(produced: Produce
     manifest = check_files(made.key, made.files, expected)
     assert not manifest.measured and manifest.compiler.startswith("NVRTC")
     assert manifest.kernels and len(manifest.kernels) == len(manifest.libraries)
-    assert {node.op for node in manifest.patch.add} >= {"StitchedFusion"}
+    added = [node.op for region in manifest.patch.regions for node in region.add]
+    assert set(added) >= {"StitchedFusion"}
     for kernel in manifest.kernels:
         table = made.files[manifest.libraries[kernel.library].file]
         assert table.startswith(MAGIC) and kernel.symbol.encode() in table
@@ -166,16 +167,18 @@ def test_the_patched_step_runs_its_kernels_on_the_gpu(produced: Produced) -> Non
     manifest = check_files(made.key, made.files, {"digest": DIGEST, "target": "sm_90"})
     document = msgspec.to_builtins(manifest.patch)
     numbering = digest.number(produced.graph, produced.preserve)
-    patched = patch.apply(produced.graph, numbering, document, made.key[:12], produced.preserve)
+    applied = patch.apply(produced.graph, numbering, document, made.key[:12], produced.preserve)
+    assert not applied.taken_back
+    patched = applied.graph
     fusions = [node for node in patched.node if node.op in ("StitchedFusion", "StitchedUpdate")]
     assert fusions and {node.op for node in fusions} == {"StitchedFusion", "StitchedUpdate"}
     known = {f"{one.key}:{one.symbol}" for one in manifest.kernels}
     added = [node for node in patched.node if node.name.startswith("stitch/")]
     assert {node.device for node in added} == {GPU}
-    graphs.check_fusions(patched, known, native_check())
+    assert not graphs.check_fusions(patched, known, native_check())
     attributes = [value for node in patched.node for value in node.attr.values()]
     assert all(value.WhichOneof("value") for value in attributes), "TensorFlow takes no empty one"
-    on_host = [node for node in fusions if patch.types_of(node, "Thost")]
+    on_host = [node for node in fusions if structure.types_of(node, "Thost")]
     assert not on_host, "of this step with known sizes no kernel looks at a shape"
     assert graphs.devices(patched, 2.0) == 1.0
     timed = graphs.add_timer(patched, 0, 1)

@@ -66,7 +66,17 @@ def edited(work: Path, folder: Path, source: Path, old: str, new: str) -> Path:
 def test_every_stage_of_a_request_is_dumped(work: Path) -> None:
     folder = work / "dump" / DIGEST[:12]
     files = sorted(path.name for path in folder.glob("*.txt"))
-    names = ("partition", "lower", "build", "tune", "verify", "measure", "limit", "patch")
+    names = (
+        "partition",
+        "lower",
+        "build",
+        "tune",
+        "verify",
+        "measure",
+        "limit",
+        "patch",
+        "rehearse",
+    )
     assert files == [f"{number:02d}_{name}.txt" for number, name in enumerate(names)]
     texts = {path.name[3:-4]: path.read_text() for path in folder.glob("*.txt")}
     assert "member " in texts["partition"]
@@ -77,7 +87,7 @@ def test_every_stage_of_a_request_is_dumped(work: Path) -> None:
     assert "stitched / the framework" in texts["measure"]
     assert "stitched / XLA" in texts["measure"]
     assert "Live bytes of a step" in texts["limit"]
-    assert json.loads(texts["patch"])["remove"]
+    assert json.loads(texts["patch"])["regions"][0]["remove"]
     region = largest(work)
     own = sorted(path.name for path in region.iterdir())
     assert own[:4] == ["00_import.txt", "01_simplify.txt", "02_plan.txt", "03_schedule.txt"]

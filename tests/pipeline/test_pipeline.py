@@ -67,8 +67,9 @@ def test_a_captured_step_becomes_a_signed_artifact(optimized: tuple[Path, str]) 
     manifest, libraries = package.load(store, key, public_hex(load_or_create_key(folder / "key")))
     assert manifest.digest == DIGEST
     assert libraries
-    assert manifest.patch.remove
-    assert {node.op for node in manifest.patch.add} >= {"StitchedFusion"}
+    assert all(region.remove for region in manifest.patch.regions)
+    added = [node.op for region in manifest.patch.regions for node in region.add]
+    assert set(added) >= {"StitchedFusion"}
     symbols = {entry.symbol for entry in manifest.kernels}
     assert len(symbols) == len(manifest.kernels)
     assert all(entry.symbol.encode() in libraries[entry.library] for entry in manifest.kernels)

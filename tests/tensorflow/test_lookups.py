@@ -183,7 +183,9 @@ def patched(found: Partition, more: Mapping[str, list[int]] = {}) -> tuple[Any, 
     numbering = digest.number(found.request, found.preserve)
     plain = as_plain(patch(found, chosen))
     types = {"result": [tf.float32.as_datatype_enum], "scatter": [], **more}
-    whole = job_patch.apply(found.request, numbering, plain, "test", found.preserve, types)
+    applied = job_patch.apply(found.request, numbering, plain, "test", found.preserve, types)
+    assert not applied.taken_back
+    whole = applied.graph
     return whole, [node for node in whole.node if "_verify" in node.name]
 
 

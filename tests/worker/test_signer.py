@@ -173,8 +173,9 @@ BAD: dict[str, tuple[Callable[[], Unsigned], Reason]] = {
                 "manifest.json": artifact()
                 .files["manifest.json"]
                 .replace(
-                    b'"add":[]',
-                    b'"add":[{"name":"x","op":"PyFunc","attr":"","device_of":0,"inputs":[]}]',
+                    b'"regions":[]',
+                    b'"regions":[{"name":"r","add":['
+                    b'{"name":"x","op":"PyFunc","attr":"","device_of":0,"inputs":[]}]}]',
                 )
             }
         ),

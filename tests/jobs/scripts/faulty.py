@@ -66,7 +66,7 @@ def arm_graph(inject, place):
 
     def stitched_graph(*given):
         made = make(*given)
-        change(made[0] if isinstance(made, tuple) else made, place)
+        change(made.graph, place)
         return made
 
     inject.program.stitched_graph = stitched_graph

@@ -1,0 +1,536 @@
+"""A patched graph run once before any job sees it: in the worker's TensorFlow, with made-up values.
+
+The graph is a stranger's, so what runs is a *skeleton* of it: only operations that compute numbers
+from numbers, TensorFlow's control flow, tensor lists and reads and writes of variables stay, and
+the variables are ours. Any other operation becomes zeros of its recorded types and shapes, that
+wait for all that it waited for: frames, branches and order stay as they are. Each loop is counted
+by a counter of ours, runs twice, and ends. A time limit holds whatever happens.
+
+The skeleton of the untouched graph runs first. If made-up values already fail there, nothing can be
+said of the patch. If it runs and the patched one does not, or not with the same fetches and the
+same updates of variables, the region at fault is the one whose node the error names, or is found by
+leaving halves of the regions out.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from tensorflow.python.framework import op_def_registry
+
+from stitchcore import inject
+from stitchcore.artifact.manifest import KernelEntry, Patch
+from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.hlo.dim import evaluate
+from stitchcore.inject import client, digest, patch, plugin, program, reasons, structure
+from stitchcore.inject.patch import ALLOWED_OPERATIONS, READERS
+from stitchcore.tensorflow import allow
+from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, output_types
+from stitchcore.tensorflow.inert import is_inert
+from stitchcore.tensorflow.lower import RUNNABLE
+from stitchcore.tensorflow.partition import Partition
+from stitchcore.tensorflow.sizes import points
+from stitchcore.tensorflow.updates import UPDATES
+
+PREFIX = "rehearsal"
+SECONDS = 20.0
+"""For all runs together; a graph that takes longer was not rehearsed."""
+
+MOST_BYTES = 2**30
+"""Live bytes of a step, by the estimate, above which it is not run in the worker."""
+
+CONTROL_FLOW = structure.CONTROL_FLOW | {"NextIteration", "LoopCond", "RefNextIteration"}
+LISTS = frozenset(
+    """
+    EmptyTensorList TensorListReserve TensorListPushBack TensorListPopBack TensorListGetItem
+    TensorListSetItem TensorListStack TensorListFromTensor TensorListLength TensorListElementShape
+    """.split()
+)
+VARIABLES = {"ReadVariableOp", "ResourceGather", *allow.ASSIGNMENTS, *UPDATES}
+REFERENCES = frozenset({"Assign", "AssignAdd", "AssignSub"})
+KEPT = RUNNABLE | CONTROL_FLOW | LISTS | VARIABLES | REFERENCES | (READERS - structure.FUSIONS)
+"""Operations of a stranger's graph that run. An attribute that names something is none of theirs
+but a loop's frame; `is_inert` holds for all that take part in no list, loop or variable."""
+
+PASS = frozenset({"Identity", "Enter", "Switch", "RefEnter", "RefSwitch", "RefIdentity"})
+HELD = "stitch_rehearsal"  # container of our variables
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """`refused` are regions that were taken back; `figure` says what was done, for the report."""
+
+    refused: Mapping[str, Refusal] = field(default_factory=dict)
+    figure: str = ""
+
+
+class _Inconclusive(Exception):
+    """Nothing can be said by running this graph."""
+
+
+def types_of(graph: Any) -> dict[str, list[int]]:
+    """Output types of a graph's nodes, by their definitions; a job has them of TensorFlow."""
+    found = {node.name: output_types(node) for node in graph.node}
+    return {
+        name: [int(tf.as_dtype(one).as_datatype_enum) for one in kinds]
+        for name, kinds in found.items()
+        if all(kinds)
+    }
+
+
+def rehearse(
+    found: Partition,
+    made: Patch,
+    kernels: Sequence[KernelEntry],
+    libraries: Sequence[bytes],
+    live_bytes: int = 0,
+    run: bool = True,
+) -> Rehearsal:
+    """Apply `made` to the request's graph as a job does, then run it where `run` says so.
+
+    Raises Refused(STRUCTURE) for a fault that no region answers for, or where none is left.
+    """
+    start = time.perf_counter()
+    native = _native() if run else "a GPU's graph"
+    checks: list[Callable[[Any], list[structure.Fault]]] = []
+    refused: dict[str, Refusal] = {}
+
+    def applied(regions: Sequence[Any]) -> patch.Patched:
+        given = (numbering, {"regions": regions}, PREFIX, found.preserve, types, checks)
+        return patch.apply(found.request, *given)
+
+    numbering = digest.number(found.request, found.preserve)
+    types = types_of(found.request)
+    regions: list[Any] = msgspec.to_builtins(made)["regions"]
+    try:
+        whole = applied(regions)
+    except reasons.Refused as error:
+        raise Refused("graph", Reason.STRUCTURE, error.detail) from error
+    for name, fault in whole.taken_back.items():
+        refused[name] = Refusal(name, Reason.STRUCTURE, str(fault))
+    regions = [region for region in regions if region["name"] not in refused]
+    why = native if isinstance(native, str) else ""
+    if not why and live_bytes > MOST_BYTES:
+        why = f"{live_bytes:,} live bytes, above {MOST_BYTES:,}"
+    if why or isinstance(native, str):
+        return Rehearsal(refused, f"validated; not run: {why}")
+    manifest = {"target": "cpu", "kernels": msgspec.to_builtins(list(kernels))}
+    program.load_kernels(native, client.Artifact(manifest, tuple(libraries)))
+    stage = _Stage(found, start + SECONDS)
+    try:
+        untouched = stage.run(found.request, ())
+    except (_Inconclusive, tf.errors.OpError, ValueError) as error:
+        return Rehearsal(refused, f"validated; the untouched graph did not run: {_line(error)}")
+    try:
+        while regions:
+            wrong = stage.compared(applied(regions).graph, regions, untouched)
+            if wrong is None:
+                break
+            name, what = _at_fault(stage, applied, regions, untouched, wrong)
+            refused[name] = Refusal(name, Reason.STRUCTURE, what)
+            regions = [region for region in regions if region["name"] != name]
+    except _Inconclusive as error:
+        return Rehearsal(refused, f"validated; not run to its end: {error}")
+    if not regions:
+        detail = next(iter(refused.values())).detail
+        raise Refused("graph", Reason.STRUCTURE, f"no region is left: {detail}")
+    seconds = time.perf_counter() - start
+    return Rehearsal(refused, f"validated and run with made-up values in {seconds:.1f} s")
+
+
+def _at_fault(
+    stage: _Stage,
+    applied: Callable[[Sequence[Any]], patch.Patched],
+    regions: Sequence[Any],
+    untouched: Observed,
+    wrong: Wrong,
+) -> tuple[str, str]:
+    """A region without which less is wrong, and what is wrong with it."""
+    if wrong.region:
+        return wrong.region, wrong.what
+    suspects = list(regions)
+    while len(suspects) > 1:
+        half = suspects[: len(suspects) // 2]
+        found = stage.compared(applied(half).graph, half, untouched)
+        if found is not None and found.region:
+            return found.region, found.what
+        suspects = half if found is not None else suspects[len(half) :]
+        wrong = found or wrong
+    return str(suspects[0]["name"]), wrong.what
+
+
+@lru_cache(maxsize=1)
+def _native() -> plugin.Plugin | str:
+    """The job side's plug-in, loaded into this process, or why it is not."""
+    folder = os.environ.get("STITCH_PLUGIN")
+    place = Path(folder) if folder else Path(inject.__file__).parent / "lib" / platform.machine()
+    major, minor = map(int, tf.version.VERSION.split(".")[:2])
+    try:
+        return plugin.load(str(place), (major, minor))
+    except (reasons.Refused, OSError, tf.errors.OpError) as error:
+        return f"the plug-in cannot be loaded here: {_line(error)}"
+
+
+def _line(error: BaseException) -> str:
+    """An error's own first line; TensorFlow puts a stack of the graph's making before it."""
+    text = str(error).strip() or type(error).__name__
+    told = re.findall(r"^Node: .*\n(?!Detected at)(.+)$", text, re.MULTILINE)
+    return (told[-1] if told else text.splitlines()[0])[:200]
+
+
+# ---- running -----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Observed:
+    """Types and shapes of what a step gives, by name, and its variables before and after."""
+
+    fetched: Mapping[str, tuple[str, tuple[int, ...]]]
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """How a patched step differs; `region` is the one that an error named, or ""."""
+
+    what: str
+    region: str = ""
+
+
+class _Stage:
+    """Runs skeletons of one request's graph and of what patches make of it."""
+
+    def __init__(self, found: Partition, deadline: float) -> None:
+        self._found, self._deadline = found, deadline
+        self._original = structure.Original(found.request)
+
+    def compared(self, graph: Any, regions: Sequence[Any], untouched: Observed) -> Wrong | None:
+        """What is wrong with a patched graph. Raises _Inconclusive when the time is over."""
+        owner = {
+            f"stitch/{PREFIX}/{node['name']}": region["name"]
+            for region in regions
+            for node in region["add"]
+        }
+        try:
+            stitched = self.run(graph, owner)
+        except (tf.errors.OpError, ValueError) as error:
+            named = re.findall(rf"stitch/{PREFIX}/[A-Za-z0-9_.\-/]+", str(error))
+            return Wrong(_line(error), next((owner[n] for n in named if n in owner), ""))
+        for name, given in untouched.fetched.items():
+            if stitched.fetched.get(name) != given:
+                return Wrong(f"{name} was {given} and is {stitched.fetched.get(name)}")
+        for name, value in untouched.after.items():
+            other = stitched.after[name]
+            if (value.shape, value.dtype) != (other.shape, other.dtype):
+                return Wrong(f"variable {name} has another shape or type")
+            kept = np.array_equal(other, stitched.before[name], equal_nan=True)
+            if kept and _moved(untouched.before[name], value):
+                return Wrong(f"variable {name} is not updated")
+        return None
+
+    def run(self, graph: Any, ours: Iterable[str]) -> Observed:
+        """One step of the skeleton. Raises what TensorFlow does, and _Inconclusive."""
+        left = self._deadline - time.perf_counter()
+        if left <= 0:
+            raise _Inconclusive(f"it takes longer than {SECONDS:.0f} s")
+        skeleton = _Skeleton(self._found, self._original, graph, frozenset(ours))
+        made = skeleton.build()
+        config = tf.compat.v1.ConfigProto()
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        config.graph_options.optimizer_options.opt_level = -1  # as it is
+        limit = tf.compat.v1.RunOptions(timeout_in_ms=max(1, int(1000 * left)))
+        with tf.Graph().as_default() as whole, tf.compat.v1.Session(config=config) as session:
+            tf.import_graph_def(made, name="")
+            session.run([f"{name}" for name in skeleton.initial], options=limit)
+            values = [f"{name}:0" for name in skeleton.variables]
+            before = session.run(values, options=limit)
+            wanted = [f"{name}:0" for name in skeleton.fetches]
+            targets = [whole.get_operation_by_name(name) for name in skeleton.targets]
+            given, _ = session.run((wanted, targets), options=limit)
+            after = session.run(values, options=limit)
+            _ = session.run([f"{name}" for name in skeleton.forgotten], options=limit)
+        fetched = {
+            name: (str(np.asarray(value).dtype), np.shape(value))
+            for name, value in zip(skeleton.fetches, given, strict=True)
+        }
+        names = skeleton.variables
+        return Observed(
+            fetched, dict(zip(names, before, strict=True)), dict(zip(names, after, strict=True))
+        )
+
+
+def _moved(before: Any, after: Any) -> bool:
+    """Whether a variable has changed by clearly more than rounding makes of nothing."""
+    if before.dtype.kind != "f":
+        return not np.array_equal(before, after)
+    change = np.abs(after.astype(np.float64) - before.astype(np.float64))
+    return bool(np.any(change > 1e-3 * (1.0 + np.abs(before.astype(np.float64)))))
+
+
+# ---- the skeleton ------------------------------------------------------------------------------
+class _Skeleton:
+    """A graph of which only harmless operations are left. `ours` names nodes that a patch added."""
+
+    def __init__(
+        self, found: Partition, original: structure.Original, graph: Any, ours: frozenset[str]
+    ) -> None:
+        self._found, self._original, self._graph, self._ours = found, original, graph, ours
+        self._index, self._point = found.graph, points(found.sizes.symbols)[0]
+        self._result = graph_pb2.GraphDef()
+        self._result.versions.CopyFrom(graph.versions)
+        self.initial: list[str] = []
+        self.variables: list[str] = []
+        self.forgotten: list[str] = []
+        self.fetches: list[str] = []
+        self.targets: list[str] = []
+
+    def build(self) -> Any:
+        """Raises _Inconclusive where a value cannot be made up."""
+        read, loops = self._original.read, self._loops()
+        function = "_Retval" in read.operations  # its control results may lose their values
+        used = {digest.parse_reference(one)[0] for node in self._graph.node for one in node.input}
+        for node in self._graph.node:
+            number = read.number.get(node.name)
+            outermost = number is None or not self._original.inner[number]
+            always = number is not None and outermost and not self._original.alive[number]
+            if node.name in self._ours:
+                if node.op not in ALLOWED_OPERATIONS | structure.FUSIONS:
+                    raise _Inconclusive(f"{node.op} is no operation of a patch")
+                self._keep(node)
+            elif node.op == "_Retval":
+                self._return(node, always)
+            elif node.op == "LoopCond":
+                self._count(node, loops)
+            elif node.op in ("VarHandleOp", "VariableV2") or self._is_handle(node):
+                self._variable(node)
+            elif self._runs(node):
+                self._keep(node)
+            else:
+                self._replace(node)
+            if outermost and (node.name not in used or node.name in self._found.preserve):
+                self.targets.append(node.name)
+            fetched = not function and node.name in self._found.preserve
+            if fetched and always and self._is_number(node):
+                self.fetches.append(node.name)
+        return self._result
+
+    def _runs(self, node: Any) -> bool:
+        if node.op.startswith("Apply") and is_inert(node.op):
+            return True
+        if node.op not in KEPT or op_def_registry.get(node.op) is None:
+            return False
+        if node.op not in CONTROL_FLOW | LISTS | VARIABLES and not is_inert(node.op):
+            return False
+        return "variant" not in output_types(node) or node.op in LISTS | CONTROL_FLOW | RUNNABLE
+
+    def _is_handle(self, node: Any) -> bool:
+        return node.op in ("_Arg", "Placeholder") and "resource" in output_types(node)
+
+    def _is_number(self, node: Any) -> bool:
+        kinds = output_types(node)
+        return bool(kinds) and kinds[0] in allow.ANY
+
+    def _add(self, name: str, operation: str, *inputs: str) -> Any:
+        node = self._result.node.add(name=name, op=operation)
+        node.input.extend(inputs)
+        return node
+
+    def _keep(self, node: Any) -> None:
+        made = self._add(node.name, node.op, *node.input)
+        for name, value in node.attr.items():
+            if not name.startswith("_"):
+                made.attr[name].CopyFrom(value)
+
+    def _replace(self, node: Any) -> None:
+        """Zeros of what the node made, after all that it waited for."""
+        before = _after(node.input)
+        kinds = output_types(node)
+        if not kinds:
+            if op_def_registry.get(node.op) is None and node.name in self._index.number:
+                raise _Inconclusive(f"{node.op} is not registered here")
+            self._add(node.name, "NoOp", *before)
+            return
+        made = []
+        for port, kind in enumerate(kinds):
+            name = f"{node.name}/{PREFIX}{port}"
+            made.append(name)
+            self._zeros(name, kind, self._shape(node.name, port), before)
+        whole = self._add(node.name, "IdentityN", *made, *before)
+        whole.attr["T"].list.type.extend(tf.as_dtype(kind).as_datatype_enum for kind in kinds)
+
+    def _zeros(self, name: str, kind: str, shape: Sequence[int], before: Sequence[str]) -> None:
+        if kind not in allow.ANY and kind != "string":
+            raise _Inconclusive(f"a value of type {kind or 'unknown'} cannot be made up ({name})")
+        self._constant(name, kind, shape, 0, before)
+
+    def _constant(
+        self, name: str, kind: str, shape: Sequence[int], value: int, before: Sequence[str] = ()
+    ) -> str:
+        made, dtype = self._add(name, "Const", *before), tf.as_dtype(kind)
+        made.attr["dtype"].type = dtype.as_datatype_enum
+        element = b"" if kind == "string" else np.full((), value, dtype.as_numpy_dtype)
+        made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(element, dtype, shape))
+        return str(made.name)
+
+    def _shape(self, name: str, port: int) -> tuple[int, ...]:
+        number = self._index.number.get(name)
+        known = None if number is None else self._index.shape(Edge(number, port))
+        return tuple(map(self._size, known or ()))
+
+    def _size(self, size: int) -> int:
+        dim = self._found.sizes.dim(size)
+        if dim is None:
+            return NOMINAL_SIZE
+        return dim if isinstance(dim, int) else max(0, evaluate(dim, self._point))
+
+    def _return(self, node: Any, always: bool) -> None:
+        """What a function gives back is fetched."""
+        kind = tf.as_dtype(node.attr["T"].type).name if "T" in node.attr else ""
+        if kind not in allow.ANY:
+            self._add(node.name, "NoOp", *_after(node.input))
+            return
+        made = self._add(node.name, "Identity", *node.input)
+        made.attr["T"].CopyFrom(node.attr["T"])
+        if always:
+            self.fetches.append(node.name)
+
+    # Variables
+
+    def _variable(self, node: Any) -> None:
+        """A variable of our own, with ones in it."""
+        reference = node.op == "VariableV2"
+        if reference:
+            kind = tf.as_dtype(node.attr["dtype"].type).name
+            shape = self._shape(node.name, 0)
+        else:
+            kind, shape = self._content(node)
+        if kind not in allow.ANY:
+            raise _Inconclusive(f"a variable of type {kind}")
+        made = self._add(node.name, node.op if reference else "VarHandleOp", *_after(node.input))
+        made.attr["dtype"].type = tf.as_dtype(kind).as_datatype_enum
+        made.attr["container"].s = HELD.encode()
+        made.attr["shared_name"].s = f"{HELD}/{self._original.read.number[node.name]}".encode()
+        for size in shape:
+            made.attr["shape"].shape.dim.add(size=size)
+        made.attr["shape"].shape.SetInParent()
+        name = f"{node.name}/{PREFIX}"
+        self._constant(f"{name}_value", kind, shape, 1)
+        source = self._again(node.name, made)
+        if reference:
+            assign = self._add(f"{name}_initial", "Assign", source, f"{name}_value")
+            assign.attr["T"].type = made.attr["dtype"].type
+            assign.attr["validate_shape"].b = True
+            read = self._add(f"{name}_read", "Identity", source)
+            read.attr["T"].type = made.attr["dtype"].type
+        else:
+            assign = self._add(f"{name}_initial", "AssignVariableOp", source, f"{name}_value")
+            assign.attr["dtype"].type = made.attr["dtype"].type
+            read = self._add(f"{name}_read", "ReadVariableOp", source)
+            read.attr["dtype"].type = made.attr["dtype"].type
+            forget = self._add(f"{name}_forget", "DestroyResourceOp", source)
+            forget.attr["ignore_lookup_error"].b = True
+            self.forgotten.append(forget.name)
+        self.initial.append(assign.name)
+        self.variables.append(read.name)
+
+    def _again(self, name: str, node: Any) -> str:
+        """The same variable's handle, free of what the node waits for."""
+        made = self._add(f"{name}/{PREFIX}_own", node.op)
+        for attribute, value in node.attr.items():
+            made.attr[attribute].CopyFrom(value)
+        return str(made.name)
+
+    def _content(self, node: Any) -> tuple[str, tuple[int, ...]]:
+        """Type and shape of what a handle's variable holds, by what is read or written of it."""
+        index = self._index
+        pending = [Edge(index.number[node.name], 0)]
+        seen = set(pending)
+        while pending:
+            handle = pending.pop()
+            for consumer, position in index.consumers[handle.node]:
+                if position < 0 or index.data[consumer][position] != handle:
+                    continue
+                other = index.nodes[consumer]
+                like = self._like(consumer, other, position)
+                if like is not None and index.shape(like) is not None:
+                    shape = tuple(map(self._size, index.shape(like) or ()))
+                    return index.dtype(like), shape
+                if other.op in PASS:
+                    for port in range(2 if "Switch" in other.op else 1):
+                        edge = Edge(consumer, port)
+                        if edge not in seen:
+                            seen.add(edge)
+                            pending.append(edge)
+        if "dtype" in node.attr and node.op == "VarHandleOp":
+            sizes = [dim.size for dim in node.attr["shape"].shape.dim]
+            return tf.as_dtype(node.attr["dtype"].type).name, tuple(max(one, 1) for one in sizes)
+        raise _Inconclusive(f"nothing says what variable {node.name} holds")
+
+    def _like(self, consumer: int, node: Any, position: int) -> Edge | None:
+        """A tensor of the type and shape of the variable that `consumer` reads or writes."""
+        if node.op == allow.READ:
+            return Edge(consumer, 0)
+        if node.op in allow.ASSIGNMENTS:
+            return self._index.data[consumer][1]
+        update = UPDATES.get(node.op)
+        if update is not None and position < update.variables:
+            return self._index.data[consumer][update.gradient]
+        return None
+
+    # Loops
+
+    def _loops(self) -> dict[int, Any]:
+        """Of each frame: an Enter, in the untouched graph."""
+        read = self._original.read
+        return {
+            self._original.outer[i]: read.nodes[i]
+            for i, operation in enumerate(read.operations)
+            if operation == "Enter"
+        }
+
+    def _count(self, node: Any, loops: Mapping[int, Any]) -> None:
+        """A loop's condition, that holds twice whatever the graph computes for it."""
+        number = self._original.read.number[node.name]
+        enter = loops.get(self._original.inner[number])
+        if enter is None:
+            raise _Inconclusive(f"{node.name} is in no loop")
+        name, kind = f"{node.name}/{PREFIX}", tf.int32.as_datatype_enum
+
+        def add(suffix: str, operation: str, *inputs: str) -> str:
+            made = self._add(f"{name}_{suffix}", operation, *inputs)
+            made.attr["T"].type = kind
+            return str(made.name)
+
+        def constant(suffix: str, value: int, *before: str) -> str:
+            return self._constant(f"{name}_{suffix}", "int32", (), value, before)
+
+        first = constant("zero", 0, *_after(enter.input))
+        entered = add("enter", "Enter", first)
+        self._result.node[-1].attr["frame_name"].CopyFrom(enter.attr["frame_name"])
+        if "parallel_iterations" in enter.attr:
+            given = enter.attr["parallel_iterations"]
+            self._result.node[-1].attr["parallel_iterations"].CopyFrom(given)
+        merged = add("merge", "Merge", entered, f"{name}_next")
+        self._result.node[-1].attr["N"].i = 2
+        less = add("less", "Less", merged, constant("two", 2, f"^{merged}"))
+        self._add(node.name, "LoopCond", less, *_after(node.input))
+        switched = add("switch", "Switch", merged, node.name)
+        more = add("more", "Identity", f"{switched}:1")
+        summed = add("sum", "AddV2", more, constant("one", 1, f"^{more}"))
+        add("next", "NextIteration", summed)
+
+
+def _after(inputs: Iterable[str]) -> list[str]:
+    """Control inputs in place of whatever inputs there were."""
+    return [f"^{name}" for name in dict.fromkeys(digest.parse_reference(one)[0] for one in inputs)]

@@ -1,0 +1,144 @@
+"""What a patched step is tried with in the worker, and what comes to light there.
+
+Regions are Identity nodes in place of an operation: TensorFlow runs them without kernels of ours.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
+
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
+from bench.structure import loop_step
+from stitchcore.artifact.manifest import AddedNode, Patch, RegionPatch
+from stitchcore.errors import Reason
+from stitchcore.inject import digest, structure
+from stitchcore.tensorflow import rehearsal
+from stitchcore.tensorflow.fusion_node import encoded
+from stitchcore.tensorflow.partition import Partition, partition
+from stitchcore.tensorflow.rehearsal import KEPT, rehearse
+
+LOADED = isinstance(rehearsal._native(), rehearsal.plugin.Plugin)
+needs_plugin = pytest.mark.skipif(not LOADED, reason="python -m stitchcore.inject.build")
+
+
+def region(found: Partition, name: str, node: str, source: str = "") -> RegionPatch:
+    """An Identity of the node's first input, or of `source`, in the node's place."""
+    ids = digest.number(found.request, found.preserve).ids
+    old = next(one for one in found.request.node if one.name == node)
+    read, port = digest.parse_reference(source or old.input[0])
+    attributes = node_def_pb2.NodeDef()
+    attributes.attr["T"].type = tf.float32.as_datatype_enum
+    inputs = (f"{ids[read]}:{port}",)
+    added = AddedNode(name, "Identity", encoded(attributes), ids[node], inputs)
+    rewire = ((f"{ids[node]}:0", f"+{name}:0"), (f"^{ids[node]}", f"^+{name}"))
+    return RegionPatch(name, (ids[node],), (added,), rewire)
+
+
+def cut(graph: Any) -> Partition:
+    return partition(graph, ("result",))
+
+
+def operation(found: Partition, kind: str, inside: bool) -> str:
+    original = structure.Original(found.request)
+    return next(
+        node.name
+        for number, node in enumerate(found.request.node)
+        if node.op == kind and bool(original.inner[number]) == inside
+    )
+
+
+@needs_plugin
+def test_a_loop_of_a_billion_passes_ends_after_two() -> None:
+    found = cut(loop_step(10**9))
+    made = Patch((region(found, "in", operation(found, "Tanh", True)),
+                  region(found, "out", operation(found, "Sin", False))))  # fmt: skip
+    start = time.perf_counter()
+    done = rehearse(found, made, (), ())
+    assert done.refused == {}
+    assert "run with made-up values" in done.figure
+    assert time.perf_counter() - start < rehearsal.SECONDS
+
+
+def from_outside(found: Partition) -> Patch:
+    return Patch((region(found, "good", operation(found, "Sin", False)),
+                  region(found, "bad", operation(found, "Tanh", True), "x")))  # fmt: skip
+
+
+def test_what_the_rules_forbid_is_refused_before_it_runs() -> None:
+    found = cut(loop_step())
+    done = rehearse(found, from_outside(found), (), (), run=False)
+    assert set(done.refused) == {"bad"}
+    assert done.refused["bad"].reason is Reason.STRUCTURE
+    assert "is in no loop" in done.refused["bad"].detail
+    assert done.figure == "validated; not run: a GPU's graph"
+
+
+@needs_plugin
+def test_what_the_rules_overlook_is_found_by_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structure, "check", lambda *given: [])
+    found = cut(loop_step())
+    done = rehearse(found, from_outside(found), (), ())
+    assert set(done.refused) == {"bad"}
+    assert "different frames" in done.refused["bad"].detail
+    assert "run with made-up values" in done.figure
+
+
+def training() -> Any:
+    graph = tf.Graph()
+    with graph.as_default():
+        variable = tf.Variable(tf.ones([8, 4]), name="v")
+        x = tf.compat.v1.placeholder(tf.float32, [16, 8], "x")
+        y = tf.tanh(tf.matmul(tf.exp(x), variable))
+        updated = variable.assign_sub(tf.ones([8, 4]), read_value=False)
+        with tf.control_dependencies([updated]):
+            tf.identity(tf.reduce_sum(y), name="result")
+    definition = graph.as_graph_def(add_shapes=True)
+    return tf.compat.v1.graph_util.extract_sub_graph(definition, ["result"])
+
+
+@needs_plugin
+def test_a_lost_update_is_found() -> None:
+    found = cut(training())
+    ids = digest.number(found.request, found.preserve).ids
+    update = next(n.name for n in found.request.node if n.op == "AssignSubVariableOp")
+    nothing = AddedNode("n", "NoOp", encoded(node_def_pb2.NodeDef()), ids[update], ())
+    lost = RegionPatch("lost", (ids[update],), (nothing,), ((f"^{ids[update]}", "^+n"),))
+    done = rehearse(found, Patch((lost, region(found, "good", "Tanh"))), (), ())
+    assert set(done.refused) == {"lost"}
+    assert "is not updated" in done.refused["lost"].detail
+
+
+@needs_plugin
+def test_another_shape_is_found() -> None:
+    found = cut(training())
+    wrong = region(found, "wrong", "Sum", "x")
+    with pytest.raises(rehearsal.Refused, match=r"result was .* and is"):
+        rehearse(found, Patch((wrong,)), (), ())
+
+
+def test_nothing_of_a_stranger_runs_but_arithmetic() -> None:
+    graph = tf.Graph()
+    with graph.as_default():
+        name = tf.compat.v1.placeholder(tf.string, [], "name")
+        text = tf.io.read_file(name)
+        number = tf.strings.to_number(text)
+        with tf.control_dependencies([tf.io.write_file("/tmp/never", text), tf.print(text)]):
+            value = tf.numpy_function(lambda v: v, [number], tf.float32)
+            value.set_shape([])
+        drawn = tf.random.uniform([]) + tf.sqrt(value)
+        tf.identity(drawn, name="result")
+    found = cut(graph.as_graph_def(add_shapes=True))
+    original = structure.Original(found.request)
+    made = rehearsal._Skeleton(found, original, found.request, frozenset()).build()
+    operations = {node.op for node in made.node}
+    assert operations <= KEPT | {"IdentityN", "NoOp", "Const"}
+    assert {"Sqrt", "AddV2"} <= operations
+    strange = {"ReadFile", "WriteFile", "PyFunc", "EagerPyFunc", "PrintV2", "RandomUniform"}
+    assert not strange & operations and strange & {node.op for node in found.request.node}
