@@ -362,6 +362,7 @@ def _patch(work: Work) -> Work:
 
 def _rehearse(work: Work) -> Work:
     """Hold the patched graph against TensorFlow's rules, and run it once with made-up values."""
+    from stitchcore.tensorflow.fallback import library
     from stitchcore.tensorflow.rehearsal import rehearse
 
     assert work.made is not None
@@ -370,7 +371,8 @@ def _rehearse(work: Work) -> Work:
         work.partition,
         work.patch,
         package.kernel_entries(work.programs.values()),
-        tuple(library.data for library in work.made.libraries),
+        tuple(one.data for one in work.made.libraries),
+        package.packed_functions(library(work.programs.values())),
         work.live_bytes,
         run=work.device.kind == "cpu",
     )
@@ -416,7 +418,7 @@ def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str
 
     assert work.made is not None
     assert work.patch is not None
-    libraries = tuple(library.data for library in work.made.libraries)
+    libraries = tuple(one.data for one in work.made.libraries)
     manifest = Manifest(
         key=key,
         digest=work.request.digest,

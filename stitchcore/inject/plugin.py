@@ -73,7 +73,7 @@ def _declare(library: Any) -> None:
     for name, result, arguments in (
         ("stitch_load_library", void, [text, size, text, size]),
         ("stitch_register_kernel", integer, [text, void, text]),
-        ("stitch_retire_kernel", None, [text]),
+        ("stitch_retire_kernel", None, [text, integer]),
         ("stitch_add_functions", integer, [text, size, text, size]),
         ("stitch_arm_fault", None, [text, text, wide]),
         (
@@ -228,10 +228,10 @@ class Plugin:
             detail = f"functions: {error.value.decode(errors='replace')}"
             raise reasons.Refused(reasons.BAD_ARTIFACT, detail)
 
-    def retire(self, keys: Iterable[str]) -> None:
-        """Operations of these kernels leave their work to the functions from now on."""
+    def retire(self, keys: Iterable[str], retired: bool = True) -> None:
+        """Operations of these kernels leave their work to the functions from now on, or no more."""
         for key in keys:
-            self._library.stitch_retire_kernel(key.encode())
+            self._library.stitch_retire_kernel(key.encode(), int(retired))
 
     def arm_fault(self, point: str, kernel: str = "", occasion: int = 1) -> None:
         """Has the operation of `kernel` (key and symbol; "": any) fail on purpose (docs/faults.md)

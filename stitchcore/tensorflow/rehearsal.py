@@ -9,7 +9,8 @@ by a counter of ours, runs twice, and ends. A time limit holds whatever happens.
 The skeleton of the untouched graph runs first. If made-up values already fail there, nothing can be
 said of the patch. If it runs and the patched one does not, or not with the same fetches and the
 same updates of variables, the region at fault is the one whose node the error names, or is found by
-leaving halves of the regions out.
+leaving halves of the regions out. It runs a second time with its kernels put aside, so that the
+functions that do their work where they cannot (fallback.py) have run, too.
 """
 
 from __future__ import annotations
@@ -95,10 +96,12 @@ def rehearse(
     made: Patch,
     kernels: Sequence[KernelEntry],
     libraries: Sequence[bytes],
+    functions: str,
     live_bytes: int = 0,
     run: bool = True,
 ) -> Rehearsal:
-    """Apply `made` to the request's graph as a job does, then run it where `run` says so.
+    """Apply `made` to the request's graph as a job does, then run it where `run` says so; `kernels`
+    and `functions` are the manifest's.
 
     Raises Refused(STRUCTURE) for a fault that no region answers for, or where none is left.
     """
@@ -126,23 +129,28 @@ def rehearse(
         why = f"{live_bytes:,} live bytes, above {MOST_BYTES:,}"
     if why or isinstance(native, str):
         return Rehearsal(refused, f"validated; not run: {why}")
-    manifest = {"target": "cpu", "kernels": msgspec.to_builtins(list(kernels))}
-    program.load_kernels(native, client.Artifact(manifest, tuple(libraries)))
-    stage = _Stage(found, start + SECONDS)
+    entries = msgspec.to_builtins(list(kernels))
+    manifest = {"target": "cpu", "kernels": entries, "functions": functions}
+    keys = program.load_kernels(native, client.Artifact(manifest, tuple(libraries)))
+    stage = _Stage(found, native, start + SECONDS)
     try:
         untouched = stage.run(found.request, ())
     except (_Inconclusive, tf.errors.OpError, ValueError) as error:
         return Rehearsal(refused, f"validated; the untouched graph did not run: {_line(error)}")
     try:
-        while regions:
-            wrong = stage.compared(applied(regions).graph, regions, untouched)
-            if wrong is None:
-                break
-            name, what = _at_fault(stage, applied, regions, untouched, wrong)
-            refused[name] = Refusal(name, Reason.STRUCTURE, what)
-            regions = [region for region in regions if region["name"] != name]
+        for aside in (False, True):
+            native.retire(keys, aside)
+            while regions:
+                wrong = stage.compared(applied(regions).graph, regions, untouched)
+                if wrong is None:
+                    break
+                name, what = _at_fault(stage, applied, regions, untouched, wrong)
+                refused[name] = Refusal(name, Reason.STRUCTURE, what)
+                regions = [region for region in regions if region["name"] != name]
     except _Inconclusive as error:
         return Rehearsal(refused, f"validated; not run to its end: {error}")
+    finally:
+        native.retire(keys, False)
     if not regions:
         detail = next(iter(refused.values())).detail
         raise Refused("graph", Reason.STRUCTURE, f"no region is left: {detail}")
@@ -211,8 +219,8 @@ class Wrong:
 class _Stage:
     """Runs skeletons of one request's graph and of what patches make of it."""
 
-    def __init__(self, found: Partition, deadline: float) -> None:
-        self._found, self._deadline = found, deadline
+    def __init__(self, found: Partition, native: plugin.Plugin, deadline: float) -> None:
+        self._found, self._native, self._deadline = found, native, deadline
         self._original = structure.Original(found.request)
 
     def compared(self, graph: Any, regions: Sequence[Any], untouched: Observed) -> Wrong | None:
@@ -222,11 +230,17 @@ class _Stage:
             for region in regions
             for node in region["add"]
         }
+        before = self._native.failures()
         try:
             stitched = self.run(graph, owner)
         except (tf.errors.OpError, ValueError) as error:
             named = re.findall(rf"stitch/{PREFIX}/[A-Za-z0-9_.\-/]+", str(error))
             return Wrong(_line(error), next((owner[n] for n in named if n in owner), ""))
+        for key, failure in self._native.failures().items():
+            if key not in before:  # its work was done all the same
+                fusions = [node for node in graph.node if node.op in structure.FUSIONS]
+                named = [one.name for one in fusions if one.attr["kernel"].s.decode() == key]
+                return Wrong(failure, next((owner[name] for name in named if name in owner), ""))
         for name, given in untouched.fetched.items():
             if stitched.fetched.get(name) != given:
                 return Wrong(f"{name} was {given} and is {stitched.fetched.get(name)}")

@@ -60,7 +60,7 @@ def test_a_loop_of_a_billion_passes_ends_after_two() -> None:
     made = Patch((region(found, "in", operation(found, "Tanh", True)),
                   region(found, "out", operation(found, "Sin", False))))  # fmt: skip
     start = time.perf_counter()
-    done = rehearse(found, made, (), ())
+    done = rehearse(found, made, (), (), "")
     assert done.refused == {}
     assert "run with made-up values" in done.figure
     assert time.perf_counter() - start < rehearsal.SECONDS
@@ -73,7 +73,7 @@ def from_outside(found: Partition) -> Patch:
 
 def test_what_the_rules_forbid_is_refused_before_it_runs() -> None:
     found = cut(loop_step())
-    done = rehearse(found, from_outside(found), (), (), run=False)
+    done = rehearse(found, from_outside(found), (), (), "", run=False)
     assert set(done.refused) == {"bad"}
     assert done.refused["bad"].reason is Reason.STRUCTURE
     assert "is in no loop" in done.refused["bad"].detail
@@ -84,7 +84,7 @@ def test_what_the_rules_forbid_is_refused_before_it_runs() -> None:
 def test_what_the_rules_overlook_is_found_by_running(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structure, "check", lambda *given: [])
     found = cut(loop_step())
-    done = rehearse(found, from_outside(found), (), ())
+    done = rehearse(found, from_outside(found), (), (), "")
     assert set(done.refused) == {"bad"}
     assert "different frames" in done.refused["bad"].detail
     assert "run with made-up values" in done.figure
@@ -110,7 +110,7 @@ def test_a_lost_update_is_found() -> None:
     update = next(n.name for n in found.request.node if n.op == "AssignSubVariableOp")
     nothing = AddedNode("n", "NoOp", encoded(node_def_pb2.NodeDef()), ids[update], ())
     lost = RegionPatch("lost", (ids[update],), (nothing,), ((f"^{ids[update]}", "^+n"),))
-    done = rehearse(found, Patch((lost, region(found, "good", "Tanh"))), (), ())
+    done = rehearse(found, Patch((lost, region(found, "good", "Tanh"))), (), (), "")
     assert set(done.refused) == {"lost"}
     assert "is not updated" in done.refused["lost"].detail
 
@@ -120,7 +120,7 @@ def test_another_shape_is_found() -> None:
     found = cut(training())
     wrong = region(found, "wrong", "Sum", "x")
     with pytest.raises(rehearsal.Refused, match=r"result was .* and is"):
-        rehearse(found, Patch((wrong,)), (), ())
+        rehearse(found, Patch((wrong,)), (), (), "")
 
 
 def test_nothing_of_a_stranger_runs_but_arithmetic() -> None:

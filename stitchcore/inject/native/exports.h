@@ -11,8 +11,9 @@
 STITCH_EXPORT void* stitch_load_library(const char* data, size_t size, char* error,
                                         size_t error_size);
 STITCH_EXPORT int stitch_register_kernel(const char* key, void* library, const char* symbol);
-// From now on operations of this kernel leave their work to the functions that stand in for it.
-STITCH_EXPORT void stitch_retire_kernel(const char* key);
+// From now on operations of this kernel leave their work to the functions that stand in for it, or
+// do it again (0).
+STITCH_EXPORT void stitch_retire_kernel(const char* key, int retired);
 // threads.cc: TensorFlow's own operations of regions, a serialized FunctionDefLibrary; 0 and why.
 STITCH_EXPORT int stitch_add_functions(const char* data, size_t size, char* error,
                                        size_t error_size);

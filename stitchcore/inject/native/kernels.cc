@@ -71,7 +71,7 @@ std::atomic<bool>* Retired(const std::string& key) {
 
 }  // namespace stitch
 
-void stitch_retire_kernel(const char* key) { *stitch::Retired(key) = true; }
+void stitch_retire_kernel(const char* key, int retired) { *stitch::Retired(key) = retired != 0; }
 
 void* stitch_load_library(const char* data, size_t size, char* error, size_t error_size) {
   if (!stitch::IsWholeLibrary(data, size)) {
