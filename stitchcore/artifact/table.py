@@ -48,19 +48,16 @@ def launch_table(
     inputs: Sequence[Binding],
     outputs: Sequence[tuple[Binding, Sequence[Index]]],
     guards: Sequence[Guard] = (),
-    guarded: Sequence[str] = (),
 ) -> tuple[int, ...]:
     """The table of `kernel` bound to an operation's inputs and outputs.
 
-    `sources` has one entry per kernel symbol, then one for each of `guarded`: symbols that guards
-    alone know. `inputs` and `outputs` have one per kernel buffer of that role, in the kernel's
-    order. An output's dims are the tensor's: the kernel's buffer holds the
+    `sources` has one entry per kernel symbol, `inputs` and `outputs` one per kernel buffer of that
+    role, in the kernel's order. An output's dims are the tensor's: the kernel's buffer holds the
     same bytes, often with dimensions collapsed. Raises ValueError where the counts do not match.
     """
     counts = (len(sources), len(inputs), len(outputs))
     roles = (Role.INPUT, Role.OUTPUT)
-    symbols = (*kernel.symbols, *guarded)
-    expected = (len(symbols), *(len(kernel.with_role(role)) for role in roles))
+    expected = (len(kernel.symbols), *(len(kernel.with_role(role)) for role in roles))
     if counts != expected:
         raise ValueError(f"{kernel.name}: (symbols, inputs, outputs) {counts}, not {expected}")
     table: list[int] = [TABLE_VERSION, len(sources)]
@@ -71,20 +68,20 @@ def launch_table(
         table += (binding.kind, binding.position)
     table.append(len(outputs))
     for binding, dims in outputs:
-        table += (binding.kind, binding.position, *_shape(dims, symbols))
+        table += (binding.kind, binding.position, *_shape(dims, kernel.symbols))
     table.append(len(kernel.forwards))
     for pair in kernel.forwards:
         table += pair
     table.append(len(guards))
     for guard in guards:
-        table += (guard.op_input, *_shape(guard.dims, symbols))
-    table += postfix(kernel.scratch_bytes, symbols)
+        table += (guard.op_input, *_shape(guard.dims, kernel.symbols))
+    table += postfix(kernel.scratch_bytes, kernel.symbols)
     table.append(len(kernel.phases))
     for phase in kernel.phases:
         tasks: Index = 0
         for section in phase.sections:
             tasks = tasks + section.tasks
-        table += postfix(tasks, symbols)
+        table += postfix(tasks, kernel.symbols)
     return tuple(table)
 
 

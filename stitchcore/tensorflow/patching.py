@@ -266,9 +266,9 @@ class _RegionPatch:
                 node.output_dims.append(tuple(_static(size) for size in sizes))
             outputs.append((binding, sizes))
         self._fallback_inputs(launch, node, name)
-        sources, guards, guarded = self._symbols(launch, node)
+        sources, guards = self._symbols(launch, node)
         guards += self._made_guards(launch, inputs)
-        table = launch_table(launch.kernel, sources, inputs, outputs, guards, guarded)
+        table = launch_table(launch.kernel, sources, inputs, outputs, guards)
         self.whole.add.append(node.fusion(launch, table, self.device_of, self.before))
         return name
 
@@ -323,7 +323,7 @@ class _RegionPatch:
             source = operand.source
             buffer = self.program.launches[source.launch].kernel.with_role(Role.OUTPUT)
             seen = self.shapes.get((source.launch, source.output))
-            if seen is not None and _symbols_in(seen) <= set(launch.kernel.symbols):
+            if seen is not None and _known(seen, launch.kernel.symbols):
                 guards.append(Guard(binding.position, tuple(map(index.from_dim, seen))))
             dims = buffer[source.output].dims
             known = set(launch.kernel.symbols)
@@ -336,23 +336,14 @@ class _RegionPatch:
         port = sum((source.launch, k) not in self.stored for k in range(source.output))
         return f"+{self.region.name}_{source.launch}:{port}"
 
-    def _symbols(
-        self, launch: Launch, node: FusionNode
-    ) -> tuple[list[SymbolSource], list[Guard], list[str]]:
-        """Where the launch's symbols come from, what it checks, and symbols of the checks alone.
+    def _symbols(self, launch: Launch, node: FusionNode) -> tuple[list[SymbolSource], list[Guard]]:
+        """Where the launch's symbols come from, and what it checks.
 
         Whoever relies on an assumption about sizes checks all that the region knows by it: where it
         does not hold, the outputs of launches before have other shapes too.
         """
-        relying = self._relying(launch.kernel.symbols)
-        names = [*launch.kernel.symbols]
-        for argument in relying:
-            names += [name for name in sorted(_symbols_in(argument.dims)) if name not in names]
-        guarded = names[len(launch.kernel.symbols) :]
-        if guarded and self.partition.kind == placement.GPU:
-            detail = f"{', '.join(guarded)} would have to be checked beside sizes of the kernel"
-            raise Refused(self.region.name, Reason.GUARD_FAILED, detail)
-        found = [self._source_of(symbol) for symbol in names]
+        found = [self._source_of(symbol) for symbol in launch.kernel.symbols]
+        relying = self._relying()
         for argument in (*(argument for argument, *_ in found), *relying):
             reference = self.whole.tensor(argument.tensor)
             if reference not in node.inputs and self._is_hosted(argument):
@@ -369,25 +360,23 @@ class _RegionPatch:
             Guard(position, tuple(index.from_dim(dim) for dim in argument.dims))
             for position, argument in node.arguments.items()
             if (argument in relying or any(not isinstance(dim, int) for dim in argument.dims))
-            and _symbols_in(argument.dims) <= set(names)
+            and _known(argument.dims, launch.kernel.symbols)
         ]
-        return sources, guards, guarded
+        return sources, guards
 
-    def _relying(self, symbols: Sequence[str]) -> list[Argument]:
-        """Arguments of the region whose shape rests on an assumption that a launch with `symbols`
-        relies on; a number that does may stand in any of them."""
+    def _relying(self) -> list[Argument]:
+        """Arguments of the region whose shape is known by an assumption."""
         sizes = self.partition.sizes
-        relied = sizes.assumed & set(symbols)
-        return [
-            argument
-            for argument in self.function.arguments
-            if not argument.variable
-            and (
-                relied & _symbols_in(argument.dims)
-                or (self.graph.nodes[argument.tensor.node].name, argument.tensor.port)
-                in sizes.supposed
-            )
-        ]
+
+        def relies(argument: Argument) -> bool:
+            tensor = argument.tensor
+            if (self.graph.nodes[tensor.node].name, tensor.port) in sizes.supposed:
+                return True
+            known = (sizes.dim(size) for size in self.graph.shape(tensor) or ())
+            return any(dims.symbols_of(dim) & sizes.assumed for dim in known if dim is not None)
+
+        tensors = (argument for argument in self.function.arguments if not argument.variable)
+        return [argument for argument in tensors if relies(argument)]
 
     def _source_of(self, symbol: str) -> tuple[Argument, int, int, int]:
         found = _source_of(symbol, self.function.arguments)
@@ -507,8 +496,8 @@ def _source_of(symbol: str, arguments: Sequence[Argument]) -> tuple[Argument, in
     return best
 
 
-def _symbols_in(found: tuple[Dim, ...]) -> frozenset[str]:
-    return frozenset().union(*(dims.symbols_of(dim) for dim in found))
+def _known(found: tuple[Dim, ...], symbols: Sequence[str]) -> bool:
+    return all(name in symbols for dim in found for name in dims.symbols_of(dim))
 
 
 def _static(dim: index.Index) -> int:
