@@ -81,6 +81,18 @@ def symbols_of(dim: Dim) -> frozenset[str]:
     return frozenset(name for monomial, _ in dim.terms for name, _ in monomial)
 
 
+def monomials_of(dim: Dim) -> tuple[Monomial, ...]:
+    """The monomials of `dim` that are not constant."""
+    return () if isinstance(dim, int) else tuple(monomial for monomial, _ in dim.terms if monomial)
+
+
+def substitute(dim: Dim, names: Mapping[Monomial, str]) -> Dim:
+    """`dim` with a symbol in the place of each monomial of `names`."""
+    if isinstance(dim, int):
+        return dim
+    return _make({((names[m], 1),) if m in names else m: c for m, c in dim.terms})
+
+
 def exact_divide(dim: Dim, divisor: Dim) -> Dim | None:
     """`dim / divisor` when the division is exact for every value of the symbols, else None."""
     if isinstance(divisor, int):

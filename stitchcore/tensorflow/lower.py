@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from stitchcore.errors import Reason, Refused
-from stitchcore.hlo.dim import Dim, evaluate, symbols_of
+from stitchcore.hlo.dim import Dim, Monomial, evaluate, monomials_of, substitute, symbols_of
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.unify import unify
@@ -91,7 +91,6 @@ class _Builder:
     def __init__(self, partition: Partition, region: Region) -> None:
         self.partition, self.region = partition, region
         self.index = partition.graph
-        self.symbols: dict[str, None] = {}
         self.names: dict[Edge, tuple[str, int]] = {}
         self.arguments: list[Argument] = []
         self.origins: list[int] = []
@@ -126,11 +125,14 @@ class _Builder:
                 self._copy(i)
         results = [self.names[tensor] for tensor in region.results]
         results += [updated[origin] for origin in region.updates]
+        self.arguments = with_products(self.arguments)
+        found = (dim for argument in self.arguments for dim in argument.dims)
+        symbols = dict.fromkeys(name for dim in found for name in sorted(symbols_of(dim)))
         return Subgraph(
             self.result,
             tuple(self.arguments),
             tuple(results),
-            tuple(self.symbols),
+            tuple(symbols),
             self._key(results),
             tuple(self.origins),
             self.partition.kind,
@@ -164,7 +166,6 @@ class _Builder:
             raise Refused(name, Reason.UNKNOWN_RANK, f"input of {self.region.name}")
         if dtype not in allow.ANY:
             raise Refused(name, Reason.UNSUPPORTED_TYPE, dtype)
-        self.symbols.update(dict.fromkeys(n for dim in dims for n in sorted(symbols_of(dim))))
         made = (f"a{len(self.arguments)}", 0)
         self.arguments.append(Argument(tensor, variable, dtype, dims))
         if not variable:
@@ -233,6 +234,27 @@ class _Builder:
         digest.update(repr([(a.variable, a.dtype, a.dims) for a in self.arguments]).encode())
         digest.update(repr(list(results)).encode())
         return digest.hexdigest()
+
+
+def with_products(arguments: Sequence[Argument]) -> list[Argument]:
+    """Arguments whose symbols can be read off their shapes, where a symbol stands in one product
+    alone (rows of batch times length, say): the product is a symbol then."""
+    uses: dict[str, set[Monomial]] = {}
+    for argument in arguments:
+        for dim in argument.dims:
+            for monomial in monomials_of(dim):
+                for name, _ in monomial:
+                    uses.setdefault(name, set()).add(monomial)
+    names = {
+        monomial: "_".join(name for name, power in monomial for _ in range(power))
+        for found in uses.values()
+        for monomial in found
+        if monomial != ((monomial[0][0], 1),) and all(uses[n] == {monomial} for n, _ in monomial)
+    }
+    return [
+        replace(argument, dims=tuple(substitute(dim, names) for dim in argument.dims))
+        for argument in arguments
+    ]
 
 
 def _reference(name: tuple[str, int]) -> str:

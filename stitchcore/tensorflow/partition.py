@@ -114,7 +114,7 @@ def partition(
             continue
         regions.append(_region(indexed, variables, classes, members, kept, len(regions)))
     refusals += [Refusal(indexed.nodes[i].name, r) for i, r in sorted(classes.reasons.items())]
-    refusals += variables.refusals
+    refusals += (*sizes.refusals, *variables.refusals)
     return Partition(
         graph, preserved, indexed, sizes, variables, classes, tuple(regions), tuple(refusals), kind
     )

@@ -347,8 +347,14 @@ class _RegionPatch:
         return f"+{self.region.name}_{source.launch}:{port}"
 
     def _symbols(self, launch: Launch, node: FusionNode) -> tuple[list[SymbolSource], list[Guard]]:
+        """Where the launch's symbols come from, and what it checks.
+
+        Whoever relies on an assumption about sizes checks all that the region knows by it: where it
+        does not hold, the outputs of launches before have other shapes too.
+        """
         found = [self._source_of(symbol) for symbol in launch.kernel.symbols]
-        for argument, *_ in found:
+        relying = self._relying()
+        for argument in (*(argument for argument, *_ in found), *relying):
             reference = self.whole.tensor(argument.tensor)
             if reference not in node.inputs and self._is_hosted(argument):
                 node.hosted[reference] = tensorflow_type(argument.dtype)
@@ -358,13 +364,29 @@ class _RegionPatch:
         for argument, axis, scale, offset in found:
             position = node.tensor(self.whole.tensor(argument.tensor), argument)
             sources.append(SymbolSource(position, axis, scale, offset))
+        for argument in relying:
+            node.tensor(self.whole.tensor(argument.tensor), argument)
         guards = [
             Guard(position, tuple(index.from_dim(dim) for dim in argument.dims))
             for position, argument in node.arguments.items()
-            if any(not isinstance(dim, int) for dim in argument.dims)
+            if (argument in relying or any(not isinstance(dim, int) for dim in argument.dims))
             and _known(argument.dims, launch.kernel.symbols)
         ]
         return sources, guards
+
+    def _relying(self) -> list[Argument]:
+        """Arguments of the region whose shape is known by an assumption."""
+        sizes = self.partition.sizes
+
+        def relies(argument: Argument) -> bool:
+            tensor = argument.tensor
+            if (self.graph.nodes[tensor.node].name, tensor.port) in sizes.supposed:
+                return True
+            known = (sizes.dim(size) for size in self.graph.shape(tensor) or ())
+            return any(dims.symbols_of(dim) & sizes.assumed for dim in known if dim is not None)
+
+        tensors = (argument for argument in self.function.arguments if not argument.variable)
+        return [argument for argument in tensors if relies(argument)]
 
     def _source_of(self, symbol: str) -> tuple[Argument, int, int, int]:
         found = _source_of(symbol, self.function.arguments)

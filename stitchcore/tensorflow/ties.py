@@ -1,113 +1,213 @@
-"""Which unknown sizes TensorFlow itself demands to be equal.
+"""Which unknown sizes go together, learned by asking TensorFlow's shape inference.
 
-A kernel may check at run time that two sizes agree only where TensorFlow's own step would fail
-otherwise; any other check would end a step that ran before (rulings 8). Shape inference is the
-witness: sizes are varied one by one, and those that it refuses to see differ are tied. Three kinds:
+Sizes are given one after another, each a prime of its own, the later ones left unknown. One that
+inference refuses beside those before it is tried, in this order, as a multiple of a small number
+(a batch that is cut in parts), as equal to another, as the half, double, ... of another, as sum or
+difference of two; at last two of those before it are made equal. Primes keep coincidences out: no
+sum, double or half of some is another.
 
-- free: inference accepts any size of it beside the others';
-- tied: it refuses the size to differ, 1 included, until the rest of its group differs alike;
-- broadcast: it refuses another size but accepts 1, because an operation broadcasts. Equality is not
-  proven, so it stays a symbol of its own; what depends on the broadcast has no known size.
+What is then equal is *demanded* where inference refuses 1 for the one as for the other: the step
+would fail in TensorFlow too. Else (one broadcasts against the other, or the relation is no
+equality) it is *assumed*: whoever relies on it checks it at run time and falls back to TensorFlow's
+operations (patching.py). A size that fits nowhere stays unknown; the graph is never refused for it.
 
-Most sizes meet in pairs (the batch of every feature of a recommender): those are found first, one
-by one against each group with all other sizes unknown. What is then left to search is small.
+A question costs an import of the graph. There are at most `most` of them (`tie`): what is not asked
+by then is assumed where it is equal to something, else unknown.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 
-from stitchcore.errors import Reason, Refused
-
-BASE, OTHER = 24, 40
-MOST_TIED = 8
-"""Groups that must equal others: beyond it the subsets are too many to try."""
+from stitchcore.hlo import dim as dims
+from stitchcore.hlo.dim import Dim
 
 Accepts = Callable[[Mapping[str, int]], bool]
 """Whether inference accepts these sizes; a name that is not given is unknown to it."""
-Group = tuple[str, ...]
+
+UNITS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 20, 24, 32, 40, 48, 64, 96, 120, 128, 840)
+"""Numbers that a size may have to be a multiple of."""
+ALL_UNITS = math.lcm(*UNITS)
+
+RATIOS = tuple(Fraction(*pair) for pair in ((2, 1), (1, 2), (3, 1), (1, 3), (4, 1), (1, 4)))
+
+MOST_PAIRED = 6
+"""Symbols of which sums, differences and pairs to be made equal are tried."""
+
+Linear = Mapping[str, Fraction]
+"""Symbols with their factors; their sum is a size."""
 
 
 @dataclass(frozen=True)
 class Ties:
-    """`leader` maps each name to the first of its group; `broadcast` are leaders that may be 1 but
-    not another size beside the others."""
+    """`dims` gives each name as a polynomial of symbols, each called like the first name that it
+    stands for; a name that is not in it is unknown. Symbols in `assumed` rest on an assumption.
+    `point` is an accepted binding of the symbols: each has a prime that divides no other's size."""
 
-    leader: Mapping[str, str]
-    broadcast: frozenset[str]
+    dims: Mapping[str, Dim]
+    assumed: frozenset[str]
+    point: Mapping[str, int]
 
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return tuple(self.point)
 
-def tie(names: Sequence[str], accepts: Accepts) -> Ties:
-    """Groups of `names`, by what inference `accepts`; all equal must be accepted.
+    def sizes(self, point: Mapping[str, int]) -> dict[str, int]:
+        """Sizes of all names whose symbols `point` binds."""
+        return {
+            name: dims.evaluate(dim, point)
+            for name, dim in self.dims.items()
+            if all(symbol in point for symbol in dims.symbols_of(dim))
+        }
 
-    Raises Refused(GUARD_FAILED) where the demand is none of the three kinds.
-    """
-
-    def beside(group: Sequence[str], size: int) -> bool:
-        return accepts({name: size if name in group else BASE for name in names})
-
-    leader = {name: name for name in names}
-    broadcast: set[str] = set()
-    bound: list[Group] = []
-    for group in _met(names, accepts):
-        leader |= dict.fromkeys(group, group[0])
-        if beside(group, OTHER):
-            continue
-        if beside(group, 1):
-            broadcast.add(group[0])
-        else:
-            bound.append(group)
-    if len(bound) > MOST_TIED:
-        detail = f"{len(bound)} unknown sizes depend on one another"
-        raise Refused("graph", Reason.GUARD_FAILED, detail)
-    while bound:
-        parts = _group(bound, beside)
-        group = tuple(itertools.chain.from_iterable(parts))
-        leader |= dict.fromkeys(group, group[0])
-        if not beside(group, OTHER):
-            broadcast.add(group[0])
-        bound = [part for part in bound if part not in parts]
-    return Ties(leader, frozenset(broadcast))
-
-
-def _met(names: Sequence[str], accepts: Accepts) -> list[Group]:
-    """Groups of sizes that inference refuses to differ whatever all others are, 1 included."""
-    found: list[Group] = []
-    for name in names:
-        for position, group in enumerate(found):
-            known = dict.fromkeys(group, BASE)
-            if not accepts({**known, name: OTHER}) and not accepts({**known, name: 1}):
-                found[position] = (*group, name)
-                break
-        else:
-            found.append((name,))
-    return found
-
-
-def _group(bound: Sequence[Group], beside: Callable[[Sequence[str], int], bool]) -> list[Group]:
-    """The fewest of `bound`, its first among them, that may differ from all others together."""
-    first, *rest = bound
-    for count in range(1, len(bound)):
-        for others in itertools.combinations(rest, count):
-            parts = [first, *others]
-            group = tuple(itertools.chain.from_iterable(parts))
-            if beside(group, OTHER) or beside(group, 1):
-                return parts
-    detail = "unknown sizes depend on one another in a way that is no equality"
-    raise Refused("graph", Reason.GUARD_FAILED, detail)
-
-
-def points(names: Sequence[str], broadcast: frozenset[str]) -> tuple[dict[str, int], ...]:
-    """Sizes at which shapes are inferred: each leader changed alone, and all changed together."""
-    base = {name: BASE if name in broadcast else BASE + 6 * k for k, name in enumerate(names)}
-    found = [base]
-    for k, name in enumerate(names):
-        found.append({**base, name: 1 if name in broadcast else OTHER + 10 * k})
-    for step in (1, 2):
-        size = OTHER + 16 * step
-        found.append(
-            {n: size if n in broadcast else size + 14 * step * k for k, n in enumerate(names)}
+    def without(self, symbol: str) -> Ties:
+        """The names that depend on `symbol` are left unknown."""
+        return Ties(
+            {n: dim for n, dim in self.dims.items() if symbol not in dims.symbols_of(dim)},
+            self.assumed - {symbol},
+            {name: size for name, size in self.point.items() if name != symbol},
         )
-    return tuple(found)
+
+
+def tie(names: Sequence[str], accepts: Accepts, most: int) -> Ties:
+    """Relations among `names` by what inference `accepts`, with at most `most` questions."""
+    search = _Search(dict(zip(names, _primes(len(names)), strict=True)), accepts, most)
+    if search.accepted({name: {name: Fraction(1)} for name in names}):
+        search.found = {name: {name: Fraction(1)} for name in names}
+        return search.ties()
+    for name in names:
+        search.place(name)
+    return search.ties()
+
+
+def _primes(count: int) -> list[int]:
+    """So many primes, the least of them 17 (UNITS have none of them), the largest first: what
+    comes later is smaller, so that it may be the difference of two before."""
+    found: list[int] = []
+    for number in itertools.count(17, 2):
+        if len(found) == count:
+            return found[::-1]
+        if all(number % divisor for divisor in range(3, int(number**0.5) + 1, 2)):
+            found.append(number)
+    raise AssertionError
+
+
+@dataclass
+class _Search:
+    """`found` has the names placed so far; a symbol's size is its prime times its unit."""
+
+    primes: Mapping[str, int]
+    accepts: Accepts
+    left: int
+    found: dict[str, Linear] = field(default_factory=dict)
+    units: dict[str, int] = field(default_factory=dict)
+    assumed: set[str] = field(default_factory=set)
+
+    def symbols(self) -> list[str]:
+        """In order of appearance."""
+        return list(dict.fromkeys(symbol for linear in self.found.values() for symbol in linear))
+
+    def accepted(
+        self,
+        found: Mapping[str, Linear],
+        units: Mapping[str, int] | None = None,
+        ones: Mapping[str, int] | None = None,
+    ) -> bool:
+        """One question; no answer is a refusal, and so is a size that is no positive integer. With
+        `ones`, sizes of symbols instead of their own, such a size is not told."""
+        factors = {**self.units, **(units or {})}
+        sizes = {name: prime * factors.get(name, 1) for name, prime in self.primes.items()}
+        sizes |= ones or {}
+        totals = {
+            name: sum(factor * sizes[symbol] for symbol, factor in linear.items())
+            for name, linear in found.items()
+        }
+        told = {name: int(size) for name, size in totals.items() if size > 0 and size == int(size)}
+        if self.left <= 0 or (len(told) < len(totals) and not ones):
+            return False
+        self.left -= 1
+        return self.accepts(told)
+
+    def place(self, name: str) -> None:
+        """Find a relation for `name`; none leaves it unknown."""
+        own = {name: Fraction(1)}
+        for unit in (1, *sorted({*self.units.values()} - {1})):
+            if self.accepted({**self.found, name: own}, {name: unit}):
+                self._keep(name, own, {name: unit})
+                return
+        counts: dict[str, int] = {}
+        for linear in self.found.values():
+            for symbol in linear:
+                counts[symbol] = counts.get(symbol, 0) + 1
+        known = sorted(counts, key=lambda symbol: -counts[symbol])
+        for symbol in known:
+            equal = {symbol: Fraction(1)}
+            if self.accepted({**self.found, name: equal}):
+                if symbol not in self.assumed and not self._demanded(name, symbol):
+                    self.assumed.add(symbol)
+                self._keep(name, equal)
+                return
+        if self.accepted({**self.found, name: own}, {name: ALL_UNITS}):
+            for unit in (*UNITS, ALL_UNITS):
+                if self.accepted({**self.found, name: own}, {name: unit}):
+                    self._keep(name, own, {name: unit})
+                    self.assumed.add(name)
+                    return
+        for linear, units in self._relations(known):
+            if self.accepted({**self.found, name: linear}, units):
+                self._keep(name, linear, units)
+                self.assumed.update(linear)
+                return
+        for kept, dropped in itertools.combinations(self.symbols()[:MOST_PAIRED], 2):
+            merged = {other: _renamed(one, dropped, kept) for other, one in self.found.items()}
+            merged[name] = {kept: Fraction(1)}
+            unit = math.lcm(self.units.get(kept, 1), self.units.get(dropped, 1))
+            if self.accepted(merged, {kept: unit}):
+                self.found = merged
+                self.units[kept] = unit
+                self.assumed.add(kept)
+                return
+
+    def _keep(self, name: str, linear: Linear, units: Mapping[str, int] | None = None) -> None:
+        self.found[name] = linear
+        self.units |= units or {}
+
+    def _demanded(self, name: str, symbol: str) -> bool:
+        """Whether inference refuses 1 for `name` beside the size of `symbol`, and the reverse."""
+        apart = {**self.found, name: {name: Fraction(1)}}
+        if self.left < 2:
+            return False
+        return not (self.accepted(apart, ones={name: 1}) or self.accepted(apart, ones={symbol: 1}))
+
+    def _relations(self, known: Sequence[str]) -> Iterator[tuple[Linear, dict[str, int]]]:
+        """Multiples, parts, sums and differences of symbols, and the units that make them whole."""
+        for symbol in known:
+            for ratio in RATIOS:
+                unit = math.lcm(self.units.get(symbol, 1), ratio.denominator)
+                yield {symbol: ratio}, {symbol: unit}
+        for first, second in itertools.permutations(known[:MOST_PAIRED], 2):
+            if first < second:
+                yield {first: Fraction(1), second: Fraction(1)}, {}
+            yield {first: Fraction(1), second: Fraction(-1)}, {}
+
+    def ties(self) -> Ties:
+        found: dict[str, Dim] = {}
+        for name, linear in self.found.items():
+            total: Dim = 0
+            for symbol, factor in linear.items():
+                total = total + dims.symbol(symbol) * int(factor * self.units.get(symbol, 1))
+            found[name] = total
+        point = {symbol: self.primes[symbol] for symbol in self.symbols()}
+        return Ties(found, frozenset(self.assumed & set(point)), point)
+
+
+def _renamed(linear: Linear, old: str, new: str) -> Linear:
+    made: dict[str, Fraction] = {}
+    for symbol, factor in linear.items():
+        symbol = new if symbol == old else symbol
+        made[symbol] = made.get(symbol, Fraction(0)) + factor
+    return made

@@ -1,7 +1,10 @@
-"""What a patch does not show from outside: the order of launches around a variable."""
+"""What a patch does not show from outside: the order of launches around a variable, and which
+sizes a launch checks."""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +12,21 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
 from stitchcore.artifact.launch import FromLaunch, FromRegion, Launch, Operand
+from stitchcore.artifact.manifest import Patch
+from stitchcore.device.host import host_device
+from stitchcore.hlo.dim import symbol
+from stitchcore.inject import digest
+from stitchcore.program import build, program
+from stitchcore.stages import BuildOptions
 from stitchcore.tensorflow.graph import Edge
+from stitchcore.tensorflow.lower import Argument, Subgraph, lower, subgraph, with_products
 from stitchcore.tensorflow.ordering import after, after_checks
+from stitchcore.tensorflow.partition import Partition, partition
+from stitchcore.tensorflow.patching import patch
 
 
 def launch(*sources: Any, checks: bool = False) -> Launch:
@@ -56,3 +71,93 @@ def test_a_reader_that_a_checking_writer_waits_for_does_not_wait_for_it() -> Non
         ["reads", "check", "follows"], launches, {}, readers, {VARIABLE: "check", OTHER: "follows"}
     )
     assert edges == [("+follows", "^+check")]
+
+
+def checked_inputs(table: Iterator[int]) -> set[int]:
+    """Op inputs whose shape a launch table has checked."""
+
+    def skip(count: int) -> None:
+        for _ in range(count):
+            next(table)
+
+    def skip_shape() -> None:
+        for _ in range(next(table)):
+            skip(next(table))
+
+    skip(1)
+    skip(4 * next(table))
+    skip(2 * next(table))
+    for _ in range(next(table)):
+        skip(2)
+        skip_shape()
+    skip(2 * next(table))
+    found = set()
+    for _ in range(next(table)):
+        found.add(next(table))
+        skip_shape()
+    return found
+
+
+def patched(found: Partition) -> tuple[Patch, Subgraph]:
+    """The patch of a graph's one region, and the function of that."""
+    (region,) = found.regions
+    function = subgraph(found, region)
+    made = build({"r": lower(function).module}, host_device(), BuildOptions())
+    return patch(found, [(region, function, program(made, "r", host_device()))]), function
+
+
+def test_rows_of_batch_times_length_are_one_size() -> None:
+    """The region sees the product alone: neither factor could be read off its input."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, None, 64], name="x")
+        w = tf.compat.v1.placeholder(tf.float32, [64, 256], name="w")
+        rows = tf.matmul(tf.reshape(x, [-1, 64]), w)
+        tf.tanh(tf.tanh(rows) * 2.0, name="result")
+        definition = graph.as_graph_def(add_shapes=True)
+    found = partition(definition, ["result"])
+    assert len(found.sizes.symbols) == 2
+    written, function = patched(found)
+    assert function.symbols == ("s0_s1",)
+    assert any(node.op == "StitchedFusion" for node in written.add)
+
+
+def test_factors_that_are_there_alone_stay_as_they_are() -> None:
+    arguments = [
+        Argument(Edge(n, 0), False, "float", sizes)
+        for n, sizes in enumerate(
+            [
+                (symbol("a") * symbol("b"), 4),
+                (symbol("a") * symbol("b") * 2 + 1,),
+                (symbol("c") * symbol("d"), symbol("c")),
+                (symbol("e") * symbol("e"),),
+                (symbol("f") * symbol("g"), symbol("g") * symbol("h")),
+            ]
+        )
+    ]
+    texts = [[str(dim) for dim in one.dims] for one in with_products(arguments)]
+    assert texts == [["a_b", "4"], ["1+2*a_b"], ["c*d", "c"], ["e_e"], ["f*g", "g*h"]]
+
+
+@pytest.mark.parametrize(("broadcasts", "checks"), [(True, {"x", "y"}), (False, {"x"})])
+def test_a_launch_checks_whatever_an_assumption_is_known_from(
+    broadcasts: bool, checks: set[str]
+) -> None:
+    """A kernel reads x alone; of y its region looks at the batch, by shape arithmetic. Both have
+    one batch because a product demands it, or because it broadcasts and that is assumed."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64, 64], name="x")
+        y = tf.compat.v1.placeholder(tf.float32, [None, 64, 32], name="y")
+        product = tf.raw_ops.BatchMatMulV2 if broadcasts else tf.raw_ops.BatchMatMul
+        product(x=x, y=y, name="product")
+        tf.multiply(tf.tanh(x), tf.cast(tf.shape(y)[0], tf.float32), name="result")
+        definition = graph.as_graph_def(add_shapes=True)
+    found = partition(definition, ["result", "product"])
+    assert bool(found.sizes.assumed) is broadcasts
+    written, _ = patched(found)
+    names = digest.number(found.request, found.preserve).ids
+    ids = {f"{number}:0": name for name, number in names.items()}
+    for node in written.add:
+        if node.op == "StitchedFusion":
+            attributes = node_def_pb2.NodeDef.FromString(base64.b64decode(node.attr)).attr
+            inputs = checked_inputs(iter(attributes["table"].list.i))
+            assert {ids[node.inputs[number]] for number in inputs} == checks
