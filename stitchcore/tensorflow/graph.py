@@ -106,6 +106,8 @@ class GraphIndex:
         if source.op not in ("Switch", "RefSwitch"):
             return alive[tensor.node]
         chosen = self.data[tensor.node][1]
+        while self.nodes[chosen.node].op == "Identity":  # one predicate by several names
+            chosen = self.data[chosen.node][0]
         branch = (chosen.node, chosen.port, tensor.port, self.frames[tensor.node])
         return alive[tensor.node] | {branch}
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stitchcore.errors import Reason, Refusal
+from stitchcore.inject.digest import LOOP_BACK
 from stitchcore.tensorflow import allow, levels, lookups, placement
 from stitchcore.tensorflow.classify import Classes, Part, classify
 from stitchcore.tensorflow.graph import Edge, GraphIndex, index
@@ -98,10 +99,12 @@ def partition(
         placed = levels.assign(indexed, classes, variables)
         groups = _components(indexed, classes, variables, placed)
         groups = _join_lone(indexed, placed, _merge_small(indexed, placed, groups))
+        groups, circular = _without_cycles(indexed, classes, variables, placed, groups)
         crossing = _crossing_unranked(indexed, groups, kept)
-        if not crossing:
+        if not crossing and not circular:
             break
         left_out |= dict.fromkeys(crossing, Reason.UNKNOWN_RANK)
+        left_out |= dict.fromkeys(circular, Reason.CYCLE)
     regions: list[Region] = []
     refusals: list[Refusal] = []
     for members in groups:
@@ -180,7 +183,8 @@ def _components(
         for tensor in graph.data[i]:
             source = tensor.node
             if classes.parts[source] is Part.READ:
-                source = variables.before[source] or source
+                written = variables.before[source]
+                source = source if written is None else written
             if classes.parts[source] is Part.MEMBER:
                 same = placed.level[source] == placed.level[i]
                 if same and placed.kind[source] == placed.kind[i]:
@@ -259,6 +263,94 @@ def _bounded(
     return [*done, tuple(sorted(merged, key=position.__getitem__))]
 
 
+def _without_cycles(
+    graph: GraphIndex,
+    classes: Classes,
+    variables: Variables,
+    placed: levels.Levels,
+    groups: Sequence[tuple[int, ...]],
+) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Groups that do not wait for each other in a circle, and members of those that still would.
+
+    Groups of one level are joined by data; they may yet depend on each other by control edges, by
+    clones (a constant carries control edges from what Grappler folded it of, and a region that
+    copies it inherits them) and by reads of what a member wrote. In the graph with each group as
+    one node, without the edges that close loops, groups of one strongly connected component become
+    one region, which copies the clones and takes the place of the reads between them. A component
+    that holds anything else cannot be mended: its groups are given up. (Tarjan 1972, by a stack of
+    its own: linear.)
+    """
+    owner = list(range(len(graph.nodes)))
+    inside: dict[int, tuple[int, ...]] = {}
+    for group in groups:
+        inside[group[0]] = group
+        for i in group:
+            owner[i] = group[0]
+
+    def sources(node: int) -> list[int]:
+        found: dict[int, None] = {}
+        for i in inside.get(node, (node,)):
+            closes = graph.nodes[i].op in ("Merge", "RefMerge")
+            for source in (*(t.node for t in graph.data[i]), *graph.control[i]):
+                if not (closes and graph.nodes[source].op.endswith(LOOP_BACK)):
+                    found[owner[source]] = None
+            found |= dict.fromkeys(owner[source] for source in graph.ends.get(i, ()))
+        return list(found)
+
+    entered: dict[int, int] = {}  # order of entry
+    lowest: dict[int, int] = {}  # earliest entered node on the path that a node leads back to
+    path: list[int] = []
+    components: list[list[int]] = []
+    for root in graph.order:
+        if owner[root] in entered:
+            continue
+        pending = [(owner[root], iter(sources(owner[root])))]
+        entered[owner[root]] = lowest[owner[root]] = len(entered)
+        path.append(owner[root])
+        while pending:
+            node, rest = pending[-1]
+            source = next(rest, None)
+            if source is None:
+                pending.pop()
+                if pending:
+                    above = pending[-1][0]
+                    lowest[above] = min(lowest[above], lowest[node])
+                if lowest[node] == entered[node]:
+                    component: list[int] = []
+                    while not component or component[-1] != node:
+                        component.append(path.pop())
+                        lowest[component[-1]] = len(owner)  # on no path any more
+                    components.append(component)
+            elif source not in entered:
+                entered[source] = lowest[source] = len(entered)
+                path.append(source)
+                pending.append((source, iter(sources(source))))
+            elif lowest[source] < len(owner):
+                lowest[node] = min(lowest[node], entered[source])
+    joined = dict(inside)
+    circular: list[int] = []
+    position = {i: p for p, i in enumerate(graph.order)}
+    for component in components:
+        members = [i for node in component for i in inside.get(node, ())]
+        if len(component) == 1 or not members:
+            continue
+        taken = set(members)
+        for node in component:
+            joined.pop(node, None)
+        mended = len({(placed.level[i], placed.kind[i]) for i in members}) == 1 and all(
+            node in inside
+            or classes.parts[node] is Part.CLONE
+            or (classes.parts[node] is Part.READ and variables.before[node] in taken)
+            for node in component
+        )
+        if mended:
+            group = tuple(sorted(members, key=position.__getitem__))
+            joined[group[0]] = group
+        else:
+            circular += members
+    return sorted(joined.values(), key=lambda group: position[group[0]]), circular
+
+
 def _traffic(graph: GraphIndex, members: Sequence[int]) -> tuple[int, int]:
     """Bytes and number of tensors that enter or leave a set of members."""
     inside = set(members)
@@ -327,6 +419,37 @@ def _region(
         updates,
         tuple(reads),
     )
+
+
+def waits(cut: Partition, region: Region) -> list[int]:
+    """Nodes outside a region that its nodes, or the handles they read, wait for by control edges.
+
+    A clone, and a read of what the region itself writes, stands for what it waits for itself: it
+    may wait for the region, and a region that waited for it would wait for itself.
+    """
+    graph = cut.graph
+    made = set(region.updates.values())
+    seen = {*region.members, *region.reads}
+    found: dict[int, None] = {}
+    pending: list[int] = []
+    for node in (*region.clones, *region.members, *region.reads):
+        pending += graph.control[node]
+        for tensor in graph.data[node]:
+            while graph.dtype(tensor) == "resource" and graph.nodes[tensor.node].op == "Identity":
+                pending += graph.control[tensor.node]
+                tensor = graph.data[tensor.node][0]
+    pending.reverse()
+    while pending:
+        source = pending.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        part = cut.classes.parts[source]
+        if part is Part.CLONE or (part is Part.READ and cut.variables.before[source] in made):
+            pending += reversed((*graph.control[source], *(t.node for t in graph.data[source])))
+        else:
+            found[source] = None
+    return list(found)
 
 
 def _results(

@@ -2,12 +2,14 @@
 
 Control edges are dependences: those into a region's nodes lead into its launches, those out of them
 come from the last. A variable that a region writes is written in place by the launch that computes
-its new value; whoever still reads the old value as a tensor does so before.
+its new value; whoever still reads the old value as a tensor does so before. In a loop or a branch
+all that is added runs in the region's frame, in each pass, where its branches are taken: handles
+are those that the region's own nodes read, and what has no inputs waits for something that has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -44,7 +46,8 @@ from stitchcore.tensorflow.fusion_node import FusionNode, datatype, encoded, ten
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph
 from stitchcore.tensorflow.ordering import after, after_checks
-from stitchcore.tensorflow.partition import Partition, Region
+from stitchcore.tensorflow.partition import Partition, Region, waits
+from stitchcore.tensorflow.variables import resolve
 
 Chosen = tuple[Region, Subgraph, RegionProgram]
 
@@ -113,6 +116,7 @@ class _RegionPatch:
         self.readers: dict[Edge, list[str]] = {}
         self.writers: dict[Edge, str] = {}
         self.before: tuple[str, ...] = ()
+        self.handles = self._own_handles()
         self.stored = self._stored_updates()
         self.shapes = self._tensor_shapes()
 
@@ -121,7 +125,8 @@ class _RegionPatch:
         absorbed = self._absorbed()
         removed = {*region.members, *absorbed}
         controls = self._controls_in(removed)
-        self.before = tuple(f"^{control}" for control in controls)
+        self.before = tuple(f"^{self.whole.id(control)}" for control in controls)
+        self.before = (*self.before, *self._in_place(controls))
         self.before = (*self.before, *self._verifiers())
         names = [self._launch(n, launch) for n, launch in enumerate(self.program.launches)]
         assigned = self._assignments()
@@ -169,20 +174,74 @@ class _RegionPatch:
             and all(consumer in inside for consumer, _ in self.graph.consumers[read])
         ]
 
+    def _own_handles(self) -> dict[Edge, Edge]:
+        """Each variable's handle as the region's members read it: in a loop, what entered it."""
+        found: dict[Edge, Edge] = {}
+        for node in self.region.members:
+            for tensor in self.graph.data[node]:
+                if self.graph.dtype(tensor) == "resource":
+                    found.setdefault(resolve(self.graph, tensor), tensor)
+        return found
+
     def _controls_in(self, removed: set[int]) -> list[int]:
-        """Ids of nodes outside that must run before the region."""
-        inside = removed | set(self.region.reads)
-        found: dict[int, None] = {}
-        for node in (*self.region.clones, *self.region.members, *self.region.reads):
-            for source in self.graph.control[node]:
-                if source not in inside:
-                    found[self.whole.id(source)] = None
-        for handle, update in self.region.updates.items():
-            current = self.variables.before[update]
-            for read in self.variables.reads[handle]:
-                if read not in removed and self.variables.before[read] == current:
-                    found[self.whole.id(read)] = None
+        """Nodes outside that must run before the region, beside those whose tensors it reads: what
+        its nodes wait for, reads of variables that it writes, inputs that no launch needs."""
+        region, variables = self.region, self.variables
+        found = dict.fromkeys(waits(self.partition, region))
+        for handle, update in region.updates.items():
+            current = variables.before[update]
+            for read in variables.reads[handle]:
+                if read in removed or variables.before[read] != current:
+                    continue
+                if self._runs_here(read):
+                    found[read] = None
+                else:  # whatever comes from there to the region comes by its inputs
+                    found |= dict.fromkeys(tensor.node for tensor in region.tensors)
+        sources = [operand.source for launch in self.program.launches for operand in launch.inputs]
+        read_by_none = set(range(len(region.tensors)))
+        for source in (*sources, *(operand.source for operand in self.program.outputs)):
+            if isinstance(source, FromRegion):
+                read_by_none.discard(source.position)
+        found |= dict.fromkeys(region.tensors[position].node for position in sorted(read_by_none))
         return list(found)
+
+    def _runs_here(self, node: int) -> bool:
+        """Whether a node runs wherever the region does."""
+        graph, member = self.graph, self.region.members[0]
+        same = graph.frames[node] == graph.frames[member]
+        return same and graph.deadness[node] <= graph.deadness[member]
+
+    def _in_place(self, controls: Sequence[int]) -> list[str]:
+        """Control inputs by which a node without others is in the region's frame and is dead where
+        the region is. A Switch tells by its outputs alone which branch is taken."""
+        graph, member = self.graph, self.region.members[0]
+        entered = not graph.frames[member]
+        missing = set(graph.deadness[member])
+        for control in controls:
+            entered = entered or graph.frames[control] == graph.frames[member]
+            missing -= graph.deadness[control]
+        found: list[str] = []
+        for tensor in (*self.region.tensors, *self.handles.values()):
+            if entered and not missing & graph.alive(tensor):
+                continue
+            entered, missing = True, missing - graph.alive(tensor)
+            if graph.nodes[tensor.node].op in ("Switch", "RefSwitch"):
+                name = f"{self.region.name}_taken{len(found)}"
+                kind = tensorflow_type(graph.dtype(tensor))
+                found.append(f"^+{self._identity(name, self.whole.tensor(tensor), kind)}")
+            else:
+                found.append(f"^{self.whole.id(tensor.node)}")
+        if missing or not entered:
+            detail = "nothing outside tells where it runs"
+            raise Refused(self.region.name, Reason.CONTROL_FLOW, detail)
+        return found
+
+    def _identity(self, name: str, reference: str, kind: int, before: Sequence[str] = ()) -> str:
+        node = node_def_pb2.NodeDef()
+        node.attr["T"].type = kind
+        inputs = (reference, *before)
+        self.whole.add.append(AddedNode(name, "Identity", encoded(node), self.device_of, inputs))
+        return name
 
     def _verifiers(self) -> list[str]:
         """What fails as the region's lookups would (lookups.py): control inputs of its launches.
@@ -269,7 +328,7 @@ class _RegionPatch:
             handle = self.stored.get((number, output))
             if handle is not None:
                 self.writers[handle] = name
-                binding = Binding(VARIABLE, node.resource(self.whole.tensor(handle)))
+                binding = Binding(VARIABLE, node.resource(self._handle(handle)))
             else:
                 binding = Binding(TENSOR, len(node.output_types))
                 node.output_types.append(datatype(buffer.dtype))
@@ -289,7 +348,7 @@ class _RegionPatch:
             reference = self.whole.tensor(argument.tensor)
             if argument.variable:
                 self.readers.setdefault(argument.tensor, []).append(name)
-                return Binding(VARIABLE, node.resource(reference))
+                return Binding(VARIABLE, node.resource(self._handle(argument.tensor)))
             return Binding(TENSOR, node.tensor(reference, argument))
         if isinstance(source, FromLaunch):
             launch = self.program.launches[source.launch]
@@ -308,7 +367,8 @@ class _RegionPatch:
                 node.fallback_references.append(reference)
                 continue
             argument = self.function.arguments[source.position]
-            reference = self.whole.tensor(argument.tensor)
+            tensor = argument.tensor
+            reference = self._handle(tensor) if argument.variable else self.whole.tensor(tensor)
             node.fallback_references.append(reference)
             if argument.variable:
                 if name not in self.readers.setdefault(argument.tensor, []):
@@ -340,6 +400,9 @@ class _RegionPatch:
             if seen is None and all(index.names(dim) <= known for dim in dims):
                 guards.append(Guard(binding.position, dims))
         return guards
+
+    def _handle(self, variable: Edge) -> str:
+        return self.whole.tensor(self.handles[variable])
 
     def _made(self, source: FromLaunch) -> str:
         """Reference of a launch's output: its position among the outputs that are tensors."""
@@ -411,7 +474,7 @@ class _RegionPatch:
             node = node_def_pb2.NodeDef()
             given = self.graph.nodes[update].attr
             node.attr["dtype"].CopyFrom(given["dtype" if "dtype" in given else "T"])
-            inputs = (self.whole.tensor(handle), value, *self.before)
+            inputs = (self._handle(handle), value, *self.before)
             self.whole.add.append(
                 AddedNode(name, "AssignVariableOp", encoded(node), self.device_of, inputs)
             )
@@ -427,10 +490,10 @@ class _RegionPatch:
             if argument.variable:
                 detail = "a variable's value leaves the region unchanged"
                 raise Refused(self.region.name, Reason.UNSUPPORTED_OPCODE, detail)
-            return self._reshaped(
-                self.whole.tensor(argument.tensor), argument.dims, operand.dims,
-                tensorflow_type(argument.dtype), name,
-            )  # fmt: skip
+            given, kind = self.whole.tensor(argument.tensor), tensorflow_type(argument.dtype)
+            if self.before:  # what reads the result may count on what the region waits for
+                given = f"+{self._identity(f'{name}_given', given, kind, self.before)}:0"
+            return self._reshaped(given, argument.dims, operand.dims, kind, name)
         if isinstance(source, FromLaunch):
             kernel = self.program.launches[source.launch].kernel
             buffer = kernel.with_role(Role.OUTPUT)[source.output]
@@ -477,12 +540,12 @@ class _RegionPatch:
         node = node_def_pb2.NodeDef()
         node.attr["dtype"].type = tensorflow_type(array.dtype.name)
         node.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(array, shape=shape))
-        self.whole.add.append(AddedNode(name, "Const", encoded(node), self.device_of, ()))
+        self.whole.add.append(AddedNode(name, "Const", encoded(node), self.device_of, self.before))
         return f"+{name}:0"
 
-    def _join(self, names: Iterable[str]) -> str:
+    def _join(self, names: Sequence[str]) -> str:
         name = f"{self.region.name}_done"
-        inputs = tuple(f"^+{other}" for other in names)
+        inputs = tuple(f"^+{other}" for other in names) or self.before
         self.whole.add.append(
             AddedNode(name, "NoOp", encoded(node_def_pb2.NodeDef()), self.device_of, inputs)
         )

@@ -102,18 +102,22 @@ def _set_shape(node: Any, port: int, shape: Shape) -> None:
 
 
 def _fix_variable_shapes(graph: GraphIndex) -> None:
-    """VariableShape nodes whose variable's shape is known become constants, in place."""
+    """VariableShape nodes whose variable's shape is known become constants, in place. They keep
+    waiting for what they waited for: it says in which loop they run."""
     for i, node in enumerate(graph.nodes):
         if node.op != "VariableShape":
             continue
         shape = variable_shape(graph, resolve(graph, graph.data[i][0]))
         if shape is None:
             continue
+        handle = graph.nodes[graph.data[i][0].node].name
+        waits = {f"^{handle}", *(one for one in node.input if one.startswith("^"))}
         dtype = tf.as_dtype(node.attr["out_type"].type or tf.int32.as_datatype_enum)
         kept = type(node.attr["_output_shapes"])()
         kept.CopyFrom(node.attr["_output_shapes"])
         node.op = "Const"
         del node.input[:]
+        node.input.extend(sorted(waits))
         node.attr.clear()
         node.attr["_output_shapes"].CopyFrom(kept)
         node.attr["dtype"].type = dtype.as_datatype_enum

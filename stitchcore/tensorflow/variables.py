@@ -3,20 +3,23 @@
 A variable whose reads and dense writes are totally ordered by the graph's edges is *plain*: inside
 a region its reads are values and its writes results. Every other one stays a resource: touched by
 other operations (sparse updates, fused optimizers, function calls), or read and written without an
-order (rulings.md 1, 3, 5).
+order (rulings.md 1, 3, 5). In a loop the order must hold from pass to pass too: a read in the next
+pass sees what the last pass wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stitchcore.errors import Reason, Refusal
+from stitchcore.inject.digest import LOOP_BACK
 from stitchcore.tensorflow.allow import ASSIGNMENTS, READ
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.updates import UPDATES
 
 PASS_THROUGH = ("Identity", "Enter", "RefEnter")
+MERGES = ("Merge", "RefMerge")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def resolve(graph: GraphIndex, tensor: Edge) -> Edge:
 
 
 def analyse(graph: GraphIndex) -> Variables:
-    """Versions of all plain variables. One pass of bit sets over the graph."""
+    """Versions of all plain variables, by bit sets: one pass over the graph and one per loop."""
     accesses: dict[Edge, list[int]] = {}
     touched_otherwise: set[Edge] = set()
     for i in graph.order:
@@ -58,7 +61,7 @@ def analyse(graph: GraphIndex) -> Variables:
                 accesses.setdefault(origin, []).append(i)
             elif node.op not in PASS_THROUGH:
                 touched_otherwise.add(origin)
-    ancestors = ancestor_sets(graph, [i for nodes in accesses.values() for i in nodes])
+    order = order_of(graph, [i for nodes in accesses.values() for i in nodes])
     handle: dict[int, Edge] = {}
     written: dict[int, tuple[Edge, ...]] = {}
     before: dict[int, int | None] = {}
@@ -74,7 +77,7 @@ def analyse(graph: GraphIndex) -> Variables:
             detail = "a variable declared without a fixed shape is assigned values of any"
             refusals.append(Refusal(name, Reason.UNKNOWN_RANK, detail))
             continue
-        versions = _versions(graph, nodes, ancestors)
+        versions = _versions(graph, nodes, order)
         if versions is None:
             refusals.append(Refusal(name, Reason.UNORDERED_VARIABLE, "reads and writes unordered"))
             continue
@@ -131,36 +134,141 @@ def _keep_whole(
             handle.pop(i, None)
 
 
-def ancestor_sets(graph: GraphIndex, marked: list[int]) -> dict[int, int]:
-    """For each marked node, the bit set (by marked node number) of its ancestors and itself."""
+@dataclass(frozen=True)
+class Order:
+    """Which marked nodes have run before a node runs, as bit sets by node number.
+
+    `before[i]`: in the same passes of the loops that both are in, and in all passes of other loops.
+    `earlier[loop][i]`: in the pass before of `loop`, a frame.
+    """
+
+    before: Mapping[int, int]
+    earlier: Mapping[str, Mapping[int, int]]
+
+
+def order_of(graph: GraphIndex, marked: Iterable[int]) -> Order:
+    """The order of marked nodes. Linear in edges times the depth of loops."""
     bit = {i: 1 << i for i in marked}
-    seen = [0] * len(graph.nodes)
+    before = [0] * len(graph.nodes)
+    loops: dict[str, _Loop] = {}
     for i in graph.order:
         found = bit.get(i, 0)
         for tensor in graph.data[i]:
-            found |= seen[tensor.node]
+            found |= before[tensor.node]
         for source in graph.control[i]:
-            found |= seen[source]
-        seen[i] = found
-    return {i: seen[i] for i in marked}
+            found |= before[source]
+        if i in graph.ends:
+            loop = graph.frames[graph.data[i][0].node]
+            if loop not in loops:
+                loops[loop] = _Loop(graph, loop, before, bit)
+            found |= loops[loop].leaving(graph.data[i][0].node)
+        before[i] = found
+    return Order({i: before[i] for i in bit}, {name: one.earlier for name, one in loops.items()})
 
 
-def _versions(
-    graph: GraphIndex, nodes: list[int], ancestors: dict[int, int]
-) -> dict[int, int | None] | None:
-    """The version each access sees; None when two accesses, one a write, have no order."""
+class _Loop:
+    """What runs before what from pass to pass of a loop, once all its nodes but exits are known.
+
+    `earlier[i]` are the marked nodes of the pass before that node i waits for: they come by the
+    edges that close the loop. `through[i]` are the loop's variables (their Merge) in node i's pass.
+    """
+
+    def __init__(
+        self, graph: GraphIndex, loop: str, before: Sequence[int], bit: Mapping[int, int]
+    ) -> None:
+        self.earlier: dict[int, int] = {}
+        self.through: dict[int, int] = {}
+        self.carried: dict[int, int] = {}
+        ends: dict[int, list[int]] = {}
+        for i in graph.order:
+            if not within(graph.frames[i], loop):
+                continue
+            sources = [*(tensor.node for tensor in graph.data[i]), *graph.control[i]]
+            closing = [
+                s
+                for s in sources
+                if graph.nodes[s].op.endswith(LOOP_BACK) and graph.nodes[i].op in MERGES
+            ]
+            arrived = passed = 0
+            for source in sources:
+                if source not in closing:
+                    arrived |= self.earlier.get(source, 0)
+                    passed |= self.through.get(source, 0)
+            if closing and graph.frames[i] == loop:
+                ends[i] = closing
+                for source in closing:
+                    arrived |= before[source]
+                passed |= 1 << len(ends)
+            self.earlier[i], self.through[i] = arrived, passed
+        for number, closing in enumerate(ends.values(), 1):
+            if all(self.through[source] >> number & 1 for source in closing):
+                for source in closing:
+                    self.carried[number] = self.carried.get(number, 0) | before[source]
+        body = [x for x in bit if _in_body(graph, x, loop)]
+        self.body = sum(bit[x] for x in body)
+        self.repeated = sum(bit[x] for x in body if self.earlier.get(x, 0) & bit[x])
+
+    def leaving(self, last: int) -> int:
+        """What has run, in all passes, when `last` leaves the loop: in its last pass, which has no
+        body. A node of the body is among them if each pass waits for it in the one before, and so
+        does `last`; or if a variable of the loop does that is made of itself, and `last` of it."""
+        found = self.earlier.get(last, 0) & self.repeated
+        for number, before in self.carried.items():
+            if self.through.get(last, 0) >> number & 1:
+                found |= before & self.body
+        return found
+
+
+def ancestor_sets(graph: GraphIndex, marked: Iterable[int]) -> Mapping[int, int]:
+    """For each marked node, the bit set (by marked node number) of what has run before it in the
+    same pass, and itself."""
+    return order_of(graph, marked).before
+
+
+def within(frame: str, loop: str) -> bool:
+    """Whether a frame is that of a loop or of one inside it; the frame "" holds all."""
+    return not loop or frame == loop or frame.startswith(f"{loop}/")
+
+
+def _in_body(graph: GraphIndex, i: int, loop: str) -> bool:
+    """Whether a node runs only in passes after which the loop goes on."""
+    return any(
+        frame == loop and branch == 1 and graph.nodes[chosen].op == "LoopCond"
+        for chosen, _, branch, frame in graph.deadness[i]
+    )
+
+
+def _versions(graph: GraphIndex, nodes: list[int], order: Order) -> dict[int, int | None] | None:
+    """The version each access sees; None when two accesses, one a write, have no order.
+
+    Writes are in one frame, reads there or in loops inside it. In a loop each access must also
+    come after the last pass's writes, and each write after the last pass's accesses.
+    """
     writes = [i for i in nodes if graph.nodes[i].op != READ]
-    if len({graph.frames[i] for i in nodes}) > 1 and writes:
+    frames = {graph.frames[i] for i in writes}
+    if len(frames) > 1:
         return None
+    for frame in frames:
+        if not all(within(graph.frames[i], frame) for i in nodes):
+            return None
+        around = [loop for loop in order.earlier if within(frame, loop)]
+        if frame and frame not in around:
+            return None
+        for passed in (order.earlier[loop] for loop in around):
+            for write in writes:
+                if not all(
+                    passed.get(i, 0) >> write & passed.get(write, 0) >> i & 1 for i in nodes
+                ):
+                    return None
     versions: dict[int, int | None] = {}
     for i in nodes:
         last: int | None = None
         for write in writes:
             if write == i:
                 continue
-            if ancestors[i] >> write & 1:
+            if order.before[i] >> write & 1:
                 last = write
-            elif not ancestors[write] >> i & 1:
+            elif not order.before[write] >> i & 1:
                 return None
         versions[i] = last
     return versions

@@ -1,0 +1,56 @@
+"""Patches of graphs without compiling: constants stand in for what regions compute.
+
+Nothing is read, so what a patched graph waits for it waits for by control edges: an order, a frame
+or a branch that a patch loses shows when the graph is checked or run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import tensorflow as tf
+
+from stitchcore.artifact.launch import FromConstant, Operand, RegionProgram
+from stitchcore.hlo.literal import Literal
+from stitchcore.hlo.shape import DTYPES
+from stitchcore.inject import digest
+from stitchcore.inject import patch as job_patch
+from stitchcore.tensorflow.classify import value_like
+from stitchcore.tensorflow.graph import Edge
+from stitchcore.tensorflow.lower import subgraph
+from stitchcore.tensorflow.partition import Partition, Region
+from stitchcore.tensorflow.patching import patch
+
+
+def stood_in(
+    cut: Partition, value: float = 0.5, chosen: Callable[[Region], bool] = lambda region: True
+) -> Any:
+    """The graph with constants of `value` for the chosen regions. Raises Refused(BAD_ARTIFACT)."""
+    picked = [region for region in cut.regions if chosen(region)]
+    made = patch(cut, [(r, subgraph(cut, r), _constants(cut, r, value)) for r in picked])
+    plain = msgspec.json.decode(msgspec.json.encode(made))
+    numbering = digest.number(cut.request, cut.preserve)
+    types = {
+        node.name: [tf.as_dtype(name).as_datatype_enum for name in names if name]
+        for node, names in zip(cut.graph.nodes, cut.graph.output_types, strict=True)
+    }
+    return job_patch.apply(cut.request, numbering, plain, "test", cut.preserve, types)
+
+
+def _constants(cut: Partition, region: Region, value: float) -> RegionProgram:
+    written = [value_like(cut.graph, update) for update in region.updates.values()]
+    return RegionProgram((), tuple(_constant(cut, e, value) for e in (*region.results, *written)))
+
+
+def _constant(cut: Partition, tensor: Edge, value: float) -> Operand:
+    name, shape = cut.graph.dtype(tensor), cut.graph.shape(tensor)
+    assert shape is not None
+    dims = tuple(size if size >= 0 else 1 for size in shape)
+    kind = next(
+        k for k, d in DTYPES.items() if np.dtype(d.numpy) == tf.as_dtype(name).as_numpy_dtype
+    )
+    data = np.full(dims, value).astype(DTYPES[kind].numpy)
+    return Operand(FromConstant(Literal(kind, dims, data.tobytes())), dims)
