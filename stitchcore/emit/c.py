@@ -7,7 +7,7 @@ parameters. Combine and Barrier are empty: a core has one lane.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -215,14 +215,20 @@ class _C(Renderer):
         sums = outer_accumulators(loop)
         rounding = [a for a in sums if opcodes.record(a.reducer).ulp > 0]
         extent = index.add(loop.end, index.multiply(loop.begin, -1))
+        whole = list(_whole_vectors(loop))
         if needs_tiles(loop):
             self.tiled(loop)
         elif (rounding or hinted(loop) or staged(loop, self.ranges)) and not (
             isinstance(extent, int) and extent <= SUM_BLOCK
         ):
             self.blocked(loop, sums)
+        elif rounding:  # gcc would begin one lane with the sum so far, which is large beside it
+            self.open("")
+            own = {update.scalar: update.scalar for update in sums}
+            self.run(loop, sums, own, [(self.index(b), self.index(e)) for b, e in whole])
+            self.close()
         else:
-            for n, (begin, end) in enumerate(_whole_vectors(loop)):
+            for n, (begin, end) in enumerate(whole):
                 self.vector_loop(loop, sums, self.index(begin), self.index(end), rest=n > 0)
 
     def tiled(self, loop: Loop) -> None:
@@ -265,40 +271,45 @@ class _C(Renderer):
         block = f"{loop.variable}_block"
         begin, end = self.index(loop.begin), self.index(loop.end)
         self.open("")
-        for update in sums:
-            wide = _wide(update.scalar)
-            self.emit(f"{self.define(wide)} = {self.scalar(update.scalar)};")
+        totals = {update.scalar: _wide(update.scalar) for update in sums}
+        for scalar, wide in totals.items():
+            self.emit(f"{self.define(wide)} = {self.scalar(scalar)};")
         self.emit(f"long {block} = {begin};")
         self.open(f"for (; {block} + {SUM_BLOCK} <= {end}; {block} += {SUM_BLOCK})")
-        self.run(loop, sums, block, f"{block} + {SUM_BLOCK}")
+        self.run(loop, sums, totals, [(block, f"{block} + {SUM_BLOCK}")])
         self.close()
         extent = index.add(loop.end, index.multiply(loop.begin, -1))
         if not isinstance(extent, int) or extent % SUM_BLOCK:
             self.open("")
-            self.run(loop, sums, block, end, rest=True)
+            self.run(loop, sums, totals, [(block, end)], rest=True)
             self.close()
-        for update in sums:
-            wide = _wide(update.scalar)
-            kind = register_type(update.scalar.dtype)
-            self.emit(f"{self.scalar(update.scalar)} = ({kind}){wide.name};")
+        for scalar, wide in totals.items():
+            self.emit(f"{self.scalar(scalar)} = ({register_type(scalar.dtype)}){wide.name};")
         self.close()
 
     def run(
-        self, loop: Loop, sums: Sequence[Accumulate], begin: str, end: str, rest: bool = False
+        self,
+        loop: Loop,
+        sums: Sequence[Accumulate],
+        totals: Mapping[Scalar, Scalar],
+        stretches: Sequence[tuple[str, str]],
+        rest: bool = False,
     ) -> None:
-        """One run: partial results of their own, then added to the wide ones."""
+        """One run, over `stretches`: partial results of its own, then added to `totals`."""
         outer = dict(self.names)
         for update in sums:
             part = Scalar(f"{update.scalar.name}_part", update.scalar.dtype)
             self.emit(f"{self.define(part)} = {self.identity(update.reducer, part.dtype)};")
             self.names[update.scalar] = part.name
-        self.vector_loop(loop, sums, begin, end, rest)
-        for update in sums:
-            wide = _wide(update.scalar)
-            part = Scalar(self.names[update.scalar], wide.dtype)
-            total = self.apply(Apply(update.reducer, (wide, part), wide.dtype))
-            self.emit(f"{wide.name} = {total};")
+        for n, (begin, end) in enumerate(stretches):
+            self.vector_loop(loop, sums, begin, end, rest or n > 0)
+        parts = {update.scalar: self.names[update.scalar] for update in sums}
         self.names = outer
+        for update in sums:
+            wide = totals[update.scalar]
+            part = Scalar(parts[update.scalar], wide.dtype)
+            total = self.apply(Apply(update.reducer, (wide, part), wide.dtype))
+            self.emit(f"{self.scalar(wide)} = {total};")
 
     def vector_loop(
         self, loop: Loop, sums: Sequence[Accumulate], begin: str, end: str, rest: bool = False
