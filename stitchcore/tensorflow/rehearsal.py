@@ -63,7 +63,7 @@ TOKEN = "float32"
 """What stands for a value that cannot be made up (a list, an iterator): one number, of no use."""
 
 PASS = frozenset({"Identity", "Enter", "Switch", "RefEnter", "RefSwitch", "RefIdentity"})
-HELD = "stitch_rehearsal"  # container of our variables
+HELD = "stitch.rehearsal"  # container of our variables
 
 
 @dataclass(frozen=True)
@@ -485,6 +485,14 @@ class _Skeleton:
         index = self._index
         if node.name not in index.number:
             return None
+        declared = None
+        if node.op == "VarHandleOp":
+            sizes = [dim.size for dim in node.attr["shape"].shape.dim]
+            kind = tf.as_dtype(node.attr["dtype"].type).name
+            declared = kind, tuple(max(size, 1) for size in sizes)
+            if not node.attr["shape"].shape.unknown_rank and all(size >= 0 for size in sizes):
+                return declared
+        guessed = None
         pending = [Edge(index.number[node.name], 0)]
         seen = set(pending)
         while pending:
@@ -494,19 +502,18 @@ class _Skeleton:
                     continue
                 other = index.nodes[consumer]
                 like = self._like(consumer, other, position)
-                if like is not None and index.shape(like) is not None:
-                    shape = tuple(map(self._size, index.shape(like) or ()))
-                    return index.dtype(like), shape
+                shape = None if like is None else index.shape(like)
+                if like is not None and shape is not None:
+                    guessed = index.dtype(like), tuple(map(self._size, shape))
+                    if all(self._found.sizes.dim(size) is not None for size in shape):
+                        return guessed
                 if other.op in PASS:
                     for port in range(2 if "Switch" in other.op else 1):
                         edge = Edge(consumer, port)
                         if edge not in seen:
                             seen.add(edge)
                             pending.append(edge)
-        if "dtype" in node.attr and node.op == "VarHandleOp":
-            sizes = [dim.size for dim in node.attr["shape"].shape.dim]
-            return tf.as_dtype(node.attr["dtype"].type).name, tuple(max(one, 1) for one in sizes)
-        return None
+        return guessed or declared
 
     def _like(self, consumer: int, node: Any, position: int) -> Edge | None:
         """A tensor of the type and shape of the variable that `consumer` reads or writes."""
