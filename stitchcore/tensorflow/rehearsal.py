@@ -1,9 +1,9 @@
 """A patched graph run once before any job sees it: in the worker's TensorFlow, with made-up values.
 
 The graph is a stranger's, so what runs is a *skeleton* of it: only operations that compute numbers
-from numbers, TensorFlow's control flow, tensor lists and reads and writes of variables stay, and
-the variables are ours. Any other operation becomes zeros of its recorded types and shapes, that
-wait for all that it waited for: frames, branches and order stay as they are. Each loop is counted
+from numbers, TensorFlow's control flow and reads and writes of variables stay, and the variables
+are ours. Any other operation becomes zeros of its recorded types and shapes, that wait for all that
+it waited for: frames, branches and order stay as they are. Each loop is counted
 by a counter of ours, runs twice, and ends. A time limit holds whatever happens.
 
 The skeleton of the untouched graph runs first. If made-up values already fail there, nothing can be
@@ -53,20 +53,18 @@ MOST_BYTES = 2**30
 """Live bytes of a step, by the estimate, above which it is not run in the worker."""
 
 CONTROL_FLOW = structure.CONTROL_FLOW | {"NextIteration", "LoopCond", "RefNextIteration"}
-LISTS = frozenset(
-    """
-    EmptyTensorList TensorListReserve TensorListPushBack TensorListPopBack TensorListGetItem
-    TensorListSetItem TensorListStack TensorListFromTensor TensorListLength TensorListElementShape
-    """.split()
-)
 VARIABLES = {"ReadVariableOp", "ResourceGather", *allow.ASSIGNMENTS, *UPDATES}
 REFERENCES = frozenset({"Assign", "AssignAdd", "AssignSub"})
-KEPT = RUNNABLE | CONTROL_FLOW | LISTS | VARIABLES | REFERENCES | (READERS - structure.FUSIONS)
+KEPT = RUNNABLE | CONTROL_FLOW | VARIABLES | REFERENCES | (READERS - structure.FUSIONS)
 """Operations of a stranger's graph that run. An attribute that names something is none of theirs
-but a loop's frame; `is_inert` holds for all that take part in no list, loop or variable."""
+but a loop's frame; `is_inert` holds for all that take part in no loop or variable."""
+
+PASSING = CONTROL_FLOW | {"Identity"}
+TOKEN = "float32"
+"""What stands for a value that cannot be made up (a list, an iterator): one number, of no use."""
 
 PASS = frozenset({"Identity", "Enter", "Switch", "RefEnter", "RefSwitch", "RefIdentity"})
-HELD = "stitch_rehearsal"  # container of our variables
+HELD = "stitch.rehearsal"  # container of our variables
 
 
 @dataclass(frozen=True)
@@ -303,6 +301,9 @@ class _Skeleton:
         self._index, self._point = found.graph, points(found.sizes.symbols)[0]
         self._result = graph_pb2.GraphDef()
         self._result.versions.CopyFrom(graph.versions)
+        self._contents: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._tokens: set[str] = set()
+        self._replaced: set[str] = set()
         self.initial: list[str] = []
         self.variables: list[str] = []
         self.forgotten: list[str] = []
@@ -313,6 +314,7 @@ class _Skeleton:
         """Raises _Inconclusive where a value cannot be made up."""
         read, loops = self._original.read, self._loops()
         function = "_Retval" in read.operations  # its control results may lose their values
+        self._find_tokens()
         used = {digest.parse_reference(one)[0] for node in self._graph.node for one in node.input}
         for node in self._graph.node:
             number = read.number.get(node.name)
@@ -326,10 +328,14 @@ class _Skeleton:
                 self._return(node, always)
             elif node.op == "LoopCond":
                 self._count(node, loops)
-            elif node.op in ("VarHandleOp", "VariableV2") or self._is_handle(node):
-                self._variable(node)
+            elif node.name in self._contents:
+                self._variable(node, *self._contents[node.name])
+            elif node.name in self._replaced:
+                self._replace(node)
             elif self._runs(node):
                 self._keep(node)
+                if node.name in self._tokens and "T" in node.attr:
+                    self._result.node[-1].attr["T"].type = tf.as_dtype(TOKEN).as_datatype_enum
             else:
                 self._replace(node)
             if outermost and (node.name not in used or node.name in self._found.preserve):
@@ -344,12 +350,41 @@ class _Skeleton:
             return True
         if node.op not in KEPT or op_def_registry.get(node.op) is None:
             return False
-        if node.op not in CONTROL_FLOW | LISTS | VARIABLES and not is_inert(node.op):
-            return False
-        return "variant" not in output_types(node) or node.op in LISTS | CONTROL_FLOW | RUNNABLE
+        return node.op in CONTROL_FLOW | VARIABLES or is_inert(node.op)
 
-    def _is_handle(self, node: Any) -> bool:
-        return node.op in ("_Arg", "Placeholder") and "resource" in output_types(node)
+    def _find_tokens(self) -> None:
+        """Variables, by what they hold, and tokens: outputs that cannot be made up, and all that
+        hand them on. What else reads a token is replaced."""
+        users: dict[str, list[Any]] = {}
+        pending = []
+        for node in self._graph.node:
+            for reference in node.input:
+                users.setdefault(digest.parse_reference(reference)[0], []).append(node)
+            kinds = output_types(node)
+            if node.op == "VariableV2":
+                shape = self._shape(node.name, 0)
+                self._contents[node.name] = (tf.as_dtype(node.attr["dtype"].type).name, shape)
+            elif node.op in ("VarHandleOp", "_Arg", "Placeholder") and "resource" in kinds:
+                content = self._content(node)
+                if content is not None:
+                    self._contents[node.name] = content
+                    continue
+            if node.name not in self._ours and not self._runs(node) and not _known(kinds):
+                pending.append(node)
+        while pending:
+            source = pending.pop()
+            if source.name in self._tokens:
+                continue
+            self._tokens.add(source.name)
+            kinds = output_types(source)
+            for node in users.get(source.name, ()):
+                ports = [p for n, p in map(digest.parse_reference, node.input) if n == source.name]
+                if all(port < 0 or _known(kinds[port : port + 1]) for port in ports):
+                    continue
+                if node.op not in PASSING:
+                    self._replaced.add(node.name)
+                if not _known(output_types(node)):
+                    pending.append(node)
 
     def _is_number(self, node: Any) -> bool:
         kinds = output_types(node)
@@ -379,14 +414,12 @@ class _Skeleton:
         for port, kind in enumerate(kinds):
             name = f"{node.name}/{PREFIX}{port}"
             made.append(name)
-            self._zeros(name, kind, self._shape(node.name, port), before)
+            known = _known([kind])
+            shape = self._shape(node.name, port) if known else ()
+            self._constant(name, kind if known else TOKEN, shape, 0, before)
         whole = self._add(node.name, "IdentityN", *made, *before)
-        whole.attr["T"].list.type.extend(tf.as_dtype(kind).as_datatype_enum for kind in kinds)
-
-    def _zeros(self, name: str, kind: str, shape: Sequence[int], before: Sequence[str]) -> None:
-        if kind not in allow.ANY and kind != "string":
-            raise _Inconclusive(f"a value of type {kind or 'unknown'} cannot be made up ({name})")
-        self._constant(name, kind, shape, 0, before)
+        types = [kind if _known([kind]) else TOKEN for kind in kinds]
+        whole.attr["T"].list.type.extend(tf.as_dtype(kind).as_datatype_enum for kind in types)
 
     def _constant(
         self, name: str, kind: str, shape: Sequence[int], value: int, before: Sequence[str] = ()
@@ -421,14 +454,9 @@ class _Skeleton:
 
     # Variables
 
-    def _variable(self, node: Any) -> None:
+    def _variable(self, node: Any, kind: str, shape: tuple[int, ...]) -> None:
         """A variable of our own, with ones in it."""
         reference = node.op == "VariableV2"
-        if reference:
-            kind = tf.as_dtype(node.attr["dtype"].type).name
-            shape = self._shape(node.name, 0)
-        else:
-            kind, shape = self._content(node)
         if kind not in allow.ANY:
             raise _Inconclusive(f"a variable of type {kind}")
         made = self._add(node.name, node.op if reference else "VarHandleOp", *_after(node.input))
@@ -465,9 +493,20 @@ class _Skeleton:
             made.attr[attribute].CopyFrom(value)
         return str(made.name)
 
-    def _content(self, node: Any) -> tuple[str, tuple[int, ...]]:
-        """Type and shape of what a handle's variable holds, by what is read or written of it."""
+    def _content(self, node: Any) -> tuple[str, tuple[int, ...]] | None:
+        """Type and shape of what a handle's variable holds, by what is read or written of it; None
+        where nothing says so: an iterator's, say."""
         index = self._index
+        if node.name not in index.number:
+            return None
+        declared = None
+        if node.op == "VarHandleOp":
+            sizes = [dim.size for dim in node.attr["shape"].shape.dim]
+            kind = tf.as_dtype(node.attr["dtype"].type).name
+            declared = kind, tuple(max(size, 1) for size in sizes)
+            if not node.attr["shape"].shape.unknown_rank and all(size >= 0 for size in sizes):
+                return declared
+        guessed = None
         pending = [Edge(index.number[node.name], 0)]
         seen = set(pending)
         while pending:
@@ -477,19 +516,18 @@ class _Skeleton:
                     continue
                 other = index.nodes[consumer]
                 like = self._like(consumer, other, position)
-                if like is not None and index.shape(like) is not None:
-                    shape = tuple(map(self._size, index.shape(like) or ()))
-                    return index.dtype(like), shape
+                shape = None if like is None else index.shape(like)
+                if like is not None and shape is not None:
+                    guessed = index.dtype(like), tuple(map(self._size, shape))
+                    if all(self._found.sizes.dim(size) is not None for size in shape):
+                        return guessed
                 if other.op in PASS:
                     for port in range(2 if "Switch" in other.op else 1):
                         edge = Edge(consumer, port)
                         if edge not in seen:
                             seen.add(edge)
                             pending.append(edge)
-        if "dtype" in node.attr and node.op == "VarHandleOp":
-            sizes = [dim.size for dim in node.attr["shape"].shape.dim]
-            return tf.as_dtype(node.attr["dtype"].type).name, tuple(max(one, 1) for one in sizes)
-        raise _Inconclusive(f"nothing says what variable {node.name} holds")
+        return guessed or declared
 
     def _like(self, consumer: int, node: Any, position: int) -> Edge | None:
         """A tensor of the type and shape of the variable that `consumer` reads or writes."""
@@ -543,6 +581,11 @@ class _Skeleton:
         more = add("more", "Identity", f"{switched}:1")
         summed = add("sum", "AddV2", more, constant("one", 1, f"^{more}"))
         add("next", "NextIteration", summed)
+
+
+def _known(kinds: Iterable[str]) -> bool:
+    """Whether values of these types can be made up."""
+    return all(kind in allow.ANY or kind == "string" for kind in kinds)
 
 
 def _after(inputs: Iterable[str]) -> list[str]:
