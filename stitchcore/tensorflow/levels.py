@@ -2,10 +2,10 @@
 
 Along every edge the level does not fall, and it rises where a region would be left; what leaves a
 loop comes after all that its passes compute. So two members of one level and one kind have no path
-between them that leaves the region: any set of them is convex, and regions of one level cannot
-depend on each other in a cycle. The indices of a lookup come from before its region, which runs
-once they are verified (lookups.py). One pass forward gives the earliest levels; one pass backward
-moves members later where that holds fewer bytes.
+between them that leaves their level: any set of them is convex, and a circle of regions is one of
+members of one level and kind, clones and reads (partition.py joins those). The indices of a lookup
+come from before its region, which runs once they are verified (lookups.py). One pass forward gives
+the earliest levels; one pass backward moves members later where that holds fewer bytes.
 """
 
 from __future__ import annotations

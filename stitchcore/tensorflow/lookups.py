@@ -8,7 +8,8 @@ here too: HLO drops what TensorFlow refuses, and its verifier sums the indices t
 of the region runs before they succeed: a step that fails has changed none of its variables. That
 asks that the indices are known before the region starts (levels.py cuts there), and that TensorFlow
 would have looked at them: it looks at none where the result is empty, or in a branch that is not
-taken.
+taken. In a loop each pass verifies its own; lookups in a variable stay TensorFlow's there, for what
+writes it may be in another pass.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ def refuse(graph: GraphIndex, i: int) -> Reason | None:
     batched = "batch_dims" in node.attr and node.attr["batch_dims"].i
     if batched or shape is None or min(shape, default=0) < 1:
         return Reason.DATA_DEPENDENT_ERROR
-    if graph.frames[i] or graph.alive(indices) != graph.deadness[i]:
+    passes = node.op == OF_VARIABLE and graph.frames[i]  # a write may be in the next pass
+    if passes or graph.alive(indices) != graph.deadness[i]:
         return Reason.CONTROL_FLOW
     count, size = rows(graph, i), dtypes.as_dtype(types[0]).size
     if count is None:

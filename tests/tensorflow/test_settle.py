@@ -85,7 +85,7 @@ def test_a_variable_whose_shape_is_known_gives_a_constant() -> None:
                 dim.size = -1
     settled = {node.name: node for node in settle(definition).node}
     assert settled["size"].op == "Const"
-    assert not settled["size"].input
+    assert list(settled["size"].input) == ["^Variable"]  # which may be in a loop
     assert list(tf.make_ndarray(settled["size"].attr["value"].tensor)) == [3, 5]
     assert shapes(settle(definition))["ones", 0] == (3, 5)
     assert {node.op for node in definition.node} >= {"VariableShape"}, "the given graph stays"

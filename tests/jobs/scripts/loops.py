@@ -201,10 +201,41 @@ def session() -> Iterator[Any]:
             yield float(opened.run(last, {x: given, steps: count}))
 
 
+def lookups() -> Iterator[Any]:
+    """Lookups and sums by segments in a loop; then an index that names no row, in a later pass."""
+    table, weight = tf.Variable(normal(50, 128)), tf.Variable(normal(128, 128))
+
+    @tf.function
+    def train(tokens: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        loss = 0.0
+        for k in tf.range(tf.shape(tokens)[0]):
+            with tf.GradientTape() as tape:
+                rows = tf.gather(tf.tanh(table) * 2.0, tokens[k])
+                loss = tf.reduce_mean(tf.square(normalized(rows @ weight) - target))
+            gradients = tape.gradient(loss, [table, weight])
+            table.assign_sub(0.5 * tf.convert_to_tensor(gradients[0]))
+            weight.assign_sub(0.5 * gradients[1] / (tf.abs(gradients[1]) + 1.0))
+        return loss
+
+    tokens = generator.integers(0, 50, (3, 64)).astype(np.int32)
+    target = tf.constant(normal(64, 128, scale=1.0))
+    for _ in range(6):
+        yield float(train(tf.constant(tokens), target))
+    tokens[1, 5] = 50
+    try:
+        train(tf.constant(tokens), target)
+    except tf.errors.InvalidArgumentError as error:
+        yield next(line for line in str(error).splitlines() if "indices" in line).split("=", 1)[1]
+    tokens[1, 5] = 0
+    for _ in range(4):
+        yield float(train(tf.constant(tokens), target))
+
+
 PROGRAMS: dict[str, Callable[[], Iterator[Any]]] = {
     program.__name__: program
     for program in (
         two_optimizers, steps_per_execution, masked_lstm, scan_and_map, decoding, nested, session,
+        lookups,
     )
 }  # fmt: skip
 
