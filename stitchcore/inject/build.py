@@ -36,7 +36,8 @@ LAUNCH_SOURCES = (
 )  # fmt: skip
 PLUGIN_SOURCES = (
     "failures.cc", "fusion.cc", "gpu.cc", "grappler.cc", "huge.cc", "kernels.cc", "launch.cc",
-    "op.cc", "pool.cc", "register.cc", "signature.cc", "threads.cc", "timer.cc", *LAUNCH_SOURCES,
+    "memory.cc", "op.cc", "pool.cc", "register.cc", "signature.cc", "threads.cc", "timer.cc",
+    *LAUNCH_SOURCES,
 )  # fmt: skip
 FLAGS = (
     "-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden",

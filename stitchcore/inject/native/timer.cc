@@ -175,6 +175,14 @@ void PassStep(int number, int arm, int64_t call) {
   if (step->agreed > 0 && step->passes[0] + step->passes[1] == step->agreed) Agree(step);
 }
 
+Running RunningCall(int number) {
+  Step* step = Find(number);
+  if (step == nullptr) return {-1, 0};
+  std::lock_guard<std::mutex> lock(step->mutex);
+  bool inner = step->position > 0 && Scheduled(step) == step->last_arm;
+  return {inner ? step->last_arm : -1, step->block};
+}
+
 }  // namespace stitch
 
 int stitch_new_step() {

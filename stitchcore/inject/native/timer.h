@@ -9,6 +9,14 @@ namespace stitch {
 // apart: one that runs several steps passes several times.
 void PassStep(int step, int arm, int64_t call);
 
+// The call that runs now: its arm and block; arm -1 at a switch of arms, where a call may be the
+// other arm's already: the first and the last call of a block.
+struct Running {
+  int32_t arm;
+  int64_t block;
+};
+Running RunningCall(int step);
+
 }  // namespace stitch
 
 #endif  // STITCH_TIMER_H_
