@@ -71,10 +71,10 @@ def compare(plain: Run, stitched: Run) -> bool:
             f"{step['seconds_after'] * 1e3:.2f} ms in one run, {1 / ratio:.2f} times as fast "
             f"[{1 / high:.2f}, {1 / low:.2f}], {step['status']}"
         )
-        saved = step["bytes_before"] - step["bytes_after"]
         print(
             f"    kernels {step['kernels_before']} → {step['kernels_after']}, "
-            f"{saved / 2**20:.0f} MiB of memory traffic saved per step"
+            f"{step['bytes_saved'] / 2**20:.0f} of {step['bytes_saveable'] / 2**20:.0f} MiB of "
+            "memory traffic saved per step"
         )
         print(f"    report: {step['report']}")
     return any(step["status"] == "stitched" for step in stitched.summary["steps"])

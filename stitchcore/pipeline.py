@@ -238,19 +238,31 @@ def _build(work: Work) -> Work:
     modules: dict[str, Module] = {key: low.module for key, low in work.lowered.items()}
     options = replace(build_options(work.options), elsewhere=work.elsewhere)
     made = build(modules, work.device, options, work.report)
-    return _with_programs(replace(work, made=made, refusals=work.refusals + made.refusals))
+    refused = {refusal.subject: refusal for refusal in made.refusals}
+    return _with_programs(_with_refused(replace(work, made=made), refused))
 
 
 def _with_programs(work: Work) -> Work:
     assert work.made is not None
     programs: dict[str, RegionProgram] = {}
-    refusals = list(work.refusals)
+    refused: dict[str, Refusal] = {}
     for key in work.made.regions:
         try:
             programs[key] = program(work.made, key, work.device)
-        except Refused as refused:
-            refusals.append(refused.refusal)
-    return replace(work, programs=programs, refusals=tuple(refusals))
+        except Refused as error:
+            refused[key] = error.refusal
+    return _with_refused(replace(work, programs=programs), refused)
+
+
+def _with_refused(work: Work, refused: Mapping[str, Refusal]) -> Work:
+    """`refused` structures, by key, told of each of their regions: once, for its first reason."""
+    told = {refusal.subject for refusal in work.refusals}
+    added = (
+        replace(refused[key], subject=name)
+        for name, key in work.regions.items()
+        if key in refused and name not in told
+    )
+    return replace(work, refusals=(*work.refusals, *added))
 
 
 def build_options(options: Options) -> BuildOptions:
@@ -303,9 +315,7 @@ def _measure(work: Work) -> Work:
 
 def _proved(work: Work, proof: Proof) -> Work:
     kept = {key: value for key, value in work.programs.items() if key not in proof.refused}
-    told = set(work.proof.refused) if work.proof is not None else set()
-    added = tuple(refusal for key, refusal in proof.refused.items() if key not in told)
-    return replace(work, proof=proof, programs=kept, refusals=work.refusals + added)
+    return _with_refused(replace(work, proof=proof, programs=kept), proof.refused)
 
 
 def _fallback(work: Work) -> Work:
@@ -314,14 +324,14 @@ def _fallback(work: Work) -> Work:
 
     updates = {work.regions.get(one.name): len(one.updates) for one in work.partition.regions}
     programs: dict[str, RegionProgram] = {}
-    refusals = list(work.refusals)
+    refused: dict[str, Refusal] = {}
     for key, made in work.programs.items():
         try:
             function = work.lowered[key].subgraph
             programs[key] = with_fallbacks(function, made, updates.get(key, 0))
-        except Refused as refused:
-            refusals.append(replace(refused.refusal, subject=key[:12]))
-    return replace(work, programs=programs, refusals=tuple(refusals))
+        except Refused as error:
+            refused[key] = error.refusal
+    return _with_refused(replace(work, programs=programs), refused)
 
 
 def _limit(work: Work) -> Work:
@@ -451,28 +461,34 @@ def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str
 
 
 def _expectation(work: Work) -> Expectation:
-    """Sums over the graph's stitched regions: operations and bytes before, kernels after."""
+    """Sums over the graph's stitched regions, operations and bytes before, kernels after; and
+    bytes of the whole step."""
     from stitchcore.tensorflow.coverage import coverage, region_bytes
 
     assert work.made is not None
-    chosen = [key for key in work.regions.values() if key in work.programs]
-    builds = [work.made.regions[key] for key in chosen]
-    before = total(region.plan.unfused for region in builds)
-    after = total(region.plan.planned for region in builds)
-    graph = work.partition.graph
-    sizes = {one.name: region_bytes(graph, one.members) for one in work.partition.regions}
-    stitched = [name for name, key in work.regions.items() if key in work.programs]
-    made = work.made.regions
-    shares = {name: stitched_share(made[work.regions[name]], work.device) for name in stitched}
-    covered, intensive = coverage(work.partition, shares)
+    made, graph = work.made.regions, work.partition.graph
+    stitched = {name: key for name, key in work.regions.items() if key in work.programs}
+    before = total(made[key].plan.unfused for key in stitched.values())
+    after = total(made[key].plan.planned for key in stitched.values())
+    sizes = [
+        region_bytes(graph, region.members)
+        for region in work.partition.regions
+        if region.name in stitched
+    ]
+    covered = coverage(
+        work.partition,
+        {name: stitched_share(made[key], work.device) for name, key in stitched.items()},
+        {name: made[key].plan.planned.bytes for name, key in stitched.items()},
+    )
     return Expectation(
-        kernels_before=sum(len(sizes[name]) for name in stitched),
-        kernels_after=sum(len(work.programs[key].launches) for key in chosen),
-        bytes_before=sum(sum(sizes[name]) for name in stitched),
+        kernels_before=sum(map(len, sizes)),
+        kernels_after=sum(len(work.programs[key].launches) for key in stitched.values()),
+        bytes_before=sum(map(sum, sizes)),
         bytes_after=after.bytes,
-        bytes_saveable=sum(map(sum, sizes.values())),
-        bytes_stitched=covered,
-        bytes_intensive=intensive,
+        bytes_saveable=covered.saveable,
+        bytes_saved=covered.saved,
+        bytes_stitched=covered.stitched,
+        bytes_intensive=covered.intensive,
         seconds_before=before.seconds,
         seconds_after=after.seconds,
     )

@@ -105,6 +105,7 @@ def report(outcome: Outcome) -> Report:
         bytes_before=expect.bytes_before,
         bytes_after=expect.bytes_after,
         bytes_saveable=expect.bytes_saveable,
+        bytes_saved=expect.bytes_saved,
         seconds_before=expect.seconds_before,
         seconds_after=expect.seconds_after,
         seconds={**outcome.seconds, **{f"build.{k}": v for k, v in outcome.made.seconds.items()}},
@@ -187,7 +188,7 @@ def _kernels(outcome: Outcome, key: str) -> list[ReportKernel]:
 
 
 def _reasons(outcome: Outcome) -> dict[int, Refusal]:
-    """Refusals by node; one that names a region, or a structure, is of all its members."""
+    """Refusals by node; one that names a region is of all its members."""
     by_subject: dict[str, Refusal] = {}
     for refusal in outcome.refusals:
         by_subject.setdefault(refusal.subject, refusal)
@@ -201,9 +202,7 @@ def _reasons(outcome: Outcome) -> dict[int, Refusal]:
         key = outcome.regions.get(region.name, "")
         if key in outcome.programs:
             continue
-        why = by_subject.get(region.name) or by_subject.get(key)
-        if why is None and outcome.proof is not None:
-            why = outcome.proof.refused.get(key)
+        why = by_subject.get(region.name)
         if why is not None:
             found |= dict.fromkeys(region.members, why)
     return found

@@ -170,12 +170,12 @@ JOBS = (
     Metric(
         "stitch_jobs_total", GATEWAY, COUNTER,
         "Swaps by what became of them: optimized (steps run stitched), rolled_back (they were "
-        "slower, or failed, and the original runs again), crashed (the process died within 20 "
-        "stitched steps)", (OUTCOME,), durable=True,
+        "slower, held more memory or failed, and the original runs again), crashed (the process "
+        "died within 20 stitched steps)", (OUTCOME,), durable=True,
     ),
     Metric(
         "stitch_regressions_total", GATEWAY, COUNTER,
-        "Swaps that were rolled back: stitched steps were slower than original ones, or failed",
+        "Swaps that were rolled back: stitched steps were slower, held more memory, or failed",
         durable=True,
     ),
     Metric(

@@ -76,13 +76,18 @@ class Patch(msgspec.Struct, frozen=True):
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """What the worker measured or estimated; the job's own timing overrules it."""
+    """What the worker measured or estimated; the job's own timing overrules it.
+
+    `bytes_before` and `bytes_after` are of the stitched regions, one operation at a time and by
+    their kernels. `bytes_saved` of `bytes_saveable`, `bytes_stitched` of `bytes_intensive`:
+    tensorflow/coverage.py."""
 
     kernels_before: int = 0
     kernels_after: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
     bytes_saveable: int = 0
+    bytes_saved: int = 0
     bytes_stitched: int = 0
     bytes_intensive: int = 0
     seconds_before: float = 0.0

@@ -109,8 +109,9 @@ class Report(msgspec.Struct, frozen=True):
     """`seconds` are wall times by stage; `figures` are further named results, shown as given.
     `sources` are C or CUDA texts by name of a kernel; `bound` says what is proved of the plans.
 
-    Bytes are off-chip traffic of the memory-intensive part; `bytes_saveable` of `bytes_before` are
-    what one kernel over each region would save at best (rulings.md 26).
+    Of a module bytes are off-chip traffic of its memory-intensive part. Of a graph `bytes_before`
+    and `bytes_after` are of the stitched regions alone, and `bytes_saved` is told as a share of
+    `bytes_saveable`: of all its memory-intensive operations (tensorflow/coverage.py).
     """
 
     title: str
@@ -132,6 +133,7 @@ class Report(msgspec.Struct, frozen=True):
     planners: tuple[ReportPlanner, ...] = ()
     bound: str = ""
     sources: dict[str, str] = {}
+    bytes_saved: int = 0
 
 
 class ReportModule(msgspec.Struct, frozen=True):

@@ -89,6 +89,7 @@ class Graph:
     ratio: float = 0.0
     interval: tuple[float, float] | None = None  # None: too few pairs of blocks to tell
     pairs: int = 0
+    memory: dict[str, Any] = field(default_factory=dict)  # of the `memory` event; empty: none
 
 
 @dataclass
@@ -113,6 +114,9 @@ class Record:
         if kind in ("disabled", "rolled_back"):
             graph.reason, graph.detail = reason, str(event.get("detail") or "")
         graph.key = str(event.get("key") or graph.key)
+        if kind == "memory":
+            told = ("of", "stitched", "untouched", "ratio", "why")
+            graph.memory = {name: event[name] for name in told if name in event}
         if kind in ("savings", "rolled_back") and event.get("baseline_ns"):
             _take_figures(graph, event)
 

@@ -14,6 +14,7 @@ from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact.manifest import Manifest
 from stitchcore.commands import common
 from stitchcore.commands.job import Graph, Record
+from stitchcore.page.markup import saved_text
 
 NEXT_RUN = "ready: the next run starts stitched"
 
@@ -36,8 +37,11 @@ class Step:
     kernels_after: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
+    bytes_saved: int = 0
+    bytes_saveable: int = 0
     refusals: Mapping[str, int] = field(default_factory=dict)
     report: str = ""
+    memory: Mapping[str, Any] = field(default_factory=dict)  # the job's peak, bytes: `memory` event
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ def _step(graph: Graph, store: Path) -> Step:
         graph.stitched_ns / 1e9,
         ratio,
         graph.pairs,
+        memory=graph.memory,
     )
     if manifest is None or folder is None:
         return step
@@ -85,6 +90,8 @@ def _step(graph: Graph, store: Path) -> Step:
             "kernels_after": expect.kernels_after,
             "bytes_before": expect.bytes_before,
             "bytes_after": expect.bytes_after,
+            "bytes_saved": expect.bytes_saved,
+            "bytes_saveable": expect.bytes_saveable,
             "refusals": manifest.refusals,
             "report": str(page) if page.exists() else "",
         }
@@ -124,12 +131,13 @@ def _lines(step: Step) -> list[str]:
     name = f"[stitch] step {step.digest[:12]}"
     lines = [f"{name}: {_verdict(step)}"]
     if step.kernels_before:
-        share = 1 - step.bytes_after / step.bytes_before if step.bytes_before else 0.0
-        saved = common.bytes_text(step.bytes_before - step.bytes_after)
-        lines.append(
-            f"  kernels {step.kernels_before} → {step.kernels_after}, "
-            f"bytes saved per step {saved} ({share:.0%} of the memory-intensive part)"
-        )
+        saved = saved_text(step.bytes_saved, step.bytes_saveable)
+        kernels = f"kernels {step.kernels_before} → {step.kernels_after}"
+        lines.append(f"  {kernels}, bytes saved per step {saved}")
+    if step.memory.get("untouched"):
+        untouched, stitched = (float(step.memory[name]) for name in ("untouched", "stitched"))
+        both = f"{common.bytes_text(untouched)} → {common.bytes_text(stitched)}"
+        lines.append(f"  peak {step.memory['of']} memory {both} ({stitched / untouched:.3f})")
     if step.refusals:
         told = ", ".join(f"{count} x {reason}" for reason, count in step.refusals.items())
         lines.append(f"  left as it was: {told}")

@@ -8,7 +8,7 @@ import statistics
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from . import client, guard, plugin, program, reasons, savings, settings, timer
+from . import client, guard, memory, plugin, program, reasons, savings, settings, timer
 from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program
 
 
@@ -32,6 +32,7 @@ class Follower:
 
     def follow(self, instance: Instance) -> None:
         """Takes in what has been timed since the last look, and decides."""
+        self._follow_memory(instance)
         instance.cursor, fresh = self._plugin.read(instance.step, instance.cursor)
         if not fresh:
             return
@@ -45,15 +46,16 @@ class Follower:
                 self.settle(found)
         if not found.ready or not found.swapped or not instance.can_alternate:
             return
-        if found.joined and instance.decided is False:
-            return  # going back
+        if instance.decided is False:
+            return  # gone back, or with all replicas going back
         savings.advance(instance.record, fresh)
         # The last block may still be running: it is left out.
         done = [one for one in instance.history if one.block != instance.history[-1].block]
         instance.comparison = timer.compare(done)
         keep = timer.verdict(instance.comparison, self._config.guard)
         if keep is False:
-            self._roll_back(instance)
+            ratio = instance.comparison.ratio if instance.comparison is not None else 0.0
+            self._roll_back(instance, reasons.SLOWER, f"{ratio:.3f} of the original's time")
         elif found.joined:
             instance.decided = instance.decided or keep  # blocks are the group's (timer.cc)
         elif self._config.baseline > 0:
@@ -107,7 +109,11 @@ class Follower:
                 guard.keep(self._config.store, part.digest, key, session, failure)
 
     def finish(self, programs: Iterable[Program], instances: List[Instance]) -> None:
-        """At an orderly exit: settles what has run, and forgets swaps that never came to run."""
+        """At an orderly exit: settles what has run, forgets swaps that never came to run, and tells
+        of memory what is known."""
+        for instance in instances:
+            if instance.watch is not None:
+                self._tell_memory(instance, instance.watch.last())
         for found in programs:
             if not found.swapped or found.settled or found.failure is not None:
                 continue
@@ -129,15 +135,35 @@ class Follower:
             part.settled = True
         found.settled = True
 
-    def _roll_back(self, instance: Instance) -> None:
-        comparison = instance.comparison
+    def _follow_memory(self, instance: Instance) -> None:
+        """Takes the swap back where the stitched steps' peak is too high."""
+        watch = instance.watch
+        if watch is None:
+            return
+        if not instance.program.ready or instance.decided is False:  # it runs its original
+            self._tell_memory(instance, watch.last())
+            return
+        seen = instance.comparison
+        enough = seen is not None and seen.pairs >= timer.ENOUGH_PAIRS
+        found = watch.look(instance.decided is True, enough)
+        if found is None:
+            return
+        self._tell_memory(instance, found)
+        if found.over:
+            self._roll_back(instance, reasons.MEMORY, found.detail)
+
+    def _tell_memory(self, instance: Instance, found: memory.Finding) -> None:
+        instance.watch = None
+        named = {"digest": instance.program.reported, "key": instance.program.key}
+        self._events.write("memory", **named, **found.fields())
+
+    def _roll_back(self, instance: Instance, reason: str, detail: str) -> None:
         instance.decided = False
-        detail = f"{comparison.ratio:.3f} of the original's time" if comparison else ""
         if instance.member is not None:
-            instance.member.ask_back(reasons.SLOWER, detail)
+            instance.member.ask_back(reason, detail)
             return
         self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
-        self.rolled_back(instance, reasons.SLOWER, detail)
+        self.rolled_back(instance, reason, detail)
 
     def rolled_back(self, instance: Instance, reason: str, detail: str) -> None:
         """Reports a step that runs its original for good, after a swap."""

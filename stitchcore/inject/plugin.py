@@ -57,6 +57,24 @@ class Interval(NamedTuple):
     steps: int = 1
 
 
+class Peak(NamedTuple):
+    """The most resident bytes that samples found in one block of an arm's calls."""
+
+    block: int
+    arm: int
+    samples: int
+    bytes: int
+
+
+class _Peak(ctypes.Structure):
+    _fields_ = [
+        ("block", ctypes.c_int64),
+        ("arm", ctypes.c_int32),
+        ("samples", ctypes.c_int32),
+        ("bytes", ctypes.c_int64),
+    ]
+
+
 class _Interval(ctypes.Structure):
     _fields_ = [
         ("nanoseconds", ctypes.c_int64),
@@ -115,6 +133,9 @@ def _declare(library: Any) -> None:
         ),
         ("stitch_pass_step", None, [integer, integer]),
         ("stitch_passes", wide, [integer, integer]),
+        ("stitch_watch_memory", integer, [integer]),
+        ("stitch_unwatch_memory", None, [integer]),
+        ("stitch_read_memory", wide, [integer, ctypes.POINTER(_Peak), wide]),
         ("stitch_failures", void, []),
         ("stitch_counters", None, [ctypes.POINTER(wide)]),
     ):
@@ -310,6 +331,20 @@ class Plugin:
 
     def calls(self, step: int, arm: int) -> int:
         return int(self._library.stitch_calls(step, arm))
+
+    def watch_memory(self, step: int) -> bool:
+        """Samples the process's resident memory while the step's arms run in turn; False where the
+        system does not tell it."""
+        return bool(self._library.stitch_watch_memory(step))
+
+    def unwatch_memory(self, step: int) -> None:
+        self._library.stitch_unwatch_memory(step)
+
+    def memory(self, step: int, capacity: int = 4096) -> List[Peak]:
+        """By block, oldest first; blocks in which no sample was taken are left out."""
+        out = (_Peak * capacity)()
+        count = self._library.stitch_read_memory(step, out, capacity)
+        return [Peak(one.block, one.arm, one.samples, one.bytes) for one in out[:count]]
 
     def failures(self) -> Dict[str, str]:
         """Kernel keys whose operation failed in this process, with the first message."""

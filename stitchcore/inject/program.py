@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional
 
-from . import client, collectives, graphs, patch, reasons, savings, settings, timer
+from . import client, collectives, graphs, memory, patch, reasons, savings, settings, timer
 from .client import Artifact
 from .digest import Numbering
 from .plugin import Interval, Plugin
@@ -105,10 +105,18 @@ class Instance:
     history: List[Interval] = field(default_factory=list)
     comparison: Optional[timer.Comparison] = None
     record: savings.Record = field(default_factory=savings.Record)
+    watch: Optional[memory.Watch] = None  # while its memory is measured
 
     def runs(self, program: Program) -> bool:
         """True when `program` is this caller's, or a part of it."""
         return self.program is program or program in self.program.parts
+
+    def watch_memory(self, plugin: Plugin) -> None:
+        """Before its swap: from here on its peak memory is measured, where blocks alternate."""
+        if self.can_alternate and self.watch is None:
+            on_gpu = self.program.target.startswith("sm_")
+            before = plugin.passes(self.step, ORIGINAL)
+            self.watch = memory.Watch(plugin, self.step, on_gpu, before)
 
     def arm_of(self, marked: bool) -> int:
         return 1 - self.first_arm if marked else self.first_arm

@@ -78,6 +78,7 @@ class Swapper:
         """The schedule of a new caller."""
         self._plugin.schedule(instance.step, instance.first_arm, 0, 0)
         if instance.first_arm == STITCHED and instance.can_alternate:
+            instance.watch_memory(self._plugin)
             blocks = (program.ORIGINAL_BLOCK, program.FIRST_BLOCK)
             self._plugin.schedule(instance.step, STITCHED, *blocks)
 
@@ -101,6 +102,7 @@ class Swapper:
                 blocks = (program.CANARY_BLOCK, program.CANARY_FIRST)
             if self._config.control <= 0:
                 blocks = (0, FOREVER)
+            instance.watch_memory(self._plugin)
             self._plugin.schedule(instance.step, STITCHED, *blocks)
 
     def back(self, instance: Instance, reason: str, detail: str) -> None:

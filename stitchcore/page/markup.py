@@ -61,6 +61,17 @@ def bytes_text(count: float) -> str:
     return f"{count:,.3g} TiB" if abs(count) < 1000 else f"{count:,.0f} TiB"
 
 
+def saved_text(saved: float, saveable: float) -> str:
+    """Bytes that a step's kernels save, and their share of all that could be saved: wherever that
+    is told it is told so (tensorflow/coverage.py)."""
+    return f"{bytes_text(saved)} ({saved_share(saved, saveable):.1%} of what could be saved)"
+
+
+def saved_share(saved: float, saveable: float) -> float:
+    """0 where nothing could be saved; never above 1."""
+    return min(1.0, max(0.0, saved / saveable)) if saveable > 0 else 0.0
+
+
 def seconds_text(seconds: float) -> str:
     """A duration with three digits and its unit."""
     for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):

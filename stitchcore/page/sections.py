@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from stitchcore.artifact.report import ReportKernel, ReportRegion
+from stitchcore.artifact.report import Report, ReportKernel, ReportRegion
 from stitchcore.debug.reasons import meaning
 from stitchcore.page import charts
-from stitchcore.page.markup import Markup, bytes_text, join, seconds_text, tag
+from stitchcore.page.markup import Markup, bytes_text, join, saved_text, seconds_text, tag
 from stitchcore.page.view import Page, change, interval, measured, number
 
 NONE = "–"
@@ -31,12 +31,16 @@ def header(page: Page) -> Markup:
     )
     pairs: list[Pair] = [
         ("Kernels a step", report.kernels_before, report.kernels_after, "{:,}".format),
-        ("Bytes moved, memory-intensive part", report.bytes_before, report.bytes_after, bytes_text),
     ]
+    if not report.bytes_saveable:
+        label = "Bytes moved, memory-intensive part"
+        pairs.append((label, report.bytes_before, report.bytes_after, bytes_text))
     if report.seconds_before and report.seconds_after:
         both = (number(report.seconds_before) or 0.0, number(report.seconds_after) or 0.0)
         pairs.append(("Its time, as estimated", *both, seconds_text))
     rows = [_pair(label, before, after, write) for label, before, after, write in pairs]
+    if report.bytes_saveable:
+        rows.insert(1, _saved(report))
     name = page.job.name if page.job is not None else report.title
     kind = f"job in namespace {page.job.namespace}" if page.job is not None else "stitch report"
     of = f"{kind} · {report.title} · for {report.target}" if page.job else f"for {report.target}"
@@ -52,6 +56,18 @@ def _pair(label: str, before: float, after: float, write: Callable[[float], str]
         tag("p", tag("span", label, class_="muted"), tag("span", share, class_="share")),
         tag("p", tag("strong", write(before)), " → ", tag("strong", write(after)), class_="both"),
         charts.bars(before, after, max(before, after), told),
+        class_="pair",
+    )
+
+
+def _saved(report: Report) -> Markup:
+    saved, saveable = number(report.bytes_saved) or 0.0, number(report.bytes_saveable) or 0.0
+    told = saved_text(saved, saveable)
+    return tag(
+        "div",
+        tag("p", tag("span", "Bytes saved per step", class_="muted")),
+        tag("p", tag("strong", told), class_="both"),
+        charts.bars(saveable, saved, max(saveable, saved), f"Bytes saved per step: {told}"),
         class_="pair",
     )
 

@@ -1,4 +1,4 @@
-"""Live bytes of a step, as it was and stitched: a step may hold no more than it did (rulings.md 2).
+"""Live bytes of a step, as it was and stitched: regions that would raise them far are left.
 
 Both graphs are run in the executor's order (first ready, first run), tensors are counted from the
 operation that makes them until the last that reads them, views as what they show. The framework's
@@ -28,8 +28,9 @@ from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge
 from stitchcore.tensorflow.lower import Subgraph
 from stitchcore.tensorflow.partition import Partition, Region
 
-LIMIT = 1.02
-"""The stitched step's live bytes over the untouched step's."""
+LIMIT = 1.25
+"""The stitched step's live bytes over the untouched step's. An estimate refuses what is far beyond
+the bar; the job measures its peak and goes back at 1.05 (inject/memory.py)."""
 
 SLACK_BYTES = 2**20
 """Below this nobody's memory is short, and the nominal size of unknown dimensions is a guess."""

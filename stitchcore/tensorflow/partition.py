@@ -96,10 +96,7 @@ def partition(
     kept = {indexed.number[name] for name in preserved if name in indexed.number}
     while True:
         classes = classify(indexed, variables, left_out, kind)
-        placed = levels.assign(indexed, classes, variables)
-        groups = _components(indexed, classes, variables, placed)
-        groups = _join_lone(indexed, placed, _merge_small(indexed, placed, groups))
-        groups, circular = _without_cycles(indexed, classes, variables, placed, groups)
+        groups, circular = grouped(indexed, classes, variables)
         crossing = _crossing_unranked(indexed, groups, kept)
         if not crossing and not circular:
             break
@@ -112,7 +109,7 @@ def partition(
             refusals += [
                 Refusal(indexed.nodes[i].name, Reason.REGION_TOO_SMALL)
                 for i in members
-                if not _is_view(indexed, i)
+                if not is_view(indexed, i)
             ]
             continue
         regions.append(_region(indexed, variables, classes, members, kept, len(regions)))
@@ -121,6 +118,17 @@ def partition(
     return Partition(
         graph, preserved, indexed, sizes, variables, classes, tuple(regions), tuple(refusals), kind
     )
+
+
+def grouped(
+    graph: GraphIndex, classes: Classes, variables: Variables
+) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Members in the groups that are regions if they are not too small, each in topological order;
+    and those that are in none because they would wait for each other in a circle."""
+    placed = levels.assign(graph, classes, variables)
+    groups = _components(graph, classes, variables, placed)
+    groups = _join_lone(graph, placed, _merge_small(graph, placed, groups))
+    return _without_cycles(graph, classes, variables, placed, groups)
 
 
 def _crossing_unranked(
@@ -146,10 +154,11 @@ def _work(graph: GraphIndex, i: int) -> int:
     """Operations that move data: an optimizer's update is several in one node, and so is what
     Grappler's remapper has fused."""
     several = graph.nodes[i].op in UPDATES or graph.nodes[i].op in FUSED
-    return 2 if several else int(not _is_view(graph, i))
+    return 2 if several else int(not is_view(graph, i))
 
 
-def _is_view(graph: GraphIndex, i: int) -> bool:
+def is_view(graph: GraphIndex, i: int) -> bool:
+    """Whether node i's output is its first input's memory."""
     rule = allow.ALLOWED.get(graph.nodes[i].op)
     return rule is not None and rule.view
 

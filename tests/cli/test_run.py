@@ -162,6 +162,22 @@ def test_too_few_blocks_are_no_figure() -> None:
     json.loads(json.dumps(summary.document(found), allow_nan=False))
 
 
+def test_peak_memory_of_both_is_told() -> None:
+    record = job.Record()
+    peaks = {"of": "resident", "stitched": 1100 * 2**20, "untouched": 1000 * 2**20, "ratio": 1.1}
+    record.add({"type": "swap_begin", "digest": "d", "key": "k"})
+    record.add({"type": "memory", "digest": "d", "key": "k", "time": 1.0, **peaks})
+    back = {"reason": "memory", "detail": "1.100 times"}
+    record.add({"type": "rolled_back", "digest": "d", "key": "k", **back})
+    found = summary.of(record, Path("/nowhere"))
+    assert summary.document(found)["steps"][0]["memory"] == peaks
+    console = Console(record=True, file=io.StringIO(), width=200)
+    summary.show(found, console)
+    text = console.export_text()
+    assert "runs as it was, memory (1.100 times)" in text
+    assert "peak resident memory 0.977 GiB → 1.07 GiB (1.100)" in text
+
+
 def test_what_an_edited_stage_became_is_of_one_run(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     store.answer("a" * 64, {"status": "ready", "key": "k", "edited": True})

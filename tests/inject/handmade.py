@@ -7,6 +7,7 @@ AssignSubVariableOp of one by an in-place variable update. `behaviour` spoils th
     wrong       result times 1.5
     rounded     differs from TensorFlow in the last bits of a root
     slow        wastes time in every call, and is rounded
+    heavy       holds HEAVY_BYTES more while the root of the largest matrix is computed
     other       as good, under another key
     crash       dereferences a null pointer
     fails       returns an error at every call
@@ -38,18 +39,29 @@ from stitchcore.inject import digest
 HEAD = """
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 static void waste(void) { volatile double x = 0; for (long i = 0; i < WASTE; i++) x += i; }
+static void hold(void) {
+  void *held = mmap(0, HEAVY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  struct timespec pause = {0, 10000000};
+  memset(held, 1, HEAVY);
+  nanosleep(&pause, 0);
+  munmap(held, HEAVY);
+}
 #define ARGUMENTS void *const *b, const int64_t *s, char *scratch, int64_t phase, int64_t t0, \\
   int64_t t1
 """
 ROWS = 64  # elements of a task
+HEAVY_BYTES, HEAVY_ELEMENTS = 256 * 2**20, 16384
 
 
 def kernel_source(symbol: str, body: str) -> str:
     loop = f"for (int64_t i = t0 * {ROWS}; i < t1 * {ROWS} && i < n; i++)"
     return (
         f"int64_t {symbol}(ARGUMENTS) {{ int64_t n = s[0]; CRASH; if (SPIN) waste();"
+        f" if (HEAVY > 1 && t0 == 0 && n == {HEAVY_ELEMENTS}) hold();"
         f" {loop} {body} return FAILURE; }}\n"
     )
 
@@ -139,6 +151,7 @@ def library(behaviour: str, folder: Path) -> bytes:
     factor = "1.5f * " if behaviour == "wrong" else ""
     rounding = "1.0000001f * " if behaviour in ("rounded", "slow") else factor
     source = HEAD.replace("WASTE", "3000000" if behaviour == "slow" else "0")
+    source = f"#define HEAVY {HEAVY_BYTES if behaviour == 'heavy' else 1}l\n" + source
     crash = "*(volatile int *)0 = 1" if behaviour == "crash" else ""
     source += f"#define CRASH {crash}\n#define SPIN {1 if behaviour == 'slow' else 0}\n"
     failure = {"fails": "1", "fails_late": "++calls > 300"}.get(behaviour, "0")

@@ -276,6 +276,7 @@ REPORTS = st.builds(
     NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, REALS, REALS,
     st.dictionaries(TEXT, REALS, max_size=2), st.dictionaries(TEXT, TEXT, max_size=2),
     st.lists(REGIONS, max_size=3).map(tuple), st.lists(TEXT, max_size=2).map(tuple),
+    bytes_saved=NUMBERS,
 )  # fmt: skip
 
 

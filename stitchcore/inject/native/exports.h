@@ -75,6 +75,16 @@ STITCH_EXPORT void stitch_pass_step(int step, int arm);
 STITCH_EXPORT int64_t stitch_passes(int step, int arm);
 STITCH_EXPORT int64_t stitch_calls(int step, int arm);
 
+// memory.cc: the process's resident memory while the arms of a step run in turn.
+struct StitchPeak {
+  int64_t block;
+  int32_t arm, samples;
+  int64_t bytes;  // the most that a sample found
+};
+STITCH_EXPORT int stitch_watch_memory(int step);
+STITCH_EXPORT void stitch_unwatch_memory(int step);
+STITCH_EXPORT int64_t stitch_read_memory(int step, StitchPeak* out, int64_t capacity);
+
 // failures.cc: failures of stitched operations so far, "kernel key TAB message" and a newline each;
 // to be freed. nullptr when there was none.
 STITCH_EXPORT char* stitch_failures();

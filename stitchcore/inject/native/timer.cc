@@ -183,6 +183,14 @@ void BeginStep(int number, int arm) {
   }
 }
 
+Running RunningCall(int number) {
+  Step* step = Find(number);
+  if (step == nullptr) return {-1, 0};
+  std::lock_guard<std::mutex> lock(step->mutex);
+  bool inner = step->position > 0 && Scheduled(step) == step->last_arm;
+  return {inner ? step->last_arm : -1, step->block};
+}
+
 }  // namespace stitch
 
 int stitch_new_step() {

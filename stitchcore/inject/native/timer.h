@@ -12,6 +12,14 @@ void PassStep(int step, int arm, int64_t call);
 // A call of `step` in the instantiation `arm` is about to do something that cannot be done twice.
 void BeginStep(int step, int arm);
 
+// The call that runs now: its arm and block; arm -1 at a switch of arms, where a call may be the
+// other arm's already: the first and the last call of a block.
+struct Running {
+  int32_t arm;
+  int64_t block;
+};
+Running RunningCall(int step);
+
 }  // namespace stitch
 
 #endif  // STITCH_TIMER_H_

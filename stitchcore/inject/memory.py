@@ -1,0 +1,160 @@
+"""The process's peak memory with stitched steps against its peak with original ones.
+
+An estimate of live bytes cannot tell what a job's allocators keep, so the job measures while its
+blocks alternate. On a CPU the native sampler (native/memory.cc) gives the most resident bytes of
+each block; the untouched peak is the higher of what the process had reached before the swap and of
+the original blocks. On a GPU it is the allocator's own peak before the swap and after, which only
+grows: its counts are the user's and are never reset, so nothing is known of a step that begins
+stitched. Memory that an allocator keeps counts in both arms.
+
+A peak counts once two stitched blocks have reached it: what the job does now and then between two
+steps (a checkpoint, an evaluation) is nobody's step, and what grows all the while has grown in the
+original block that lies between them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Sequence
+
+from .plugin import Peak, Plugin
+
+LIMIT = 1.05  # of the untouched peak: beyond it the swap is taken back
+BLOCKS = 3  # of each arm, sampled, before anything is said
+ENOUGH = 12  # blocks of each arm after which nothing new is looked for
+IDLE_SECONDS = 600.0  # without a new block, after which a step is not watched any more
+STATUS = "/proc/self/status"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Peaks in bytes, of the process (`of` "resident") or of its GPUs ("allocator"); zeros and
+    `why` where there are none to compare."""
+
+    of: str = "resident"
+    stitched: int = 0
+    untouched: int = 0
+    why: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return self.stitched / self.untouched if self.untouched else 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether the swap is to be taken back."""
+        return self.ratio > LIMIT
+
+    @property
+    def detail(self) -> str:
+        both = f"{self.stitched / 2**20:,.0f} MiB, {self.untouched / 2**20:,.0f} untouched"
+        return f"peak of {self.of} memory {both}: {self.ratio:.3f} times"
+
+    def fields(self) -> Dict[str, Any]:
+        """For events."""
+        if self.why:
+            return {"of": self.of, "why": self.why}
+        peaks = {"stitched": self.stitched, "untouched": self.untouched}
+        return {"of": self.of, **peaks, "ratio": round(self.ratio, 4)}
+
+
+class Watch:
+    """Of one step, from just before its swap on. Never raises."""
+
+    def __init__(self, native: Plugin, step: int, on_gpu: bool, untouched_steps: int) -> None:
+        self._plugin = native
+        self._step = step
+        self._of = "allocator" if on_gpu else "resident"
+        self._blocks = 0
+        self._idle_at = time.monotonic() + IDLE_SECONDS
+        self._why = ""
+        self._before = 0
+        if on_gpu:
+            self._before = allocated_peak() if untouched_steps > 1 else 0
+            if not self._before:
+                told = "the allocator does not tell its peak"
+                self._why = told if untouched_steps > 1 else "no untouched step before the swap"
+        else:
+            self._before = resident_peak()
+            if not native.watch_memory(step):
+                self._why = "the system does not tell what is resident"
+
+    def look(self, decided: bool, enough: bool) -> Optional[Finding]:
+        """What has been found, once it is: the swap's time is `decided`, or `enough` pairs of
+        blocks have been timed. None: not yet."""
+        if self._why:
+            return Finding(self._of, why=self._why)
+        found = self._found(enough or decided)
+        if found is not None and (found.over or decided or enough or self._has_enough()):
+            self.close()
+            return found
+        if not enough and not self._idle():
+            return None
+        self.close()
+        short = "its steps are too short to be sampled"
+        return Finding(self._of, why=short if enough else "it is not called any more")
+
+    def close(self) -> None:
+        """Ends the sampling."""
+        self._plugin.unwatch_memory(self._step)
+
+    def last(self) -> Finding:
+        """What is known at the end of the job."""
+        self.close()
+        why = self._why or "the job ended before there were enough blocks"
+        return (None if self._why else self._found(True)) or Finding(self._of, why=why)
+
+    def _found(self, late: bool) -> Optional[Finding]:
+        if self._of == "resident":
+            return compare(self._plugin.memory(self._step), self._before)
+        now = allocated_peak() if self._before else 0
+        found = Finding(self._of, now, self._before)
+        return found if now and (late or found.over) else None
+
+    def _idle(self) -> bool:
+        blocks = len(self._plugin.memory(self._step))
+        if blocks != self._blocks:
+            self._blocks, self._idle_at = blocks, time.monotonic() + IDLE_SECONDS
+        return time.monotonic() > self._idle_at
+
+    def _has_enough(self) -> bool:
+        arms = [one.arm for one in self._plugin.memory(self._step)]
+        return min(arms.count(0), arms.count(1)) >= ENOUGH
+
+
+def compare(peaks: Sequence[Peak], before: int) -> Optional[Finding]:
+    """Of sampled blocks; None while there are too few of either arm."""
+    original = sorted(one.bytes for one in peaks if one.arm == 0)
+    stitched = sorted(one.bytes for one in peaks if one.arm == 1)
+    if min(len(original), len(stitched)) < BLOCKS:
+        return None
+    return Finding("resident", stitched[-2], max(before, original[-1]))
+
+
+def resident_peak() -> int:
+    """The most resident bytes of this process so far; 0 where the system does not tell. The mark is
+    read and never reset: the user may read it too."""
+    try:
+        with open(STATUS, encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0
+
+
+def allocated_peak() -> int:
+    """The most bytes that the allocators of all GPUs have given out so far; 0 where TensorFlow does
+    not tell. It is not asked where the job has no eager context: that would make one."""
+    try:
+        context = sys.modules["tensorflow.python.eager.context"]
+        if context._context is None or not context._context._initialized:
+            return 0
+        devices = context._context.list_logical_devices("GPU")
+        asked = [context._context.get_memory_info(one.name) for one in devices]
+        return sum(int(one["peak"]) for one in asked)
+    except Exception:  # private names, and statistics that an allocator may not keep
+        return 0
