@@ -1,4 +1,4 @@
-"""Every fault on purpose in the job side, in the first and in the 200th stitched call: docs/faults.md.
+"""Every fault on purpose in the job side, early and late in a run: the table of docs/faults.md.
 
     python -m bench.faults [--program NAME] [--fault NAME]
 

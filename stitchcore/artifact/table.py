@@ -36,7 +36,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Guard:
-    """The shape that op input `op_input` must have, else the step fails."""
+    """The shape that op input `op_input` must have; else the fallback does the node's work."""
 
     op_input: int
     dims: tuple[Index, ...]

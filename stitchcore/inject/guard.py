@@ -4,8 +4,8 @@
 have passed, or at an orderly exit after one. Found at the next start, it means that the process
 died in between. A parent that knows how the job ended calls `job_ended`: only the exit codes of
 crashes count, a killed or failed job is not the kernel's fault. A record with the field `failed`
-tells of an error that a stitched operation raised: it stays whatever the exit code, because such a
-job dies as one with a mistake of its own does.
+tells of a stitched operation that could not run its kernel, or of a graph that TensorFlow did not
+take: it stays whatever the exit code, because the job went on as if nothing had happened.
 """
 
 from __future__ import annotations

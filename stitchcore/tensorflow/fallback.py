@@ -71,7 +71,7 @@ def library(programs: Iterable[RegionProgram]) -> bytes:
     made = function_pb2.FunctionDefLibrary()
     for name in sorted(found):
         made.function.add().ParseFromString(found[name])
-    return made.SerializeToString(deterministic=True)
+    return bytes(made.SerializeToString(deterministic=True))
 
 
 def _first_positions(program: RegionProgram, positions: Iterable[int]) -> dict[FromLaunch, int]:

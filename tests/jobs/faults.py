@@ -22,8 +22,8 @@ from typing import Any
 from tests import lean
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = Path(__file__).parent / "programs"
-FAULTY = Path(__file__).parent / "scripts" / "faulty.py"
+SCRIPTS = Path(__file__).parent / "scripts"
+FAULTY = SCRIPTS / "faulty.py"
 NAMES = ("fault_function", "fault_session", "fault_fit")
 
 LATE = 200
@@ -113,7 +113,7 @@ class Outcome:
 
 def prepare(name: str, folder: Path) -> Prepared:
     """Runs a program untouched, and stitched. Raises AssertionError where that is not the same."""
-    program = PROGRAMS / f"{name}.py"
+    program = SCRIPTS / f"{name}.py"
     done = subprocess.run(
         [sys.executable, str(program)], env=lean.environment(), capture_output=True, text=True
     )

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.jobs import both
+from tests.jobs import judge as judges
 
 pytestmark = pytest.mark.slow
 
+SCRIPT = judges.SCRIPTS / "loops.py"
 PROGRAMS = (
     "two_optimizers", "steps_per_execution", "masked_lstm", "scan_and_map", "decoding", "nested",
     "session", "lookups",
@@ -19,18 +21,9 @@ OLDER = ("steps_per_execution", "masked_lstm", "two_optimizers", "session")
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_loops_are_stitched(name: str, tmp_path: Path) -> None:
-    both.same_end("loops.py", name, folder=tmp_path)
+    both.same_end(SCRIPT, name, folder=tmp_path, STITCH_CONTROL="0")
 
 
 @pytest.mark.parametrize("name", OLDER)
 def test_loops_of_an_older_version_are_stitched(name: str, tmp_path: Path) -> None:
-    both.same_end("loops.py", name, version="2.15", folder=tmp_path)
-
-
-def test_a_training_step_in_a_loop(tmp_path: Path) -> None:
-    both.same_end("loop_frames.py", folder=tmp_path)
-
-
-def test_constants_that_lead_from_region_to_region_and_back(tmp_path: Path) -> None:
-    """Its weights differ from run to run; its random numbers do not."""
-    both.same_end("clone_cycle.py", folder=tmp_path, columns=slice(-1, None))
+    both.same_end(SCRIPT, name, version="2.15", folder=tmp_path, STITCH_CONTROL="0")
