@@ -6,6 +6,7 @@ static from symbolic. Polynomials are immutable, hashable, and compare by value.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -91,6 +92,17 @@ def substitute(dim: Dim, names: Mapping[Monomial, str]) -> Dim:
     if isinstance(dim, int):
         return dim
     return _make({((names[m], 1),) if m in names else m: c for m, c in dim.terms})
+
+
+def primitive(dim: Dim) -> tuple[Dim, int, int]:
+    """(p, scale, offset) with `dim` = scale * p + offset: p has no constant term and no common
+    factor, and its last coefficient is positive. p is 0 for an integer."""
+    if isinstance(dim, int):
+        return 0, 0, dim
+    terms = {monomial: c for monomial, c in dim.terms if monomial}
+    scale = math.gcd(*terms.values()) * (1 if dim.terms[-1][1] > 0 else -1)
+    offset = _terms(dim).get((), 0)
+    return _make({monomial: c // scale for monomial, c in terms.items()}), scale, offset
 
 
 def exact_divide(dim: Dim, divisor: Dim) -> Dim | None:

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from stitchcore.errors import Reason, Refused
-from stitchcore.hlo.dim import Dim, Monomial, evaluate, monomials_of, substitute, symbols_of
+from stitchcore.hlo.dim import Dim, evaluate, primitive, symbol, symbols_of
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.unify import unify
@@ -125,7 +125,7 @@ class _Builder:
                 self._copy(i)
         results = [self.names[tensor] for tensor in region.results]
         results += [updated[origin] for origin in region.updates]
-        self.arguments = with_products(self.arguments)
+        self.arguments = with_own_sizes(self.arguments)
         found = (dim for argument in self.arguments for dim in argument.dims)
         symbols = dict.fromkeys(name for dim in found for name in sorted(symbols_of(dim)))
         return Subgraph(
@@ -236,25 +236,28 @@ class _Builder:
         return digest.hexdigest()
 
 
-def with_products(arguments: Sequence[Argument]) -> list[Argument]:
-    """Arguments whose symbols can be read off their shapes, where a symbol stands in one product
-    alone (rows of batch times length, say): the product is a symbol then."""
-    uses: dict[str, set[Monomial]] = {}
+def with_own_sizes(arguments: Sequence[Argument]) -> list[Argument]:
+    """Arguments whose symbols can be read off their shapes. One that stands in no dimension alone,
+    and wherever it does in one expression (rows of batch times length, say), goes: the expression
+    is a symbol of its own then, of any size, and so the region must hold for any."""
+    alone: set[str] = set()
+    uses: dict[str, set[Dim]] = {}
     for argument in arguments:
-        for dim in argument.dims:
-            for monomial in monomials_of(dim):
-                for name, _ in monomial:
-                    uses.setdefault(name, set()).add(monomial)
-    names = {
-        monomial: "_".join(name for name, power in monomial for _ in range(power))
-        for found in uses.values()
-        for monomial in found
-        if monomial != ((monomial[0][0], 1),) and all(uses[n] == {monomial} for n, _ in monomial)
-    }
-    return [
-        replace(argument, dims=tuple(substitute(dim, names) for dim in argument.dims))
-        for argument in arguments
-    ]
+        for expression, scale, _ in map(primitive, argument.dims):
+            for name in sorted(symbols_of(expression)):
+                uses.setdefault(name, set()).add(expression)
+                if expression == symbol(name) and scale > 0 and not argument.variable:
+                    alone.add(name)
+    own: dict[Dim, Dim] = {}
+    for name, expressions in uses.items():
+        if name not in alone and len(expressions) == 1:
+            own.setdefault(next(iter(expressions)), symbol(f"size{len(own)}"))
+
+    def renamed(dim: Dim) -> Dim:
+        expression, scale, offset = primitive(dim)
+        return own[expression] * scale + offset if expression in own else dim
+
+    return [replace(one, dims=tuple(map(renamed, one.dims))) for one in arguments]
 
 
 def _reference(name: tuple[str, int]) -> str:

@@ -7,10 +7,9 @@ refuses sizes that differ, relations among them are found (ties.py), some of the
 check at run time what they rely on. A size that fits no relation, and one too many, stays unknown,
 and so does what depends on it: the graph is never refused for its sizes.
 
-Inference costs about 50 microseconds a node (2 cores, TensorFlow 2.21). Relations are sought with
-at most MOST_NODES / (nodes of the graph) runs, 400 at most and 24 at least: under a minute for
-graphs of up to 50,000 nodes, which is also what fitting takes at the most (11 runs, once again for
-each symbol that is given up).
+Inference costs 50 to 100 microseconds a node (2 cores, TensorFlow 2.21). Relations are sought with
+at most MOST_NODES / (nodes of the graph) runs, 400 at most and 24 at least; fitting takes 11 runs
+at most, once again for each symbol that is given up.
 """
 
 from __future__ import annotations
@@ -105,11 +104,12 @@ def resolve(graph: Any) -> Sizes:
     result = graph_pb2.GraphDef()
     result.CopyFrom(graph)
     table: dict[Dim, int] = {}
+    fits: dict[tuple[int, ...], Dim | None] = {}
     settled: dict[Tensor, tuple[int, ...]] = {}
     for node in result.node:
         for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
             seen = [shapes.get((node.name, port)) for shapes in found.shapes]
-            if _rewrite(shape, seen, found.points, table):
+            if _rewrite(shape, seen, found.points, table, fits):
                 settled[node.name, port] = tuple(dim.size for dim in shape.dim)
     return Sizes(
         result,
@@ -233,6 +233,7 @@ def _rewrite(
     found: list[tuple[int | None, ...] | None],
     bindings: tuple[dict[str, int], ...],
     table: dict[Dim, int],
+    fits: dict[tuple[int, ...], Dim | None],
 ) -> bool:
     """Fit the unknown dimensions of one tensor; whether some became a number. Grappler's own
     numbers of those that remain go: nothing stands for them."""
@@ -253,10 +254,14 @@ def _rewrite(
         return False  # the graph claims another rank than its operations give
     settled = False
     for axis, dim in enumerate(shape.dim):
-        values = [sizes[axis] for sizes in known]
-        if dim.size >= 0 or any(value is None for value in values):
+        if dim.size >= 0:
             continue
-        fitted = fit_dim([value for value in values if value is not None], bindings)
+        values = tuple(size for sizes in known if (size := sizes[axis]) is not None)
+        if len(values) < len(known):
+            continue
+        if values not in fits:
+            fits[values] = fit_dim(values, bindings)
+        fitted = fits[values]
         if isinstance(fitted, int):
             dim.size = fitted
             settled = True

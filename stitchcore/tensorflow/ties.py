@@ -11,14 +11,16 @@ would fail in TensorFlow too. Else (one broadcasts against the other, or the rel
 equality) it is *assumed*: whoever relies on it checks it at run time and falls back to TensorFlow's
 operations (patching.py). A size that fits nowhere stays unknown; the graph is never refused for it.
 
-A question costs an import of the graph. There are at most `most` of them (`tie`): what is not asked
-by then is assumed where it is equal to something, else unknown.
+A question costs an import of the graph, and there is a bound on them. What could not be placed
+within it is assumed to be as most others are, all in one question; whether equality is demanded is
+asked last, and assumed where there is no question left.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -75,12 +77,16 @@ class Ties:
 
 def tie(names: Sequence[str], accepts: Accepts, most: int) -> Ties:
     """Relations among `names` by what inference `accepts`, with at most `most` questions."""
-    search = _Search(dict(zip(names, _primes(len(names)), strict=True)), accepts, most)
+    search = _Search(dict(zip(names, _primes(len(names)), strict=True)), accepts, most - 1)
     if search.accepted({name: {name: Fraction(1)} for name in names}):
         search.found = {name: {name: Fraction(1)} for name in names}
         return search.ties()
     for name in names:
         search.place(name)
+    if search.left <= 0:
+        search.left = 1
+        search.place_rest(names)
+    search.judge()
     return search.ties()
 
 
@@ -106,6 +112,8 @@ class _Search:
     found: dict[str, Linear] = field(default_factory=dict)
     units: dict[str, int] = field(default_factory=dict)
     assumed: set[str] = field(default_factory=set)
+    equal: list[tuple[str, str, Mapping[str, Linear]]] = field(default_factory=list)
+    """A name, the symbol that it is equal to, and what was placed before."""
 
     def symbols(self) -> list[str]:
         """In order of appearance."""
@@ -139,17 +147,11 @@ class _Search:
             if self.accepted({**self.found, name: own}, {name: unit}):
                 self._keep(name, own, {name: unit})
                 return
-        counts: dict[str, int] = {}
-        for linear in self.found.values():
-            for symbol in linear:
-                counts[symbol] = counts.get(symbol, 0) + 1
-        known = sorted(counts, key=lambda symbol: -counts[symbol])
+        known = self._most_used()
         for symbol in known:
-            equal = {symbol: Fraction(1)}
-            if self.accepted({**self.found, name: equal}):
-                if symbol not in self.assumed and not self._demanded(name, symbol):
-                    self.assumed.add(symbol)
-                self._keep(name, equal)
+            if self.accepted({**self.found, name: {symbol: Fraction(1)}}):
+                self.equal.append((name, symbol, dict(self.found)))
+                self._keep(name, {symbol: Fraction(1)})
                 return
         if self.accepted({**self.found, name: own}, {name: ALL_UNITS}):
             for unit in (*UNITS, ALL_UNITS):
@@ -176,12 +178,29 @@ class _Search:
         self.found[name] = linear
         self.units |= units or {}
 
-    def _demanded(self, name: str, symbol: str) -> bool:
-        """Whether inference refuses 1 for `name` beside the size of `symbol`, and the reverse."""
-        apart = {**self.found, name: {name: Fraction(1)}}
-        if self.left < 2:
-            return False
-        return not (self.accepted(apart, ones={name: 1}) or self.accepted(apart, ones={symbol: 1}))
+    def place_rest(self, names: Sequence[str]) -> None:
+        """Assume that all names that are left are as most others are."""
+        symbol = next(iter(self._most_used()), names[0])
+        rest = {name: {symbol: Fraction(1)} for name in names if name not in self.found}
+        if self.accepted({**self.found, **rest}):
+            self.found |= rest
+            self.assumed.add(symbol)
+
+    def judge(self) -> None:
+        """Whether each equality is demanded: inference refuses 1 for the name beside the symbol's
+        own size, and the reverse, with what was known when the name was placed."""
+        for name, symbol, before in self.equal:
+            apart = {**before, name: {name: Fraction(1)}}
+            if symbol not in self.assumed and (
+                self.left < 2
+                or self.accepted(apart, ones={name: 1})
+                or self.accepted(apart, ones={symbol: 1})
+            ):
+                self.assumed.add(symbol)
+
+    def _most_used(self) -> list[str]:
+        used = Counter(symbol for linear in self.found.values() for symbol in linear)
+        return [symbol for symbol, _ in used.most_common()]
 
     def _relations(self, known: Sequence[str]) -> Iterator[tuple[Linear, dict[str, int]]]:
         """Multiples, parts, sums and differences of symbols, and the units that make them whole."""

@@ -18,12 +18,12 @@ from tensorflow.core.framework import node_def_pb2
 from stitchcore.artifact.launch import FromLaunch, FromRegion, Launch, Operand
 from stitchcore.artifact.manifest import Patch
 from stitchcore.device.host import host_device
-from stitchcore.hlo.dim import symbol
+from stitchcore.hlo.dim import parse
 from stitchcore.inject import digest
 from stitchcore.program import build, program
 from stitchcore.stages import BuildOptions
 from stitchcore.tensorflow.graph import Edge
-from stitchcore.tensorflow.lower import Argument, Subgraph, lower, subgraph, with_products
+from stitchcore.tensorflow.lower import Argument, Subgraph, lower, subgraph, with_own_sizes
 from stitchcore.tensorflow.ordering import after, after_checks
 from stitchcore.tensorflow.partition import Partition, partition
 from stitchcore.tensorflow.patching import patch
@@ -117,25 +117,26 @@ def test_rows_of_batch_times_length_are_one_size() -> None:
     found = partition(definition, ["result"])
     assert len(found.sizes.symbols) == 2
     written, function = patched(found)
-    assert function.symbols == ("s0_s1",)
+    assert function.symbols == ("size0",)
     assert any(node.op == "StitchedFusion" for node in written.add)
 
 
-def test_factors_that_are_there_alone_stay_as_they_are() -> None:
-    arguments = [
-        Argument(Edge(n, 0), False, "float", sizes)
-        for n, sizes in enumerate(
-            [
-                (symbol("a") * symbol("b"), 4),
-                (symbol("a") * symbol("b") * 2 + 1,),
-                (symbol("c") * symbol("d"), symbol("c")),
-                (symbol("e") * symbol("e"),),
-                (symbol("f") * symbol("g"), symbol("g") * symbol("h")),
-            ]
-        )
-    ]
-    texts = [[str(dim) for dim in one.dims] for one in with_products(arguments)]
-    assert texts == [["a_b", "4"], ["1+2*a_b"], ["c*d", "c"], ["e_e"], ["f*g", "g*h"]]
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["a*b", "2*a*b+1"], "size0 1+2*size0"),
+        (["a*b-a", "3*a*b-3*a"], "size0 3*size0"),  # rows of a sentence without its last word
+        (["a*b", "2*a"], "size0 2*a"),
+        (["a*b", "b*c", "a*c"], "a*b b*c a*c"),  # no size of which can be read off: refused
+        (["a^2"], "size0"),
+        (["a*b", "b*c"], "size0 size1"),
+        (["5-a", "2*a"], "5-1*a 2*a"),
+        (["a", "4"], "a 4"),
+    ],
+)
+def test_sizes_that_can_be_read_off(given: list[str], expected: str) -> None:
+    arguments = [Argument(Edge(n, 0), False, "float", (parse(t),)) for n, t in enumerate(given)]
+    assert " ".join(str(one.dims[0]) for one in with_own_sizes(arguments)) == expected
 
 
 @pytest.mark.parametrize(("broadcasts", "checks"), [(True, {"x", "y"}), (False, {"x"})])
