@@ -362,12 +362,14 @@ def _chosen(work: Work) -> list[tuple[Any, Any, RegionProgram]]:
 def _patch(work: Work) -> Work:
     from stitchcore.tensorflow.patching import patch
 
-    chosen = _chosen(work)
-    if not chosen:
-        counts = Counter(refusal.reason for refusal in work.refusals)
+    made, refused = patch(work.partition, _chosen(work))
+    refusals = (*work.refusals, *refused.values())
+    if not made.regions:
+        counts = Counter(refusal.reason for refusal in refusals)
         reason, _ = counts.most_common(1)[0] if counts else (Reason.REGION_TOO_SMALL, 0)
         raise Refused("graph", reason, "no region of this graph can be stitched")
-    return replace(work, patch=patch(work.partition, chosen))
+    kept = {name: key for name, key in work.regions.items() if name not in refused}
+    return replace(work, patch=made, regions=kept, refusals=refusals)
 
 
 def _rehearse(work: Work) -> Work:

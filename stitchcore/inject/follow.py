@@ -6,10 +6,20 @@ import math
 import random
 import statistics
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import client, guard, memory, plugin, program, reasons, savings, settings, timer
 from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program
+
+OFTEN = 8  # calls that a kernel did not fit
+
+
+class Charge(NamedTuple):
+    """A failure of a program's kernels; `lasting` when the step is to run its original."""
+
+    program: Program
+    failure: str
+    lasting: bool
 
 
 class Follower:
@@ -84,21 +94,31 @@ class Follower:
         length = savings.block_length(stitched, least, max(least, most))
         self._plugin.stretch(instance.step, length, self._seed + instance.step)
 
-    def charge(self, programs: Iterable[Program]) -> List[Program]:
-        """The programs that are newly found to have kernels that could not run.
+    def charge(self, programs: Iterable[Program], instances: Sequence[Instance]) -> List[Charge]:
+        """What is newly found of kernels that could not run.
 
-        Their breakers stay, but where it was a shape: the next run may have the right ones.
+        A kernel that cannot run will not run the next time, and its artifact's breaker stays. A
+        shape may fit the next time: the step stays stitched unless half of its calls do not fit.
         """
         failures = self._plugin.failures()
-        blamed = []
+        charged = []
         for found in programs if failures else ():
-            keys = sorted(found.kernels & failures.keys())
-            if keys and found.failure is None:
-                found.failure = failures[keys[0]]
-                if plugin.reason_of(found.failure) != reasons.GUARD_FAILED:
-                    self.blame(found, found.failure)
-                blamed.append(found)
-        return blamed
+            for key in sorted(found.kernels & failures.keys()):
+                if found.failure is not None:
+                    break
+                message, count = failures[key]
+                unfit = plugin.reason_of(message) == reasons.GUARD_FAILED
+                users = [one for one in instances if one.runs(found)]
+                calls = sum(self._plugin.passes(one.step, STITCHED) for one in users)
+                lasting = not unfit or (count >= OFTEN and 2 * count >= calls)
+                if lasting:
+                    found.failure = message
+                    if not unfit:
+                        self.blame(found, message)
+                if lasting or not found.unfit:
+                    found.unfit = True
+                    charged.append(Charge(found, message, lasting))
+        return charged
 
     def blame(self, found: Program, failure: str) -> None:
         """The next start leaves the artifacts of `found` alone and says why."""

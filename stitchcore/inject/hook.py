@@ -457,9 +457,13 @@ class Hook:
 
     def _charge(self) -> None:
         """Steps of which a kernel could not run go back to their original."""
-        for found in self._follower.charge(list(self._programs.values())):
-            failure = str(found.failure)
-            self._disable(found, plugin.reason_of(failure), failure)
+        programs, instances = list(self._programs.values()), list(self._instances.values())
+        for found, failure, lasting in self._follower.charge(programs, instances):
+            reason = plugin.reason_of(failure)
+            if lasting:
+                self._disable(found, reason, failure)
+            else:
+                self._refuse(found.digest, reason, failure)
 
     # Beside the job
 

@@ -75,6 +75,13 @@ class _Peak(ctypes.Structure):
     ]
 
 
+class Failure(NamedTuple):
+    """Failures of one kernel's operations: the first one's message, and how many there were."""
+
+    message: str
+    times: int
+
+
 class _Interval(ctypes.Structure):
     _fields_ = [
         ("nanoseconds", ctypes.c_int64),
@@ -346,8 +353,8 @@ class Plugin:
         count = self._library.stitch_read_memory(step, out, capacity)
         return [Peak(one.block, one.arm, one.samples, one.bytes) for one in out[:count]]
 
-    def failures(self) -> Dict[str, str]:
-        """Kernel keys whose operation failed in this process, with the first message."""
+    def failures(self) -> Dict[str, Failure]:
+        """Kernel keys whose operation failed in this process."""
         buffer = self._library.stitch_failures()
         if not buffer:
             return {}
@@ -357,8 +364,8 @@ class Plugin:
             self._library.stitch_free(buffer)
         found = {}
         for line in text.splitlines():
-            key, _, message = line.partition("\t")
-            found[key] = message
+            key, count, message = line.split("\t", 2)
+            found[key] = Failure(message, int(count))
         return found
 
     def counters(self) -> Dict[str, int]:

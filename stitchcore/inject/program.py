@@ -42,6 +42,7 @@ class Program:
     joined: bool = False  # it meets other replicas: they swap together (joined.py)
     enlisted: bool = False  # one caller is their member
     devices: float = 1.0  # that its graph uses: GPUs, or cores
+    unfit: bool = False  # a call's sizes were not those of its kernels, and that has been told
     failure: Optional[str] = None  # why a stitched operation of it could not run its kernel
     bodies: Optional[List[str]] = None  # functions that XLA compiles; this graph only calls them
     variables: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)  # of those bodies

@@ -10,7 +10,7 @@ are those that the region's own nodes read, and what has no inputs waits for som
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,7 +35,7 @@ from stitchcore.artifact.table import (
     SymbolSource,
     launch_table,
 )
-from stitchcore.errors import Reason, Refused
+from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.hlo import dim as dims
 from stitchcore.hlo.dim import Dim
 from stitchcore.inject import digest
@@ -52,18 +52,23 @@ from stitchcore.tensorflow.variables import resolve
 Chosen = tuple[Region, Subgraph, RegionProgram]
 
 
-def patch(partition: Partition, chosen: Sequence[Chosen]) -> Patch:
-    """The patch that puts every chosen region's launches in its place.
-
-    Raises Refused(GUARD_FAILED) where a launch's symbols cannot be read off its inputs.
-    """
+def patch(partition: Partition, chosen: Sequence[Chosen]) -> tuple[Patch, Mapping[str, Refusal]]:
+    """The patch that puts every chosen region's launches in its place; and regions, by name, that
+    stay as they were: GUARD_FAILED where a launch's symbols cannot be read off its inputs,
+    CONTROL_FLOW where nothing outside tells in which passes and branches it runs, DOES_NOT_UNIFY
+    and UNSUPPORTED_OPCODE where a result is no tensor that the graph can take."""
     ids = digest.number(partition.request, partition.preserve).ids
     whole = _Whole(partition, ids)
-    made = []
+    made: list[RegionPatch] = []
+    refused: dict[str, Refusal] = {}
     for region, function, program in chosen:
-        _RegionPatch(whole, region, function, program).write()
-        made.append(whole.taken(region.name))
-    return Patch(tuple(made))
+        try:
+            _RegionPatch(whole, region, function, program).write()
+            made.append(whole.taken(region.name))
+        except Refused as error:
+            whole.taken(region.name)
+            refused[region.name] = replace(error.refusal, subject=region.name)
+    return Patch(tuple(made)), refused
 
 
 @dataclass

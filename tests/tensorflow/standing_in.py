@@ -30,7 +30,7 @@ def stood_in(
 ) -> Any:
     """The graph with constants of `value` for the chosen regions. Raises Refused(BAD_ARTIFACT)."""
     picked = [region for region in cut.regions if chosen(region)]
-    made = patch(cut, [(r, subgraph(cut, r), _constants(cut, r, value)) for r in picked])
+    made, _ = patch(cut, [(r, subgraph(cut, r), _constants(cut, r, value)) for r in picked])
     plain = msgspec.json.decode(msgspec.json.encode(made))
     numbering = digest.number(cut.request, cut.preserve)
     types = {

@@ -181,7 +181,7 @@ def patched(found: Partition, more: Mapping[str, list[int]] = {}) -> tuple[Any, 
         for region, function in zip(found.regions, functions, strict=True)
     ]
     numbering = digest.number(found.request, found.preserve)
-    plain = as_plain(patch(found, chosen))
+    plain = as_plain(patch(found, chosen)[0])
     types = {"result": [tf.float32.as_datatype_enum], "scatter": [], **more}
     applied = job_patch.apply(found.request, numbering, plain, "test", found.preserve, types)
     assert not applied.taken_back

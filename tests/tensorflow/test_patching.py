@@ -103,7 +103,9 @@ def patched(found: Partition) -> tuple[Patch, Subgraph]:
     (region,) = found.regions
     function = subgraph(found, region)
     made = build({"r": lower(function).module}, host_device(), BuildOptions())
-    return patch(found, [(region, function, program(made, "r", host_device()))]), function
+    done, refused = patch(found, [(region, function, program(made, "r", host_device()))])
+    assert not refused
+    return done, function
 
 
 def test_rows_of_batch_times_length_are_one_size() -> None:

@@ -85,8 +85,8 @@ STITCH_EXPORT int stitch_watch_memory(int step);
 STITCH_EXPORT void stitch_unwatch_memory(int step);
 STITCH_EXPORT int64_t stitch_read_memory(int step, StitchPeak* out, int64_t capacity);
 
-// failures.cc: failures of stitched operations so far, "kernel key TAB message" and a newline each;
-// to be freed. nullptr when there was none.
+// failures.cc: failures of stitched operations so far, each a line: kernel key, TAB, how often, TAB,
+// the first message. To be freed; nullptr when there was none.
 STITCH_EXPORT char* stitch_failures();
 
 // pool.cc: fresh, reused, released, idle bytes, used bytes; op.cc: forwarded outputs, in-place

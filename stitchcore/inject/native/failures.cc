@@ -11,9 +11,14 @@
 namespace stitch {
 namespace {
 
+struct Failure {
+  int64_t count = 0;
+  std::string first;
+};
+
 struct Failures {
   std::mutex mutex;
-  std::map<std::string, std::string> first;  // by kernel key
+  std::map<std::string, Failure> all;  // by kernel key
 };
 
 // Never destroyed: a step may still fail while static destructors run.
@@ -29,7 +34,8 @@ void AddFailure(const std::string& key, const std::string& message) {
   std::replace(line.begin(), line.end(), '\n', ' ');
   Failures& failures = Instance();
   std::lock_guard<std::mutex> lock(failures.mutex);
-  failures.first.emplace(key, line);
+  Failure& failure = failures.all[key];
+  if (failure.count++ == 0) failure.first = line;
 }
 
 }  // namespace stitch
@@ -37,8 +43,10 @@ void AddFailure(const std::string& key, const std::string& message) {
 char* stitch_failures() {
   stitch::Failures& failures = stitch::Instance();
   std::lock_guard<std::mutex> lock(failures.mutex);
-  if (failures.first.empty()) return nullptr;
+  if (failures.all.empty()) return nullptr;
   std::string text;
-  for (const auto& [key, message] : failures.first) text += key + '\t' + message + '\n';
+  for (const auto& [key, failure] : failures.all) {
+    text += key + '\t' + std::to_string(failure.count) + '\t' + failure.first + '\n';
+  }
   return strdup(text.c_str());
 }

@@ -7,7 +7,7 @@
 
 namespace stitch {
 
-// Keeps the first message of each kernel key.
+// Counts the failures of each kernel key and keeps its first message.
 void AddFailure(const std::string& key, const std::string& message);
 
 }  // namespace stitch
