@@ -234,13 +234,13 @@ class _Stage:
         except (tf.errors.OpError, ValueError) as error:
             named = re.findall(rf"stitch/{PREFIX}/[A-Za-z0-9_.\-/]+", str(error))
             return Wrong(_line(error), next((owner[n] for n in named if n in owner), ""))
+        fusions = [node for node in graph.node if node.op in structure.FUSIONS]
         for key, failure in self._native.failures().items():
-            if failure.count > before.get(key, ("", 0))[1]:  # its work was done all the same
-                fusions = [node for node in graph.node if node.op in structure.FUSIONS]
-                named = [one.name for one in fusions if one.attr["kernel"].s.decode() == key]
-                return Wrong(
-                    failure.message, next((owner[name] for name in named if name in owner), "")
-                )
+            if key in before and before[key].times == failure.times:
+                continue
+            named = [one.name for one in fusions if one.attr["kernel"].s.decode() == key]
+            at = next((owner[name] for name in named if name in owner), "")
+            return Wrong(failure.message, at)  # though its work was done all the same
         for name, given in untouched.fetched.items():
             if stitched.fetched.get(name) != given:
                 return Wrong(f"{name} was {given} and is {stitched.fetched.get(name)}")
