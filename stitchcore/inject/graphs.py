@@ -147,9 +147,10 @@ def _has_effect(operation: str, known: Dict[str, bool]) -> bool:
     if operation not in known:
         from tensorflow.python.framework import op_def_registry
 
-        definition = op_def_registry.get(operation)
-        stateful = definition is None or definition.is_stateful
-        known[operation] = stateful and operation not in WITHOUT_EFFECT
+        found = op_def_registry.get(operation)
+        # Operations on reference variables are not marked as stateful, and write what they are fed.
+        acts = found is None or found.is_stateful or any(one.is_ref for one in found.input_arg)
+        known[operation] = acts and operation not in WITHOUT_EFFECT
     return known[operation]
 
 
@@ -159,7 +160,7 @@ def _frames(graph: Any) -> Tuple[digest.Edges, List[Tuple[str, ...]]]:
 
 
 def _gate(graph: Any, frames: Sequence[Tuple[str, ...]], step: int, arm: int) -> None:
-    gates: Dict[str, Any] = {}
+    gates: Dict[str, str] = {}
     known: Dict[str, bool] = {}
     for i, frame in enumerate(frames):
         node = graph.node[i]
@@ -167,11 +168,12 @@ def _gate(graph: Any, frames: Sequence[Tuple[str, ...]], step: int, arm: int) ->
         if not entry and (frame or not _has_effect(node.op, known)):
             continue
         if node.device not in gates:
-            name = f"stitch/gate_{step}_{arm}_{len(gates)}"
-            gate = graph.node.add(name=name, op="StitchGate", device=node.device)
-            gate.attr["step"].i, gate.attr["arm"].i = step, arm
-            gates[node.device] = gate.name
+            gates[node.device] = f"stitch/gate_{step}_{arm}_{len(gates)}"
         node.input.append(f"^{gates[node.device]}")
+    # One is there in any case: by it a call that has run is known.
+    for device, name in (gates or {graph.node[0].device: f"stitch/gate_{step}_{arm}_0"}).items():
+        gate = graph.node.add(name=name, op="StitchGate", device=device)
+        gate.attr["step"].i, gate.attr["arm"].i = step, arm
 
 
 def add_gates(graph: Any, step: int, arm: int) -> Any:

@@ -129,7 +129,8 @@ class Hook:
     def _failed_itself(self, error: Exception) -> None:
         """Tells of an error of our own, if that can be; never raises."""
         try:
-            self._refuse("", reasons.HOOK_ERROR, f"{type(error).__name__}: {error}")
+            why = reasons.of(error)
+            self._refuse("", why.reason, why.detail)
         except Exception:
             self._unwatched = True  # nobody is there to say so
 
@@ -141,8 +142,6 @@ class Hook:
             return None
         try:
             return self._answer(data, item)
-        except reasons.Refused as error:
-            self._refuse("", error.reason, error.detail)
         except Exception as error:
             self._failed_itself(error)
         return None
@@ -220,10 +219,11 @@ class Hook:
                 if instance.lifted is not None:  # timed where it is called
                     return self._built(graphs.add_gates(new, instance.step, STITCHED))
                 return self._built(graphs.add_timer(new, instance.step, STITCHED))
-            except reasons.Refused as error:
+            except Exception as error:
                 # It is built once: what was to be the stitched instantiation is the original's.
                 instance.first_arm = ORIGINAL if instance.first_arm == arm else instance.first_arm
-                self._disable(found, error.reason, error.detail)
+                why = reasons.of(error)
+                self._disable(found, why.reason, why.detail)
         # The timer then says that this instantiation runs the original.
         return self._built(graphs.add_timer(view.graph, instance.step, ORIGINAL))
 

@@ -46,3 +46,10 @@ class Refused(Exception):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
         self.detail = detail
+
+
+def of(error: Exception) -> Refused:
+    """`error` as a refusal: an error of our own, where it is none."""
+    if isinstance(error, Refused):
+        return error
+    return Refused(HOOK_ERROR, f"{type(error).__name__}: {error}")

@@ -17,8 +17,8 @@ x, y = random.rand(1920, 64).astype("float32"), random.randint(0, 10, 1920)
 
 class Told(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        print("step", batch, f"{logs['loss']:.4g}")
+        print("step", batch, f"{logs['loss']:.7g}")
 
 
 net.fit(x, y, batch_size=32, epochs=4, shuffle=False, verbose=0, callbacks=[Told()])
-print("variables", *(f"{float(tf.reduce_sum(tf.abs(v))):.4g}" for v in net.trainable_variables))
+print("variables", *(f"{float(tf.reduce_sum(tf.abs(v))):.7g}" for v in net.trainable_variables))

@@ -24,5 +24,5 @@ tf.random.set_seed(3)
 x = tf.random.stateless_normal([128, 256], [3, 4])
 for i in range(240):
     loss, drawn = step(x)
-    print("step", i, f"{float(loss):.4g}", f"{float(drawn):.6g}")
-print("variables", *(f"{float(tf.reduce_sum(tf.abs(v))):.4g}" for v in (w, m)))
+    print("step", i, f"{float(loss):.7g}", f"{float(drawn):.8g}")
+print("variables", *(f"{float(tf.reduce_sum(tf.abs(v))):.7g}" for v in (w, m)))

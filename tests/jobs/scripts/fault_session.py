@@ -19,5 +19,5 @@ with tf.Session() as session:
     session.run(tf.global_variables_initializer())
     for i in range(240):
         value, _, drawn = session.run([loss, train, noise], {x: data})
-        print("step", i, f"{value:.4g}", f"{drawn.sum():.6g}")
-    print("variables", *(f"{np.abs(v).sum():.4g}" for v in session.run([w, mean])))
+        print("step", i, f"{value:.7g}", f"{drawn.sum():.8g}")
+    print("variables", *(f"{np.abs(v).sum():.7g}" for v in session.run([w, mean])))
