@@ -15,14 +15,7 @@ OURS = frozenset({"StitchedFusion", "StitchedUpdate", "StitchTimer", "StitchGate
 # Stateful by their definition, and nothing happens when they run.
 WITHOUT_EFFECT = frozenset({"_Arg", "_Retval", "VarHandleOp", "VariableV2", "Variable",
                             "Placeholder", "StitchTimer", "StitchGate"})  # fmt: skip
-# Kernels that keep a random generator of their own: a new instantiation starts it anew.
-KERNEL_RANDOM = frozenset(
-    {
-        "RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal",
-        "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoisson", "RandomPoissonV2",
-        "Multinomial", "RandomShuffle", "RandomCrop",
-    }
-)  # fmt: skip
+SEEDED_FOR_NOTHING = frozenset({"ComputeAccidentalHits", "SnapshotDataset"})  # they draw nothing
 COMMUNICATION = ("Nccl", "_Send", "_Recv", "_HostSend", "_HostRecv", "Send", "Recv")
 UPDATE_PREFIXES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "Apply",
                    "SparseApply", "Scatter")  # fmt: skip
@@ -59,7 +52,20 @@ def classify(graph: Any) -> Optional[str]:
 
 
 def has_kernel_random(graph: Any) -> bool:
-    return any(node.op in KERNEL_RANDOM for node in graph.node)
+    """Whether a kernel keeps a random generator of its own, that a new instantiation starts anew:
+    operations have two seeds as attributes for it. In functions that a graph calls, too."""
+    from tensorflow.python.framework import op_def_registry
+
+    called = (node for function in graph.library.function for node in function.node_def)
+    known: Dict[str, bool] = {}
+    for node in (*graph.node, *called):
+        if node.op not in known:
+            found = op_def_registry.get(node.op)
+            attributes = {one.name for one in found.attr} if found is not None else set()
+            known[node.op] = {"seed", "seed2"} <= attributes and node.op not in SEEDED_FOR_NOTHING
+        if known[node.op] and not ("dropout" in node.attr and node.attr["dropout"].f == 0.0):
+            return True
+    return False
 
 
 def devices(graph: Any, cores: float, task: str = "") -> float:

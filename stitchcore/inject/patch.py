@@ -101,7 +101,7 @@ class _Names:
 
 
 def _build_added(
-    graph: Any, entry: Mapping[str, Any], name: str, names: _Names, devices: Mapping[str, str]
+    graph: Any, entry: Mapping[str, Any], name: str, names: _Names, nodes: Mapping[str, Any]
 ) -> Any:
     if entry["op"] not in ALLOWED_OPERATIONS:
         raise _refuse(f"operation {entry['op']!r} may not be added")
@@ -114,7 +114,13 @@ def _build_added(
         raise _refuse(f"attributes of {name} do not parse") from error
     del node.input[:]
     node.name, node.op = name, entry["op"]
-    node.device = devices[names.node(entry["device_of"])]
+    place = nodes[names.node(entry["device_of"])]
+    node.device = place.device
+    # What it raises is the user's error: told as of the operation in whose place it is.
+    told = node.experimental_debug_info
+    told.CopyFrom(place.experimental_debug_info)
+    if not told.original_node_names:
+        told.original_node_names.append(place.name)
     node.input.extend(names.reference(reference) for reference in entry["inputs"])
     if "_output_shapes" in node.attr:
         for shape in node.attr["_output_shapes"].list.shape:
@@ -205,7 +211,7 @@ class _Regions:
             raise _refuse("an added name is taken")
         self._graph, self._added = graph, added
         self._names = _Names(numbering.ids, added)
-        self._devices = {node.name: node.device for node in graph.node}
+        self._nodes = {node.name: node for node in graph.node}
         self.regions = [self._region(region) for region in patch["regions"]]
         if len({region.name for region in self.regions}) != len(self.regions):
             raise _refuse("names of regions")
@@ -214,7 +220,7 @@ class _Regions:
         names, added = self._names, region["add"]
         own = [self._added[str(entry["name"])] for entry in added]
         made = [
-            _build_added(self._graph, entry, name, names, self._devices)
+            _build_added(self._graph, entry, name, names, self._nodes)
             for entry, name in zip(added, own)
         ]
         origins = {name: names.node(entry["device_of"]) for entry, name in zip(added, own)}

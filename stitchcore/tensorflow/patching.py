@@ -42,6 +42,7 @@ from stitchcore.inject import digest
 from stitchcore.kernel import index
 from stitchcore.kernel.nodes import Role
 from stitchcore.tensorflow import lookups, placement
+from stitchcore.tensorflow.allow import CHECKED
 from stitchcore.tensorflow.fusion_node import FusionNode, datatype, encoded, tensorflow_type
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph
@@ -279,7 +280,8 @@ class _RegionPatch:
             table = self._const(np.asarray(0, np.uint8), (rows,))
             operands = (table, indices, self._const(np.asarray(0, np.int32)))
         inputs = (*operands, *self.before, *earlier)
-        self.whole.add.append(AddedNode(name, node.op, encoded(node), self.device_of, inputs))
+        place = self.whole.id(member)  # whose error it raises
+        self.whole.add.append(AddedNode(name, node.op, encoded(node), place, inputs))
 
     # ---- launches ------------------------------------------------------------------------------
     def _stored_updates(self) -> dict[tuple[int, int], Edge]:
@@ -343,8 +345,16 @@ class _RegionPatch:
         sources, guards = self._symbols(launch, node)
         guards += self._made_guards(launch, inputs)
         table = launch_table(launch.kernel, sources, inputs, outputs, guards)
-        self.whole.add.append(node.fusion(launch, table, self.device_of, self.before))
+        place = self._raising() if launch.kernel.errors else self.device_of
+        self.whole.add.append(node.fusion(launch, table, place, self.before))
         return name
+
+    def _raising(self) -> int:
+        """Id of the region's first operation that raises the errors of checks: they are told as
+        its own."""
+        raising = (m for m in self.region.members if self.graph.nodes[m].op in CHECKED)
+        first = next(raising, None)
+        return self.device_of if first is None else self.whole.id(first)
 
     def _input(self, node: FusionNode, name: str, operand: Operand) -> Binding:
         source = operand.source

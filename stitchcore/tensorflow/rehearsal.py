@@ -129,7 +129,10 @@ def rehearse(
         return Rehearsal(refused, f"validated; not run: {why}")
     entries = msgspec.to_builtins(list(kernels))
     manifest = {"target": "cpu", "kernels": entries, "functions": functions}
-    keys = program.load_kernels(native, client.Artifact(manifest, tuple(libraries)))
+    try:
+        keys = program.load_kernels(native, client.Artifact(manifest, tuple(libraries)))
+    except reasons.Refused as error:
+        return Rehearsal(refused, f"validated; not run: no kernel can be loaded here: {error}")
     stage = _Stage(found, native, start + SECONDS)
     try:
         untouched = stage.run(found.request, ())

@@ -40,7 +40,7 @@ def same_end(
     )  # fmt: skip
     assert stitched.returncode == plain.returncode, stitched.stderr[-3000:]
     *printed, told = stitched.stdout.splitlines()
-    assert not differences(printed, plain.stdout.splitlines(), columns)
+    assert differences(printed, plain.stdout.splitlines(), columns) == []
     summary: dict[str, Any] = json.loads(told)
     steps = [step for step in summary["steps"] if step["status"] == "stitched"]
     assert any(step["kernels_after"] > 0 for step in steps), (summary, stitched.stderr[-3000:])

@@ -147,13 +147,13 @@ class Call {
     }
     if (!why_.empty()) AddFailure(fusion_.key, why_);
     if (!why_.empty() && why_.rfind(kGuard, 0) != 0) *fusion_.retired = true;
-    char error[1024];
+    std::vector<char> error(size_t{1} << 20);  // TensorFlow tells all labels where one is wrong
     int code = Shim()->call_function(
         context_, fallback.function.c_str(), fallback.arguments.data(),
         static_cast<int>(fallback.arguments.size()), forwarded_.data(),
         static_cast<int>(forwarded_.size()), fallback.takers.data(),
-        static_cast<int>(fallback.takers.size()), error, sizeof error);
-    if (code != TF_OK) return Raise(static_cast<TF_Code>(code), error);
+        static_cast<int>(fallback.takers.size()), error.data(), error.size());
+    if (code != TF_OK) return Raise(static_cast<TF_Code>(code), error.data());
     calls_left.fetch_add(1, std::memory_order_relaxed);
   }
 
@@ -168,9 +168,11 @@ class Call {
     return false;
   }
   // The data's fault, as in the operation that the kernel stands for: no failure of ours to count.
+  // The operation itself says so in its own words, unless what it would read is written over.
   bool FailCheck(int64_t result) {
     size_t error = (result & 255) - 1;
     if (error >= fusion_.errors.size()) return Fail("the kernel gave " + std::to_string(result));
+    if (!overwritten_ && !fusion_.fallback.function.empty()) return false;
     std::string message = fusion_.errors[error];
     size_t place = message.find("{}");
     if (place != std::string::npos) message.replace(place, 2, std::to_string(result >> 8));

@@ -232,6 +232,18 @@ void Give(OpKernelContext* context, int output, const Tensor& value) {
   }
 }
 
+// An error's text without the tags of the function's node: whoever called it adds his own.
+std::string Untagged(std::string message) {
+  size_t tag = message.find("\n\t [[{{node ");
+  if (tag != std::string::npos) message.resize(tag);
+  while (message.rfind("{{", 0) == 0) {
+    size_t end = message.find("}}");
+    if (end == std::string::npos) break;
+    message.erase(0, message.find_first_not_of(' ', end + 2));
+  }
+  return message;
+}
+
 int CallFunction(void* opaque, const char* function, const int* arguments, int count,
                  const StitchForwarded* forwarded, int forwarded_count, const StitchTaker* takers,
                  int taker_count, char* error, size_t error_size) {
@@ -262,8 +274,8 @@ int CallFunction(void* opaque, const char* function, const int* arguments, int c
   options.runner = &here;
   options.run_all_kernels_inline = true;
   status = runtime->RunSync(options, handle, given, &results);
-  if (!status.ok()) {  // the user's operations', as it would be without us
-    Explain(std::string(status.message()), error, error_size);
+  if (!status.ok()) {
+    Explain(Untagged(std::string(status.message())), error, error_size);
     return static_cast<int>(status.code());
   }
   for (int i = 0; i < taker_count; i++) {
