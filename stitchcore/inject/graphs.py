@@ -192,8 +192,8 @@ def add_gates(graph: Any, step: int, arm: int) -> Any:
     return copy
 
 
-def add_timer(graph: Any, step: int, arm: int) -> Any:
-    """A copy of `graph` with a StitchTimer that passes once per training step, behind gates.
+def add_timer(graph: Any, step: int, arm: int, gated: bool = False) -> Any:
+    """A copy of `graph` with a StitchTimer that passes once per training step, and gates if asked.
 
     A step is a pass of the frame that updates variables. In the outermost frame the timer is a
     source that some update waits for; in a loop it hangs between the body's entry and an update.
@@ -207,7 +207,8 @@ def add_timer(graph: Any, step: int, arm: int) -> Any:
     target = next(i for i in updates if frames[i] == deepest)
     copy = type(graph)()
     copy.CopyFrom(graph)
-    _gate(copy, frames, step, arm)
+    if gated:
+        _gate(copy, frames, step, arm)
     # A session keeps stateful kernels by node name: each arm needs a name of its own.
     timer = copy.node.add(name=f"stitch/timer_{step}_{arm}", op="StitchTimer")
     timer.device = graph.node[target].device

@@ -95,7 +95,7 @@ class Hook:
         """Called in the user's own calls; never raises."""
         try:
             instance = self._instances.get(caller)
-            if instance is None or instance.detached:
+            if instance is None:
                 return False, caller
             if instance.lifted is not None:
                 stitched = bool(instance.arm[0] == STITCHED)
@@ -173,10 +173,6 @@ class Hook:
         if self._caller.probing is not None:
             self._caller.probing.parts.append(found)
             return None
-        if caller is not None:
-            known = self._instances.get(caller[0])
-            if known is not None and known.detached:
-                return None
         if caller is None:
             if found.ready and (self._config.measured or found.unproved):
                 self._refuse(found.digest, reasons.UNMEASURED, "called from another graph")
@@ -188,6 +184,7 @@ class Hook:
         arm = 1 - instance.first_arm if caller[1] else instance.first_arm
         built = self._arm_graph(view, instance, found, arm)
         if instance.arm_of(caller[1]) == STITCHED:
+            instance.handed = True
             self.unconfirmed.add(caller[0])
         return built
 
@@ -218,7 +215,7 @@ class Hook:
                 new = self._stitched(view, found)
                 if instance.lifted is not None:  # timed where it is called
                     return self._built(graphs.add_gates(new, instance.step, STITCHED))
-                return self._built(graphs.add_timer(new, instance.step, STITCHED))
+                return self._built(graphs.add_timer(new, instance.step, STITCHED, gated=True))
             except Exception as error:
                 # It is built once: what was to be the stitched instantiation is the original's.
                 instance.first_arm = ORIGINAL if instance.first_arm == arm else instance.first_arm
@@ -399,27 +396,25 @@ class Hook:
     def recover(self, caller: Hashable, marked: bool, lifted: bool) -> bool:
         """A call has raised an error to the user's program; never raises itself.
 
-        True where the call has not begun to do anything, nor any call before it of this graph of
-        ours: then it may be the graph that TensorFlow does not take. The step's own graph is called
-        instead. If that fails too the error is the user's, and all is as it was.
+        True where it was to run a graph of ours that TensorFlow has not begun to run, this time or
+        before: it may be one that TensorFlow does not take. The step's own graph is called instead.
+        If that fails too the error is the user's, and all is as it was.
         """
         try:
             instance = self._instances.get(caller)
             if instance is None:
                 return False
-            if instance.tried is not None:  # the user's own error, twice
-                instance.tried, instance.detached = None, False
+            if instance.tried:
+                instance.tried = False
                 self._swapper.resume(instance)
                 return False
-            arm = STITCHED if lifted else instance.arm_of(marked)
-            instance.raised += arm == STITCHED
-            if instance.detached or instance.begun[arm] > 0:
+            if not lifted and instance.arm_of(marked) != STITCHED:
                 return False
-            instance.tried = arm
-            if arm == STITCHED:
-                self._swapper.pause(instance)
-            else:
-                instance.detached = True
+            instance.raised += 1
+            if not instance.handed or instance.begun[STITCHED] > 0:
+                return False
+            instance.tried = True
+            self._swapper.pause(instance)
             return True
         except Exception as own:
             self._failed_itself(own)
@@ -429,9 +424,8 @@ class Hook:
         """TensorFlow has not taken a graph of ours, and has taken the step's own."""
         try:
             instance = self._instances[caller]
-            said = str(error).strip().splitlines()[0][:300]
-            self._not_taken(instance, instance.tried == STITCHED, said)
-            instance.tried = None
+            instance.tried = False
+            self._not_taken(instance, str(error).strip().splitlines()[0][:300])
         except Exception as own:
             self._failed_itself(own)
 
@@ -445,14 +439,13 @@ class Hook:
             if arm == STITCHED and instance.begun[STITCHED] == 0:
                 if instance.first_arm == STITCHED:
                     instance.first_arm = ORIGINAL
-                self._not_taken(instance, True, "it kept its own")
+                self._not_taken(instance, "it kept its own")
         except Exception as own:
             self._failed_itself(own)
 
-    def _not_taken(self, instance: Instance, stitched: bool, said: str) -> None:
+    def _not_taken(self, instance: Instance, said: str) -> None:
         failure = f"TensorFlow does not take the graph: {said}"
-        if stitched:
-            self._follower.blame(instance.program, failure)
+        self._follower.blame(instance.program, failure)
         self._disable(instance.program, reasons.BAD_ARTIFACT, failure)
 
     def _charge(self) -> None:

@@ -99,8 +99,8 @@ class Instance:
     cursor: int = 0
     swapped_late: bool = False
     raised: int = 0  # calls of the stitched arm that ended with an error
-    tried: Optional[int] = None  # the arm that has just failed before it began
-    detached: bool = False  # called as if we were not there
+    handed: bool = False  # TensorFlow has been given the stitched graph
+    tried: bool = False  # it has just failed before it began, and the original is called instead
     widened: bool = False
     decided: Optional[bool] = None
     history: List[Interval] = field(default_factory=list)

@@ -104,9 +104,8 @@ def install_functions(caller: Caller, chooser: Chooser) -> None:
             if not marked:
                 return original(self, called, tensor_inputs, num_outputs)
             options = self.function_call_options
-            entry = cache.get(id(options))
-            if entry is None:
-                entry = cache[id(options)] = (options, _marked_options(options))
+            entry = cache.get(id(options)) or (options, _asked(_marked_options, options, options))
+            cache[id(options)] = entry
             self.function_call_options = entry[1]
             try:
                 return original(self, called, tensor_inputs, num_outputs)

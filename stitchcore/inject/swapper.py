@@ -84,7 +84,7 @@ class Swapper:
 
     def late(self, instance: Instance) -> None:
         """Swaps a step in that has been running its original, once its time has come."""
-        if instance.tried is not None or instance.detached:
+        if instance.tried:
             return
         if self._config.mode != "optimize" or instance.swapped_late or not instance.program.ready:
             return
