@@ -1,0 +1,151 @@
+"""A launch whose kernel cannot run is done by the region's own operations: any launch, alone.
+
+Regions are cut into one kernel for each instruction, so that most of what launches hand on is no
+tensor of the graph; each kernel fails once, at its first call and in a later one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
+
+import tensorflow as tf
+
+from stitchcore.artifact import package
+from stitchcore.device.host import host_device
+from stitchcore.inject import client, digest, patch, plugin, program
+from stitchcore.program import build
+from stitchcore.program import program as program_of
+from stitchcore.stages import BuildOptions
+from stitchcore.tensorflow import rehearsal
+from stitchcore.tensorflow.fallback import library, with_fallbacks
+from stitchcore.tensorflow.lower import lower, subgraph
+from stitchcore.tensorflow.partition import partition
+from stitchcore.tensorflow.patching import patch as patch_of
+
+STEPS = 3
+KEPT = ("result", "kept", "update")
+
+
+def step(batch: int | None) -> Any:
+    """Softmax, a value that the graph reads in the middle, a loss, and an update of a variable."""
+    graph = tf.Graph()
+    with graph.as_default():
+        variable = tf.Variable(tf.ones([64]), name="v", shape=[64])
+        x = tf.compat.v1.placeholder(tf.float32, [batch, 64], "x")
+        power = tf.exp(x - tf.reduce_max(x, 1, keepdims=True))
+        share = power / tf.reduce_sum(power, 1, keepdims=True)
+        moved = tf.tanh(share * 8.0 + variable)
+        tf.identity(share, name="kept")
+        tf.reduce_mean(moved * moved, name="result")
+        change = 0.1 * tf.reduce_sum(moved, 0)
+        tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change, name="update")
+    made = graph.as_graph_def(add_shapes=True)
+    return tf.compat.v1.graph_util.extract_sub_graph(made, list(KEPT))
+
+
+@dataclass(frozen=True)
+class Stitched:
+    """A patched graph, its kernels' keys, and the plug-in that has them."""
+
+    graph: Any
+    keys: tuple[str, ...]
+    handed_on: int
+    native: plugin.Plugin
+
+
+def stitched(graph: Any) -> Stitched:
+    found = partition(graph, KEPT)
+    functions = {region.name: subgraph(found, region) for region in found.regions}
+    modules = {name: lower(function).module for name, function in functions.items()}
+    made = build(modules, host_device(), BuildOptions(planner="single"))
+    programs = {
+        region.name: with_fallbacks(
+            functions[region.name],
+            program_of(made, region.name, host_device()),
+            len(region.updates),
+        )
+        for region in found.regions
+    }
+    chosen = [(region, functions[region.name], programs[region.name]) for region in found.regions]
+    written, refused = patch_of(found, chosen)
+    assert not refused
+    native = rehearsal._native()
+    if not isinstance(native, plugin.Plugin):
+        pytest.skip("python -m stitchcore.inject.build")
+    manifest = {
+        "target": "cpu",
+        "kernels": msgspec.to_builtins(list(package.kernel_entries(programs.values()))),
+        "functions": package.packed_functions(library(programs.values())),
+    }
+    libraries = tuple(one.data for one in made.libraries)
+    keys = program.load_kernels(native, client.Artifact(manifest, libraries))
+    numbering = digest.number(graph, KEPT)
+    types = rehearsal.types_of(graph)
+    document = msgspec.to_builtins(written)
+    done = patch.apply(graph, numbering, document, "abc", KEPT, types)
+    assert not done.taken_back
+    launches = [launch for one in programs.values() for launch in one.launches]
+    handed_on = sum(-1 in launch.fallback.results for launch in launches if launch.fallback)
+    return Stitched(done.graph, tuple(sorted(k for k in keys if ":" in k)), handed_on, native)
+
+
+def runs(graph: Any, batches: list[int]) -> list[Any]:
+    """What each step gives, and the variable after it."""
+    handle = next(node.name for node in graph.node if node.op == "VarHandleOp")
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Graph().as_default() as whole, tf.compat.v1.Session(config=config) as session:
+        tf.import_graph_def(graph, name="")
+        resource = whole.get_tensor_by_name(f"{handle}:0")
+        start = np.linspace(-1, 1, 64).astype(np.float32)
+        session.run(tf.raw_ops.AssignVariableOp(resource=resource, value=start))
+        value = tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.float32)
+        update = whole.get_operation_by_name("update")
+        found = []
+        for number, batch in enumerate(batches):
+            data = np.random.default_rng(number).normal(size=(batch, 64)).astype(np.float32)
+            given = session.run(["result:0", "kept:0", update], {"x:0": data})
+            found.append((*given[:2], session.run(value)))
+        return found
+
+
+def same(graph: Any, other: Any, batches: list[int]) -> None:
+    for ours, theirs in zip(runs(graph, batches), runs(other, batches), strict=True):
+        for mine, wanted in zip(ours, theirs, strict=True):
+            assert mine.shape == wanted.shape
+            np.testing.assert_allclose(mine, wanted, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch", [32, None])
+def test_any_launch_may_fail(batch: int | None) -> None:
+    graph = step(batch)
+    batches = [32] * STEPS if batch else [32, 7, 19]
+    made = stitched(graph)
+    assert len(made.keys) > 4 and made.handed_on > 2
+    same(made.graph, graph, batches)
+    before = {key: one.times for key, one in made.native.failures().items()}
+    for key in made.keys:
+        for point in ("launch", "guard", "output", "throw"):
+            for occasion in (1, 2):
+                made.native.retire([key], False)
+                made.native.arm_fault(point, key, occasion)
+                same(made.graph, graph, batches)
+    failed = made.native.failures()
+    assert all(failed[key].times >= before.get(key, 0) + 8 for key in made.keys)
+
+
+def test_all_launches_may_be_put_aside() -> None:
+    graph = step(None)
+    made = stitched(graph)
+    left = made.native.counters()["left_to_functions"]
+    made.native.retire(made.keys)
+    same(made.graph, graph, [32, 7, 19])
+    made.native.retire(made.keys, False)
+    assert made.native.counters()["left_to_functions"] >= left + 3 * len(made.keys)
