@@ -49,7 +49,7 @@ KERNELS = tuple(
         (
             "guard",
             "an input has another shape than the kernel was made for",
-            ("guard_failed",),
+            (),
             True,
         ),
         ("variables", "a variable cannot be had", ("kernel_failed",), True),

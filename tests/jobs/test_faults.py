@@ -33,6 +33,8 @@ def test_a_fault_is_survived(fault: str, occasion: int, prepared: Prepared, tmp_
         assert outcome.reason in expected
         assert sum("the job runs its own step" in line for line in outcome.said) == 1
     assert "Traceback" not in outcome.errors
+    # a size that did not fit once is told, and the step stays stitched
+    assert (fault == "native:guard") == any("guard_failed" in line for line in outcome.said)
 
 
 def test_without_a_function_the_same_fault_ends_the_job(prepared: Prepared, tmp_path: Path) -> None:
