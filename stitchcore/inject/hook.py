@@ -144,7 +144,20 @@ class Hook:
             return self._answer(data, item)
         except Exception as error:
             self._failed_itself(error)
+            self._shown_in_vain(error)
         return None
+
+    def _shown_in_vain(self, error: Exception) -> None:
+        """The graph of a step stays as it is for an error of our own: no step is stitched then."""
+        try:
+            caller = self._caller.now
+            instance = self._instances.get(caller[0]) if caller is not None else None
+            if instance is not None and instance.begun[STITCHED] == 0:
+                instance.first_arm = ORIGINAL
+                why = reasons.of(error)
+                self._disable(instance.program, why.reason, why.detail)
+        except Exception as own:
+            self._failed_itself(own)
 
     def _answer(self, data: bytes, item: int) -> Optional[bytes]:
         from tensorflow.core.framework import graph_pb2
