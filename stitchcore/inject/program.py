@@ -197,7 +197,9 @@ def _functions(artifact: Artifact) -> bytes:
 def load_kernels(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:
     """Loads every library and registers every kernel; those of a GPU on each device that the
     process sees. Raises Refused: BAD_ARTIFACT, and what a device refuses."""
-    plugin.add_functions(_functions(artifact))
+    functions = _functions(artifact)
+    if functions:
+        plugin.add_functions(functions)
     if str(artifact.manifest.get("target")).startswith("sm_"):
         return _load_programs(plugin, artifact)
     handles = [plugin.load_library(data) for data in artifact.libraries]

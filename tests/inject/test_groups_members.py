@@ -108,7 +108,8 @@ class Rank:
         found.artifact = client.Artifact({"key": KEY}, ())
         self.step = native.new_step()
         native.schedule(self.step, ORIGINAL, 0, 0)
-        self.instance = Instance(found, self.step, ORIGINAL, native.step_arm(self.step), True)
+        pointers = (native.step_arm(self.step), native.step_begun(self.step))
+        self.instance = Instance(found, self.step, ORIGINAL, *pointers, True)
         self.native, self.source = native, Source(gateway, rank)
         self.refused: list[tuple[str, str, str]] = []
         place = group.Place("c", size, rank, f"/job:worker/replica:0/task:{rank}")

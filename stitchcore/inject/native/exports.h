@@ -85,16 +85,17 @@ STITCH_EXPORT int stitch_watch_memory(int step);
 STITCH_EXPORT void stitch_unwatch_memory(int step);
 STITCH_EXPORT int64_t stitch_read_memory(int step, StitchPeak* out, int64_t capacity);
 
-// failures.cc: failures of stitched operations so far, each a line: kernel key, TAB, how often, TAB,
-// the first message. To be freed; nullptr when there was none.
+// failures.cc: failures of stitched operations so far, each a line: kernel key, TAB, how often,
+// TAB, the first message. To be freed; nullptr when there was none.
 STITCH_EXPORT char* stitch_failures();
 
 // pool.cc: fresh, reused, released, idle bytes, used bytes; op.cc: forwarded outputs, in-place
 // variable updates; huge.cc: bytes asked for; op.cc: calls left to functions.
 STITCH_EXPORT void stitch_counters(int64_t out[9]);
 
-// faults.cc: the `pass`-th time from now that the operation of `kernel` ("": any) comes to `point`,
-// it fails there. Points: construct, guard, variables, scratch, pool, output, launch, result, throw.
+// faults.cc: the `pass`-th time from now that the operation of `kernel` ("": any) comes to `point`
+// it fails there. Points: construct, guard, variables, scratch, pool, output, launch, result,
+// throw.
 STITCH_EXPORT void stitch_arm_fault(const char* point, const char* kernel, int64_t pass);
 
 #endif  // STITCH_EXPORTS_H_

@@ -1,7 +1,7 @@
 // The resident memory of the process while a step's arms run in turn. A thread reads it every
-// kPeriod and keeps the most for each block of calls, while a step is watched; it ends with the last
-// watch. A sample counts where the timer tells that it lies within a call of a block and not at a
-// switch of arms (timer.cc), both before and after it was taken.
+// kPeriod and keeps the most for each block of calls, while a step is watched; it ends with the
+// last watch. A sample counts where the timer tells that it lies within a call of a block and not
+// at a switch of arms (timer.cc), both before and after it was taken.
 #include "memory.h"
 
 #include <fcntl.h>
