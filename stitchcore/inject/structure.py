@@ -234,8 +234,10 @@ class Original:
             return alive
         found = self._ports.get((source, port))
         if found is None:
-            edges = self.read.edges[source]
-            chosen = edges[1] if len(edges) > 1 else (source, 0)
+            edges = self.read.edges
+            chosen = edges[source][1] if len(edges[source]) > 1 else (source, 0)
+            while self.read.operations[chosen[0]] == "Identity":  # a predicate by another name
+                chosen = edges[chosen[0]][0]
             found = self.branches.taking(alive, (*chosen, port, self.inner[source]))
             self._ports[source, port] = found
         return found

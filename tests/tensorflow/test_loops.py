@@ -21,7 +21,7 @@ from stitchcore.tensorflow.partition import Partition, Region, partition
 from stitchcore.tensorflow.patching import _RegionPatch
 from stitchcore.tensorflow.settle import settle
 from tests.tensorflow.graphs import pruned
-from tests.tensorflow.standing_in import stood_in
+from tests.tensorflow.standing_in import attempted, stood_in
 
 v1 = tf.compat.v1
 SHAPE = (64, 128)
@@ -94,8 +94,10 @@ def bodies(cut: Partition) -> list[Region]:
 
 
 def misplaced(cut: Partition) -> set[str]:
-    """Regions of which something was added in another frame, or that is dead elsewhere."""
-    patched = index(stood_in(cut, chosen=floats(cut)))
+    """Regions of which something was added in another frame, or that is dead elsewhere; those that
+    the job's check of the whole takes back among them."""
+    done = attempted(cut, chosen=floats(cut))
+    patched = index(done.graph)
 
     def place(graph: GraphIndex, i: int) -> Any:
         taken = {(graph.nodes[p[0]].name, *p[1:]) for p in graph.deadness[i]}
@@ -103,7 +105,7 @@ def misplaced(cut: Partition) -> set[str]:
 
     places = {region.name: place(cut.graph, region.members[0]) for region in cut.regions}
     added = [(i, n.name.split("/")[-1]) for i, n in enumerate(patched.nodes) if "stitch/" in n.name]
-    return {
+    return set(done.taken_back) | {
         region
         for i, name in added
         for region, wanted in places.items()
@@ -187,7 +189,8 @@ def test_a_region_that_is_not_dead_with_its_branch_is_found(
 
     monkeypatch.setattr(_RegionPatch, "_in_place", anywhere)
     monkeypatch.setattr(_RegionPatch, "_controls_in", lambda self, removed: [])
-    assert misplaced(cut) == {region.name for region in bodies(cut)}
+    with pytest.raises(reasons.Refused, match="is not alive in the branches in which it was"):
+        attempted(cut, chosen=lambda region: region in bodies(cut))
 
 
 def test_a_loop_in_a_loop_reads_what_the_outer_one_writes() -> None:

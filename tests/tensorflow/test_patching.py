@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from stitchcore.artifact.launch import FromLaunch, FromRegion, Launch, Operand
-from stitchcore.artifact.manifest import Patch
+from stitchcore.artifact.manifest import AddedNode, Patch
 from stitchcore.device.host import host_device
 from stitchcore.hlo.dim import parse
 from stitchcore.inject import digest
@@ -108,6 +108,10 @@ def patched(found: Partition) -> tuple[Patch, Subgraph]:
     return done, function
 
 
+def added(written: Patch) -> list[AddedNode]:
+    return [node for region in written.regions for node in region.add]
+
+
 def test_rows_of_batch_times_length_are_one_size() -> None:
     """The region sees the product alone: neither factor could be read off its input."""
     with tf.Graph().as_default() as graph:
@@ -120,7 +124,7 @@ def test_rows_of_batch_times_length_are_one_size() -> None:
     assert len(found.sizes.symbols) == 2
     written, function = patched(found)
     assert function.symbols == ("size0",)
-    assert any(node.op == "StitchedFusion" for node in written.add)
+    assert any(node.op == "StitchedFusion" for node in added(written))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +163,7 @@ def test_a_launch_checks_whatever_an_assumption_is_known_from(
     written, _ = patched(found)
     names = digest.number(found.request, found.preserve).ids
     ids = {f"{number}:0": name for name, number in names.items()}
-    for node in written.add:
+    for node in added(written):
         if node.op == "StitchedFusion":
             attributes = node_def_pb2.NodeDef.FromString(base64.b64decode(node.attr)).attr
             inputs = checked_inputs(iter(attributes["table"].list.i))

@@ -121,7 +121,7 @@ def test_an_input_of_which_only_the_shape_is_looked_at_stays_on_the_host(kind: s
     made = build({"r": lower(function).module}, device, BuildOptions())
     [added] = [
         one
-        for one in patch(cut, [(region, function, program(made, "r", device))])[0].add
+        for one in patch(cut, [(region, function, program(made, "r", device))])[0].regions[0].add
         if one.op == "StitchedFusion"
     ]
     node = node_def_pb2.NodeDef.FromString(base64.b64decode(added.attr))
