@@ -115,11 +115,14 @@ def classify(
 def _operands_known(graph: GraphIndex, i: int, parts: Sequence[Part]) -> bool:
     """Whether the operands that decide the output's shape are copied in: known when lowering."""
     data = graph.data[i]
-    return all(
-        parts[data[position].node] is Part.CLONE
-        for position in allow.SHAPE_OPERANDS.get(graph.nodes[i].op, ())
-        if -len(data) <= position < len(data)
-    )
+    return all(parts[data[position].node] is Part.CLONE for position in _shape_operands(graph, i))
+
+
+def _shape_operands(graph: GraphIndex, i: int) -> frozenset[int]:
+    """Positions of node i's operands that decide the output's shape."""
+    count = len(graph.data[i])
+    positions = allow.SHAPE_OPERANDS.get(graph.nodes[i].op, ())
+    return frozenset(position % count for position in positions if -count <= position < count)
 
 
 def _is_small(graph: GraphIndex, i: int) -> bool:
@@ -182,7 +185,9 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables, kind: str) -> Reaso
     tensors = [*graph.data[i], *(Edge(i, port) for port in range(len(outputs)))]
     if node.op not in RANK_FROM_VALUES and any(graph.shape(tensor) is None for tensor in tensors):
         return Reason.UNKNOWN_RANK
-    if any(size == -1 for tensor in tensors for size in graph.shape(tensor) or ()):
+    copied = _shape_operands(graph, i)  # how many axes there are is known once sizes are
+    sized = [tensor for k, tensor in enumerate(tensors) if k not in copied]
+    if any(size == -1 for tensor in sized for size in graph.shape(tensor) or ()):
         return Reason.DOES_NOT_UNIFY
     if node.op in CHECKED and not _checkable(graph, i):
         return Reason.DATA_DEPENDENT_ERROR

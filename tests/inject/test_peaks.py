@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,9 +69,9 @@ def test_what_one_arm_allocates_is_its_own(library: plugin.Plugin, step: int) ->
     run(library, step, 24, allocate)
     peaks = library.memory(step)
     assert [one.arm for one in peaks] == [0, 1] * 4 and all(one.samples for one in peaks)
-    least = min(one.bytes for one in peaks if one.arm == 1)
-    most = max(one.bytes for one in peaks if one.arm == 0)
-    assert 0.9 * HELD < least - most < 1.1 * HELD
+    # medians: this process has run other tests, and gives back their memory when it likes
+    middle = [statistics.median(one.bytes for one in peaks if one.arm == arm) for arm in (0, 1)]
+    assert 0.9 * HELD < middle[1] - middle[0] < 1.1 * HELD
 
 
 def test_what_lies_at_a_switch_is_nobodys(library: plugin.Plugin, step: int) -> None:
