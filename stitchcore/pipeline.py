@@ -51,7 +51,8 @@ class Work:
     """What the stages have made so far, from left to right.
 
     `regions` maps each region's name to its structure's key; `lowered`, `modules` and `programs`
-    are by structure. `seconds` are wall times by stage.
+    are by structure. `fallbacks` are the manifest's `functions`, `live_bytes` those of the stitched
+    step by the estimate. `seconds` are wall times by stage.
     """
 
     request: Request
@@ -67,6 +68,7 @@ class Work:
     made: Build | None = None
     proof: Proof | None = None
     programs: Mapping[str, RegionProgram] = field(default_factory=dict)
+    fallbacks: str = ""
     live_bytes: int = 0
     patch: Patch | None = None
     tuning: Tuning | None = None
@@ -320,7 +322,7 @@ def _proved(work: Work, proof: Proof) -> Work:
 
 def _fallback(work: Work) -> Work:
     """Give each launch the function that does its work where its kernel cannot."""
-    from stitchcore.tensorflow.fallback import with_fallbacks
+    from stitchcore.tensorflow.fallback import library, with_fallbacks
 
     updates = {work.regions.get(one.name): len(one.updates) for one in work.partition.regions}
     programs: dict[str, RegionProgram] = {}
@@ -331,7 +333,8 @@ def _fallback(work: Work) -> Work:
             programs[key] = with_fallbacks(function, made, updates.get(key, 0))
         except Refused as error:
             refused[key] = error.refusal
-    return _with_refused(replace(work, programs=programs), refused)
+    fallbacks = package.packed_functions(library(programs.values()))
+    return _with_refused(replace(work, programs=programs, fallbacks=fallbacks), refused)
 
 
 def _limit(work: Work) -> Work:
@@ -374,7 +377,6 @@ def _patch(work: Work) -> Work:
 
 def _rehearse(work: Work) -> Work:
     """Hold the patched graph against TensorFlow's rules, and run it once with made-up values."""
-    from stitchcore.tensorflow.fallback import library
     from stitchcore.tensorflow.rehearsal import rehearse
 
     assert work.made is not None
@@ -384,7 +386,7 @@ def _rehearse(work: Work) -> Work:
         work.patch,
         package.kernel_entries(work.programs.values()),
         tuple(one.data for one in work.made.libraries),
-        package.packed_functions(library(work.programs.values())),
+        work.fallbacks,
         work.live_bytes,
         run=work.device.kind == "cpu",
     )
@@ -426,8 +428,6 @@ PROVING = frozenset({"tune", "verify", "measure", "rehearse"})
 # ---- the artifact ------------------------------------------------------------------------------
 def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str, bytes]]:
     """Manifest, libraries and reports."""
-    from stitchcore.tensorflow.fallback import library
-
     assert work.made is not None
     assert work.patch is not None
     libraries = tuple(one.data for one in work.made.libraries)
@@ -443,7 +443,7 @@ def _packed(work: Work, key: str) -> tuple[Manifest, tuple[bytes, ...], dict[str
         expect=_expectation(work),
         refusals=dict(Counter(refusal.reason.value for refusal in work.refusals)),
         measured=work.bench is not None,
-        functions=package.packed_functions(library(work.programs.values())),
+        functions=work.fallbacks,
     )
     outcome = Outcome(
         work.request.digest,
