@@ -6,6 +6,7 @@ tensor of the graph; each kernel fails once, at its first call and in a later on
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ import tensorflow as tf
 
 from stitchcore.artifact import package
 from stitchcore.device.host import host_device
-from stitchcore.inject import client, digest, patch, plugin, program
+from stitchcore.inject import client, digest, patch, plugin, program, reasons
 from stitchcore.program import build
 from stitchcore.program import program as program_of
 from stitchcore.stages import BuildOptions
@@ -148,3 +149,16 @@ def test_all_launches_may_be_put_aside() -> None:
     same(made.graph, graph, [32, 7, 19])
     made.native.retire(made.keys, False)
     assert made.native.counters()["left_to_functions"] >= left + 3 * len(made.keys)
+
+
+@pytest.mark.parametrize("spoiled", ["###", "garbage", "cut", "no_library"])
+def test_functions_that_are_damaged_are_refused_before_a_kernel_is_loaded(spoiled: str) -> None:
+    native = rehearsal._native()
+    assert isinstance(native, plugin.Plugin), native
+    whole = package.packed_functions(b"\x0a\x04" + b"word" * 100)
+    texts = {"###": "###", "garbage": base64.b64encode(b"no zlib").decode(), "no_library": whole}
+    texts["cut"] = base64.b64encode(base64.b64decode(whole)[:-6]).decode()
+    manifest = {"target": "cpu", "kernels": [], "functions": texts[spoiled]}
+    with pytest.raises(reasons.Refused, match="functions") as refused:
+        program.load_kernels(native, client.Artifact(manifest, ()))
+    assert refused.value.reason == reasons.BAD_ARTIFACT
