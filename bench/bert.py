@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import processor
-from stitchcore.commands import job
+from stitchcore.cli import run_job
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "bench" / "results" / "bert.json"
@@ -55,7 +55,9 @@ def environment(folder: Path, **extra: str) -> dict[str, str]:
 def capture(folder: Path, arguments: list[str]) -> Path:
     """The request of the training graph: the largest that the job hands over."""
     store = folder / "store"
-    env = job.environment(environment(folder, STITCH_MODE="observe"), store, "bert", "0" * 64, 0)
+    env = run_job.environment(
+        environment(folder, STITCH_MODE="observe"), store, "bert", "0" * 64, 0
+    )
     subprocess.run([sys.executable, str(JOB), *arguments], env=env, check=True, capture_output=True)
     found = sorted(store.glob("requests/*/graph.pb"), key=lambda path: path.stat().st_size)
     if not found:

@@ -15,8 +15,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bench import generated, launches, program
 from bench.cpu_subgraphs import hand, subgraphs
-from stitchcore.stages import BuildOptions
-from stitchcore.verify.measure import compare
+from stitchcore.compiler.stages import BuildOptions
+from stitchcore.verify.timing import compare
 
 
 def run(name: str, threads: int, seconds: float, dump: Path | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from stitchcore.verify.measure import Comparison, Ratio
+from stitchcore.verify.timing import Comparison, Ratio
 
 CONTESTANTS = ("tf", "tf_fused", "xla", "hand", "generated", "bare_hand", "bare_generated")
 LARGE_SECONDS = 0.002

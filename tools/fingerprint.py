@@ -22,15 +22,15 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from stitchcore.compiler.gpu_tables import _table
+from stitchcore.compiler.stages import EMIT, PLANNED, BuildOptions, State, Unit, run_stages
 from stitchcore.device.records import DEVICES
-from stitchcore.gpu.build import build
-from stitchcore.gpu.programs import _table
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.padded import padded
-from stitchcore.hlo.parse import parse
-from stitchcore.stages import EMIT, PLANNED, BuildOptions, State, Unit, run_stages
-from stitchcore.target.launch_table import write
-from stitchcore.target.nvrtc import CompiledProgram
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
+from stitchcore.hlo.transforms.pad_bounded import padded
+from stitchcore.launch.cuda_table import write
+from stitchcore.runtime.gpu.lower_module import build
+from stitchcore.toolchain.nvrtc import CompiledProgram
 
 WORKLOADS = Path(__file__).parents[1] / "tests" / "workloads"
 TARGETS = ("cpu-x86-64-v4", "sm_90")

@@ -18,8 +18,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from bench import contestants, generated, launches, report
 from bench.cpu_subgraphs import hand, subgraphs
 from stitchcore.errors import Refused
-from stitchcore.verify.judge import Judgement
-from stitchcore.verify.measure import Comparison, compare
+from stitchcore.verify.accuracy import Judgement
+from stitchcore.verify.timing import Comparison, compare
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 

@@ -29,9 +29,9 @@ from typing import IO, Any
 import numpy as np
 
 import stitchcore
-from stitchcore import isolate
 from stitchcore.debug.mutate_graphs import mutate
 from stitchcore.errors import Refused
+from stitchcore.sandbox import isolate
 
 MEMORY = 3 * 2**30
 GRAPH_SECONDS = 20.0

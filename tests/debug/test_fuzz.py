@@ -6,10 +6,10 @@ import numpy as np
 
 from stitchcore.debug.fuzz import random_arguments, random_module
 from stitchcore.debug.fuzz_draw import FuzzOptions
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.cumulative import scan_of, scan_refusal
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.instruction import topological
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.cumulative import scan_of, scan_refusal
+from stitchcore.hlo.ir.instruction import topological
 
 
 def test_same_seed_same_module() -> None:
