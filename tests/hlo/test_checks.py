@@ -20,13 +20,13 @@ from stitchcore.hlo.expand import expand
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.print import print_module
-from stitchcore.hlo.shrink import shrink
 from stitchcore.hlo.unify import unify
 from stitchcore.kernel.interpret import interpret
 from stitchcore.schedule.schedule import schedule
 from stitchcore.stages import compile_module
 from stitchcore.target import nvrtc
 from stitchcore.verify.capture import arguments, integer_limit
+from tests.fuzz.shrink import shrink
 from tests.schedule.agree import collapsed
 
 MESSAGE = "a label of {} outside [0, 9)"

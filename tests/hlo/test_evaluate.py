@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stitchcore.debug.fuzz import random_arguments, random_module
-from stitchcore.debug.fuzz_draw import FuzzOptions
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.evaluate import decisions, evaluate, evaluate_all
@@ -17,6 +15,8 @@ from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.print import print_module
 from stitchcore.hlo.shape import DTYPES
+from tests.fuzz.draw import FuzzOptions
+from tests.fuzz.modules import random_arguments, random_module
 from tests.hlo import workloads, xla
 
 Array = np.ndarray[Any, Any]

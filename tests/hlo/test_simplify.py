@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stitchcore.debug.fuzz import random_arguments, random_module
-from stitchcore.debug.fuzz_draw import FuzzOptions
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo import build
 from stitchcore.hlo import opcodes as op
@@ -23,6 +21,8 @@ from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.print import print_module
 from stitchcore.hlo.simplify import RULES, NamedRule, simplify
+from tests.fuzz.draw import FuzzOptions
+from tests.fuzz.modules import random_arguments, random_module
 from tests.hlo import workloads
 from tests.hlo.test_evaluate import CASES, FUZZ_DTYPES, ordinary
 

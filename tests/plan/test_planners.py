@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stitchcore.debug import planners as told
-from stitchcore.debug.fuzz import random_module
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal
 from stitchcore.hlo import opcodes as op
@@ -23,6 +22,7 @@ from stitchcore.plan.pattern import Bound, Estimate, Pattern, Plan
 from stitchcore.plan.planners import PLANNERS
 from stitchcore.plan.text import bodies, parse_plan, plan_text
 from stitchcore.schedule.schedule import feasible
+from tests.fuzz.modules import random_module
 from tests.plan.test_exhaustive import (
     DEVICE,
     WORKLOADS,

@@ -1,6 +1,6 @@
 """A kernel's small twin that takes the same decisions, for the interpreter (rulings.md 25).
 
-The pattern's sizes shrink (hlo/shrink.py) and so do the limits that the scheduler holds them
+The pattern's sizes shrink (tests/fuzz/shrink.py) and so do the limits that the scheduler holds them
 against: toy limits are searched until every decision of the twin is that of the kernel itself.
 Interpreting the twin then runs what the kernel runs at full size, in every task, lane and phase.
 
@@ -30,7 +30,6 @@ from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
 from stitchcore.hlo.instruction import Instruction, topological
 from stitchcore.hlo.module import Module
-from stitchcore.hlo.shrink import shrink
 from stitchcore.kernel.interpret import KernelError, Race, interpret
 from stitchcore.kernel.nodes import (
     Accumulate,
@@ -63,6 +62,7 @@ from stitchcore.schedule.schedule import schedule
 from stitchcore.schedule.surroundings import Surroundings
 from stitchcore.stages import PLANNED, BuildOptions, State, run_stages
 from stitchcore.verify.kernels import KernelCheck, check_kernel
+from tests.fuzz.shrink import shrink
 from tests.hlo import workloads
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results" / "twins.json"

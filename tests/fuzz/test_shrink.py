@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.extents import Extents, ladder
 from stitchcore.hlo.instruction import Instruction, topological
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.print import print_module
-from stitchcore.hlo.shrink import shrink
+from tests.fuzz.extents import Extents, ladder
+from tests.fuzz.shrink import shrink
 from tests.hlo import workloads, xla
 from tests.hlo.test_evaluate import ordinary
 

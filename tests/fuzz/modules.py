@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.debug import fuzz_indexed
-from stitchcore.debug.fuzz_draw import Draw, FuzzOptions, is_float, numeric
 from stitchcore.hlo import build
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.instruction import Instruction, computation
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.numerics import Array
 from stitchcore.hlo.shape import DTYPES
+from tests.fuzz import indexed
+from tests.fuzz.draw import Draw, FuzzOptions, is_float, numeric
 
 MAXIMUM_ELEMENTS = 4096
 
@@ -279,11 +279,11 @@ _MAKERS: dict[str, Callable[[Draw], Instruction | None]] = {
     "reshape": _reshape,
     "transpose": _transpose,
     "slice": _slice,
-    "gather": fuzz_indexed.gather,
-    "dynamic_slice": fuzz_indexed.dynamic_slice,
-    "dynamic_update": fuzz_indexed.dynamic_update,
-    "scatter": fuzz_indexed.scatter,
-    "scan": fuzz_indexed.scan,
+    "gather": indexed.gather,
+    "dynamic_slice": indexed.dynamic_slice,
+    "dynamic_update": indexed.dynamic_update,
+    "scatter": indexed.scatter,
+    "scan": indexed.scan,
     "pad": _pad,
     "concatenate": _concatenate,
     "reverse": _reverse,

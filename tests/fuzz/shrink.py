@@ -21,12 +21,12 @@ import numpy as np
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.build import tuple_ as build_tuple
 from stitchcore.hlo.cumulative import scan_of, scan_refusal
-from stitchcore.hlo.extents import Extents, ladder
 from stitchcore.hlo.instruction import Instruction, computation, instruction, topological
 from stitchcore.hlo.literal import from_array
 from stitchcore.hlo.module import Module
 from stitchcore.hlo.rewrite import rebuild, renew
 from stitchcore.hlo.shape import Shape
+from tests.fuzz.extents import Extents, ladder
 
 SMALLEST = 8
 """Sizes up to this one stand for themselves, unless a larger one is asked for."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stitchcore.debug.fuzz_draw import Draw, is_float, numeric
 from stitchcore.hlo import build
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.attributes import WindowDim
 from stitchcore.hlo.instruction import Instruction, computation, instruction
 from stitchcore.hlo.shape import DTYPES, Shape
+from tests.fuzz.draw import Draw, is_float, numeric
 
 _WIDE = frozenset(n for n, d in DTYPES.items() if d.kind != "pred" and d.bytes > 2)
 """Types that sums are kept in."""
