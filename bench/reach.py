@@ -25,7 +25,6 @@ from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.instruction import Computation, Instruction
 from stitchcore.hlo.parse import parse
 from stitchcore.hlo.print import called_computations, names
-from stitchcore.hlo.query import is_constant_scalar
 from stitchcore.plan import candidates
 from stitchcore.plan.candidates import Role
 from stitchcore.plan.cost import traffic
@@ -160,7 +159,9 @@ def _step(body: Computation, number: int) -> int | None:
 
 
 def _integer(value: Instruction) -> int | None:
-    return int(value["value"].scalar) if is_constant_scalar(value) else None
+    """Of a scalar constant."""
+    literal = value.get("value") if value.opcode == op.CONSTANT and not value.shape.dims else None
+    return None if literal is None else int(literal.scalar)
 
 
 # ---- results -----------------------------------------------------------------------------------

@@ -12,8 +12,6 @@ from pathlib import Path
 from stitchcore.verify.measure import Comparison, Ratio
 
 CONTESTANTS = ("tf", "tf_fused", "xla", "hand", "generated", "bare_hand", "bare_generated")
-LARGE_SECONDS = 0.002
-"""Subgraphs whose bare kernel takes longer must reach 0.7 of it inside TensorFlow."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,6 @@ from stitch_operator.gateway.wire import MESSAGES
 from stitchcore.artifact.store import open_store
 
 RESULTS = Path(__file__).resolve().parent / "results"
-START_SECONDS = 90.0
 PATIENCE_SECONDS = 3600.0
 JOBS_AT_A_TIME = 32
 AT_A_TIME = (1, 4, 16, 48)

@@ -56,11 +56,5 @@ def blocks_per_multiprocessor(target: str, threads: int, registers: int, shared_
     return min(limits)
 
 
-def one_wave(target: str, threads: int, registers: int, shared_bytes: int) -> int:
-    """Most blocks that are resident at once on the whole device: a grid barrier's limit."""
-    count = MULTIPROCESSORS[target].count
-    return count * blocks_per_multiprocessor(target, threads, registers, shared_bytes)
-
-
 def _up(value: int, unit: int) -> int:
     return -(-value // unit) * unit

@@ -82,18 +82,6 @@ def symbols_of(dim: Dim) -> frozenset[str]:
     return frozenset(name for monomial, _ in dim.terms for name, _ in monomial)
 
 
-def monomials_of(dim: Dim) -> tuple[Monomial, ...]:
-    """The monomials of `dim` that are not constant."""
-    return () if isinstance(dim, int) else tuple(monomial for monomial, _ in dim.terms if monomial)
-
-
-def substitute(dim: Dim, names: Mapping[Monomial, str]) -> Dim:
-    """`dim` with a symbol in the place of each monomial of `names`."""
-    if isinstance(dim, int):
-        return dim
-    return _make({((names[m], 1),) if m in names else m: c for m, c in dim.terms})
-
-
 def primitive(dim: Dim) -> tuple[Dim, int, int]:
     """(p, scale, offset) with `dim` = scale * p + offset: p has no constant term and no common
     factor, and its last coefficient is positive. p is 0 for an integer."""

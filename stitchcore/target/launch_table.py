@@ -147,12 +147,6 @@ def write(table: LaunchTable) -> bytes:
     return _HEADER.pack(MAGIC, VERSION, zlib.crc32(counts + body), size, len(writer.words)) + body
 
 
-def with_checksum(data: bytes) -> bytes:
-    """`data` with the checksum that fits it: for tests that damage tables behind it."""
-    checksum = struct.pack("<I", zlib.crc32(data[_COVERED:]))
-    return data[: _COVERED - len(checksum)] + checksum + data[_COVERED:]
-
-
 class _Writer:
     """Words in the order of the file; the blob's parts are shared where they are equal."""
 

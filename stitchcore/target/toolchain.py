@@ -13,8 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -140,32 +139,6 @@ def compile_c(
     if cache is not None:
         _write(cache, key, library)
     return library
-
-
-def compile_all(
-    kernels: Sequence[Kernel],
-    render: Callable[[Sequence[Kernel]], str],
-    device: Device,
-    *,
-    jobs: int,
-    compiler: Compiler | None = None,
-    cache: Path | None = None,
-    timeout: float = 300.0,
-) -> list[tuple[tuple[Kernel, ...], str, CompiledLibrary]]:
-    """Render and compile in batches of BATCH kernels, `jobs` compilers at a time.
-
-    Returns (kernels, source, library) per translation unit, in the order of `kernels`.
-    """
-    units = batches(kernels)
-    sources = [render(batch) for batch in units]
-    chosen = compiler or find_compiler()
-
-    def one(source: str) -> CompiledLibrary:
-        return compile_c(source, device, compiler=chosen, cache=cache, timeout=timeout)
-
-    with ThreadPoolExecutor(max_workers=max(jobs, 1)) as pool:
-        libraries = list(pool.map(one, sources))
-    return list(zip(units, sources, libraries, strict=True))
 
 
 def batches(kernels: Sequence[Kernel]) -> list[tuple[Kernel, ...]]:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from stitchcore.device.host import host_device
-from stitchcore.emit import c
 from stitchcore.hlo import opcodes
 from stitchcore.hlo.shape import DTYPES
 from stitchcore.kernel.check import check
@@ -21,6 +20,7 @@ from stitchcore.kernel.text import parse_kernel, print_kernel
 from stitchcore.target import toolchain
 from stitchcore.target.cpu_runtime import CpuKernel, load_library
 from tests.emit.opcode_cases import Array, Case, cases, inputs
+from tests.emit.units import compile_units
 
 ALL = list(cases())
 NAMES = sorted({case.opcode for case in ALL})
@@ -69,9 +69,9 @@ def compiled() -> dict[str, CpuKernel]:
     generator = np.random.default_rng(1)
     kernels = [case.kernel(len(inputs(case, generator)[0])) for case in ALL]
     found: dict[str, CpuKernel] = {}
-    units = toolchain.compile_all(kernels, c.render, host_device(), jobs=2)
+    units = compile_units(kernels, host_device())
     scalar = []
-    for batch, _, library in units:
+    for batch, library in units:
         loaded = load_library(library.data)
         found |= {kernel.name: CpuKernel(loaded, kernel) for kernel in batch}
         scalar += [report.loop for report in library.scalar_loops]

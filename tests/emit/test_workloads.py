@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from stitchcore.device.records import DEVICES
-from stitchcore.emit import c, cuda
+from stitchcore.emit import cuda
 from stitchcore.errors import Refused
 from stitchcore.hlo.simplify import simplify
 from stitchcore.kernel.check import check
@@ -17,6 +17,7 @@ from stitchcore.plan import exhaustive
 from stitchcore.plan.cost import cost
 from stitchcore.schedule.schedule import feasible, schedule
 from stitchcore.target import nvrtc, toolchain
+from tests.emit.units import compile_units
 from tests.hlo import workloads
 
 STEPS = ("bert_train", "dien_train", "lstm_lm_train")
@@ -69,7 +70,7 @@ def test_nearly_every_lane_loop_vectorises(step: str) -> None:
     """The few that do not (scattered strides, one select a row) are under 4 % of the loops."""
     if toolchain.find_compiler().family != "gcc":
         pytest.skip("the figure is gcc's: apt-get install gcc")
-    units = toolchain.compile_all(kernels(step), c.render, DEVICE, jobs=2)
-    loops = [loop for _, _, library in units for loop in library.loops]
-    scalar = [loop for _, _, library in units for loop in library.scalar_loops]
+    units = compile_units(kernels(step), DEVICE)
+    loops = [loop for _, library in units for loop in library.loops]
+    scalar = [loop for _, library in units for loop in library.scalar_loops]
     assert len(scalar) <= 0.04 * len(loops), scalar

@@ -23,8 +23,5 @@ class CronJob:
         pods = count(at(workload, JOB).get("parallelism"))
         return [Template((*JOB, "template"), pods)]
 
-    def suspended(self, workload: Workload) -> bool:
-        return bool(at(workload, ("spec",)).get("suspend"))
-
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         return stamped(workload, self.templates(workload), annotations)

@@ -21,8 +21,5 @@ class Job:
         pods = count(at(workload, ("spec",)).get("parallelism"))
         return [Template(("spec", "template"), pods)]
 
-    def suspended(self, workload: Workload) -> bool:
-        return bool(at(workload, ("spec",)).get("suspend"))
-
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         return stamped(workload, self.templates(workload), annotations)

@@ -32,9 +32,6 @@ class JobSet:
             made.append(Template(steps, pods))
         return made
 
-    def suspended(self, workload: Workload) -> bool:
-        return bool(at(workload, ("spec",)).get("suspend"))
-
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         training = [one for one in self.templates(workload) if _trains(workload, one)]
         return stamped(workload, training, annotations)

@@ -13,8 +13,5 @@ class Pod:
     def templates(self, workload: Workload) -> list[Template]:
         return [Template((), 1)]
 
-    def suspended(self, workload: Workload) -> bool:
-        return False
-
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         return []

@@ -26,8 +26,5 @@ class TFJob:
             for role in sorted(roles)
         ]
 
-    def suspended(self, workload: Workload) -> bool:
-        return bool(at(workload, ("spec", "runPolicy")).get("suspend"))
-
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         return stamped(workload, self.templates(workload), annotations)

@@ -24,9 +24,6 @@ class TrainJob:
     def templates(self, workload: Workload) -> list[Template]:
         return []
 
-    def suspended(self, workload: Workload) -> bool:
-        return bool(at(workload, ("spec",)).get("suspend"))
-
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         present = at(workload, ("spec", "annotations"))
         missing = {name: value for name, value in annotations.items() if name not in present}

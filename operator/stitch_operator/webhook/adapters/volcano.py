@@ -25,9 +25,5 @@ class VolcanoJob:
             for number, task in enumerate(tasks)
         ]
 
-    def suspended(self, workload: Workload) -> bool:
-        """Volcano has no such field: it ends pods by commands."""
-        return False
-
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         return stamped(workload, self.templates(workload), annotations)
