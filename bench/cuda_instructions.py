@@ -8,13 +8,12 @@ Both are static. A kernel holds each several times (runs of elements, a loop for
 what is told is Pearson's r, of the counts and of their logarithms, not a ratio. Integer
 instructions are mostly addresses, which no value's opcode says.
 
-Written to bench/results/cuda_instructions.{json,md}.
+Written to bench/results/cuda_instructions.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from bench import sass
+from bench import record, sass
 from bench.cuda_compile import correlation
 from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import DEVICES
@@ -37,7 +36,6 @@ from stitchcore.stages import PLANNED, BuildOptions, State, run_stages
 from stitchcore.target import cubins
 from tests.hlo import workloads
 
-RESULTS = Path(__file__).resolve().parent / "results"
 CLASSES = ("float32", "special", "integer")
 
 
@@ -112,8 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found += kernels(name, given.target, given.cache)
     text = table(found, given.target)
     document = {"target": given.target, "kernels": [asdict(one) for one in found]}
-    (RESULTS / "cuda_instructions.json").write_text(json.dumps(document) + "\n")
-    (RESULTS / "cuda_instructions.md").write_text(text)
+    path = record.RESULTS / "cuda_instructions.md"
+    record.write_figures(record.raw(path.with_suffix(".json")), document)
+    record.write_table(path, text, "python -m bench.cuda_instructions")
     print(text)
     return 0
 

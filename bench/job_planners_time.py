@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bench.job_regions import Regions
 from bench.jobs import step_seconds
-from bench.report import processor
+from bench.record import processor
 from stitchcore.program import build, program
 from stitchcore.proof import SYMBOL_SIZE, on_processor
 from stitchcore.stages import BuildOptions

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import xla
+from bench import record, xla
 from stitchcore.debug import planners as told
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason
@@ -26,7 +26,8 @@ from stitchcore.plan.planners import STITCHING
 from stitchcore.plan.text import bodies, parse_plan, plan_text
 from stitchcore.stages import STAGES, BuildOptions, State, run_stages
 
-FILE = Path(__file__).parent / "results" / "planners.json"
+TABLE = record.RESULTS / "planners.md"
+FIGURES = record.raw(TABLE.with_suffix(".json"))
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 TARGETS = ("cpu-x86-64-v3", "sm_70")
 PLANNING = STAGES[: [stage.name for stage in STAGES].index("plan") + 1]
@@ -157,7 +158,7 @@ def main() -> None:
     options = parser.parse_args()
     names = [path.name.removesuffix(".hlo.xz") for path in sorted(WORKLOADS.glob("*.hlo.xz"))]
     chosen = [name for name in names if name in options.modules or not options.modules]
-    results = json.loads(FILE.read_text()) if FILE.exists() else {}
+    results = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     for name in chosen:
         text = xla.read(WORKLOADS / f"{name}.hlo.xz")
         known = results.get(name, {}).get("xla", {})
@@ -174,9 +175,9 @@ def main() -> None:
 def written(results: dict[str, Any]) -> None:
     """Results so far, in order."""
     ordered = dict(sorted(results.items()))
-    FILE.write_text(json.dumps(ordered, indent=1))
+    record.write_figures(FIGURES, ordered)
     whole = {name: found for name, found in ordered.items() if TARGETS[0] in found}
-    FILE.with_suffix(".md").write_text(table(whole))
+    record.write_table(TABLE, table(whole), "python -m bench.planners")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ dots) counts as these. `python -m tools.opcodes` then writes the table of opcode
 
 from __future__ import annotations
 
-import json
 import lzma
 import sys
 from collections import Counter
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.record import RESULTS, raw, write_figures, write_table
 from stitchcore.device.host import host_device
 from stitchcore.hlo import opcodes as op
 from stitchcore.hlo.instruction import Computation, Instruction
@@ -31,7 +31,6 @@ from stitchcore.plan.cost import traffic
 from stitchcore.plan.pattern import Plan
 from stitchcore.stages import STAGES, BuildOptions, State, run_stages
 
-RESULTS = Path(__file__).parent / "results"
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 
 APART_KINDS = frozenset({"library", "control", "structure"})
@@ -227,8 +226,8 @@ def main() -> None:
     figures = document(modules)
     print(f"all: {figures['share']:.2%}")
     if not chosen:
-        (RESULTS / "reach.json").write_text(json.dumps(figures, indent=1) + "\n")
-        (RESULTS / "reach.md").write_text(table(figures))
+        write_figures(RESULTS / "reach.json", figures)
+        write_table(raw(RESULTS / "reach.md"), table(figures), "python -m bench.reach")
 
 
 if __name__ == "__main__":

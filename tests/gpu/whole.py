@@ -1,9 +1,9 @@
 """Whole modules under the stand-in driver, judged against numpy: what the tests and a person run.
 
 `python -m tests.gpu.whole [NAME...]` runs each workload module, its kernels in C, and judges every
-output by float64 (judged.py). Ends with 1 where one is beyond the bound. bench/results/whole.json
-and whole.md are written after each module. Large values wait in files (waiting.py), so that what a
-run holds is about a module's parameters, outputs and temporaries in float32.
+output by float64 (judged.py). Ends with 1 where one is beyond the bound. bench/results/whole.md and
+raw/whole.json are written after each module. Large values wait in files (waiting.py), so that what
+a run holds is about a module's parameters, outputs and temporaries in float32.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench import record
 from stitchcore.device.records import DEVICES
 from stitchcore.gpu.build import build
 from stitchcore.gpu.compile import compile_for_gpu
@@ -37,7 +37,8 @@ from tests.gpu.waiting import waiting
 from tests.hlo import workloads
 from tests.target.standin_cuda import Standin, open_library
 
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results" / "whole.json"
+TABLE = record.RESULTS / "whole.md"
+FIGURES = record.raw(TABLE.with_suffix(".json"))
 TARGET = "sm_90"
 MASKS = {"a_inference_f_1752__.4": 1}
 """Of softmax_grad: the parameter that is a mask, by the module's name."""
@@ -202,10 +203,10 @@ def main() -> int:
         found = judged(name, standin)
         wrong |= bool(found["wrong"] or found["misuse"])
         print(name, found, flush=True)
-        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        results = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
         results = dict(sorted({**results, name: found}.items()))
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        RESULTS.with_suffix(".md").write_text(table(results))
+        record.write_figures(FIGURES, results)
+        record.write_table(TABLE, table(results), "python -m tests.gpu.whole")
     return int(wrong)
 
 

@@ -5,7 +5,7 @@ against: toy limits are searched until every decision of the twin is that of the
 Interpreting the twin then runs what the kernel runs at full size, in every task, lane and phase.
 
 `python -m tests.schedule.twins [NAME...]` does so for each kernel of the workload modules and
-writes bench/results/twins.json after each module.
+writes bench/results/raw/twins.json after each module.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.record import RESULTS, raw, write_figures
 from stitchcore.compiled import buffers
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
@@ -65,7 +65,7 @@ from stitchcore.verify.kernels import KernelCheck, check_kernel
 from tests.fuzz.shrink import shrink
 from tests.hlo import workloads
 
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results" / "twins.json"
+FIGURES = raw(RESULTS / "twins.json")
 
 TOYS: Mapping[str, tuple[int, ...]] = {
     "task_elements": (256, 16, 24, 32, 48, 64, 96, 128, 192, 512, 1024, 4096, 16384),
@@ -430,8 +430,8 @@ def main() -> None:
     for name in sys.argv[1:] or workloads.NAMES:
         found = figures(name, host_device())
         print(name, found, flush=True)
-        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        RESULTS.write_text(json.dumps(dict(sorted({**results, name: found}.items())), indent=1))
+        results = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+        write_figures(FIGURES, dict(sorted({**results, name: found}.items())))
 
 
 if __name__ == "__main__":
