@@ -2,9 +2,9 @@
 
 Per module and planner: kernels (those of loop bodies too), seconds estimated and saved, seconds of
 planning with the scheduler as judge. Per module: how far the beam of `explore` is from what `exact`
-proves (rulings.md 28), and XLA:CPU's memory-intensive kernels for the same module. Every plan is
-printed and read back, which checks that it is complete, disjoint and runnable. XLA's counts are
-taken again only for modules that the results do not hold yet, or with --xla.
+proves (docs/decisions.md 28), and XLA:CPU's memory-intensive kernels for the same module. Every
+plan is printed and read back, which checks that it is complete, disjoint and runnable. XLA's counts
+are taken again only for modules that the results do not hold yet, or with --xla.
 """
 
 from __future__ import annotations

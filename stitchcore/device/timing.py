@@ -9,7 +9,7 @@ dependent). Special functions 21, float64 8 (64 where there are two lanes): the 
 Accel-Sim's tested configurations. Shared memory 19, 23, 29, 30 (Jia; Abdelkhalik; Luo et al. 2024,
 arXiv 2402.13499); a shuffle goes through the same unit and is taken to cost as much, a barrier
 22 (Zhang et al. 2020, for Volta). Loads from global memory: 460 (V100), 636 (RTX 4090), 690 (GH200)
-and 860 (B200) as markdewing/AI_kernels, latency/README.md, measured; 466 (A100) after Luo et al.;
+and 860 (B200) as markdewing/AI_kernels measured (its folder latency); 466 (A100) after Luo et al.;
 for sm_86, of which none is known to us, the A100's.
 
 `lanes`, results per cycle of a multiprocessor: CUDA C++ Programming Guide, "Throughput of Native

@@ -1,4 +1,4 @@
-"""Dimensions: integers or polynomials over named symbols (rulings.md 15).
+"""Dimensions: integers or polynomials over named symbols (docs/decisions.md 15).
 
 A polynomial whose value is constant is always the int itself, so `isinstance(dim, int)` tells
 static from symbolic. Polynomials are immutable, hashable, and compare by value.

@@ -97,7 +97,7 @@ def find_compiler(candidates: tuple[tuple[str, ...], ...] = CANDIDATES) -> Compi
 
 
 def flags(compiler: Compiler, device: Device) -> tuple[str, ...]:
-    """Compiler flags for a CPU device record. No fast-math; contraction off (rulings.md 12)."""
+    """Flags for a CPU device record: no fast-math, no contraction (docs/decisions.md 12)."""
     level = device.target.removeprefix("cpu-")
     chosen = ["-std=gnu11", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno"]
     chosen += ["-fno-trapping-math", "-fopenmp-simd", "-fno-strict-aliasing"]

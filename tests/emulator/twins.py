@@ -3,7 +3,7 @@
 Each kernel that a GPU would be given is scheduled again at small sizes, such that every decision is
 the same (tests/schedule/twins.py), rendered as CUDA C++ and run under several schedules and grids.
 It must be free of findings, agree with float64 as a kernel on a CPU must, and give the same bits
-every time: how work is split is a function of shapes only (rulings.md 7).
+every time: how work is split is a function of shapes only (docs/decisions.md 7).
 
 Writes bench/results/raw/emulator.json after each module, and starts from what made twins alike
 there: delete it for a search that starts anew. A twin that was judged before (by its text, its

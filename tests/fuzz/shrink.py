@@ -1,4 +1,4 @@
-"""A twin of a module with the same structure and small sizes (rulings.md 25).
+"""A twin of a module with the same structure and small sizes (docs/decisions.md 25).
 
 For interpreters and emulators, which cannot run a training step's billions of elements. Dimensions
 that must be equal shrink together, order and divisibility are kept, factors of reshapes stay

@@ -105,7 +105,7 @@ ELSEWHERE = ("B384", "B48", "B28", "transformer_train", "resnet50_train")
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith(ELSEWHERE)])
 def test_auto_is_never_worse_on_workloads(name: str) -> None:
-    """And the beam is within 5 % of what is proved (issue 7)."""
+    """And the beam is within 5 % of what is proved."""
     plans = {n: PLANNERS[n](load(name), DEVICE, cost, anything) for n in PLANNERS}
     for plan in plans.values():
         check(plan)

@@ -1,4 +1,4 @@
-"""A kernel's small twin that takes the same decisions, for the interpreter (rulings.md 25).
+"""A kernel's small twin that takes the same decisions, for the interpreter (docs/decisions.md 25).
 
 The pattern's sizes shrink (tests/fuzz/shrink.py) and so do the limits that the scheduler holds them
 against: toy limits are searched until every decision of the twin is that of the kernel itself.
