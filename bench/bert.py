@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.record import RESULTS, processor, raw, write_figures
-from stitchcore.commands import job
+from stitchcore.cli import run_job
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB = ROOT / "bench" / "bert_job.py"
@@ -54,7 +54,9 @@ def environment(folder: Path, **extra: str) -> dict[str, str]:
 def capture(folder: Path, arguments: list[str]) -> Path:
     """The request of the training graph: the largest that the job hands over."""
     store = folder / "store"
-    env = job.environment(environment(folder, STITCH_MODE="observe"), store, "bert", "0" * 64, 0)
+    env = run_job.environment(
+        environment(folder, STITCH_MODE="observe"), store, "bert", "0" * 64, 0
+    )
     subprocess.run([sys.executable, str(JOB), *arguments], env=env, check=True, capture_output=True)
     found = sorted(store.glob("requests/*/graph.pb"), key=lambda path: path.stat().st_size)
     if not found:

@@ -27,13 +27,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench import record
+from stitchcore.compiler.stages import PLANNED, BuildOptions, State, run_stages
 from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason
-from stitchcore.kernel.nodes import Kernel, Scope
-from stitchcore.plan.text import bodies
-from stitchcore.stages import PLANNED, BuildOptions, State, run_stages
-from stitchcore.target import cubins
+from stitchcore.fusion.text import bodies
+from stitchcore.loop_ir.nodes import Kernel, Scope
+from stitchcore.toolchain import cuda_compiler
 from tests.hlo import workloads
 
 TARGETS = ("sm_80", "sm_90")
@@ -79,7 +79,7 @@ def measured(name: str, target: str, cache: Path | None, bar: Progress) -> Figur
     kernels = kernels_of(name, target)
     bar.update(task, total=len(kernels))
     advance: Callable[[int], None] = lambda done: bar.advance(task, done)  # noqa: E731
-    units, refusals = cubins.compile_kernels(kernels, target, cache, advance)
+    units, refusals = cuda_compiler.compile_kernels(kernels, target, cache, advance)
     bar.remove_task(task)
     fits = [one for unit in units for one in unit.fits]
     sections = [s for k in kernels for phase in k.phases for s in phase.sections]

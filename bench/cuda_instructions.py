@@ -3,10 +3,10 @@
     python -m bench.cuda_instructions [--target sm_90] [--cache DIR] [NAME...]
 
 For each kernel of the workloads: what one element of every value of its pattern takes, by class
-(plan/instructions.py), against how many instructions of that class its cubin holds (bench/sass.py).
-Both are static. A kernel holds each several times (runs of elements, a loop for each section), so
-what is told is Pearson's r, of the counts and of their logarithms, not a ratio. Integer
-instructions are mostly addresses, which no value's opcode says.
+(fusion/instructions.py), against how many instructions of that class its cubin holds
+(bench/sass.py). Both are static. A kernel holds each several times (runs of elements, a loop for
+each section), so what is told is Pearson's r, of the counts and of their logarithms, not a ratio.
+Integer instructions are mostly addresses, which no value's opcode says.
 
 Written to bench/results/cuda_instructions.md.
 """
@@ -24,16 +24,16 @@ from rich.progress import track
 
 from bench import record, sass
 from bench.cuda_compile import correlation
+from stitchcore.codegen import cuda
+from stitchcore.compiler.stages import PLANNED, BuildOptions, State, run_stages
 from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import DEVICES
 from stitchcore.device.timing import Classes
-from stitchcore.emit import cuda
-from stitchcore.plan.cost import cost
-from stitchcore.plan.instructions import element
-from stitchcore.plan.pattern import Pattern
-from stitchcore.plan.text import bodies
-from stitchcore.stages import PLANNED, BuildOptions, State, run_stages
-from stitchcore.target import cubins
+from stitchcore.fusion.cost import cost
+from stitchcore.fusion.instructions import element
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.fusion.text import bodies
+from stitchcore.toolchain import cuda_compiler
 from tests.hlo import workloads
 
 CLASSES = ("float32", "special", "integer")
@@ -57,7 +57,7 @@ def kernels(name: str, target: str, cache: Path | None) -> Iterator[Kernel]:
     device = DEVICES[target]
     state = run_stages(State(workloads.module(name), device, BuildOptions()), PLANNED, {})
     patterns = _patterns(state)
-    units, _ = cubins.compile_kernels(state.kernels, target, cache)
+    units, _ = cuda_compiler.compile_kernels(state.kernels, target, cache)
     for unit in units:
         operations = sass.operations(unit.program.data)
         for kernel, fit in zip(unit.kernels, unit.fits, strict=True):

@@ -33,8 +33,8 @@ from bench import record
 from bench.job_planners_time import Runs, Timing, regions_timed, timed
 from bench.job_regions import REFUSED, Planned, in_child, lowered, planned, requests
 from stitchcore.errors import Refused
+from stitchcore.fusion.planners import STITCHING
 from stitchcore.options import PLANNER
-from stitchcore.plan.planners import STITCHING
 from tests.jobs import judge as judges
 
 SCRIPTS = (

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from bench.job_regions import Regions
 from bench.jobs import step_seconds
 from bench.record import processor
-from stitchcore.program import build, program
-from stitchcore.proof import SYMBOL_SIZE, on_processor
-from stitchcore.stages import BuildOptions
-from stitchcore.verify.capture import arguments, integer_limit
-from stitchcore.verify.measure import Ratio, compare, paired_ratio
+from stitchcore.compiler.regions import build, program
+from stitchcore.compiler.stages import BuildOptions
+from stitchcore.verify.inputs import arguments, integer_limit
+from stitchcore.verify.regions import SYMBOL_SIZE, on_processor
+from stitchcore.verify.timing import Ratio, compare, paired_ratio
 from tests.jobs import judge as judges
 
 ROUNDS = 41

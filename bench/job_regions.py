@@ -16,13 +16,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
-from stitchcore.commands import job as jobs
+from stitchcore.cli import run_job as jobs
+from stitchcore.codegen import c as emit_c
+from stitchcore.compiler.stages import PLANNED, BuildOptions, State, run_stages
 from stitchcore.device.records import DEVICES, Device
-from stitchcore.emit import c as emit_c
 from stitchcore.errors import Refused
-from stitchcore.hlo.module import Module
-from stitchcore.kernel.nodes import Kernel
-from stitchcore.stages import PLANNED, BuildOptions, State, run_stages
+from stitchcore.hlo.ir.module import Module
+from stitchcore.loop_ir.nodes import Kernel
 from tests import lean
 from tests.jobs import judge as judges
 
@@ -75,8 +75,9 @@ class Regions:
 
 def lowered(folders: Sequence[Path], scratch: Path) -> Regions:
     """What a worker's first stages make of the requests. Raises Refused, JobFailed."""
-    from stitchcore import options, pipeline  # TensorFlow, which --help does without
-    from stitchcore.request import read_request
+    from stitchcore import options  # TensorFlow, which --help does without
+    from stitchcore.optimize import pipeline  # TensorFlow, which --help does without
+    from stitchcore.optimize.request import read_request
 
     if not folders:
         raise judges.JobFailed("the job handed over no graph")
@@ -103,7 +104,7 @@ def source_digest(kernel: Kernel) -> str:
 
 
 def planned(modules: Mapping[str, Module], device: Device, planner: str) -> Planned:
-    """All regions by one planner, as `stitchcore.program.build` does but for compiling."""
+    """All regions by one planner, as `stitchcore.compiler.regions.build` does but for compiling."""
     launches: dict[str, tuple[str, ...]] = {}
     estimated: dict[str, float] = {}
     planning = 0.0

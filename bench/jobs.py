@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from bench import record
-from stitchcore.verify.measure import Ratio, paired_ratio
+from stitchcore.verify.timing import Ratio, paired_ratio
 from tests.jobs import judge as judges
 
 SCRIPTS = (

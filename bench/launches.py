@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from bench.program import Launch, Program, Value
-from stitchcore.compiled import CompiledModule
+from stitchcore.compiler.module import CompiledModule
 from stitchcore.device.records import Device
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.shape import DTYPES
-from stitchcore.kernel import index
-from stitchcore.kernel.nodes import Kernel
-from stitchcore.plan.cost import cost
-from stitchcore.plan.pattern import Pattern
+from stitchcore.fusion.cost import cost
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.nodes import Kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from bench import record, xla
-from stitchcore.debug import planners as told
+from stitchcore.compiler.stages import STAGES, BuildOptions, State, run_stages
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason
-from stitchcore.hlo.parse import parse
-from stitchcore.plan.cost import cost
-from stitchcore.plan.pattern import Plan
-from stitchcore.plan.planners import STITCHING
-from stitchcore.plan.text import bodies, parse_plan, plan_text
-from stitchcore.stages import STAGES, BuildOptions, State, run_stages
+from stitchcore.fusion.cost import cost
+from stitchcore.fusion.pattern import Plan
+from stitchcore.fusion.planners import STITCHING
+from stitchcore.fusion.text import bodies, parse_plan, plan_text
+from stitchcore.hlo.text.parser import parse
+from stitchcore.report import planners as told
 
 TABLE = record.RESULTS / "planners.md"
 FIGURES = record.raw(TABLE.with_suffix(".json"))

@@ -17,19 +17,19 @@ from random import Random
 from typing import Any
 
 from bench.record import RESULTS, raw, write_figures
-from stitchcore.debug import planners as told
 from stitchcore.device.records import DEVICES
-from stitchcore.hlo import opcodes
-from stitchcore.hlo.instruction import computation, instruction, topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.hlo.print import print_module
-from stitchcore.hlo.shape import Shape
-from stitchcore.plan import exact
-from stitchcore.plan.cost import cost
-from stitchcore.plan.exact import ExactOptions
-from stitchcore.plan.pattern import Plan, Planner
-from stitchcore.plan.planners import PLANNERS
+from stitchcore.fusion import planner_exact
+from stitchcore.fusion.cost import cost
+from stitchcore.fusion.pattern import Plan, Planner
+from stitchcore.fusion.planner_exact import ExactOptions
+from stitchcore.fusion.planners import PLANNERS
+from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir.instruction import computation, instruction, topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.shape import Shape
+from stitchcore.hlo.text.parser import parse
+from stitchcore.hlo.text.printer import print_module
+from stitchcore.report import planners as told
 
 FIGURES = raw(RESULTS / "planning.json")
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
@@ -102,7 +102,7 @@ def point(name: str, module: Module) -> dict[str, Any]:
     }
     for planner in ("exhaustive", "explore"):
         found[planner], _ = timed(PLANNERS[planner], module)
-    found["exact"], plan = timed(exact.planner(ExactOptions(LIMIT)), module)
+    found["exact"], plan = timed(planner_exact.planner(ExactOptions(LIMIT)), module)
     bound = told.bound([plan])
     assert bound is not None
     found["exact_closed"], found["exact_missed"] = bound.closed, bound.missed

@@ -20,17 +20,24 @@ from pathlib import Path
 
 from bench import program, record
 from bench.launches import of_kernels
+from stitchcore.compiler.stages import (
+    PLANNED,
+    BuildOptions,
+    State,
+    compile_kernels,
+    run_stages,
+    symbol_of,
+)
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.plan.canonical import pattern_key, taken_out
-from stitchcore.plan.cost import cost
-from stitchcore.plan.pattern import Pattern, Plan
-from stitchcore.plan.text import bodies
-from stitchcore.schedule.schedule import schedule
-from stitchcore.stages import PLANNED, BuildOptions, State, compile_kernels, run_stages, symbol_of
-from stitchcore.verify.capture import arguments
+from stitchcore.fusion.canonical import pattern_key, taken_out
+from stitchcore.fusion.cost import cost
+from stitchcore.fusion.pattern import Pattern, Plan
+from stitchcore.fusion.text import bodies
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
+from stitchcore.schedule.pipeline import schedule
+from stitchcore.verify.inputs import arguments
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 ROUNDS = 15

@@ -29,23 +29,30 @@ from rich.progress import track
 
 from bench import program, record
 from bench.launches import of_kernels
-from stitchcore.compiled import CompiledKernel
+from stitchcore.autotune.candidates import Cut, alternatives
+from stitchcore.compiler.module import CompiledKernel
+from stitchcore.compiler.stages import (
+    PLANNED,
+    BuildOptions,
+    State,
+    compile_kernels,
+    run_stages,
+    symbol_of,
+)
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal, Refused
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.kernel.nodes import Kernel
-from stitchcore.plan import candidates
-from stitchcore.plan.alternatives import Cut, alternatives
-from stitchcore.plan.canonical import pattern_key, pattern_module, pattern_text
-from stitchcore.plan.cost import cost
-from stitchcore.plan.pattern import Feasibility, Pattern
-from stitchcore.schedule.schedule import feasible, schedule
-from stitchcore.stages import PLANNED, BuildOptions, State, compile_kernels, run_stages, symbol_of
-from stitchcore.target.toolchain import CompiledLibrary
-from stitchcore.verify.capture import arguments
-from stitchcore.verify.measure import compare
+from stitchcore.fusion import candidates
+from stitchcore.fusion.canonical import pattern_key, pattern_module, pattern_text
+from stitchcore.fusion.cost import cost
+from stitchcore.fusion.pattern import Feasibility, Pattern
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
+from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.schedule.pipeline import feasible, schedule
+from stitchcore.toolchain.c_compiler import CompiledLibrary
+from stitchcore.verify.inputs import arguments
+from stitchcore.verify.timing import compare
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 LEAST, MOST = 3, 150

@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from bench.record import RESULTS, raw, write_figures, write_table
+from stitchcore.compiler.stages import STAGES, BuildOptions, State, run_stages
 from stitchcore.device.host import host_device
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Computation, Instruction
-from stitchcore.hlo.parse import parse
-from stitchcore.hlo.print import called_computations, names
-from stitchcore.plan import candidates
-from stitchcore.plan.candidates import Role
-from stitchcore.plan.cost import traffic
-from stitchcore.plan.pattern import Plan
-from stitchcore.stages import STAGES, BuildOptions, State, run_stages
+from stitchcore.fusion import candidates
+from stitchcore.fusion.candidates import Role
+from stitchcore.fusion.cost import traffic
+from stitchcore.fusion.pattern import Plan
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Computation, Instruction
+from stitchcore.hlo.text.parser import parse
+from stitchcore.hlo.text.printer import called_computations, names
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench import record
-from stitchcore.verify.measure import Comparison, Ratio
+from stitchcore.verify.timing import Comparison, Ratio
 
 CONTESTANTS = ("tf", "tf_fused", "xla", "hand", "generated", "bare_hand", "bare_generated")
 

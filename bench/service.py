@@ -283,8 +283,8 @@ class Graphs:
 
     def bodies(self, jobs: int, distinct: int = 0) -> list[bytes]:
         """Of so many jobs, each with names of its own, in a random order."""
-        from stitchcore.commands.common import host_target
-        from stitchcore.commands.run import own_tensorflow
+        from stitchcore.cli.common import host_target
+        from stitchcore.cli.run import own_tensorflow
 
         place, tf = host_target(), own_tensorflow()
         first = next(self.numbers)

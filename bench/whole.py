@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from bench import launches, program
-from stitchcore.compiled import CompiledModule, ordered
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.hlo.shape import DTYPES
-from stitchcore.plan.candidates import VIEWS
-from stitchcore.plan.cost import cost
+from stitchcore.compiler.module import CompiledModule
+from stitchcore.fusion.candidates import VIEWS
+from stitchcore.fusion.cost import cost
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.runtime.module import ordered
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Call = Callable[[], object]

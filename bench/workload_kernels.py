@@ -1,7 +1,7 @@
 """Each kernel of the workload modules against float64: `python -m bench.workload_kernels`.
 
 A module is run once at full size, its patterns by their compiled kernels and all else by numpy, and
-each distinct kernel is judged on the inputs it meets there (verify/kernels.py). Where those could
+each distinct kernel is judged on the inputs it meets there (verify/kernel.py). Where those could
 not show an error (constant, not finite) or a branch is never taken, it is judged on drawn data.
 Writes bench/results/raw/workload_kernels.json after each module.
 """
@@ -22,14 +22,15 @@ from typing import Any
 import numpy as np
 
 from bench import record
-from stitchcore.compiled import CompiledModule, interpret, run_kernel
+from stitchcore.compiler.module import CompiledModule
+from stitchcore.compiler.stages import BuildOptions, compile_module
 from stitchcore.device.host import host_device
-from stitchcore.hlo.parse import parse
-from stitchcore.plan.pattern import Pattern, Plan
-from stitchcore.stages import BuildOptions, compile_module
-from stitchcore.target.cpu_runtime import CpuKernel
-from stitchcore.verify.capture import integer_limit, plausible
-from stitchcore.verify.kernels import KernelCheck, check_kernel
+from stitchcore.fusion.pattern import Pattern, Plan
+from stitchcore.hlo.text.parser import parse
+from stitchcore.runtime.cpu_kernel import CpuKernel
+from stitchcore.runtime.module import interpret, load, run_kernel
+from stitchcore.verify.inputs import integer_limit, plausible
+from stitchcore.verify.kernel import KernelCheck, check_kernel
 
 CAPTURES = 3
 """A kernel of a loop is judged on its first launches, until one could have shown an error."""
@@ -64,7 +65,7 @@ def on_captured(made: CompiledModule, loaded: Sequence[CpuKernel]) -> dict[int, 
 
 def judged(made: CompiledModule) -> list[list[KernelCheck]]:
     """All checks of each kernel, the last one on drawn data where no captured one could tell."""
-    loaded = made.loaded()
+    loaded = load(made)
     captured = on_captured(made, loaded)
     found = []
     for number, (plan, pattern) in enumerate(made.uses()):

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from stitchcore.errors import Refused
-from stitchcore.target import nvrtc
+from stitchcore.toolchain import nvrtc
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

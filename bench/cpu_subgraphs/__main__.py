@@ -19,8 +19,8 @@ from bench import contestants, generated, launches, report
 from bench.cpu_subgraphs import hand, subgraphs
 from bench.record import RESULTS
 from stitchcore.errors import Refused
-from stitchcore.verify.judge import Judgement
-from stitchcore.verify.measure import Comparison, compare
+from stitchcore.verify.accuracy import Judgement
+from stitchcore.verify.timing import Comparison, compare
 
 
 def enter(subgraph: subgraphs.Subgraph) -> tuple[dict[str, contestants.Contestant], list[str]]:

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.cumulative import scan_of
-from stitchcore.hlo.dim import Dim
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.plan.pattern import Pattern
-from stitchcore.schedule.atoms import Atoms
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.cumulative import scan_of
+from stitchcore.hlo.ir.dim import Dim
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.schedule.axis_classes import Atoms
 
 Axis = int
 Row = tuple[int, ...]

@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.hlo.query import scatter_combiner
-from stitchcore.kernel import index
-from stitchcore.kernel.index import Index, Variable
-from stitchcore.kernel.nodes import (
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.query import scatter_combiner
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Index, Variable
+from stitchcore.loop_ir.nodes import (
     Apply,
     Expression,
     FromIndex,
@@ -28,10 +28,10 @@ from stitchcore.kernel.nodes import (
     Store,
 )
 from stitchcore.schedule.axes import Axis
-from stitchcore.schedule.body import Body, indices
 from stitchcore.schedule.constants import convert
-from stitchcore.schedule.scheme import Sink
-from stitchcore.schedule.surroundings import Surroundings
+from stitchcore.schedule.context import Surroundings
+from stitchcore.schedule.sections import Sink
+from stitchcore.schedule.values import Body, indices
 from stitchcore.schedule.views import bind_row, dim_index
 
 INDICES, UPDATES = 1, 2

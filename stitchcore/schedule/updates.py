@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.kernel import index
-from stitchcore.kernel.index import Index
-from stitchcore.kernel.nodes import Apply, Expression, InRange
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Index
+from stitchcore.loop_ir.nodes import Apply, Expression, InRange
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.views import Environment, bind_row, dim_index
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stitchcore.errors import Reason, Refused
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.kernel import index
-from stitchcore.kernel.index import Index
-from stitchcore.kernel.nodes import InRange
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Index
+from stitchcore.loop_ir.nodes import InRange
 from stitchcore.schedule.axes import Axes, Axis, Row, segments
 
 Environment = Mapping[Axis, Index]

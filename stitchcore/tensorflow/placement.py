@@ -9,7 +9,7 @@ seen on a GPU (docs/decisions.md 31).
 
 from __future__ import annotations
 
-from stitchcore.tensorflow import allow
+from stitchcore.tensorflow import op_allowlist
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 
 CPU, GPU = "cpu", "gpu"
@@ -42,6 +42,8 @@ def keeps_data_on_host(graph: GraphIndex, i: int) -> bool:
     node, data = graph.nodes[i], graph.data[i]
     if node.op in INT32_ON_DEVICE:
         return False
-    shapes = {position % len(data) for position in allow.SHAPE_OPERANDS.get(node.op, ()) if data}
+    shapes = {
+        position % len(data) for position in op_allowlist.SHAPE_OPERANDS.get(node.op, ()) if data
+    }
     read = [graph.dtype(tensor) for n, tensor in enumerate(data) if n not in shapes]
     return "int32" in (*read, *graph.output_types[i])

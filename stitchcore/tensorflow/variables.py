@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from stitchcore.errors import Reason, Refusal
 from stitchcore.inject.digest import LOOP_BACK
-from stitchcore.tensorflow.allow import ASSIGNMENTS, READ
 from stitchcore.tensorflow.graph import Edge, GraphIndex
+from stitchcore.tensorflow.op_allowlist import ASSIGNMENTS, READ
 from stitchcore.tensorflow.updates import UPDATES
 
 PASS_THROUGH = ("Identity", "Enter", "RefEnter")

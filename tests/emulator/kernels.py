@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stitchcore.emit import cuda
-from stitchcore.emit.cuda_words import WordKind, words
+from stitchcore.codegen import cuda
 from stitchcore.errors import CheckFailed, worse
-from stitchcore.hlo.shape import DTYPES
-from stitchcore.kernel import index
-from stitchcore.kernel.nodes import Buffer as KernelBuffer
-from stitchcore.kernel.nodes import Kernel, Role
+from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.launch.cuda_parameters import WordKind, words
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.nodes import Buffer as KernelBuffer
+from stitchcore.loop_ir.nodes import Kernel, Role
 from tests.emulator.findings import Finding
 from tests.emulator.launch import FORWARD, Array, Buffer, Grid, Memory, Schedule, launch
 from tests.emulator.program import Program, compile_text
@@ -88,7 +88,7 @@ def run(
     return Outcome(tuple(memory.array(place) for place in outputs), found)
 
 
-# ---- the kernels' ABI: docs/contracts.md and the head of emit/cuda.py ----------------------------
+# ---- the kernels' ABI: docs/contracts.md and the head of codegen/cuda.py -------------------------
 def _memory(
     kernel: Kernel, given: list[Buffer], bound: Mapping[str, int], shared: Mapping[int, int]
 ) -> tuple[Memory, list[int], bytes]:

@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.schedule.schedule import schedule
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.schedule.pipeline import schedule
 from tests.emulator import kernels
 from tests.emulator.launch import Order, Schedule
 from tests.emulator.program import compile_text

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.module import Module
-from stitchcore.kernel.nodes import Kernel
-from stitchcore.kernel.text import print_kernel
-from stitchcore.schedule.schedule import schedule
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir.module import Module
+from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.loop_ir.printer import print_kernel
+from stitchcore.schedule.pipeline import schedule
 from tests.emulator import kernels, mutants
 from tests.emulator.launch import Array, Order, Schedule
 from tests.emulator.program import compile_text

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.schedule.schedule import schedule
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.schedule.pipeline import schedule
 from tests.emulator import kernels
 from tests.emulator.program import compile_text
 from tests.emulator.test_fuzz import TINY

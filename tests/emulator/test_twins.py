@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.kernel import index
-from stitchcore.kernel.interpret import interpret
-from stitchcore.kernel.nodes import Kernel, Role
-from stitchcore.schedule.schedule import schedule
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.interpreter import interpret
+from stitchcore.loop_ir.nodes import Kernel, Role
+from stitchcore.schedule.pipeline import schedule
 from tests.emulator import kernels, twins
 from tests.emulator.launch import Order, Schedule
 from tests.emulator.program import compile_text

@@ -26,11 +26,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench.record import RESULTS, raw, write_figures
-from stitchcore.compiled import buffers
 from stitchcore.device.records import DEVICES
-from stitchcore.hlo.print import print_module
-from stitchcore.target.nvrtc import INCLUDE
-from stitchcore.verify.kernels import KernelCheck, check_kernel
+from stitchcore.hlo.text.printer import print_module
+from stitchcore.runtime.module import buffers
+from stitchcore.toolchain.nvrtc import INCLUDE
+from stitchcore.verify.kernel import KernelCheck, check_kernel
 from tests.emulator import kernels
 from tests.emulator.findings import Finding
 from tests.emulator.kernels import BLOCKS

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.hlo.shape import DTYPES
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.shape import DTYPES
 
 EXTENTS = (1, 2, 3, 4, 5, 8, 16, 17)
 

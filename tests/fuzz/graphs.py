@@ -28,8 +28,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from stitchcore import isolate
 from stitchcore.errors import Refused
+from stitchcore.sandbox import isolate
 from tests.fuzz.mutate_graphs import mutate
 
 MEMORY = 3 * 2**30

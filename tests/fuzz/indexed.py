@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stitchcore.hlo import build
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.attributes import WindowDim
-from stitchcore.hlo.instruction import Instruction, computation, instruction
-from stitchcore.hlo.shape import DTYPES, Shape
+from stitchcore.hlo.ir import builder
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.attributes import WindowDim
+from stitchcore.hlo.ir.instruction import Instruction, computation, instruction
+from stitchcore.hlo.ir.shape import DTYPES, Shape
 from tests.fuzz.draw import Draw, is_float, numeric
 
 _WIDE = frozenset(n for n, d in DTYPES.items() if d.kind != "pred" and d.bytes > 2)
@@ -20,15 +20,15 @@ def _places(draw: Draw, dims: Sequence[int]) -> Instruction:
     """Integers of a shape that depend on the data, some outside of whatever they index."""
     node = draw.value(lambda v: numeric(v) and v.shape.dims == tuple(dims))
     dtype = draw.choice(("s32", "s64", "u32", "s8"))
-    first = build.constant(int(draw.rng.integers(0 if dtype == "u32" else -3, 6)), dtype)
-    other = build.broadcast(first, dims, ()) if dims else first
-    step = build.iota(dtype, dims, len(dims) - 1) if dims else build.constant(2, dtype)
+    first = builder.constant(int(draw.rng.integers(0 if dtype == "u32" else -3, 6)), dtype)
+    other = builder.broadcast(first, dims, ()) if dims else first
+    step = builder.iota(dtype, dims, len(dims) - 1) if dims else builder.constant(2, dtype)
     if node is None:
         return step
-    half = build.constant(1, node.shape.dtype)
-    half = build.broadcast(half, dims, ()) if dims else half
-    chosen = build.elementwise(op.COMPARE, node, half, direction="LT")
-    return build.elementwise(op.SELECT, chosen, step, other)
+    half = builder.constant(1, node.shape.dtype)
+    half = builder.broadcast(half, dims, ()) if dims else half
+    chosen = builder.elementwise(op.COMPARE, node, half, direction="LT")
+    return builder.elementwise(op.SELECT, chosen, step, other)
 
 
 def gather(draw: Draw) -> Instruction | None:
@@ -53,7 +53,7 @@ def gather(draw: Draw) -> Instruction | None:
     offsets = sorted(draw.rng.permutation(total)[: rank - len(collapsed)].tolist())
     if total > draw.options.rank + 1:
         return None
-    return build.gather(
+    return builder.gather(
         node, indices, starts, sizes,
         vector_dim=vector_dim, offset_dims=offsets, collapsed=collapsed,
     )  # fmt: skip
@@ -64,12 +64,12 @@ def dynamic_slice(draw: Draw) -> Instruction | None:
     if node is None:
         return None
     sizes = [int(draw.rng.integers(1, n + 1)) for n in node.shape.static]
-    return build.dynamic_slice(node, _starts(draw, node), sizes)
+    return builder.dynamic_slice(node, _starts(draw, node), sizes)
 
 
 def _starts(draw: Draw, node: Instruction) -> list[Instruction]:
     places = _places(draw, ())
-    return [places if draw.rng.random() < 0.7 else build.constant(1, places.shape.dtype)
+    return [places if draw.rng.random() < 0.7 else builder.constant(1, places.shape.dtype)
             for _ in node.shape.dims]  # fmt: skip
 
 
@@ -80,9 +80,9 @@ def dynamic_update(draw: Draw) -> Instruction | None:
         node = draw.value(lambda v: v.shape.rank > 0)
     if node is None:
         return None
-    window = build.slice_(node, [(0, max(n // 2, 1), 1) for n in node.shape.static])
+    window = builder.slice_(node, [(0, max(n // 2, 1), 1) for n in node.shape.static])
     window = draw.value(lambda other: other.shape == window.shape) or window
-    return build.dynamic_update_slice(node, window, _starts(draw, node))
+    return builder.dynamic_update_slice(node, window, _starts(draw, node))
 
 
 def scatter(draw: Draw) -> Instruction | None:
@@ -97,11 +97,11 @@ def scatter(draw: Draw) -> Instruction | None:
     dims = [*batch, *window]
     updates = draw.value(lambda v: (v.shape.dtype, v.shape.static) == (dtype, tuple(dims)))
     if updates is None:
-        updates = build.iota(dtype, dims, 0)
-    pair = build.parameter(0, dtype), build.parameter(1, dtype)
+        updates = builder.iota(dtype, dims, 0)
+    pair = builder.parameter(0, dtype), builder.parameter(1, dtype)
     kind = draw.choice((op.ADD, op.SUBTRACT, op.MAXIMUM, ""))
-    body = computation(pair, build.elementwise(kind, *pair) if kind else pair[1])
-    return build.scatter(
+    body = computation(pair, builder.elementwise(kind, *pair) if kind else pair[1])
+    return builder.scatter(
         node, _places(draw, [*batch, len(scattered)]), updates, body,
         window=range(len(batch), len(dims)), scattered=scattered, vector_dim=len(batch),
     )  # fmt: skip
@@ -116,7 +116,7 @@ def scan(draw: Draw) -> Instruction | None:
     dims, dtype = node.shape.static, node.shape.dtype
     reducer = draw.choice(_cumulative(dtype))
     if reducer == op.MULTIPLY and is_float(node):
-        node = build.elementwise(op.TANH, node)  # products of less than one stay small
+        node = builder.elementwise(op.TANH, node)  # products of less than one stay small
     dim = int(draw.rng.integers(len(dims)))
     if draw.rng.random() < 0.6:
         dim = max(range(len(dims)), key=lambda d: dims[d])  # else most windows are expanded
@@ -132,7 +132,7 @@ def scan(draw: Draw) -> Instruction | None:
     extents = [n + (d == dim and with_total) for d, n in enumerate(dims)]
     identity = op.record(reducer).identity
     assert identity is not None
-    start, body = build.constant(identity(dtype), dtype), build.monoid(reducer, dtype)
+    start, body = builder.constant(identity(dtype), dtype), builder.monoid(reducer, dtype)
     made = instruction(
         op.REDUCE_WINDOW, Shape(dtype, tuple(extents)), (node, start),
         window=tuple(window), to_apply=body,
@@ -140,7 +140,7 @@ def scan(draw: Draw) -> Instruction | None:
     if way != "cut":
         return made
     begin, end = (1, dims[dim] + 1) if reverse else (0, dims[dim])
-    return build.slice_(made, [(begin, end, 1) if d == dim else (0, n, 1)
+    return builder.slice_(made, [(begin, end, 1) if d == dim else (0, n, 1)
                                for d, n in enumerate(dims)])  # fmt: skip
 
 

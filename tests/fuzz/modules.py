@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.hlo import build
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction, computation
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.numerics import Array
-from stitchcore.hlo.shape import DTYPES
+from stitchcore.hlo.ir import builder
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction, computation
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.numerics import Array
+from stitchcore.hlo.ir.shape import DTYPES
 from tests.fuzz import indexed
 from tests.fuzz.draw import Draw, FuzzOptions, is_float, numeric
 
@@ -28,7 +28,7 @@ def random_module(rng: np.random.Generator, options: FuzzOptions | None = None) 
     options = options or FuzzOptions()
     draw = Draw(rng, options)
     parameters = [
-        build.parameter(i, draw.choice(options.dtypes), draw.dims())
+        builder.parameter(i, draw.choice(options.dtypes), draw.dims())
         for i in range(options.parameters)
     ]
     draw.pool.extend(parameters)
@@ -41,7 +41,7 @@ def random_module(rng: np.random.Generator, options: FuzzOptions | None = None) 
             draw.pool.append(made)
     drawn = draw.pool[options.parameters :]
     chosen = dict.fromkeys([drawn[-1], *(draw.choice(drawn) for _ in range(options.outputs - 1))])
-    return Module("fuzz", computation(parameters, build.tuple_(list(chosen))))
+    return Module("fuzz", computation(parameters, builder.tuple_(list(chosen))))
 
 
 def random_arguments(module: Module, rng: np.random.Generator) -> list[Array]:
@@ -91,17 +91,17 @@ def _elementwise(draw: Draw) -> Instruction | None:
     others = [_like(draw, first) for _ in range(arity - 1)]
     if name in _DIVIDING and not is_float(first):
         # XLA itself dies of a division by zero on the CPU: integer divisors are constants here.
-        others = [build.splat(int(draw.rng.integers(1, 5)), first)]
+        others = [builder.splat(int(draw.rng.integers(1, 5)), first)]
     operands = [first, *others]
     if name in (op.EXPONENTIAL,):
-        operands[0] = build.elementwise(op.MINIMUM, first, build.splat(4.0, first))
+        operands[0] = builder.elementwise(op.MINIMUM, first, builder.splat(4.0, first))
     low, _ = op.record(name).domain
     if low >= 0 and is_float(first):
-        absolute = build.elementwise(op.ABS, first)
-        operands[0] = build.elementwise(op.ADD, absolute, build.splat(0.125, first))
+        absolute = builder.elementwise(op.ABS, first)
+        operands[0] = builder.elementwise(op.ADD, absolute, builder.splat(0.125, first))
     if name == op.CLAMP:
         operands = [others[0], first, others[1]]
-    return build.elementwise(name, *operands)
+    return builder.elementwise(name, *operands)
 
 
 def _like(draw: Draw, node: Instruction) -> Instruction:
@@ -119,10 +119,10 @@ def _like(draw: Draw, node: Instruction) -> Instruction:
     if smaller is not None and draw.rng.random() < 0.7:
         axes = _subsequence(smaller.shape.dims, node.shape.dims)
         assert axes is not None
-        return build.broadcast(smaller, node.shape.dims, axes)
+        return builder.broadcast(smaller, node.shape.dims, axes)
     kind = DTYPES[node.shape.dtype].kind
     value: float | int = float(draw.rng.integers(1, 8)) / 4
-    return build.splat(value if kind == "float" else int(draw.rng.integers(1, 5)), node)
+    return builder.splat(value if kind == "float" else int(draw.rng.integers(1, 5)), node)
 
 
 def _subsequence(small: Sequence[Any], large: Sequence[Any]) -> list[int] | None:
@@ -147,7 +147,7 @@ def _broadcast(draw: Draw) -> Instruction | None:
         dims.append(extent)
     position = int(draw.rng.integers(0, len(dims) + 1))
     dims.insert(position, int(draw.choice(draw.options.extents)))
-    return build.broadcast(node, dims, [a + (a >= position) for a in axes])
+    return builder.broadcast(node, dims, [a + (a >= position) for a in axes])
 
 
 def _reduce(draw: Draw) -> Instruction | None:
@@ -159,7 +159,7 @@ def _reduce(draw: Draw) -> Instruction | None:
     dtype = node.shape.dtype
     usable = {"pred": (op.AND, op.OR), "float": (op.ADD, op.MAXIMUM, op.MINIMUM)}
     names = usable.get(DTYPES[dtype].kind, (op.ADD, op.MAXIMUM, op.MINIMUM, op.AND, op.XOR))
-    return build.reduce(node, axes, draw.choice(names))
+    return builder.reduce(node, axes, draw.choice(names))
 
 
 def _reshape(draw: Draw) -> Instruction | None:
@@ -181,7 +181,7 @@ def _reshape(draw: Draw) -> Instruction | None:
         dims[at : at + 1] = [extent // low, low]
     else:
         dims.insert(int(draw.rng.integers(len(dims) + 1)), 1)
-    return build.reshape(node, dims) if len(dims) <= draw.options.rank + 1 else None
+    return builder.reshape(node, dims) if len(dims) <= draw.options.rank + 1 else None
 
 
 def _transpose(draw: Draw) -> Instruction | None:
@@ -189,7 +189,7 @@ def _transpose(draw: Draw) -> Instruction | None:
     return (
         None
         if node is None
-        else build.transpose(node, draw.rng.permutation(node.shape.rank).tolist())
+        else builder.transpose(node, draw.rng.permutation(node.shape.rank).tolist())
     )
 
 
@@ -202,7 +202,7 @@ def _slice(draw: Draw) -> Instruction | None:
         begin = int(draw.rng.integers(0, extent))
         end = int(draw.rng.integers(begin + 1, extent + 1))
         ranges.append((begin, end, int(draw.choice((1, 1, 1, 2)))))
-    return build.slice_(node, ranges)
+    return builder.slice_(node, ranges)
 
 
 def _pad(draw: Draw) -> Instruction | None:
@@ -223,8 +223,8 @@ def _pad(draw: Draw) -> Instruction | None:
     ]
     if min(sizes) <= 0:
         return None
-    value = build.constant(draw.choice((0, 1)), node.shape.dtype)
-    return build.pad(node, value, amounts)
+    value = builder.constant(draw.choice((0, 1)), node.shape.dtype)
+    return builder.pad(node, value, amounts)
 
 
 def _concatenate(draw: Draw) -> Instruction | None:
@@ -241,12 +241,14 @@ def _concatenate(draw: Draw) -> Instruction | None:
         return all(a == b for i, (a, b) in enumerate(pairs) if i != axis)
 
     partner = draw.value(fits)
-    return None if partner is None else build.concatenate([node, partner], axis)
+    return None if partner is None else builder.concatenate([node, partner], axis)
 
 
 def _reverse(draw: Draw) -> Instruction | None:
     node = draw.value(lambda v: v.shape.rank > 0)
-    return None if node is None else build.reverse(node, [int(draw.rng.integers(node.shape.rank))])
+    return (
+        None if node is None else builder.reverse(node, [int(draw.rng.integers(node.shape.rank))])
+    )
 
 
 def _iota(draw: Draw) -> Instruction | None:
@@ -254,7 +256,7 @@ def _iota(draw: Draw) -> Instruction | None:
     if not dims:
         return None
     dtype = draw.choice([name for name in draw.options.dtypes if name != "pred"])
-    return build.iota(dtype, dims, int(draw.rng.integers(len(dims))))
+    return builder.iota(dtype, dims, int(draw.rng.integers(len(dims))))
 
 
 def _compare_select(draw: Draw) -> Instruction | None:
@@ -262,14 +264,14 @@ def _compare_select(draw: Draw) -> Instruction | None:
     if left is None:
         return None
     direction = draw.choice(sorted(op.COMPARE_OPERATORS))
-    predicate = build.elementwise(op.COMPARE, left, _like(draw, left), direction=direction)
-    return build.elementwise(op.SELECT, predicate, _like(draw, left), left)
+    predicate = builder.elementwise(op.COMPARE, left, _like(draw, left), direction=direction)
+    return builder.elementwise(op.SELECT, predicate, _like(draw, left), left)
 
 
 def _convert(draw: Draw) -> Instruction | None:
     node = draw.value()
     target = draw.choice(draw.options.dtypes)
-    return None if node is None or node.shape.dtype == target else build.convert(node, target)
+    return None if node is None or node.shape.dtype == target else builder.convert(node, target)
 
 
 _MAKERS: dict[str, Callable[[Draw], Instruction | None]] = {

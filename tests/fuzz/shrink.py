@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.build import tuple_ as build_tuple
-from stitchcore.hlo.cumulative import scan_of, scan_refusal
-from stitchcore.hlo.instruction import Instruction, computation, instruction, topological
-from stitchcore.hlo.literal import from_array
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.rewrite import rebuild, renew
-from stitchcore.hlo.shape import Shape
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.builder import tuple_ as build_tuple
+from stitchcore.hlo.ir.cumulative import scan_of, scan_refusal
+from stitchcore.hlo.ir.instruction import Instruction, computation, instruction, topological
+from stitchcore.hlo.ir.literal import from_array
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.rewrite import rebuild, renew
+from stitchcore.hlo.ir.shape import Shape
 from tests.fuzz.extents import Extents, ladder
 
 SMALLEST = 8

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.cumulative import scan_of, scan_refusal
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.instruction import topological
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.cumulative import scan_of, scan_refusal
+from stitchcore.hlo.ir.instruction import topological
 from tests.fuzz.draw import FuzzOptions
 from tests.fuzz.modules import random_arguments, random_module
 

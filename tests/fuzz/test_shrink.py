@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.instruction import Instruction, topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.hlo.print import print_module
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction, topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
+from stitchcore.hlo.text.printer import print_module
 from tests.fuzz.extents import Extents, ladder
 from tests.fuzz.shrink import shrink
 from tests.hlo import workloads, xla

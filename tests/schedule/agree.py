@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from stitchcore.codegen import c
 from stitchcore.device.records import DEVICES, Device
-from stitchcore.emit import c
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.module import Module
-from stitchcore.kernel import index
-from stitchcore.kernel.interpret import interpret
-from stitchcore.kernel.nodes import Kernel, Role
-from stitchcore.plan.pattern import Pattern
-from stitchcore.schedule.schedule import schedule
-from stitchcore.target.cpu_runtime import CpuKernel
-from stitchcore.target.toolchain import compile_c
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir.module import Module
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.interpreter import interpret
+from stitchcore.loop_ir.nodes import Kernel, Role
+from stitchcore.runtime.cpu_kernel import CpuKernel
+from stitchcore.schedule.pipeline import schedule
+from stitchcore.toolchain.c_compiler import compile_c
 
 DEVICE = DEVICES["cpu-x86-64-v3"]
 

@@ -25,13 +25,16 @@ from typing import Any
 import numpy as np
 
 from bench.record import RESULTS, raw, write_figures
-from stitchcore.compiled import buffers
+from stitchcore.compiler.stages import PLANNED, BuildOptions, State, run_stages
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
-from stitchcore.hlo.instruction import Instruction, topological
-from stitchcore.hlo.module import Module
-from stitchcore.kernel.interpret import KernelError, Race, interpret
-from stitchcore.kernel.nodes import (
+from stitchcore.fusion.canonical import taken_out
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.fusion.text import bodies
+from stitchcore.hlo.ir.instruction import Instruction, topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.loop_ir.interpreter import KernelError, Race, interpret
+from stitchcore.loop_ir.nodes import (
     Accumulate,
     Accumulator,
     Allocate,
@@ -49,19 +52,17 @@ from stitchcore.kernel.nodes import (
     Statement,
     Store,
 )
-from stitchcore.plan.canonical import taken_out
-from stitchcore.plan.pattern import Pattern
-from stitchcore.plan.text import bodies
+from stitchcore.runtime.module import buffers
 from stitchcore.schedule import axes as axis_analysis
-from stitchcore.schedule import dominant, scheme
+from stitchcore.schedule import dominants as dominant
 from stitchcore.schedule import limits as scheduling
+from stitchcore.schedule import sections
 from stitchcore.schedule.axes import Axes
-from stitchcore.schedule.body import Names
-from stitchcore.schedule.mapping import Geometry
-from stitchcore.schedule.schedule import schedule
-from stitchcore.schedule.surroundings import Surroundings
-from stitchcore.stages import PLANNED, BuildOptions, State, run_stages
-from stitchcore.verify.kernels import KernelCheck, check_kernel
+from stitchcore.schedule.context import Surroundings
+from stitchcore.schedule.pipeline import schedule
+from stitchcore.schedule.tiling import Geometry
+from stitchcore.schedule.values import Names
+from stitchcore.verify.kernel import KernelCheck, check_kernel
 from tests.fuzz.shrink import shrink
 from tests.hlo import workloads
 
@@ -143,7 +144,7 @@ def planned(pattern: Pattern, axes: Axes, device: Device) -> Decisions:
     """Scheme of each reduction, phase and kind of home of each value; the sinks and mapping of
     each section."""
     dominants = dominant.find(pattern, axes, scheduling.of(device))
-    plan = scheme.assign(pattern, axes, dominants)
+    plan = sections.assign(pattern, axes, dominants)
     around = Surroundings(axes, dominants, plan, {}, {}, Names(frozenset()), device)
     states: list[Any] = []
     for number, value in enumerate(pattern.instructions):

@@ -14,15 +14,15 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
+from stitchcore.compiler.regions import build, program
+from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
 from stitchcore.errors import Reason
-from stitchcore.program import build, program
-from stitchcore.stages import BuildOptions
 from stitchcore.tensorflow import placement
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import lower, subgraph
 from stitchcore.tensorflow.partition import Partition, partition
-from stitchcore.tensorflow.patching import patch
+from stitchcore.tensorflow.patch import patch
 from tests.tensorflow.graphs import Step, pruned, training_step
 
 PLACE = "/job:localhost/replica:0/task:0/device:"

@@ -22,7 +22,7 @@ from stitch_operator.gateway.identity import Identity, run_times
 from stitch_operator.gateway.savings import Bounds, Report
 from stitch_operator.metrics import MAX_NAMESPACES, MICRO, bucket
 from stitch_operator.reports import Workloads
-from stitchcore.page.job import Job
+from stitchcore.report.job import Job
 
 CRASH_CODES = frozenset({132, 134, 135, 136, 139})
 """Illegal instruction, abort, bus error, floating-point exception, segmentation fault."""

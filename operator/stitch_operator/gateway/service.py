@@ -39,7 +39,7 @@ from stitch_operator.gateway.workloads import FIGURES_SECONDS, Sightings
 from stitchcore.artifact.keys import code_version, content_key, request_key
 from stitchcore.artifact.ratio import HIGHEST, stored_ratio
 from stitchcore.artifact.store import Store
-from stitchcore.queues import queue_name
+from stitchcore.service.queues import queue_name
 
 FOLLOW_SECONDS = 1.0
 TRUST_SECONDS = 5.0

@@ -21,7 +21,7 @@ from stitch_operator.webhook import __main__ as webhook
 from stitch_operator.webhook.app import Parts, application
 from stitch_operator.webhook.metrics import Metrics
 from stitch_operator.webhook.surroundings import Surroundings
-from stitchcore import starting
+from stitchcore.service import startup
 from tests.operator.webhook import support
 
 NAMES = ["localhost", "127.0.0.1"]
@@ -59,7 +59,7 @@ def serve(
     metrics = Metrics("test")
     certificates = Certificates(folder / "gateway.pem", folder / "gateway.key", metrics.certificate)
     certificates.look()
-    listening = starting.listening("127.0.0.1", 0, "--port")
+    listening = startup.listening("127.0.0.1", 0, "--port")
     port = listening.getsockname()[1]
     check = functools.partial(certificates.check, "127.0.0.1", port)
     known = surroundings if surroundings is not None else support.Plain(trusted=support.TRUST)

@@ -1,0 +1,57 @@
+"""What the stages made of a module for a CPU, as data: the plan, its distinct kernels, binaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stitchcore.device.records import Device
+from stitchcore.fusion.pattern import Pattern, Plan
+from stitchcore.fusion.text import bodies
+from stitchcore.hlo.ir.instruction import Computation
+from stitchcore.hlo.ir.module import Module
+from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.toolchain.c_compiler import CompiledLibrary
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A distinct kernel: its content key, loop IR and the library that exports `kernel.name`."""
+
+    key: str
+    kernel: Kernel
+    library: int
+
+
+@dataclass(frozen=True)
+class CompiledModule:
+    """`of[i]` is the kernel of `plan.patterns[i]`; equal patterns share one. `inner` is the same
+    for the plans of loop bodies and branches, at any depth.
+
+    `sources` are the translation units of `libraries`. `seconds` are wall times by stage.
+    """
+
+    plan: Plan
+    device: Device
+    kernels: tuple[CompiledKernel, ...]
+    of: tuple[int, ...]
+    libraries: tuple[CompiledLibrary, ...]
+    sources: tuple[str, ...]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    inner: Mapping[Computation, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def module(self) -> Module:
+        return self.plan.module
+
+    def kernels_of(self, plan: Plan) -> tuple[int, ...]:
+        """The kernel of each pattern of `plan`: the entry's, or a loop body's."""
+        return self.of if plan is self.plan else self.inner[plan.module.entry]
+
+    def uses(self) -> list[tuple[Plan, Pattern]]:
+        """A pattern that each kernel is of, and its plan: the entry's, or a loop body's."""
+        first: dict[int, tuple[Plan, Pattern]] = {}
+        for plan in (self.plan, *bodies(self.plan).values()):
+            for number, pattern in zip(self.kernels_of(plan), plan.patterns, strict=True):
+                first.setdefault(number, (plan, pattern))
+        return [first[number] for number in range(len(self.kernels))]
