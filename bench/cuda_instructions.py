@@ -8,13 +8,12 @@ For each kernel of the workloads: what one element of every value of its pattern
 each section), so what is told is Pearson's r, of the counts and of their logarithms, not a ratio.
 Integer instructions are mostly addresses, which no value's opcode says.
 
-Written to bench/results/cuda_instructions.{json,md}.
+Written to bench/results/cuda_instructions.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from bench import sass
+from bench import record, sass
 from bench.cuda_compile import correlation
 from stitchcore.codegen import cuda
 from stitchcore.compiler.pipeline import run
@@ -38,7 +37,6 @@ from stitchcore.fusion.text import bodies
 from stitchcore.toolchain import cuda_compiler
 from tests.hlo import workloads
 
-RESULTS = Path(__file__).resolve().parent / "results"
 CLASSES = ("float32", "special", "integer")
 
 
@@ -113,8 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found += kernels(name, given.target, given.cache)
     text = table(found, given.target)
     document = {"target": given.target, "kernels": [asdict(one) for one in found]}
-    (RESULTS / "cuda_instructions.json").write_text(json.dumps(document) + "\n")
-    (RESULTS / "cuda_instructions.md").write_text(text)
+    path = record.RESULTS / "cuda_instructions.md"
+    record.write_figures(record.raw(path.with_suffix(".json")), document)
+    record.write_table(path, text, "python -m bench.cuda_instructions")
     print(text)
     return 0
 

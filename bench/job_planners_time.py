@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bench.job_regions import Regions
 from bench.jobs import step_seconds
-from bench.report import processor
+from bench.record import processor
 from stitchcore.compiler.regions import compile_regions, program
 from stitchcore.compiler.stages import BuildOptions
 from stitchcore.verify.inputs import arguments, integer_limit

@@ -4,14 +4,13 @@ On every workload module the plans of `exhaustive` and of another planner (defau
 kernels in common. Those that only one of them has are compiled and run alone, one thread each, by
 processor time (the least of all rounds), and each launch is charged what the framework's executor
 takes for one more operation. Told: seconds of what differs under both, estimated and measured, and
-seconds of planning (processor time, the scheduler as judge). Writes bench/results/plans.{json,md}.
+seconds of planning (processor time, the scheduler as judge). Writes bench/results/plans.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import lzma
 import time
 from collections import Counter
@@ -19,9 +18,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench import program
+from bench import program, record
 from bench.launches import of_kernels
-from bench.report import processor
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import (
     PLANNED,
@@ -41,7 +39,6 @@ from stitchcore.hlo.text.parser import parse
 from stitchcore.schedule.pipeline import schedule
 from stitchcore.verify.inputs import arguments
 
-RESULTS = Path(__file__).resolve().parent / "results"
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 ROUNDS = 15
 MOST_BYTES = 1 << 29
@@ -131,7 +128,7 @@ def compared(name: str, planner: str, device: Device) -> Row:
 
 def table(rows: Sequence[Row], planner: str) -> str:
     lines = [
-        f"{processor()}, one thread's processor time. Kernels that only one of two plans has.\n",
+        "One thread's processor time. Kernels that only one of two plans has.\n",
         f"| module | kernels: exhaustive, {planner} | estimated | measured "
         f"| {planner} / exhaustive | left out | planning |",
         "|---|---|---|---|---|---|---|",
@@ -152,17 +149,17 @@ def main() -> None:
     every = [path.name.removesuffix(".hlo.xz") for path in sorted(WORKLOADS.glob("*.hlo.xz"))]
     parser.add_argument("module", nargs="*", default=every)
     parser.add_argument("--planner", default="auto")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
     options = parser.parse_args()
     device = host_device()
     rows: list[Row] = []
-    options.out.mkdir(exist_ok=True)
     for name in options.module:
         rows.append(compared(name, options.planner, device))
         print(table(rows[-1:], options.planner).splitlines()[-1], flush=True)
-        document = {"processor": processor(), "rows": [asdict(row) for row in rows]}
-        (options.out / "plans.json").write_text(json.dumps(document, indent=1) + "\n")
-        (options.out / "plans.md").write_text(table(rows, options.planner))
+        document = {"processor": record.processor(), "rows": [asdict(row) for row in rows]}
+        record.write_figures(record.raw(options.out / "plans.json"), document)
+        text = table(rows, options.planner)
+        record.write_table(options.out / "plans.md", text, "python -m bench.plans")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ went into the device record: that is calibrated on kernels of its own (`stitch c
 
 Told for each region: Kendall's tau-b between estimated and measured seconds, and the *regret*: how
 much longer the plan with the least estimate takes than the quickest. Writes
-bench/results/ranking.{json,md,png}.
+bench/results/ranking.md.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from bench import program
+from bench import program, record
 from bench.launches import of_kernels
-from bench.report import processor
 from stitchcore.autotune.candidates import Cut, alternatives
 from stitchcore.compiler.module import CompiledKernels
 from stitchcore.compiler.pipeline import run
@@ -54,7 +53,6 @@ from stitchcore.schedule.pipeline import feasible, schedule
 from stitchcore.verify.inputs import arguments
 from stitchcore.verify.timing import compare
 
-RESULTS = Path(__file__).resolve().parent / "results"
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 LEAST, MOST = 3, 150
 """Placed instructions of a region."""
@@ -216,10 +214,10 @@ def summary(found: Sequence[Ranked]) -> dict[str, float]:
 
 
 def table(found: Sequence[Ranked], threads: int) -> str:
-    how = "one thread's processor time" if threads == 1 else f"{threads} threads' wall time"
+    how = "One thread's processor time" if threads == 1 else f"{threads} threads' wall time"
     told = summary(found)
     rows = [
-        f"{processor()}, {how}. Picking by estimate loses {told['loss']:.1%} of all seconds; it "
+        f"{how}. Picking by estimate loses {told['loss']:.1%} of all seconds; it "
         f"picks the quickest plan of {told['first_is_quickest']:.0%} of the regions.\n",
         "| module | regions | plans | median Kendall | mean regret |",
         "|---|---|---|---|---|",
@@ -268,7 +266,7 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring a region, at most")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
     options = parser.parse_args()
     whole = host_device()
     device = whole.one_unit if options.threads == 1 else whole
@@ -279,17 +277,18 @@ def main() -> int:
         for region in track(chosen, name, console=console):
             found.append(ranked(region, device, options.threads, options.rounds, options.seconds))
     document = {
-        "processor": processor(),
+        "processor": record.processor(),
         "threads": options.threads,
         "device": asdict(device),
         **summary(found),
         "found": [{**asdict(one), "kendall": one.tau, "regret": one.regret} for one in found],
     }
-    options.out.mkdir(exist_ok=True)
-    (options.out / "ranking.json").write_text(json.dumps(document, indent=1) + "\n")
-    (options.out / "ranking.md").write_text(table(found, options.threads))
-    plot(found, options.out / "ranking.png")
-    print(table(found, options.threads))
+    raw = record.raw(options.out / "ranking.json")
+    record.write_figures(raw, document)
+    text = table(found, options.threads)
+    record.write_table(options.out / "ranking.md", text, "python -m bench.ranking")
+    plot(found, raw.with_suffix(".png"))
+    print(text)
     print(json.dumps(summary(found)))
     return 0
 

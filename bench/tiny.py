@@ -5,21 +5,21 @@ of their gradient, a small MLP) and plain segment sums. Both run whole, in turn,
 one core (`--threads 2`: on both), after their results were compared; the ratio has its 95 %
 bootstrap interval. On one core the clock is the process's own, so neighbours count less. Ours runs
 kernels and numpy's BLAS one call after another from Python; XLA's run includes its client's call.
-Writes bench/results/tiny.json and tiny.md.
+Writes bench/results/tiny.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import lzma
 import os
 import time
 from pathlib import Path
 from typing import Any
 
+from bench import record
+
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "bench" / "results"
 NAMES = ("dien_infer", "dien_train", "recommender", "segment_sums")
 ROUNDS = 21
 TOLERANCE = 1e-4
@@ -43,8 +43,9 @@ def main() -> int:
     found = {name: measure(name, options.threads, options.seconds) for name in options.names}
     if not options.no_write and set(found) == set(NAMES):
         document = {"threads": options.threads, "graphs": found}
-        (RESULTS / "tiny.json").write_text(json.dumps(document, indent=1) + "\n")
-        (RESULTS / "tiny.md").write_text(table(found))
+        path = record.RESULTS / "tiny.md"
+        record.write_figures(record.raw(path.with_suffix(".json")), document)
+        record.write_table(path, table(found), "python -m bench.tiny")
     return 0
 
 

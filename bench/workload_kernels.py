@@ -3,7 +3,7 @@
 A module is run once at full size, its patterns by their compiled kernels and all else by numpy, and
 each distinct kernel is judged on the inputs it meets there (verify/kernel.py). Where those could
 not show an error (constant, not finite) or a branch is never taken, it is judged on drawn data.
-Writes bench/results/workload_kernels.json after each module.
+Writes bench/results/raw/workload_kernels.json after each module.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import record
 from stitchcore.compiler.module import CompiledModule
 from stitchcore.compiler.stages import BuildOptions, compile_module
 from stitchcore.device.host import host_device
@@ -34,7 +35,7 @@ from stitchcore.verify.kernel import KernelCheck, check_kernel
 CAPTURES = 3
 """A kernel of a loop is judged on its first launches, until one could have shown an error."""
 
-RESULTS = Path(__file__).parent / "results" / "workload_kernels.json"
+FIGURES = record.raw(record.RESULTS / "workload_kernels.json")
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -110,8 +111,8 @@ def main() -> None:
     for name in chosen:
         found = check(WORKLOADS / f"{name}.hlo.xz")
         print(name, {k: v for k, v in found.items() if k != "seconds"}, flush=True)
-        results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        RESULTS.write_text(json.dumps(dict(sorted({**results, name: found}.items())), indent=1))
+        results: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+        record.write_figures(FIGURES, dict(sorted({**results, name: found}.items())))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ XLA, INDUCTOR = "XLA", "Inductor"
 @dataclass(frozen=True)
 class Entrant:
     """`step` runs the module once and returns when the device has; parameters whose memory an
-    output takes are then that output (rulings.md 29). `first` are the outputs of the first step.
+    output takes are then that output (docs/decisions.md 29). `first` are the outputs of the first
+    step.
 
     Of a step, where it is known without running it: `kernels` are launches that are no library
     call, `library` those that are, and `bytes` what those kernels move: inputs and outputs, each

@@ -1,15 +1,16 @@
 """A window of one level as a small graph of cells, and the delta-evaluator over sets of cells.
 
-FusionStitching's explorer works on the kernels that XLA's own fusion leaves (papers.md section 2).
+FusionStitching's explorer works on the kernels that XLA's own fusion leaves (Zheng et al. 2020,
+arXiv:2009.10924v2).
 Cells are these: a value together with everything that only it reads, cut at reductions. A cell has
 one value that others may read. Sets of cells are integers with one bit per cell; cells are numbered
 in topological order.
 
-The delta-evaluator (papers.md 2.2) estimates what one kernel of a set saves against a kernel per
-cell, from figures gathered once per cell: bytes that need not be moved, launches, less the phases
-that the kernel must wait for. It follows cost.py but for registers and shared memory, which it
-leaves alone as the paper does, and on a GPU for what does not add up over cells: what is computed
-again at broadcasts, the longest way of a warp, code.
+The delta-evaluator (section 5.4 there) estimates what one kernel of a set saves against a kernel
+per cell, from figures gathered once per cell: bytes that need not be moved, launches, less the
+phases that the kernel must wait for. It follows cost.py but for registers and shared memory, which
+it leaves alone as the paper does, and on a GPU for what does not add up over cells: what is
+computed again at broadcasts, the longest way of a warp, code.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 memory, and what too few threads cost.
 
 Registers by liveness and shared memory by lifetime, as FusionStitching 2020's latency-evaluator has
-them (papers.md 2.3), on a scale that compiled kernels gave.
+them (Zheng et al. 2020, sections 4.3 and 4.4), on a scale that compiled kernels gave.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Patterns, plans, estimates, and the protocol of planners (architecture.md section 6)."""
+"""Patterns, plans, estimates, and the protocol of planners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The exact planner (FusionStitching 2019, papers.md 1B): a best choice from a pool of patterns.
+"""The exact planner: a best choice from a pool of patterns.
+
+FusionStitching first planned by an integer program (Long, Yang and Lin 2019, arXiv:1911.11576).
 
 The pool is what the other planners chose and the explorer's candidates, beside every placed
 instruction alone. A pattern is worth the seconds that it saves against its instructions alone by

@@ -1,4 +1,4 @@
-"""The exhaustive planner (AStitch 2022, papers.md 3.4): scopes as large as possible, then rules.
+"""The exhaustive planner (AStitch: Zheng et al. 2022, section 4.1): scopes as large as possible.
 
 1. Levels (levels.py) decide between which library calls each value is computed.
 2. A scope is a maximal connected set of one level. Values read through shared large inputs

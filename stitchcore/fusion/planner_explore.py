@@ -1,4 +1,4 @@
-"""The exploring planner (FusionStitching 2020, papers.md section 2): candidates, then a beam.
+"""The exploring planner: candidates, then a beam (FusionStitching: Zheng et al. 2020, section 5).
 
 1. Levels and their connected components as in planner_exhaustive.py; a component too large for a
 search is cut into windows, between which values flow one way. Cells (cells.py) are the vertices. 2.

@@ -26,7 +26,7 @@ from . import cache, client, reasons, report, settings, swap_group, swap_group_m
 REQUEST_SECONDS = 20.0
 ARTIFACT_SECONDS = 300.0
 ANSWER_BYTES = 2**20
-PATIENCE_SECONDS = 60.0  # a service mesh's proxy may start after the job (design: section 7)
+PATIENCE_SECONDS = 60.0  # a service mesh's proxy may start after the job
 QUICK_SECONDS, SLOW_SECONDS = 5.0, 300.0  # longest pauses between tries: while patient, and later
 EXIT_SECONDS = 3.0  # what the last reports may add to the end of a job
 REASON = re.compile(r"[a-z_]{1,40}")

@@ -23,7 +23,6 @@ CHECK_BYTES = 16
 BARRIER_BYTES = 8
 _CUBIN_ALIGNMENT = 16
 _HEADER = struct.Struct("<8sIIQQ")
-_COVERED = struct.Struct("<8sII").size  # the checksum is over what follows it
 _LONGEST_PROGRAM = 4096
 _Entry = TypeVar("_Entry")
 
@@ -145,12 +144,6 @@ def write(table: LaunchTable) -> bytes:
     size = _HEADER.size + len(body)
     counts = struct.pack("<QQ", size, len(writer.words))
     return _HEADER.pack(MAGIC, VERSION, zlib.crc32(counts + body), size, len(writer.words)) + body
-
-
-def with_checksum(data: bytes) -> bytes:
-    """`data` with the checksum that fits it: for tests that damage tables behind it."""
-    checksum = struct.pack("<I", zlib.crc32(data[_COVERED:]))
-    return data[: _COVERED - len(checksum)] + checksum + data[_COVERED:]
 
 
 class _Writer:

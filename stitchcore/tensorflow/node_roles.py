@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tensorflow.python.framework import dtypes
-
 from stitchcore.errors import Reason
 from stitchcore.inject import collectives
 from stitchcore.tensorflow import lookups, op_allowlist, placement
@@ -260,8 +258,3 @@ def _reason_of(operation: str) -> Reason:
     if operation.startswith(STATELESS):
         return Reason.RANDOM_STREAM
     return Reason.NOT_ALLOWED_OPERATION
-
-
-def element_bytes(name: str) -> int:
-    """Bytes of one element of a TensorFlow type by name."""
-    return int(dtypes.as_dtype(name).size)

@@ -1,10 +1,11 @@
 """The allow-list: which TensorFlow operations a region may hold, one line each.
 
 A line names the operation, the element types it is taken for, and how its outputs relate to its
-inputs. What tf2xla does not mean as TensorFlow does (hlo.md) is absent, or limited by type: integer
-division and powers (an error in TensorFlow), casts from float to integer (another rule for NaN and
-out of range), left shifts, and what raises on data, but for sparse labels, where the error is part
-of the meaning (CHECKED), and lookups, whose indices are verified before (lookups.py).
+inputs. What tf2xla does not mean as TensorFlow does (docs/semantics.md) is absent, or limited by
+type: integer division and powers (an error in TensorFlow), casts from float to integer (another
+rule for NaN and out of range), left shifts, and what raises on data, but for sparse labels, where
+the error is part of the meaning (CHECKED), and lookups, whose indices are verified before
+(lookups.py).
 """
 
 from __future__ import annotations

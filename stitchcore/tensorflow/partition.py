@@ -1,4 +1,4 @@
-"""Cutting a graph into regions: maximal convex sets of allow-listed nodes (architecture.md 3).
+"""Cutting a graph into regions: maximal convex sets of allow-listed nodes.
 
 Members of one level and kind (levels.py) that are joined by data edges, or that read one large
 tensor, form a region; small regions of one level are merged, and so are lone operations (remote

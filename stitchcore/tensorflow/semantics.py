@@ -1,11 +1,11 @@
 """Operations whose lowering by tf2xla is not what TensorFlow computes, rewritten to ones that are.
 
-TensorFlow's kernels on the job's kind of device are the specification (hlo.md). Each rewrite is the
-formula of a kernel in primitive operations that mean the same in both; those for CPUs are held
-against the kernels by tests/tensorflow/test_conformance.py, bit patterns of NaN aside, those for
-GPUs against what TensorFlow's source says of them by test_gpu_rules.py. A rewritten node keeps its
-name for the final operation, so references to it stay; the others are called "<name>/<number>".
-What Grappler's remapper fused is written as its parts.
+TensorFlow's kernels on the job's kind of device are the specification (docs/semantics.md). Each
+rewrite is the formula of a kernel in primitive operations that mean the same in both; those for
+CPUs are held against the kernels by tests/tensorflow/test_conformance.py, bit patterns of NaN
+aside, those for GPUs against what TensorFlow's source says of them by test_gpu_rules.py. A
+rewritten node keeps its name for the final operation, so references to it stay; the others are
+called "<name>/<number>". What Grappler's remapper fused is written as its parts.
 """
 
 from __future__ import annotations
@@ -369,7 +369,8 @@ REWRITES: dict[tuple[str, str], _Rewrite] = {
     ("Cast", placement.GPU): _cast_on_gpu,
 }
 """By operation and kind of device. Those for GPUs are what TensorFlow's source says of its kernels
-there; none has been compared with one (rulings.md 31). What has no entry is lowered as it is."""
+there; none has been compared with one (docs/decisions.md 31). What has no entry is lowered as it
+is."""
 
 
 def rewrite(graph: Any, shapes: Shapes, kind: str = placement.CPU) -> Any:

@@ -13,8 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -98,7 +97,7 @@ def find_compiler(candidates: tuple[tuple[str, ...], ...] = CANDIDATES) -> Compi
 
 
 def flags(compiler: Compiler, device: Device) -> tuple[str, ...]:
-    """Compiler flags for a CPU device record. No fast-math; contraction off (rulings.md 12)."""
+    """Flags for a CPU device record: no fast-math, no contraction (docs/decisions.md 12)."""
     level = device.target.removeprefix("cpu-")
     chosen = ["-std=gnu11", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno"]
     chosen += ["-fno-trapping-math", "-fopenmp-simd", "-fno-strict-aliasing"]
@@ -140,32 +139,6 @@ def compile_c(
     if cache is not None:
         _write(cache, key, library)
     return library
-
-
-def compile_all(
-    kernels: Sequence[Kernel],
-    render: Callable[[Sequence[Kernel]], str],
-    device: Device,
-    *,
-    jobs: int,
-    compiler: Compiler | None = None,
-    cache: Path | None = None,
-    timeout: float = 300.0,
-) -> list[tuple[tuple[Kernel, ...], str, CompiledLibrary]]:
-    """Render and compile in batches of BATCH kernels, `jobs` compilers at a time.
-
-    Returns (kernels, source, library) per translation unit, in the order of `kernels`.
-    """
-    units = batches(kernels)
-    sources = [render(batch) for batch in units]
-    chosen = compiler or find_compiler()
-
-    def one(source: str) -> CompiledLibrary:
-        return compile_c(source, device, compiler=chosen, cache=cache, timeout=timeout)
-
-    with ThreadPoolExecutor(max_workers=max(jobs, 1)) as pool:
-        libraries = list(pool.map(one, sources))
-    return list(zip(units, sources, libraries, strict=True))
 
 
 def batches(kernels: Sequence[Kernel]) -> list[tuple[Kernel, ...]]:

@@ -1,4 +1,4 @@
-"""Judging an output against float64 rather than against the framework (rulings.md 22-24).
+"""Judging an output against float64 rather than against the framework (docs/decisions.md 22-24).
 
 The reference is the same computation in float64 with HLO's storage rounding, ranges and bit
 widths. Ours passes where `err(ours) <= 2 * err(theirs) + tolerance`, element by element, `theirs`

@@ -1,8 +1,8 @@
 """Inputs for checks: captured from a whole-module run, or drawn where no run exists.
 
-A check on data that could not show an error proves nothing (rulings.md 24), so drawn inputs come in
-families tried in turn, until the reference is finite and not constant: an optimizer's second moment
-must be positive, a logit must not.
+A check on data that could not show an error proves nothing (docs/decisions.md 24), so drawn inputs
+come in families tried in turn, until the reference is finite and not constant: an optimizer's
+second moment must be positive, a logit must not.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Right: outputs are judged against the region's module in float64, with the framework's results as
 the allowance (accuracy.py). Faster: launches and framework interleaved; a region whose ratio's 95 %
-interval lies above SLOWER is dropped (rulings.md 26).
+interval lies above SLOWER is dropped (docs/decisions.md 26).
 """
 
 from __future__ import annotations

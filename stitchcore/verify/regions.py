@@ -46,7 +46,7 @@ XLA_SHARE = 0.5
 
 CALL_SHARE = 0.2
 """A region that takes the framework less than this share of what calling it from outside costs
-cannot be timed from there: the job's own paired blocks judge it (rulings.md 19)."""
+cannot be timed from there: the job's own paired blocks judge it (docs/decisions.md 19)."""
 
 
 Runners = Callable[[CompiledRegions, Mapping[str, RegionProgram]], Mapping[str, RegionRunner]]

@@ -1,8 +1,9 @@
 """Where an artifact is proved and timed: this machine's processor, or a GPU of its target.
 
 A proof for a GPU is worth something only where both are on one: our launches, by the very tables
-that a job will load, and TensorFlow's own operations, which are the reference (rulings.md 9, 31).
-Where either is missing there is no bench, and the artifact says that nobody measured it, and why.
+that a job will load, and TensorFlow's own operations, which are the reference (docs/decisions.md 9,
+31). Where either is missing there is no bench, and the artifact says that nobody measured it, and
+why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tolerance of a kernel, composed from its opcodes' by one rule (rulings.md 23).
+"""The tolerance of a kernel, composed from its opcodes' by one rule (docs/decisions.md 23).
 
 Relative error, forward: an elementwise value has its operands' largest plus its opcode's ulp in
 units of its storage type; a sum of n adds log2(n) units, because it is taken in blocks (so does the

@@ -11,7 +11,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from stitchcore.codegen import c
 from stitchcore.device.host import host_device
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.shape import DTYPES
@@ -21,6 +20,7 @@ from stitchcore.loop_ir.verifier import check
 from stitchcore.runtime.cpu_kernel import CpuKernel, load_library
 from stitchcore.toolchain import c_compiler
 from tests.codegen.opcode_cases import Array, Case, cases, inputs
+from tests.codegen.units import compile_units
 
 ALL = list(cases())
 NAMES = sorted({case.opcode for case in ALL})
@@ -69,9 +69,9 @@ def compiled() -> dict[str, CpuKernel]:
     generator = np.random.default_rng(1)
     kernels = [case.kernel(len(inputs(case, generator)[0])) for case in ALL]
     found: dict[str, CpuKernel] = {}
-    units = c_compiler.compile_all(kernels, c.render, host_device(), jobs=2)
+    units = compile_units(kernels, host_device())
     scalar = []
-    for batch, _, library in units:
+    for batch, library in units:
         loaded = load_library(library.data)
         found |= {kernel.name: CpuKernel(loaded, kernel) for kernel in batch}
         scalar += [report.loop for report in library.scalar_loops]

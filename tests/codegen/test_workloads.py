@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from stitchcore.codegen import c, cuda
+from stitchcore.codegen import cuda
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Refused
 from stitchcore.fusion import planner_exhaustive
@@ -17,6 +17,7 @@ from stitchcore.loop_ir.printer import parse_kernel, print_kernel
 from stitchcore.loop_ir.verifier import check
 from stitchcore.schedule.pipeline import feasible, schedule
 from stitchcore.toolchain import c_compiler, nvrtc
+from tests.codegen.units import compile_units
 from tests.hlo import workloads
 
 STEPS = ("bert_train", "dien_train", "lstm_lm_train")
@@ -69,7 +70,7 @@ def test_nearly_every_lane_loop_vectorises(step: str) -> None:
     """The few that do not (scattered strides, one select a row) are under 4 % of the loops."""
     if c_compiler.find_compiler().family != "gcc":
         pytest.skip("the figure is gcc's: apt-get install gcc")
-    units = c_compiler.compile_all(kernels(step), c.render, DEVICE, jobs=2)
-    loops = [loop for _, _, library in units for loop in library.loops]
-    scalar = [loop for _, _, library in units for loop in library.scalar_loops]
+    units = compile_units(kernels(step), DEVICE)
+    loops = [loop for _, library in units for loop in library.loops]
+    scalar = [loop for _, library in units for loop in library.scalar_loops]
     assert len(scalar) <= 0.04 * len(loops), scalar

@@ -28,7 +28,7 @@ from tests.fusion import test_exhaustive as known
 from tests.fusion.test_exhaustive import DEVICE, anything, binary, check
 from tests.schedule import modules as draw
 
-# Figure 4 of FusionStitching 2020 (papers.md 2.1): V8 feeds 5, 6 and 7, these 2, 3 and 4, all 1.
+# Figure 4 of FusionStitching (Zheng et al. 2020): V8 feeds 5, 6 and 7, these 2, 3 and 4, all 1.
 # Cells are numbered in topological order.
 ORDER = (8, 5, 6, 7, 2, 3, 4, 1)
 EDGES = {(8, 5): 2, (8, 6): 2, (8, 7): 3, (5, 2): 2, (6, 3): 2, (7, 4): 3}
@@ -244,7 +244,7 @@ def test_exploring_work_grows_linearly() -> None:
 
 
 def figure_7(rows: int, columns: int, many: int) -> Module:
-    """AStitch's Figure 7 (papers.md 3.5) with Pw.1 along the columns that R.2 sums over."""
+    """Figure 7 of AStitch (Zheng et al. 2022), Pw.1 along the columns that R.2 sums over."""
     p1 = draw.parameter(0, (rows, columns))
     p2, p3 = draw.parameter(1, (rows,)), draw.parameter(2, (many, rows))
     b1 = draw.broadcast(p2, (rows, columns), (0,))
@@ -259,7 +259,7 @@ def figure_7(rows: int, columns: int, many: int) -> Module:
 
 @pytest.mark.parametrize("name", list(STITCHING))
 def test_astitchs_figure_7_is_one_kernel_of_one_block_and_two_grid_barriers(name: str) -> None:
-    """XLA makes four kernels of it, TVM three (papers.md 3.5)."""
+    """XLA makes four kernels of it, TVM three."""
     device, module = DEVICES["sm_70"], figure_7(30_000, 256, 64)
     plan = PLANNERS[name](module, device, cost, feasible)
     (pattern,) = plan.patterns

@@ -164,7 +164,7 @@ def test_a_job_without_a_graph_is_told_with_the_reason() -> None:
 def test_results_are_read_back(tmp_path: Path) -> None:
     rows = [row(other=APART, timing=TIMING), row("sgd")]
     bench.write(rows, tmp_path / "results")
-    assert bench.kept(tmp_path / "results.json") == rows
+    assert bench.kept(tmp_path / "raw" / "results.json") == rows
     assert bench.kept(tmp_path / "none.json") == []
 
 

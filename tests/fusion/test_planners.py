@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stitchcore.debug.fuzz import random_module
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal
 from stitchcore.fusion import planner_exact, planner_rules
@@ -33,6 +32,7 @@ from tests.fusion.test_exhaustive import (
     module_of,
     parameter,
 )
+from tests.fuzz.modules import random_module
 from tests.schedule.modules import modules
 
 EACH = ("exhaustive", "explore", "exact")
@@ -105,7 +105,7 @@ ELSEWHERE = ("B384", "B48", "B28", "transformer_train", "resnet50_train")
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith(ELSEWHERE)])
 def test_auto_is_never_worse_on_workloads(name: str) -> None:
-    """And the beam is within 5 % of what is proved (issue 7)."""
+    """And the beam is within 5 % of what is proved."""
     plans = {n: PLANNERS[n](load(name), DEVICE, cost, anything) for n in PLANNERS}
     for plan in plans.values():
         check(plan)

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stitchcore.debug.fuzz import random_arguments, random_module
-from stitchcore.debug.fuzz_draw import FuzzOptions
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo.evaluator.evaluate import decisions, evaluate, evaluate_all
 from stitchcore.hlo.ir import opcodes as op
@@ -17,6 +15,8 @@ from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.hlo.text.parser import parse
 from stitchcore.hlo.text.printer import print_module
+from tests.fuzz.draw import FuzzOptions
+from tests.fuzz.modules import random_arguments, random_module
 from tests.hlo import workloads, xla
 
 Array = np.ndarray[Any, Any]

@@ -17,7 +17,6 @@ from stitchcore.errors import CheckFailed, Reason, Refused
 from stitchcore.hlo.evaluator.evaluate import evaluate
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.module import Module
-from stitchcore.hlo.shrink import shrink
 from stitchcore.hlo.symbolic.unify import unify
 from stitchcore.hlo.text.parser import parse
 from stitchcore.hlo.text.printer import print_module
@@ -28,6 +27,7 @@ from stitchcore.runtime.module import run_module
 from stitchcore.schedule.pipeline import schedule
 from stitchcore.toolchain import nvrtc
 from stitchcore.verify.inputs import arguments, integer_limit
+from tests.fuzz.shrink import shrink
 from tests.schedule.agree import collapsed
 
 MESSAGE = "a label of {} outside [0, 9)"

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stitchcore.debug.fuzz import random_arguments, random_module
-from stitchcore.debug.fuzz_draw import FuzzOptions
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo.evaluator.evaluate import evaluate
 from stitchcore.hlo.ir import builder
@@ -23,6 +21,8 @@ from stitchcore.hlo.text.parser import parse
 from stitchcore.hlo.text.printer import print_module
 from stitchcore.hlo.transforms.expand import expand
 from stitchcore.hlo.transforms.simplify import RULES, NamedRule, simplify
+from tests.fuzz.draw import FuzzOptions
+from tests.fuzz.modules import random_arguments, random_module
 from tests.hlo import workloads
 from tests.hlo.test_evaluate import CASES, FUZZ_DTYPES, ordinary
 

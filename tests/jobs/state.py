@@ -1,4 +1,4 @@
-"""Judging what a training step left: variables, slots and gradients, under float64 (rulings.md 22).
+"""Judging what a training step left: variables, slots and gradients, under float64.
 
 Every array of the stitched run is compared with the same script in float64 from the same
 checkpoint; TensorFlow's own error there, doubled, is the allowance (stitchcore/verify/accuracy.py).

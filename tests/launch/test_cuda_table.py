@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import subprocess
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,6 @@ from stitchcore.launch.cuda_table import (
     Region,
     Value,
     plan_arena,
-    with_checksum,
     write,
 )
 from stitchcore.loop_ir import index
@@ -66,6 +66,13 @@ def decode() -> Decode:
 
 
 _READER = ("expression.cc", "cubin.cc", "table.cc")
+_CHECKED_FROM = struct.Struct("<8sII").size
+
+
+def with_checksum(table: bytes) -> bytes:
+    """`table`, damaged behind its checksum, with the checksum that fits it."""
+    checksum = struct.pack("<I", zlib.crc32(table[_CHECKED_FROM:]))
+    return table[: _CHECKED_FROM - len(checksum)] + checksum + table[_CHECKED_FROM:]
 
 
 def damaged(position: int, value: int, table: bytes = GOOD) -> bytes:

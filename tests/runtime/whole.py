@@ -2,7 +2,7 @@
 
 `python -m tests.runtime.whole [NAME...]` runs each workload module, its kernels in C, and judges
 every output by float64 (judged.py). Ends with 1 where one is beyond the bound.
-bench/results/whole.json and whole.md are written after each module. Large values wait in files
+bench/results/whole.md and raw/whole.json are written after each module. Large values wait in files
 (waiting.py), so that what a run holds is about a module's parameters, outputs and temporaries in
 float32.
 """
@@ -14,11 +14,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench import record
 from stitchcore.compiler.stages import BuildOptions, compile_module
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo.evaluator.evaluate import evaluate
@@ -38,7 +38,8 @@ from tests.runtime.host import HostDevice, Kernels, RunKernel, host_device, in_c
 from tests.runtime.judged import verdict
 from tests.runtime.waiting import waiting
 
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results" / "whole.json"
+TABLE = record.RESULTS / "whole.md"
+FIGURES = record.raw(TABLE.with_suffix(".json"))
 TARGET = "sm_90"
 MASKS = {"a_inference_f_1752__.4": 1}
 """Of softmax_grad: the parameter that is a mask, by the module's name."""
@@ -204,10 +205,10 @@ def main() -> int:
         found = judged(name, standin)
         wrong |= bool(found["wrong"] or found["misuse"])
         print(name, found, flush=True)
-        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        results = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
         results = dict(sorted({**results, name: found}.items()))
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        RESULTS.with_suffix(".md").write_text(table(results))
+        record.write_figures(FIGURES, results)
+        record.write_table(TABLE, table(results), "python -m tests.gpu.whole")
     return int(wrong)
 
 

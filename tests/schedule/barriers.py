@@ -1,4 +1,4 @@
-"""Kernels with one boundary fewer: each must be missed (rulings.md 30)."""
+"""Kernels with one boundary fewer: each must be missed (docs/decisions.md 30)."""
 
 from __future__ import annotations
 

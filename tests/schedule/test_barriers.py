@@ -1,4 +1,4 @@
-"""Barriers: enough that nothing races, and none that could be left out (rulings.md 30)."""
+"""Barriers: enough that nothing races, and none that could be left out (docs/decisions.md 30)."""
 
 from __future__ import annotations
 

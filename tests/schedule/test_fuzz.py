@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stitchcore.debug.fuzz import random_module
-from stitchcore.debug.fuzz_draw import FuzzOptions
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo.ir.module import Module
 from stitchcore.schedule import dominants, limits
+from tests.fuzz.draw import FuzzOptions
+from tests.fuzz.modules import random_module
 from tests.schedule.agree import check
 from tests.schedule.modules import draw_inputs, modules, whole
 

@@ -1,4 +1,4 @@
-"""FusionStitching 2018's worked example: attention's softmax and its small dot are one kernel."""
+"""Attention's softmax and its small dot are one kernel (Long et al. 2018, arXiv:1811.05213)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.schedule.modules import apply, broadcast, draw_inputs, parameter, red
 
 
 def attention_of_one_query(batch: int, keys: int, size: int) -> Module:
-    """Softmax and batched dot of the paper's NMT, with one query a row (papers.md 1)."""
+    """Softmax and batched dot of the paper's NMT (Long et al. 2018), one query a row."""
     scores, values = parameter(0, (batch, keys)), parameter(1, (batch, keys, size))
     wide = scores.shape.dims
     top = broadcast(reduce(scores, (1,), op.MAXIMUM), wide, (0,))

@@ -1,11 +1,11 @@
-"""A kernel's small twin that takes the same decisions, for the interpreter (rulings.md 25).
+"""A kernel's small twin that takes the same decisions, for the interpreter (docs/decisions.md 25).
 
-The pattern's sizes shrink (hlo/shrink.py) and so do the limits that the scheduler holds them
+The pattern's sizes shrink (tests/fuzz/shrink.py) and so do the limits that the scheduler holds them
 against: toy limits are searched until every decision of the twin is that of the kernel itself.
 Interpreting the twin then runs what the kernel runs at full size, in every task, lane and phase.
 
 `python -m tests.schedule.twins [NAME...]` does so for each kernel of the workload modules and
-writes bench/results/twins.json after each module.
+writes bench/results/raw/twins.json after each module.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.record import RESULTS, raw, write_figures
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.host import host_device
@@ -34,7 +34,6 @@ from stitchcore.fusion.pattern import Pattern
 from stitchcore.fusion.text import bodies
 from stitchcore.hlo.ir.instruction import Instruction, topological
 from stitchcore.hlo.ir.module import Module
-from stitchcore.hlo.shrink import shrink
 from stitchcore.loop_ir.interpreter import KernelError, Race, interpret
 from stitchcore.loop_ir.nodes import (
     Accumulate,
@@ -65,9 +64,10 @@ from stitchcore.schedule.pipeline import schedule
 from stitchcore.schedule.tiling import Geometry
 from stitchcore.schedule.values import Names
 from stitchcore.verify.kernel import KernelCheck, check_kernel
+from tests.fuzz.shrink import shrink
 from tests.hlo import workloads
 
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results" / "twins.json"
+FIGURES = raw(RESULTS / "twins.json")
 
 TOYS: Mapping[str, tuple[int, ...]] = {
     "task_elements": (256, 16, 24, 32, 48, 64, 96, 128, 192, 512, 1024, 4096, 16384),
@@ -432,8 +432,8 @@ def main() -> None:
     for name in sys.argv[1:] or workloads.NAMES:
         found = figures(name, host_device())
         print(name, found, flush=True)
-        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        RESULTS.write_text(json.dumps(dict(sorted({**results, name: found}.items())), indent=1))
+        results = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+        write_figures(FIGURES, dict(sorted({**results, name: found}.items())))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """TensorFlow against each allow-listed operation as it is lowered, and as it is stitched.
 
 `python -m tests.tensorflow.conformance` writes docs/conformance.md. The reference is TensorFlow's
-own kernel on this machine, never XLA (hlo.md). Two candidates are held against it: the region's HLO
-evaluated by numpy, and the compiled kernels that a job would launch.
+own kernel on this machine, never XLA (docs/semantics.md). Two candidates are held against it: the
+region's HLO evaluated by numpy, and the compiled kernels that a job would launch.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from stitchcore.errors import Reason, Refused
 from stitchcore.runtime.cpu_kernel import CpuKernel
 from stitchcore.toolchain.c_compiler import (
     Compiler,
-    compile_all,
+    batches,
     compile_c,
     find_compiler,
     flags,
@@ -101,8 +101,8 @@ def test_batches_keep_their_order() -> None:
     from dataclasses import replace
 
     kernels = [replace(kernel, name=f"sum{i}") for i, kernel in enumerate(kernels)]
-    units = compile_all(kernels, c.render, host_device(), jobs=2)
-    assert [kernel for batch, _, _ in units for kernel in batch] == kernels
+    units = batches(kernels)
+    assert [kernel for batch in units for kernel in batch] == kernels
     assert len(units) == 2
 
 

@@ -1,7 +1,8 @@
 """Mutants of kernels themselves: a scatter's owners, order and limits, a scan's start and ends.
 
 A kernel's text is edited as a slip in the scheduler would write it, compiled, and judged as any
-kernel is on data drawn for it; what values cannot show, the race detector must (rulings.md 24, 30).
+kernel is on data drawn for it; what values cannot show, the race detector must (docs/decisions.md
+24, 30).
 """
 
 from __future__ import annotations

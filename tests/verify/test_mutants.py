@@ -1,4 +1,4 @@
-"""A mutant of each opcode that is not elementwise: the check of its kernel fails (rulings.md 24).
+"""A mutant of each opcode that is not elementwise: its kernel's check fails (docs/decisions.md 24).
 
 Elementwise opcodes have theirs in tests/codegen/test_opcodes.py.
 """

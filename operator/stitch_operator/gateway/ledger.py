@@ -2,7 +2,7 @@
 groups swap at. Synchronous; the application calls it from one thread.
 
 Everything a client repeats changes nothing, so a gateway that died between writing and answering
-is simply asked again. Design: contracts.md sections 1, 3 and 6.
+is simply asked again.
 """
 
 from __future__ import annotations

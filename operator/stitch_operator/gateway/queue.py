@@ -75,26 +75,6 @@ class Queue(Protocol):
     def close(self) -> None: ...
 
 
-class MemoryQueue:
-    """For unit tests only: remembers what was submitted."""
-
-    def __init__(self, *served: str) -> None:
-        self.submitted: list[tuple[str, str]] = []
-        self.names = frozenset(served)
-
-    def submit(self, request_key: str, target: str, tf_minor: str) -> None:
-        self.submitted.append((request_key, queue_name(target, tf_minor)))
-
-    def served(self) -> frozenset[str]:
-        return self.names
-
-    def depth(self, name: str) -> int:
-        return sum(queue == name for _, queue in self.submitted)
-
-    def close(self) -> None:
-        pass
-
-
 class CeleryQueue:
     """Sends tasks by name; a thread asks the workers which queues they consume."""
 

@@ -3,8 +3,8 @@
 Two precisions. "storage" computes as HLO says, in the storage types (bf16 and f16 in float32,
 rounded after each instruction). "float64" computes every float in float64 but keeps HLO's storage
 rounding where the program asks for one (conversions, bf16 and f16 values), its ranges (what
-overflows or underflows f32 still does) and all integer and pred arithmetic (rulings.md 23).
-Denormals are flushed in both, as TensorFlow's CPU kernels do (rulings.md 11).
+overflows or underflows f32 still does) and all integer and pred arithmetic (docs/decisions.md 23).
+Denormals are flushed in both, as TensorFlow's CPU kernels do (docs/decisions.md 11).
 
 Where a decision (a comparison, a rounding to integer) falls differently in float64, rerun with
 `forced` holding the other run's values of `decisions(module)`.

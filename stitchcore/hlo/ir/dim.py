@@ -1,4 +1,4 @@
-"""Dimensions: integers or polynomials over named symbols (rulings.md 15).
+"""Dimensions: integers or polynomials over named symbols (docs/decisions.md 15).
 
 A polynomial whose value is constant is always the int itself, so `isinstance(dim, int)` tells
 static from symbolic. Polynomials are immutable, hashable, and compare by value.
@@ -80,18 +80,6 @@ def symbols_of(dim: Dim) -> frozenset[str]:
     if isinstance(dim, int):
         return frozenset()
     return frozenset(name for monomial, _ in dim.terms for name, _ in monomial)
-
-
-def monomials_of(dim: Dim) -> tuple[Monomial, ...]:
-    """The monomials of `dim` that are not constant."""
-    return () if isinstance(dim, int) else tuple(monomial for monomial, _ in dim.terms if monomial)
-
-
-def substitute(dim: Dim, names: Mapping[Monomial, str]) -> Dim:
-    """`dim` with a symbol in the place of each monomial of `names`."""
-    if isinstance(dim, int):
-        return dim
-    return _make({((names[m], 1),) if m in names else m: c for m, c in dim.terms})
 
 
 def primitive(dim: Dim) -> tuple[Dim, int, int]:

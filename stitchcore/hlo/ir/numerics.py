@@ -10,13 +10,11 @@ integer conversion, NaN in maximum), TensorFlow's rule is the one written here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Attributes = Mapping[str, Any]
 
 
 def is_float(array: Array) -> bool:
@@ -191,10 +189,6 @@ def shift_right_arithmetic(x: Array, y: Array) -> Array:
 
 def atan2(x: Array, y: Array) -> Array:
     return np.arctan2(x, y)
-
-
-def cbrt(x: Array) -> Array:
-    return np.cbrt(x)
 
 
 def compare(x: Array, y: Array, direction: str, type: str = "") -> Array:

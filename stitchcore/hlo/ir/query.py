@@ -68,10 +68,3 @@ def users(module: Module) -> Mapping[Instruction, tuple[Instruction, ...]]:
         for operand in node.operands:
             found[operand][node] = None
     return {node: tuple(many) for node, many in found.items()}
-
-
-def is_constant_scalar(node: Instruction, value: bool | int | float | None = None) -> bool:
-    """A rank-0 literal constant, equal to `value` when one is given (so -0.0 equals 0)."""
-    if node.opcode != op.CONSTANT or node.shape.dims or node.get("value") is None:
-        return False
-    return value is None or node["value"].scalar == value

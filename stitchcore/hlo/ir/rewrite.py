@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -167,11 +167,3 @@ def _inner(
     if body not in inner:
         inner[body] = rebuild(body, lambda n, o: _specialized(n, o, convert, inner))[0]
     return inner[body]
-
-
-def with_outputs(module: Module, outputs: Iterable[Instruction]) -> Module:
-    """`module` returning `outputs` instead; parameters stay, aliases and provenance go."""
-    outputs = tuple(outputs)
-    root = instruction(op.TUPLE, Shape("tuple", elements=tuple(o.shape for o in outputs)), outputs)
-    entry = computation(module.entry.parameters, root)
-    return Module(module.name, entry, module.symbols)

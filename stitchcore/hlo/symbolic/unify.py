@@ -1,4 +1,4 @@
-"""One symbolic module from lowerings of the same graph at several sizes (rulings.md 15).
+"""One symbolic module from lowerings of the same graph at several sizes (docs/decisions.md 15).
 
 The modules are walked together from their roots: every group of corresponding instructions must
 agree in opcode and in everything but integers, which become polynomials in the symbols, and scalar

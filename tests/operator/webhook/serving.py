@@ -20,7 +20,7 @@ from stitch_operator.gateway import tls
 from stitch_operator.webhook import __main__ as webhook
 from stitch_operator.webhook.app import Parts, application
 from stitch_operator.webhook.metrics import Metrics
-from stitch_operator.webhook.surroundings import Plain, Surroundings
+from stitch_operator.webhook.surroundings import Surroundings
 from stitchcore.service import startup
 from tests.operator.webhook import support
 
@@ -62,7 +62,7 @@ def serve(
     listening = startup.listening("127.0.0.1", 0, "--port")
     port = listening.getsockname()[1]
     check = functools.partial(certificates.check, "127.0.0.1", port)
-    known = surroundings if surroundings is not None else Plain(trusted=support.TRUST)
+    known = surroundings if surroundings is not None else support.Plain(trusted=support.TRUST)
     app = application(Parts(support.release(**changes), known, metrics, check))
     loop = asyncio.new_event_loop()
     task = loop.create_task(webhook.serve(app, certificates, listening))

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stitchcore.hlo.evaluator.evaluate import evaluate
-from stitchcore.hlo.extents import Extents, ladder
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction, topological
 from stitchcore.hlo.ir.module import Module
-from stitchcore.hlo.shrink import shrink
 from stitchcore.hlo.text.parser import parse
 from stitchcore.hlo.text.printer import print_module
+from tests.fuzz.extents import Extents, ladder
+from tests.fuzz.shrink import shrink
 from tests.hlo import workloads, xla
 from tests.hlo.test_evaluate import ordinary
 

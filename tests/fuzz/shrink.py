@@ -1,4 +1,4 @@
-"""A twin of a module with the same structure and small sizes (rulings.md 25).
+"""A twin of a module with the same structure and small sizes (docs/decisions.md 25).
 
 For interpreters and emulators, which cannot run a training step's billions of elements. Dimensions
 that must be equal shrink together, order and divisibility are kept, factors of reshapes stay
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.hlo.extents import Extents, ladder
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.builder import tuple_ as build_tuple
 from stitchcore.hlo.ir.cumulative import scan_of, scan_refusal
@@ -27,6 +26,7 @@ from stitchcore.hlo.ir.literal import from_array
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.rewrite import rebuild, renew
 from stitchcore.hlo.ir.shape import Shape
+from tests.fuzz.extents import Extents, ladder
 
 SMALLEST = 8
 """Sizes up to this one stand for themselves, unless a larger one is asked for."""

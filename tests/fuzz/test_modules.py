@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from stitchcore.debug.fuzz import random_arguments, random_module
-from stitchcore.debug.fuzz_draw import FuzzOptions
 from stitchcore.hlo.evaluator.evaluate import evaluate
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.cumulative import scan_of, scan_refusal
 from stitchcore.hlo.ir.instruction import topological
+from tests.fuzz.draw import FuzzOptions
+from tests.fuzz.modules import random_arguments, random_module
 
 
 def test_same_seed_same_module() -> None:

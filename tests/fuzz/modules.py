@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.debug import fuzz_indexed
-from stitchcore.debug.fuzz_draw import Draw, FuzzOptions, is_float, numeric
 from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction, computation
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.numerics import Array
 from stitchcore.hlo.ir.shape import DTYPES
+from tests.fuzz import indexed
+from tests.fuzz.draw import Draw, FuzzOptions, is_float, numeric
 
 MAXIMUM_ELEMENTS = 4096
 
@@ -281,11 +281,11 @@ _MAKERS: dict[str, Callable[[Draw], Instruction | None]] = {
     "reshape": _reshape,
     "transpose": _transpose,
     "slice": _slice,
-    "gather": fuzz_indexed.gather,
-    "dynamic_slice": fuzz_indexed.dynamic_slice,
-    "dynamic_update": fuzz_indexed.dynamic_update,
-    "scatter": fuzz_indexed.scatter,
-    "scan": fuzz_indexed.scan,
+    "gather": indexed.gather,
+    "dynamic_slice": indexed.dynamic_slice,
+    "dynamic_update": indexed.dynamic_update,
+    "scatter": indexed.scatter,
+    "scan": indexed.scan,
     "pad": _pad,
     "concatenate": _concatenate,
     "reverse": _reverse,

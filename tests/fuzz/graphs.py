@@ -1,6 +1,6 @@
 """Fuzzer of what workers do with a stranger's GraphDef, before and where its operations may run.
 
-    python -m stitchcore.debug.fuzz_graphs --count 200000 [--seed 0] GRAPH.pb...
+    python -m tests.fuzz.graphs --count 200000 [--seed 0] GRAPH.pb...
 
 Graphs are mutations of real ones (bytes, and structure: operations, types, shapes, edges, names,
 attributes, constants, functions). Each goes the worker's way: read within limits, numbered, cut
@@ -28,15 +28,14 @@ from typing import IO, Any
 
 import numpy as np
 
-import stitchcore
-from stitchcore.debug.mutate_graphs import mutate
 from stitchcore.errors import Refused
 from stitchcore.sandbox import isolate
+from tests.fuzz.mutate_graphs import mutate
 
 MEMORY = 3 * 2**30
 GRAPH_SECONDS = 20.0
 BATCH = 2000
-CHILD = ("-m", "stitchcore.debug.fuzz_graphs")
+CHILD = ("-m", "tests.fuzz.graphs")
 """The child's program: this one."""
 
 
@@ -127,8 +126,10 @@ def _batch(seed: int, first: int, last: int, graphs: Sequence[Path], findings: F
         "graphs": [str(p.resolve()) for p in graphs],
     }
     argv = [sys.executable, *CHILD, "--child", json.dumps(told)]
-    root = str(Path(str(stitchcore.__file__)).resolve().parents[1])
-    environment = {"PYTHONPATH": root, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
     seconds = 60 + GRAPH_SECONDS * (last - first)
     limits = isolate.Limits(seconds, MEMORY, int(2 * seconds))
     with tempfile.TemporaryFile() as errors:
@@ -189,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["--child"]:
         return child(given[1:])
-    parser = argparse.ArgumentParser(prog="python -m stitchcore.debug.fuzz_graphs")
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.graphs")
     parser.add_argument("graphs", nargs="+", type=Path)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)

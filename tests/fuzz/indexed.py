@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stitchcore.debug.fuzz_draw import Draw, is_float, numeric
 from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.attributes import WindowDim
 from stitchcore.hlo.ir.instruction import Instruction, computation, instruction
 from stitchcore.hlo.ir.shape import DTYPES, Shape
+from tests.fuzz.draw import Draw, is_float, numeric
 
 _WIDE = frozenset(n for n, d in DTYPES.items() if d.kind != "pred" and d.bytes > 2)
 """Types that sums are kept in."""

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchcore[tensorflow]'")
 
-from stitchcore.debug import fuzz_graphs
-from stitchcore.debug.mutate_graphs import mutate
+from tests.fuzz import graphs as fuzz
+from tests.fuzz.mutate_graphs import mutate
 
 CAPTURED = Path(__file__).parents[1] / "tensorflow" / "graphs"
 
@@ -30,16 +30,16 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_a_graph_is_a_function_of_seed_and_number(graphs: list[Path]) -> None:
     data = [path.read_bytes() for path in graphs]
-    assert fuzz_graphs.one(1, 5, data) == fuzz_graphs.one(1, 5, data)
-    assert len({fuzz_graphs.one(1, n, data) for n in range(50)}) == 50
+    assert fuzz.one(1, 5, data) == fuzz.one(1, 5, data)
+    assert len({fuzz.one(1, n, data) for n in range(50)}) == 50
 
 
 @pytest.mark.slow
 def test_a_thousand_graphs_are_judged_without_a_finding(graphs: list[Path]) -> None:
-    findings = fuzz_graphs.run(7, 0, 1000, graphs)
+    findings = fuzz.run(7, 0, 1000, graphs)
     assert not findings.problems
     assert sum(findings.outcomes.values()) == 1000
-    assert findings.memory < fuzz_graphs.MEMORY
+    assert findings.memory < fuzz.MEMORY
     assert findings.outcomes["partitioned"] > 50, "the mutations leave enough to cut"
     assert len(findings.outcomes) >= 4
 
@@ -51,12 +51,12 @@ def test_a_thousand_graphs_are_judged_without_a_finding(graphs: list[Path]) -> N
 def test_what_long_runs_have_found_is_refused_or_cut(number: int, graphs: list[Path]) -> None:
     """Of seed 2026: Fill with sizes that are no vector, shapes of another rank than is inferred."""
     data = [path.read_bytes() for path in graphs]
-    assert fuzz_graphs.judge(fuzz_graphs.one(2026, number, data))
+    assert fuzz.judge(fuzz.one(2026, number, data))
 
 
 PLANTED = """
 import os, sys, time
-from stitchcore.debug import fuzz_graphs
+from tests.fuzz import graphs as fuzz
 def judge(data):
     global count
     count += 1
@@ -64,8 +64,8 @@ def judge(data):
     if count == 5 and sys.argv[2].find('"first": 0') > 0: os.abort()
     return "fine"
 count = 0
-fuzz_graphs.judge = judge
-raise SystemExit(fuzz_graphs.main(sys.argv[1:]))
+fuzz.judge = judge
+raise SystemExit(fuzz.main(sys.argv[1:]))
 """
 
 
@@ -74,8 +74,8 @@ def test_exceptions_and_deaths_are_findings(
 ) -> None:
     program = tmp_path / "planted.py"
     program.write_text(PLANTED)
-    monkeypatch.setattr(fuzz_graphs, "CHILD", (str(program),))
-    findings = fuzz_graphs.run(1, 0, 10, graphs)
+    monkeypatch.setattr(fuzz, "CHILD", (str(program),))
+    findings = fuzz.run(1, 0, 10, graphs)
     assert [number for number, _, _ in findings.problems] == [2, 4, 7]
     assert "planted" in findings.problems[0][2]
     assert "ended with" in findings.problems[1][1]
@@ -98,5 +98,5 @@ def test_raw_bytes_and_structure_are_both_mutated(graphs: list[Path]) -> None:
 
 def test_what_is_no_file_is_said_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
-        fuzz_graphs.main([str(tmp_path)])
+        fuzz.main([str(tmp_path)])
     assert caught.value.code == 2
