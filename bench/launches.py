@@ -89,4 +89,4 @@ def launch_of(
         for phase in kernel.phases
     )
     scratch = index.evaluate(kernel.scratch_bytes, {})
-    return Launch(kernel.name, library, inputs, outputs, tasks, scratch, work, kernel.forwards)
+    return Launch(kernel.name, library, inputs, outputs, tasks, scratch, work, kernel.aliases)

@@ -1,13 +1,17 @@
-"""What holds for all tests: the order in which two processes take their files, and NVRTC."""
+"""What holds for all tests: the order in which two processes take their files, kernels checked
+after each pass of the scheduler, and NVRTC."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import pytest
 
 from stitchcore.errors import Refused
 from stitchcore.toolchain import nvrtc
+
+os.environ.setdefault("STITCH_VERIFY_PASSES", "1")  # of jobs and commands that tests start
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

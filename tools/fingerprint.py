@@ -57,9 +57,9 @@ def fingerprint(name: str, target: str) -> dict[str, str]:
     *planned, emit, _ = stages_for(device)
     for stage in (*planned, emit):
         state = run([stage], state)
-        texts[stage.name] = str(stage.text(state))
+        texts[stage.name] = stage.text(state)
     as_job = BuildOptions(remote_compile=lambda sources: [None] * len(sources))
-    texts["emit, one kernel a unit"] = str(emit.text(emit.run(replace(state, options=as_job))))
+    texts["emit, one kernel a unit"] = emit.text(emit.run(replace(state, options=as_job)))
     if device.kind == "gpu":
         program = CompiledProgram(b"", target, "", ())
         tables = (launch_table_of(kernel, program) for kernel in state.kernels)

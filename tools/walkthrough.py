@@ -37,7 +37,7 @@ def walkthrough() -> str:
     stages = stages_for(device)
     state = run(stages, state)
     assert state.plan is not None
-    text = {stage.name: str(stage.text(state)) for stage in stages}
+    text = {stage.name: stage.text(state) for stage in stages}
     estimate = cost(state.plan.patterns[0], device)
     parts = [
         INTRODUCTION.format(module=MODULE.name, target=TARGET),

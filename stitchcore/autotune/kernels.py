@@ -178,7 +178,7 @@ def _choice(
         if refusal is None and part not in kernels:
             try:
                 name = symbol_of(pattern_key(part))
-                kernels[part] = schedule(part, region, given, name)
+                kernels[part] = schedule(part, region, given, name, options.verify_passes)
             except Refused as refused:
                 return refused.refusal
         return refusal

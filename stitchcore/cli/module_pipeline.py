@@ -39,7 +39,7 @@ def build_options(options: Options, output: common.Output, planner: str | None) 
     chosen = planner or options.planner
     if chosen not in PLANNERS:
         common.fail(output, f"planner {chosen!r}", "unknown", f"one of: {', '.join(PLANNERS)}")
-    return BuildOptions(chosen, options.jobs, options.cache)
+    return BuildOptions(chosen, options.jobs, options.cache, verify_passes=options.verify_passes)
 
 
 def dump_of(

@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         planner=given.planner,
         jobs=given.jobs,
         restart=given.restart,
+        verify_passes=given.verify_passes,
     )
     optimize(request, str(store), DEVICES[target], options)
     return 0
@@ -54,6 +55,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--dump", type=Path, default=None)
     parser.add_argument("--restart", type=Path, default=None)
+    parser.add_argument("--verify-passes", action="store_true")
     parser.add_argument("--planner", required=True)
     parser.add_argument("--jobs", type=int, required=True)
     return parser.parse_args(arguments)

@@ -87,6 +87,8 @@ def _command(digest: str, options: Options, python: str) -> list[str]:
         command += ["--dump", str(options.dump)]
     if options.restart is not None:
         command += ["--restart", str(options.restart)]
+    if options.verify_passes:
+        command.append("--verify-passes")
     return command
 
 

@@ -2,7 +2,7 @@
 
 The kernel ABI is docs/contracts.md section 2. A lane loop becomes a plain loop under
 `#pragma omp simd`; a section is a function of its own because gcc keeps `restrict` best on
-parameters. Combine and Barrier are empty: a core has one lane.
+parameters. LaneReduce and Barrier are empty: a core has one lane.
 """
 
 from __future__ import annotations
@@ -33,24 +33,9 @@ from stitchcore.codegen.source import (
 )
 from stitchcore.hlo.ir import opcodes
 from stitchcore.loop_ir import index
+from stitchcore.loop_ir import nodes as ir
 from stitchcore.loop_ir.index import Index
 from stitchcore.loop_ir.layout import size_of
-from stitchcore.loop_ir.nodes import (
-    Accumulate,
-    Apply,
-    Barrier,
-    Buffer,
-    Check,
-    Combine,
-    Kernel,
-    Loop,
-    LoopKind,
-    Role,
-    Scalar,
-    Section,
-    Statement,
-    Store,
-)
 from stitchcore.loop_ir.visitor import outer_accumulators, statements
 
 SUM_BLOCK = 1024
@@ -67,7 +52,7 @@ VECTOR_LANES = (16, 8, 4)
 """Lanes of 4 bytes in the vectors that x86 has, widest first."""
 
 
-def render(kernels: Sequence[Kernel]) -> str:
+def render(kernels: Sequence[ir.Kernel]) -> str:
     """One translation unit. Kernel names must differ. Raises KeyError for an unknown opcode."""
     renderer = _C()
     for kernel in kernels:
@@ -78,14 +63,14 @@ def render(kernels: Sequence[Kernel]) -> str:
     return "\n".join(head + renderer.lines) + "\n"
 
 
-def _reductions(kernel: Kernel) -> set[tuple[str, str]]:
-    found = set()
+def _reductions(kernel: ir.Kernel) -> set[tuple[str, str]]:
+    reductions = set()
     for phase in kernel.phases:
         for section in phase.sections:
             for loop in statements(section.body):
-                if isinstance(loop, Loop) and loop.kind is LoopKind.LANES:
-                    found |= {(a.reducer, a.scalar.dtype) for a in outer_accumulators(loop)}
-    return found
+                if isinstance(loop, ir.Loop) and loop.kind is ir.LoopKind.LANES:
+                    reductions |= {(a.reducer, a.scalar.dtype) for a in outer_accumulators(loop)}
+    return reductions
 
 
 def _reduction_name(reducer: str, dtype: str) -> str:
@@ -93,9 +78,9 @@ def _reduction_name(reducer: str, dtype: str) -> str:
 
 
 def _declare_reduction(reducer: str, dtype: str) -> str:
-    out, other = Scalar("omp_out", dtype), Scalar("omp_in", dtype)
+    out, other = ir.Scalar("omp_out", dtype), ir.Scalar("omp_in", dtype)
     renderer = _C()
-    combined = renderer.apply(Apply(reducer, (out, other), dtype))
+    combined = renderer.apply(ir.Apply(reducer, (out, other), dtype))
     name, kind = _reduction_name(reducer, dtype), register_type(dtype)
     start = renderer.identity(reducer, dtype)
     return (
@@ -108,11 +93,11 @@ class _C(Renderer):
     def __init__(self) -> None:
         super().__init__()
         self.kernel_name = ""
-        self.streamed: frozenset[Buffer] = frozenset()
-        self.moved: dict[Store, str] = {}
+        self.streamed: frozenset[ir.Buffer] = frozenset()
+        self.moved: dict[ir.Store, str] = {}
 
     # ---- functions -----------------------------------------------------------------------------
-    def kernel(self, kernel: Kernel) -> None:
+    def kernel(self, kernel: ir.Kernel) -> None:
         self.kernel_name = kernel.name
         self.emit("")
         self.emit(provenance_comment(kernel))
@@ -121,16 +106,16 @@ class _C(Renderer):
                 self.section(kernel, section, f"{kernel.name}_{p}_{s}")
         self.entry(kernel)
 
-    def section(self, kernel: Kernel, section: Section, name: str) -> None:
+    def section(self, kernel: ir.Kernel, section: ir.Section, name: str) -> None:
         used, stored = outside_buffers(kernel, section)
         arguments = [_parameter(kernel, b, b in stored) for b in used]
         arguments += [f"long {symbol}" for symbol in kernel.symbols]
         arguments += ["long task_begin", "long task_end"]
-        checks = _errors(section)
+        checks = sorted({s.error for s in statements(section.body) if isinstance(s, ir.Check)})
         self.open(f"ST_SECTION int64_t {name}({', '.join(arguments)})")
         for symbol in kernel.symbols:
             self.emit(f"(void){symbol};")
-        if section.apart is not None:
+        if section.copy_unless_aliased is not None:
             self.emit(f"if ({same_memory(section)}) return 0;")
         for error in checks:
             self.emit(f"int64_t low_{error} = INT64_MAX, high_{error} = INT64_MIN;")
@@ -149,7 +134,7 @@ class _C(Renderer):
         self.emit(f"return {result};")
         self.close()
 
-    def entry(self, kernel: Kernel) -> None:
+    def entry(self, kernel: ir.Kernel) -> None:
         self.open(
             f"ST_EXPORT int64_t {kernel.name}(void *const *buffers, const int64_t *symbols,"
             " char *scratch, int64_t phase, int64_t task_begin, int64_t task_end)"
@@ -171,7 +156,7 @@ class _C(Renderer):
         self.emit("return failed;")
         self.close()
 
-    def call(self, kernel: Kernel, section: Section, name: str) -> None:
+    def call(self, kernel: ir.Kernel, section: ir.Section, name: str) -> None:
         used, _ = outside_buffers(kernel, section)
         arguments = [argument(kernel, buffer) for buffer in used] + list(kernel.symbols)
         self.open("")
@@ -183,35 +168,35 @@ class _C(Renderer):
         self.emit("first += tasks;")
         self.close()
 
-    def stream_flags(self, kernel: Kernel, section: Section) -> frozenset[Buffer]:
+    def stream_flags(self, kernel: ir.Kernel, section: ir.Section) -> frozenset[ir.Buffer]:
         """Define, for each buffer stored past the caches, whether it is in this call.
 
         It is not where it took over the memory of an input: that lies in the caches already.
         """
-        found = {
+        conditions = {
             s.buffer: s.streams
             for s in statements(section.body)
-            if isinstance(s, Store) and s.streams is not None
+            if isinstance(s, ir.Store) and s.streams is not None
         }
-        inputs, outputs = kernel.with_role(Role.INPUT), kernel.with_role(Role.OUTPUT)
-        sources = {outputs[o]: inputs[i] for i, o in kernel.forwards}
+        inputs, outputs = kernel.with_role(ir.Role.INPUT), kernel.with_role(ir.Role.OUTPUT)
+        sources = {outputs[o]: inputs[i] for i, o in kernel.aliases}
         used, _ = outside_buffers(kernel, section)
-        for buffer, condition in found.items():
+        for buffer, condition in conditions.items():
             text = self.in_range(condition)
             if (source := sources.get(buffer)) in used:
                 text += f" && (const void *){buffer.name} != (const void *){source.name}"
             self.emit(f"const bool {buffer.name}_streams = {text};")
-        return frozenset(found)
+        return frozenset(conditions)
 
     # ---- statements ----------------------------------------------------------------------------
-    def lane_loop(self, loop: Loop) -> None:
+    def lane_loop(self, loop: ir.Loop) -> None:
         """Each stretch between the limits of pads and concatenations is a loop of its own."""
         for begin, end in stretches(loop):
             part = replace(loop, begin=begin, end=end)
             self.bound(loop.variable, begin, end)
             self.stretch(part)
 
-    def stretch(self, loop: Loop) -> None:
+    def stretch(self, loop: ir.Loop) -> None:
         sums = outer_accumulators(loop)
         rounding = [a for a in sums if opcodes.record(a.reducer).ulp > 0]
         extent = index.add(loop.end, index.multiply(loop.begin, -1))
@@ -231,7 +216,7 @@ class _C(Renderer):
             for n, (begin, end) in enumerate(whole):
                 self.vector_loop(loop, sums, self.index(begin), self.index(end), rest=n > 0)
 
-    def tiled(self, loop: Loop) -> None:
+    def tiled(self, loop: ir.Loop) -> None:
         """A lane loop around serial loops, turned inside out (c_lane_tiles.py)."""
         size, base = tile_size(loop.begin, loop.end), f"{loop.variable}_block"
         last = f"{loop.variable}_last"
@@ -251,9 +236,9 @@ class _C(Renderer):
         self.names = outer
         self.close()
 
-    def pieces(self, loop: Loop, body: Sequence[Statement], begin: str, end: str) -> None:
+    def pieces(self, loop: ir.Loop, body: Sequence[ir.Statement], begin: str, end: str) -> None:
         for part in cut(body).parts:
-            if isinstance(part, Loop):
+            if isinstance(part, ir.Loop):
                 first, stop = self.index(part.begin), self.index(part.end)
                 self.open(self.loop_head(part.variable, first, stop))
                 self.bound(part.variable, part.begin, part.end)
@@ -263,7 +248,7 @@ class _C(Renderer):
                 piece = replace(loop, body=part)
                 self.vector_loop(piece, outer_accumulators(piece, spread(loop.body)), begin, end)
 
-    def blocked(self, loop: Loop, sums: Sequence[Accumulate]) -> None:
+    def blocked(self, loop: ir.Loop, sums: Sequence[ir.Accumulate]) -> None:
         """Runs of SUM_BLOCK iterations, then the rest; float32 results of runs add up in double.
 
         Full runs have a constant length of their own: with a variable one gcc loses the loop.
@@ -289,16 +274,16 @@ class _C(Renderer):
 
     def run(
         self,
-        loop: Loop,
-        sums: Sequence[Accumulate],
-        totals: Mapping[Scalar, Scalar],
+        loop: ir.Loop,
+        sums: Sequence[ir.Accumulate],
+        totals: Mapping[ir.Scalar, ir.Scalar],
         stretches: Sequence[tuple[str, str]],
         rest: bool = False,
     ) -> None:
         """One run, over `stretches`: partial results of its own, then added to `totals`."""
         outer = dict(self.names)
         for update in sums:
-            part = Scalar(f"{update.scalar.name}_part", update.scalar.dtype)
+            part = ir.Scalar(f"{update.scalar.name}_part", update.scalar.dtype)
             self.emit(f"{self.define(part)} = {self.identity(update.reducer, part.dtype)};")
             self.names[update.scalar] = part.name
         for n, (begin, end) in enumerate(stretches):
@@ -307,26 +292,26 @@ class _C(Renderer):
         self.names = outer
         for update in sums:
             wide = totals[update.scalar]
-            part = Scalar(parts[update.scalar], wide.dtype)
-            total = self.apply(Apply(update.reducer, (wide, part), wide.dtype))
+            part = ir.Scalar(parts[update.scalar], wide.dtype)
+            total = self.apply(ir.Apply(update.reducer, (wide, part), wide.dtype))
             self.emit(f"{self.scalar(wide)} = {total};")
 
     def vector_loop(
-        self, loop: Loop, sums: Sequence[Accumulate], begin: str, end: str, rest: bool = False
+        self, loop: ir.Loop, sums: Sequence[ir.Accumulate], begin: str, end: str, rest: bool = False
     ) -> None:
         clauses = [
             f" reduction({_reduction_name(a.reducer, a.scalar.dtype)} : {self.scalar(a.scalar)})"
             for a in sums
         ]
-        failures = sorted({s.error for s in statements(loop.body) if isinstance(s, Check)})
+        failures = sorted({s.error for s in statements(loop.body) if isinstance(s, ir.Check)})
         for error in failures:
             clauses.append(f" reduction(min : low_{error}) reduction(max : high_{error})")
-        apart = staged(loop, self.ranges)
-        if apart or hinted(loop):
+        strided = staged(loop, self.ranges)
+        if strided or hinted(loop):
             self.open("")
         outer = dict(self.names)
-        self.ahead(apart, loop, begin, end)
-        loop = replace(loop, body=tuple(s for s in loop.body if s not in apart.loads))
+        self.ahead(strided, loop, begin, end)
+        loop = replace(loop, body=tuple(s for s in loop.body if s not in strided.loads))
         if hinted(loop):
             self.stream_begin(loop, begin)
         self.emit(f"#pragma omp simd{''.join(clauses)}")
@@ -341,16 +326,16 @@ class _C(Renderer):
         self.close()
         if hinted(loop):
             self.stream_end(loop, begin, end)
-        self.behind(apart, loop, begin, end)
+        self.behind(strided, loop, begin, end)
         self.names = outer
-        if apart or hinted(loop):
+        if strided or hinted(loop):
             self.close()
 
-    def ahead(self, apart: Staged, loop: Loop, begin: str, end: str) -> None:
+    def ahead(self, strided: Staged, loop: ir.Loop, begin: str, end: str) -> None:
         """Fill arrays with what is loaded with a stride; arrays for what is stored with one."""
         size = int(end) - int(begin) if begin.isdigit() and end.isdigit() else SUM_BLOCK
         place = f"[{loop.variable} - ({begin})]"
-        for load in apart.loads:
+        for load in strided.loads:
             scalar = load.scalar
             if scalar not in self.names:
                 self.emit(f"{register_type(scalar.dtype)} {scalar.name}_tile[{size}] ST_ALIGNED;")
@@ -358,20 +343,20 @@ class _C(Renderer):
             self.open(self.loop_head(loop.variable, begin, end))
             self.emit(f"{self.scalar(scalar)} = {self.expression(load.value)};")
             self.close()
-        for store in apart.stores:
+        for store in strided.stores:
             name = f"{store.buffer.name}_tile"
             self.emit(f"{MEMORY_TYPES[store.buffer.dtype]} {name}[{size}] ST_ALIGNED;")
             self.moved[store] = f"{name}{place}"
 
-    def behind(self, apart: Staged, loop: Loop, begin: str, end: str) -> None:
+    def behind(self, strided: Staged, loop: ir.Loop, begin: str, end: str) -> None:
         """Empty the arrays of what is stored with a stride."""
-        for store in apart.stores:
+        for store in strided.stores:
             self.open(self.loop_head(loop.variable, begin, end))
             target = self.element(store.buffer, store.indices)
             self.emit(f"{target} = {self.moved.pop(store)};")
             self.close()
 
-    def stream_begin(self, loop: Loop, begin: str) -> None:
+    def stream_begin(self, loop: ir.Loop, begin: str) -> None:
         """Where the lanes of each streamed store go: a tile, or the buffer itself."""
         extent = index.add(loop.end, index.multiply(loop.begin, -1))
         size = min(extent, SUM_BLOCK) if isinstance(extent, int) else SUM_BLOCK
@@ -383,7 +368,7 @@ class _C(Renderer):
             self.emit(f"{kind} *const {name}_to = {name}_streams ? {name}_tile : &{first};")
             self.moved[statement] = f"{name}_to[{loop.variable} - ({begin})]"
 
-    def stream_end(self, loop: Loop, begin: str, end: str) -> None:
+    def stream_end(self, loop: ir.Loop, begin: str, end: str) -> None:
         """Send the tiles on their way, and ask for what the next rows need."""
         for statement in streamed(loop):
             buffer = statement.buffer
@@ -398,34 +383,34 @@ class _C(Renderer):
             function = prefetch_function(loop, hint.buffer)
             self.emit(f"{function}(&{first}, {bytes_text(hint.buffer, begin, end)});")
 
-    def store(self, statement: Store) -> None:
+    def store(self, statement: ir.Store) -> None:
         if (target := self.moved.get(statement)) is None:
             super().store(statement)
         else:
             self.emit(f"{target} = {self.stored(statement)};")
 
-    def combine(self, statement: Combine) -> None:
+    def lane_reduce(self, statement: ir.LaneReduce) -> None:
         """One lane: its partial is the total."""
 
-    def barrier(self, statement: Barrier) -> None:
+    def barrier(self, statement: ir.Barrier) -> None:
         """One lane: nothing to order."""
 
-    def allocate(self, buffer: Buffer) -> None:
+    def allocate(self, buffer: ir.Buffer) -> None:
         kind = MEMORY_TYPES[buffer.dtype]
         self.emit(f"{kind} {buffer.name}[{index_text(size_of(buffer))}] ST_ALIGNED;")
 
-    def check(self, statement: Check) -> None:
+    def check(self, statement: ir.Check) -> None:
         """The range of what failed; empty, so low above high, while nothing did."""
         condition, reported = map(self.expression, (statement.condition, statement.reported))
         for name, none, better in (("low", "INT64_MAX", "<"), ("high", "INT64_MIN", ">")):
-            kept = f"{name}_{statement.error}"
+            extreme = f"{name}_{statement.error}"
             self.open("")
             self.emit(f"const int64_t given = ({condition}) ? {none} : ({reported});")
-            self.emit(f"{kept} = given {better} {kept} ? given : {kept};")
+            self.emit(f"{extreme} = given {better} {extreme} ? given : {extreme};")
             self.close()
 
 
-def _whole_vectors(loop: Loop) -> list[tuple[Index, Index]]:
+def _whole_vectors(loop: ir.Loop) -> list[tuple[Index, Index]]:
     """A short loop cut where narrower vectors take over; gcc runs what remains lane by lane."""
     begin, end = loop.begin, loop.end
     if not (isinstance(begin, int) and isinstance(end, int) and 0 < end - begin < SHORT_LOOP):
@@ -437,8 +422,8 @@ def _whole_vectors(loop: Loop) -> list[tuple[Index, Index]]:
     return list(pairwise(cuts))
 
 
-def _wide(scalar: Scalar) -> Scalar:
-    return Scalar(f"{scalar.name}_wide", "f64" if scalar.dtype == "f32" else scalar.dtype)
+def _wide(scalar: ir.Scalar) -> ir.Scalar:
+    return ir.Scalar(f"{scalar.name}_wide", "f64" if scalar.dtype == "f32" else scalar.dtype)
 
 
 def _trips(begin: str, end: str) -> str:
@@ -446,13 +431,9 @@ def _trips(begin: str, end: str) -> str:
     return f" {int(end) - int(begin)}" if begin.isdigit() and end.isdigit() else ""
 
 
-def _errors(section: Section) -> list[int]:
-    return sorted({s.error for s in statements(section.body) if isinstance(s, Check)})
-
-
-def _parameter(kernel: Kernel, buffer: Buffer, stored: bool) -> str:
+def _parameter(kernel: ir.Kernel, buffer: ir.Buffer, stored: bool) -> str:
     """A pointer parameter; not `restrict` where a forwarded pair may share its memory."""
-    inputs, outputs = kernel.with_role(Role.INPUT), kernel.with_role(Role.OUTPUT)
-    shared = {inputs[i] for i, _ in kernel.forwards} | {outputs[o] for _, o in kernel.forwards}
+    inputs, outputs = kernel.with_role(ir.Role.INPUT), kernel.with_role(ir.Role.OUTPUT)
+    shared = {inputs[i] for i, _ in kernel.aliases} | {outputs[o] for _, o in kernel.aliases}
     restrict = "" if buffer in shared else "restrict "
     return f"{'' if stored else 'const '}{MEMORY_TYPES[buffer.dtype]} *{restrict}{buffer.name}"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
-from stitchcore.loop_ir.index import Binary, Index, Variable
+from stitchcore.loop_ir.index import Index, Variable
 from stitchcore.loop_ir.nodes import Buffer, Loop, Prefetch, Store
 
 NEAR_BYTES = 16384
@@ -38,23 +38,7 @@ def at_lane(indices: Sequence[Index], lane: str, position: str) -> tuple[Index, 
     value: Index = Variable(f"({position})") if " " in position else Variable(position)
     if position.isdigit():
         value = int(position)
-    return tuple(substituted(node, lane, value) for node in indices)
-
-
-def substituted(node: Index, name: str, value: Index) -> Index:
-    """`node` with `value` for the variable `name`."""
-    if isinstance(node, Variable):
-        return value if node.name == name else node
-    if not isinstance(node, Binary):
-        return node
-    left = substituted(node.left, name, value)
-    right = substituted(node.right, name, value)
-    match node.operator:
-        case "+":
-            return index.add(left, right)
-        case "*":
-            return index.multiply(left, right)
-    return Binary(node.operator, left, right)
+    return tuple(index.substitute(node, {lane: value}) for node in indices)
 
 
 def bytes_text(buffer: Buffer, begin: str, end: str) -> str:

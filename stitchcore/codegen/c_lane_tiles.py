@@ -14,17 +14,8 @@ from dataclasses import dataclass
 
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Binary, Index, Variable
-from stitchcore.loop_ir.nodes import (
-    Accumulate,
-    Accumulator,
-    If,
-    InRange,
-    Let,
-    Loop,
-    Scalar,
-    Statement,
-)
-from stitchcore.loop_ir.visitor import expressions, positions, statements
+from stitchcore.loop_ir.nodes import Accumulator, If, InRange, Let, Loop, Scalar, Statement
+from stitchcore.loop_ir.visitor import expressions, gather_indices, own_scalars, statements
 
 UNROLLED = 16
 """A serial loop of at most so many iterations is unrolled inside its lane loop instead."""
@@ -53,8 +44,8 @@ def needs_tiles(loop: Loop) -> bool:
         isinstance(s, If) and any(isinstance(t, Loop) for t in statements(s.body))
         for s in statements(loop.body)
     )
-    varying = any(_uses(bound, loop.variable) for s in inner for bound in (s.begin, s.end))
-    if positions(loop.body):  # an index has no array of a tile's length
+    varying = any(index.mentions(bound, loop.variable) for s in inner for bound in (s.begin, s.end))
+    if gather_indices(loop.body):  # an index has no array of a tile's length
         return False
     return bool(inner) and not conditional and not varying
 
@@ -78,16 +69,16 @@ def cut(body: Sequence[Statement]) -> Pieces:
 
 def spread(body: Sequence[Statement]) -> frozenset[Scalar]:
     """Scalars that one piece of `body` defines and another piece, or a loop among them, uses."""
-    found: set[Scalar] = set()
+    scalars: set[Scalar] = set()
     parts = cut(body).parts
     for part in parts:
         if isinstance(part, Loop):
-            found |= spread(part.body)
+            scalars |= spread(part.body)
             continue
         defined = {s.scalar for s in part if isinstance(s, Let | Accumulator)}
         others = [p for p in parts if p is not part]
-        found |= {scalar for scalar in defined if any(_mentions(p, scalar) for p in others)}
-    return frozenset(found)
+        scalars |= {scalar for scalar in defined if any(_mentions(p, scalar) for p in others)}
+    return frozenset(scalars)
 
 
 def tile_size(begin: Index, end: Index) -> int:
@@ -132,13 +123,4 @@ def _offset(node: Index, variable: str) -> int | None:
 
 def _mentions(part: Sequence[Statement] | Loop, scalar: Scalar) -> bool:
     body = part.body if isinstance(part, Loop) else part
-    updated = any(isinstance(s, Accumulate) and s.scalar == scalar for s in statements(body))
-    return updated or any(e == scalar for e in expressions(body))
-
-
-def _uses(node: Index, variable: str) -> bool:
-    if isinstance(node, Variable):
-        return node.name == variable
-    if isinstance(node, Binary):
-        return _uses(node.left, variable) or _uses(node.right, variable)
-    return False
+    return any(scalar in own_scalars(statement) for statement in statements(body))

@@ -9,6 +9,7 @@ computation in another order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Range, Variable
 from stitchcore.loop_ir.layout import flat_index
 from stitchcore.loop_ir.nodes import Apply, Let, Load, Loop, Store
-from stitchcore.loop_ir.visitor import expressions, positions, statements
+from stitchcore.loop_ir.visitor import expressions, gather_indices, loads, stores
 
 LEAST_WORK = 8
 """Simple operations an element from which arrays pay: below, their own traffic takes as long."""
@@ -41,9 +42,9 @@ def staged(loop: Loop, ranges: Mapping[str, Range]) -> Staged:
     """What of a lane loop's own body is better moved apart from it, within loops of `ranges`."""
     if _work(loop) < LEAST_WORK:
         return Staged()
-    read = [e.buffer for e in expressions(loop.body) if isinstance(e, Load)]
-    written = [s.buffer for s in statements(loop.body) if isinstance(s, Store)]
-    loads = tuple(
+    read = {load.buffer for load in loads(loop.body)}
+    written = Counter(store.buffer for store in stores(loop.body))
+    early = tuple(
         s
         for s in loop.body
         if isinstance(s, Let)
@@ -51,30 +52,30 @@ def staged(loop: Loop, ranges: Mapping[str, Range]) -> Staged:
         and s.value.buffer not in written
         and _strided(loop, s.value, ranges)
     )
-    stores = tuple(
+    late = tuple(
         s
         for s in loop.body
         if isinstance(s, Store)
         and s.streams is None
         and s.buffer not in read
-        and written.count(s.buffer) == 1
+        and written[s.buffer] == 1
         and _strided(loop, s, ranges)
     )
-    return Staged(loads, stores)
+    return Staged(early, late)
 
 
 def _work(loop: Loop) -> int:
     applied = (e for e in expressions(loop.body) if isinstance(e, Apply))
-    return sum(opcodes.record(one.opcode).flops for one in applied)
+    return sum(opcodes.record(operation.opcode).flops for operation in applied)
 
 
 def _strided(loop: Loop, access: Load | Store, ranges: Mapping[str, Range]) -> bool:
     """Whether neighbouring lanes touch elements that are no few whole vectors together."""
-    indices = [index.simplify(one, ranges) for one in access.indices]
+    indices = [index.simplify(node, ranges) for node in access.indices]
     place, lane = flat_index(access.buffer, indices), Variable(loop.variable)
-    if not index.mentions(place, lane.name) or index.names(place) & positions(loop.body):
+    if not index.mentions(place, lane.name) or index.names(place) & gather_indices(loop.body):
         return False
-    found, _ = index.terms(place)
-    stride = found.pop(lane, 0)
-    regular = not any(index.mentions(term, lane.name) for term in found)
+    counts, _ = index.terms(place)
+    stride = counts.pop(lane, 0)
+    regular = not any(index.mentions(term, lane.name) for term in counts)
     return not (regular and abs(stride) <= SHUFFLED)

@@ -1,10 +1,9 @@
-"""Kernels as CUDA C++: a task is a block's or a warp's, a lane loop is dealt to its threads.
+"""Kernels as CUDA C++: a task is a block's or a warp's, a lane loop is distributed to its threads.
 
 One `__global__` per kernel (cuda_entry.py), phases separated by a grid barrier (AStitch's global
-scheme), one inlined function for each section and those like it
-(cuda_shared_functions.py). Decisions are the kernel's: whose lanes run a task
-(`Section.scope`), how long the runs are that a lane takes (`Section.run`), where barriers stand.
-Tasks are dealt by grid stride.
+scheme), one inlined function for each section and those like it (cuda_shared_functions.py).
+Decisions are the kernel's: whose lanes run a task (`Section.scope`), how many elements a lane takes
+at once (`Section.elements_per_lane`), where barriers stand. Tasks are distributed by grid stride.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from stitchcore.loop_ir.nodes import (
     Barrier,
     Buffer,
     Check,
-    Combine,
     Kernel,
+    LaneReduce,
     Scalar,
     Scope,
     Section,
@@ -52,15 +51,15 @@ def render(
     renderer = _Cuda(threads, bounds or {})
     for kernel in kernels:
         renderer.kernel(kernel)
-    found = {
+    reductions = {
         (statement.reducer, statement.scalar.dtype)
         for kernel in kernels
         for phase in kernel.phases
         for section in phase.sections
         for statement in statements(section.body)
-        if isinstance(statement, Combine)
+        if isinstance(statement, LaneReduce)
     }
-    head = ['#include "stitch_cuda.h"', "", *(_reducer(*pair) for pair in sorted(found))]
+    head = ['#include "stitch_cuda.h"', "", *(_reducer(*pair) for pair in sorted(reductions))]
     return "\n".join(head + renderer.lines) + "\n"
 
 
@@ -96,7 +95,7 @@ class _Cuda(LaneLoops):
                 for section, name in zip(phase.sections, names, strict=True)
             ]
             phases.append(functions(kernel, phase.sections, names, texts, self.index_type))
-            self.lines += (line for one in phases[-1] for line in one.lines)
+            self.lines += (line for function in phases[-1] for line in function.lines)
         blocks = self.bounds.get(kernel.name, 1)
         self.lines += entry(kernel, phases, self.index_type, self.threads, blocks)
 
@@ -114,8 +113,9 @@ class _Cuda(LaneLoops):
             *(f"{self.index_type} {name}" for name in ("st_begin", "st_end")),
         ]
         self.open(f"ST_INLINE void {name}({', '.join(arguments)})")
-        self.shared_offset, self.scope, self.run = 0, section.scope, section.run
-        if section.apart is not None:
+        self.shared_offset = 0
+        self.scope, self.elements_per_lane = section.scope, section.elements_per_lane
+        if section.copy_unless_aliased is not None:
             self.emit(f"if ({same_memory(section)}) return;")
         if section.scope is Scope.WARP and local_bytes(section):
             self.emit(f"st_shared += threadIdx.x / 32 * {local_bytes(section)};")
@@ -128,11 +128,11 @@ class _Cuda(LaneLoops):
         self.body(section.body)
         self.close()
         self.close()
-        made, self.lines = self.lines, before
-        return made
+        lines, self.lines = self.lines, before
+        return lines
 
     # ---- statements ----------------------------------------------------------------------------
-    def combine(self, statement: Combine) -> None:
+    def lane_reduce(self, statement: LaneReduce) -> None:
         scalar = statement.scalar
         name, reducer = self.scalar(scalar), _reducer_name(statement.reducer, scalar.dtype)
         self.emit(f"{name} = st_combine_{statement.scope.value}({name}, {reducer}());")

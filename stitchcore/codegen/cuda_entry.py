@@ -41,13 +41,15 @@ _KEPT: Mapping[WordKind, tuple[str, str]] = {
 def shared_bytes(kernel: Kernel, threads: int = THREADS) -> int:
     """Dynamic shared memory that a block of `kernel` needs: its largest section's."""
     sections = (section for phase in kernel.phases for section in phase.sections)
-    return max((local_bytes(one) * _groups(one, threads) for one in sections), default=0)
+    return max(
+        (local_bytes(section) * _groups(section, threads) for section in sections), default=0
+    )
 
 
 def local_bytes(section: Section) -> int:
     """Shared memory of one task."""
-    found = (s.buffer for s in statements(section.body) if isinstance(s, Allocate))
-    return sum(bytes_of(buffer) for buffer in found if buffer.scope is not Scope.LANE)
+    buffers = (s.buffer for s in statements(section.body) if isinstance(s, Allocate))
+    return sum(bytes_of(buffer) for buffer in buffers if buffer.scope is not Scope.LANE)
 
 
 def bytes_of(buffer: Buffer) -> int:
@@ -68,16 +70,16 @@ def entry(
     """The `__global__` function, which calls the functions of each phase, and before it tables of
     sections that share one. Indices are of type `integer` (index_type). It leaves room for `blocks`
     blocks of `threads` threads on a multiprocessor."""
-    given = words(kernel)
-    by_value = len(given) <= PARAMETER_WORDS
-    kind = f"const __grid_constant__ st_words<{len(given)}> st_given"
+    parameter_words = words(kernel)
+    by_value = len(parameter_words) <= PARAMETER_WORDS
+    kind = f"const __grid_constant__ st_words<{len(parameter_words)}> st_given"
     parameter = kind if by_value else "const uint64_t *st_words_at"
     bounds = f"__launch_bounds__({threads}, {blocks})"
     head = f'extern "C" __global__ void {bounds} {kernel.name}({parameter}) {{'
     lines = ["const uint64_t *const st_words_at = st_given.at;"] if by_value else []
     lines.append("extern __shared__ __align__(16) char st_shared[];")
     lines.append("void *const *const buffers = (void *const *)st_words_at;")
-    for position, word in enumerate(given):
+    for position, word in enumerate(parameter_words):
         if word.kind is WordKind.SYMBOL:
             lines.append(f"const long {word.name} = (long)st_words_at[{position}];")
         elif word.kind in _KEPT:
@@ -103,7 +105,7 @@ def _phase(kernel: Kernel, phase: Sequence[Function], integer: str, threads: int
             taken = index.ceil_divide(section.tasks, _groups(section, threads))
             yield from _call(kernel, function, threads)
         else:
-            taken = sum(_blocks(one, threads) for one in function.sections)
+            taken = sum(_blocks(member, threads) for member in function.sections)
             yield from _calls(kernel, function, taken, integer, threads)
         if position + 1 < len(phase):
             yield f"st_block = st_next_block(st_block, {index_text(taken, 2)});"
@@ -112,8 +114,8 @@ def _phase(kernel: Kernel, phase: Sequence[Function], integer: str, threads: int
 def _call(kernel: Kernel, function: Function, threads: int) -> Iterator[str]:
     """All tasks of the one section of a function."""
     [section] = function.sections
-    given = [argument(kernel, buffer) for buffer in function.used[0]]
-    yield _called(kernel, function, given, _first(section, threads), index_text(section.tasks))
+    buffers = [argument(kernel, buffer) for buffer in function.used[0]]
+    yield _called(kernel, function, buffers, _first(section, threads), index_text(section.tasks))
 
 
 def _calls(
@@ -128,8 +130,8 @@ def _calls(
     used = function.used[0]
     columns = 2 + len(used) + len(function.constants[0])
     row = [f"st_row[{number}]" for number in range(columns)]
-    given = [pointer(buffer, row[2 + number]) for number, buffer in enumerate(used)]
-    given += row[2 + len(used) :]
+    arguments = [pointer(buffer, row[2 + number]) for number, buffer in enumerate(used)]
+    arguments += row[2 + len(used) :]
     step = "gridDim.x" + (f" * {groups}" if groups > 1 else "")
     head = f"{integer} st_task = {_first(section, threads)}; st_task < {blocks * groups}"
     yield f"for ({head}; st_task += {step}) {{"
@@ -138,20 +140,22 @@ def _calls(
     yield f"  const {integer} st_at = st_task - {row[0]};"
     if _meet_each(function):
         yield "  __syncthreads();"  # a task before, of another section, used the same memory
-    yield "  " + _called(kernel, function, given, "st_at", f"st_min(st_at + 1, {row[1]})")
+    yield "  " + _called(kernel, function, arguments, "st_at", f"st_min(st_at + 1, {row[1]})")
     yield "}"
 
 
 def _meet_each(function: Function) -> bool:
     """Whether a block meets before every task of a table. Tasks of one section keep apart by
     themselves, but a section of one task has no barrier for that."""
-    several = len(function.sections) > 1 and any(one.tasks == 1 for one in function.sections)
+    several = len(function.sections) > 1 and any(
+        section.tasks == 1 for section in function.sections
+    )
     return several and needs_barrier_before(function.sections[0])
 
 
-def _called(kernel: Kernel, function: Function, given: Sequence[str], begin: str, end: str) -> str:
+def _called(kernel: Kernel, function: Function, own: Sequence[str], begin: str, end: str) -> str:
     checks = ["st_checks"] * bool(kernel.errors)
-    arguments = [*given, *kernel.symbols, *checks, "st_shared", begin, end]
+    arguments = [*own, *kernel.symbols, *checks, "st_shared", begin, end]
     return f"{function.name}({', '.join(arguments)});"
 
 
@@ -172,9 +176,9 @@ def _tables(
     kernel: Kernel, phases: Sequence[Sequence[Function]], integer: str, threads: int
 ) -> Iterator[str]:
     """A table for each function of several sections."""
-    shared = [one for phase in phases for one in phase if len(one.sections) > 1]
-    rows = {one.name: list(_rows(kernel, one, threads)) for one in shared}
-    words = sum(len(row) for one in rows.values() for row in one)
+    shared = [function for phase in phases for function in phase if len(function.sections) > 1]
+    rows = {function.name: list(_rows(kernel, function, threads)) for function in shared}
+    words = sum(len(row) for table in rows.values() for row in table)
     space = "__constant__" if words <= _CONSTANT_WORDS else "__device__"
     for function in shared:
         values = [str(value) for row in rows[function.name] for value in row]

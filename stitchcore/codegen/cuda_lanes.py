@@ -1,4 +1,4 @@
-"""Lane loops as CUDA C++: iterations dealt to threads in runs, what lanes keep in registers.
+"""Lane loops as CUDA C++: iterations distributed to threads in runs, what lanes keep in registers.
 
     for (int i = begin + st_lane * RUN; i < end; i += LANES * RUN)    with runs moved at once
 
@@ -15,7 +15,7 @@ from stitchcore.codegen.source import MEMORY_TYPES, Renderer, index_text
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.layout import size_of
 from stitchcore.loop_ir.nodes import Buffer, Load, Loop, Scope, Store
-from stitchcore.loop_ir.visitor import expressions, statements
+from stitchcore.loop_ir.visitor import accesses
 
 WARP = 32
 
@@ -26,63 +26,64 @@ class LaneLoops(Renderer):
     def __init__(self, threads: int) -> None:
         super().__init__()
         self.threads = threads
-        self.scope, self.run = Scope.GROUP, 1
+        self.scope, self.elements_per_lane = Scope.GROUP, 1
         self.own_at = ""
         self.loaded: dict[vector_access.Place, str] = {}
-        self.left: dict[vector_access.Place, str] = {}
+        self.stored_later: dict[vector_access.Place, str] = {}
 
-    def dealt(self) -> int:
+    def stride(self) -> int:
         """Iterations that all lanes of a task take at once."""
-        return (WARP if self.scope is Scope.WARP else self.threads) * self.run
+        return (WARP if self.scope is Scope.WARP else self.threads) * self.elements_per_lane
 
     def own_elements(self, buffer: Buffer) -> int:
         """Elements of a LANE buffer that one lane has."""
         size = size_of(buffer)
         assert isinstance(size, int), f"{buffer.name} is LOCAL"
-        return -(-size // self.dealt()) * self.run
+        return -(-size // self.stride()) * self.elements_per_lane
 
     def lane_loop(self, loop: Loop) -> None:
-        begin, end = (index.simplify(one, self.ranges) for one in (loop.begin, loop.end))
-        self.dealt_loop(replace(loop, begin=begin, end=end))
+        begin, end = (index.simplify(bound, self.ranges) for bound in (loop.begin, loop.end))
+        self.strided_loop(replace(loop, begin=begin, end=end))
 
-    def dealt_loop(self, loop: Loop) -> None:
+    def strided_loop(self, loop: Loop) -> None:
         begin, end = index_text(loop.begin, 1), index_text(loop.end)
-        first = f"{begin} + st_lane" + (f" * {self.run}" if self.run > 1 else "")
+        several = self.elements_per_lane > 1
+        first = f"{begin} + st_lane" + f" * {self.elements_per_lane}" * several
         own = _own(loop)
         if own:
-            steps = max(map(self.own_elements, own)) // self.run
+            steps = max(map(self.own_elements, own)) // self.elements_per_lane
             self.emit(f"ST_UNROLL({steps})")
             self.open(f"for (int st_step = 0; st_step < {steps}; st_step++)")
-            step = f" + st_step * {self.dealt()}" if steps > 1 else ""
+            step = f" + st_step * {self.stride()}" if steps > 1 else ""
             self.emit(f"const {self.index_type} {loop.variable} = {first}{step};")
             self.open(f"if ({loop.variable} < {end})")
         else:
-            self.open(self.loop_head(loop.variable, first, end, str(self.dealt())))
+            self.open(self.loop_head(loop.variable, first, end, str(self.stride())))
         self.bound(loop.variable, loop.begin, loop.end)
         self.in_lanes = True
-        if self.run == 1:
+        if several:
+            self.own_at = f"st_step * {self.elements_per_lane} + st_at"
+            self.vector_by_vector(loop, end, bool(own))
+        else:
             self.own_at = "st_step"
             self.body(loop.body)
-        else:
-            self.own_at = f"st_step * {self.run} + st_at"
-            self.run_by_run(loop, end, bool(own))
         self.in_lanes = False
         if own:
             self.close()
         self.close()
 
-    def run_by_run(self, loop: Loop, end: str, unrolled: bool) -> None:
+    def vector_by_vector(self, loop: Loop, end: str, unrolled: bool) -> None:
         """A run's iterations between the loads and stores of all of it; the last may be shorter."""
         self.emit(f"const {self.index_type} st_first = {loop.variable};")
         extent = index.add(loop.end, index.multiply(loop.begin, -1))
-        even = index.is_multiple(extent, self.run)
+        even = index.is_multiple(extent, self.elements_per_lane)
         if not even:
-            self.open(f"if (st_first + {self.run} <= {end})")
-        self.whole_run(loop)
+            self.open(f"if (st_first + {self.elements_per_lane} <= {end})")
+        self.whole_vector(loop)
         if not even:
             self.depth -= 1
             self.open("} else")
-            self.iterations(loop, self.run if unrolled else 1)
+            self.iterations(loop, self.elements_per_lane if unrolled else 1)
             self.open(f"if ({loop.variable} < {end})")
             self.body(loop.body)
             for _ in range(3):
@@ -90,27 +91,30 @@ class LaneLoops(Renderer):
 
     def iterations(self, loop: Loop, unrolled: int) -> None:
         self.emit(f"ST_UNROLL({unrolled})")
-        self.open(f"for (int st_at = 0; st_at < {self.run}; st_at++)")
+        self.open(f"for (int st_at = 0; st_at < {self.elements_per_lane}; st_at++)")
         self.emit(f"const {self.index_type} {loop.variable} = st_first + st_at;")
 
-    def whole_run(self, loop: Loop) -> None:
-        found = vector_access.of(loop, self.run)
+    def whole_vector(self, loop: Loop) -> None:
+        wide = vector_access.of(loop, self.elements_per_lane)
         named: dict[vector_access.Place, str] = {}
-        for number, (buffer, indices) in enumerate(found.loads):
-            name, kind = f"st_in{number}", f"st_run<{MEMORY_TYPES[buffer.dtype]}, {self.run}>"
+        for number, (buffer, indices) in enumerate(wide.loads):
+            name, kind = f"st_in{number}", self.vector_type(buffer)
             self.emit(f"const {kind} {name} = *(const {kind} *)&{self.element(buffer, indices)};")
             named[buffer, indices] = name
-        for number, (buffer, _) in enumerate(found.stores):
-            self.emit(f"st_run<{MEMORY_TYPES[buffer.dtype]}, {self.run}> st_out{number};")
-        self.iterations(loop, self.run)
+        for number, (buffer, _) in enumerate(wide.stores):
+            self.emit(f"{self.vector_type(buffer)} st_out{number};")
+        self.iterations(loop, self.elements_per_lane)
         self.loaded = named
-        self.left = {place: f"st_out{number}" for number, place in enumerate(found.stores)}
+        self.stored_later = {place: f"st_out{number}" for number, place in enumerate(wide.stores)}
         self.body(loop.body)
-        self.loaded, self.left = {}, {}
+        self.loaded, self.stored_later = {}, {}
         self.close()
-        for number, (buffer, indices) in enumerate(found.stores):
-            kind = f"st_run<{MEMORY_TYPES[buffer.dtype]}, {self.run}>"
+        for number, (buffer, indices) in enumerate(wide.stores):
+            kind = self.vector_type(buffer)
             self.emit(f"*({kind} *)&{self.element(buffer, indices)} = st_out{number};")
+
+    def vector_type(self, buffer: Buffer) -> str:
+        return f"st_run<{MEMORY_TYPES[buffer.dtype]}, {self.elements_per_lane}>"
 
     def load(self, node: Load) -> str:
         """One that the run has loaded already is taken from there."""
@@ -120,7 +124,7 @@ class LaneLoops(Renderer):
         return super().load(node) if name is None else self.value(f"{name}.at[st_at]", node.dtype)
 
     def store(self, statement: Store) -> None:
-        name = self.left.get((statement.buffer, statement.indices))
+        name = self.stored_later.get((statement.buffer, statement.indices))
         if statement.buffer.scope is Scope.LANE:
             self.emit(f"{statement.buffer.name}[{self.own_at}] = {self.stored(statement)};")
         elif name is not None:
@@ -135,6 +139,5 @@ class LaneLoops(Renderer):
 
 def _own(loop: Loop) -> list[Buffer]:
     """Buffers of the lanes' own that a lane loop touches."""
-    touched = [e.buffer for e in expressions(loop.body) if isinstance(e, Load)]
-    touched += [s.buffer for s in statements(loop.body) if isinstance(s, Store)]
+    touched = (access.buffer for access in accesses(loop.body))
     return [buffer for buffer in touched if buffer.scope is Scope.LANE]

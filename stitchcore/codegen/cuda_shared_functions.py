@@ -76,7 +76,7 @@ def functions(
         used = tuple(outside_buffers(kernel, section)[0])
         text = _text(section, used, name, lines)
         fixed = (section.tasks, *(place(kernel, buffer) for buffer in used))
-        key = text.key if all(isinstance(one, int) for one in fixed) else number
+        key = text.key if all(isinstance(value, int) for value in fixed) else number
         groups.setdefault(key, []).append(text)
     return [_function(group, index_type) for group in groups.values()]
 
@@ -93,8 +93,8 @@ def _function(group: Sequence[_Text], index_type: str) -> Function:
             tokens[first.integers[at]] = name
     lines = "".join(tokens).split("\n")
     if columns:
-        given = "".join(f"{index_type} {name}, " for name in columns.values())
-        lines[0] = lines[0].replace("char *st_shared", f"{given}char *st_shared", 1)
+        parameters = "".join(f"{index_type} {name}, " for name in columns.values())
+        lines[0] = lines[0].replace("char *st_shared", f"{parameters}char *st_shared", 1)
     constants = tuple(zip(*columns, strict=True)) if columns else ((),) * len(group)
     sections, used = zip(*((text.section, text.used) for text in group), strict=True)
     return Function(first.name, tuple(lines), sections, used, constants)
@@ -103,20 +103,20 @@ def _function(group: Sequence[_Text], index_type: str) -> Function:
 def _text(section: Section, used: tuple[Buffer, ...], name: str, lines: Sequence[str]) -> _Text:
     own = {name, *(buffer.name for buffer in used), *_names(section)}
     shares = any(
-        isinstance(one, Allocate) and one.buffer.scope is not Scope.LANE
-        for one in statements(section.body)
+        isinstance(statement, Allocate) and statement.buffer.scope is not Scope.LANE
+        for statement in statements(section.body)
     )
     tokens: list[str] = []
     integers: list[int] = []
     plain: list[object] = [section.scope, *(buffer.role for buffer in used)]
     numbers: dict[str, int] = {}
     for number, line in enumerate(lines):
-        found = ["\n"] * (number > 0) + _TOKEN.findall(line)
+        line_tokens = ["\n"] * (number > 0) + _TOKEN.findall(line)
         fixed = shares or _FIXED_LINE.match(line) is not None
-        for at, token in enumerate(found):
+        for at, token in enumerate(line_tokens):
             if token in own:
                 plain.append(numbers.setdefault(token, len(numbers)))
-            elif token.isdigit() and not fixed and not _known(found, at):
+            elif token.isdigit() and not fixed and not _known(line_tokens, at):
                 integers.append(len(tokens))
                 plain.append(None)
             else:

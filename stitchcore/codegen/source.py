@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -18,35 +18,9 @@ from stitchcore.codegen.c_lane_tiles import unrolled
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
+from stitchcore.loop_ir import nodes as ir
 from stitchcore.loop_ir.index import Index
 from stitchcore.loop_ir.layout import flat_index
-from stitchcore.loop_ir.nodes import (
-    Accumulate,
-    Accumulator,
-    Allocate,
-    Apply,
-    Barrier,
-    Buffer,
-    Check,
-    Combine,
-    Expression,
-    FromIndex,
-    If,
-    InRange,
-    Kernel,
-    Let,
-    Literal,
-    Load,
-    Loop,
-    LoopKind,
-    Position,
-    Prefetch,
-    Role,
-    Scalar,
-    Section,
-    Statement,
-    Store,
-)
 from stitchcore.loop_ir.visitor import buffers_of
 
 HALVES = frozenset({"bf16", "f16"})
@@ -131,7 +105,7 @@ class Renderer(ABC):
         self.lines: list[str] = []
         self.depth = 0
         self.in_lanes = False
-        self.names: dict[Scalar, str] = {}
+        self.names: dict[ir.Scalar, str] = {}
         self.ranges: dict[str, index.Range] = {}
 
     def emit(self, text: str) -> None:
@@ -146,24 +120,27 @@ class Renderer(ABC):
         self.emit(text)
 
     # ---- expressions ---------------------------------------------------------------------------
-    def scalar(self, scalar: Scalar) -> str:
+    def scalar(self, scalar: ir.Scalar) -> str:
         return self.names.get(scalar, scalar.name)
 
-    def expression(self, node: Expression) -> str:
+    def expression(self, node: ir.Expression) -> str:
         match node:
-            case Scalar():
+            case ir.Scalar():
                 return self.scalar(node)
-            case Literal():
+            case ir.Literal():
                 return literal(node.value, node.dtype)
-            case Load():
+            case ir.Load():
                 return self.load(node)
-            case FromIndex():
+            case ir.FromIndex():
                 return f"st_convert_s64_{node.dtype}({self.index(node.index)})"
-            case InRange():
+            case ir.InRange():
                 return self.in_range(node)
-        return self.apply(node)
+            case ir.Apply():
+                return self.apply(node)
+            case _:
+                assert_never(node)
 
-    def load(self, node: Load) -> str:
+    def load(self, node: ir.Load) -> str:
         return self.value(self.element(node.buffer, node.indices), node.dtype)
 
     def value(self, element: str, dtype: str) -> str:
@@ -172,7 +149,7 @@ class Renderer(ABC):
             return f"({element} != 0)"
         return f"st_load_{dtype}({element})" if dtype in HALVES else element
 
-    def element(self, buffer: Buffer, indices: Sequence[Index]) -> str:
+    def element(self, buffer: ir.Buffer, indices: Sequence[Index]) -> str:
         simple = [index.simplify(i, self.ranges) for i in indices]
         return f"{buffer.name}[{index_text(flat_index(buffer, simple))}]"
 
@@ -187,7 +164,7 @@ class Renderer(ABC):
         if first is not None and last is not None and first[0] < last[1]:
             self.ranges[variable] = (first[0], last[1] - 1)
 
-    def in_range(self, node: InRange) -> str:
+    def in_range(self, node: ir.InRange) -> str:
         position, low, high = (
             index.bounds(i, self.ranges) for i in (node.index, node.low, node.high)
         )
@@ -202,7 +179,7 @@ class Renderer(ABC):
             tests.append(f"({self.index(node.index, 2)} < {self.index(node.high, 2)})")
         return f"({' & '.join(tests)})" if tests else "true"
 
-    def apply(self, node: Apply) -> str:
+    def apply(self, node: ir.Apply) -> str:
         operands = [self.expression(operand) for operand in node.operands]
         source = node.operands[-1].dtype
         attributes: dict[str, Any] = dict(node.attributes)
@@ -221,58 +198,60 @@ class Renderer(ABC):
         return text
 
     # ---- statements ----------------------------------------------------------------------------
-    def body(self, body: Sequence[Statement]) -> None:
+    def body(self, body: Sequence[ir.Statement]) -> None:
         for statement in body:
             self.statement(statement)
 
-    def statement(self, statement: Statement) -> None:
+    def statement(self, statement: ir.Statement) -> None:
         match statement:
-            case Let(scalar, value):
+            case ir.Let(scalar, value):
                 self.emit(f"{self.define(scalar, const=True)} = {self.expression(value)};")
-            case Position():
-                self.position(statement)
-            case Store():
+            case ir.GatherIndex():
+                self.gather_index(statement)
+            case ir.Store():
                 self.store(statement)
-            case Accumulator(scalar, reducer):
+            case ir.Accumulator(scalar, reducer):
                 self.emit(f"{self.define(scalar)} = {self.identity(reducer, scalar.dtype)};")
-            case Accumulate(scalar, reducer, value):
-                updated = self.apply(Apply(reducer, (scalar, value), scalar.dtype))
+            case ir.Accumulate(scalar, reducer, value):
+                updated = self.apply(ir.Apply(reducer, (scalar, value), scalar.dtype))
                 self.emit(f"{self.scalar(scalar)} = {updated};")
-            case Combine():
-                self.combine(statement)
-            case Loop():
-                if statement.kind is LoopKind.LANES:
+            case ir.LaneReduce():
+                self.lane_reduce(statement)
+            case ir.Loop():
+                if statement.kind is ir.LoopKind.LANES:
                     self.lane_loop(statement)
                 else:
                     self.serial_loop(statement)
-            case Allocate(buffer):
+            case ir.Allocate(buffer):
                 self.allocate(buffer)
-            case Barrier():
+            case ir.Barrier():
                 self.barrier(statement)
-            case Prefetch():
+            case ir.Prefetch():
                 pass  # a hint, for dialects that render lane loops by vectors
-            case If(condition, inner):
+            case ir.If(condition, inner):
                 self.open(f"if ({self.expression(condition)})")
                 self.body(inner)
                 self.close()
-            case Check():
+            case ir.Check():
                 self.check(statement)
+            case _:
+                assert_never(statement)
 
-    def position(self, statement: Position) -> None:
+    def gather_index(self, statement: ir.GatherIndex) -> None:
         """In 64 bits until it is clamped: a narrow index type cannot hold what data may say."""
         name, dtype = statement.variable, statement.value.dtype
-        given = f"st_convert_{dtype}_s64({self.scalar(statement.value)})"
+        wide = f"st_convert_{dtype}_s64({self.scalar(statement.value)})"
         if dtype == "u64":
             most = literal(2**63 - 1, "u64")
-            given = f"st_convert_u64_s64(st_minimum_u64({self.scalar(statement.value)}, {most}))"
-        clamped = f"st_clamp_s64(0, {given}, {self.index(statement.last)})"
+            wide = f"st_convert_u64_s64(st_minimum_u64({self.scalar(statement.value)}, {most}))"
+        clamped = f"st_clamp_s64(0, {wide}, {self.index(statement.last)})"
         self.emit(f"const {self.index_type} {name} = ({self.index_type}){clamped};")
         last = index.bounds(statement.last, self.ranges)
         self.ranges.pop(name, None)
         if last is not None:
             self.ranges[name] = (0, last[1])
 
-    def define(self, scalar: Scalar, const: bool = False) -> str:
+    def define(self, scalar: ir.Scalar, const: bool = False) -> str:
         """Left side of a definition; a scalar with a place of its own is only assigned."""
         if scalar in self.names:
             return self.names[scalar]
@@ -283,11 +262,11 @@ class Renderer(ABC):
         assert neutral is not None, f"{reducer} does not reduce"
         return literal(neutral(dtype), dtype)
 
-    def store(self, statement: Store) -> None:
+    def store(self, statement: ir.Store) -> None:
         target = self.element(statement.buffer, statement.indices)
         self.emit(f"{target} = {self.stored(statement)};")
 
-    def stored(self, statement: Store) -> str:
+    def stored(self, statement: ir.Store) -> str:
         """The value of a store as it lies in memory."""
         value = self.expression(statement.value)
         return (
@@ -296,7 +275,7 @@ class Renderer(ABC):
             else value
         )
 
-    def serial_loop(self, loop: Loop) -> None:
+    def serial_loop(self, loop: ir.Loop) -> None:
         begin, end = loop.begin, loop.end
         if self.in_lanes and isinstance(begin, int) and isinstance(end, int) and unrolled(loop):
             self.emit(f"ST_UNROLL({max(end - begin, 1)})")
@@ -311,59 +290,61 @@ class Renderer(ABC):
 
     # ---- hooks of the dialects -----------------------------------------------------------------
     @abstractmethod
-    def lane_loop(self, loop: Loop) -> None: ...
+    def lane_loop(self, loop: ir.Loop) -> None: ...
 
     @abstractmethod
-    def combine(self, statement: Combine) -> None: ...
+    def lane_reduce(self, statement: ir.LaneReduce) -> None: ...
 
     @abstractmethod
-    def allocate(self, buffer: Buffer) -> None: ...
+    def allocate(self, buffer: ir.Buffer) -> None: ...
 
     @abstractmethod
-    def barrier(self, statement: Barrier) -> None: ...
+    def barrier(self, statement: ir.Barrier) -> None: ...
 
     @abstractmethod
-    def check(self, statement: Check) -> None: ...
+    def check(self, statement: ir.Check) -> None: ...
 
     @abstractmethod
-    def kernel(self, kernel: Kernel) -> None: ...
+    def kernel(self, kernel: ir.Kernel) -> None: ...
 
 
-def provenance_comment(kernel: Kernel) -> str:
+def provenance_comment(kernel: ir.Kernel) -> str:
     """The first line of a kernel's text: its name and where it came from."""
     origin = ", ".join(kernel.provenance).replace("*/", "* /") or "no provenance given"
     return f"/* {kernel.name}: {origin} */"
 
 
-def outside_buffers(kernel: Kernel, section: Section) -> tuple[list[Buffer], frozenset[Buffer]]:
+def outside_buffers(
+    kernel: ir.Kernel, section: ir.Section
+) -> tuple[list[ir.Buffer], frozenset[ir.Buffer]]:
     """Buffers of the kernel that `section` touches, in the kernel's order, and those it writes."""
     read, stored = buffers_of(section)
     return [b for b in kernel.buffers if b in read or b in stored], stored
 
 
-def same_memory(section: Section) -> str:
-    """The condition in which a section with `apart` has nothing to do."""
-    assert section.apart is not None
-    left, right = (f"(const void *){buffer.name}" for buffer in section.apart)
+def same_memory(section: ir.Section) -> str:
+    """The condition in which a section with `copy_unless_aliased` has nothing to do."""
+    assert section.copy_unless_aliased is not None
+    left, right = (f"(const void *){buffer.name}" for buffer in section.copy_unless_aliased)
     return f"{left} == {right}"
 
 
-def argument(kernel: Kernel, buffer: Buffer) -> str:
+def argument(kernel: ir.Kernel, buffer: ir.Buffer) -> str:
     """The pointer to a buffer of the kernel, from the ABI's `buffers` and `scratch`."""
     return pointer(buffer, index_text(place(kernel, buffer), 2))
 
 
-def pointer(buffer: Buffer, place: str) -> str:
+def pointer(buffer: ir.Buffer, place: str) -> str:
     """The pointer to a buffer that is at `place`, as an expression."""
     kind = MEMORY_TYPES[buffer.dtype]
-    if buffer.role is Role.SCRATCH:
+    if buffer.role is ir.Role.SCRATCH:
         return f"({kind} *)(scratch + {place})"
     return f"({kind} *)buffers[{place}]"
 
 
-def place(kernel: Kernel, buffer: Buffer) -> Index:
+def place(kernel: ir.Kernel, buffer: ir.Buffer) -> Index:
     """Bytes from where scratch begins, or the number among the ABI's `buffers`."""
-    if buffer.role is Role.SCRATCH:
-        return kernel.scratch_offsets[kernel.with_role(Role.SCRATCH).index(buffer)]
-    outside = kernel.with_role(Role.INPUT) + kernel.with_role(Role.OUTPUT)
+    if buffer.role is ir.Role.SCRATCH:
+        return kernel.scratch_offsets[kernel.with_role(ir.Role.SCRATCH).index(buffer)]
+    outside = kernel.with_role(ir.Role.INPUT) + kernel.with_role(ir.Role.OUTPUT)
     return outside.index(buffer)

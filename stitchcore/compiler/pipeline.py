@@ -56,18 +56,15 @@ class Dump:
 
 @dataclass(frozen=True)
 class Stage(Generic[State]):
-    """`run` does the work. `text` prints what it made: a text, or further files beside it by their
-    names in the folder, its own under "". `load` reads an edited text back, where that can be.
-    `check` raises an error of the compiler itself for a state that breaks an invariant.
-
-    `file` is set by `numbered`.
-    """
+    """`run` does the work. `text` prints what it made, `load` reads an edited text back, where that
+    can be. `beside` are further files of a dump, by name, of what `run` has made. `file` is set by
+    `numbered`."""
 
     name: str
     run: Callable[[State], State]
-    text: Callable[[State], str | Mapping[str, str]]
+    text: Callable[[State], str]
     load: Callable[[State, RestartText], State] | None = None
-    check: Callable[[State], None] | None = None
+    beside: Callable[[State], Mapping[str, str]] | None = None
     suffix: str = "txt"
     file: str = ""
 
@@ -90,12 +87,10 @@ def run(
     state: State,
     dump: Dump | None = None,
     *,
-    check: bool = False,
     seconds: dict[str, float] | None = None,
     progress: Progress | None = None,
 ) -> State:
-    """What `stages` make of `state`, in order. Wall seconds by stage are added to `seconds`; with
-    `check` each stage's result is held against its invariants.
+    """What `stages` make of `state`, in order. Wall seconds by stage are added to `seconds`.
 
     Raises Refused where a stage does, and Refused(PARSE_ERROR) for an edited file that cannot be
     read, or whose stage has no text to be read back.
@@ -104,28 +99,22 @@ def run(
     for number, stage in enumerate(stages):
         if progress is not None:
             progress(stage.name, number, len(stages))
+        edited = dump.restart if dump.restart and dump.restart.name == stage.file else None
         start = time.perf_counter()
-        if dump.restart is not None and dump.restart.name == stage.file:
-            if stage.load is None:
-                detail = "this stage's text cannot be read back"
-                raise Refused(stage.file, Reason.PARSE_ERROR, detail)
-            state = stage.load(state, read(dump.restart))
-        else:
+        if edited is None:
             state = stage.run(state)
-        if check and stage.check is not None:
-            stage.check(state)
+        elif stage.load is not None:
+            state = stage.load(state, read(edited))
+        else:
+            detail = "this stage's text cannot be read back"
+            raise Refused(stage.file, Reason.PARSE_ERROR, detail)
         if seconds is not None:
             passed = time.perf_counter() - start
             seconds[stage.name] = seconds.get(stage.name, 0.0) + passed
         if dump.folder is not None:
-            _write(dump.folder, stage, state)
+            beside = stage.beside(state) if stage.beside and edited is None else {}
+            for name, text in {stage.file: stage.text(state), **beside}.items():
+                path = dump.folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
     return state
-
-
-def _write(folder: Path, stage: Stage[State], state: State) -> None:
-    text = stage.text(state)
-    files = {"": text} if isinstance(text, str) else text
-    for name, contents in files.items():
-        path = folder / (name or stage.file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(contents, encoding="utf-8")

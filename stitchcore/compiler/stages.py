@@ -35,7 +35,7 @@ from stitchcore.hlo.transforms.expand import expand
 from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.loop_ir.printer import print_kernel
 from stitchcore.options import PLANNER
-from stitchcore.schedule.pipeline import feasible, schedule
+from stitchcore.schedule.pipeline import feasible, passes_text, schedule, trace
 from stitchcore.toolchain import c_compiler, cuda_compiler
 from stitchcore.toolchain.c_compiler import CompiledLibrary, compile_c, find_compiler
 from stitchcore.toolchain.cuda_compiler import CudaUnit
@@ -53,7 +53,8 @@ class BuildOptions:
     `cache` is a folder for compiled translation units; `jobs` is how many compilers run at a time.
     With `kernel_a_unit` each kernel is a translation unit that can be loaded alone. With
     `remote_compile` they are that too, without the names of this graph, so that other graphs find
-    them there; what it does not compile is compiled here.
+    them there; what it does not compile is compiled here. `verify_passes` holds the loop IR against
+    its rules after each pass of the scheduler.
     """
 
     planner: str = PLANNER
@@ -62,6 +63,7 @@ class BuildOptions:
     compile_seconds: float = 300.0
     kernel_a_unit: bool = False
     remote_compile: RemoteCompiler | None = None
+    verify_passes: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,9 @@ def _scheduled(
     key = _key(pattern, state)
     if key not in scheduled:
         try:
-            scheduled[key] = schedule(pattern, state.module, state.device, symbol_of(key))
+            scheduled[key] = schedule(
+                pattern, state.module, state.device, symbol_of(key), state.options.verify_passes
+            )
         except Refused as refused:
             scheduled[key] = refused.refusal
     outcome = scheduled[key]
@@ -218,6 +222,21 @@ def _schedule(state: ModuleState) -> ModuleState:
     kernels = tuple(kernel for kernel in outcomes if isinstance(kernel, Kernel))
     assert len(kernels) == len(outcomes)
     return replace(state, kernels=kernels, keys=tuple(order), of=of, inner=inner)
+
+
+def _schedule_trace(state: ModuleState) -> dict[str, str]:
+    """The scheduler's passes, then each kernel as it was lowered and after what changed it."""
+    assert state.plan is not None
+    patterns: dict[str, Pattern] = {}
+    for plan in (state.plan, *bodies(state.plan).values()):
+        for pattern in plan.patterns:
+            patterns.setdefault(_key(pattern, state), pattern)
+    comment = "".join(f"# {line}\n" for line in passes_text().splitlines())
+    traces = (
+        trace(pattern, state.module, state.device, symbol_of(key))
+        for key, pattern in patterns.items()
+    )
+    return {"03_schedule.trace.txt": "\n".join([comment, *traces])}
 
 
 def _load_kernels(state: ModuleState, text: RestartText) -> ModuleState:
@@ -376,7 +395,13 @@ PLANNED: tuple[Stage[ModuleState], ...] = numbered(
     Stage("import", _import, lambda s: print_module(s.module), _load_module),
     Stage("simplify", _simplify, lambda s: print_module(s.module), _load_module),
     Stage("plan", _plan, lambda s: plan_text(s.plan) if s.plan else "", _load_plan),
-    Stage("schedule", _schedule, lambda s: restart.kernels_text(s.kernels), _load_kernels),
+    Stage(
+        "schedule",
+        _schedule,
+        lambda s: restart.kernels_text(s.kernels),
+        _load_kernels,
+        beside=_schedule_trace,
+    ),
 )
 """From an imported module to its kernels, on every device: what is run module by module where the
 kernels of many are compiled together."""

@@ -69,8 +69,8 @@ def launch_table(
     table.append(len(outputs))
     for binding, dims in outputs:
         table += (binding.kind, binding.position, *_shape(dims, kernel.symbols))
-    table.append(len(kernel.forwards))
-    for pair in kernel.forwards:
+    table.append(len(kernel.aliases))
+    for pair in kernel.aliases:
         table += pair
     table.append(len(guards))
     for guard in guards:

@@ -39,15 +39,15 @@ class Word:
 def words(kernel: Kernel) -> tuple[Word, ...]:
     """Inputs, outputs, symbols; then scratch, barrier and checks where the kernel uses them."""
     outside = kernel.with_role(Role.INPUT) + kernel.with_role(Role.OUTPUT)
-    found = [Word(WordKind.BUFFER, buffer.name) for buffer in outside]
-    found += [Word(WordKind.SYMBOL, name) for name in kernel.symbols]
+    order = [Word(WordKind.BUFFER, buffer.name) for buffer in outside]
+    order += [Word(WordKind.SYMBOL, name) for name in kernel.symbols]
     if kernel.with_role(Role.SCRATCH):
-        found.append(Word(WordKind.SCRATCH))
+        order.append(Word(WordKind.SCRATCH))
     if is_cooperative(kernel):
-        found.append(Word(WordKind.BARRIER))
+        order.append(Word(WordKind.BARRIER))
     if kernel.errors:
-        found.append(Word(WordKind.CHECKS))
-    return tuple(found)
+        order.append(Word(WordKind.CHECKS))
+    return tuple(order)
 
 
 def is_cooperative(kernel: Kernel) -> bool:

@@ -219,6 +219,16 @@ def substitute(index: Index, values: Mapping[str, Index]) -> Index:
     return _BUILDERS[index.operator](left, right)
 
 
+def rename(index: Index, names: Mapping[str, Index]) -> Index:
+    """`index` with variables replaced as in `names`, and nothing folded: its text stays the same
+    but for these."""
+    if isinstance(index, Variable):
+        return names.get(index.name, index)
+    if isinstance(index, Binary):
+        return Binary(index.operator, rename(index.left, names), rename(index.right, names))
+    return index
+
+
 _BUILDERS: Mapping[str, Callable[[Index, Index], Index]] = {
     "+": add,
     "*": multiply,
@@ -268,9 +278,9 @@ def is_multiple(index: Index, of: int) -> bool:
 
 def terms(index: Index) -> tuple[dict[Node, int], int]:
     """`index` as a sum: how often each term, and a constant."""
-    found: dict[Node, int] = {}
-    constant = _add_terms(index, 1, found)
-    return {term: times for term, times in found.items() if times}, constant
+    counts: dict[Node, int] = {}
+    constant = _add_terms(index, 1, counts)
+    return {term: times for term, times in counts.items() if times}, constant
 
 
 def names(index: Index) -> frozenset[str]:

@@ -1,13 +1,13 @@
 """Runs a kernel in numpy: the executable meaning of the loop IR, and its race detector.
 
-Tasks run in random order; the iterations of a lane loop are dealt to lanes as a CUDA block deals
-them (iteration i to lane (i - begin) // run modulo the lane count) and run as one vector, in random
-order.
+Tasks run in random order; the iterations of a lane loop are distributed to lanes as in a CUDA block
+(iteration i to lane (i - begin) // elements_per_lane modulo the lane count) and run as one vector,
+in random order.
 Groups of lanes run one task after another in the same LOCAL memory, as a CUDA block does.
 Scratch, LOCAL and output memory starts as NaN (all bits set), so a value never written shows.
 Every element of writable memory remembers who wrote and read it last: two lanes, tasks or loop
 iterations that touch one element, one of them writing, with no Barrier (or phase) between, raise
-Race. A scalar that lanes accumulated into cannot be read before its Combine.
+Race. A scalar that lanes accumulated into cannot be read before its LaneReduce.
 
 Arithmetic is `opcodes.compute`: each Apply is rounded to its type, denormals are flushed.
 Usable up to about 1e6 elements; lanes are an axis, tasks and serial loops are Python loops.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from stitchcore.errors import CheckFailed, worse
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
+from stitchcore.loop_ir import nodes as ir
 from stitchcore.loop_ir.interpreter_memory import (
     ALL_LANES,
     Access,
@@ -32,33 +33,6 @@ from stitchcore.loop_ir.interpreter_memory import (
     Memory,
     Race,
     allocate,
-)
-from stitchcore.loop_ir.nodes import (
-    Accumulate,
-    Accumulator,
-    Allocate,
-    Apply,
-    Barrier,
-    Buffer,
-    Check,
-    Combine,
-    Expression,
-    FromIndex,
-    If,
-    InRange,
-    Kernel,
-    Let,
-    Literal,
-    Load,
-    Loop,
-    LoopKind,
-    Position,
-    Prefetch,
-    Role,
-    Scalar,
-    Scope,
-    Statement,
-    Store,
 )
 
 __all__ = ["CheckFailed", "KernelError", "Race", "interpret"]
@@ -72,7 +46,7 @@ _OUTSIDE = 2**62
 
 @dataclass(frozen=True)
 class _Partial:
-    """A scalar that lanes accumulated into: one partial per lane, until its Combine."""
+    """A scalar that lanes accumulated into: one partial per lane, until its LaneReduce."""
 
     lanes: Array
 
@@ -87,7 +61,7 @@ class _Lanes:
     iteration: Array
     start: int
     active: Array | None = None
-    defined: set[Scalar] = field(default_factory=set)
+    defined: set[ir.Scalar] = field(default_factory=set)
 
 
 @dataclass
@@ -98,78 +72,89 @@ class _Group:
 
     task: int
     epoch: int = 0
-    local: dict[Buffer, Memory] = field(default_factory=dict)
+    local: dict[ir.Buffer, Memory] = field(default_factory=dict)
 
 
 @dataclass
 class _Run:
     """State of one task. `counter` numbers iterations over the whole run."""
 
-    kernel: Kernel
-    memories: dict[Buffer, Memory]
+    kernel: ir.Kernel
+    memories: dict[ir.Buffer, Memory]
     indices: dict[str, Any]
     rng: np.random.Generator
     lane_count: int
-    run: int
+    elements_per_lane: int
     phase_start: int
     task: int
     counter: list[int]
     group: _Group
-    values: dict[Scalar, Any] = field(default_factory=dict)
+    values: dict[ir.Scalar, Any] = field(default_factory=dict)
     lanes: _Lanes | None = None
     failed: dict[int, int] = field(default_factory=dict)
 
 
 def interpret(
-    kernel: Kernel,
+    kernel: ir.Kernel,
     inputs: Sequence[Array],
     bindings: Mapping[str, int] | None = None,
     rng: np.random.Generator | None = None,
     *,
     lanes: int | None = None,
-    share_forwards: bool = False,
+    share_aliases: bool = False,
 ) -> list[Array]:
     """Outputs of `kernel` for `inputs` (shapes and dtypes of its INPUT buffers).
 
-    `lanes` fixes the lane count (random otherwise); `share_forwards` gives forwarded pairs one
+    `lanes` fixes the lane count (random otherwise); `share_aliases` gives aliased pairs one
     memory. Raises Race, CheckFailed, KernelError (read of memory never written, index outside a
-    buffer, output element left unwritten, partial read before its Combine) and ValueError for
+    buffer, output element left unwritten, partial read before its LaneReduce) and ValueError for
     inputs that do not fit.
     """
     rng = rng or np.random.default_rng(0)
     bound = {name: int(value) for name, value in (bindings or {}).items()}
-    memories = allocate(kernel, inputs, bound, share_forwards)
+    memories = allocate(kernel, inputs, bound, share_aliases)
     count = lanes if lanes is not None else int(rng.choice(_LANE_COUNTS))
     failed: dict[int, int] = {}
     counter, task_number = [0], 0
-    kept: set[Buffer] = set()
+    copied: set[ir.Buffer] = set()
     for phase in kernel.phases:
         start = task_number + 1
         for section in phase.sections:
-            if section.apart is not None and len({id(memories[b]) for b in section.apart}) == 1:
-                kept.add(section.apart[1])
-                continue
+            if section.copy_unless_aliased is not None:
+                source, target = section.copy_unless_aliased
+                if memories[source] is memories[target]:
+                    copied.add(target)
+                    continue
             groups = [_Group(task_number + 1) for _ in range(_GROUPS)]
             for task in rng.permutation(index.evaluate(section.tasks, bound)):
                 task_number += 1
                 indices = {**bound, section.variable: int(task)}
                 group = groups[int(rng.integers(_GROUPS))]
-                lanes_of = (count, section.run)
-                given = (kernel, dict(memories), indices, rng, *lanes_of, start, task_number)
-                run = _Run(*given, counter, group)
+                run = _Run(
+                    kernel,
+                    dict(memories),
+                    indices,
+                    rng,
+                    count,
+                    section.elements_per_lane,
+                    start,
+                    task_number,
+                    counter,
+                    group,
+                )
                 _body(section.body, run)
                 for error, value in run.failed.items():
                     failed[error] = worse(failed.get(error, value), value)
         if failed:
             raise CheckFailed.of(kernel.errors[min(failed)], failed[min(failed)])
-    outputs = {buffer: memories[buffer] for buffer in kernel.with_role(Role.OUTPUT)}
+    outputs = {buffer: memories[buffer] for buffer in kernel.with_role(ir.Role.OUTPUT)}
     for buffer, memory in outputs.items():
-        if buffer not in kept:
+        if buffer not in copied:
             memory.check_written()
     return [memory.array() for memory in outputs.values()]
 
 
-def _body(body: Sequence[Statement], run: _Run) -> None:
+def _body(body: Sequence[ir.Statement], run: _Run) -> None:
     """Statements in order; what they define ends with them."""
     outer = set(run.values)
     for statement in body:
@@ -177,43 +162,45 @@ def _body(body: Sequence[Statement], run: _Run) -> None:
     run.values = {scalar: value for scalar, value in run.values.items() if scalar in outer}
 
 
-def _execute(statement: Statement, run: _Run) -> None:
+def _execute(statement: ir.Statement, run: _Run) -> None:
     match statement:
-        case Let(scalar, value):
+        case ir.Let(scalar, value):
             run.values[scalar] = _expression(value, run)
-        case Position():
-            _position(statement, run)
-        case Store():
+        case ir.GatherIndex():
+            _gather_index(statement, run)
+        case ir.Store():
             _store(statement, run)
-        case Accumulator(scalar, reducer):
+        case ir.Accumulator(scalar, reducer):
             neutral = opcodes.record(reducer).identity
             assert neutral is not None, reducer
             run.values[scalar] = np.asarray(neutral(scalar.dtype), DTYPES[scalar.dtype].numpy)
             if run.lanes is not None:
                 run.lanes.defined.add(scalar)
-        case Accumulate():
+        case ir.Accumulate():
             _accumulate(statement, run)
-        case Combine():
-            _combine(statement, run)
-        case Loop():
+        case ir.LaneReduce():
+            _lane_reduce(statement, run)
+        case ir.Loop():
             _loop(statement, run)
-        case Allocate(buffer):
+        case ir.Allocate(buffer):
             memory = Memory.local(buffer, run.group.local.get(buffer))
             run.memories[buffer] = run.group.local[buffer] = memory
-        case Barrier():
+        case ir.Barrier():
             run.group.epoch += 1
-        case Prefetch():
+        case ir.Prefetch():
             pass  # a hint
-        case If(condition, body):
+        case ir.If(condition, body):
             _if(condition, body, run)
-        case Check():
+        case ir.Check():
             _check(statement, run)
+        case _:
+            assert_never(statement)
 
 
 # ---- loops and masks ---------------------------------------------------------------------------
-def _loop(loop: Loop, run: _Run) -> None:
+def _loop(loop: ir.Loop, run: _Run) -> None:
     begin, end = _index(loop.begin, run), _index(loop.end, run)
-    if loop.kind is LoopKind.SERIAL:
+    if loop.kind is ir.LoopKind.SERIAL:
         _serial(loop, begin, end, run)
         return
     if run.lanes is not None:
@@ -224,7 +211,11 @@ def _loop(loop: Loop, run: _Run) -> None:
     start = run.counter[0]
     run.counter[0] += offset.size
     run.lanes = _Lanes(
-        begin + offset, offset, offset // run.run % run.lane_count, start + offset, start
+        begin + offset,
+        offset,
+        offset // run.elements_per_lane % run.lane_count,
+        start + offset,
+        start,
     )
     run.indices[loop.variable] = run.lanes.variable
     _body(loop.body, run)
@@ -232,7 +223,7 @@ def _loop(loop: Loop, run: _Run) -> None:
     del run.indices[loop.variable]
 
 
-def _serial(loop: Loop, begin: Any, end: Any, run: _Run) -> None:
+def _serial(loop: ir.Loop, begin: Any, end: Any, run: _Run) -> None:
     uniform = np.ndim(begin) == 0 and np.ndim(end) == 0
     for i in range(int(np.min(begin)), int(np.max(end))):
         run.indices[loop.variable] = i
@@ -243,7 +234,7 @@ def _serial(loop: Loop, begin: Any, end: Any, run: _Run) -> None:
     run.indices.pop(loop.variable, None)
 
 
-def _if(condition: Expression, body: Sequence[Statement], run: _Run) -> None:
+def _if(condition: ir.Expression, body: Sequence[ir.Statement], run: _Run) -> None:
     holds = np.asarray(_expression(condition, run))
     if holds.ndim:
         _masked(holds, body, run)
@@ -251,7 +242,7 @@ def _if(condition: Expression, body: Sequence[Statement], run: _Run) -> None:
         _body(body, run)
 
 
-def _masked(mask: Array, body: Sequence[Statement], run: _Run) -> None:
+def _masked(mask: Array, body: Sequence[ir.Statement], run: _Run) -> None:
     lanes = run.lanes
     assert lanes is not None, "a condition that varies stands in a lane loop"
     before = lanes.active
@@ -261,17 +252,17 @@ def _masked(mask: Array, body: Sequence[Statement], run: _Run) -> None:
     lanes.active = before
 
 
-def _position(position: Position, run: _Run) -> None:
-    last = _index(position.last, run)
+def _gather_index(gather: ir.GatherIndex, run: _Run) -> None:
+    last = _index(gather.last, run)
     if np.any(np.asarray(last) < 0):
-        raise KernelError(f"{run.kernel.name}: position {position.variable} has no place")
-    given = _expression(position.value, run)
-    most = min(int(np.iinfo(given.dtype).max), int(np.iinfo(np.int64).max))
-    ceiling = np.minimum(last, most).astype(given.dtype)
-    run.indices[position.variable] = np.clip(given, 0, ceiling).astype(np.int64)
+        raise KernelError(f"{run.kernel.name}: position {gather.variable} has no place")
+    value = _expression(gather.value, run)
+    most = min(int(np.iinfo(value.dtype).max), int(np.iinfo(np.int64).max))
+    ceiling = np.minimum(last, most).astype(value.dtype)
+    run.indices[gather.variable] = np.clip(value, 0, ceiling).astype(np.int64)
 
 
-def _check(check: Check, run: _Run) -> None:
+def _check(check: ir.Check, run: _Run) -> None:
     holds = np.asarray(_expression(check.condition, run))
     if run.lanes is not None and run.lanes.active is not None:
         holds = holds | ~run.lanes.active
@@ -282,7 +273,7 @@ def _check(check: Check, run: _Run) -> None:
 
 
 # ---- reductions --------------------------------------------------------------------------------
-def _accumulate(statement: Accumulate, run: _Run) -> None:
+def _accumulate(statement: ir.Accumulate, run: _Run) -> None:
     scalar, reducer, lanes = statement.scalar, statement.reducer, run.lanes
     value = np.asarray(_expression(statement.value, run))
     current = run.values[scalar]
@@ -307,14 +298,16 @@ def _everywhere(value: Array, count: int) -> _Partial:
 
 def _by_lane(value: Array, reducer: str, dtype: str, lanes: _Lanes, run: _Run) -> Array:
     """The reduction of each lane's iterations, shape [lane count]."""
-    count, length = run.lane_count, run.run
+    count, length = run.lane_count, run.elements_per_lane
     rows = -(-lanes.offset.size // (count * length)) * length
-    table = np.full((rows, count), _neutral(reducer, dtype), DTYPES[dtype].numpy)
-    kept = slice(None) if lanes.active is None else lanes.active
-    offset = lanes.offset[kept]
+    neutral = opcodes.record(reducer).identity
+    assert neutral is not None, f"{reducer} does not reduce"
+    table = np.full((rows, count), neutral(dtype), DTYPES[dtype].numpy)
+    active = slice(None) if lanes.active is None else lanes.active
+    offset = lanes.offset[active]
     full = np.broadcast_to(value, lanes.offset.shape)
     row = offset // (count * length) * length + offset % length
-    table[row, offset // length % count] = full[kept]
+    table[row, offset // length % count] = full[active]
     return _fold(table, reducer, dtype)
 
 
@@ -327,20 +320,14 @@ def _fold(table: Array, reducer: str, dtype: str) -> Array:
     return np.asarray(table[0])
 
 
-def _neutral(reducer: str, dtype: str) -> bool | int | float:
-    identity = opcodes.record(reducer).identity
-    assert identity is not None, f"{reducer} does not reduce"
-    return identity(dtype)
-
-
-def _combine(statement: Combine, run: _Run) -> None:
+def _lane_reduce(statement: ir.LaneReduce, run: _Run) -> None:
     scalar, reducer = statement.scalar, statement.reducer
     if run.lanes is not None:
         raise KernelError(f"{run.kernel.name}: Combine of {scalar.name} inside a lane loop")
     value = run.values[scalar]
     partial = value if isinstance(value, _Partial) else _everywhere(value, run.lane_count)
     run.values[scalar] = _fold(run.rng.permutation(partial.lanes), reducer, scalar.dtype)
-    if statement.scope is Scope.GROUP:  # a warp's shuffles order no memory
+    if statement.scope is ir.Scope.GROUP:  # a warp's shuffles order no memory
         run.group.epoch += 1
 
 
@@ -366,41 +353,43 @@ def _index(node: index.Index, run: _Run) -> Any:
     return np.maximum(left, right)
 
 
-def _expression(node: Expression, run: _Run) -> Any:
+def _expression(node: ir.Expression, run: _Run) -> Any:
     match node:
-        case Scalar():
+        case ir.Scalar():
             value = run.values[node]
             if isinstance(value, _Partial):
                 raise KernelError(f"{run.kernel.name}: {node.name} read before its Combine")
             return value
-        case Literal(value, dtype):
+        case ir.Literal(value, dtype):
             return np.asarray(value, DTYPES[dtype].numpy)
-        case Load(buffer, indices):
+        case ir.Load(buffer, indices):
             return _load(buffer, indices, run)
-        case FromIndex(position, dtype):
+        case ir.FromIndex(position, dtype):
             wide = np.asarray(_index(position, run), np.int64)
             return opcodes.compute(opcodes.CONVERT, (wide,), dtype)
-        case InRange(position, low, high):
+        case ir.InRange(position, low, high):
             at = np.asarray(_index(position, run))
             return np.asarray((at >= _index(low, run)) & (at < _index(high, run)))
-        case Apply(opcode, operands, dtype, attributes):
+        case ir.Apply(opcode, operands, dtype, attributes):
             values = [_expression(operand, run) for operand in operands]
             return opcodes.compute(opcode, values, dtype, dict(attributes))
+        case _:
+            assert_never(node)
 
 
-def _access(run: _Run, buffer: Buffer, reads: bool) -> Access:
+def _access(run: _Run, buffer: ir.Buffer, reads: bool) -> Access:
     lanes = run.lanes
-    task = run.group.task if buffer.role is Role.LOCAL else run.task
+    task = run.group.task if buffer.role is ir.Role.LOCAL else run.task
     if lanes is None:
         lane = ALL_LANES if reads else 0
         return Access(task, run.phase_start, run.group.epoch, lane, -1, _OUTSIDE)
-    kept = slice(None) if lanes.active is None else lanes.active
+    active = slice(None) if lanes.active is None else lanes.active
     return Access(
         task,
         run.phase_start,
         run.group.epoch,
-        lanes.lane[kept],
-        lanes.iteration[kept],
+        lanes.lane[active],
+        lanes.iteration[active],
         lanes.start,
     )
 
@@ -411,12 +400,12 @@ def _positions(memory: Memory, indices: Sequence[index.Index], run: _Run) -> Arr
     if run.lanes is None:
         return memory.positions(values)
     shape = run.lanes.variable.shape
-    kept = slice(None) if run.lanes.active is None else run.lanes.active
-    spread = [np.broadcast_to(np.asarray(value), shape)[kept] for value in values]
-    return np.broadcast_to(memory.positions(spread), run.lanes.lane[kept].shape)
+    active = slice(None) if run.lanes.active is None else run.lanes.active
+    spread = [np.broadcast_to(np.asarray(value), shape)[active] for value in values]
+    return np.broadcast_to(memory.positions(spread), run.lanes.lane[active].shape)
 
 
-def _load(buffer: Buffer, indices: Sequence[index.Index], run: _Run) -> Array:
+def _load(buffer: ir.Buffer, indices: Sequence[index.Index], run: _Run) -> Array:
     memory = run.memories[buffer]
     loaded = memory.load(_positions(memory, indices, run), _access(run, buffer, reads=True))
     if run.lanes is None or run.lanes.active is None:
@@ -426,7 +415,7 @@ def _load(buffer: Buffer, indices: Sequence[index.Index], run: _Run) -> Array:
     return full
 
 
-def _store(statement: Store, run: _Run) -> None:
+def _store(statement: ir.Store, run: _Run) -> None:
     memory = run.memories[statement.buffer]
     at = _positions(memory, statement.indices, run)
     value = np.asarray(_expression(statement.value, run))

@@ -171,14 +171,14 @@ def _first(where: Array, at: Array) -> int:
 
 
 def allocate(
-    kernel: Kernel, inputs: Sequence[Array], bindings: Mapping[str, int], share_forwards: bool
+    kernel: Kernel, inputs: Sequence[Array], bindings: Mapping[str, int], share_aliases: bool
 ) -> dict[Buffer, Memory]:
     """Memory of every buffer but the LOCAL ones. Raises ValueError for inputs that do not fit."""
     memories: dict[Buffer, Memory] = {}
-    given = kernel.with_role(Role.INPUT)
-    if len(given) != len(inputs):
-        raise ValueError(f"{kernel.name}: {len(given)} inputs, {len(inputs)} given")
-    for buffer, array in zip(given, inputs, strict=True):
+    input_buffers = kernel.with_role(Role.INPUT)
+    if len(input_buffers) != len(inputs):
+        raise ValueError(f"{kernel.name}: {len(input_buffers)} inputs, {len(inputs)} given")
+    for buffer, array in zip(input_buffers, inputs, strict=True):
         dims = tuple(index.evaluate(extent, bindings) for extent in buffer.dims)
         dtype = DTYPES[buffer.dtype].numpy
         if array.shape != dims or array.dtype != dtype:
@@ -188,11 +188,11 @@ def allocate(
             )
         memories[buffer] = Memory(buffer.name, np.ascontiguousarray(array).ravel(), dims, "input")
     outputs = kernel.with_role(Role.OUTPUT)
-    if share_forwards:
-        for source, target in kernel.forwards:
-            old = memories[given[source]]
+    if share_aliases:
+        for source, target in kernel.aliases:
+            old = memories[input_buffers[source]]
             memory = Memory(old.name, old.data.copy(), old.dims, "shared")
-            memories[given[source]] = memories[outputs[target]] = memory
+            memories[input_buffers[source]] = memories[outputs[target]] = memory
     for buffer in outputs:
         if buffer not in memories:
             dims = tuple(index.evaluate(extent, bindings) for extent in buffer.dims)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index
 from stitchcore.loop_ir.nodes import Buffer, Loop
-from stitchcore.loop_ir.visitor import positions
+from stitchcore.loop_ir.visitor import gather_indices
 
 
 def size_of(buffer: Buffer) -> Index:
@@ -28,12 +28,12 @@ def flat_index(buffer: Buffer, indices: Sequence[Index]) -> Index:
     return index.collapse(total)
 
 
-def is_run(loop: Loop, buffer: Buffer, indices: Sequence[Index], length: int) -> bool:
+def is_vector_access(loop: Loop, buffer: Buffer, indices: Sequence[Index], length: int) -> bool:
     """Whether what `length` neighbouring iterations of `loop` touch lies side by side, the first at
     a multiple of `length`, where the loop is walked from its beginning in such steps."""
     lane = index.multiply(index.Variable(loop.variable), -1)
     rest = index.gather(index.add(flat_index(buffer, indices), lane))
-    if index.names(rest) & ({loop.variable} | positions(loop.body)):
+    if index.names(rest) & ({loop.variable} | gather_indices(loop.body)):
         return False
     return index.is_multiple(rest, length) and index.is_multiple(loop.begin, length)
 

@@ -2,13 +2,16 @@
 
 A kernel is a sequence of phases (a device-wide boundary between them). A phase is a set of
 sections (independent of each other). A section is a parallel loop over tasks; its body is serial
-code with lane loops. There are no thread indices: a lane loop's iterations are dealt to the lanes
-of a group (a CPU core has one lane and vectorises the loop; a CUDA block has one lane a thread) or
-of a warp, and `Combine` makes a per-lane partial known to every lane. Barriers are derived
-(schedule/barrier).
+code with lane loops. There are no thread indices: a lane loop's iterations are distributed to the
+lanes of a group (a CPU core has one lane and vectorises the loop; a CUDA block has one lane a
+thread) or of a warp, and `LaneReduce` makes a per-lane partial known to every lane.
+Barriers are derived (schedule/barrier).
 
 Statements outside a lane loop are uniform: every lane computes the same scalars, and a Store there
 is done by one lane. Everything is frozen; buffers and scalars are compared by value.
+
+Each kind of node says where it is defined which of its fields hold its children; visitor.py goes
+through nodes and rebuilds them by that alone.
 """
 
 from __future__ import annotations
@@ -16,8 +19,31 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 from stitchcore.loop_ir.index import Index
+
+
+class Node:
+    """An expression or a statement. Its class names the fields that hold an expression, an index, a
+    buffer or statements, each one of them or a tuple."""
+
+    expression_fields: ClassVar[tuple[str, ...]]
+    index_fields: ClassVar[tuple[str, ...]]
+    buffer_fields: ClassVar[tuple[str, ...]]
+    body_fields: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(
+        cls,
+        expressions: tuple[str, ...] = (),
+        indices: tuple[str, ...] = (),
+        buffers: tuple[str, ...] = (),
+        bodies: tuple[str, ...] = (),
+    ) -> None:
+        cls.expression_fields = expressions
+        cls.index_fields = indices
+        cls.buffer_fields = buffers
+        cls.body_fields = bodies
 
 
 class Scope(Enum):
@@ -50,7 +76,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Scalar:
+class Scalar(Node):
     """A named LANE value: assigned once by Let, or updated by Accumulate."""
 
     name: str
@@ -59,7 +85,7 @@ class Scalar:
 
 # ---- expressions -------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
-class Literal:
+class Literal(Node):
     """A constant of `dtype`; `value` is a Python bool, int or float (inf and nan allowed).
 
     Equal when written alike: NaN equals NaN, and 0.0 differs from -0.0 and from 0.
@@ -78,7 +104,7 @@ class Literal:
 
 
 @dataclass(frozen=True)
-class Load:
+class Load(Node, buffers=("buffer",), indices=("indices",)):
     """`buffer[indices]`, one index per dimension."""
 
     buffer: Buffer
@@ -90,7 +116,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Apply:
+class Apply(Node, expressions=("operands",)):
     """An elementwise opcode of hlo/ir/opcodes.py; the result is rounded to `dtype` (bf16, f16 too).
 
     `attributes` are the instruction's (compare's direction, ...). `select` evaluates both sides.
@@ -103,7 +129,7 @@ class Apply:
 
 
 @dataclass(frozen=True)
-class FromIndex:
+class FromIndex(Node, indices=("index",)):
     """An integer index as a value of `dtype` (iota, a symbol's value)."""
 
     index: Index
@@ -111,7 +137,7 @@ class FromIndex:
 
 
 @dataclass(frozen=True)
-class InRange:
+class InRange(Node, indices=("index", "low", "high")):
     """pred: low <= index < high. Guards pads and concatenations inlined into their users."""
 
     index: Index
@@ -129,11 +155,11 @@ Expression = Scalar | Literal | Load | Apply | FromIndex | InRange
 # ---- statements --------------------------------------------------------------------------------
 class LoopKind(Enum):
     SERIAL = "serial"  # every lane runs every iteration, in order
-    LANES = "lanes"  # iterations are dealt to lanes; independent but for Accumulate
+    LANES = "lanes"  # iterations are distributed to lanes; independent but for Accumulate
 
 
 @dataclass(frozen=True)
-class Let:
+class Let(Node, expressions=("value",)):
     """Define a scalar for the rest of the enclosing body."""
 
     scalar: Scalar
@@ -141,7 +167,7 @@ class Let:
 
 
 @dataclass(frozen=True)
-class Position:
+class GatherIndex(Node, expressions=("value",), indices=("last",)):
     """Define an index variable for the rest of the enclosing body: the integer `value`, or what is
     nearest to it in [0, last]. The one way in which data decides an address: it cannot lie outside
     a dimension of more than `last` elements. `last` is not negative."""
@@ -152,9 +178,10 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Store:
+class Store(Node, buffers=("buffer",), indices=("indices",), expressions=("value",)):
     """`buffer[indices] = value`. Where `streams` holds the element is best written past the caches:
-    nothing reads it before it would have left them. A hint; `streams` depends on symbols only."""
+    nothing reads it before it would have left them. A hint: `streams` depends on symbols only, and
+    is no child, as walks through loops have nothing to do with it."""
 
     buffer: Buffer
     indices: tuple[Index, ...]
@@ -163,7 +190,7 @@ class Store:
 
 
 @dataclass(frozen=True)
-class Prefetch:
+class Prefetch(Node, buffers=("buffer",), indices=("indices",)):
     """`buffer[indices]` will be read soon. A hint; indices may lie outside the buffer."""
 
     buffer: Buffer
@@ -171,7 +198,7 @@ class Prefetch:
 
 
 @dataclass(frozen=True)
-class Accumulator:
+class Accumulator(Node):
     """Define a scalar that starts at the identity of `reducer` (an opcode with an identity)."""
 
     scalar: Scalar
@@ -179,7 +206,7 @@ class Accumulator:
 
 
 @dataclass(frozen=True)
-class Accumulate:
+class Accumulate(Node, expressions=("value",)):
     """scalar = reducer(scalar, value), in the dtype of the scalar."""
 
     scalar: Scalar
@@ -188,7 +215,7 @@ class Accumulate:
 
 
 @dataclass(frozen=True)
-class Combine:
+class LaneReduce(Node):
     """After lane loops that accumulated into it: every lane now holds the reduction over lanes."""
 
     scalar: Scalar
@@ -197,7 +224,7 @@ class Combine:
 
 
 @dataclass(frozen=True)
-class Loop:
+class Loop(Node, indices=("begin", "end"), bodies=("body",)):
     """for variable in [begin, end). Variables are unique within a kernel."""
 
     variable: str
@@ -208,7 +235,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Allocate:
+class Allocate(Node, buffers=("buffer",)):
     """A LOCAL buffer for the rest of the task. Of LANE scope: each lane has those elements whose
     numbers are those of its iterations, counted from where a lane loop begins, in registers."""
 
@@ -216,22 +243,22 @@ class Allocate:
 
 
 @dataclass(frozen=True)
-class Barrier:
+class Barrier(Node):
     """Orders GROUP (or WARP) memory of one group. Empty on a one-lane machine."""
 
     scope: Scope
 
 
 @dataclass(frozen=True)
-class If:
-    """Uniform or per-lane condition over indices; no Combine or Barrier may stand inside."""
+class If(Node, expressions=("condition",), bodies=("body",)):
+    """Uniform or per-lane condition over indices; no LaneReduce or Barrier may stand inside."""
 
     condition: Expression
     body: tuple[Statement, ...]
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Node, expressions=("condition", "reported")):
     """If `condition` (pred) is false anywhere, the caller raises `Kernel.errors[error]`.
 
     What the kernel has written is then worth nothing. `reported` (s64) is the value that the error
@@ -245,12 +272,12 @@ class Check:
 
 Statement = (
     Let
-    | Position
+    | GatherIndex
     | Store
     | Prefetch
     | Accumulator
     | Accumulate
-    | Combine
+    | LaneReduce
     | Loop
     | Allocate
     | Barrier
@@ -263,16 +290,17 @@ Statement = (
 @dataclass(frozen=True)
 class Section:
     """for variable in [0, tasks), in parallel and in any order: body. The lanes of a task are those
-    of a group, or of one of its warps (`scope`); lane loops deal them runs of `run` iterations.
-    A section with `apart`, a forwarded pair (input, output), runs only where these two are not the
-    same memory: it brings to the output what lies there already if they are."""
+    of a group, or of one of its warps (`scope`); lane loops deal them runs of
+    `elements_per_lane` iterations. A section with `copy_unless_aliased`, an aliased pair (input,
+    output), runs only where these two are not the same memory: it brings to the output what is
+    there already if they are."""
 
     variable: str
     tasks: Index
     body: tuple[Statement, ...]
     scope: Scope = Scope.GROUP
-    run: int = 1
-    apart: tuple[Buffer, Buffer] | None = None
+    elements_per_lane: int = 1
+    copy_unless_aliased: tuple[Buffer, Buffer] | None = None
 
 
 @dataclass(frozen=True)
@@ -288,7 +316,7 @@ class Kernel:
 
     `symbols` are int64 runtime arguments, named in index expressions. `buffers` are the inputs,
     then the outputs, then the scratch buffers (which may share memory: `scratch_offsets` gives the
-    byte offset of each in the scratch block, `scratch_bytes` the block's size). `forwards` are
+    byte offset of each in the scratch block, `scratch_bytes` the block's size). `aliases` are
     (input position, output position) pairs whose memory may be the same: every element of that
     input is read, if at all, only by the lane that later writes the same element of the output
     (sections that run only where the two are apart do not count).
@@ -301,7 +329,7 @@ class Kernel:
     phases: tuple[Phase, ...]
     scratch_offsets: tuple[Index, ...] = ()
     scratch_bytes: Index = 0
-    forwards: tuple[tuple[int, int], ...] = ()
+    aliases: tuple[tuple[int, int], ...] = ()
     errors: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
 

@@ -9,36 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from stitchcore.loop_ir import nodes as ir
 from stitchcore.loop_ir.index import Binary, Index, Variable
-from stitchcore.loop_ir.nodes import (
-    Accumulate,
-    Accumulator,
-    Allocate,
-    Apply,
-    Barrier,
-    Buffer,
-    Check,
-    Combine,
-    Expression,
-    FromIndex,
-    If,
-    InRange,
-    Kernel,
-    Let,
-    Literal,
-    Load,
-    Loop,
-    LoopKind,
-    Phase,
-    Position,
-    Prefetch,
-    Role,
-    Scalar,
-    Scope,
-    Section,
-    Statement,
-    Store,
-)
 
 _TOKEN = re.compile(
     r"(?P<space>\s+|\#[^\n]*)"
@@ -69,16 +41,16 @@ class Reader:
         self.text = text
         self.tokens: list[_Token] = []
         self.position = 0
-        self.buffers: dict[str, Buffer] = {}
-        self.scalars: dict[str, Scalar] = {}
+        self.buffers: dict[str, ir.Buffer] = {}
+        self.scalars: dict[str, ir.Scalar] = {}
         offset = 0
         while offset < len(text):
-            found = _TOKEN.match(text, offset)
-            if found is None:
+            token = _TOKEN.match(text, offset)
+            if token is None:
                 raise self._error(offset, "a token")
-            if found.lastgroup != "space":
-                self.tokens.append(_Token(str(found.lastgroup), found.group(), offset))
-            offset = found.end()
+            if token.lastgroup != "space":
+                self.tokens.append(_Token(str(token.lastgroup), token.group(), offset))
+            offset = token.end()
         self.tokens.append(_Token("end", "end of text", len(text)))
 
     def _error(self, offset: int, expected: str) -> TextError:
@@ -123,15 +95,15 @@ class Reader:
 
     def listed(self, item: Callable[[], T], close: str) -> tuple[T, ...]:
         """Comma-separated items up to and including `close`."""
-        found: list[T] = []
+        items: list[T] = []
         while not self.accept(close):
-            if found:
+            if items:
                 self.take(",")
-            found.append(item())
-        return tuple(found)
+            items.append(item())
+        return tuple(items)
 
     # ---- structure -----------------------------------------------------------------------------
-    def kernel(self) -> Kernel:
+    def kernel(self) -> ir.Kernel:
         self.take("kernel")
         name = self.word()
         self.take("(")
@@ -139,7 +111,7 @@ class Reader:
         self.take("{")
         origins: list[str] = []
         errors: list[str] = []
-        forwards: list[tuple[int, int]] = []
+        aliases: list[tuple[int, int]] = []
         offsets: list[Index] = []
         scratch_bytes: Index = 0
         while self.here.text != "phase":
@@ -153,186 +125,188 @@ class Reader:
             elif head == "forward":
                 source = self.whole()
                 self.take("->")
-                forwards.append((source, self.whole()))
+                aliases.append((source, self.whole()))
             else:
                 self.outer_buffer(head, offsets)
         buffers = tuple(self.buffers.values())
-        phases: list[Phase] = []
+        phases: list[ir.Phase] = []
         while not self.accept("}"):
             phases.append(self.phase())
         self.kind("end")
-        return Kernel(
+        return ir.Kernel(
             name,
             symbols,
             buffers,
             tuple(phases),
             tuple(offsets),
             scratch_bytes,
-            tuple(forwards),
+            tuple(aliases),
             tuple(errors),
             tuple(origins),
         )
 
     def outer_buffer(self, head: str, offsets: list[Index]) -> None:
-        if head not in (Role.INPUT.value, Role.OUTPUT.value, Role.SCRATCH.value):
+        if head not in (ir.Role.INPUT.value, ir.Role.OUTPUT.value, ir.Role.SCRATCH.value):
             raise self._error(self.tokens[self.position - 1].offset, "a declaration or phase")
-        role = Role(head)
-        self.buffer(Scope.DEVICE, role)
-        if role is Role.SCRATCH:
+        role = ir.Role(head)
+        self.buffer(ir.Scope.DEVICE, role)
+        if role is ir.Role.SCRATCH:
             self.take("at")
             offsets.append(self.index())
 
-    def buffer(self, scope: Scope, role: Role) -> Buffer:
+    def buffer(self, scope: ir.Scope, role: ir.Role) -> ir.Buffer:
         name = self.word()
         self.take(":")
         dtype = self.word()
         self.take("[")
-        buffer = Buffer(name, dtype, self.listed(self.index, "]"), scope, role)
+        buffer = ir.Buffer(name, dtype, self.listed(self.index, "]"), scope, role)
         self.buffers[name] = buffer
         return buffer
 
-    def phase(self) -> Phase:
+    def phase(self) -> ir.Phase:
         self.take("phase")
         self.take("{")
-        sections: list[Section] = []
+        sections: list[ir.Section] = []
         while not self.accept("}"):
             self.take("section")
             scope = self.scope("<")
             variable = self.word()
             self.take("<")
             tasks = self.index()
-            run = self.index() if self.accept("by") else 1
-            if not isinstance(run, int):
+            elements_per_lane = self.index() if self.accept("by") else 1
+            if not isinstance(elements_per_lane, int):
                 raise self._error(self.here.offset, "a number of iterations")
-            apart = (self.declared(), self.declared()) if self.accept("apart") else None
-            sections.append(Section(variable, tasks, self.body(), scope, run, apart))
-        return Phase(tuple(sections))
+            alias_pair = (self.declared(), self.declared()) if self.accept("apart") else None
+            sections.append(
+                ir.Section(variable, tasks, self.body(), scope, elements_per_lane, alias_pair)
+            )
+        return ir.Phase(tuple(sections))
 
-    def scope(self, after: str) -> Scope:
+    def scope(self, after: str) -> ir.Scope:
         """GROUP, or what stands before a name, which `after` follows: `warp` or `lane`."""
-        found = self.here.text
-        if found not in ("warp", "lane") or self.tokens[self.position + 1].text == after:
-            return Scope.GROUP
-        self.take(found)
-        return Scope(found)
+        word = self.here.text
+        if word not in ("warp", "lane") or self.tokens[self.position + 1].text == after:
+            return ir.Scope.GROUP
+        self.take(word)
+        return ir.Scope(word)
 
-    def body(self) -> tuple[Statement, ...]:
+    def body(self) -> tuple[ir.Statement, ...]:
         self.take("{")
-        found: list[Statement] = []
+        statements: list[ir.Statement] = []
         while not self.accept("}"):
-            found.append(self.statement())
-        return tuple(found)
+            statements.append(self.statement())
+        return tuple(statements)
 
     # ---- statements ----------------------------------------------------------------------------
-    def statement(self) -> Statement:
+    def statement(self) -> ir.Statement:
         following = self.tokens[self.position + 1].text
         head = self.word()
         if following == "[":
             buffer, indices = self.element(head)
             self.take("=")
-            return Store(buffer, indices, self.expression(), self.streams())
+            return ir.Store(buffer, indices, self.expression(), self.streams())
         match head:
             case "let":
                 scalar = self.scalar()
-                return Let(scalar, self.expression())
+                return ir.Let(scalar, self.expression())
             case "position":
-                return self.data_index()
+                return self.gather_index()
             case "accumulator":
                 scalar = self.scalar()
-                return Accumulator(scalar, self.word())
+                return ir.Accumulator(scalar, self.word())
             case "accumulate" | "combine":
                 return self.reduction(head)
             case "serial" | "lanes":
-                return self.loop(LoopKind(head))
+                return self.loop(ir.LoopKind(head))
             case "local":
-                return Allocate(self.buffer(self.scope(":"), Role.LOCAL))
+                return ir.Allocate(self.buffer(self.scope(":"), ir.Role.LOCAL))
             case "barrier":
-                return Barrier(Scope(self.word()))
+                return ir.Barrier(ir.Scope(self.word()))
             case "if":
                 condition = self.expression()
-                return If(condition, self.body())
+                return ir.If(condition, self.body())
             case "prefetch":
-                return Prefetch(*self.element(self.word()))
+                return ir.Prefetch(*self.element(self.word()))
             case "check":
                 condition = self.expression()
                 self.take("else")
                 error = self.whole()
                 self.take("of")
-                return Check(condition, error, self.expression())
+                return ir.Check(condition, error, self.expression())
         raise self._error(self.tokens[self.position - 1].offset, "a statement")
 
-    def data_index(self) -> Position:
+    def gather_index(self) -> ir.GatherIndex:
         variable = self.word()
         self.take("=")
         value = self.named(self.word())
         self.take("upto")
-        return Position(variable, value, self.index())
+        return ir.GatherIndex(variable, value, self.index())
 
-    def streams(self) -> InRange | None:
+    def streams(self) -> ir.InRange | None:
         if not self.accept("streams"):
             return None
         self.take("in_range")
         self.take("(")
-        return InRange(*self.listed(self.index, ")"))
+        return ir.InRange(*self.listed(self.index, ")"))
 
-    def reduction(self, head: str) -> Statement:
+    def reduction(self, head: str) -> ir.Statement:
         scalar = self.named(self.word())
         self.take("=")
         reducer = self.word()
         if head == "combine":
             self.take("over")
-            return Combine(scalar, reducer, Scope(self.word()))
+            return ir.LaneReduce(scalar, reducer, ir.Scope(self.word()))
         self.take("(")
         value = self.expression()
         self.take(")")
-        return Accumulate(scalar, reducer, value)
+        return ir.Accumulate(scalar, reducer, value)
 
-    def loop(self, kind: LoopKind) -> Loop:
+    def loop(self, kind: ir.LoopKind) -> ir.Loop:
         variable = self.word()
         self.take("in")
         begin = self.index()
         self.take("..")
         end = self.index()
-        return Loop(variable, begin, end, kind, self.body())
+        return ir.Loop(variable, begin, end, kind, self.body())
 
-    def scalar(self) -> Scalar:
+    def scalar(self) -> ir.Scalar:
         name = self.word()
         self.take(":")
-        scalar = Scalar(name, self.word())
+        scalar = ir.Scalar(name, self.word())
         self.take("=")
         self.scalars[name] = scalar
         return scalar
 
-    def named(self, name: str) -> Scalar:
+    def named(self, name: str) -> ir.Scalar:
         if name not in self.scalars:
             raise self._error(self.tokens[self.position - 1].offset, "the name of a scalar")
         return self.scalars[name]
 
-    def element(self, name: str) -> tuple[Buffer, tuple[Index, ...]]:
+    def element(self, name: str) -> tuple[ir.Buffer, tuple[Index, ...]]:
         buffer = self.declared(name)
         self.take("[")
         return buffer, self.listed(self.index, "]")
 
-    def declared(self, name: str | None = None) -> Buffer:
+    def declared(self, name: str | None = None) -> ir.Buffer:
         """The buffer of that name, or of the next word."""
-        found = self.buffers.get(self.word() if name is None else name)
-        if found is None:
+        buffer = self.buffers.get(self.word() if name is None else name)
+        if buffer is None:
             raise self._error(self.tokens[self.position - 1].offset, "the name of a buffer")
-        return found
+        return buffer
 
     # ---- expressions ---------------------------------------------------------------------------
-    def expression(self) -> Expression:
+    def expression(self) -> ir.Expression:
         token = self.here
         if token.kind == "number" or token.text in ("nan", "inf", "true", "false"):
             self.position += 1
             self.take(":")
-            return Literal(_number(token.text), self.word())
+            return ir.Literal(_number(token.text), self.word())
         name = self.word()
         if self.here.text == "[":
-            return Load(*self.element(name))
+            return ir.Load(*self.element(name))
         if name == "in_range" and self.accept("("):
             position, low, high = self.listed(self.index, ")")
-            return InRange(position, low, high)
+            return ir.InRange(position, low, high)
         if not self.accept(":"):
             return self.named(name)
         dtype = self.word()
@@ -340,18 +314,18 @@ class Reader:
             self.take("(")
             position = self.index()
             self.take(")")
-            return FromIndex(position, dtype)
+            return ir.FromIndex(position, dtype)
         attributes = self.attributes()
         self.take("(")
-        return Apply(name, self.listed(self.expression, ")"), dtype, attributes)
+        return ir.Apply(name, self.listed(self.expression, ")"), dtype, attributes)
 
     def attributes(self) -> tuple[tuple[str, object], ...]:
         """{name=value, ...}; values are Python literals."""
         if not self.accept("{"):
             return ()
-        found: list[tuple[str, object]] = []
+        attributes: list[tuple[str, object]] = []
         while not self.accept("}"):
-            if found:
+            if attributes:
                 self.take(",")
             key = self.word()
             self.take("=")
@@ -359,8 +333,8 @@ class Reader:
             while depth > 0 or self.here.text not in (",", "}"):
                 depth += (self.here.text in ("(", "[")) - (self.here.text in (")", "]"))
                 self.kind(self.here.kind) if self.here.kind != "end" else self.take("}")
-            found.append((key, ast.literal_eval(self.text[begin : self.here.offset].strip())))
-        return tuple(found)
+            attributes.append((key, ast.literal_eval(self.text[begin : self.here.offset].strip())))
+        return tuple(attributes)
 
     # ---- indices: trees are kept as written, nothing is simplified -----------------------------
     def index(self) -> Index:

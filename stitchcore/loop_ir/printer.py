@@ -32,35 +32,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from typing import assert_never
 
+from stitchcore.loop_ir import nodes as ir
 from stitchcore.loop_ir.index import Index, Variable
-from stitchcore.loop_ir.nodes import (
-    Accumulate,
-    Accumulator,
-    Allocate,
-    Apply,
-    Barrier,
-    Buffer,
-    Check,
-    Combine,
-    Expression,
-    FromIndex,
-    If,
-    InRange,
-    Kernel,
-    Let,
-    Literal,
-    Load,
-    Loop,
-    Position,
-    Prefetch,
-    Role,
-    Scalar,
-    Scope,
-    Section,
-    Statement,
-    Store,
-)
 from stitchcore.loop_ir.parser import Reader, TextError
 
 __all__ = ["TextError", "parse_kernel", "print_kernel"]
@@ -68,22 +43,22 @@ __all__ = ["TextError", "parse_kernel", "print_kernel"]
 _PRECEDENCE = {"+": 1, "*": 2, "//": 2, "%": 2}
 
 
-def parse_kernel(text: str) -> Kernel:
+def parse_kernel(text: str) -> ir.Kernel:
     """The kernel that `text` says. Raises TextError naming line and column."""
     return Reader(text).kernel()
 
 
-def print_kernel(kernel: Kernel) -> str:
+def print_kernel(kernel: ir.Kernel) -> str:
     """Text of `kernel`, ending in a newline."""
     lines = [f"kernel {kernel.name}({', '.join(kernel.symbols)}) {{"]
     lines += [f"  origin {json.dumps(origin)}" for origin in kernel.provenance]
     offsets = iter(kernel.scratch_offsets)
     for buffer in kernel.buffers:
-        place = f" at {index_text(next(offsets))}" if buffer.role is Role.SCRATCH else ""
+        place = f" at {index_text(next(offsets))}" if buffer.role is ir.Role.SCRATCH else ""
         lines.append(f"  {buffer.role.value} {_buffer(buffer)}{place}")
     if kernel.scratch_bytes != 0:
         lines.append(f"  scratch_bytes {index_text(kernel.scratch_bytes)}")
-    lines += [f"  forward {source} -> {target}" for source, target in kernel.forwards]
+    lines += [f"  forward {source} -> {target}" for source, target in kernel.aliases]
     lines += [f"  error {json.dumps(message)}" for message in kernel.errors]
     for phase in kernel.phases:
         lines.append("  phase {")
@@ -93,82 +68,87 @@ def print_kernel(kernel: Kernel) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _section(section: Section) -> list[str]:
-    each = "warp " * (section.scope is Scope.WARP)
-    runs = f" by {section.run}" if section.run != 1 else ""
-    pair = f" apart {section.apart[0].name} {section.apart[1].name}" if section.apart else ""
+def _section(section: ir.Section) -> list[str]:
+    each = "warp " * (section.scope is ir.Scope.WARP)
+    runs = f" by {section.elements_per_lane}" if section.elements_per_lane != 1 else ""
+    pair = "".join(f" {buffer.name}" for buffer in section.copy_unless_aliased or ())
+    pair = f" apart{pair}" if pair else ""
     head = f"    section {each}{section.variable} < {index_text(section.tasks)}{runs}{pair} {{"
     return [head, *_body(section.body, 3), "    }"]
 
 
-def _buffer(buffer: Buffer) -> str:
+def _buffer(buffer: ir.Buffer) -> str:
     extents = ", ".join(map(index_text, buffer.dims))
     return f"{buffer.name}: {buffer.dtype}[{extents}]"
 
 
-def _body(body: Sequence[Statement], depth: int) -> list[str]:
+def _body(body: Sequence[ir.Statement], depth: int) -> list[str]:
     lines: list[str] = []
     for statement in body:
         head = "  " * depth + _head(statement)
-        if isinstance(statement, Loop | If):
+        if isinstance(statement, ir.Loop | ir.If):
             lines += [head + " {", *_body(statement.body, depth + 1), "  " * depth + "}"]
         else:
             lines.append(head)
     return lines
 
 
-def _head(statement: Statement) -> str:
+def _head(statement: ir.Statement) -> str:
     match statement:
-        case Let(scalar, value):
+        case ir.Let(scalar, value):
             return f"let {scalar.name}: {scalar.dtype} = {expression_text(value)}"
-        case Position(variable, value, last):
+        case ir.GatherIndex(variable, value, last):
             return f"position {variable} = {value.name} upto {index_text(last)}"
-        case Store(buffer, indices, value, streams):
+        case ir.Store(buffer, indices, value, streams):
             hint = f" streams {expression_text(streams)}" if streams is not None else ""
             return f"{_element(buffer, indices)} = {expression_text(value)}{hint}"
-        case Prefetch(buffer, indices):
+        case ir.Prefetch(buffer, indices):
             return f"prefetch {_element(buffer, indices)}"
-        case Accumulator(scalar, reducer):
+        case ir.Accumulator(scalar, reducer):
             return f"accumulator {scalar.name}: {scalar.dtype} = {reducer}"
-        case Accumulate(scalar, reducer, value):
+        case ir.Accumulate(scalar, reducer, value):
             return f"accumulate {scalar.name} = {reducer}({expression_text(value)})"
-        case Combine(scalar, reducer, scope):
+        case ir.LaneReduce(scalar, reducer, scope):
             return f"combine {scalar.name} = {reducer} over {scope.value}"
-        case Loop(variable, begin, end, kind, _):
+        case ir.Loop(variable, begin, end, kind, _):
             return f"{kind.value} {variable} in {index_text(begin)} .. {index_text(end)}"
-        case Allocate(buffer):
-            whose = "" if buffer.scope is Scope.GROUP else f"{buffer.scope.value} "
+        case ir.Allocate(buffer):
+            whose = "" if buffer.scope is ir.Scope.GROUP else f"{buffer.scope.value} "
             return f"local {whose}{_buffer(buffer)}"
-        case Barrier(scope):
+        case ir.Barrier(scope):
             return f"barrier {scope.value}"
-        case If(condition, _):
+        case ir.If(condition, _):
             return f"if {expression_text(condition)}"
-        case Check(condition, error, reported):
+        case ir.Check(condition, error, reported):
             failed = f"{error} of {expression_text(reported)}"
             return f"check {expression_text(condition)} else {failed}"
+        case _:
+            assert_never(statement)
 
 
-def _element(buffer: Buffer, indices: Sequence[Index]) -> str:
+def _element(buffer: ir.Buffer, indices: Sequence[Index]) -> str:
     return f"{buffer.name}[{', '.join(map(index_text, indices))}]"
 
 
-def expression_text(node: Expression) -> str:
+def expression_text(node: ir.Expression) -> str:
     """Text of an expression, as in the kernel's text."""
     match node:
-        case Scalar(name, _):
+        case ir.Scalar(name, _):
             return name
-        case Literal(value, dtype):
+        case ir.Literal(value, dtype):
             return f"{_number(value)}:{dtype}"
-        case Load(buffer, indices):
+        case ir.Load(buffer, indices):
             return _element(buffer, indices)
-        case FromIndex(position, dtype):
+        case ir.FromIndex(position, dtype):
             return f"index:{dtype}({index_text(position)})"
-        case InRange(position, low, high):
+        case ir.InRange(position, low, high):
             return f"in_range({', '.join(map(index_text, (position, low, high)))})"
-        case Apply(opcode, operands, dtype, attributes):
+        case ir.Apply(opcode, operands, dtype, attributes):
             extra = ", ".join(f"{key}={value!r}" for key, value in attributes)
             extra = f"{{{extra}}}" if extra else ""
             return f"{opcode}:{dtype}{extra}({', '.join(map(expression_text, operands))})"
+        case _:
+            assert_never(node)
 
 
 def _number(value: bool | int | float) -> str:

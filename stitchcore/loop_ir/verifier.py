@@ -9,39 +9,13 @@ import keyword
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.loop_ir import nodes as ir
 from stitchcore.loop_ir.index import Binary, Index, Variable
 from stitchcore.loop_ir.layout import is_own
-from stitchcore.loop_ir.nodes import (
-    Accumulate,
-    Accumulator,
-    Allocate,
-    Apply,
-    Barrier,
-    Buffer,
-    Check,
-    Combine,
-    Expression,
-    FromIndex,
-    If,
-    InRange,
-    Kernel,
-    Let,
-    Literal,
-    Load,
-    Loop,
-    LoopKind,
-    Phase,
-    Position,
-    Prefetch,
-    Role,
-    Scalar,
-    Scope,
-    Statement,
-    Store,
-)
 from stitchcore.loop_ir.visitor import buffers_of
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
@@ -71,9 +45,9 @@ class _Place:
 
     path: str
     indices: frozenset[str]
-    lane_loop: Loop | None = None
+    lane_loop: ir.Loop | None = None
     in_if: bool = False
-    scope: Scope = Scope.GROUP
+    scope: ir.Scope = ir.Scope.GROUP
 
     @property
     def in_lanes(self) -> bool:
@@ -91,9 +65,9 @@ class _Names:
     """Names of the kernel (unique across kinds) and the scalars in scope at this statement."""
 
     used: set[str]
-    buffers: set[Buffer]
+    buffers: set[ir.Buffer]
     symbols: frozenset[str]
-    scalars: dict[Scalar, str]  # how each was defined: "let", or the reducer of an accumulator
+    scalars: dict[ir.Scalar, str]  # how each was defined: "let", or the reducer of an accumulator
 
     def claim(self, name: str, place: _Place) -> None:
         if not _IDENTIFIER.match(name) or name in _RESERVED or keyword.iskeyword(name):
@@ -105,7 +79,7 @@ class _Names:
         self.used.add(name)
 
 
-def check(kernel: Kernel) -> None:
+def check(kernel: ir.Kernel) -> None:
     """Raises IllegalKernel if `kernel` breaks a rule; else returns."""
     place = _Place(kernel.name, frozenset(kernel.symbols))
     names = _Names(set(), set(), place.indices, {})
@@ -123,17 +97,17 @@ def check(kernel: Kernel) -> None:
         _phase(phase, names, place.enter(f"phase {number}"))
 
 
-def _order(kernel: Kernel, place: _Place) -> None:
-    order = [Role.INPUT, Role.OUTPUT, Role.SCRATCH]
+def _order(kernel: ir.Kernel, place: _Place) -> None:
+    order = [ir.Role.INPUT, ir.Role.OUTPUT, ir.Role.SCRATCH]
     roles = [order.index(b.role) for b in kernel.buffers if b.role in order]
     if len(roles) != len(kernel.buffers) or roles != sorted(roles):
         raise place.fail("buffers must be inputs, then outputs, then scratch")
-    if len(kernel.scratch_offsets) != len(kernel.with_role(Role.SCRATCH)):
+    if len(kernel.scratch_offsets) != len(kernel.with_role(ir.Role.SCRATCH)):
         raise place.fail("one scratch offset for each scratch buffer")
     for extent in (*kernel.scratch_offsets, kernel.scratch_bytes):
         _index(extent, place)
-    inputs, outputs = kernel.with_role(Role.INPUT), kernel.with_role(Role.OUTPUT)
-    for source, target in kernel.forwards:
+    inputs, outputs = kernel.with_role(ir.Role.INPUT), kernel.with_role(ir.Role.OUTPUT)
+    for source, target in kernel.aliases:
         if source >= len(inputs) or target >= len(outputs):
             raise place.fail(f"forward {source} -> {target} names no such buffer")
         if (inputs[source].dtype, inputs[source].dims) != (
@@ -141,25 +115,25 @@ def _order(kernel: Kernel, place: _Place) -> None:
             outputs[target].dims,
         ):
             raise place.fail(f"forward {source} -> {target} joins buffers of unlike type or shape")
-    if len({s for s, _ in kernel.forwards}) != len(kernel.forwards) or len(
-        {t for _, t in kernel.forwards}
-    ) != len(kernel.forwards):
+    if len({s for s, _ in kernel.aliases}) != len(kernel.aliases) or len(
+        {t for _, t in kernel.aliases}
+    ) != len(kernel.aliases):
         raise place.fail("a buffer is forwarded twice")
 
 
-def _apart(kernel: Kernel, place: _Place) -> None:
-    inputs, outputs = kernel.with_role(Role.INPUT), kernel.with_role(Role.OUTPUT)
-    pairs = {(inputs[source], outputs[target]) for source, target in kernel.forwards}
+def _apart(kernel: ir.Kernel, place: _Place) -> None:
+    inputs, outputs = kernel.with_role(ir.Role.INPUT), kernel.with_role(ir.Role.OUTPUT)
+    pairs = {(inputs[source], outputs[target]) for source, target in kernel.aliases}
     for section in (section for phase in kernel.phases for section in phase.sections):
-        if section.apart is not None and section.apart not in pairs:
+        if section.copy_unless_aliased is not None and section.copy_unless_aliased not in pairs:
             raise place.fail(f"section {section.variable} is apart for what is not forwarded")
 
 
-def _buffer(buffer: Buffer, place: _Place) -> None:
-    local = buffer.role is Role.LOCAL
+def _buffer(buffer: ir.Buffer, place: _Place) -> None:
+    local = buffer.role is ir.Role.LOCAL
     if buffer.dtype not in DTYPES:
         raise place.fail(f"buffer {buffer.name}: unknown type {buffer.dtype}")
-    if local == (buffer.scope is Scope.DEVICE):
+    if local == (buffer.scope is ir.Scope.DEVICE):
         raise place.fail(f"buffer {buffer.name}: {buffer.scope.value} scope, {buffer.role.value}")
     if local and not all(isinstance(extent, int) for extent in buffer.dims):
         raise place.fail(f"LOCAL buffer {buffer.name} must have static dimensions")
@@ -167,28 +141,28 @@ def _buffer(buffer: Buffer, place: _Place) -> None:
         _index(extent, place)
 
 
-def _phase(phase: Phase, names: _Names, place: _Place) -> None:
+def _phase(phase: ir.Phase, names: _Names, place: _Place) -> None:
     if not phase.sections:
         raise place.fail("no section")
-    written: dict[Buffer, str] = {}
+    written: dict[ir.Buffer, str] = {}
     for section in phase.sections:
         names.claim(section.variable, place)
         inside = replace(place.enter(f"section {section.variable}"), scope=section.scope)
-        if section.scope not in (Scope.WARP, Scope.GROUP):
+        if section.scope not in (ir.Scope.WARP, ir.Scope.GROUP):
             raise inside.fail(f"tasks of a {section.scope.value}")
-        if section.run not in (1, 2, 4, 8, 16):
-            raise inside.fail(f"runs of {section.run} iterations")
+        if section.elements_per_lane not in (1, 2, 4, 8, 16):
+            raise inside.fail(f"runs of {section.elements_per_lane} iterations")
         _index(section.tasks, place)
-        for buffer in section.apart or ():
+        for buffer in section.copy_unless_aliased or ():
             if buffer not in names.buffers:
                 raise inside.fail(f"apart: no buffer {buffer.name} of the kernel")
-        kept = set(names.buffers)
+        of_kernel = set(names.buffers)
         indices = place.indices | {section.variable}
         _body(section.body, names, replace(inside, indices=indices))
         for buffer in buffers_of(section)[1]:
-            if buffer.role is not Role.LOCAL:
+            if buffer.role is not ir.Role.LOCAL:
                 written.setdefault(buffer, section.variable)
-        names.buffers = kept
+        names.buffers = of_kernel
         names.scalars = {}
     for section in phase.sections:
         for buffer in buffers_of(section)[0]:
@@ -199,74 +173,76 @@ def _phase(phase: Phase, names: _Names, place: _Place) -> None:
                 )
 
 
-def _body(body: Sequence[Statement], names: _Names, place: _Place) -> None:
+def _body(body: Sequence[ir.Statement], names: _Names, place: _Place) -> None:
     outer = dict(names.scalars)
     for statement in body:
         _statement(statement, names, place)
-        if isinstance(statement, Position):
+        if isinstance(statement, ir.GatherIndex):
             place = replace(place, indices=place.indices | {statement.variable})
     names.scalars = outer
 
 
-def _statement(statement: Statement, names: _Names, place: _Place) -> None:
+def _statement(statement: ir.Statement, names: _Names, place: _Place) -> None:
     match statement:
-        case Let(scalar, value):
+        case ir.Let(scalar, value):
             _same(_expression(value, names, place), scalar.dtype, f"let {scalar.name}", place)
             names.claim(scalar.name, place)
             names.scalars[scalar] = "let"
-        case Position(variable, value, last):
+        case ir.GatherIndex(variable, value, last):
             kind = DTYPES[_expression(value, names, place)].kind
             if kind not in ("signed", "unsigned"):
                 raise place.fail(f"position {variable} from {value.dtype}")
             _index(last, place)
             names.claim(variable, place)
-        case Prefetch(buffer, indices):
+        case ir.Prefetch(buffer, indices):
             if not place.in_lanes:
                 raise place.fail(f"prefetch of {buffer.name} outside a lane loop")
             _element(buffer, indices, names, place)
-        case Store(buffer, indices, value, streams):
+        case ir.Store(buffer, indices, value, streams):
             _element(buffer, indices, names, place)
             if streams is not None:
                 symbols = replace(place, indices=names.symbols)
                 _expression(streams, names, symbols)
-            if buffer.role is Role.INPUT:
+            if buffer.role is ir.Role.INPUT:
                 raise place.fail(f"input {buffer.name} is written")
             _same(_expression(value, names, place), buffer.dtype, f"store {buffer.name}", place)
-        case Accumulator(scalar, reducer):
+        case ir.Accumulator(scalar, reducer):
             _reducer(reducer, scalar.dtype, place)
             names.claim(scalar.name, place)
             names.scalars[scalar] = reducer
-        case Accumulate(scalar, reducer, value):
+        case ir.Accumulate(scalar, reducer, value):
             _reduced(scalar, reducer, names, place)
             _same(_expression(value, names, place), scalar.dtype, scalar.name, place)
-        case Combine(scalar, reducer, scope):
+        case ir.LaneReduce(scalar, reducer, scope):
             _reduced(scalar, reducer, names, place)
             if place.in_lanes or place.in_if:
                 raise place.fail(f"Combine of {scalar.name} inside a lane loop or an If")
             if scope is not place.scope:
                 raise place.fail(f"Combine of {scalar.name} over {scope.value}")
-        case Loop():
+        case ir.Loop():
             _loop(statement, names, place)
-        case Allocate(buffer):
+        case ir.Allocate(buffer):
             _allocate(buffer, names, place)
-        case Barrier(scope):
+        case ir.Barrier(scope):
             if scope is not place.scope:
                 raise place.fail(f"Barrier of a {scope.value}")
             if place.in_lanes or place.in_if:
                 raise place.fail("Barrier inside a lane loop or an If")
-        case If(condition, body):
+        case ir.If(condition, body):
             _same(_expression(condition, names, place), "pred", "if", place)
             _body(body, names, replace(place.enter("if"), in_if=True))
-        case Check(condition, _, reported):
+        case ir.Check(condition, _, reported):
             _same(_expression(condition, names, place), "pred", "check", place)
             _same(_expression(reported, names, place), "s64", "what a check reports", place)
+        case _:
+            assert_never(statement)
 
 
-def _loop(loop: Loop, names: _Names, place: _Place) -> None:
+def _loop(loop: ir.Loop, names: _Names, place: _Place) -> None:
     _index(loop.begin, place)
     _index(loop.end, place)
     names.claim(loop.variable, place)
-    lanes = loop.kind is LoopKind.LANES
+    lanes = loop.kind is ir.LoopKind.LANES
     if lanes and place.in_lanes:
         raise place.fail(f"lane loop {loop.variable} inside a lane loop")
     inside = replace(
@@ -277,12 +253,12 @@ def _loop(loop: Loop, names: _Names, place: _Place) -> None:
     _body(loop.body, names, inside)
 
 
-def _allocate(buffer: Buffer, names: _Names, place: _Place) -> None:
-    if buffer.role is not Role.LOCAL:
+def _allocate(buffer: ir.Buffer, names: _Names, place: _Place) -> None:
+    if buffer.role is not ir.Role.LOCAL:
         raise place.fail(f"allocate {buffer.name}: not a LOCAL buffer")
     if place.in_lanes:
         raise place.fail(f"allocate {buffer.name} inside a lane loop")
-    if buffer.scope not in (place.scope, Scope.LANE):
+    if buffer.scope not in (place.scope, ir.Scope.LANE):
         raise place.fail(f"allocate {buffer.name}: it is a {buffer.scope.value}'s")
     names.claim(buffer.name, place)
     _buffer(buffer, place)
@@ -294,36 +270,38 @@ def _reducer(reducer: str, dtype: str, place: _Place) -> None:
         raise place.fail(f"{reducer} does not reduce {dtype}")
 
 
-def _reduced(scalar: Scalar, reducer: str, names: _Names, place: _Place) -> None:
+def _reduced(scalar: ir.Scalar, reducer: str, names: _Names, place: _Place) -> None:
     if names.scalars.get(scalar) != reducer:
         raise place.fail(f"{scalar.name} is not an accumulator of {reducer} in scope")
 
 
 # ---- expressions -------------------------------------------------------------------------------
-def _expression(node: Expression, names: _Names, place: _Place) -> str:
+def _expression(node: ir.Expression, names: _Names, place: _Place) -> str:
     """dtype of a legal expression."""
     match node:
-        case Scalar():
+        case ir.Scalar():
             if node not in names.scalars:
                 raise place.fail(f"scalar {node.name} is not defined here")
-        case Load(buffer, indices):
+        case ir.Load(buffer, indices):
             _element(buffer, indices, names, place)
-        case FromIndex(position, dtype):
+        case ir.FromIndex(position, dtype):
             _index(position, place)
             if dtype not in DTYPES:
                 raise place.fail(f"unknown type {dtype}")
-        case InRange(position, low, high):
+        case ir.InRange(position, low, high):
             for bound in (position, low, high):
                 _index(bound, place)
-        case Apply():
+        case ir.Apply():
             _apply(node, names, place)
-        case Literal(_, dtype):
+        case ir.Literal(_, dtype):
             if dtype not in DTYPES:
                 raise place.fail(f"unknown type {dtype}")
+        case _:
+            assert_never(node)
     return node.dtype
 
 
-def _apply(node: Apply, names: _Names, place: _Place) -> None:
+def _apply(node: ir.Apply, names: _Names, place: _Place) -> None:
     record = opcodes.OPCODES.get(node.opcode)
     if record is None or record.kind != "elementwise":
         raise place.fail(f"{node.opcode} is not an elementwise opcode")
@@ -332,11 +310,11 @@ def _apply(node: Apply, names: _Names, place: _Place) -> None:
         raise place.fail(f"{node.opcode} takes {record.arity} operands, has {len(types)}")
     if types[-1] not in record.dtypes:
         raise place.fail(f"{node.opcode} does not take {types[-1]}")
-    given = dict(node.attributes)
-    missing = set(record.attributes) - set(given) - _OPTIONAL
+    attributes = dict(node.attributes)
+    missing = set(record.attributes) - set(attributes) - _OPTIONAL
     if missing:
         raise place.fail(f"{node.opcode} lacks {sorted(missing)}")
-    if given.get("type") == "TOTALORDER":
+    if attributes.get("type") == "TOTALORDER":
         raise place.fail(f"{node.opcode} by total order has no text")
     if node.opcode == opcodes.SELECT:
         _same(types[0], "pred", "select", place)
@@ -351,7 +329,7 @@ def _apply(node: Apply, names: _Names, place: _Place) -> None:
         _same(node.dtype, types[0], node.opcode, place)
 
 
-def _element(buffer: Buffer, indices: Sequence[Index], names: _Names, place: _Place) -> None:
+def _element(buffer: ir.Buffer, indices: Sequence[Index], names: _Names, place: _Place) -> None:
     if buffer not in names.buffers:
         raise place.fail(f"buffer {buffer.name} is not defined here")
     if len(indices) != len(buffer.dims):
@@ -359,7 +337,7 @@ def _element(buffer: Buffer, indices: Sequence[Index], names: _Names, place: _Pl
     for i in indices:
         _index(i, place)
     loop = place.lane_loop
-    if buffer.scope is Scope.LANE and (loop is None or not is_own(loop, buffer, indices)):
+    if buffer.scope is ir.Scope.LANE and (loop is None or not is_own(loop, buffer, indices)):
         raise place.fail(f"{buffer.name} is a lane's: only the element of its iteration's number")
 
 
@@ -371,6 +349,6 @@ def _index(node: Index, place: _Place) -> None:
         _index(node.right, place)
 
 
-def _same(found: str, expected: str, what: str, place: _Place) -> None:
-    if found != expected:
-        raise place.fail(f"{what}: {found} where {expected} belongs")
+def _same(actual: str, expected: str, what: str, place: _Place) -> None:
+    if actual != expected:
+        raise place.fail(f"{what}: {actual} where {expected} belongs")

@@ -262,7 +262,11 @@ def _build_options(state: RequestState) -> BuildOptions:
     """What the compiler's stages need of the process's settings."""
     options = state.options
     return BuildOptions(
-        options.planner, options.jobs, options.cache, remote_compile=state.remote_compile
+        options.planner,
+        options.jobs,
+        options.cache,
+        remote_compile=state.remote_compile,
+        verify_passes=options.verify_passes,
     )
 
 
@@ -409,7 +413,12 @@ def _rehearse(state: RequestState) -> RequestState:
 
 STAGES: tuple[Stage[RequestState], ...] = numbered(
     Stage("partition", _partition, lambda s: stage_texts.partition(s.partition)),
-    Stage("lower", _lower, lambda s: stage_texts.lowered(s.regions, s.lowered, s.refusals)),
+    Stage(
+        "lower",
+        _lower,
+        lambda s: stage_texts.lowered(s.regions, s.lowered, s.refusals),
+        beside=lambda s: stage_texts.lowerings(s.lowered),
+    ),
     Stage(
         "build", _build, lambda s: stage_texts.built(s.compiled, s.programs) if s.compiled else ""
     ),

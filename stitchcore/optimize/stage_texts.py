@@ -59,23 +59,26 @@ def _tensor(graph: Any, tensor: Any) -> str:
     return f"{name} {graph.dtype(tensor)}[{sizes if shape is not None else 'unknown rank'}]"
 
 
-def lowered(
-    regions: Mapping[str, str], low: Mapping[str, Any], refusals: Sequence[Refusal]
-) -> dict[str, str]:
-    """Which structure each region has. Every lowering is a file of its structure's folder, as HLO,
-    one per point."""
-    files: dict[str, str] = {}
+def lowered(regions: Mapping[str, str], low: Mapping[str, Any], refusals: Sequence[Refusal]) -> str:
+    """Which structure each region has, and the files of `lowerings`."""
     lines = [f"{len(regions)} regions, {len(low)} structures"]
     lines += [f"region {name}: structure {key[:12]}" for name, key in regions.items()]
     for key, one in low.items():
         symbols = ", ".join(one.subgraph.symbols) or "none"
         lines.append(f"structure {key[:12]}: symbols {symbols}, {len(one.texts)} points")
-        for number, (point, text) in enumerate(one.texts):
+        for number, (point, _) in enumerate(one.texts):
             where = ", ".join(f"{name}={size}" for name, size in point.items())
-            file = f"{key[:12]}/lowered_{number}.hlo"
-            files[file] = text
-            lines.append(f"  {file} {where}".rstrip())
-    return {"": _text([*lines, *_refusals(refusals)]), **files}
+            lines.append(f"  {key[:12]}/lowered_{number}.hlo {where}".rstrip())
+    return _text([*lines, *_refusals(refusals)])
+
+
+def lowerings(low: Mapping[str, Any]) -> dict[str, str]:
+    """Every lowering as HLO, one a point, by its file in the structure's folder."""
+    return {
+        f"{key[:12]}/lowered_{number}.hlo": text
+        for key, lowering in low.items()
+        for number, (_, text) in enumerate(lowering.texts)
+    }
 
 
 def built(made: CompiledRegions, programs: Mapping[str, RegionProgram]) -> str:

@@ -11,21 +11,15 @@ one lane barriers render to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Binary, Index, Variable
 from stitchcore.loop_ir.nodes import (
-    Accumulate,
-    Apply,
     Barrier,
     Buffer,
-    Combine,
-    Expression,
-    If,
-    Let,
-    Load,
+    LaneReduce,
     Loop,
     LoopKind,
     Role,
@@ -34,7 +28,7 @@ from stitchcore.loop_ir.nodes import (
     Statement,
     Store,
 )
-from stitchcore.loop_ir.visitor import statements
+from stitchcore.loop_ir.visitor import accesses, statements
 
 
 @dataclass(frozen=True)
@@ -99,39 +93,39 @@ def _first(body: Sequence[Statement]) -> bool | None:
     """Whether a barrier comes before the first access of LOCAL memory; None without either. Serial
     loops of a task run at least once, here as above."""
     for statement in body:
-        found: bool | None = None
+        waits: bool | None = None
         if isinstance(statement, Loop) and statement.kind is LoopKind.SERIAL:
-            found = _first(statement.body)
-        elif isinstance(statement, Barrier | Combine):
-            found = statement.scope is Scope.GROUP or None
-        elif any(buffer.role is Role.LOCAL for buffer, _, _ in _touched((statement,))):
-            found = False
-        if found is not None:
-            return found
+            waits = _first(statement.body)
+        elif isinstance(statement, Barrier | LaneReduce):
+            waits = statement.scope is Scope.GROUP or None
+        elif any(access.buffer.role is Role.LOCAL for access in accesses((statement,))):
+            waits = False
+        if waits is not None:
+            return waits
     return None
 
 
 def _body(
     body: Sequence[Statement], pending: Pending, task: _Task
 ) -> tuple[tuple[Statement, ...], Pending]:
-    made: list[Statement] = []
+    rewritten: list[Statement] = []
     for statement in body:
         if isinstance(statement, Loop) and statement.kind is LoopKind.SERIAL:
             inner, pending = _serial(statement, pending, task)
-            made.append(replace(statement, body=inner))
+            rewritten.append(replace(statement, body=inner))
             continue
         if isinstance(statement, Barrier):
             pending = {}
-        accesses = _accesses(statement, task)
-        if _conflict(pending, accesses, task):
-            made.append(Barrier(task.scope))
+        touched = _accesses(statement, task)
+        if _conflict(pending, touched, task):
+            rewritten.append(Barrier(task.scope))
             pending = {}
-        if isinstance(statement, Combine) and statement.scope is Scope.GROUP:
+        if isinstance(statement, LaneReduce) and statement.scope is Scope.GROUP:
             pending = {}
-        for buffer, found in accesses.items():
-            pending.setdefault(buffer, set()).update(found)
-        made.append(statement)
-    return tuple(made), pending
+        for buffer, of_buffer in touched.items():
+            pending.setdefault(buffer, set()).update(of_buffer)
+        rewritten.append(statement)
+    return tuple(rewritten), pending
 
 
 def _serial(loop: Loop, pending: Pending, task: _Task) -> tuple[tuple[Statement, ...], Pending]:
@@ -139,37 +133,37 @@ def _serial(loop: Loop, pending: Pending, task: _Task) -> tuple[tuple[Statement,
     second of these needs may do the work of earlier ones, which are then taken out."""
     first, after = _body(loop.body, _copy(pending), task)
     earlier = _of_earlier(after, loop.variable)
-    again, last = _body(first, _merged(_copy(pending), earlier), task)
-    if again == first:
-        return again, last
-    for count in reversed(range(_barriers(again))):
-        fewer = replace(loop, body=_without(again, count))
-        left = _repeated(fewer, pending, task)
-        if left is not None:
-            again, last = fewer.body, left
-    return again, last
+    repeated, last = _body(first, _merged(_copy(pending), earlier), task)
+    if repeated == first:
+        return repeated, last
+    for count in reversed(range(_barriers(repeated))):
+        fewer = replace(loop, body=_without(repeated, count))
+        pending_after = _pending_after(fewer, pending, task)
+        if pending_after is not None:
+            repeated, last = fewer.body, pending_after
+    return repeated, last
 
 
-def _repeated(loop: Loop, pending: Pending, task: _Task) -> Pending | None:
+def _pending_after(loop: Loop, pending: Pending, task: _Task) -> Pending | None:
     """What is pending after a serial loop; None where its body lacks a barrier."""
     first, after = _body(loop.body, _copy(pending), task)
     earlier = _of_earlier(after, loop.variable)
-    again, last = _body(first, _merged(_copy(pending), earlier), task)
-    return last if again == loop.body else None
+    repeated, last = _body(first, _merged(_copy(pending), earlier), task)
+    return last if repeated == loop.body else None
 
 
 def _of_earlier(pending: Pending, variable: str) -> Pending:
     """What an iteration leaves pending, as a later one sees it: `variable` had another value."""
     names = {variable: Variable(f"earlier {variable}")}
+
+    def earlier(lanes: LaneMap) -> LaneMap:
+        renamed = (None if i is None else index.rename(i, names) for i in lanes.indices)
+        return replace(lanes, indices=tuple(renamed))
+
     return {
-        buffer: {(writes, _lanes_renamed(lanes, names)) for writes, lanes in found}
-        for buffer, found in pending.items()
+        buffer: {(writes, earlier(lanes)) for writes, lanes in of_buffer}
+        for buffer, of_buffer in pending.items()
     }
-
-
-def _lanes_renamed(lanes: LaneMap, names: Mapping[str, Index]) -> LaneMap:
-    renamed = (None if i is None else _renamed(i, names) for i in lanes.indices)
-    return replace(lanes, indices=tuple(renamed))
 
 
 def _barriers(body: Sequence[Statement]) -> int:
@@ -178,57 +172,55 @@ def _barriers(body: Sequence[Statement]) -> int:
 
 def _without(body: Sequence[Statement], number: int) -> tuple[Statement, ...]:
     """`body` less the barrier before which there are `number` others, in the order of the text."""
-    made: list[Statement] = []
+    remaining: list[Statement] = []
     for statement in body:
         count = _barriers((statement,))
         if 0 <= number < count:
             if isinstance(statement, Loop):
-                made.append(replace(statement, body=_without(statement.body, number)))
+                remaining.append(replace(statement, body=_without(statement.body, number)))
         else:
-            made.append(statement)
+            remaining.append(statement)
         number -= count
-    return tuple(made)
+    return tuple(remaining)
 
 
 def _copy(pending: Pending) -> Pending:
-    return {buffer: set(found) for buffer, found in pending.items()}
+    return {buffer: set(of_buffer) for buffer, of_buffer in pending.items()}
 
 
 def _merged(left: Pending, right: Pending) -> Pending:
-    for buffer, found in right.items():
-        left.setdefault(buffer, set()).update(found)
+    for buffer, of_buffer in right.items():
+        left.setdefault(buffer, set()).update(of_buffer)
     return left
 
 
-def _conflict(pending: Pending, accesses: Pending, task: _Task) -> bool:
+def _conflict(pending: Pending, touched: Pending, task: _Task) -> bool:
     local = Role.LOCAL in task.roles
     return any(
         (wrote or writes if local else wrote and not writes) and not lanes.same_lane(before)
-        for buffer, found in accesses.items()
-        for writes, lanes in found
+        for buffer, of_buffer in touched.items()
+        for writes, lanes in of_buffer
         for wrote, before in pending.get(buffer, ())
     )
 
 
 def _accesses(statement: Statement, task: _Task) -> Pending:
     """Accesses of a statement (a whole lane loop, or one at row level)."""
-    found: Pending = {}
+    by_buffer: Pending = {}
     names: Mapping[str, Index] = {}
     body: Sequence[Statement] = (statement,)
     in_lanes = isinstance(statement, Loop)
     if isinstance(statement, Loop):
         names = {statement.variable: index.add(statement.begin, _LANE)}
         body = statement.body
-    for buffer, indices, writes in _touched(body):
-        if buffer.role in task.roles:
-            plain = (index.simplify(_renamed(i, names), task.ranges) for i in indices)
-            fixed = tuple(_unless_serial(index.gather(i), task) for i in plain)
-            found.setdefault(buffer, set()).add((writes, LaneMap(in_lanes, fixed)))
-    return found
-
-
-def _unless_serial(node: Index, task: _Task) -> Index | None:
-    return None if task.serial & index.names(node) else node
+    for access in accesses(body):
+        if access.buffer.role in task.roles:
+            plain = (index.simplify(index.rename(i, names), task.ranges) for i in access.indices)
+            sums = map(index.gather, plain)
+            fixed = (None if task.serial & index.names(node) else node for node in sums)
+            lanes = LaneMap(in_lanes, tuple(fixed))
+            by_buffer.setdefault(access.buffer, set()).add((isinstance(access, Store), lanes))
+    return by_buffer
 
 
 _LANE = Variable("lane")
@@ -245,33 +237,3 @@ def _injective(node: Index) -> bool:
         )
         return len(by_lane) == 1 and not scaled and _injective(by_lane[0])
     return node == _LANE
-
-
-def _touched(body: Sequence[Statement]) -> Iterator[tuple[Buffer, tuple[Index, ...], bool]]:
-    for statement in body:
-        match statement:
-            case Loop() | If():
-                yield from _touched(statement.body)
-            case Store(buffer, indices, value):
-                yield from ((e.buffer, e.indices, False) for e in _loads(value))
-                yield buffer, indices, True
-            case Let(_, value) | Accumulate(_, _, value):
-                yield from ((e.buffer, e.indices, False) for e in _loads(value))
-
-
-def _loads(value: Expression) -> Iterator[Load]:
-    stack = [value]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Load):
-            yield node
-        elif isinstance(node, Apply):
-            stack.extend(node.operands)
-
-
-def _renamed(node: Index, names: Mapping[str, Index]) -> Index:
-    if isinstance(node, Variable):
-        return names.get(node.name, node)
-    if isinstance(node, Binary):
-        return Binary(node.operator, _renamed(node.left, names), _renamed(node.right, names))
-    return node

@@ -14,21 +14,8 @@ from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index
-from stitchcore.loop_ir.nodes import Accumulate as _Accumulate
-from stitchcore.loop_ir.nodes import (
-    Apply,
-    Buffer,
-    Expression,
-    If,
-    Let,
-    Load,
-    Loop,
-    Phase,
-    Role,
-    Scope,
-    Statement,
-    Store,
-)
+from stitchcore.loop_ir.nodes import Buffer, Phase, Role, Scope
+from stitchcore.loop_ir.visitor import buffers_of
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominants import Dominants
 from stitchcore.schedule.sections import KernelScheme
@@ -125,34 +112,10 @@ def place(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[Ind
 
 
 def _lifetimes(phases: Sequence[Phase]) -> dict[Buffer, tuple[int, int]]:
-    found: dict[Buffer, tuple[int, int]] = {}
+    lifetimes: dict[Buffer, tuple[int, int]] = {}
     for number, phase in enumerate(phases):
         for section in phase.sections:
-            for buffer in touched(section.body):
-                first, _ = found.get(buffer, (number, number))
-                found[buffer] = (first, number)
-    return found
-
-
-def touched(body: Sequence[Statement]) -> set[Buffer]:
-    """Buffers that statements read or write."""
-    found: set[Buffer] = set()
-    stack = list(body)
-    expressions: list[Expression] = []
-    while stack:
-        statement = stack.pop()
-        match statement:
-            case Loop() | If():
-                stack.extend(statement.body)
-            case Store(buffer, _, value):
-                found.add(buffer)
-                expressions.append(value)
-            case Let(_, value) | _Accumulate(_, _, value):
-                expressions.append(value)
-    while expressions:
-        node = expressions.pop()
-        if isinstance(node, Load):
-            found.add(node.buffer)
-        elif isinstance(node, Apply):
-            expressions.extend(node.operands)
-    return found
+            for buffer in frozenset.union(*buffers_of(section)):
+                first, _ = lifetimes.get(buffer, (number, number))
+                lifetimes[buffer] = (first, number)
+    return lifetimes

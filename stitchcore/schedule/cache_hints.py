@@ -11,7 +11,7 @@ work from the first cache and leave memory idle. Those ask for the next row's in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stitchcore.hlo.ir.shape import DTYPES
@@ -31,7 +31,7 @@ from stitchcore.loop_ir.nodes import (
     Statement,
     Store,
 )
-from stitchcore.loop_ir.visitor import expressions, positions, statements
+from stitchcore.loop_ir.visitor import gather_indices, loads, statements
 
 STREAM_BYTES = 32 * 2**20
 """A last cache of a server's cores; below it what a kernel writes may be found there."""
@@ -55,7 +55,12 @@ AHEAD_BYTES = 65536
 
 def hint(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[Phase, ...]:
     """`phases` with their hints."""
-    read = {b for phase in phases for section in phase.sections for b in _read(section)}
+    read = {
+        load.buffer
+        for phase in phases
+        for section in phase.sections
+        for load in loads(section.body)
+    }
     size: Index = 0
     for buffer in buffers:
         if buffer.role in (Role.INPUT, Role.OUTPUT):
@@ -75,10 +80,6 @@ def hint(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[Phase, ...
     )
 
 
-def _read(section: Section) -> Iterator[Buffer]:
-    return (node.buffer for node in expressions(section.body) if isinstance(node, Load))
-
-
 def _bytes(buffer: Buffer) -> Index:
     size: Index = DTYPES[buffer.dtype].bytes
     for extent in buffer.dims:
@@ -90,16 +91,16 @@ def _bytes(buffer: Buffer) -> Index:
 def _streamed(
     body: Sequence[Statement], written: Sequence[Buffer], condition: InRange
 ) -> tuple[Statement, ...]:
-    made: list[Statement] = []
+    rewritten: list[Statement] = []
     for statement in body:
         if isinstance(statement, Loop) and statement.kind is LoopKind.LANES:
-            made.append(_lanes(statement, written, condition))
+            rewritten.append(_lanes(statement, written, condition))
         elif isinstance(statement, Loop):
             inner = _streamed(statement.body, written, condition)
-            made.append(replace(statement, body=inner))
+            rewritten.append(replace(statement, body=inner))
         else:
-            made.append(statement)
-    return tuple(made)
+            rewritten.append(statement)
+    return tuple(rewritten)
 
 
 def _lanes(loop: Loop, written: Sequence[Buffer], condition: InRange) -> Loop:
@@ -165,16 +166,17 @@ def _ahead(body: tuple[Statement, ...], section: Section) -> tuple[Statement, ..
 
 
 def _row(body: tuple[Statement, ...], row: str) -> tuple[Statement, ...]:
-    loops = [s for s in body if isinstance(s, Loop) and s.kind is LoopKind.LANES]
-    plain = [p for p in loops if not any(isinstance(s, Loop) for s in statements(p.body))]
+    lane_loops = [s for s in body if isinstance(s, Loop) and s.kind is LoopKind.LANES]
+    plain = [p for p in lane_loops if not any(isinstance(s, Loop) for s in statements(p.body))]
     if len(plain) < 2:
         return body
     wanted: dict[Prefetch, Loop] = {}
-    for loop in loops:
-        for node in expressions(loop.body):
-            if isinstance(node, Load) and _of_next_rows(node, loop, row):
-                at = tuple(_next(i, loop.variable, row) for i in node.indices)
-                wanted.setdefault(Prefetch(node.buffer, at), loop)
+    for loop in lane_loops:
+        next_row = {row: Variable(row) + 1, loop.variable: _LANE}
+        for load in loads(loop.body):
+            if _of_next_rows(load, loop, row):
+                at = tuple(index.rename(i, next_row) for i in load.indices)
+                wanted.setdefault(Prefetch(load.buffer, at), loop)
     hints: dict[Loop, list[Prefetch]] = {}
     total = 0
     for number, (prefetch, first) in enumerate(wanted.items()):
@@ -185,14 +187,15 @@ def _row(body: tuple[Statement, ...], row: str) -> tuple[Statement, ...]:
         if total + size <= AHEAD_BYTES:
             total += size
             host = hosts[number % len(hosts)]
-            at = tuple(_renamed(i, _LANE, host.variable) for i in prefetch.indices)
+            lane = {_LANE.name: Variable(host.variable)}
+            at = tuple(index.rename(i, lane) for i in prefetch.indices)
             hints.setdefault(host, []).append(Prefetch(prefetch.buffer, at))
     return tuple(
         replace(s, body=(*s.body, *hints.get(s, ()))) if isinstance(s, Loop) else s for s in body
     )
 
 
-_LANE = "lane"
+_LANE = Variable("lane")
 """Stands for the lane variable, whose name differs between the loops of a row."""
 
 
@@ -205,26 +208,9 @@ def _of_next_rows(load: Load, loop: Loop, row: str) -> bool:
 
 def _by_data(indices: Sequence[Index], loop: Loop) -> bool:
     """Whether data that the loop reads decides where."""
-    return any(index.names(node) & positions(loop.body) for node in indices)
+    return any(index.names(node) & gather_indices(loop.body) for node in indices)
 
 
 def _row_bytes(prefetch: Prefetch, loop: Loop) -> int | None:
     extent = index.add(loop.end, index.multiply(loop.begin, -1))
     return extent * DTYPES[prefetch.buffer.dtype].bytes if isinstance(extent, int) else None
-
-
-def _next(node: Index, lane: str, row: str) -> Index:
-    """`node` one row later, with the lane variable's name taken out."""
-    if isinstance(node, Binary):
-        left, right = _next(node.left, lane, row), _next(node.right, lane, row)
-        return Binary(node.operator, left, right)
-    if node == Variable(row):
-        return index.add(node, 1)
-    return Variable(_LANE) if node == Variable(lane) else node
-
-
-def _renamed(node: Index, name: str, other: str) -> Index:
-    if isinstance(node, Binary):
-        left, right = _renamed(node.left, name, other), _renamed(node.right, name, other)
-        return Binary(node.operator, left, right)
-    return Variable(other) if node == Variable(name) else node

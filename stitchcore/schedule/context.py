@@ -18,7 +18,7 @@ from stitchcore.schedule.values import Names, Residence
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class SectionContext:
     """What all sections of a kernel share. `errors` are the messages of its checks."""
 
     axes: Axes
@@ -47,7 +47,7 @@ class Surroundings:
             domains = [domain_of(sink, self.axes) for sink in section.sinks]
             domains += [frozenset(self.axes.domain(value)) for value in self._reduced(section.rows)]
             rows = frozenset(section.rows)
-            inner = max(tiling.size_of(extents[a] for a in one - rows) for one in domains)
+            inner = max(tiling.size_of(extents[a] for a in domain - rows) for domain in domains)
             accumulates = any(sink.kind is SinkKind.PARTIAL for sink in section.sinks)
             return tiling.over_rows(extents, section.rows, inner, accumulates, self.limits)
         across = self._across(section)
@@ -56,8 +56,8 @@ class Surroundings:
     def _across(self, section: SectionScheme) -> Axis | None:
         """The innermost axis of what a section reads, where its lanes are another's."""
         layouts = (self.dominants.layouts[sink.root] for sink in section.sinks)
-        found = (layout[-1] for layout in layouts if layout and layout[-1] != section.order[-1])
-        return next(found, None)
+        innermost = (layout[-1] for layout in layouts if layout and layout[-1] != section.order[-1])
+        return next(innermost, None)
 
     def _reduced(self, rows: tuple[Axis, ...]) -> Iterator[Instruction]:
         """Regional reductions that are tied to these rows."""

@@ -165,9 +165,9 @@ class _Search:
         present = frozenset(own)
         best: tuple[Axis, ...] = ()
         for operand in value.operands:
-            found = tuple(a for a in self.layouts[operand] if a in present)
-            if len(found) > len(best):
-                best = found
+            layout = tuple(a for a in self.layouts[operand] if a in present)
+            if len(layout) > len(best):
+                best = layout
         if len(best) == len(own):
             return best
         known = frozenset(best)

@@ -1,4 +1,4 @@
-"""Which inputs may share memory with which outputs, read off the finished loops.
+"""Input-output aliasing: outputs that may take over an input's memory, read off the finished loops.
 
 An element of such an input is read only at the indices at which the output's is written, in the
 same section, before that write. Loops of equal range and depth deal their iterations to lanes
@@ -15,13 +15,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stitchcore.loop_ir.index import Binary, Index, Variable
+from stitchcore.loop_ir.index import Index, Variable, rename
 from stitchcore.loop_ir.nodes import (
     Accumulate,
-    Apply,
     Buffer,
-    Check,
-    Expression,
     If,
     Let,
     Load,
@@ -34,20 +31,20 @@ from stitchcore.loop_ir.nodes import (
     Statement,
     Store,
 )
-from stitchcore.loop_ir.visitor import expressions, statements
+from stitchcore.loop_ir.visitor import expressions, own_accesses, statements
 
 
 @dataclass(frozen=True)
 class _Access:
     """One access: in which section, at which indices (loop variables named by their ranges);
-    `dealt`: in a lane loop, by the lane that has the iteration."""
+    `distributed`: in a lane loop, by the lane that has the iteration."""
 
     buffer: Buffer
     section: int
     position: int
     indices: tuple[Index, ...]
     writes: bool
-    dealt: bool
+    distributed: bool
 
 
 def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int, int], ...]:
@@ -57,12 +54,12 @@ def find(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[int,
     possible: dict[int, list[int]] = {}
     for source, target in possible_pairs(buffers, phases):
         possible.setdefault(source, []).append(target)
-    found: dict[int, int] = {}  # source by target
+    sources: dict[int, int] = {}  # source by target
     for source in sorted(possible, key=lambda i: len(dependents.get(inputs[i], ()))):
-        free = [target for target in possible[source] if target not in found]
+        free = [target for target in possible[source] if target not in sources]
         if free:
-            found[free[0]] = source
-    return tuple(sorted((source, target) for target, source in found.items()))
+            sources[free[0]] = source
+    return tuple(sorted((source, target) for target, source in sources.items()))
 
 
 def possible_pairs(
@@ -78,42 +75,51 @@ def possible_pairs(
     writers: dict[tuple[object, ...], list[int]] = {}
     for target, buffer in enumerate(outputs):
         stores = [a for a in accesses.get(buffer, ()) if a.writes]
-        if len(stores) == 1 and stores[0].dealt:
+        if len(stores) == 1 and stores[0].distributed:
             key = (buffer.dtype, buffer.dims, stores[0].section, stores[0].indices)
             writers.setdefault(key, []).append(target)
-    found = []
+    pairs = []
     for source, buffer in enumerate(inputs):
         reads = accesses.get(buffer, [])
-        candidates = [n for n, one in enumerate(outputs) if (buffer, one) in copied and not reads]
+        candidates = [
+            n for n, output in enumerate(outputs) if (buffer, output) in copied and not reads
+        ]
         places = {(a.section, a.indices) for a in reads}
-        if len(places) == 1 and all(a.dealt for a in reads):
+        if len(places) == 1 and all(a.distributed for a in reads):
             ((where, indices),) = places
             candidates = writers.get((buffer.dtype, buffer.dims, where, indices), [])
         last = max((a.position for a in reads), default=0)
         for target in candidates:
             written = [a.position for a in accesses.get(outputs[target], ()) if a.writes]
             if owner.get(outputs[target], buffer) == buffer and all(last < at for at in written):
-                found.append((source, target))
-    return tuple(found)
+                pairs.append((source, target))
+    return tuple(pairs)
 
 
-def settled(
-    buffers: Sequence[Buffer], phases: Sequence[Phase], shared: Sequence[tuple[int, int]]
+def decide_copies(
+    buffers: Sequence[Buffer], phases: Sequence[Phase], aliases: Sequence[tuple[int, int]]
 ) -> tuple[Phase, ...]:
-    """`phases` with what is only left out where a forwarded pair shares memory marked as such."""
+    """`phases` in which sections copy unless aliased for the pairs of `aliases`, and always for
+    others."""
     inputs = [b for b in buffers if b.role is Role.INPUT]
     outputs = [b for b in buffers if b.role is Role.OUTPUT]
-    pairs = {(inputs[source], outputs[target]) for source, target in shared}
+    pairs = {(inputs[source], outputs[target]) for source, target in aliases}
 
-    def of(section: Section) -> Section:
-        return section if section.apart in pairs else replace(section, apart=None)
+    def copying(section: Section) -> Section:
+        pair = section.copy_unless_aliased
+        return replace(section, copy_unless_aliased=pair if pair in pairs else None)
 
-    return tuple(Phase(tuple(map(of, phase.sections))) for phase in phases)
+    return tuple(Phase(tuple(map(copying, phase.sections))) for phase in phases)
 
 
 def _copied(phases: Sequence[Phase]) -> frozenset[tuple[Buffer, Buffer]]:
     """(from, to) of the sections that only copy, where nothing else copies either."""
-    pairs = [s.apart for phase in phases for s in phase.sections if s.apart is not None]
+    pairs = [
+        s.copy_unless_aliased
+        for phase in phases
+        for s in phase.sections
+        if s.copy_unless_aliased is not None
+    ]
     sources, targets = Counter(pair[0] for pair in pairs), Counter(pair[1] for pair in pairs)
     return frozenset(pair for pair in pairs if sources[pair[0]] == targets[pair[1]] == 1)
 
@@ -122,19 +128,19 @@ def _accesses(
     phases: Sequence[Phase], copied: frozenset[tuple[Buffer, Buffer]]
 ) -> dict[Buffer, list[_Access]]:
     """All accesses but those of sections that do not run where their pair shares memory."""
-    found: dict[Buffer, list[_Access]] = {}
+    by_buffer: dict[Buffer, list[_Access]] = {}
     for number, section in enumerate(s for phase in phases for s in phase.sections):
-        skipped = section.apart if section.apart in copied else ()
+        skipped = section.copy_unless_aliased if section.copy_unless_aliased in copied else ()
         for access in _walk(section.body, {section.variable: Variable("task")}, number):
             if access.buffer not in (skipped or ()):
-                found.setdefault(access.buffer, []).append(access)
-    return found
+                by_buffer.setdefault(access.buffer, []).append(access)
+    return by_buffer
 
 
 def _dependents(phases: Sequence[Phase]) -> dict[Buffer, set[Buffer]]:
     """The outputs whose elements depend on each input, through scalars and other buffers."""
     reached: dict[Scalar | Buffer, set[Buffer]] = {}  # the inputs that a value was made from
-    found: dict[Buffer, set[Buffer]] = {}
+    dependents: dict[Buffer, set[Buffer]] = {}
     for statement in statements([s for phase in phases for p in phase.sections for s in p.body]):
         if not isinstance(statement, Let | Accumulate | Store):
             continue
@@ -151,58 +157,28 @@ def _dependents(phases: Sequence[Phase]) -> dict[Buffer, set[Buffer]]:
         reached[target] = sources
         if isinstance(target, Buffer) and target.role is Role.OUTPUT:
             for source in sources:
-                found.setdefault(source, set()).add(target)
-    return found
+                dependents.setdefault(source, set()).add(target)
+    return dependents
 
 
-def _walk(
-    body: Sequence[Statement], named: Mapping[str, Variable], section: int
-) -> Iterator[_Access]:
+def _walk(body: Sequence[Statement], named: Mapping[str, Index], section: int) -> Iterator[_Access]:
     position = 0
-    stack: list[tuple[Statement, Mapping[str, Variable], int, bool]] = [
+    stack: list[tuple[Statement, Mapping[str, Index], int, bool]] = [
         (statement, named, 0, False) for statement in reversed(body)
     ]
     while stack:
-        statement, names, depth, dealt = stack.pop()
+        statement, names, depth, distributed = stack.pop()
         if isinstance(statement, Loop):
-            begin, end = _renamed(statement.begin, names), _renamed(statement.end, names)
+            begin, end = rename(statement.begin, names), rename(statement.end, names)
             own = Variable(f"{statement.kind.value} {depth} {begin} {end}")
             inner = {**names, statement.variable: own}
-            lanes = dealt or statement.kind is LoopKind.LANES
+            lanes = distributed or statement.kind is LoopKind.LANES
             stack.extend((s, inner, depth + 1, lanes) for s in reversed(statement.body))
             continue
         if isinstance(statement, If):
-            stack.extend((s, names, depth, dealt) for s in reversed(statement.body))
-        for load in _loads(statement):
+            stack.extend((s, names, depth, distributed) for s in reversed(statement.body))
+        for access in own_accesses(statement):
             position += 1
-            at = tuple(_renamed(i, names) for i in load.indices)
-            yield _Access(load.buffer, section, position, at, False, dealt)
-        if isinstance(statement, Store):
-            position += 1
-            at = tuple(_renamed(i, names) for i in statement.indices)
-            yield _Access(statement.buffer, section, position, at, True, dealt)
-
-
-def _loads(statement: Statement) -> Iterator[Load]:
-    expressions: list[Expression] = []
-    match statement:
-        case Let(_, value) | Store(_, _, value) | Accumulate(_, _, value):
-            expressions.append(value)
-        case If(condition, _):
-            expressions.append(condition)
-        case Check(condition, _, reported):
-            expressions += (condition, reported)
-    while expressions:
-        node = expressions.pop()
-        if isinstance(node, Load):
-            yield node
-        elif isinstance(node, Apply):
-            expressions.extend(node.operands)
-
-
-def _renamed(node: Index, names: Mapping[str, Variable]) -> Index:
-    if isinstance(node, Variable):
-        return names.get(node.name, node)
-    if isinstance(node, Binary):
-        return Binary(node.operator, _renamed(node.left, names), _renamed(node.right, names))
-    return node
+            at = tuple(rename(i, names) for i in access.indices)
+            writes = isinstance(access, Store)
+            yield _Access(access.buffer, section, position, at, writes, distributed)

@@ -1,4 +1,4 @@
-"""Phases that need no boundary: what reads a value in the tasks that wrote it goes on in them.
+"""Merge phases: what reads a value in the tasks that wrote it goes on in them, with no boundary.
 
 The boundary between two phases lets any task read what any other wrote. Where each section of the
 later phase touches only elements that its own task's counterpart touched before (two column
@@ -20,7 +20,6 @@ from stitchcore.loop_ir.nodes import (
     Allocate,
     Buffer,
     If,
-    Load,
     Loop,
     Phase,
     Role,
@@ -28,7 +27,7 @@ from stitchcore.loop_ir.nodes import (
     Statement,
     Store,
 )
-from stitchcore.loop_ir.visitor import expressions, positions, statements, substituted
+from stitchcore.loop_ir.visitor import gather_indices, own_accesses, statements, substituted
 from stitchcore.schedule.buffers import bytes_of
 
 TASK = Variable("a task")
@@ -54,42 +53,46 @@ class _Owner:
     width: int
 
 
-def join(phases: Sequence[Phase], local_bytes: int) -> tuple[Phase, ...]:
+def merge(phases: Sequence[Phase], local_bytes: int) -> tuple[Phase, ...]:
     """`phases` with those that need no boundary as one. `local_bytes` bounds a section's LOCAL
     buffers."""
-    made = list(phases[:1])
+    merged = list(phases[:1])
     for phase in phases[1:]:
-        together = _together(made[-1], phase, local_bytes)
-        made[-1:] = [made[-1], phase] if together is None else [together]
-    return tuple(made)
+        together = _merged_phases(merged[-1], phase, local_bytes)
+        merged[-1:] = [merged[-1], phase] if together is None else [together]
+    return tuple(merged)
 
 
-def _together(before: Phase, after: Phase, local_bytes: int) -> Phase | None:
-    found = list(before.sections)
+def _merged_phases(before: Phase, after: Phase, local_bytes: int) -> Phase | None:
+    sections = list(before.sections)
     for section in after.sections:
-        needed = [one for one in found if _conflicts(one, section)]
+        needed = [
+            earlier
+            for earlier in sections
+            if any(itertools.starmap(_conflict, _pairs(earlier, section)))
+        ]
         if not needed:
-            found.append(section)
+            sections.append(section)
             continue
         parts = (*needed, section)
-        if any(part.apart or _scatters(part) for part in parts):
+        if any(part.copy_unless_aliased or _scatters(part) for part in parts):
             return None
         if not all(itertools.starmap(_task_by_task, itertools.combinations(parts, 2))):
             return None
         if sum(map(_local_bytes, parts)) > local_bytes:
             return None
-        found[found.index(needed[0])] = _joined(parts)
-        found = [one for one in found if one not in needed[1:]]
-    return Phase(tuple(found))
+        sections[sections.index(needed[0])] = _merged(parts)
+        sections = [earlier for earlier in sections if earlier not in needed[1:]]
+    return Phase(tuple(sections))
 
 
 def _scatters(section: Section) -> bool:
     """Whether it writes where data says, again and again: which lane comes first nobody knows."""
     guarded = (s for s in statements(section.body) if isinstance(s, If))
-    return any(positions(one.body) for one in guarded)
+    return any(gather_indices(statement.body) for statement in guarded)
 
 
-def _joined(parts: Sequence[Section]) -> Section:
+def _merged(parts: Sequence[Section]) -> Section:
     first = parts[0]
     task = Variable(first.variable)
     bodies = (substituted(part.body, {part.variable: task}) for part in parts)
@@ -99,10 +102,6 @@ def _joined(parts: Sequence[Section]) -> Section:
 def _local_bytes(section: Section) -> int:
     sizes = (bytes_of(s.buffer) for s in statements(section.body) if isinstance(s, Allocate))
     return sum(size for size in sizes if isinstance(size, int))
-
-
-def _conflicts(before: Section, after: Section) -> bool:
-    return any(itertools.starmap(_conflict, _pairs(before, after)))
 
 
 def _conflict(first: _Access, second: _Access) -> bool:
@@ -152,24 +151,19 @@ def _walk(
             continue
         if isinstance(statement, If):
             yield from _walk(statement.body, values, ranges)
-        places = [
-            (e.buffer, e.indices, False) for e in expressions((statement,)) if isinstance(e, Load)
-        ]
-        if isinstance(statement, Store):
-            places.append((statement.buffer, statement.indices, True))
-        for buffer, indices, writes in places:
-            if buffer.role in (Role.SCRATCH, Role.OUTPUT):
-                at = [index.substitute(i, values) for i in indices]
-                flat = index.collapse(flat_index(buffer, at))
+        for access in own_accesses(statement):
+            if access.buffer.role in (Role.SCRATCH, Role.OUTPUT):
+                at = [index.substitute(i, values) for i in access.indices]
+                flat = index.collapse(flat_index(access.buffer, at))
                 owners = (_owner(i, ranges) for i in (*at, flat))
-                yield _Access(buffer, writes, tuple(owners))
+                yield _Access(access.buffer, isinstance(access, Store), tuple(owners))
 
 
 def _most(end: Index, begin: Index) -> int | None:
     """The most iterations of a loop, where it is known."""
     if isinstance(end, index.Binary) and end.operator == "min":
-        found = [_most(side, begin) for side in (end.left, end.right)]
-        return min((one for one in found if one is not None), default=None)
+        lengths = [_most(side, begin) for side in (end.left, end.right)]
+        return min((length for length in lengths if length is not None), default=None)
     length = index.gather(index.add(end, index.multiply(begin, -1)))
     return length if isinstance(length, int) else None
 

@@ -14,8 +14,8 @@ from stitchcore.hlo.ir.dim import Dim
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.layout import flat_index
-from stitchcore.loop_ir.nodes import Load, Loop, Section, Store
-from stitchcore.loop_ir.visitor import expressions, statements
+from stitchcore.loop_ir.nodes import Loop, Section
+from stitchcore.loop_ir.visitor import accesses, statements
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.cache_hints import unit_stride
 from stitchcore.schedule.row_stages import Stages
@@ -58,13 +58,13 @@ def partial(
     roots: Iterable[Instruction],
     axes: Axes,
     whole: frozenset[Axis],
-    lies: Callable[[Instruction], bool],
-    kept: Iterable[Instruction],
+    in_memory: Callable[[Instruction], bool],
+    cached: Iterable[Instruction],
     operands: Callable[[Instruction], Sequence[Instruction]],
 ) -> list[Instruction]:
     """Values that vary along some axes of `whole`, used by others that vary along all of them."""
-    known = frozenset(kept)
-    found: dict[Instruction, None] = {}
+    known = frozenset(cached)
+    spread: dict[Instruction, None] = {}
     seen: set[Instruction] = set()
     stack = list(roots)
     while stack:
@@ -74,10 +74,10 @@ def partial(
         seen.add(value)
         own = frozenset(axes.of(value))
         if own and own < whole:
-            found[value] = None
-        elif not lies(value) and op.record(value.opcode).kind != "constant":
+            spread[value] = None
+        elif not in_memory(value) and op.record(value.opcode).kind != "constant":
             stack.extend(operands(value))
-    return list(found)
+    return list(spread)
 
 
 def is_dense(section: Section) -> bool:
@@ -85,9 +85,7 @@ def is_dense(section: Section) -> bool:
     for loop in statements(section.body):
         if not isinstance(loop, Loop) or not loop.variable.startswith(STEM):
             continue
-        accesses: list[Load | Store] = [e for e in expressions(loop.body) if isinstance(e, Load)]
-        accesses += [s for s in loop.body if isinstance(s, Store)]
-        for access in accesses:
+        for access in accesses(loop.body):
             place = index.collapse(flat_index(access.buffer, access.indices))
             if index.mentions(place, loop.variable) and not unit_stride((place,), loop.variable):
                 return False

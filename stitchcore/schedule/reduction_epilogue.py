@@ -1,4 +1,4 @@
-"""What goes on where a column sum ends or a scan has come to: values of its elements, stored there.
+"""Reduction epilogues: values of the elements of a column sum or a scan, stored where these end.
 
 A global reduction of one part for each kept element is finished by its own tasks. An elementwise
 value of that element needs no further phase then: it is computed from the sum while it is in a
@@ -26,7 +26,7 @@ _ELSEWHERE = ("reduce", "check", "lookup", "update", "scatter", "scan")
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedReductions:
     """Reductions that their tasks finish, and scans, by the phase of these; what lies in memory,
     likewise."""
 
@@ -43,19 +43,21 @@ class Finished:
         return frozenset(domain), frozenset(reduced), self.finals[reduction], alone
 
 
-def find(known: Finished, wanted: Iterable[Instruction]) -> dict[Instruction, Instruction]:
-    """Of values to be stored, those that can be where a reduction ends -> such a reduction."""
-    found = {}
+def find(
+    known: FinishedReductions, wanted: Iterable[Instruction]
+) -> dict[Instruction, Instruction]:
+    """Of values to be stored, those that can be a reduction's epilogue -> such a reduction."""
+    epilogues = {}
     for value in wanted:
         sources = _sources(value, known)
         if sources and len({known.loops(source) for source in sources}) == 1:
-            kept = frozenset(known.axes.of(sources[0]))
-            if kept == frozenset(known.axes.of(value)):
-                found[value] = sources[0]
-    return found
+            elements = frozenset(known.axes.of(sources[0]))
+            if elements == frozenset(known.axes.of(value)):
+                epilogues[value] = sources[0]
+    return epilogues
 
 
-def _sources(value: Instruction, known: Finished) -> list[Instruction]:
+def _sources(value: Instruction, known: FinishedReductions) -> list[Instruction]:
     """The reductions finished in the phase before `value`'s that it is computed from, element by
     element; none where something else stands in the way."""
     phase = known.dominants.states[value].phase - 1
@@ -81,12 +83,12 @@ def _sources(value: Instruction, known: Finished) -> list[Instruction]:
     return list(sources)
 
 
-def _at_hand(value: Instruction, phase: int, known: Finished) -> bool:
+def _at_hand(value: Instruction, phase: int, known: FinishedReductions) -> bool:
     """Whether `value` lies in memory when the tasks of `phase` begin."""
     return value in known.inputs or known.stored.get(value, phase) < phase
 
 
-def _is_early(value: Instruction, phase: int, known: Finished) -> bool:
+def _is_early(value: Instruction, phase: int, known: FinishedReductions) -> bool:
     """Whether `value`, read through an index map, needs nothing of `phase`."""
     seen: set[Instruction] = set()
     stack = [value]

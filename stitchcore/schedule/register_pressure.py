@@ -15,27 +15,19 @@ from dataclasses import dataclass
 
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir.nodes import (
-    Accumulate,
     Accumulator,
     Allocate,
-    Apply,
     Buffer,
-    Check,
-    Combine,
-    Expression,
-    If,
     Kernel,
     Let,
-    Load,
     Loop,
     LoopKind,
     Scalar,
     Scope,
     Section,
     Statement,
-    Store,
 )
-from stitchcore.loop_ir.visitor import expressions, statements
+from stitchcore.loop_ir.visitor import accesses, own_scalars, statements
 from stitchcore.schedule import limits
 
 WORD_BYTES = 4
@@ -50,9 +42,9 @@ def registers(kernel: Kernel, lanes: int) -> int:
     sections = [section for phase in kernel.phases for section in phase.sections]
     most = 0.0
     for section in sections:
-        found = pressure(section, lanes)
-        mixed = ROOT_OF_LIVE * math.sqrt(found.live) + MOVED * found.moved
-        most = max(most, mixed + found.carried)
+        words = pressure(section, lanes)
+        mixed = ROOT_OF_LIVE * math.sqrt(words.live) + MOVED * words.moved
+        most = max(most, mixed + words.carried)
     more = PHASES * (len(kernel.phases) > 1) + LOG_SECTIONS * math.log(max(len(sections), 1))
     return min(max(round(BASE + most + more), FEWEST), MOST)
 
@@ -69,26 +61,30 @@ class Pressure:
 
 def pressure(section: Section, lanes: int) -> Pressure:
     """What a lane of `section` holds, in groups of `lanes`."""
-    dealt = limits.WARP_LANES if section.scope is Scope.WARP else lanes
+    distributed = limits.WARP_LANES if section.scope is Scope.WARP else lanes
     own = sum(
-        _elements(one.buffer, dealt * section.run) * section.run * _words(one.buffer.dtype)
-        for one in statements(section.body)
-        if isinstance(one, Allocate) and one.buffer.scope is Scope.LANE
+        _elements(statement.buffer, distributed * section.elements_per_lane)
+        * section.elements_per_lane
+        * _words(statement.buffer.dtype)
+        for statement in statements(section.body)
+        if isinstance(statement, Allocate) and statement.buffer.scope is Scope.LANE
     )
     accumulated = {s.scalar for s in statements(section.body) if isinstance(s, Accumulator)}
     carried = _most(section.body, 1, accumulated.__contains__)
     live = _most(section.body, 1, lambda scalar: scalar not in accumulated)
-    with_runs = _most(section.body, section.run, lambda scalar: scalar not in accumulated)
+    with_runs = _most(
+        section.body, section.elements_per_lane, lambda scalar: scalar not in accumulated
+    )
     return Pressure(own + live, carried, with_runs - live)
 
 
-def _elements(buffer: Buffer, dealt: int) -> int:
-    """Of a LANE buffer, how many of `dealt` elements each lane has one."""
+def _elements(buffer: Buffer, distributed: int) -> int:
+    """Of a LANE buffer, how many of `distributed` elements each lane has one."""
     total = 1
     for extent in buffer.dims:
         assert isinstance(extent, int), f"{buffer.name} is LOCAL"
         total *= extent
-    return -(-total // dealt)
+    return -(-total // distributed)
 
 
 def _words(dtype: str) -> int:
@@ -102,43 +98,19 @@ def _walked(body: Sequence[Statement]) -> Iterator[tuple[Statement, int]]:
     for statement in body:
         inside = [*statements((statement,))]
         last = position + len(inside) - 1
-        yield from ((one, last) for one in inside)
+        yield from ((nested, last) for nested in inside)
         position += len(inside)
-
-
-def _used(statement: Statement) -> Iterator[Scalar]:
-    """Scalars that a statement, without those in it, reads or updates."""
-    match statement:
-        case Let(_, value) | Store(_, _, value):
-            yield from _scalars(value)
-        case Accumulate(scalar, _, value):
-            yield scalar
-            yield from _scalars(value)
-        case Combine(scalar):
-            yield scalar
-        case If(condition):
-            yield from _scalars(condition)
-        case Check(condition, _, reported):
-            yield from _scalars(condition)
-            yield from _scalars(reported)
-
-
-def _scalars(value: Expression) -> Iterator[Scalar]:
-    if isinstance(value, Scalar):
-        yield value
-    elif isinstance(value, Apply):
-        for operand in value.operands:
-            yield from _scalars(operand)
 
 
 def _moved(loop: Loop) -> int:
     """Words of one iteration's loads and stores."""
-    loads = {(e.buffer, e.indices) for e in expressions(loop.body) if isinstance(e, Load)}
-    stores = {(s.buffer, s.indices) for s in statements(loop.body) if isinstance(s, Store)}
-    return sum(_words(buffer.dtype) for buffer, _ in loads | stores)
+    elements = {(access.buffer, access.indices) for access in accesses(loop.body)}
+    return sum(_words(buffer.dtype) for buffer, _ in elements)
 
 
-def _most(body: Sequence[Statement], run: int, counted: Callable[[Scalar], bool]) -> int:
+def _most(
+    body: Sequence[Statement], elements_per_lane: int, counted: Callable[[Scalar], bool]
+) -> int:
     """Most words of `counted` scalars alive at one statement, and of what a run moves there."""
     begins: dict[Scalar, int] = {}
     ends: dict[Scalar, int] = {}
@@ -146,11 +118,15 @@ def _most(body: Sequence[Statement], run: int, counted: Callable[[Scalar], bool]
     for position, (statement, last) in enumerate(_walked(body)):
         if isinstance(statement, Let | Accumulator):
             begins.setdefault(statement.scalar, position)
-        for scalar in _used(statement):
+        for scalar in own_scalars(statement):
             first = begins.setdefault(scalar, position)
             ends[scalar] = max(ends.get(scalar, 0), last if first < position else position)
-        if isinstance(statement, Loop) and statement.kind is LoopKind.LANES and run > 1:
-            moved[position] = (run - 1) * _moved(statement)
+        if (
+            isinstance(statement, Loop)
+            and statement.kind is LoopKind.LANES
+            and elements_per_lane > 1
+        ):
+            moved[position] = (elements_per_lane - 1) * _moved(statement)
     change: dict[int, int] = {}
     for scalar, first in begins.items():
         if not counted(scalar):

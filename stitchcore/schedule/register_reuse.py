@@ -1,4 +1,4 @@
-"""Rows that stay in registers: a lane reads again what it read or wrote itself, with no memory.
+"""Register reuse: a lane reads again what it read or wrote itself, with no memory.
 
 Lane loops deal iterations to lanes alike, so a value that one lane loop leaves at the number of its
 iteration, and another takes from there, never changes its lane. Such LOCAL buffers become the
@@ -26,14 +26,13 @@ from stitchcore.loop_ir.nodes import (
     Load,
     Loop,
     LoopKind,
-    Prefetch,
     Role,
     Scope,
     Section,
     Statement,
     Store,
 )
-from stitchcore.loop_ir.visitor import expressions, mapped, positions, statements
+from stitchcore.loop_ir.visitor import accesses, gather_indices, loads, mapped, statements
 from stitchcore.schedule import limits
 
 WORD_BYTES = 4
@@ -43,13 +42,15 @@ LANE = Variable("a lane")
 Place = tuple[Buffer, tuple[Index, ...]]
 
 
-def keep(section: Section, device: Device, names: Callable[[str], str]) -> Section:
+def reuse(section: Section, device: Device, names: Callable[[str], str]) -> Section:
     """`section` with what its lanes can keep of rows; `names` makes names of buffers."""
     bounds = limits.of(device)
     if not bounds.register_words:
         return section
     lanes = limits.WARP_LANES if section.scope is Scope.WARP else device.lanes
-    budget = _Budget(bounds.register_words, bounds.register_elements, lanes, section.run)
+    budget = _Budget(
+        bounds.register_words, bounds.register_elements, lanes, section.elements_per_lane
+    )
     section = _own_buffers(section, budget)
     chosen: dict[_Row, Buffer] = {}
     uses: Counter[_Row] = Counter()
@@ -67,17 +68,19 @@ def keep(section: Section, device: Device, names: Callable[[str], str]) -> Secti
 
 @dataclass
 class _Budget:
-    """Words of a lane's registers; `most` elements of one buffer; `lanes` that take runs of `run`
-    iterations."""
+    """Words of a lane's registers; `most` elements of one buffer; `lanes` that take runs of
+    `elements_per_lane` iterations."""
 
     words: int
     most: int
     lanes: int
-    run: int
+    elements_per_lane: int
 
     def take(self, buffer: Buffer) -> bool:
         """Whether there is room for `buffer`, which is taken then."""
-        elements = -(-_size(buffer) // (self.lanes * self.run)) * self.run
+        elements = (
+            -(-_size(buffer) // (self.lanes * self.elements_per_lane)) * self.elements_per_lane
+        )
         words = elements * -(-DTYPES[buffer.dtype].bytes // WORD_BYTES)
         if elements > self.most or words > self.words:
             return False
@@ -97,12 +100,12 @@ def _size(buffer: Buffer) -> int:
 def _own_buffers(section: Section, budget: _Budget) -> Section:
     """`section` with those LOCAL buffers in registers of which each lane touches its own part."""
     shared = frozenset(_not_own(section.body, None))
-    made: dict[Buffer, Buffer] = {}
+    own: dict[Buffer, Buffer] = {}
     for statement in statements(section.body):
         if isinstance(statement, Allocate) and statement.buffer not in shared:
             if budget.take(statement.buffer):
-                made[statement.buffer] = replace(statement.buffer, scope=Scope.LANE)
-    return replace(section, body=mapped(section.body, lambda buffer: made.get(buffer, buffer)))
+                own[statement.buffer] = replace(statement.buffer, scope=Scope.LANE)
+    return replace(section, body=mapped(section.body, lambda buffer: own.get(buffer, buffer)))
 
 
 def _not_own(body: Sequence[Statement], loop: Loop | None) -> Iterator[Buffer]:
@@ -112,18 +115,10 @@ def _not_own(body: Sequence[Statement], loop: Loop | None) -> Iterator[Buffer]:
             lanes = statement.kind is LoopKind.LANES
             yield from _not_own(statement.body, statement if lanes else loop)
             continue
-        for buffer, indices in _touched(statement):
+        for access in accesses((statement,)):
+            buffer, indices = access.buffer, access.indices
             if buffer.role is Role.LOCAL and (loop is None or not is_own(loop, buffer, indices)):
                 yield buffer
-
-
-def _touched(statement: Statement) -> Iterator[Place]:
-    if isinstance(statement, Store | Prefetch):
-        yield statement.buffer, statement.indices
-    for one in statements((statement,)):
-        if isinstance(one, Store) and one is not statement:
-            yield one.buffer, one.indices
-    yield from ((e.buffer, e.indices) for e in expressions((statement,)) if isinstance(e, Load))
 
 
 # ---- elements of memory that are read again ------------------------------------------------------
@@ -163,16 +158,16 @@ def _row(loop: Loop, place: Place) -> _Row | None:
     extent = index.gather(index.add(loop.end, index.multiply(loop.begin, -1)))
     if buffer.role is Role.LOCAL or not isinstance(extent, int):
         return None
-    named = {name for one in indices for name in index.names(one)}
-    if loop.variable not in named or named & positions(loop.body):
+    named = {name for node in indices for name in index.names(node)}
+    if loop.variable not in named or named & gather_indices(loop.body):
         return None
     lane = {loop.variable: LANE}
     return _Row(loop.begin, extent, buffer, tuple(index.substitute(i, lane) for i in indices))
 
 
 def _read(loop: Loop) -> Iterator[_Row]:
-    for node in expressions(loop.body):
-        if isinstance(node, Load) and (row := _row(loop, (node.buffer, node.indices))) is not None:
+    for load in loads(loop.body):
+        if (row := _row(loop, (load.buffer, load.indices))) is not None:
             yield row
 
 
@@ -187,22 +182,24 @@ def _defined(loop: Loop) -> Iterator[tuple[_Row, int]]:
 
 
 def _rewritten(body: tuple[Statement, ...], chosen: Mapping[_Row, Buffer]) -> tuple[Statement, ...]:
-    made: list[Statement] = []
+    rewritten: list[Statement] = []
     repeated = _repeated(body)
-    kept: set[_Row] = set()
+    in_registers: set[_Row] = set()
     for statement in body:
         if isinstance(statement, Loop) and statement.kind is LoopKind.SERIAL:
             statement = replace(statement, body=_rewritten(statement.body, chosen))
         elif isinstance(statement, Loop):
-            loop = _reading(statement, {row: chosen[row] for row in kept})
-            new = {row: chosen[row] for row in repeated if row in chosen and row not in kept}
-            statement, found = _leaving(loop, new)
-            kept |= found
-        made.append(statement)
-    return tuple(made)
+            loop = _reading(statement, {row: chosen[row] for row in in_registers})
+            new = {
+                row: chosen[row] for row in repeated if row in chosen and row not in in_registers
+            }
+            statement, added = _leaving(loop, new)
+            in_registers |= added
+        rewritten.append(statement)
+    return tuple(rewritten)
 
 
-def _reading(loop: Loop, kept: Mapping[_Row, Buffer]) -> Loop:
+def _reading(loop: Loop, in_registers: Mapping[_Row, Buffer]) -> Loop:
     """`loop` with loads of what is kept taken from there."""
     number = index.add(Variable(loop.variable), index.multiply(loop.begin, -1))
 
@@ -210,7 +207,7 @@ def _reading(loop: Loop, kept: Mapping[_Row, Buffer]) -> Loop:
         if not isinstance(node, Load):
             return node
         row = _row(loop, (node.buffer, node.indices))
-        buffer = None if row is None else kept.get(row)
+        buffer = None if row is None else in_registers.get(row)
         return node if buffer is None else Load(buffer, (number,))
 
     return replace(loop, body=mapped(loop.body, expression=load))
@@ -220,15 +217,15 @@ def _leaving(loop: Loop, new: Mapping[_Row, Buffer]) -> tuple[Loop, set[_Row]]:
     """`loop` with what it loads or stores of `new` rows left there too; which these were."""
     at = (index.add(Variable(loop.variable), index.multiply(loop.begin, -1)),)
     after: dict[int, list[Statement]] = {}
-    found: set[_Row] = set()
+    added: set[_Row] = set()
     for row, number in _defined(loop):
         statement = loop.body[number]
-        if row in new and row not in found:
+        if row in new and row not in added:
             assert isinstance(statement, Let | Store)
             value = statement.scalar if isinstance(statement, Let) else statement.value
             after.setdefault(number, []).append(Store(new[row], at, value))
-            found.add(row)
+            added.add(row)
     body: list[Statement] = []
     for number, statement in enumerate(loop.body):
         body += [statement, *after.get(number, ())]
-    return replace(loop, body=tuple(body)), found
+    return replace(loop, body=tuple(body)), added

@@ -1,4 +1,4 @@
-"""Large values that a later phase computes again, although an earlier phase left them in memory.
+"""Rematerialization: large values that a later phase computes again, though they are in memory.
 
 Reading a large value back costs bandwidth, which is what most kernels lack. Where the section reads
 all the large values it is made of anyway, a few operations an element cost nothing beside that; and
@@ -21,33 +21,34 @@ SMALL = 64
 """A value of so many times fewer elements is read from a cache, whoever wants it."""
 
 
-def find(
+def choose(
     roots: Iterable[Instruction],
     axes: Axes,
-    lies: Callable[[Instruction], bool],
+    in_memory: Callable[[Instruction], bool],
     stored: Callable[[Instruction], bool],
     operands: Callable[[Instruction], Sequence[Instruction]],
 ) -> frozenset[Instruction]:
     """Of the values that a section with these roots reads, those it should compute instead.
 
-    `lies`: the value is in memory when the section begins; `stored`: an earlier phase put it there.
+    `in_memory`: the value is there when the section begins; `stored`: an earlier phase put it
+    there.
     """
-    read, viewed = _read(roots, axes, lies, operands)
-    found = set()
+    read, viewed = _read(roots, axes, in_memory, operands)
+    chosen = set()
     for value in read:
         if value in viewed or not stored(value) or value in axes.constant:
             continue
-        leaves = _leaves(value, axes, lies, operands)
-        others = [other for other in read if other is not value and other not in found]
+        leaves = _leaves(value, axes, in_memory, operands)
+        others = [other for other in read if other is not value and other not in chosen]
         if leaves is not None and all(_at_hand(leaf, value, axes, others) for leaf in leaves):
-            found.add(value)
-    return frozenset(found)
+            chosen.add(value)
+    return frozenset(chosen)
 
 
 def _read(
     roots: Iterable[Instruction],
     axes: Axes,
-    lies: Callable[[Instruction], bool],
+    in_memory: Callable[[Instruction], bool],
     operands: Callable[[Instruction], Sequence[Instruction]],
 ) -> tuple[dict[Instruction, None], frozenset[Instruction]]:
     """What lies in memory and is read, in order, and which of it through an index map."""
@@ -60,7 +61,7 @@ def _read(
         if value in seen:
             continue
         seen.add(value)
-        if lies(value):
+        if in_memory(value):
             read[value] = None
             continue
         wanted = operands(value)
@@ -73,7 +74,7 @@ def _read(
 def _leaves(
     value: Instruction,
     axes: Axes,
-    lies: Callable[[Instruction], bool],
+    in_memory: Callable[[Instruction], bool],
     operands: Callable[[Instruction], Sequence[Instruction]],
 ) -> set[Instruction] | None:
     """What lies in memory and makes up `value`, or None where that takes more than it is worth."""
@@ -83,7 +84,7 @@ def _leaves(
     work = 0
     while stack:
         node = stack.pop()
-        if node is not value and lies(node):
+        if node is not value and in_memory(node):
             leaves.add(node)
             continue
         record = op.record(node.opcode)

@@ -50,12 +50,12 @@ class Stages:
 
 @dataclass(frozen=True)
 class Context:
-    """What the section knows of values: `lies` in memory, `regional` reductions of these rows,
+    """What the section knows of values: which are `in_memory`, `regional` reductions of these rows,
     `operands` a value is computed from here, `inner` axes of a domain in loop order. The lane loop
     of an elementwise section may be cut where it is deeper than twice `stage_depth`; 0: not."""
 
     axes: Axes
-    lies: Callable[[Instruction], bool]
+    in_memory: Callable[[Instruction], bool]
     regional: Callable[[Instruction], bool]
     operands: Callable[[Instruction], Sequence[Instruction]]
     inner: Callable[[Iterable[Axis]], tuple[Axis, ...]]
@@ -99,7 +99,7 @@ def plan(sinks: Sequence[Sink], context: Context) -> Stages:
         tuple(map(tuple, nests)),
         frozenset(choice.read_back),
         tuple(choice.invariant),
-        tuple(value for value in levels if not context.lies(value)),
+        tuple(value for value in levels if not context.in_memory(value)),
         choice.last,
     )
 
@@ -112,7 +112,7 @@ def _levels(roots: Iterable[Instruction], context: Context) -> dict[Instruction,
         value, ready = stack.pop()
         if value in levels:
             continue
-        operands = () if context.lies(value) else context.operands(value)
+        operands = () if context.in_memory(value) else context.operands(value)
         if ready:
             below = max((levels[operand] for operand in operands), default=0)
             levels[value] = below + context.regional(value)
@@ -126,8 +126,8 @@ def _cut(levels: Mapping[Instruction, int], context: Context) -> dict[Instructio
     """Stages by depth, in place of the one stage of an elementwise section."""
     depths: dict[Instruction, int] = {}
     for value in levels:
-        operands = () if context.lies(value) else context.operands(value)
-        work = 0 if context.lies(value) else op.record(value.opcode).flops
+        operands = () if context.in_memory(value) else context.operands(value)
+        work = 0 if context.in_memory(value) else op.record(value.opcode).flops
         depths[value] = work + max((depths[operand] for operand in operands), default=0)
     deepest = max(depths.values(), default=0)
     if deepest <= 2 * context.stage_depth:
@@ -152,12 +152,12 @@ class _Choice:
         """Save what a stage leaves to later ones, unless it costs little to compute again."""
         costs: dict[Instruction, int] = {}
         for value, level in levels.items():
-            if self.context.lies(value):
+            if self.context.in_memory(value):
                 continue
             stack = list(self.context.operands(value))
             while stack:
                 operand = stack.pop()
-                if self.context.lies(operand) or levels[operand] >= level:
+                if self.context.in_memory(operand) or levels[operand] >= level:
                     continue
                 inner = self.context.inner(self.context.axes.of(operand))
                 if op.record(operand.opcode).kind != "elementwise":
@@ -178,7 +178,7 @@ class _Choice:
         stack = list(roots)
         while stack:
             value = stack.pop()
-            if value in seen or self.context.lies(value) or not inner:
+            if value in seen or self.context.in_memory(value) or not inner:
                 continue
             seen.add(value)
             own = frozenset(self.context.axes.of(value))
@@ -257,7 +257,7 @@ class _Choice:
                 continue
             context = self.context
             at_hand = (
-                context.lies(node)
+                context.in_memory(node)
                 or context.regional(node)
                 or (node is not value and not context.inner(context.axes.of(node)))
                 or (

@@ -27,7 +27,7 @@ from stitchcore.loop_ir.nodes import Accumulate, Accumulator, LoopKind, Scalar, 
 from stitchcore.schedule import tiling
 from stitchcore.schedule.axes import Axis
 from stitchcore.schedule.constants import convert
-from stitchcore.schedule.context import Surroundings
+from stitchcore.schedule.context import SectionContext
 from stitchcore.schedule.sections import SectionScheme
 from stitchcore.schedule.values import Body, accumulation_dtype, combination_dtype, store
 from stitchcore.schedule.views import bind_row, dim_index
@@ -52,25 +52,25 @@ def refusal(value: Instruction, device: Device) -> tuple[Reason, str] | None:
     return None
 
 
-def lower(around: Surroundings, phase: int, section: SectionScheme) -> Section:
+def lower(context: SectionContext, phase: int, section: SectionScheme) -> Section:
     """The section that makes the scan of `section`, and what is computed from its elements."""
-    return _Scan(around, phase, section).section()
+    return _Scan(context, phase, section).section()
 
 
 class _Scan:
-    def __init__(self, around: Surroundings, phase: int, section: SectionScheme) -> None:
+    def __init__(self, context: SectionContext, phase: int, section: SectionScheme) -> None:
         value = section.sinks[0].value
         scan = scan_of(value)
         assert scan is not None
-        self.axes, self.value, self.scan = around.axes, value, scan
-        stored = [v for v in (value, *section.after) if v in around.scheme.stored]
-        self.places = {v: around.residences[v] for v in stored}
+        self.axes, self.value, self.scan = context.axes, value, scan
+        stored = [v for v in (value, *section.epilogue) if v in context.scheme.stored]
+        self.places = {v: context.residences[v] for v in stored}
         self.body = Body(
-            around.axes, around.names, lambda v: around.residence(v, phase), around.parts.get,
-            around.errors,
+            context.axes, context.names, lambda v: context.residence(v, phase), context.parts.get,
+            context.errors,
         )  # fmt: skip
-        self.names, self.limits = around.names, around.limits
-        scanned = around.axes.dims[value][scan.dim] or ()
+        self.names, self.limits = context.names, context.limits
+        scanned = context.axes.dims[value][scan.dim] or ()
         order = self.places[stored[0]].order
         kept = tuple(axis for axis in order if axis not in scanned)
         self.rows, self.lane = kept[:-1], kept[-1] if kept else None
@@ -141,8 +141,10 @@ class _Scan:
             count = index.add(count, -1)
         extent = index.from_dim(value.operands[0].shape.dims[scan.dim])
         with self.body.loop("step", 0, count, LoopKind.SERIAL) as step:
-            found = self.body.value(value.operands[0], self.given(beside, step, extent))
-            self.body.add(Accumulate(carried, reducer, convert(found, dtype)))
+            element = self.body.value(
+                value.operands[0], self.operand_environment(beside, step, extent)
+            )
+            self.body.add(Accumulate(carried, reducer, convert(element, dtype)))
             whole = index.from_dim(value.shape.dims[scan.dim])
             self.leave(carried, beside, index.add(step, int(scan.exclusive)), whole)
 
@@ -152,12 +154,14 @@ class _Scan:
         bound = dict(beside)
         row = self.axes.dims[self.value][self.scan.dim]
         bind_row(self.axes, row or (), self.counted(at, count), bound)
-        found = self.body.let(convert(carried, self.value.shape.dtype))
-        self.body.define(self.value, bound, found)
+        element = self.body.let(convert(carried, self.value.shape.dtype))
+        self.body.define(self.value, bound, element)
         for value, place in self.places.items():
             self.body.add(store(place, bound, self.body.value(value, bound)))
 
-    def given(self, beside: dict[Axis, Index], at: Index, extent: Index) -> dict[Axis, Index]:
+    def operand_environment(
+        self, beside: dict[Axis, Index], at: Index, extent: Index
+    ) -> dict[Axis, Index]:
         """The operand's axes, for its element `at` of the pass."""
         axes, operand = self.axes, self.value.operands[0]
         bound: dict[Axis, Index] = {}

@@ -11,7 +11,7 @@ from stitchcore.loop_ir.index import Index
 from stitchcore.loop_ir.nodes import Allocate, Buffer, LoopKind, Role
 from stitchcore.schedule import pack_rows, rematerialize, tiling, views
 from stitchcore.schedule.axes import Axis
-from stitchcore.schedule.context import Surroundings
+from stitchcore.schedule.context import SectionContext
 from stitchcore.schedule.dominants import Scheme, order_of
 from stitchcore.schedule.pack_rows import PACKED
 from stitchcore.schedule.sections import SectionScheme, SinkKind, domain_of
@@ -21,42 +21,44 @@ ROW: Axis = -1
 """Stands for the number of a row, whatever axes it is made of, in LOCAL buffers of many rows."""
 
 
-class Frame:
+class SectionBuilder:
     """What lies where, and the loops that are open. `may_pack`: rows may share a lane loop."""
 
     def __init__(
-        self, around: Surroundings, phase: int, section: SectionScheme, may_pack: bool
+        self, context: SectionContext, phase: int, section: SectionScheme, may_pack: bool
     ) -> None:
-        self.around = around
+        self.context = context
         self.phase = phase
         self.may_pack = may_pack
         self.packed = False
         self.section = section
-        self.axes = around.axes
-        self.geometry = around.geometry(section)
+        self.axes = context.axes
+        self.geometry = context.geometry(section)
         self.rows = frozenset(section.rows or ()) | {*self.geometry.kept, *self.geometry.rows}
-        self.again = rematerialize.find(
+        self.rematerialized = rematerialize.choose(
             [sink.root for sink in section.sinks],
-            around.axes,
-            lambda value: around.residence(value, phase) is not None,
-            lambda value: value in around.scheme.stored,
+            context.axes,
+            lambda value: context.residence(value, phase) is not None,
+            lambda value: value in context.scheme.stored,
             self.operands,
         )
-        self.body = Body(around.axes, around.names, self.residence, around.parts.get, around.errors)
+        self.body = Body(
+            context.axes, context.names, self.residence, context.parts.get, context.errors
+        )
         self.environment: dict[Axis, Index] = {}
         self.orders: dict[frozenset[Axis], tuple[Axis, ...]] = {}
         self.block: tuple[Index, Index] = (0, 0)
         self.first_row: Index = 0
-        self.kept: dict[Instruction, tuple[Residence, tuple[Axis, ...]]] = {}
+        self.cached: dict[Instruction, tuple[Residence, tuple[Axis, ...]]] = {}
 
     def residence(self, value: Instruction) -> Residence | None:
-        return None if value in self.again else self.around.residence(value, self.phase)
+        return None if value in self.rematerialized else self.context.residence(value, self.phase)
 
-    def lies(self, value: Instruction) -> bool:
+    def in_memory(self, value: Instruction) -> bool:
         return self.residence(value) is not None
 
     def is_regional(self, value: Instruction) -> bool:
-        dominants = self.around.dominants
+        dominants = self.context.dominants
         return (
             dominants.schemes.get(value) is Scheme.REGIONAL
             and dominants.states[value].phase == self.phase
@@ -64,7 +66,7 @@ class Frame:
         )
 
     def operands(self, value: Instruction) -> Sequence[Instruction]:
-        return value.operands[1:] if value in self.around.parts else value.operands
+        return value.operands[1:] if value in self.context.parts else value.operands
 
     def inner(self, domain: Iterable[Axis]) -> tuple[Axis, ...]:
         """The axes of a domain that are looped inside a row, in loop order."""
@@ -78,8 +80,8 @@ class Frame:
         return order
 
     def _order_elsewhere(self, wanted: frozenset[Axis]) -> tuple[Axis, ...]:
-        layouts = self.around.dominants.layouts
-        for value in self.around.dominants.schemes:
+        layouts = self.context.dominants.layouts
+        for value in self.context.dominants.schemes:
             if self.is_regional(value) and wanted <= frozenset(self.axes.domain(value)):
                 return tuple(a for a in order_of(self.axes, layouts, value) if a in wanted)
         for sink in self.section.sinks:
@@ -94,7 +96,7 @@ class Frame:
         elementwise = section.rows is None and section.loops is None and not section.combines
         if not elementwise or geometry.lane is None or not geometry.rows:
             return False
-        if not self.around.limits.stage_depth:
+        if not self.context.limits.stage_depth:
             return False
         return geometry.lane_block is None and isinstance(self.axes.extents[geometry.lane], int)
 
@@ -194,7 +196,7 @@ class Frame:
                 origin.append((axis, self.first_row))
             else:
                 dims.append(index.from_dim(self.axes.extents[axis]))
-        name = self.around.names.new("local")
+        name = self.context.names.new("local")
         buffer = Buffer(name, dtype, tuple(dims), self.geometry.scope, Role.LOCAL)
         self.body.blocks[0].statements.append(Allocate(buffer))
         return Residence(buffer, order, tuple(origin))

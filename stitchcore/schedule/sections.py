@@ -15,7 +15,7 @@ from enum import Enum
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
-from stitchcore.schedule import reduction_epilogue as after
+from stitchcore.schedule import reduction_epilogue
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominants import (
     CROSSING,
@@ -64,8 +64,9 @@ class SectionScheme:
     """Sinks that share loops.
 
     `rows` is set where regional reductions tie them to rows, `loops` where a global reduction
-    decides; otherwise the nest runs over `order`. `combines`: elements cost serial loops. `after`
-    are values stored where the section's global reductions are finished, or its scan has come to.
+    decides; otherwise the nest runs over `order`. `combines`: elements cost serial loops.
+    `epilogue` are values stored where the section's global reductions are finished, or its scan
+    has come to.
     """
 
     sinks: tuple[Sink, ...]
@@ -73,7 +74,7 @@ class SectionScheme:
     loops: Partition | None
     order: tuple[Axis, ...]
     combines: bool
-    after: tuple[Instruction, ...] = ()
+    epilogue: tuple[Instruction, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,15 +89,15 @@ class KernelScheme:
 def assign(pattern: Pattern, axes: Axes, dominants: Dominants) -> KernelScheme:
     """Sinks and sections of every phase of `pattern`."""
     demand = _demanded(pattern, axes, dominants, {})
-    later = after.find(demand.finished(), demand.elements())
-    if later:
-        demand = _demanded(pattern, axes, dominants, later)
+    epilogues = reduction_epilogue.find(demand.finished(), demand.elements())
+    if epilogues:
+        demand = _demanded(pattern, axes, dominants, epilogues)
     count = max((phase for phase, _ in demand.sinks), default=0) + 1
     phases = []
     for phase in range(count):
         sinks = [sink for at, sink in demand.sinks if at == phase]
         sections = _sections(phase, sinks, axes, dominants)
-        phases.append(tuple(_with_after(section, later, demand) for section in sections))
+        phases.append(tuple(_with_epilogue(section, epilogues, demand) for section in sections))
     return KernelScheme(tuple(phases), demand.stored, demand.partial)
 
 
@@ -104,10 +105,10 @@ def _demanded(
     pattern: Pattern,
     axes: Axes,
     dominants: Dominants,
-    later: Mapping[Instruction, Instruction],
+    epilogues: Mapping[Instruction, Instruction],
 ) -> _Demand:
-    """What each phase leaves in memory; `later` are stored where a reduction is finished."""
-    demand = _Demand(axes, dominants, frozenset(pattern.inputs), later)
+    """What each phase leaves in memory; `epilogues` are stored where a reduction is finished."""
+    demand = _Demand(axes, dominants, frozenset(pattern.inputs), epilogues)
     for value in pattern.instructions:
         if dominants.schemes.get(value) is Scheme.GLOBAL:
             demand.require_reduction(value)
@@ -117,19 +118,19 @@ def _demanded(
         if value in dominants.pieced and value not in demand.stored:
             demand.require_output(value)
     demand.run()
-    for _, sink in demand.sinks if later else ():
+    for _, sink in demand.sinks if epilogues else ():
         unread = sink.value not in demand.read and sink.value not in pattern.outputs
         if sink.kind in _GOING_ON and unread:
             del demand.stored[sink.value]
     return demand
 
 
-def _with_after(
-    section: SectionScheme, later: Mapping[Instruction, Instruction], demand: _Demand
+def _with_epilogue(
+    section: SectionScheme, epilogues: Mapping[Instruction, Instruction], demand: _Demand
 ) -> SectionScheme:
     own = {sink.value for sink in section.sinks if sink.kind in _GOING_ON}
-    there = (v for v, source in later.items() if source in own and v in demand.stored)
-    return replace(section, after=tuple(there))
+    there = (v for v, source in epilogues.items() if source in own and v in demand.stored)
+    return replace(section, epilogue=tuple(there))
 
 
 @dataclass
@@ -137,7 +138,7 @@ class _Demand:
     axes: Axes
     dominants: Dominants
     inputs: frozenset[Instruction]
-    later: Mapping[Instruction, Instruction]
+    epilogues: Mapping[Instruction, Instruction]
     stored: dict[Instruction, int] = field(default_factory=dict)
     partial: dict[Instruction, int] = field(default_factory=dict)
     sinks: list[tuple[int, Sink]] = field(default_factory=list)
@@ -146,10 +147,12 @@ class _Demand:
     stack: list[tuple[Instruction, int]] = field(default_factory=list)
     read: set[Instruction] = field(default_factory=set)
 
-    def finished(self) -> after.Finished:
+    def finished(self) -> reduction_epilogue.FinishedReductions:
         """The reductions that their tasks finish, and what lies in memory."""
         finals = {s.value: phase for phase, s in self.sinks if s.kind in _GOING_ON}
-        return after.Finished(self.axes, self.dominants, self.inputs, finals, self.stored)
+        return reduction_epilogue.FinishedReductions(
+            self.axes, self.dominants, self.inputs, finals, self.stored
+        )
 
     def elements(self) -> list[Instruction]:
         """Values stored element by element in the phase in which they can first be."""
@@ -170,7 +173,7 @@ class _Demand:
         if value in self.stored:
             return
         phase = self.dominants.states[value].phase
-        if value in self.later:
+        if value in self.epilogues:
             self.stored[value] = phase - 1
             return
         self.stored[value] = phase
@@ -208,7 +211,7 @@ class _Demand:
                 for number in _besides(sink):
                     self.need(sink.value, number, phase)
             self._drain()
-        for value in self.later:
+        for value in self.epilogues:
             if value in self.stored:
                 self.visit(value, self.stored[value])
                 self._drain()
@@ -260,7 +263,7 @@ class _Demand:
         return True
 
     def _store(self, value: Instruction) -> None:
-        if value in self.later:
+        if value in self.epilogues:
             self.stored[value] = self.dominants.states[value].phase - 1
             return
         state = self.dominants.states[value]

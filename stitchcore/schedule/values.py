@@ -18,25 +18,8 @@ from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.query import reducer_of
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
-from stitchcore.loop_ir.index import Binary, Index, Variable
-from stitchcore.loop_ir.nodes import (
-    Accumulate,
-    Accumulator,
-    Apply,
-    Buffer,
-    Check,
-    Expression,
-    If,
-    Let,
-    Literal,
-    Load,
-    Loop,
-    LoopKind,
-    Position,
-    Scalar,
-    Statement,
-    Store,
-)
+from stitchcore.loop_ir import nodes as ir
+from stitchcore.loop_ir.index import Index, Variable
 from stitchcore.schedule import constants, lookups, updates, views
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.constants import convert
@@ -53,7 +36,7 @@ class Residence:
     `exact` is set the value lies there only for these indices of its axes, at element `at`.
     """
 
-    buffer: Buffer
+    buffer: ir.Buffer
     order: tuple[Axis, ...]
     origin: tuple[tuple[Axis, Index], ...] = ()
     exact: tuple[Index, ...] | None = None
@@ -76,20 +59,9 @@ class Names:
 
 @dataclass
 class _Block:
-    statements: list[Statement] = field(default_factory=list)
-    values: dict[Key, Expression] = field(default_factory=dict)
-    positions: dict[tuple[Expression, Index], Variable] = field(default_factory=dict)
-
-
-@cache
-def variables_of(node: Index) -> frozenset[str]:
-    """Names of the variables and symbols in an index."""
-    if isinstance(node, int):
-        return frozenset()
-    if isinstance(node, Variable):
-        return frozenset((node.name,))
-    assert isinstance(node, Binary)
-    return variables_of(node.left) | variables_of(node.right)
+    statements: list[ir.Statement] = field(default_factory=list)
+    values: dict[Key, ir.Expression] = field(default_factory=dict)
+    gather_indices: dict[tuple[ir.Expression, Index], Variable] = field(default_factory=dict)
 
 
 def accumulation_dtype(dtype: str) -> str:
@@ -106,6 +78,9 @@ def combination_dtype(reduce: Instruction) -> str:
     return "f64" if rounds else dtype
 
 
+_names = cache(index.names)
+
+
 class Body:
     """Statements of one section under construction."""
 
@@ -114,7 +89,7 @@ class Body:
         axes: Axes,
         names: Names,
         residence: Callable[[Instruction], Residence | None],
-        parts: Callable[[Instruction], tuple[Buffer, tuple[Axis, ...]] | None],
+        parts: Callable[[Instruction], tuple[ir.Buffer, tuple[Axis, ...]] | None],
         errors: Sequence[str] = (),
     ) -> None:
         self.axes = axes
@@ -130,52 +105,52 @@ class Body:
         self.operands: dict[tuple[Key, int], dict[Axis, Index]] = {}
 
     # ---- blocks --------------------------------------------------------------------------------
-    def add(self, statement: Statement) -> None:
+    def add(self, statement: ir.Statement) -> None:
         self.blocks[-1].statements.append(statement)
 
     @contextmanager
-    def loop(self, stem: str, begin: Index, end: Index, kind: LoopKind) -> Iterator[Variable]:
+    def loop(self, stem: str, begin: Index, end: Index, kind: ir.LoopKind) -> Iterator[Variable]:
         name = self.names.new(stem)
         self.depths[name] = len(self.blocks)
         block = _Block()
         self.blocks.append(block)
         yield Variable(name)
         self.blocks.pop()
-        self.add(Loop(name, begin, end, kind, tuple(block.statements)))
+        self.add(ir.Loop(name, begin, end, kind, tuple(block.statements)))
 
     @contextmanager
-    def guarded(self, condition: Expression) -> Iterator[None]:
+    def guarded(self, condition: ir.Expression) -> Iterator[None]:
         """What is added meanwhile is done where `condition` holds."""
         block = _Block()
         self.blocks.append(block)
         yield
         self.blocks.pop()
-        self.add(If(condition, tuple(block.statements)))
+        self.add(ir.If(condition, tuple(block.statements)))
 
-    def let(self, value: Expression, depth: int = -1) -> Scalar:
-        scalar = Scalar(self.names.new("v"), value.dtype)
-        self.blocks[depth].statements.append(Let(scalar, value))
+    def let(self, value: ir.Expression, depth: int = -1) -> ir.Scalar:
+        scalar = ir.Scalar(self.names.new("v"), value.dtype)
+        self.blocks[depth].statements.append(ir.Let(scalar, value))
         return scalar
 
     def axes_of(self, value: Instruction) -> tuple[Axis, ...]:
-        found = self.own.get(value)
-        if found is None:
-            found = self.own[value] = self.axes.of(value)
-        return found
+        axes = self.own.get(value)
+        if axes is None:
+            axes = self.own[value] = self.axes.of(value)
+        return axes
 
     def key(self, value: Instruction, environment: Environment) -> Key:
         return (value, tuple(environment[axis] for axis in self.axes_of(value)))
 
     def depth_of(self, key: Key) -> int:
-        depths = (self.depths.get(name, 0) for node in key[1] for name in variables_of(node))
+        depths = (self.depths.get(name, 0) for node in key[1] for name in _names(node))
         return max(depths, default=0)
 
-    def define(self, value: Instruction, environment: Environment, scalar: Expression) -> None:
+    def define(self, value: Instruction, environment: Environment, scalar: ir.Expression) -> None:
         """Make known that the innermost open block holds `value` in `scalar`."""
         self.blocks[-1].values[self.key(value, environment)] = scalar
 
     # ---- values --------------------------------------------------------------------------------
-    def value(self, value: Instruction, environment: Environment) -> Expression:
+    def value(self, value: Instruction, environment: Environment) -> ir.Expression:
         """The expression (a scalar or a literal) of `value` at `environment`."""
         stack = [(value, environment)]
         while stack:
@@ -198,7 +173,7 @@ class Body:
         key = self.key(value, environment)
         return key in self.blocks[self.depth_of(key)].values
 
-    def _found(self, value: Instruction, environment: Environment) -> Expression:
+    def _found(self, value: Instruction, environment: Environment) -> ir.Expression:
         key = self.key(value, environment)
         return self.blocks[self.depth_of(key)].values[key]
 
@@ -235,7 +210,7 @@ class Body:
         if not all(self._known(*pair) for pair in wanted):
             return wanted
         at = {
-            start.dim: self._position(*pair, start.last)
+            start.dim: self._gather_index(*pair, start.last)
             for start, pair in zip(starts, wanted, strict=True)
         }
         source = lookups.operand_environment(self.axes, value, environment, at)
@@ -255,41 +230,41 @@ class Body:
 
     def window_start(self, update: Instruction) -> dict[int, Index]:
         """By dimension along which it moves, where an update's window begins."""
-        found = {}
+        begins = {}
         for d, (start, last) in updates.starts(update).items():
             self.value(start, {})
-            found[d] = self._position(start, {}, last)
-        return found
+            begins[d] = self._gather_index(start, {}, last)
+        return begins
 
-    def _position(self, value: Instruction, environment: Environment, last: Index) -> Index:
+    def _gather_index(self, value: Instruction, environment: Environment, last: Index) -> Index:
         """A value that is known, as an index: beside the value, once for each `last`."""
-        found = self._found(value, environment)
-        if isinstance(found, Literal):
-            return index.minimum(max(int(found.value), 0), last)
-        assert isinstance(found, Scalar)
-        return self.position(found, last, self.depth_of(self.key(value, environment)))
+        known = self._found(value, environment)
+        if isinstance(known, ir.Literal):
+            return index.minimum(max(int(known.value), 0), last)
+        assert isinstance(known, ir.Scalar)
+        return self.gather_index(known, last, self.depth_of(self.key(value, environment)))
 
-    def position(self, found: Scalar, last: Index, depth: int | None = None) -> Index:
-        """The integer `found` as an index clamped into [0, last], in the block at `depth`."""
+    def gather_index(self, value: ir.Scalar, last: Index, depth: int | None = None) -> Index:
+        """The integer `value` as an index clamped into [0, last], in the block at `depth`."""
         depth = len(self.blocks) - 1 if depth is None else depth
         block = self.blocks[depth]
-        made = block.positions.get((found, last))
-        if made is None:
-            made = block.positions[found, last] = Variable(self.names.new("at"))
-            self.depths[made.name] = depth
-            block.statements.append(Position(made.name, found, last))
-        return made
+        variable = block.gather_indices.get((value, last))
+        if variable is None:
+            variable = block.gather_indices[value, last] = Variable(self.names.new("at"))
+            self.depths[variable.name] = depth
+            block.statements.append(ir.GatherIndex(variable.name, value, last))
+        return variable
 
     def _operand_environment(
         self, value: Instruction, number: int, environment: Environment, key: Key
     ) -> Environment:
         if (value, number) not in self.axes.views:
             return environment
-        found = self.operands.get((key, number))
-        if found is None:
-            found = views.operand_environment(self.axes, value, number, environment)
-            self.operands[key, number] = found
-        return found
+        bound = self.operands.get((key, number))
+        if bound is None:
+            bound = views.operand_environment(self.axes, value, number, environment)
+            self.operands[key, number] = bound
+        return bound
 
     def _build(
         self,
@@ -297,7 +272,7 @@ class Body:
         environment: Environment,
         key: Key,
         wanted: list[tuple[Instruction, Environment]],
-    ) -> Expression:
+    ) -> ir.Expression:
         depth = self.depth_of(key)
         residence = self._resident(value, key)
         if residence is not None:
@@ -306,14 +281,14 @@ class Body:
         if record.kind == "reduce":
             return self.serial_reduction(value, environment, depth)
         if record.kind == "constant":
-            found = constants.expression(self.axes, value, environment)
-            return found if isinstance(found, Literal) else self.let(found, depth)
+            constant = constants.expression(self.axes, value, environment)
+            return constant if isinstance(constant, ir.Literal) else self.let(constant, depth)
         operands = tuple(self._found(*pair) for pair in wanted)
         if record.kind == "elementwise":
             if value.opcode == op.COPY:
                 return operands[0]
             attributes = tuple((k, v) for k, v in value.attributes if k in record.attributes)
-            applied = Apply(value.opcode, operands, value.shape.dtype, attributes)
+            applied = ir.Apply(value.opcode, operands, value.shape.dtype, attributes)
             return self.let(applied, depth)
         if value.opcode == op.CHECK:
             self._check(value, operands, depth)
@@ -325,24 +300,24 @@ class Body:
             if not (at := self.window_start(value)):
                 return new
             condition = updates.inside(self.axes, value, environment, at)
-            return self.let(Apply(op.SELECT, (condition, new, old), value.shape.dtype), depth)
+            return self.let(ir.Apply(op.SELECT, (condition, new, old), value.shape.dtype), depth)
         return operands[-1] if record.kind == "lookup" else operands[0]
 
-    def _check(self, value: Instruction, operands: tuple[Expression, ...], depth: int) -> None:
+    def _check(self, value: Instruction, operands: tuple[ir.Expression, ...], depth: int) -> None:
         """A check is a statement beside the value, which stays what it was."""
-        reported: Expression = Literal(0, "s64")
+        reported: ir.Expression = ir.Literal(0, "s64")
         if DTYPES[value.shape.dtype].kind in ("signed", "unsigned"):
             reported = convert(operands[0], "s64")
-        statement = Check(operands[1], self.errors.index(value["message"]), reported)
+        statement = ir.Check(operands[1], self.errors.index(value["message"]), reported)
         self.blocks[depth].statements.append(statement)
 
-    def load(self, residence: Residence, environment: Environment) -> Load:
+    def load(self, residence: Residence, environment: Environment) -> ir.Load:
         at = residence.at
-        return Load(residence.buffer, indices(residence, environment) if at is None else at)
+        return ir.Load(residence.buffer, indices(residence, environment) if at is None else at)
 
     def _selected(
-        self, value: Instruction, environment: Environment, operands: tuple[Expression, ...]
-    ) -> Expression:
+        self, value: Instruction, environment: Environment, operands: tuple[ir.Expression, ...]
+    ) -> ir.Expression:
         if value.opcode == op.PAD:
             return self._guarded(value, 0, environment, operands[0], operands[1])
         numbers = [n for n, o in enumerate(value.operands) if o.shape.size != 0]
@@ -356,17 +331,17 @@ class Body:
         value: Instruction,
         number: int,
         environment: Environment,
-        chosen: Expression,
-        otherwise: Expression,
-    ) -> Expression:
+        chosen: ir.Expression,
+        otherwise: ir.Expression,
+    ) -> ir.Expression:
         for condition in views.inside(self.axes, value, number, environment):
-            chosen = Apply(op.SELECT, (condition, chosen, otherwise), value.shape.dtype)
+            chosen = ir.Apply(op.SELECT, (condition, chosen, otherwise), value.shape.dtype)
         return chosen
 
     # ---- reductions ----------------------------------------------------------------------------
     def serial_reduction(
         self, value: Instruction, environment: Environment, depth: int
-    ) -> Expression:
+    ) -> ir.Expression:
         """`value` by serial loops in the block at `depth`, or by combining its parts in order."""
         reducer = reducer_of(value)
         assert reducer is not None
@@ -378,13 +353,15 @@ class Body:
             self.blocks = outer
             return result
         dtype = accumulation_dtype(value.shape.dtype)
-        scalar = Scalar(self.names.new("r"), dtype if parts is None else combination_dtype(value))
-        self.add(Accumulator(scalar, reducer))
+        scalar = ir.Scalar(
+            self.names.new("r"), dtype if parts is None else combination_dtype(value)
+        )
+        self.add(ir.Accumulator(scalar, reducer))
         if parts is not None:
             buffer, order = parts
-            with self.loop("step", 0, buffer.dims[0], LoopKind.SERIAL) as part:
+            with self.loop("step", 0, buffer.dims[0], ir.LoopKind.SERIAL) as part:
                 at = (part, *(environment[axis] for axis in order))
-                self.add(Accumulate(scalar, reducer, convert(Load(buffer, at), scalar.dtype)))
+                self.add(ir.Accumulate(scalar, reducer, convert(ir.Load(buffer, at), scalar.dtype)))
         else:
             self._nest(value, dict(environment), list(self.axes.reduced[value]), scalar, reducer)
         result = self.finish(value, scalar, environment)
@@ -396,30 +373,30 @@ class Body:
         value: Instruction,
         environment: dict[Axis, Index],
         over: list[Axis],
-        scalar: Scalar,
+        scalar: ir.Scalar,
         reducer: str,
     ) -> None:
         if not over:
             operand = self.value(value.operands[0], environment)
-            self.add(Accumulate(scalar, reducer, convert(operand, scalar.dtype)))
+            self.add(ir.Accumulate(scalar, reducer, convert(operand, scalar.dtype)))
             return
         extent = index.from_dim(self.axes.extents[over[0]])
-        with self.loop("step", 0, extent, LoopKind.SERIAL) as variable:
+        with self.loop("step", 0, extent, ir.LoopKind.SERIAL) as variable:
             environment[over[0]] = variable
             self._nest(value, environment, over[1:], scalar, reducer)
 
     def finish(
-        self, value: Instruction, scalar: Expression, environment: Environment
-    ) -> Expression:
+        self, value: Instruction, scalar: ir.Expression, environment: Environment
+    ) -> ir.Expression:
         """The reduction's value from its accumulated `scalar`: rounded, with its initial value."""
         reducer = reducer_of(value)
         assert reducer is not None
         result = scalar
         if not _is_identity(value):
             start = convert(self.value(value.operands[1], environment), scalar.dtype)
-            result = Apply(reducer, (start, scalar), scalar.dtype)
+            result = ir.Apply(reducer, (start, scalar), scalar.dtype)
         result = convert(result, value.shape.dtype)
-        return result if isinstance(result, Scalar) else self.let(result)
+        return result if isinstance(result, ir.Scalar) else self.let(result)
 
 
 def indices(residence: Residence, environment: Environment) -> tuple[Index, ...]:
@@ -431,8 +408,8 @@ def indices(residence: Residence, environment: Environment) -> tuple[Index, ...]
     )
 
 
-def store(residence: Residence, environment: Environment, value: Expression) -> Store:
-    return Store(residence.buffer, indices(residence, environment), value)
+def store(residence: Residence, environment: Environment, value: ir.Expression) -> ir.Store:
+    return ir.Store(residence.buffer, indices(residence, environment), value)
 
 
 def _is_identity(reduce: Instruction) -> bool:

@@ -1,4 +1,4 @@
-"""How many neighbouring iterations a lane takes at once, so that it moves 16 bytes at a time.
+"""Vectorization: a lane takes neighbouring iterations at once, so that it moves 16 bytes at a time.
 
 On a GPU a warp's load of 16 bytes a lane keeps four times as much under way as one of 4 bytes. All
 lane loops of a section deal iterations in runs of the same length, so which lane touches which
@@ -7,22 +7,20 @@ element does not depend on it: neither barriers nor the sharing of memory do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from stitchcore.device.records import Device
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
-from stitchcore.loop_ir.index import Index
-from stitchcore.loop_ir.layout import flat_index, is_run
-from stitchcore.loop_ir.nodes import Buffer, Load, Loop, LoopKind, Role, Scope, Section, Store
-from stitchcore.loop_ir.visitor import expressions, statements
+from stitchcore.loop_ir.layout import flat_index, is_vector_access
+from stitchcore.loop_ir.nodes import Loop, LoopKind, Role, Scope, Section
+from stitchcore.loop_ir.visitor import accesses, statements
 from stitchcore.schedule import limits
 
 VECTOR_BYTES = 16
 
 
-def widen(section: Section, device: Device) -> Section:
+def vectorize(section: Section, device: Device) -> Section:
     """`section` with runs as long as most of what it moves allows."""
     lanes = limits.of(device).run_lanes
     if not lanes:
@@ -32,7 +30,7 @@ def widen(section: Section, device: Device) -> Section:
     length = VECTOR_BYTES
     while length > 1 and not _pays(section, length, lanes):
         length //= 2
-    return replace(section, run=length)
+    return replace(section, elements_per_lane=length)
 
 
 def _pays(section: Section, length: int, lanes: int) -> bool:
@@ -45,14 +43,15 @@ def _pays(section: Section, length: int, lanes: int) -> bool:
     for loop in loops:
         if loop.kind is not LoopKind.LANES:
             continue
-        for buffer, indices in accesses(loop):
+        for access in accesses(loop.body):
+            buffer, indices = access.buffer, access.indices
             size = DTYPES[buffer.dtype].bytes
             place = flat_index(buffer, indices)
             if buffer.role is Role.LOCAL or not index.mentions(place, loop.variable):
                 continue
             moved += size
             fits = size * length <= VECTOR_BYTES
-            in_runs += size * (fits and is_run(loop, buffer, indices, length))
+            in_runs += size * (fits and is_vector_access(loop, buffer, indices, length))
     return in_runs * 2 > moved
 
 
@@ -60,9 +59,3 @@ def _extent(loop: Loop) -> int:
     """Of a symbolic one it is not known: it counts as long."""
     extent = index.gather(index.add(loop.end, index.multiply(loop.begin, -1)))
     return extent if isinstance(extent, int) else 1 << 30
-
-
-def accesses(loop: Loop) -> Iterator[tuple[Buffer, tuple[Index, ...]]]:
-    """Loads and stores of a lane loop."""
-    yield from ((e.buffer, e.indices) for e in expressions(loop.body) if isinstance(e, Load))
-    yield from ((s.buffer, s.indices) for s in statements(loop.body) if isinstance(s, Store))

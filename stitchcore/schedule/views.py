@@ -141,7 +141,7 @@ def _reshape(
 ) -> Sequence[_Same | Index]:
     operand = consumer.operands[0]
     theirs, ours = operand.shape.dims, consumer.shape.dims
-    found: list[_Same | Index] = [0] * len(theirs)
+    sources: list[_Same | Index] = [0] * len(theirs)
     for source, target in segments(theirs, ours):
         linear: Index = 0
         for d in target:
@@ -151,11 +151,11 @@ def _reshape(
                 dim_index(axes, row, environment),
             )
         for d in source[:0:-1]:
-            found[d] = index.modulo(linear, index.from_dim(theirs[d]))
+            sources[d] = index.modulo(linear, index.from_dim(theirs[d]))
             linear = index.floor_divide(linear, index.from_dim(theirs[d]))
         if source:
-            found[source[0]] = linear
-    return found
+            sources[source[0]] = linear
+    return sources
 
 
 def offset(concatenation: Instruction, number: int) -> object:

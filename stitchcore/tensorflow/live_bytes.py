@@ -245,7 +245,7 @@ class _Steps:
                 DTYPES[buffer.dtype].bytes * self._evaluated(buffer.dims) for buffer in outputs
             ]
             step.makes = {(region.name, number, port): size for port, size in enumerate(sizes)}
-            for source, taker in launch.kernel.forwards:
+            for source, taker in launch.kernel.aliases:
                 made = (region.name, number, taker)
                 if given[source] != _NOWHERE:
                     step.forwards.append((given[source], made))

@@ -24,7 +24,7 @@ def _kernel() -> Kernel:
     inputs = Buffer("x", "f32", (BATCH, 8), Scope.DEVICE, Role.INPUT)
     outputs = Buffer("y", "f32", (BATCH, 8), Scope.DEVICE, Role.OUTPUT)
     section = Section("t", ceil_divide(BATCH, 4), ())
-    return Kernel("k", ("B",), (inputs, outputs), (Phase((section, section)),), forwards=((0, 0),))
+    return Kernel("k", ("B",), (inputs, outputs), (Phase((section, section)),), aliases=((0, 0),))
 
 
 def test_launch_table_layout() -> None:

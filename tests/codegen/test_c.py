@@ -185,7 +185,7 @@ def test_a_check_names_the_least_negative_value_or_else_the_greatest(
 
 
 def test_forwarded_pairs_may_share_memory() -> None:
-    kernel = replace(softmax(8, 64), forwards=((0, 0),))
+    kernel = replace(softmax(8, 64), aliases=((0, 0),))
     x = np.random.default_rng(2).standard_normal((8, 64)).astype(np.float32)
     compiled = build(kernel)
     [expected] = compiled.run([x.copy()])

@@ -66,7 +66,7 @@ def test_same_bits_as_without_hints(
 
 
 def test_an_output_in_its_inputs_memory_is_not_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = hinted(replace(softmax(8, 64), forwards=((0, 0),)), monkeypatch)
+    kernel = hinted(replace(softmax(8, 64), aliases=((0, 0),)), monkeypatch)
     assert "(const void *)y != (const void *)x" in c.render([kernel])
     x = np.random.default_rng(2).standard_normal((8, 64)).astype(np.float32)
     [expected] = compiled(kernel).run([x.copy()])

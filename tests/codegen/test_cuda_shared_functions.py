@@ -153,4 +153,4 @@ def updates(count: int) -> Kernel:
         given += [value, slot, gradient]
         made += [slot_after, modules.apply(op.SUBTRACT, value, slot_after)]
     module = modules.module_of(made, given)
-    return schedule(modules.whole(module), module, DEVICES["sm_80"], "updates")
+    return schedule(modules.whole(module), module, DEVICES["sm_80"], "updates", verify=True)

@@ -32,7 +32,7 @@ def kernels(step: str) -> tuple[Kernel, ...]:
     plan = planner_exhaustive.plan(module, DEVICE, cost, feasible)
     found: dict[str, Kernel] = {}
     for number, pattern in enumerate(plan.patterns):
-        kernel = schedule(pattern, module, DEVICE, f"k{number}")
+        kernel = schedule(pattern, module, DEVICE, f"k{number}", verify=True)
         body = print_kernel(kernel).split("{", 1)[1]
         lines = [line for line in body.splitlines() if not line.startswith("  origin")]
         found.setdefault("\n".join(lines), kernel)

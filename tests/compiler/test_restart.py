@@ -77,7 +77,8 @@ def test_every_stage_is_dumped_to_a_numbered_file(dumped: Path) -> None:
         "04_emit.c",
         "05_compile.txt",
     ]
-    assert sorted(path.name for path in (dumped / "softmax").iterdir()) == names
+    files = sorted(path.name for path in (dumped / "softmax").iterdir())
+    assert files == sorted([*names, "03_schedule.trace.txt"])
     assert all(path.stat().st_size for path in (dumped / "softmax").iterdir())
     assert "byte vectors" in (dumped / "softmax" / "05_compile.txt").read_text()
 
@@ -249,7 +250,7 @@ def test_a_kernel_that_a_gpu_cannot_hold_is_refused_alone(monkeypatch: pytest.Mo
     assert [kernel.name for unit in less.units for kernel in unit.kernels] == [other]
     [refusal] = less.refused
     assert (refusal.subject, refusal.reason) == (first, Reason.SHARED_MEMORY)
-    assert "refused: " in str(stages_for(device)[-1].text(less))
+    assert "refused: " in stages_for(device)[-1].text(less)
 
 
 def test_planned_stages_stop_before_sources() -> None:

@@ -66,17 +66,17 @@ def run(
     schedule: Schedule = FORWARD,
     *,
     blocks: int = BLOCKS,
-    share_forwards: bool = False,
+    share_aliases: bool = False,
     cooperative: bool = True,
 ) -> Outcome:
     """`kernel` on `inputs` (shapes and dtypes of its INPUT buffers), which are not changed.
 
-    With `share_forwards` the outputs that may take over an input's memory do. Kernels of several
+    With `share_aliases` the outputs that may take over an input's memory do. Kernels of several
     phases are launched with all blocks resident, if `cooperative`. Raises CheckFailed as the
     interpreter does.
     """
     bound = dict(bindings or {})
-    shared = dict(kernel.forwards) if share_forwards else {}
+    shared = dict(kernel.aliases) if share_aliases else {}
     given = _given(kernel, inputs, bound, frozenset(shared))
     memory, places, words = _memory(kernel, given, bound, {to: at for at, to in shared.items()})
     together = cooperative and len(kernel.phases) > 1

@@ -67,7 +67,7 @@ def test_sections_that_share_a_function_are_right(
     pattern = whole(module)
     inputs = draw_inputs(pattern, 0)
     with toy(TINY):
-        kernel = schedule(pattern, module, DEVICE, "kernel")
+        kernel = schedule(pattern, module, DEVICE, "kernel", verify=True)
     text = kernels.rendered([kernel])
     sections = sum(len(phase.sections) for phase in kernel.phases)
     assert len(re.findall(r"^ST_INLINE", text, re.MULTILINE)) <= sections - fewer

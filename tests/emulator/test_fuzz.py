@@ -49,7 +49,7 @@ def scheduled(module: Module) -> tuple[Kernel, list[Array], list[Array]]:
     pattern = whole(module)
     inputs = draw_inputs(pattern, 0)
     with toy(TINY):
-        kernel = schedule(pattern, module, DEVICE, "kernel")
+        kernel = schedule(pattern, module, DEVICE, "kernel", verify=True)
     known = dict(zip(pattern.inputs, inputs, strict=True))
     given = [known.get(p, np.zeros(p.shape.static, np.float32)) for p in module.entry.parameters]
     values = dict(zip(module.outputs, evaluate(module, given, {}), strict=True))

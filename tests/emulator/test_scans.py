@@ -46,7 +46,7 @@ def test_scans_are_race_free_and_agree_with_numpy(name: str, tiny: bool) -> None
     pattern = whole(module)
     inputs = draw_inputs(pattern, 0)
     with toy(TINY) if tiny else nullcontext():
-        kernel = schedule(pattern, module, DEVICE, "kernel")
+        kernel = schedule(pattern, module, DEVICE, "kernel", verify=True)
     program = compile_text(kernels.rendered([kernel]))
     values = dict(zip(module.outputs, evaluate(module, inputs, {}), strict=True))
     outputs: set[bytes] = set()

@@ -20,7 +20,7 @@ from stitchcore.fusion.planners import PLANNERS, STITCHING
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction, topological
 from stitchcore.hlo.ir.module import Module
-from stitchcore.loop_ir.nodes import Combine, Scope
+from stitchcore.loop_ir.nodes import LaneReduce, Scope
 from stitchcore.loop_ir.visitor import statements
 from stitchcore.schedule.pipeline import feasible, schedule
 from tests.calls import calls
@@ -263,13 +263,13 @@ def test_astitchs_figure_7_is_one_kernel_of_one_block_and_two_grid_barriers(name
     device, module = DEVICES["sm_70"], figure_7(30_000, 256, 64)
     plan = PLANNERS[name](module, device, cost, feasible)
     (pattern,) = plan.patterns
-    kernel = schedule(pattern, module, device, "figure_7")
+    kernel = schedule(pattern, module, device, "figure_7", verify=True)
     assert len(kernel.phases) - 1 == 2
     combines = [
         statement
         for phase in kernel.phases
         for section in phase.sections
         for statement in statements(section.body)
-        if isinstance(statement, Combine) and statement.scope is Scope.GROUP
+        if isinstance(statement, LaneReduce) and statement.scope is Scope.GROUP
     ]
     assert len(combines) == 1

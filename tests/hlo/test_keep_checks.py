@@ -127,7 +127,7 @@ def test_a_twin_keeps_the_check() -> None:
     twin = shrink(module(columns=2000))
     assert len(checks(twin.module)) == 1
     pattern = compile_module(twin.module, host_device()).plan.patterns[0]
-    assert schedule(pattern, twin.module, host_device(), "k").errors == (MESSAGE,)
+    assert schedule(pattern, twin.module, host_device(), "k", verify=True).errors == (MESSAGE,)
 
 
 def test_cuda_text_compiles() -> None:
@@ -138,7 +138,7 @@ def test_cuda_text_compiles() -> None:
     device = next(d for d in DEVICES.values() if d.kind != "cpu")
     made = module(SUMMED)
     pattern = compile_module(made, host_device()).plan.patterns[0]
-    text = cuda.render([schedule(pattern, made, device, "k")])
+    text = cuda.render([schedule(pattern, made, device, "k", verify=True)])
     assert "atomicMin(st_checks + 0" in text and "atomicMax(st_checks + 1" in text
     nvrtc.compile_cuda(text)
 

@@ -10,16 +10,16 @@ from stitchcore.loop_ir.nodes import (
     Allocate,
     Apply,
     Buffer,
-    Combine,
     Expression,
+    GatherIndex,
     Kernel,
+    LaneReduce,
     Let,
     Literal,
     Load,
     Loop,
     LoopKind,
     Phase,
-    Position,
     Role,
     Scalar,
     Scope,
@@ -56,7 +56,7 @@ def softmax(rows: int = 32, columns: int = 96, dtype: str = "f32", rows_a_task: 
             LANES,
             (Accumulate(most, op.MAXIMUM, convert(Load(x, (row, j)), "f32")),),
         ),
-        Combine(most, op.MAXIMUM, Scope.GROUP),
+        LaneReduce(most, op.MAXIMUM, Scope.GROUP),
         Accumulator(total, op.ADD),
         Loop(
             "k",
@@ -69,7 +69,7 @@ def softmax(rows: int = 32, columns: int = 96, dtype: str = "f32", rows_a_task: 
                 Accumulate(total, op.ADD, power),
             ),
         ),
-        Combine(total, op.ADD, Scope.GROUP),
+        LaneReduce(total, op.ADD, Scope.GROUP),
         Loop("m", 0, columns, LANES, (Store(y, (row, m), convert(quotient, dtype)),)),
     )
     rows_loop = Loop(
@@ -150,7 +150,7 @@ def whole_sum(size: int, dtype: str = "f32") -> Kernel:
     body = (
         Accumulator(total, op.ADD),
         Loop("i", 0, size, LANES, (Accumulate(total, op.ADD, Load(x, (Variable("i"),))),)),
-        Combine(total, op.ADD, Scope.GROUP),
+        LaneReduce(total, op.ADD, Scope.GROUP),
         Store(y, (0,), total),
     )
     return Kernel("whole_sum", (), (x, y), (Phase((Section("task", 1, body),)),))
@@ -162,7 +162,7 @@ def looked_up(dtype: str = "s32", rows: int = 7, count: int = 20) -> Kernel:
     y, given = device("y", "f32", (count,), Role.OUTPUT), Scalar("given", dtype)
     body = (
         Let(given, Load(at, (Variable("i"),))),
-        Position("place", given, rows - 1),
+        GatherIndex("place", given, rows - 1),
         Store(y, (Variable("i"),), Load(x, (Variable("place"),))),
     )
     section = Section("task", 1, (Loop("i", 0, count, LANES, body),))

@@ -19,10 +19,10 @@ from stitchcore.loop_ir.nodes import (
     Barrier,
     Buffer,
     Check,
-    Combine,
     If,
     InRange,
     Kernel,
+    LaneReduce,
     Literal,
     Load,
     Loop,
@@ -160,7 +160,7 @@ def test_tasks_of_one_phase_are_independent() -> None:
 def test_a_missing_combine_is_an_error_and_a_missing_phase_too() -> None:
     kernel = whole_sum(100)
     section = kernel.phases[0].sections[0]
-    body = tuple(s for s in section.body if not isinstance(s, Combine))
+    body = tuple(s for s in section.body if not isinstance(s, LaneReduce))
     broken = replace(kernel, phases=(Phase((replace(section, body=body),)),))
     with pytest.raises(KernelError, match="before its Combine"):
         interpret(broken, [np.ones(100, np.float32)])
@@ -247,13 +247,13 @@ def test_forwarded_pairs_may_share_memory_only_when_reads_come_first() -> None:
     def kernel(source: object) -> Kernel:
         return replace(
             kernel_of(lanes("i", Store(Y, (AT,), Load(X, (source,))))),  # type: ignore[arg-type]
-            forwards=((0, 0),),
+            aliases=((0, 0),),
         )
 
-    [y] = interpret(kernel(AT), [ONES], share_forwards=True)
+    [y] = interpret(kernel(AT), [ONES], share_aliases=True)
     np.testing.assert_array_equal(y, ONES)
     with pytest.raises(Race):
-        interpret(kernel(Variable("i") * -1 + 11), [ONES], share_forwards=True)
+        interpret(kernel(Variable("i") * -1 + 11), [ONES], share_aliases=True)
 
 
 def test_short_reduced_axis_inside_a_lane_loop() -> None:

@@ -110,7 +110,7 @@ def test_literals_are_equal_when_written_alike() -> None:
 
 
 def test_everything_of_a_kernel_is_in_its_text() -> None:
-    kernel = replace(softmax(), forwards=((0, 0),), errors=("one",), symbols=("B", "S"))
+    kernel = replace(softmax(), aliases=((0, 0),), errors=("one",), symbols=("B", "S"))
     assert parse_kernel(print_kernel(kernel)) == kernel
 
 

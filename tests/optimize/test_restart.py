@@ -92,8 +92,9 @@ def test_every_stage_of_a_request_is_dumped(work: Path) -> None:
     assert json.loads(texts["patch"])["regions"][0]["remove"]
     region = largest(work)
     own = sorted(path.name for path in region.iterdir())
-    assert own[:4] == ["00_import.txt", "01_simplify.txt", "02_plan.txt", "03_schedule.txt"]
-    assert own[4].startswith("lowered_0.hlo")
+    assert own[:3] == ["00_import.txt", "01_simplify.txt", "02_plan.txt"]
+    assert own[3:5] == ["03_schedule.trace.txt", "03_schedule.txt"]
+    assert own[5].startswith("lowered_0.hlo")
     shared = sorted(path.name for path in (folder / "kernels").iterdir())
     assert shared == ["04_emit.c", "05_compile.txt"]
 

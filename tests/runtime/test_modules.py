@@ -439,7 +439,7 @@ def test_a_step_goes_on_from_what_it_made(standin: Standin) -> None:
 
 
 def test_a_training_step_copies_next_to_nothing(standin: Standin) -> None:
-    """An optimizer's kernels may write where they read: their `forwards` say so."""
+    """An optimizer's kernels may write where they read: their `aliases` say so."""
     found = compare(workloads.module("mlp_train"), standin, updates=True)
     assert max(found.errors) < TOLERANCE
     copied = sum(step.source.bytes for step in found.module.steps if isinstance(step, Copy))

@@ -57,7 +57,7 @@ def check(
 ) -> Kernel:
     """Schedule, then compare with numpy; every output of the module must be one of the pattern."""
     bound = bindings or {}
-    kernel = schedule(pattern, module, device, "kernel")
+    kernel = schedule(pattern, module, device, "kernel", verify=True)
     arguments = dict(zip(pattern.inputs, inputs, strict=True))
     given = [
         arguments.get(p, np.zeros([d if isinstance(d, int) else 1 for d in p.shape.dims], "f4"))
@@ -69,8 +69,8 @@ def check(
     shaped = collapsed(kernel, inputs, bound)
     random = np.random.default_rng(1)
     assert_close(interpret(kernel, shaped, bound, random), theirs, kernel)
-    if kernel.forwards:
-        shared = interpret(kernel, shaped, bound, random, share_forwards=True)
+    if kernel.aliases:
+        shared = interpret(kernel, shaped, bound, random, share_aliases=True)
         assert_close(shared, theirs, kernel)
     if compiled:
         library = compile_c(c.render([kernel]), DEVICE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from stitchcore.loop_ir.nodes import (
     Allocate,
     Barrier,
     Buffer,
+    Check,
+    If,
     Kernel,
     Let,
     Literal,
@@ -179,3 +182,26 @@ def test_tasks_whose_lanes_keep_their_elements_need_no_barrier() -> None:
     found = Let(Scalar("v", "f32"), Load(kept, (Variable("i1") + Variable("task") * -block,)))
     section = Section("task", 3, (Allocate(kept), lanes(0, store), lanes(1, found)))
     assert barriers(barrier.insert(section).body) == 0
+
+
+@pytest.mark.parametrize("role", [Role.LOCAL, Role.SCRATCH])
+@pytest.mark.parametrize("reader", ["let", "check", "reported", "if"])
+def test_whatever_reads_an_element_is_waited_for(reader: str, role: Role) -> None:
+    """What another lane left may be read by a condition as well as by a value."""
+    scope = Scope.GROUP if role is Role.LOCAL else Scope.DEVICE
+    kept = Buffer("kept", "s64" if reader == "reported" else "pred", (SIZE,), scope, role)
+    lane = Variable("i1")
+    read = Load(kept, (lane * -1 + (SIZE - 1),))
+    true, zero = Literal(True, "pred"), Literal(0, "s64")
+    reading: dict[str, Statement] = {
+        "let": Let(Scalar("v", kept.dtype), read),
+        "check": Check(read, 0, zero),
+        "reported": Check(true, 0, read),
+        "if": If(read, (Let(Scalar("v", "pred"), true),)),
+    }
+    filled = _loop(0, LoopKind.LANES, SIZE, Store(kept, (Variable("i0"),), Literal(1, kept.dtype)))
+    local = [Allocate(kept)] if role is Role.LOCAL else []
+    last = _loop(2, LoopKind.LANES, SIZE, Store(OUT, (Variable("i2"),), Literal(0.0, "f32")))
+    body = (*local, filled, _loop(1, LoopKind.LANES, SIZE, reading[reader]), last)
+    section = barrier.insert(Section("task", 1, body))
+    assert barriers(section.body) == 1

@@ -21,15 +21,15 @@ from stitchcore.hlo.ir.dim import symbol
 from stitchcore.hlo.ir.instruction import Instruction, instruction
 from stitchcore.hlo.ir.shape import DTYPES, Shape
 from stitchcore.loop_ir.index import Variable
-from stitchcore.loop_ir.layout import is_run
+from stitchcore.loop_ir.layout import is_vector_access
 from stitchcore.loop_ir.nodes import (
     Buffer,
+    GatherIndex,
     Kernel,
     Let,
     Load,
     Loop,
     LoopKind,
-    Position,
     Role,
     Scalar,
     Scope,
@@ -94,10 +94,10 @@ def test_an_embedding_joins_its_layer_norm(target: str) -> None:
     plan = planner_exhaustive.plan(module, DEVICES[target], cost, feasible)
     (pattern,) = plan.patterns
     assert not plan.opaque and looked in pattern.instructions
-    kernel = schedule(pattern, module, DEVICES[target], "kernel")
+    kernel = schedule(pattern, module, DEVICES[target], "kernel", verify=True)
     assert len(kernel.phases) == 1
     (section,) = kernel.phases[0].sections
-    made = [s for s in statements(section.body) if isinstance(s, Position)]
+    made = [s for s in statements(section.body) if isinstance(s, GatherIndex)]
     inner = [s for loop in lane_loops(kernel) for s in statements(loop.body)]
     assert len(made) == 1 and made[0].last == ROWS - 1 and made[0] not in inner
 
@@ -192,7 +192,7 @@ def test_a_load_at_a_place_of_its_own_is_no_run() -> None:
     table, ids = parameter(0, (4096,)), parameter(1, (1 << 16,), "s32")
     looked = builder.gather(table, ids, [0], (1,), vector_dim=1, offset_dims=[], collapsed=[0])
     module = module_of([apply(op.NEGATE, looked)], [table, ids])
-    kernel = schedule(whole(module), module, DEVICES["sm_90"], "kernel")
+    kernel = schedule(whole(module), module, DEVICES["sm_90"], "kernel", verify=True)
     (loop,) = lane_loops(kernel)
     (section,) = kernel.phases[0].sections
     looked_up = next(e for e in expressions(loop.body)
@@ -223,7 +223,7 @@ def looking_loop(*inner: Statement) -> Loop:
     """for i: place = at[i], and `inner`."""
     ids = Buffer("at", "s32", (64,), Scope.DEVICE, Role.INPUT)
     given = Scalar("given", "s32")
-    body = (Let(given, Load(ids, (Variable("i"),))), Position("place", given, 9), *inner)
+    body = (Let(given, Load(ids, (Variable("i"),))), GatherIndex("place", given, 9), *inner)
     return Loop("i", 0, 64, LoopKind.LANES, body)
 
 
@@ -231,8 +231,8 @@ def test_neighbouring_lanes_at_places_of_their_own_are_no_run() -> None:
     """x[place, i]: side by side only as long as the place stays."""
     x = Buffer("x", "f32", (10, 64), Scope.DEVICE, Role.INPUT)
     at = (Variable("place"), Variable("i"))
-    assert not is_run(looking_loop(), x, at, 4)
-    assert is_run(replace(looking_loop(), body=()), x, at, 4)
+    assert not is_vector_access(looking_loop(), x, at, 4)
+    assert is_vector_access(replace(looking_loop(), body=()), x, at, 4)
 
 
 def test_a_lane_loop_with_positions_is_not_turned_inside_out() -> None:

@@ -105,7 +105,7 @@ def kernel_of(
 
 def test_the_same_rows_of_the_same_task_go_on() -> None:
     kernel = kernel_of()
-    (phase,) = merge_phases.join(kernel.phases, ROOM)
+    (phase,) = merge_phases.merge(kernel.phases, ROOM)
     (section,) = phase.sections
     joined = Kernel(**{**vars(kernel), "phases": (phase,)})
     assert "task1" not in print_kernel(joined).replace("rowtask1", "").replace("lanetask1", "")
@@ -124,7 +124,7 @@ def test_the_same_rows_of_the_same_task_go_on() -> None:
 )
 def test_what_other_tasks_wrote_needs_the_boundary(other: dict[str, str]) -> None:
     kernel = kernel_of(**other)
-    assert merge_phases.join(kernel.phases, ROOM) == kernel.phases
+    assert merge_phases.merge(kernel.phases, ROOM) == kernel.phases
 
 
 def pair(tasks: int, before: str, after: str, local: str = "") -> Kernel:
@@ -160,13 +160,13 @@ def test_a_row_of_the_next_task_is_not_ones_own() -> None:
     write = "serial row0 in task0 * 4 .. task0 * 4 + 4 {\n"
     write += lanes(0, "scratch0[row0", "in0[row0") + "\n}"
     kernel = pair(2, write, read + "\n}")
-    assert len(merge_phases.join(kernel.phases, ROOM)) == 2
+    assert len(merge_phases.merge(kernel.phases, ROOM)) == 2
 
 
 def test_the_row_before_ones_own_is_not_ones_own() -> None:
     write = lanes(0, "scratch0[task0", "in0[task0")
     kernel = pair(12, write, lanes(1, "out0[task1", "scratch0[task1 + -1"))
-    assert len(merge_phases.join(kernel.phases, ROOM)) == 2
+    assert len(merge_phases.merge(kernel.phases, ROOM)) == 2
 
 
 @pytest.mark.parametrize(
@@ -176,19 +176,19 @@ def test_the_row_before_ones_own_is_not_ones_own() -> None:
 def test_tasks_are_told_apart_by_all_that_they_own(at: str, phases: int) -> None:
     write = lanes(0, f"scratch0[{at.format(0)}", "in0[task0")
     kernel = pair(6, write, lanes(1, "out0[task1", f"scratch0[{at.format(1)}"))
-    assert len(merge_phases.join(kernel.phases, ROOM)) == phases
+    assert len(merge_phases.merge(kernel.phases, ROOM)) == phases
 
 
 @pytest.mark.parametrize(("room", "phases"), [(127, 2), (128, 1)])
 def test_local_memory_of_all_parts_must_fit(room: int, phases: int) -> None:
     write, read = lanes(0, "scratch0[task0", "in0[task0"), lanes(1, "out0[task1", "scratch0[task1")
     kernel = pair(12, write, read, "local local{0}: f32[8]")
-    assert len(merge_phases.join(kernel.phases, room)) == phases
+    assert len(merge_phases.merge(kernel.phases, room)) == phases
 
 
 def test_as_many_tasks_as_a_symbol_says_go_on_alike() -> None:
     kernel = kernel_of(first="n", second="n")
-    assert len(merge_phases.join(kernel.phases, ROOM)) == 1
+    assert len(merge_phases.merge(kernel.phases, ROOM)) == 1
 
 
 def test_turned_lanes_within_a_task_need_a_barrier_of_the_group() -> None:

@@ -106,7 +106,7 @@ def test_layer_norm_gelu_gradient_of_tensorflow_is_one_kernel() -> None:
     pattern = whole(module)
     kernel = check(pattern, module, draw_inputs(pattern, 0), compiled=True)
     assert shape_of(kernel) == [1]
-    assert shape_of(schedule(pattern, module, DEVICES["sm_80"], "kernel")) == [1, 1]
+    assert shape_of(schedule(pattern, module, DEVICES["sm_80"], "kernel", verify=True)) == [1, 1]
 
 
 def batch_norm_gradient(count: Any, channels: int) -> list[Instruction]:
@@ -218,7 +218,7 @@ def test_value_plus_its_transpose_and_an_update_in_place() -> None:
     module = module_of([both, apply(op.ADD, y, both)], [x, y])
     pattern = whole(module)
     kernel = check(pattern, module, draw_inputs(pattern, 0), compiled=True)
-    assert [source for source, _ in kernel.forwards] == [1], "x is read by other lanes too"
+    assert [source for source, _ in kernel.aliases] == [1], "x is read by other lanes too"
 
 
 def test_what_one_lane_writes_takes_over_no_input() -> None:
@@ -233,7 +233,7 @@ def test_what_one_lane_writes_takes_over_no_input() -> None:
     for device in (DEVICE, DEVICES["sm_80"]):
         kernel = check(pattern, module, draw_inputs(pattern, 0), device=device)
         names = [b.name for b in kernel.with_role(Role.INPUT)]
-        assert [(names[i], o) for i, o in kernel.forwards] == [("in3", 2)]
+        assert [(names[i], o) for i, o in kernel.aliases] == [("in3", 2)]
 
 
 def test_an_optimizers_slots_are_updated_in_place_before_its_gradient() -> None:
@@ -246,7 +246,7 @@ def test_an_optimizers_slots_are_updated_in_place_before_its_gradient() -> None:
     pattern = whole(module)
     kernel = check(pattern, module, draw_inputs(pattern, 0), compiled=True)
     names = [b.name for b in kernel.with_role(Role.INPUT)]
-    assert {(names[i], o) for i, o in kernel.forwards} == {
+    assert {(names[i], o) for i, o in kernel.aliases} == {
         (names[1], 0), (names[3], 1), (names[0], 2)
     }  # fmt: skip
 
@@ -318,7 +318,7 @@ def test_every_pattern_of_every_workload_schedules(name: str) -> None:
         if feasible(pattern, DEVICE) is not None:
             assert not pattern.outputs
             continue
-        kernel = schedule(pattern, module, DEVICE, f"kernel{number}")
+        kernel = schedule(pattern, module, DEVICE, f"kernel{number}", verify=True)
         check_kernel(kernel)
 
 
@@ -327,8 +327,8 @@ def test_scheduling_is_a_function_of_its_arguments(device: str) -> None:
     outputs = layer_norm_gradient(64, 768)
     module = module_of(outputs, parameters_of(outputs))
     pattern = whole(module)
-    one = schedule(pattern, module, DEVICES[device], "kernel")
-    assert one == schedule(pattern, module, DEVICES[device], "kernel")
+    one = schedule(pattern, module, DEVICES[device], "kernel", verify=True)
+    assert one == schedule(pattern, module, DEVICES[device], "kernel", verify=True)
 
 
 @pytest.mark.parametrize("dims", [(0, 8), (8, 0), (0,)])

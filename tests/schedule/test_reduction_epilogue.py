@@ -27,7 +27,7 @@ TARGETS = pytest.mark.parametrize("target", ["cpu-x86-64-v3", "sm_90"])
 
 def scheduled(parameters: list[Instruction], outputs: list[Instruction], target: str) -> Kernel:
     module = module_of(outputs, parameters)
-    return schedule(whole(module), module, DEVICES[target], "kernel")
+    return schedule(whole(module), module, DEVICES[target], "kernel", verify=True)
 
 
 def update(bias: Instruction, total: Instruction) -> Instruction:
@@ -41,7 +41,7 @@ def test_a_bias_gradient_and_its_update_are_one_phase(target: str) -> None:
     x, bias = parameter(0, SHAPE), parameter(1, KEPT)
     kernel = scheduled([x, bias], [update(bias, reduce(x, (1,)))], target)
     assert len(kernel.phases) == 1 and not kernel.with_role(Role.SCRATCH)
-    assert kernel.forwards == ((kernel.with_role(Role.INPUT).index(in_place(kernel)), 0),)
+    assert kernel.aliases == ((kernel.with_role(Role.INPUT).index(in_place(kernel)), 0),)
 
 
 def in_place(kernel: Kernel) -> object:

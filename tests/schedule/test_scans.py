@@ -111,7 +111,7 @@ def test_long_sums_are_those_of_a_loop(dims: tuple[int, ...], dim: int) -> None:
     """To the last bit, on a CPU: so are TensorFlow's (tests/tensorflow/test_scans.py)."""
     value = parameter(0, dims)
     module = module_of([scanned(value, dim)], [value])
-    kernel = schedule(whole(module), module, DEVICE, "kernel")
+    kernel = schedule(whole(module), module, DEVICE, "kernel", verify=True)
     given = np.random.default_rng(0).random(dims).astype(np.float32)
     library = compile_c(c.render([kernel]), DEVICE)
     [found] = CpuKernel(library.data, kernel).run(collapsed(kernel, [given], {}), {}, 2)
@@ -122,7 +122,7 @@ def test_a_gpu_rounds_long_sums_once() -> None:
     """Half a unit in the last place of each, where a loop in f32 is hundreds off."""
     value = parameter(0, (1500, 256))
     module = module_of([scanned(value, 0)], [value])
-    kernel = schedule(whole(module), module, GPU, "kernel")
+    kernel = schedule(whole(module), module, GPU, "kernel", verify=True)
     given = np.random.default_rng(0).random((1500, 256)).astype(np.float32)
     [found] = interpret(kernel, collapsed(kernel, [given], {}))
     exact = np.add.accumulate(given.astype(np.float64), 0).astype(np.float32)
@@ -135,7 +135,7 @@ def test_products_out_of_range_stay_so() -> None:
     given = np.full((20, 2), 1e30, np.float32)
     given[2:] = 1e-30
     module = module_of([scanned(value, 0, op.MULTIPLY)], [value])
-    kernel = schedule(whole(module), module, DEVICE, "kernel")
+    kernel = schedule(whole(module), module, DEVICE, "kernel", verify=True)
     [found] = interpret(kernel, [given])
     assert np.isinf(found[1:]).all() and np.isfinite(found[0]).all()
     assert np.array_equal(found, evaluate(module, [given])[0])
@@ -198,11 +198,19 @@ def test_tasks_share_rows_and_columns() -> None:
     assert long.phases[0].sections[0].tasks == 1
     wide = parameter(0, (600, 130))
     many = schedule(
-        whole(module_of([scanned(wide, 0)], [wide])), module_of([], [wide]), DEVICE, "k"
+        whole(module_of([scanned(wide, 0)], [wide])),
+        module_of([], [wide]),
+        DEVICE,
+        "k",
+        verify=True,
     )
     assert many.phases[0].sections[0].tasks == 3
     rows = schedule(
-        whole(module_of([scanned(wide, 1)], [wide])), module_of([], [wide]), DEVICE, "k"
+        whole(module_of([scanned(wide, 1)], [wide])),
+        module_of([], [wide]),
+        DEVICE,
+        "k",
+        verify=True,
     )
     assert rows.phases[0].sections[0].tasks == 75
 

@@ -63,7 +63,7 @@ def test_rows_are_combined_in_order_to_the_last_bit(opcode: str, width: int) -> 
     inputs, given = drawn(width)
     module = module_of([rows(inputs[0], inputs[2], inputs[1], opcode)], inputs)
     pattern = whole(module)
-    kernel = schedule(pattern, module, DEVICE, "kernel")
+    kernel = schedule(pattern, module, DEVICE, "kernel", verify=True)
     arrays = dict(zip(inputs, given, strict=True))
     shaped = collapsed(kernel, [arrays[v] for v in pattern.inputs], {})
     expected = given[0].copy()
@@ -73,9 +73,9 @@ def test_rows_are_combined_in_order_to_the_last_bit(opcode: str, width: int) -> 
             by = {op.ADD: old + new, op.SUBTRACT: old - new, op.MAXIMUM: np.maximum(old, new)}
             expected[place] = by.get(opcode, new)
     for shared in (False, True):
-        [found] = interpret(kernel, shaped, share_forwards=shared)
+        [found] = interpret(kernel, shaped, share_aliases=shared)
         assert np.array_equal(found.reshape(expected.shape), expected)
-    assert kernel.forwards == ((0, 0),)
+    assert kernel.aliases == ((0, 0),)
     tasks = kernel.phases[-1].sections[-1].tasks
     assert tasks == min(max(width // 16, 1), ROWS)
     run([rows(inputs[0], inputs[2], inputs[1], opcode)], inputs, given)

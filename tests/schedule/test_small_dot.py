@@ -45,7 +45,7 @@ def test_softmax_and_small_dot_are_one_kernel(target: str) -> None:
     plan = planner_exhaustive.plan(module, DEVICES[target], cost, feasible)
     assert not plan.opaque
     (pattern,) = plan.patterns
-    assert len(schedule(pattern, module, DEVICES[target], "nmt").phases) <= 3
+    assert len(schedule(pattern, module, DEVICES[target], "nmt", verify=True).phases) <= 3
 
 
 def test_softmax_and_small_dot_are_right() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo.text.parser import parse
-from stitchcore.loop_ir.nodes import Combine, Kernel, Scope
+from stitchcore.loop_ir.nodes import Kernel, LaneReduce, Scope
 from stitchcore.loop_ir.visitor import statements
 from stitchcore.schedule import limits, tiling
 from stitchcore.schedule.pipeline import schedule
@@ -30,7 +30,7 @@ ENTRY main {{
 
 def row_sums(rows: int, columns: int) -> Kernel:
     module = parse(ROWS.format(rows=rows, columns=columns))
-    return schedule(whole(module), module, V100, "rows")
+    return schedule(whole(module), module, V100, "rows", verify=True)
 
 
 def test_many_short_rows_are_a_warps_each() -> None:
@@ -39,7 +39,7 @@ def test_many_short_rows_are_a_warps_each() -> None:
     ((section,),) = (phase.sections for phase in kernel.phases)
     assert section.scope is Scope.WARP
     assert isinstance(section.tasks, int) and 750_000 // 64 <= section.tasks <= 750_000
-    (combine,) = (s for s in statements(section.body) if isinstance(s, Combine))
+    (combine,) = (s for s in statements(section.body) if isinstance(s, LaneReduce))
     assert combine.scope is Scope.WARP
 
 
@@ -85,5 +85,5 @@ def test_warps_have_rows_to_share_before_one_has_many(rows: int) -> None:
 def test_a_cpu_has_no_warps() -> None:
     for shape in ((750_000, 32), (64, 30_000)):
         module = parse(ROWS.format(rows=shape[0], columns=shape[1]))
-        kernel = schedule(whole(module), module, DEVICES["cpu-x86-64-v3"], "rows")
+        kernel = schedule(whole(module), module, DEVICES["cpu-x86-64-v3"], "rows", verify=True)
         assert all(s.scope is Scope.GROUP for p in kernel.phases for s in p.sections)

@@ -57,9 +57,12 @@ def test_only_the_window_is_written_where_the_memory_is_the_same() -> None:
     """By ctypes, without the copy that a caller could make: what lies around stays what it was."""
     module = module_of([pushed()], GIVEN)
     pattern, given = whole(module), arrays(3)
-    kernel = schedule(pattern, module, DEVICE, "kernel")
-    [around] = [s for s in sections(kernel) if s.apart is not None]
-    assert kernel.forwards == ((0, 0),) and [b.name for b in around.apart or ()] == ["in0", "out0"]
+    kernel = schedule(pattern, module, DEVICE, "kernel", verify=True)
+    [around] = [s for s in sections(kernel) if s.copy_unless_aliased is not None]
+    assert kernel.aliases == ((0, 0),) and [b.name for b in around.copy_unless_aliased or ()] == [
+        "in0",
+        "out0",
+    ]
     text = c.render([kernel])
     assert text.count("return 0;\n  for") == 1
     library = CpuKernel(compile_c(text, DEVICE).data, kernel)
@@ -68,7 +71,7 @@ def test_only_the_window_is_written_where_the_memory_is_the_same() -> None:
     expected = given[X].copy()
     expected[3:5] = np.tanh(given[WINDOW])
     np.testing.assert_allclose(apart, expected, rtol=1e-6)
-    [shared] = interpret(kernel, inputs, {}, share_forwards=True)
+    [shared] = interpret(kernel, inputs, {}, share_aliases=True)
     np.testing.assert_allclose(shared, expected, rtol=1e-6)
 
 
@@ -79,7 +82,7 @@ def test_the_window_is_clamped_into_the_operand(at: int) -> None:
     begin = min(max(at, 0), ROWS - TALL)
     module = module_of([pushed()], GIVEN)
     pattern, given = whole(module), arrays(at)
-    kernel = schedule(pattern, module, DEVICE, "kernel")
+    kernel = schedule(pattern, module, DEVICE, "kernel", verify=True)
     [found] = interpret(kernel, [given[v] for v in pattern.inputs])
     assert not np.array_equal(found[begin : begin + TALL], given[X][begin : begin + TALL])
     kept = [row for row in range(ROWS) if not begin <= row < begin + TALL]
@@ -90,7 +93,7 @@ def test_a_window_that_is_read_where_it_is_written_is_still_in_place() -> None:
     """A slot that a loop adds to: TensorList's accumulators."""
     before = builder.dynamic_slice(X, [AT, ZERO], [TALL, WIDTH])
     added = apply(op.ADD, before, WINDOW)
-    assert made([builder.dynamic_update_slice(X, added, [AT, ZERO])], 2).forwards == ((0, 0),)
+    assert made([builder.dynamic_update_slice(X, added, [AT, ZERO])], 2).aliases == ((0, 0),)
 
 
 def test_what_is_read_elsewhere_too_is_copied() -> None:
@@ -98,9 +101,9 @@ def test_what_is_read_elsewhere_too_is_copied() -> None:
     before = builder.dynamic_slice(X, [ZERO, ZERO], [TALL, WIDTH])
     added = apply(op.ADD, before, WINDOW)
     kernel = made([builder.dynamic_update_slice(X, added, [AT, ZERO])], 2)
-    assert kernel.forwards == () and not any(s.apart for s in sections(kernel))
+    assert kernel.aliases == () and not any(s.copy_unless_aliased for s in sections(kernel))
     twice = [pushed(), builder.dynamic_update_slice(X, WINDOW, [AT, ZERO])]
-    assert made(twice, 1).forwards == ()
+    assert made(twice, 1).aliases == ()
 
 
 def test_reductions_before_and_after_an_update() -> None:
@@ -130,7 +133,9 @@ def test_an_update_joins_what_makes_its_window(target: str) -> None:
 
 
 def test_the_pair_stands_in_the_text_and_must_be_forwarded() -> None:
-    kernel = schedule(whole(module_of([pushed()], GIVEN)), module_of([], GIVEN), DEVICE, "kernel")
+    kernel = schedule(
+        whole(module_of([pushed()], GIVEN)), module_of([], GIVEN), DEVICE, "kernel", verify=True
+    )
     assert parse_kernel(print_kernel(kernel)) == kernel
     assert " apart in0 out0 {" in print_kernel(kernel)
     [line] = [line for line in print_kernel(kernel).split("\n") if "forward" in line]
@@ -155,4 +160,4 @@ def test_what_every_lane_reads_is_not_overwritten() -> None:
     """A scalar has no lane of its own: lane 0 would write before the others have read."""
     step = parameter(0, ())
     module = module_of([apply(op.TANH, step)], [step])
-    assert check(whole(module), module, [np.array(0.5, np.float32)]).forwards == ()
+    assert check(whole(module), module, [np.array(0.5, np.float32)]).aliases == ()

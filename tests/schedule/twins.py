@@ -41,10 +41,10 @@ from stitchcore.loop_ir.nodes import (
     Allocate,
     Apply,
     Barrier,
-    Combine,
     Expression,
     If,
     Kernel,
+    LaneReduce,
     Let,
     Load,
     Loop,
@@ -59,7 +59,7 @@ from stitchcore.schedule import dominants as dominant
 from stitchcore.schedule import limits as scheduling
 from stitchcore.schedule import sections
 from stitchcore.schedule.axes import Axes
-from stitchcore.schedule.context import Surroundings
+from stitchcore.schedule.context import SectionContext
 from stitchcore.schedule.pipeline import schedule
 from stitchcore.schedule.tiling import Geometry
 from stitchcore.schedule.values import Names
@@ -134,7 +134,7 @@ def toy(limits: Limits) -> Iterator[None]:
 # ---- decisions -----------------------------------------------------------------------------------
 def decisions(pattern: Pattern, module: Module, device: Device) -> tuple[Decisions, Kernel]:
     """All that was decided: what `planned` says, and the statements that each section became."""
-    kernel = schedule(pattern, module, device, "twin")
+    kernel = schedule(pattern, module, device, "twin", verify=True)
     lengths = tuple((number, len(phase.sections)) for number, phase in enumerate(kernel.phases))
     parts = [part for phase in kernel.phases for part in phase.sections]
     axes = axis_analysis.analyse(pattern)
@@ -146,7 +146,7 @@ def planned(pattern: Pattern, axes: Axes, device: Device) -> Decisions:
     each section."""
     dominants = dominant.find(pattern, axes, scheduling.of(device))
     plan = sections.assign(pattern, axes, dominants)
-    around = Surroundings(axes, dominants, plan, {}, {}, Names(frozenset()), device)
+    context = SectionContext(axes, dominants, plan, {}, {}, Names(frozenset()), device)
     states: list[Any] = []
     for number, value in enumerate(pattern.instructions):
         state = dominants.states[value]
@@ -157,7 +157,7 @@ def planned(pattern: Pattern, axes: Axes, device: Device) -> Decisions:
     for section in itertools.chain(*plan.phases):
         sinks = tuple((sink.kind, sink.number) for sink in section.sinks)
         mapped.append((sinks, section.rows is None, section.loops is None, section.combines))
-        mapped.append(_mapping(around.geometry(section)))
+        mapped.append(_mapping(context.geometry(section)))
     return tuple(states), tuple(mapped)
 
 
@@ -189,7 +189,7 @@ def _skeleton(section: Section) -> tuple[Any, ...]:
                     yield ("let", *_shape_of(value))
                 case Store(buffer, _, value):
                     yield ("store", buffer.role, buffer.dtype, *_shape_of(value))
-                case Accumulator(_, reducer) | Combine(_, reducer, _):
+                case Accumulator(_, reducer) | LaneReduce(_, reducer, _):
                     yield (type(statement).__name__, reducer)
                 case Accumulate(_, reducer, value):
                     yield ("accumulate", reducer, *_shape_of(value))

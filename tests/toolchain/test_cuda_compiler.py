@@ -16,8 +16,8 @@ from stitchcore.loop_ir.index import Variable
 from stitchcore.loop_ir.nodes import (
     Accumulate,
     Accumulator,
-    Combine,
     Kernel,
+    LaneReduce,
     Load,
     Loop,
     LoopKind,
@@ -66,7 +66,7 @@ def of_sums(count: int, tasks: int = 4096) -> Kernel:
         Loop("j", 0, 4096, LoopKind.LANES, added),
         Accumulator(whole, op.ADD),
         *(Accumulate(whole, op.ADD, one) for one in sums),
-        Combine(whole, op.ADD, Scope.GROUP),
+        LaneReduce(whole, op.ADD, Scope.GROUP),
         Store(y, (task,), whole),
     )
     return Kernel(f"sums{count}", (), (x, y), (Phase((Section("task", tasks, body),)),))

@@ -59,7 +59,7 @@ def sums(reverse: bool) -> Module:
 
 
 def kernel_of(module: Module) -> Kernel:
-    return schedule(whole(module), module, DEVICE, "kernel")
+    return schedule(whole(module), module, DEVICE, "kernel", verify=True)
 
 
 def edited(kernel: Kernel, edits: Sequence[Edit]) -> Kernel:
