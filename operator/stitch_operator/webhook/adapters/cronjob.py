@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stitch_operator.webhook.adapters.adapter import (
+    Adapter,
     Annotations,
     Template,
     Workload,
@@ -25,3 +26,6 @@ class CronJob:
 
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         return stamped(workload, self.templates(workload), annotations)
+
+
+ADAPTER: Adapter = CronJob()

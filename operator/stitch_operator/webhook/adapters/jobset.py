@@ -7,6 +7,7 @@ tells them apart, and they are not stamped.
 from __future__ import annotations
 
 from stitch_operator.webhook.adapters.adapter import (
+    Adapter,
     Annotations,
     Template,
     Workload,
@@ -40,3 +41,6 @@ class JobSet:
 def _trains(workload: Workload, template: Template) -> bool:
     of_job = at(workload, (*template.steps[:-2], "metadata", "labels"))
     return bool(of_job.get(STEP, TRAINER) == TRAINER)
+
+
+ADAPTER: Adapter = JobSet()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stitch_operator.webhook.adapters.adapter import Annotations, Template, Workload
+from stitch_operator.webhook.adapters.adapter import Adapter, Annotations, Template, Workload
 from stitch_operator.webhook.patch import Operation
 
 
@@ -15,3 +15,6 @@ class Pod:
 
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         return []
+
+
+ADAPTER: Adapter = Pod()

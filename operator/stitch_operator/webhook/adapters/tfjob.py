@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stitch_operator.webhook.adapters.adapter import (
+    Adapter,
     Annotations,
     Template,
     Workload,
@@ -28,3 +29,6 @@ class TFJob:
 
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         return stamped(workload, self.templates(workload), annotations)
+
+
+ADAPTER: Adapter = TFJob()

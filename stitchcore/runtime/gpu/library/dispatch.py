@@ -1,13 +1,14 @@
-"""Instructions outside kernels, by the device's own library: one function per opcode.
+"""Instructions outside kernels, by the device's own library.
 
-Functions are written for an array module that is numpy's twin (`xp`: CuPy on a GPU, numpy in
-tests). None lets data decide a shape, and but for those that `waits` names none waits for the
-device, so that what calls them can be captured in a CUDA graph.
+Modules of this folder say in `CALLS` which opcodes they compute. Functions are written for an array
+module that is numpy's twin (`xp`: CuPy on a GPU, numpy in tests). None lets data decide a shape,
+and but for those that `waits` names none waits for the device, so that what calls them can be
+captured in a CUDA graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stitchcore.errors import Reason, Refusal, Refused
@@ -16,28 +17,15 @@ from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.shape import DTYPES, Shape
 from stitchcore.runtime.gpu.device import Device
 from stitchcore.runtime.gpu.library import convolution, gather_scatter, random, reduce_window, sort
+from stitchcore.runtime.gpu.library.call import LibraryCall
 from stitchcore.runtime.gpu.library.gemm import FLOATS, gemm
 
 Array = Any
-Function = Callable[[Any, Instruction, Sequence[Array]], Any]
-"""(array module, instruction, operands) -> its value, or one for each member of a tuple."""
-
-_FUNCTIONS: Mapping[str, Function] = {
-    op.GATHER: gather_scatter.gather,
-    op.SCATTER: gather_scatter.scatter,
-    op.DYNAMIC_SLICE: gather_scatter.dynamic_slice,
-    op.SORT: sort.sort,
-    op.REDUCE_WINDOW: reduce_window.reduce_window,
-    op.SELECT_AND_SCATTER: reduce_window.select_and_scatter,
-    op.RNG_BIT_GENERATOR: random.bit_generator,
-}
-_REQUIRE: Mapping[str, Callable[[Instruction], str | None]] = {
-    op.SCATTER: gather_scatter.scatter_refused,
-    op.SORT: sort.sort_refused,
-    op.REDUCE_WINDOW: reduce_window.reduce_window_refused,
-    op.SELECT_AND_SCATTER: reduce_window.select_and_scatter_refused,
-    op.RNG_BIT_GENERATOR: random.bit_generator_refused,
-    op.CONVOLUTION: convolution.refused,
+CALLS: Mapping[str, LibraryCall] = {
+    **gather_scatter.CALLS,
+    **random.CALLS,
+    **reduce_window.CALLS,
+    **sort.CALLS,
 }
 _BY_DEVICE = frozenset({op.DOT, op.CONVOLUTION, op.RNG, op.DYNAMIC_UPDATE_SLICE})
 
@@ -53,14 +41,16 @@ def require(node: Instruction) -> None:
 
 def refused(node: Instruction) -> Refusal | None:
     """Why the device library does not compute `node`, or None."""
-    if node.opcode not in _FUNCTIONS and node.opcode not in _BY_DEVICE:
+    if node.opcode not in CALLS and node.opcode not in _BY_DEVICE:
         detail = "no kernel holds it, and no library of the GPU runtime computes it"
         return Refusal(node.opcode, Reason.UNSUPPORTED_OPCODE, detail)
     dtypes = {operand.shape.dtype for operand in node.operands} | {node.shape.dtype}
     if node.opcode in (op.DOT, op.CONVOLUTION) and (len(dtypes) > 1 or not dtypes <= FLOATS):
         return Refusal(node.opcode, Reason.UNSUPPORTED_TYPE, ", ".join(sorted(dtypes)))
-    check = _REQUIRE.get(node.opcode)
-    why = check(node) if check is not None else None
+    if node.opcode == op.CONVOLUTION:
+        why = convolution.refused(node)
+    else:
+        why = CALLS[node.opcode].refused(node) if node.opcode in CALLS else None
     return None if why is None else Refusal(node.opcode, Reason.UNSUPPORTED_OPCODE, why)
 
 
@@ -90,7 +80,7 @@ def compute(
     elif node.opcode == op.RNG:
         value = device.random(node, *operands)
     else:
-        value = _FUNCTIONS[node.opcode](device.arrays, node, operands)
+        value = CALLS[node.opcode].compute(device.arrays, node, operands)
     made = value if isinstance(value, tuple) else (value,)
     for result, one in zip(results, made, strict=True):
         result[...] = one

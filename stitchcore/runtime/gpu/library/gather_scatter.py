@@ -8,6 +8,7 @@ from typing import Any
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.query import reducer_of
+from stitchcore.runtime.gpu.library.call import LibraryCall
 
 Array = Any
 
@@ -175,3 +176,10 @@ def _scatter_places(
         inside = inside & (start >= 0) & (start + size <= extent)
         places, total = places * extent + start + offset, total * extent
     return xp.where(inside, places, total)
+
+
+CALLS = {
+    op.GATHER: LibraryCall(gather),
+    op.SCATTER: LibraryCall(scatter, scatter_refused),
+    op.DYNAMIC_SLICE: LibraryCall(dynamic_slice),
+}

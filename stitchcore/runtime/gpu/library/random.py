@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.runtime.gpu.library.call import LibraryCall
 
 Array = Any
 
@@ -69,3 +71,8 @@ def _philox(xp: Any, key: Array, low: Array, high: Array) -> Array:
         ]
         keys = [(k + xp.asarray(w, "uint64")) & mask for k, w in zip(keys, _WEYL, strict=True)]
     return xp.stack(x, 1).reshape(-1)
+
+
+CALLS = {
+    op.RNG_BIT_GENERATOR: LibraryCall(bit_generator, bit_generator_refused),
+}

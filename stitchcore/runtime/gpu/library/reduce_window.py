@@ -11,6 +11,7 @@ from stitchcore.hlo.ir.attributes import WindowDim
 from stitchcore.hlo.ir.cumulative import Scan, scan_of
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.query import monoid, reducer_of
+from stitchcore.runtime.gpu.library.call import LibraryCall
 from stitchcore.runtime.gpu.library.convolution import known
 
 Array = Any
@@ -111,3 +112,9 @@ def select_and_scatter(xp: Any, node: Instruction, operands: Sequence[Array]) ->
     flat[...] = initial
     xp.add.at(flat, where.reshape(-1), source.reshape(-1))
     return flat[:-1].reshape(values.shape)
+
+
+CALLS = {
+    op.REDUCE_WINDOW: LibraryCall(reduce_window, reduce_window_refused),
+    op.SELECT_AND_SCATTER: LibraryCall(select_and_scatter, select_and_scatter_refused),
+}

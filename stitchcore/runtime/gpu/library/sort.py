@@ -14,6 +14,7 @@ from typing import Any
 
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.runtime.gpu.library.call import LibraryCall
 
 Array = Any
 MOST_PAIRS = 1 << 24
@@ -155,3 +156,8 @@ def _parameter_of(node: Instruction) -> int | None:
         return None
     value = bits.operands[0]
     return int(value["number"]) if value.opcode == op.PARAMETER else None
+
+
+CALLS = {
+    op.SORT: LibraryCall(sort, sort_refused),
+}
