@@ -27,7 +27,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench import record
-from stitchcore.compiler.stages import PLANNED, BuildOptions, State, run_stages
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason
@@ -68,7 +69,7 @@ class Figures:
 
 def kernels_of(name: str, target: str) -> list[Kernel]:
     """The kernels of a module and of its loop bodies, each once."""
-    state = run_stages(State(workloads.module(name), DEVICES[target], BuildOptions()), PLANNED, {})
+    state = run(PLANNED, ModuleState(workloads.module(name), DEVICES[target], BuildOptions()))
     assert state.plan is not None
     assert all(body in state.inner for body in bodies(state.plan))
     return list(state.kernels)

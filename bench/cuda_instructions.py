@@ -25,7 +25,8 @@ from rich.progress import track
 from bench import record, sass
 from bench.cuda_compile import correlation
 from stitchcore.codegen import cuda
-from stitchcore.compiler.stages import PLANNED, BuildOptions, State, run_stages
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import DEVICES
 from stitchcore.device.timing import Classes
@@ -55,7 +56,7 @@ class Kernel:
 def kernels(name: str, target: str, cache: Path | None) -> Iterator[Kernel]:
     """Those of one workload module and its loop bodies."""
     device = DEVICES[target]
-    state = run_stages(State(workloads.module(name), device, BuildOptions()), PLANNED, {})
+    state = run(PLANNED, ModuleState(workloads.module(name), device, BuildOptions()))
     patterns = _patterns(state)
     units, _ = cuda_compiler.compile_kernels(state.kernels, target, cache)
     for unit in units:
@@ -74,7 +75,7 @@ def kernels(name: str, target: str, cache: Path | None) -> Iterator[Kernel]:
             )
 
 
-def _patterns(state: State) -> dict[str, Pattern]:
+def _patterns(state: ModuleState) -> dict[str, Pattern]:
     """By the name of the kernel that each becomes, loop bodies' too."""
     assert state.plan is not None
     pairs = [*zip(state.of, state.plan.patterns, strict=True)]

@@ -32,7 +32,7 @@ def program(module: CompiledModule, inputs: Mapping[str, Array]) -> Program:
         raise NotWhole("; ".join(str(refusal) for refusal in plan.refusals))
     kernels = [module.kernels[of] for of in module.of]
     pairs = [
-        (pattern, kernel.kernel, module.libraries[kernel.library].data)
+        (pattern, kernel.kernel, module.units[kernel.unit].library.data)
         for pattern, kernel in zip(plan.patterns, kernels, strict=True)
     ]
     return of_kernels(plan.module, pairs, tuple(inputs), module.device)

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench import record, xla
-from stitchcore.compiler.stages import STAGES, BuildOptions, State, run_stages
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason
 from stitchcore.fusion.cost import cost
@@ -30,7 +31,7 @@ TABLE = record.RESULTS / "planners.md"
 FIGURES = record.raw(TABLE.with_suffix(".json"))
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 TARGETS = ("cpu-x86-64-v3", "sm_70")
-PLANNING = STAGES[: [stage.name for stage in STAGES].index("plan") + 1]
+PLANNING = PLANNED[: [stage.name for stage in PLANNED].index("plan") + 1]
 ELSEWHERE = frozenset(
     "contraction dot convolution sort custom-call fft cholesky triangular-solve "
     "while call conditional".split()
@@ -46,9 +47,9 @@ GAP = 0.05
 
 def planned(text: str, target: str, planner: str) -> tuple[Plan, float]:
     """The plan of a module, checked, and the seconds of planning."""
-    state = State(parse(text), DEVICES[target], BuildOptions(planner))
+    state = ModuleState(parse(text), DEVICES[target], BuildOptions(planner))
     seconds: dict[str, float] = {}
-    plan = run_stages(state, PLANNING, seconds).plan
+    plan = run(PLANNING, state, seconds=seconds).plan
     assert plan is not None
     parse_plan(plan_text(plan), plan.module, DEVICES[target], cost, "plan", planner)
     return plan, seconds["plan"]

@@ -20,12 +20,12 @@ from pathlib import Path
 
 from bench import program, record
 from bench.launches import of_kernels
+from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import (
     PLANNED,
     BuildOptions,
-    State,
+    ModuleState,
     compile_kernels,
-    run_stages,
     symbol_of,
 )
 from stitchcore.device.host import host_device
@@ -66,7 +66,7 @@ class Row:
 
 def planned(module: Module, device: Device, planner: str) -> tuple[Plan, float]:
     start = time.process_time()
-    state = run_stages(State(module, device, BuildOptions(planner)), PLANNED[:3], {})
+    state = run(PLANNED[:3], ModuleState(module, device, BuildOptions(planner)))
     assert state.plan is not None
     return state.plan, time.process_time() - start
 
@@ -87,11 +87,9 @@ def measured(pattern: Pattern, owner: Module, device: Device) -> float:
     parts = (pattern.instructions, pattern.inputs, pattern.outputs)
     whole = Pattern(*(tuple(made_of[value] for value in part) for part in parts))
     kernel = schedule(whole, region, device, symbol_of(pattern_key(pattern)))
-    made, libraries = compile_kernels({"one": kernel}, device, BuildOptions(), {})
+    made = compile_kernels({"one": kernel}, device, BuildOptions())
     names = [f"p{number}" for number in range(len(region.entry.parameters))]
-    bound = of_kernels(
-        region, [(whole, kernel, libraries[made["one"].library].data)], names, device
-    )
+    bound = of_kernels(region, [(whole, kernel, made.units[0].library.data)], names, device)
     given = arguments(region.entry.parameters, {}, 0, "positive")
     bare = program.bare(bound, dict(zip(names, given, strict=True)), 1)
     taken = []

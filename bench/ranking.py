@@ -30,13 +30,13 @@ from rich.progress import track
 from bench import program, record
 from bench.launches import of_kernels
 from stitchcore.autotune.candidates import Cut, alternatives
-from stitchcore.compiler.module import CompiledKernel
+from stitchcore.compiler.module import CompiledKernels
+from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import (
     PLANNED,
     BuildOptions,
-    State,
+    ModuleState,
     compile_kernels,
-    run_stages,
     symbol_of,
 )
 from stitchcore.device.host import host_device
@@ -50,7 +50,6 @@ from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.text.parser import parse
 from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.schedule.pipeline import feasible, schedule
-from stitchcore.toolchain.c_compiler import CompiledLibrary
 from stitchcore.verify.inputs import arguments
 from stitchcore.verify.timing import compare
 
@@ -104,7 +103,7 @@ def regions(name: str, most: int, device: Device) -> list[Region]:
     """At most `most` regions of a workload module, spread over their sizes."""
     with lzma.open(WORKLOADS / f"{name}.hlo.xz", "rt") as file:
         module = parse(file.read())
-    state = run_stages(State(module, device, BuildOptions()), PLANNED, {})
+    state = run(PLANNED, ModuleState(module, device, BuildOptions()))
     assert state.plan is not None
     plans = [state.plan, *state.plan.nested.values()]
     distinct: dict[str, tuple[Pattern, Module]] = {}
@@ -152,14 +151,13 @@ def ranked(region: Region, device: Device, threads: int, rounds: int, seconds: f
     """Compile the plans of `region` and time them in turn."""
     patterns = {pattern_key(pattern): pattern for plan in region.plans for pattern in plan}
     kernels = {key: _scheduled(one, region.module, device) for key, one in patterns.items()}
-    made, libraries = compile_kernels(
+    compiled = compile_kernels(
         {key: kernel for key, kernel in kernels.items() if isinstance(kernel, Kernel)},
         device,
         BuildOptions(jobs=os.cpu_count() or 1),
-        {},
     )
     bound = {
-        str(number): _bound(region, plan, made, libraries, device, threads)
+        str(number): _bound(region, plan, compiled, device, threads)
         for number, plan in enumerate(region.plans)
     }
     clock = time.thread_time if threads == 1 else time.perf_counter
@@ -180,13 +178,16 @@ def ranked(region: Region, device: Device, threads: int, rounds: int, seconds: f
 def _bound(
     region: Region,
     plan: Cut,
-    made: dict[str, CompiledKernel],
-    libraries: Sequence[CompiledLibrary],
+    compiled: CompiledKernels,
     device: Device,
     threads: int,
 ) -> program.Bare:
     kernels = [
-        (pattern, made[key].kernel, libraries[made[key].library].data)
+        (
+            pattern,
+            compiled.kernels[key].kernel,
+            compiled.units[compiled.kernels[key].unit].library.data,
+        )
         for pattern, key in ((pattern, pattern_key(pattern)) for pattern in plan)
     ]
     parameters = region.module.entry.parameters

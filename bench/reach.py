@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.record import RESULTS, raw, write_figures, write_table
-from stitchcore.compiler.stages import STAGES, BuildOptions, State, run_stages
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.host import host_device
 from stitchcore.fusion import candidates
 from stitchcore.fusion.candidates import Role
@@ -168,9 +169,8 @@ def of_module(path: Path) -> Reach:
     """The reach of one module's plan for this machine."""
     with lzma.open(path, "rt") as file:
         module = parse(file.read())
-    state = State(module, host_device(), BuildOptions())
-    upto = [stage.name for stage in STAGES].index("schedule") + 1
-    plan = run_stages(state, STAGES[:upto], {}).plan
+    state = ModuleState(module, host_device(), BuildOptions())
+    plan = run(PLANNED, state).plan
     assert plan is not None
     return measured(plan)
 

@@ -78,7 +78,7 @@ def _kernel(
     count = len(pattern.inputs)
     work = round(cost(pattern, made.device).seconds * made.device.units * 1e9)
     outputs = tuple(map(launches.value_of, names[count:], pattern.outputs))
-    library = made.libraries[entry.library].data
+    library = made.units[entry.unit].library.data
     launch = launches.launch_of(entry.kernel, library, tuple(names[:count]), outputs, work)
     return program.bind(launch, arrays, threads)
 

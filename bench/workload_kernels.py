@@ -100,7 +100,7 @@ def check(path: Path) -> dict[str, Any]:
         "gigabytes": [made.plan.unfused.bytes / 1e9, made.plan.planned.bytes / 1e9],
         **counts,
         "wrong kernels": wrong,
-        "scalar loops": sum(len(library.scalar_loops) for library in made.libraries),
+        "scalar loops": sum(len(unit.library.scalar_loops) for unit in made.units),
         "peak gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
         "seconds": {**made.seconds, "check": time.perf_counter() - start},
     }

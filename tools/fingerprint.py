@@ -22,14 +22,16 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from stitchcore.compiler.gpu_tables import _table
-from stitchcore.compiler.stages import EMIT, PLANNED, BuildOptions, State, Unit, run_stages
+from stitchcore.compiler.gpu_tables import launch_table_of
+from stitchcore.compiler.module import Unit
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import BuildOptions, ModuleState, compiled, stages_for
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.text.parser import parse
 from stitchcore.hlo.transforms.pad_bounded import padded
 from stitchcore.launch.cuda_table import write
-from stitchcore.runtime.gpu.lower_module import build
+from stitchcore.runtime.gpu.lower_module import lower_module
 from stitchcore.toolchain.nvrtc import CompiledProgram
 
 WORKLOADS = Path(__file__).parents[1] / "tests" / "workloads"
@@ -50,22 +52,21 @@ def fingerprint(name: str, target: str) -> dict[str, str]:
     """sha256 of each text that the stages make of a workload for a target."""
     device = DEVICES[target]
     module = workload(name) if device.kind == "cpu" else padded(workload(name))
-    state = State(module, device, BuildOptions())
+    state = ModuleState(module, device, BuildOptions())
     texts: dict[str, str | bytes] = {}
-    for stage in (*PLANNED, EMIT):
-        state = run_stages(state, [stage], {})
-        texts[stage.name] = stage.text(state)
-    per_kernel = replace(
-        state, options=BuildOptions(elsewhere=lambda sources: [None] * len(sources))
-    )
-    texts["emit, one kernel a unit"] = EMIT.text(EMIT.run(per_kernel))
+    *planned, emit, _ = stages_for(device)
+    for stage in (*planned, emit):
+        state = run([stage], state)
+        texts[stage.name] = str(stage.text(state))
+    as_job = BuildOptions(remote_compile=lambda sources: [None] * len(sources))
+    texts["emit, one kernel a unit"] = str(emit.text(emit.run(replace(state, options=as_job))))
     if device.kind == "gpu":
-        tables = (_table(kernel, b"", device) for kernel in state.kernels)
-        texts["tables of kernels"] = b"".join(tables)
         program = CompiledProgram(b"", target, "", ())
-        unit = Unit(state.kernels, "", program)
+        tables = (launch_table_of(kernel, program) for kernel in state.kernels)
+        texts["tables of kernels"] = b"".join(tables)
+        units = (Unit(state.kernels, "", program),)
         if not module.symbols:
-            table = build(replace(state, units=(unit,))).table
+            table = lower_module(compiled(replace(state, units=units), {})).table
             texts["table of the module"] = write(table)
     return {stage: _sha256(text) for stage, text in texts.items()}
 

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from stitchcore.compiler import stages
-from stitchcore.compiler.stages import BuildOptions, State
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import BuildOptions, ModuleState, stages_for
 from stitchcore.device.records import DEVICES
 from stitchcore.fusion.cost import cost
 from stitchcore.hlo.text.parser import parse
@@ -32,11 +32,12 @@ def walkthrough() -> str:
     """The page's text."""
     source = lzma.decompress(MODULE.read_bytes()).decode()
     device = DEVICES[TARGET]
-    state = State(parse(source), device, BuildOptions())
+    state = ModuleState(parse(source), device, BuildOptions())
     trace = simplify(state.module).trace
-    state = stages.run_stages(state, stages.STAGES, {})
+    stages = stages_for(device)
+    state = run(stages, state)
     assert state.plan is not None
-    text = {stage.name: stage.text(state) for stage in stages.STAGES}
+    text = {stage.name: str(stage.text(state)) for stage in stages}
     estimate = cost(state.plan.patterns[0], device)
     parts = [
         INTRODUCTION.format(module=MODULE.name, target=TARGET),

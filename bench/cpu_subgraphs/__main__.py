@@ -49,8 +49,8 @@ def enter(subgraph: subgraphs.Subgraph) -> tuple[dict[str, contestants.Contestan
         entered["bare_generated"] = contestants.of_bare(subgraph, made)
         refused += [
             f"scalar loop {loop.loop}: {loop.reason}"
-            for library in module.libraries
-            for loop in library.scalar_loops
+            for unit in module.units
+            for loop in unit.library.scalar_loops
         ]
     except (launches.NotWhole, Refused) as reason:
         refused.append(f"generated: {reason}")

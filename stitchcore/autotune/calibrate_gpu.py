@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stitchcore.autotune.least_squares import Measured
-from stitchcore.compiler.stages import PLANNED, BuildOptions, State, run_stages
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.records import Device as Record
 from stitchcore.errors import Reason, Refused
 from stitchcore.fusion.pattern import Pattern
@@ -67,7 +68,7 @@ def _seconds(one: Loaded, device: Device) -> float:
 
 
 def _pattern(module: Module, record: Record) -> Pattern:
-    planned = run_stages(State(module, record, BuildOptions()), PLANNED, {})
+    planned = run(PLANNED, ModuleState(module, record, BuildOptions()))
     assert planned.plan is not None
     (pattern,) = planned.plan.patterns
     return pattern

@@ -205,10 +205,11 @@ def _loaded(
 ) -> dict[Pattern, CpuKernel]:
     used = dict.fromkeys(part for cut in cuts for part in cut)
     named = {kernels[part].name: kernels[part] for part in used}
-    made, libraries = compile_kernels(named, device, options, {})
-    opened = [load_library(library.data) for library in libraries]
+    compiled = compile_kernels(named, device, options)
+    opened = [load_library(unit.library.data) for unit in compiled.units]
     return {
-        part: CpuKernel(opened[made[kernels[part].name].library], kernels[part]) for part in used
+        part: CpuKernel(opened[compiled.kernels[kernels[part].name].unit], kernels[part])
+        for part in used
     }
 
 

@@ -11,13 +11,13 @@ key has them without measuring anything.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
 
 from stitchcore.autotune.kernels import Choice, Measuring, gain, tune_all
-from stitchcore.compiler.regions import Build, replanned
-from stitchcore.compiler.stages import BuildOptions, Progress
+from stitchcore.compiler.pipeline import Progress
+from stitchcore.compiler.regions import CompiledRegions, replanned
+from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host
 from stitchcore.device.records import Device
 from stitchcore.fusion.canonical import pattern_text
@@ -64,8 +64,8 @@ class Tuning(msgspec.Struct, frozen=True):
 
 
 def tuned(
-    made: Build, device: Device, options: BuildOptions, budget: float, progress: Progress
-) -> tuple[Build, Tuning]:
+    made: CompiledRegions, device: Device, options: BuildOptions, budget: float, progress: Progress
+) -> tuple[CompiledRegions, Tuning]:
     """`made` with what measurement overruled within about `budget` seconds of this CPU.
 
     Raises Refused where a kernel that was compiled before cannot be compiled.
@@ -74,13 +74,12 @@ def tuned(
     plans = [made.regions[key].plan for key in keys]
     symbols = {name for key in keys for name in made.regions[key].module.symbols}
     measuring = Measuring(dict.fromkeys(symbols, SYMBOL_SIZE), 11, KERNEL_SECONDS, budget)
-    unshown = replace(options, dump=None, restart=None)
     found, choices = tune_all(
-        plans, device, unshown, measuring, lambda done, total: progress("tune", done, total)
+        plans, device, options, measuring, lambda done, total: progress("tune", done, total)
     )
     pairs = zip(keys, plans, found, strict=True)
     changed = {key: new for key, old, new in pairs if _kernels(new) != _kernels(old)}
-    rebuilt = replanned(made, changed, device, unshown) if changed else made
+    rebuilt = replanned(made, changed, device, options) if changed else made
     return rebuilt, _told(made, plans, choices, budget)
 
 
@@ -88,7 +87,9 @@ def _kernels(plan: Plan) -> list[tuple[Pattern, ...]]:
     return [one.patterns for one in (plan, *bodies(plan).values())]
 
 
-def _told(made: Build, plans: Sequence[Plan], choices: Sequence[Choice], budget: float) -> Tuning:
+def _told(
+    made: CompiledRegions, plans: Sequence[Plan], choices: Sequence[Choice], budget: float
+) -> Tuning:
     before, after = gain(choices)
     names = _names(made, plans)
     machine = host()
@@ -111,7 +112,7 @@ def _overruled(choice: Choice, names: Mapping[str, str]) -> Overruled:
     return Overruled(name, len(kept.cut), first.seconds, kept.seconds, ratio)
 
 
-def _names(made: Build, plans: Sequence[Plan]) -> dict[str, str]:
+def _names(made: CompiledRegions, plans: Sequence[Plan]) -> dict[str, str]:
     return {
         pattern_text(pattern): made.kernels[key].kernel.name
         for region, plan in zip(made.regions.values(), plans, strict=True)

@@ -18,7 +18,7 @@ import numpy as np
 
 from stitchcore import options as settings
 from stitchcore.cli import common, module_pipeline
-from stitchcore.compiler.stages import State, compiled
+from stitchcore.compiler.stages import ModuleState, compiled
 from stitchcore.fusion.canonical import pattern_module
 from stitchcore.fusion.pattern import Pattern, Plan
 from stitchcore.hlo.ir.instruction import Computation
@@ -77,8 +77,9 @@ def command(
     output = common.Output(as_json)
     options = settings.of_this_process()
     device = common.device_of(common.host_target(), output)
-    build = module_pipeline.build_options(options, device, output, planner=planner, restart=restart)
-    state, seconds = module_pipeline.run(module, device, build, output, "compile")
+    build = module_pipeline.build_options(options, output, planner)
+    dump = module_pipeline.dump_of(options, device, output, restart=restart)
+    state, seconds = module_pipeline.run(module, device, build, dump, output, "compile")
     made = compiled(state, seconds)
     bindings = parse_bindings(bind, made.plan, output)
     count = threads or options.jobs
@@ -98,7 +99,7 @@ def command(
 
 
 def times(
-    state: State,
+    state: ModuleState,
     seconds: dict[str, float],
     bind: Sequence[str],
     threads: int,

@@ -10,7 +10,8 @@ import click
 
 from stitchcore import options as settings
 from stitchcore.cli import common, module_pipeline
-from stitchcore.compiler.stages import State, Unit
+from stitchcore.compiler.module import Unit
+from stitchcore.compiler.stages import ModuleState
 from stitchcore.loop_ir.printer import print_kernel
 from stitchcore.report import render
 from stitchcore.toolchain.c_compiler import CompiledLibrary
@@ -45,10 +46,9 @@ def command(
     output = common.Output(as_json)
     options = settings.of_this_process()
     device = common.device_of(target or common.host_target(), output)
-    build = module_pipeline.build_options(
-        options, device, output, planner=planner, dump=dump, restart=restart
-    )
-    state, seconds = module_pipeline.run(module, device, build, output, "compile")
+    build = module_pipeline.build_options(options, output, planner)
+    texts = module_pipeline.dump_of(options, device, output, dump, restart)
+    state, seconds = module_pipeline.run(module, device, build, texts, output, "compile")
     folder = out or Path(module.name.partition(".")[0] + ".stitch")
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "kernels.txt", "\n".join(map(print_kernel, state.kernels)))
@@ -80,7 +80,7 @@ def command(
     output.console.print(f"{kernels} kernels for {device.target}; report: {folder}/report.html")
 
 
-def _resources(state: State) -> list[str]:
+def _resources(state: ModuleState) -> list[str]:
     """What a GPU's kernels need, and which of them were refused."""
     fits = [fit for unit in state.units for fit in unit.fits]
     lines = [f"refused, its operations stay as they were: {one}" for one in state.refused]

@@ -18,8 +18,7 @@ import click
 import msgspec
 
 from stitchcore import options as settings
-from stitchcore.cli import common
-from stitchcore.cli import module_pipeline as modules
+from stitchcore.cli import common, module_pipeline
 from stitchcore.cli.run_job import EventFile, Record
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal, Refused
@@ -98,9 +97,10 @@ def _of_module(
     output: common.Output,
 ) -> None:
     device = common.device_of(target or common.host_target(), output)
-    build = modules.build_options(options, device, output)
-    state, _ = modules.run(path, device, build, output, "plan")
-    plan = modules.plan_of(state)
+    build = module_pipeline.build_options(options, output, None)
+    dump = module_pipeline.dump_of(options, device, output)
+    state, _ = module_pipeline.run(path, device, build, dump, output, "plan")
+    plan = module_pipeline.plan_of(state)
     values = [_instruction(plan, name, path, output) for name in (first, second) if name]
     if len(values) == 1:
         _show_places([why.place(plan, values[0])], output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,8 +12,9 @@ from rich.status import Status
 from stitchcore.cli import common
 from stitchcore.codegen import c as emit_c
 from stitchcore.codegen import cuda as emit_cuda
-from stitchcore.compiler import stages
-from stitchcore.compiler.stages import BuildOptions, State
+from stitchcore.compiler import pipeline
+from stitchcore.compiler.pipeline import Dump, restartable
+from stitchcore.compiler.stages import BuildOptions, ModuleState, stages_for
 from stitchcore.device.records import Device
 from stitchcore.errors import Refused
 from stitchcore.fusion import candidates
@@ -33,46 +34,50 @@ from stitchcore.report.schema import NO_KERNEL, Report, ReportKernel, ReportNode
 from stitchcore.toolchain.launch_bounds import Fit
 
 
-def build_options(
-    options: Options,
-    device: Device,
-    output: common.Output,
-    *,
-    planner: str | None = None,
-    dump: Path | None = None,
-    restart: Path | None = None,
-) -> BuildOptions:
-    """Stage options from settings and flags; ends the command for one that cannot be used."""
+def build_options(options: Options, output: common.Output, planner: str | None) -> BuildOptions:
+    """Build options from settings and flags; ends the command for a planner that is none."""
     chosen = planner or options.planner
     if chosen not in PLANNERS:
         common.fail(output, f"planner {chosen!r}", "unknown", f"one of: {', '.join(PLANNERS)}")
-    names = stages.restartable(device)
+    return BuildOptions(chosen, options.jobs, options.cache)
+
+
+def dump_of(
+    options: Options,
+    device: Device,
+    output: common.Output,
+    dump: Path | None = None,
+    restart: Path | None = None,
+) -> Dump:
+    """Where stages are written, and the one to go on from; ends the command where there is none."""
+    names = restartable(stages_for(device))
     if restart is not None and restart.name not in names:
         mend = f"its file name must be one of: {', '.join(names)}"
         common.fail(output, str(restart), "not a stage that can be restarted", mend)
     if restart is not None and not restart.is_file():
         common.fail(output, str(restart), "no such file", "write it with --dump, then edit it")
-    dump = dump or options.dump
-    return BuildOptions(chosen, options.jobs, options.cache, dump, restart)
+    return Dump(dump or options.dump, restart)
 
 
 def run(
-    path: Path, device: Device, build: BuildOptions, output: common.Output, last: str
-) -> tuple[State, dict[str, float]]:
+    path: Path, device: Device, build: BuildOptions, dump: Dump, output: common.Output, last: str
+) -> tuple[ModuleState, dict[str, float]]:
     """The module in `path` through the stages up to `last`, and seconds by stage."""
     module = common.read_module(path, output)
-    chosen = stages.STAGES[: [stage.name for stage in stages.STAGES].index(last) + 1]
+    stages = stages_for(device)
+    chosen = stages[: [stage.name for stage in stages].index(last) + 1]
     seconds: dict[str, float] = {}
     with output.console.status("parse") as status:
         try:
+            start = ModuleState(module, device, build)
             show = progress(status)
-            state = stages.run_stages(State(module, device, build), chosen, seconds, show)
+            state = pipeline.run(chosen, start, dump, seconds=seconds, progress=show)
         except Refused as refused:
             common.fail_refused(output, str(path), refused)
     return state, seconds
 
 
-def progress(status: Status) -> Callable[[str, int, int], None]:
+def progress(status: Status) -> pipeline.Progress:
     """Shows the running stage while standard error is a terminal."""
 
     def show(stage: str, done: int, total: int) -> None:
@@ -82,13 +87,13 @@ def progress(status: Status) -> Callable[[str, int, int], None]:
     return show
 
 
-def plans_of(state: State) -> list[Plan]:
+def plans_of(state: ModuleState) -> list[Plan]:
     """The module's plan, then those of its loop bodies and branches."""
     plan = plan_of(state)
     return [plan, *bodies(plan).values()]
 
 
-def plan_of(state: State) -> Plan:
+def plan_of(state: ModuleState) -> Plan:
     """The state's plan; a state without one is a mistake of the caller."""
     if state.plan is None:
         raise ValueError("the plan stage has not run")
@@ -111,7 +116,7 @@ def moved_bytes(plan: Plan, device: Device) -> list[tuple[int, int]]:
 
 
 def report_of(
-    state: State,
+    state: ModuleState,
     title: str,
     seconds: dict[str, float] | None = None,
     measured: Mapping[str, float] | None = None,
@@ -151,14 +156,14 @@ def report_of(
     )
 
 
-def _sources(state: State) -> dict[str, str]:
+def _sources(state: ModuleState) -> dict[str, str]:
     """C or CUDA of each kernel by itself."""
     render = emit_c.render if state.device.kind == "cpu" else emit_cuda.render
     return {kernel.name: render([kernel]) for kernel in state.kernels}
 
 
 def _report_kernels(
-    state: State, plan: Plan, measured: Mapping[str, float]
+    state: ModuleState, plan: Plan, measured: Mapping[str, float]
 ) -> tuple[ReportKernel, ...]:
     moved = moved_bytes(plan, state.device)
     fits = {fit.kernel: fit for unit in state.units for fit in unit.fits}

@@ -12,7 +12,7 @@ import click
 
 from stitchcore import options as settings
 from stitchcore.cli import common, module_pipeline
-from stitchcore.compiler.stages import State
+from stitchcore.compiler.stages import ModuleState
 from stitchcore.device.records import Device
 from stitchcore.fusion.cost import cost
 from stitchcore.fusion.pattern import Estimate, Plan
@@ -48,10 +48,9 @@ def command(
     output = common.Output(as_json)
     options = settings.of_this_process()
     device = common.device_of(target or common.host_target(), output)
-    build = module_pipeline.build_options(
-        options, device, output, planner=planner, dump=dump, restart=restart
-    )
-    state, seconds = module_pipeline.run(module, device, build, output, "schedule")
+    build = module_pipeline.build_options(options, output, planner)
+    texts = module_pipeline.dump_of(options, device, output, dump, restart)
+    state, seconds = module_pipeline.run(module, device, build, texts, output, "schedule")
     plan = module_pipeline.plan_of(state)
     if html is not None:
         page = render.html(module_pipeline.report_of(state, str(module), seconds))
@@ -69,7 +68,7 @@ def command(
         output.console.print(line)
 
 
-def document(state: State) -> dict[str, Any]:
+def document(state: ModuleState) -> dict[str, Any]:
     """The plan as plain data: estimates in bytes, operations and seconds."""
     plan = module_pipeline.plan_of(state)
     labels = every_name(plan.module)
@@ -86,7 +85,7 @@ def document(state: State) -> dict[str, Any]:
     }
 
 
-def _planned(plan: Plan, state: State, of: Sequence[int]) -> dict[str, Any]:
+def _planned(plan: Plan, state: ModuleState, of: Sequence[int]) -> dict[str, Any]:
     saved = module_pipeline.saved_bytes(plan, state.device)
     return {
         "kernels": [

@@ -89,7 +89,8 @@ def _of_module(
     device = common.device_of(target or common.host_target(), output)
     if bind is not None and target not in (None, common.host_target()):
         common.fail(output, f"--target {target}", "not this machine", "leave out --measure")
-    build = module_pipeline.build_options(options, device, output, planner=planner)
-    state, seconds = module_pipeline.run(path, device, build, output, "compile")
+    build = module_pipeline.build_options(options, output, planner)
+    dump = module_pipeline.dump_of(options, device, output)
+    state, seconds = module_pipeline.run(path, device, build, dump, output, "compile")
     measured = bench.times(state, seconds, bind, options.jobs, output) if bind is not None else {}
     return module_pipeline.report_of(state, path.name, seconds, measured)

@@ -17,7 +17,7 @@ from stitchcore import options as settings
 from stitchcore.autotune import kernels
 from stitchcore.cli import common, module_pipeline
 from stitchcore.cli.bench import parse_bindings
-from stitchcore.compiler import stages
+from stitchcore.compiler.stages import PLANNED
 from stitchcore.errors import Refused
 from stitchcore.fusion.text import plan_text
 
@@ -56,8 +56,9 @@ def command(
     device = common.device_of(common.host_target(), output)
     if out is not None:
         common.writable_folder(out, output)
-    build = module_pipeline.build_options(options, device, output, planner=planner)
-    state, _ = module_pipeline.run(module, device, build, output, "plan")
+    build = module_pipeline.build_options(options, output, planner)
+    dump = module_pipeline.dump_of(options, device, output)
+    state, _ = module_pipeline.run(module, device, build, dump, output, "plan")
     plan = module_pipeline.plan_of(state)
     measuring = kernels.Measuring(parse_bindings(bind, plan, output), rounds, seconds)
     try:
@@ -71,8 +72,7 @@ def command(
         common.fail_refused(output, str(module), refused)
     file = None
     if out is not None:
-        named = {stage.name: name for name, stage in stages.restartable(device).items()}
-        file = out / named["plan"]
+        file = out / next(stage.file for stage in PLANNED if stage.name == "plan")
         file.write_text(plan_text(tuned.plan), encoding="utf-8")
     _show(tuned, file, output)
 

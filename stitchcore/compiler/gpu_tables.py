@@ -1,4 +1,4 @@
-"""Kernels for jobs on a GPU: each a launch table of its own, which the plug-in loads by its key.
+"""Kernels for jobs on a GPU: the launch table of each, and what no job on a GPU may run.
 
 Made where there may be no GPU: nothing here is measured (docs/contracts.md 5).
 """
@@ -6,12 +6,9 @@ Made where there may be no GPU: nothing here is measured (docs/contracts.md 5).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from stitchcore.codegen.cuda import THREADS, shared_bytes
-from stitchcore.compiler.module import CompiledKernel
-from stitchcore.compiler.stages import Progress
-from stitchcore.device.records import Device
+from stitchcore.compiler.module import Unit
 from stitchcore.errors import Reason, Refusal
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.opcode_record import highest, lowest
@@ -29,51 +26,28 @@ from stitchcore.loop_ir.nodes import (
     Statement,
 )
 from stitchcore.loop_ir.visitor import expressions, statements
-from stitchcore.toolchain import cuda_compiler
 from stitchcore.toolchain.c_compiler import CompiledLibrary
+from stitchcore.toolchain.nvrtc import CompiledProgram
 
 DRIVER = 12000
 """The oldest driver that is asked of (CUDA 12.0): what NVRTC 12 compiles for."""
 
 
-def compile_programs(
-    kernels: Mapping[str, Kernel],
-    device: Device,
-    cache: Path | None = None,
-    progress: Progress | None = None,
-) -> tuple[dict[str, CompiledKernel], tuple[CompiledLibrary, ...], dict[str, Refusal]]:
-    """Kernels by key that have a launch table, the tables, and by key why the others have none.
-
-    Raises Refused(NO_COMPILER) without NVRTC, Refused(WRONG_TARGET) for an architecture that it
-    does not know.
-    """
-    made: dict[str, CompiledKernel] = {}
-    tables: list[CompiledLibrary] = []
-    refused: dict[str, Refusal] = {}
-    cuda_compiler.require(device.target)
-    for number, (key, kernel) in enumerate(kernels.items()):
-        if progress is not None:
-            progress("compile", number, len(kernels))
-        if (why := differs(kernel)) is not None:
-            refused[key] = why
-            continue
-        units, left = cuda_compiler.compile_kernels([kernel], device.target, cache)
-        if left:
-            refused[key] = left[0]
-            continue
-        [unit] = units
-        made[key] = CompiledKernel(key, kernel, len(tables))
-        compiler = f"NVRTC {unit.program.version}"
-        tables.append(CompiledLibrary(_table(kernel, unit.program.data, device), compiler, ()))
-    return made, tuple(tables), refused
+def table_of(unit: Unit) -> CompiledLibrary:
+    """The launch table of a unit of one kernel, which the plug-in loads by the kernel's key."""
+    [kernel], program = unit.kernels, unit.binary
+    assert isinstance(program, CompiledProgram)
+    table = launch_table_of(kernel, program)
+    return CompiledLibrary(table, f"NVRTC {program.version}", ())
 
 
-def _table(kernel: Kernel, cubin: bytes, device: Device) -> bytes:
+def launch_table_of(kernel: Kernel, program: CompiledProgram) -> bytes:
+    """The table's bytes: `kernel` launched once, its inputs and outputs the program's."""
     inputs, outputs = (len(kernel.with_role(role)) for role in (Role.INPUT, Role.OUTPUT))
     places: tuple[Place, ...] = tuple(map(Input, range(inputs)))
     places += tuple(map(Output, range(outputs)))
     launch = KernelLaunch(kernel, 0, THREADS, shared_bytes(kernel), places)
-    modules = [[Cubin(device.target, cubin)]]
+    modules = [[Cubin(program.target, program.data)]]
     return write(launch_table([launch], modules, kernel.symbols, inputs, outputs, DRIVER))
 
 
@@ -82,7 +56,7 @@ def differs(kernel: Kernel) -> Refusal | None:
 
     TensorFlow's kernels on a GPU raise no error for data, and a conversion of a float that no
     integer holds is CUDA's, not x86's. Regions lowered for a GPU have neither (tensorflow/
-    meaning.py: REWRITES); what came some other way is refused here.
+    semantics.py: REWRITES); what came some other way is refused here.
     """
     if kernel.errors:
         detail = f"on a GPU TensorFlow does not raise: {kernel.errors[0]}"

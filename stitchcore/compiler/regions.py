@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from stitchcore.compiler.gpu_tables import compile_programs
+from stitchcore.compiler import gpu_tables
 from stitchcore.compiler.module import CompiledKernel
+from stitchcore.compiler.pipeline import Dump, Progress, restartable, run
 from stitchcore.compiler.stages import (
     PLANNED,
     BuildOptions,
-    Progress,
-    State,
+    ModuleState,
     compile_kernels,
     rescheduled,
-    restartable,
-    run_stages,
+    stages_for,
 )
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
@@ -43,7 +42,7 @@ SHARED = "kernels"
 
 
 @dataclass(frozen=True)
-class RegionBuild:
+class PlannedRegion:
     """One region, planned and scheduled: the plan, its kernels' keys in launch order."""
 
     module: Module
@@ -52,141 +51,140 @@ class RegionBuild:
 
 
 @dataclass(frozen=True)
-class Build:
-    """All regions of a graph, by region key, and the distinct kernels and libraries they share."""
+class CompiledRegions:
+    """All regions of a graph, by region key, and the distinct kernels and libraries they share: of
+    a GPU, `libraries` are launch tables. `seconds` are wall times by stage."""
 
-    regions: Mapping[str, RegionBuild]
+    regions: Mapping[str, PlannedRegion]
     kernels: Mapping[str, CompiledKernel]
     libraries: tuple[CompiledLibrary, ...]
     refusals: tuple[Refusal, ...]
     seconds: Mapping[str, float]
 
 
-def build(
+def compile_regions(
     modules: Mapping[str, Module],
     device: Device,
     options: BuildOptions,
+    dump: Dump | None = None,
     progress: Progress | None = None,
-) -> Build:
-    """Plan and schedule every module, then compile all distinct kernels in batches.
+) -> CompiledRegions:
+    """Plan and schedule every module, then compile all distinct kernels together.
 
     A region with an instruction that no kernel can hold is refused whole: its launches would not
     cover it. Compilers run `options.jobs` at a time. Dumps go to a folder per region, and those of
     what all share to the folder "kernels"; an edited stage is known by the folder it lies in.
     """
-    _known_restart(options, [key[:12] for key in modules], device)
+    dump = dump or Dump()
+    _require_known(dump.restart, [key[:12] for key in modules], device)
     seconds: dict[str, float] = {}
-    regions: dict[str, RegionBuild] = {}
+    regions: dict[str, PlannedRegion] = {}
     refusals: list[Refusal] = []
     kernels: dict[str, Kernel] = {}
     for number, (key, module) in enumerate(modules.items()):
         if progress is not None:
             progress("plan", number, len(modules))
-        own = _options_of(options, key[:12])
+        own = dump.sub(key[:12])
         try:
-            state = run_stages(State(module, device, own), PLANNED, seconds)
+            state = run(PLANNED, ModuleState(module, device, options), own, seconds=seconds)
             _same_interface(own, module, state.module)
         except Refused as refused:
             if own.restart is not None:
                 raise
             refusals.append(Refusal(key, refused.refusal.reason, str(refused.refusal)))
             continue
-        assert state.plan is not None
-        if state.plan.opaque:
-            worst = state.plan.refusals[0]
-            refusals.append(Refusal(key, worst.reason, f"{worst.subject} {worst.detail}"))
+        if (why := _without_kernel(state)) is not None:
+            refusals.append(Refusal(key, why.reason, f"{why.subject} {why.detail}"))
             continue
         kernels |= dict(zip(state.keys, state.kernels, strict=True))
-        launched = tuple(state.keys[index] for index in state.of)
-        regions[key] = RegionBuild(state.module, state.plan, launched)
+        regions[key] = _planned(state)
     if progress is not None:
         progress("compile", 0, len(kernels))
-    if device.kind == "gpu":
-        return _built_for_gpu(regions, kernels, device, options, (tuple(refusals), seconds))
-    shared = _options_of(options, SHARED)
-    compiled, libraries = compile_kernels(kernels, device, shared, seconds)
-    return Build(regions, compiled, libraries, tuple(refusals), seconds)
+    done = CompiledRegions(regions, {}, (), tuple(refusals), seconds)
+    return _compiled(done, kernels, device, options, dump)
 
 
-def replanned(
-    made: Build, plans: Mapping[str, Plan], device: Device, options: BuildOptions
-) -> Build:
-    """`made` with other `plans` of some of its regions, for a CPU. Raises Refused."""
-    regions = dict(made.regions)
-    kernels = {key: one.kernel for key, one in made.kernels.items()}
-    for key, plan in plans.items():
-        state = rescheduled(plan, device, options)
-        kernels |= dict(zip(state.keys, state.kernels, strict=True))
-        launched = tuple(state.keys[index] for index in state.of)
-        regions[key] = RegionBuild(regions[key].module, plan, launched)
-    used = {key: kernels[key] for region in regions.values() for key in region.keys}
-    seconds = dict(made.seconds)
-    compiled, libraries = compile_kernels(used, device, options, seconds)
-    return Build(regions, compiled, libraries, made.refusals, seconds)
+def _without_kernel(state: ModuleState) -> Refusal | None:
+    """Why the region is no row of kernels that a job may run in its place, or None."""
+    assert state.plan is not None
+    if state.plan.opaque:
+        return state.plan.refusals[0]
+    if state.device.kind == "gpu":
+        return next(filter(None, map(gpu_tables.differs, state.kernels)), None)
+    return None
 
 
-def _built_for_gpu(
-    regions: Mapping[str, RegionBuild],
+def _planned(state: ModuleState) -> PlannedRegion:
+    assert state.plan is not None
+    return PlannedRegion(state.module, state.plan, tuple(state.keys[n] for n in state.of))
+
+
+def _compiled(
+    planned: CompiledRegions,
     kernels: Mapping[str, Kernel],
     device: Device,
     options: BuildOptions,
-    so_far: tuple[tuple[Refusal, ...], dict[str, float]],
-) -> Build:
-    """A region with a kernel that has no program is refused whole."""
-    refusals, seconds = so_far
-    start = time.perf_counter()
-    compiled, libraries, refused = compile_programs(kernels, device, options.cache)
-    seconds["compile"] = seconds.get("compile", 0.0) + time.perf_counter() - start
-    kept: dict[str, RegionBuild] = {}
-    for name, region in regions.items():
-        why = next((refused[key] for key in region.keys if key in refused), None)
-        if why is None:
-            kept[name] = region
-        else:
-            refusals += (Refusal(name, why.reason, f"{why.subject}: {why.detail}"),)
-    return Build(kept, compiled, libraries, refusals, seconds)
+    dump: Dump | None = None,
+) -> CompiledRegions:
+    """`planned` with binaries. A region with a kernel that has none is refused whole."""
+    gpu = device.kind == "gpu"
+    if gpu:
+        options = replace(options, kernel_a_unit=True)
+    seconds = dict(planned.seconds)
+    done = compile_kernels(kernels, device, options, (dump or Dump()).sub(SHARED), seconds)
+    regions, refusals = dict(planned.regions), list(planned.refusals)
+    for name, region in planned.regions.items():
+        why = next((done.refused[key] for key in region.keys if key in done.refused), None)
+        if why is not None:
+            del regions[name]
+            refusals.append(Refusal(name, why.reason, f"{why.subject}: {why.detail}"))
+    libraries = (gpu_tables.table_of(unit) if gpu else unit.library for unit in done.units)
+    return CompiledRegions(regions, done.kernels, tuple(libraries), tuple(refusals), seconds)
 
 
-def _options_of(options: BuildOptions, name: str) -> BuildOptions:
-    """Options of one region, or of what all share: its folder of dumps, its edited stage."""
-    restart = options.restart
-    return replace(
-        options,
-        dump=options.dump / name if options.dump else None,
-        restart=restart if restart is not None and restart.parent.name == name else None,
-    )
+def replanned(
+    compiled: CompiledRegions, plans: Mapping[str, Plan], device: Device, options: BuildOptions
+) -> CompiledRegions:
+    """`compiled` with other `plans` of some of its regions. Raises Refused."""
+    regions = dict(compiled.regions)
+    kernels = {key: entry.kernel for key, entry in compiled.kernels.items()}
+    for key, plan in plans.items():
+        state = rescheduled(plan, device, options)
+        kernels |= dict(zip(state.keys, state.kernels, strict=True))
+        regions[key] = replace(_planned(state), module=regions[key].module)
+    used = {key: kernels[key] for region in regions.values() for key in region.keys}
+    return _compiled(replace(compiled, regions=regions), used, device, options)
 
 
-def _known_restart(options: BuildOptions, regions: Sequence[str], device: Device) -> None:
+def _require_known(path: Path | None, regions: Sequence[str], device: Device) -> None:
     """Raises Refused for an edited file that would replace nothing."""
-    path = options.restart
     if path is None:
         return
-    stages = restartable(device)
+    stages = restartable(stages_for(device))
     if path.name not in stages:
         detail = f"a file to go on from is called one of {', '.join(stages)}"
         raise Refused(str(path), Reason.PARSE_ERROR, detail)
-    shared = stages[path.name] not in PLANNED
+    shared = path.name not in restartable(PLANNED)
     if path.parent.name not in ([SHARED] if shared else regions):
         where = SHARED if shared else f"one of {', '.join(regions)} (regions of this graph)"
         detail = f"{path.name} must lie in a folder called {where}"
         raise Refused(str(path), Reason.PARSE_ERROR, detail)
 
 
-def _same_interface(options: BuildOptions, before: Module, after: Module) -> None:
+def _same_interface(dump: Dump, before: Module, after: Module) -> None:
     """Raises Refused where an edited module no longer takes or returns what its region does."""
     shapes = [
-        [[value.shape for value in values] for values in (one.entry.parameters, one.outputs)]
-        for one in (before, after)
+        [[value.shape for value in values] for values in (module.entry.parameters, module.outputs)]
+        for module in (before, after)
     ]
-    if options.restart is not None and shapes[0] != shapes[1]:
+    if dump.restart is not None and shapes[0] != shapes[1]:
         detail = "parameters and results must stay those of the region"
-        raise Refused(str(options.restart), Reason.PARSE_ERROR, detail)
+        raise Refused(str(dump.restart), Reason.PARSE_ERROR, detail)
 
 
-def program(made: Build, key: str, device: Device) -> RegionProgram:
+def program(compiled: CompiledRegions, key: str, device: Device) -> RegionProgram:
     """The launches of region `key`. Raises Refused where a value has no source."""
-    region = made.regions[key]
+    region = compiled.regions[key]
     graph = candidates.build(region.module, {})
     owner = {
         value: FromLaunch(number, output)
@@ -194,7 +192,7 @@ def program(made: Build, key: str, device: Device) -> RegionProgram:
         for output, value in enumerate(pattern.outputs)
     }
     launches = tuple(
-        _launch(pattern, made.kernels[kernel], owner, graph, device)
+        _launch(pattern, compiled.kernels[kernel], owner, graph, device)
         for pattern, kernel in zip(region.plan.patterns, region.keys, strict=True)
     )
     return RegionProgram(launches, tuple(_operand(v, owner) for v in region.module.outputs))
@@ -211,7 +209,7 @@ def _launch(
     return Launch(
         entry.key,
         entry.kernel,
-        entry.library,
+        entry.unit,
         tuple(_operand(value, owner) for value in pattern.inputs),
         round(estimate.seconds * device.units * 1e9),
         saved_bytes(pattern, graph, device),
@@ -226,7 +224,7 @@ def saved_bytes(pattern: Pattern, graph: candidates.Graph, device: Device) -> in
     return max(0, unfused(own, device).bytes - cost(pattern, device).bytes)
 
 
-def stitched_share(region: RegionBuild, device: Device) -> float:
+def stitched_share(region: PlannedRegion, device: Device) -> float:
     """Share of a region's traffic, one by one, that kernels of two operations or more take over."""
     graph = candidates.build(region.module, {})
     placed = [

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from stitchcore.errors import Reason, Refused
+from stitchcore.compiler.pipeline import RestartText
+from stitchcore.errors import Refused
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.text.parser import parse
 from stitchcore.loop_ir.nodes import Buffer, Kernel, Role
@@ -22,26 +22,7 @@ UNIT_HEADER = "// ==== translation unit "
 _AT_LINE = re.compile(r"line (\d+)(?:, column \d+)?: ")
 
 
-@dataclass(frozen=True)
-class Edited:
-    """An edited stage's file: its name for messages, and its contents."""
-
-    file: str
-    text: str
-
-    def error(self, line: int, message: str) -> Refused:
-        return Refused(f"{self.file}:{line}", Reason.PARSE_ERROR, message)
-
-
-def read(path: Path) -> Edited:
-    """The file at `path`. Raises Refused(PARSE_ERROR) where it is not there or not text."""
-    try:
-        return Edited(path.name, path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused(str(path), Reason.PARSE_ERROR, f"cannot be read: {error}") from None
-
-
-def module(edited: Edited) -> Module:
+def module(edited: RestartText) -> Module:
     """The module that an edited HLO text says."""
     try:
         return parse(edited.text)
@@ -62,7 +43,7 @@ def kernels_text(kernels: Sequence[Kernel]) -> str:
     return f"\n{KERNEL_SEPARATOR}\n".join(map(print_kernel, kernels))
 
 
-def kernels(edited: Edited, expected: Sequence[Kernel]) -> tuple[Kernel, ...]:
+def kernels(edited: RestartText, expected: Sequence[Kernel]) -> tuple[Kernel, ...]:
     """The kernels of an edited text: legal, and with the names and buffers of `expected`."""
     found = []
     for line, part in _parts(edited.text, lambda text: text.strip() == KERNEL_SEPARATOR):
@@ -121,7 +102,7 @@ def sources_text(sources: Sequence[Source]) -> str:
     return "".join(f"{UNIT_HEADER}{n}\n{source.text}\n" for n, source in enumerate(sources))
 
 
-def sources(edited: Edited, units: Sequence[Sequence[Kernel]]) -> tuple[Source, ...]:
+def sources(edited: RestartText, units: Sequence[Sequence[Kernel]]) -> tuple[Source, ...]:
     """The translation units of an edited text; each must define its unit's kernels."""
     parts = _parts(edited.text, lambda text: text.startswith(UNIT_HEADER))
     if parts and not parts[0][1].strip():

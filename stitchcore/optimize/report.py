@@ -18,7 +18,7 @@ import msgspec
 from stitchcore.artifact.manifest import Expectation
 from stitchcore.codegen import c as emit_c
 from stitchcore.codegen import cuda as emit_cuda
-from stitchcore.compiler.regions import Build, RegionBuild
+from stitchcore.compiler.regions import CompiledRegions, PlannedRegion
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal
 from stitchcore.fusion.cost import cost
@@ -27,7 +27,7 @@ from stitchcore.hlo.text.printer import print_module
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.loop_ir import scheme_counts
 from stitchcore.loop_ir.printer import print_kernel
-from stitchcore.optimize.dump import branches
+from stitchcore.optimize.stage_texts import branches
 from stitchcore.report import planners
 from stitchcore.report.render import html
 from stitchcore.report.schema import (
@@ -56,7 +56,7 @@ class Outcome:
     device: Device
     partition: Any
     regions: Mapping[str, str]
-    made: Build
+    made: CompiledRegions
     programs: Mapping[str, RegionProgram]
     proof: Proof | None
     refusals: Sequence[Refusal]
@@ -65,7 +65,7 @@ class Outcome:
     figures: Mapping[str, str]
 
 
-def files(outcome: Outcome) -> dict[str, bytes]:
+def report_files(outcome: Outcome) -> dict[str, bytes]:
     """The artifact's files that are for people, by name."""
     told = report(outcome)
     return {
@@ -130,7 +130,7 @@ def _origins(outcome: Outcome, region: Any) -> Sequence[int]:
     return origins
 
 
-def _holders(build: RegionBuild, origins: Sequence[int]) -> dict[int, int]:
+def _holders(build: PlannedRegion, origins: Sequence[int]) -> dict[int, int]:
     """The launch that holds most instructions of each node."""
     counts: dict[int, Counter[int]] = defaultdict(Counter)
     provenance = build.plan.module.provenance

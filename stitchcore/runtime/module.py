@@ -29,8 +29,8 @@ Value = Any
 
 def load(compiled: CompiledModule) -> list[CpuKernel]:
     """The distinct kernels, ready to call. Loads each library once."""
-    libraries = [load_library(library.data) for library in compiled.libraries]
-    return [CpuKernel(libraries[entry.library], entry.kernel) for entry in compiled.kernels]
+    libraries = [load_library(unit.library.data) for unit in compiled.units]
+    return [CpuKernel(libraries[entry.unit], entry.kernel) for entry in compiled.kernels]
 
 
 def run_module(

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.compiler.regions import Build
-from stitchcore.compiler.stages import Progress
+from stitchcore.compiler.pipeline import Progress
+from stitchcore.compiler.regions import CompiledRegions
 from stitchcore.device.records import Device
 from stitchcore.errors import CheckFailed, Reason, Refusal, Refused
 from stitchcore.hlo.ir.module import Module
@@ -49,7 +49,7 @@ CALL_SHARE = 0.2
 cannot be timed from there: the job's own paired blocks judge it (docs/decisions.md 19)."""
 
 
-Runners = Callable[[Build, Mapping[str, RegionProgram]], Mapping[str, RegionRunner]]
+Runners = Callable[[CompiledRegions, Mapping[str, RegionProgram]], Mapping[str, RegionRunner]]
 """Loads regions where they are to be proved."""
 
 
@@ -123,7 +123,7 @@ class Proof:
 
 
 def verify(
-    made: Build,
+    made: CompiledRegions,
     programs: Mapping[str, RegionProgram],
     references: Mapping[str, References],
     progress: Progress | None = None,
@@ -153,7 +153,7 @@ def verify(
 
 
 def measure(
-    made: Build,
+    made: CompiledRegions,
     programs: Mapping[str, RegionProgram],
     references: Mapping[str, References],
     proof: Proof,
@@ -191,7 +191,9 @@ def measure(
     return Proof(proofs, refused)
 
 
-def on_processor(made: Build, programs: Mapping[str, RegionProgram]) -> Mapping[str, RegionRunner]:
+def on_processor(
+    made: CompiledRegions, programs: Mapping[str, RegionProgram]
+) -> Mapping[str, RegionRunner]:
     """Regions on this machine's processor."""
     libraries = [load_library(library.data) for library in made.libraries]
     return {

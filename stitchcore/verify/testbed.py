@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stitchcore.compiler.regions import Build
+from stitchcore.compiler.regions import CompiledRegions
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.inject import build, reasons, target
@@ -132,7 +132,9 @@ def gpu_bench(
     loaded: list[Program] = []
     regions: list[GpuRegion] = []
 
-    def runners(made: Build, programs: Mapping[str, RegionProgram]) -> Mapping[str, RegionRunner]:
+    def runners(
+        made: CompiledRegions, programs: Mapping[str, RegionProgram]
+    ) -> Mapping[str, RegionRunner]:
         tables = {}
         for number in {one.library for program in programs.values() for one in program.launches}:
             loaded.append(_loaded(cuda, made.libraries[number].data))

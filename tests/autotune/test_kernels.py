@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from stitchcore.autotune import kernels
 from stitchcore.cli.main import stitch
 from stitchcore.compiler.module import CompiledModule
-from stitchcore.compiler.stages import PLANNED, BuildOptions, State, compiled, run_stages
-from stitchcore.compiler.stages import STAGES as ALL
+from stitchcore.compiler.pipeline import Dump, run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState, compile_module
 from stitchcore.device.host import host_device
 from stitchcore.fusion.cost import cost
 from stitchcore.fusion.pattern import Plan
@@ -52,11 +52,11 @@ DEVICE = host_device()
 Compare = Callable[..., Comparison]
 
 
-def planned() -> State:
-    return run_stages(State(parse(TEXT), DEVICE, BuildOptions()), PLANNED[:3], {})
+def planned() -> ModuleState:
+    return run(PLANNED[:3], ModuleState(parse(TEXT), DEVICE, BuildOptions()))
 
 
-def plan_of(state: State) -> Plan:
+def plan_of(state: ModuleState) -> Plan:
     assert state.plan is not None
     return state.plan
 
@@ -134,19 +134,18 @@ def test_a_tuned_plan_computes_the_module(monkeypatch: pytest.MonkeyPatch) -> No
     assert [set(p.instructions) for p in again.patterns] == [
         set(p.instructions) for p in found.plan.patterns
     ]
-    made = _compiled(text, state)
+    made = _compiled(text)
     given = arguments(made.module.entry.parameters, {}, 3)
     exact = evaluate(made.module, given)
     for ours, expected in zip(run_module(made, given), exact, strict=True):
         np.testing.assert_allclose(ours, expected, rtol=2e-5, atol=1e-5)
 
 
-def _compiled(text: str, state: State) -> CompiledModule:
+def _compiled(text: str) -> CompiledModule:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "02_plan.txt"
         file.write_text(text)
-        begin = State(parse(TEXT), DEVICE, BuildOptions(restart=file))
-        return compiled(run_stages(begin, ALL, {}), {})
+        return compile_module(parse(TEXT), DEVICE, dump=Dump(restart=file))
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     with pytest.MonkeyPatch.context() as patched:
         counted: dict[str, int] = {}
 
-        def measured(work: pipeline.Work) -> pipeline.Work:
+        def measured(work: pipeline.RequestState) -> pipeline.RequestState:
             assert work.proof is not None
             uses = [key for key in work.regions.values() if key in work.programs]
             slow = max(set(uses), key=uses.count)

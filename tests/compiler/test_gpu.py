@@ -44,7 +44,7 @@ from tensorflow.core.framework import graph_pb2
 
 from stitchcore.artifact.check import check_files
 from stitchcore.artifact.package import Unsigned
-from stitchcore.compiler.regions import Build
+from stitchcore.compiler.regions import CompiledRegions
 from stitchcore.inject import build, digest, graphs, patch, plugin, structure
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.optimize import pipeline
@@ -108,7 +108,9 @@ def references(function: Any) -> References:
 def on_standin(standin: Standin, bench: Bench) -> Bench:
     """Kernels compute what the same objects do in C."""
 
-    def runners(made: Build, programs: Mapping[str, RegionProgram]) -> Mapping[str, RegionRunner]:
+    def runners(
+        made: CompiledRegions, programs: Mapping[str, RegionProgram]
+    ) -> Mapping[str, RegionRunner]:
         launched = {one.kernel.name: one.kernel for p in programs.values() for one in p.launches}
         standin.on_launch(Kernels(list(launched.values()), in_c(list(launched.values()))))
         return bench.runners(made, programs)

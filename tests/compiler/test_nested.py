@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stitchcore.compiler.stages import BuildOptions, compile_module
+from stitchcore.compiler.pipeline import Dump
+from stitchcore.compiler.stages import compile_module
 from stitchcore.device.host import host_device
 from stitchcore.fusion.candidates import extent
 from stitchcore.fusion.pattern import Pattern
@@ -111,12 +112,12 @@ def test_loops_in_loops_and_branches_run_their_kernels() -> None:
 def test_a_loop_bodys_kernel_is_what_runs(tmp_path: Path) -> None:
     """With the source of the body's tanh changed, and nothing else, the result changes."""
     dump = tmp_path / "dump"
-    right = compile_module(parse(NESTED), host_device(), BuildOptions(dump=dump))
+    right = compile_module(parse(NESTED), host_device(), dump=Dump(dump))
     source = tmp_path / "04_emit.c"
     text = (dump / "04_emit.c").read_text()
     assert "st_tanh" in text
     source.write_text(text.replace("st_tanh_f32", "st_sine_f32"))
-    wrong = compile_module(parse(NESTED), host_device(), BuildOptions(restart=source))
+    wrong = compile_module(parse(NESTED), host_device(), dump=Dump(restart=source))
     given = arguments(right.module.entry.parameters, {}, 0)
     assert not np.allclose(run_module(right, given)[0], run_module(wrong, given)[0])
 

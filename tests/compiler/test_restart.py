@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 from stitchcore.codegen import cuda as emit_cuda
+from stitchcore.compiler.pipeline import Dump, run
 from stitchcore.compiler.stages import (
     PLANNED,
-    STAGES,
     BuildOptions,
-    State,
+    ModuleState,
     compile_module,
-    file_name,
+    stages_for,
 )
-from stitchcore.compiler.stages import run_stages as run
 from stitchcore.device.host import host_device
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason, Refusal, Refused
@@ -49,8 +48,8 @@ TWO_KERNELS = parse(
 @pytest.fixture(scope="module")
 def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dump")
-    compile_module(MODULE, host_device(), BuildOptions(dump=folder / "softmax"))
-    compile_module(SMALL, host_device(), BuildOptions(dump=folder / "small"))
+    compile_module(MODULE, host_device(), dump=Dump(folder / "softmax"))
+    compile_module(SMALL, host_device(), dump=Dump(folder / "small"))
     return folder
 
 
@@ -64,12 +63,12 @@ def edit(source: Path, folder: Path, change: Callable[[str], str]) -> Path:
 
 def refused(module: object, path: Path) -> Refusal:
     with pytest.raises(Refused) as caught:
-        compile_module(module, host_device(), BuildOptions(restart=path))  # type: ignore[arg-type]
+        compile_module(module, host_device(), dump=Dump(restart=path))  # type: ignore[arg-type]
     return caught.value.refusal
 
 
 def test_every_stage_is_dumped_to_a_numbered_file(dumped: Path) -> None:
-    names = [file_name(stage, host_device()) for stage in STAGES]
+    names = [stage.file for stage in stages_for(host_device())]
     assert names == [
         "00_import.txt",
         "01_simplify.txt",
@@ -83,19 +82,23 @@ def test_every_stage_is_dumped_to_a_numbered_file(dumped: Path) -> None:
     assert "byte vectors" in (dumped / "softmax" / "05_compile.txt").read_text()
 
 
-@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage.load], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "stage", [stage for stage in stages_for(host_device()) if stage.load], ids=lambda s: s.name
+)
 def test_an_unedited_text_changes_nothing(dumped: Path, stage: object) -> None:
-    path = dumped / "softmax" / file_name(stage, host_device())  # type: ignore[arg-type]
-    again = compile_module(MODULE, host_device(), BuildOptions(restart=path))
+    path = dumped / "softmax" / stage.file  # type: ignore[arg-type]
+    again = compile_module(MODULE, host_device(), dump=Dump(restart=path))
     fresh = compile_module(MODULE, host_device())
     assert [kernel.key for kernel in again.kernels] == [kernel.key for kernel in fresh.kernels]
-    assert [text.strip() for text in again.sources] == [text.strip() for text in fresh.sources]
+    assert [unit.source.strip() for unit in again.units] == [
+        unit.source.strip() for unit in fresh.units
+    ]
 
 
 @pytest.mark.parametrize("stage", ["00_import.txt", "01_simplify.txt"])
 def test_an_edited_module_is_planned(dumped: Path, tmp_path: Path, stage: str) -> None:
     path = edit(dumped / "softmax" / stage, tmp_path, lambda t: t.replace("exponential(", "tanh("))
-    made = compile_module(MODULE, host_device(), BuildOptions(restart=path))
+    made = compile_module(MODULE, host_device(), dump=Dump(restart=path))
     used = {node.opcode for pattern in made.plan.patterns for node in pattern.instructions}
     assert opcodes.TANH in used
     assert opcodes.EXPONENTIAL not in used
@@ -114,7 +117,7 @@ def test_an_edited_plan_is_scheduled(dumped: Path, tmp_path: Path) -> None:
         return "\n".join([*head, *kernels]) + "\n"
 
     path = edit(dumped / "small" / "02_plan.txt", tmp_path, cut)
-    made = compile_module(SMALL, host_device(), BuildOptions(restart=path))
+    made = compile_module(SMALL, host_device(), dump=Dump(restart=path))
     assert [len(pattern.instructions) for pattern in made.plan.patterns] == [1, 1]
     a, b = np.full((64, 32), 3.0, np.float32), np.full((64, 32), 2.0, np.float32)
     both = run_module(made, [a, b])
@@ -128,7 +131,7 @@ def test_edited_loop_ir_is_emitted(dumped: Path, tmp_path: Path) -> None:
         tmp_path,
         lambda text: text.replace("multiply:f32(", "subtract:f32("),
     )
-    made = compile_module(SMALL, host_device(), BuildOptions(restart=path))
+    made = compile_module(SMALL, host_device(), dump=Dump(restart=path))
     a, b = np.full((64, 32), 3.0, np.float32), np.full((64, 32), 2.0, np.float32)
     assert np.array_equal(run_module(made, [a, b])[1], (a + b) - a)
     fresh = compile_module(SMALL, host_device())
@@ -141,7 +144,7 @@ def test_edited_source_is_compiled(dumped: Path, tmp_path: Path) -> None:
         tmp_path,
         lambda text: text.replace("(v2 * v1)", "(v2 - v1)"),
     )
-    made = compile_module(SMALL, host_device(), BuildOptions(restart=path))
+    made = compile_module(SMALL, host_device(), dump=Dump(restart=path))
     a, b = np.full((64, 32), 3.0, np.float32), np.full((64, 32), 2.0, np.float32)
     assert np.array_equal(run_module(made, [a, b])[1], (a + b) - a)
 
@@ -217,22 +220,24 @@ def test_kernels_that_wait_for_each_other_are_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("needs_nvrtc")
 def test_cuda_restarts_too(tmp_path: Path) -> None:
     device = DEVICES["sm_90"]
-    state = run(State(SMALL, device, BuildOptions(dump=tmp_path)), STAGES, {})
+    state = run(stages_for(device), ModuleState(SMALL, device, BuildOptions()), Dump(tmp_path))
     assert "registers" in (tmp_path / "05_compile.txt").read_text()
     edited = tmp_path / "edit" / "04_emit.cu"
     edited.parent.mkdir()
     shutil.copy(tmp_path / "04_emit.cu", edited)
-    again = run(State(SMALL, device, BuildOptions(restart=edited)), STAGES, {})
+    again = run(
+        stages_for(device), ModuleState(SMALL, device, BuildOptions()), Dump(restart=edited)
+    )
     assert [u.source.strip() for u in again.units] == [u.source.strip() for u in state.units]
     edited.write_text(edited.read_text().replace("__global__", "__globul__"))
     with pytest.raises(Refused, match=r"04_emit.cu:\d+"):
-        run(State(SMALL, device, BuildOptions(restart=edited)), STAGES, {})
+        run(stages_for(device), ModuleState(SMALL, device, BuildOptions()), Dump(restart=edited))
 
 
 @pytest.mark.usefixtures("needs_nvrtc")
 def test_a_kernel_that_a_gpu_cannot_hold_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     device = DEVICES["sm_90"]
-    whole = run(State(TWO_KERNELS, device, BuildOptions()), STAGES, {})
+    whole = run(stages_for(device), ModuleState(TWO_KERNELS, device, BuildOptions()))
     first, other = [kernel.name for kernel in whole.kernels]
     real = emit_cuda.shared_bytes
 
@@ -240,11 +245,11 @@ def test_a_kernel_that_a_gpu_cannot_hold_is_refused_alone(monkeypatch: pytest.Mo
         return 2**20 if kernel.name == first else real(kernel, threads)
 
     monkeypatch.setattr(emit_cuda, "shared_bytes", too_much)
-    less = run(State(TWO_KERNELS, device, BuildOptions()), STAGES, {})
+    less = run(stages_for(device), ModuleState(TWO_KERNELS, device, BuildOptions()))
     assert [kernel.name for unit in less.units for kernel in unit.kernels] == [other]
     [refusal] = less.refused
     assert (refusal.subject, refusal.reason) == (first, Reason.SHARED_MEMORY)
-    assert "refused: " in STAGES[-1].text(less)
+    assert "refused: " in str(stages_for(device)[-1].text(less))
 
 
 def test_planned_stages_stop_before_sources() -> None:

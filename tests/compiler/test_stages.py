@@ -203,21 +203,22 @@ def test_kernels_compiled_elsewhere_are_one_by_one_and_nameless(
         return [first, *[None] * (len(sources) - 1)]
 
     module = workload("mlp_nodrop_train")
-    options = BuildOptions(elsewhere=elsewhere)
+    options = BuildOptions(remote_compile=elsewhere)
     made = compile_module(module, host_device(), options)
-    assert list(made.sources) == asked[0] and len(made.libraries) == len(made.kernels) == 8
+    sources = [unit.source for unit in made.units]
+    assert sources == asked[0] and len(sources) == len(made.kernels) == 8
     named = {name for names in module.provenance.values() for name in names}
     assert any(
-        name in source
+        name in unit.source
         for name in named
-        for source in compile_module(module, host_device(), BuildOptions()).sources
+        for unit in compile_module(module, host_device(), BuildOptions()).units
     )
     assert all(
         "/* " + entry.kernel.name + ": no provenance given */" in source
-        for entry, source in zip(made.kernels, made.sources, strict=True)
+        for entry, source in zip(made.kernels, sources, strict=True)
     )
     monkeypatch.setattr(stages, "MOST_SHARED_UNITS", 3)
-    assert len(compile_module(module, host_device(), options).libraries) == 3
+    assert len(compile_module(module, host_device(), options).units) == 3
     given = arguments(module.entry.parameters, {}, 0)
     here = run_module(compile_module(module, host_device()), given)
     for one, other in zip(run_module(made, given), here, strict=True):

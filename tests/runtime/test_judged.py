@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stitchcore.compiler.stages import STAGES, BuildOptions, State, run_stages
+from stitchcore.compiler.stages import compile_module
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo.evaluator.evaluate import decisions, evaluate, evaluate_all
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.text.parser import parse
 from stitchcore.hlo.transforms.pad_bounded import padded
-from stitchcore.runtime.gpu.lower_module import build
+from stitchcore.runtime.gpu.lower_module import lower_module
 from tests.hlo import workloads
 from tests.jobs.state import REDRAWS, ulp_away
 from tests.launch.standin_cuda import Standin
@@ -250,12 +250,11 @@ def test_a_decision_that_rounding_does_not_turn_is_wrong() -> None:
 def test_decisions_are_read_from_what_kernels_wrote(standin: Standin) -> None:
     module = workloads.module("mlp_nodrop_train")
     given = whole.arguments(module)
-    state = run_stages(State(padded(module), DEVICES[whole.TARGET], BuildOptions()), STAGES, {})
-    assert state.plan is not None
+    compiled = compile_module(padded(module), DEVICES[whole.TARGET])
     written: dict[Instruction, Array] = {}
-    way = recording(state.plan, in_c, written)
-    whole.run_on(standin, build(state), given, way)
-    found = decided(state.module, given, written, module)
+    way = recording(compiled.plan, in_c, written)
+    whole.run_on(standin, lower_module(compiled), given, way)
+    found = decided(compiled.module, given, written, module)
     values = evaluate_all(module, given, keep={*found.taken, *found.on})
     assert len(found.taken) > 1 and set(found.taken) <= set(decisions(module))
     for node, array in found.taken.items():
@@ -265,5 +264,5 @@ def test_decisions_are_read_from_what_kernels_wrote(standin: Standin) -> None:
     [first, *_] = found.on
     for value, array in written.items():
         written[value] = array * np.float32(1.5)
-    moved = decided(state.module, given, written, module)
+    moved = decided(compiled.module, given, written, module)
     assert whole.error_of(moved.on[first], found.on[first] * np.float32(1.5)) < 1e-6

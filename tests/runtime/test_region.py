@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stitchcore.compiler.regions import Build, build, program
+from stitchcore.compiler.regions import CompiledRegions, compile_regions, program
 from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason, Refused
@@ -23,7 +23,7 @@ from tests.launch.standin_cuda import Live, Standin, open_library
 from tests.runtime.host import HostDevice, Kernels, in_c
 
 KEY, DEVICE = "region", DEVICES["sm_90"]
-Made = tuple[Build, dict[str, RegionProgram]]
+Made = tuple[CompiledRegions, dict[str, RegionProgram]]
 
 TEXT = """HloModule m
 
@@ -62,7 +62,7 @@ def nothing(given: Sequence[Any]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def made() -> Made:
-    found = build({KEY: parse(TEXT)}, DEVICE, BuildOptions())
+    found = compile_regions({KEY: parse(TEXT)}, DEVICE, BuildOptions())
     assert found.refusals == ()
     return found, {KEY: program(found, KEY, DEVICE)}
 

@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from bench.record import RESULTS, raw, write_figures
-from stitchcore.compiler.stages import PLANNED, BuildOptions, State, run_stages
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
 from stitchcore.fusion.canonical import taken_out
@@ -395,8 +396,8 @@ def interpreted(twin: Twin, seed: int = 0) -> KernelCheck:
 # ---- whole modules -------------------------------------------------------------------------------
 def patterns_of(name: str, device: Device) -> list[Pattern]:
     """One pattern of each distinct kernel of a workload's entry and of its loop bodies."""
-    state = State(workloads.module(name), device, BuildOptions())
-    state = run_stages(state, PLANNED, {})
+    state = ModuleState(workloads.module(name), device, BuildOptions())
+    state = run(PLANNED, state)
     assert state.plan is not None
     plans = [(state.plan, state.of)]
     plans += [(plan, state.inner[body]) for body, plan in bodies(state.plan).items()]

@@ -19,7 +19,7 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 import tensorflow as tf
 
 from stitchcore.artifact import package
-from stitchcore.compiler.regions import build
+from stitchcore.compiler.regions import compile_regions
 from stitchcore.compiler.regions import program as program_of
 from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
@@ -65,7 +65,7 @@ def stitched(graph: Any) -> Stitched:
     found = partition(graph, KEPT)
     functions = {region.name: subgraph(found, region) for region in found.regions}
     modules = {name: lower(function).module for name, function in functions.items()}
-    made = build(modules, host_device(), BuildOptions(planner="single"))
+    made = compile_regions(modules, host_device(), BuildOptions(planner="single"))
     programs = {
         region.name: with_fallbacks(
             functions[region.name],

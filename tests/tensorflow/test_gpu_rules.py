@@ -20,7 +20,8 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 import tensorflow as tf
 
 from stitchcore.compiler.gpu_tables import differs
-from stitchcore.compiler.stages import PLANNED, BuildOptions, State, run_stages
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import CheckFailed
 from stitchcore.hlo.evaluator.evaluate import evaluate
@@ -46,8 +47,8 @@ def module(case: Case, kind: str, outputs: int | None = None) -> Module:
     return parse(lower.hlo_text(replace(made, kind=kind), {}, case.name))
 
 
-def scheduled(found: Module) -> State:
-    return run_stages(State(found, DEVICES["sm_90"], BuildOptions()), PLANNED, {})
+def scheduled(found: Module) -> ModuleState:
+    return run(PLANNED, ModuleState(found, DEVICES["sm_90"], BuildOptions()))
 
 
 def kernels(found: Module) -> tuple[Kernel, ...]:

@@ -10,7 +10,7 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
 import tensorflow as tf
 
-from stitchcore.compiler.regions import build, program
+from stitchcore.compiler.regions import compile_regions, program
 from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
 from stitchcore.errors import Reason
@@ -54,7 +54,7 @@ def test_a_transpose_needs_memory_of_its_own() -> None:
 def chosen_of(found: Partition) -> list[Chosen]:
     functions = {region.name: subgraph(found, region) for region in found.regions}
     modules = {function.key: lower(function).module for function in functions.values()}
-    made = build(modules, host_device(), BuildOptions())
+    made = compile_regions(modules, host_device(), BuildOptions())
     programs = {key: program(made, key, host_device()) for key in made.regions}
     return [
         (region, functions[region.name], programs[key])

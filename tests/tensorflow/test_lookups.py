@@ -13,7 +13,7 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
 import tensorflow as tf
 
-from stitchcore.compiler.regions import build, program
+from stitchcore.compiler.regions import compile_regions, program
 from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
 from stitchcore.errors import Reason
@@ -175,7 +175,7 @@ def patched(found: Partition, more: Mapping[str, list[int]] = {}) -> tuple[Any, 
     functions = [subgraph(found, region) for region in found.regions]
     modules = {f.key: lower(f).module for f in functions}
     device = host_device()
-    made = build(modules, device, BuildOptions())
+    made = compile_regions(modules, device, BuildOptions())
     chosen = [
         (region, function, program(made, function.key, device))
         for region, function in zip(found.regions, functions, strict=True)

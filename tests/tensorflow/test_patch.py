@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from stitchcore.artifact.manifest import AddedNode, Patch
-from stitchcore.compiler.regions import build, program
+from stitchcore.compiler.regions import compile_regions, program
 from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
 from stitchcore.hlo.ir.dim import parse
@@ -102,7 +102,7 @@ def patched(found: Partition) -> tuple[Patch, Subgraph]:
     """The patch of a graph's one region, and the function of that."""
     (region,) = found.regions
     function = subgraph(found, region)
-    made = build({"r": lower(function).module}, host_device(), BuildOptions())
+    made = compile_regions({"r": lower(function).module}, host_device(), BuildOptions())
     done, refused = patch(found, [(region, function, program(made, "r", host_device()))])
     assert not refused
     return done, function

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stitchcore.compiler.regions import Build, build, program
+from stitchcore.compiler.regions import CompiledRegions, compile_regions, program
 from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
 from stitchcore.errors import Reason, Refused
@@ -30,13 +30,13 @@ def text(elements: int, last: str = "add") -> str:
     )
 
 
-def built(elements: int) -> tuple[Build, dict[str, RegionProgram]]:
-    found = build({KEY: parse(text(elements))}, host_device(), BuildOptions())
+def built(elements: int) -> tuple[CompiledRegions, dict[str, RegionProgram]]:
+    found = compile_regions({KEY: parse(text(elements))}, host_device(), BuildOptions())
     return found, {KEY: program(found, KEY, host_device())}
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[Build, dict[str, RegionProgram]]:
+def made() -> tuple[CompiledRegions, dict[str, RegionProgram]]:
     return built(65536)
 
 
@@ -58,14 +58,16 @@ def no_xla(given: Sequence[Array]) -> list[Array]:
 
 
 def proof(
-    made: tuple[Build, dict[str, RegionProgram]], references: References, seconds: float = 12.0
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
+    references: References,
+    seconds: float = 12.0,
 ) -> Proof:
     checked = verify(*made, {KEY: references})
     return measure(*made, {KEY: references}, checked, host_device(), 1, None, seconds)
 
 
 def test_a_region_that_wins_is_kept_with_its_figures(
-    made: tuple[Build, dict[str, RegionProgram]],
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
 ) -> None:
     found = proof(made, References(slow, right, nothing))
     assert not found.refused
@@ -100,7 +102,7 @@ def test_a_region_that_loses_is_refused_with_its_figure() -> None:
 
 
 def test_without_xla_the_framework_is_still_timed(
-    made: tuple[Build, dict[str, RegionProgram]],
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
 ) -> None:
     timing = proof(made, References(slow, no_xla, nothing)).regions[KEY].timing
     assert timing.ratio is not None
@@ -108,7 +110,7 @@ def test_without_xla_the_framework_is_still_timed(
     assert "does not know" in timing.note
 
 
-def test_a_wrong_kernel_is_refused(made: tuple[Build, dict[str, RegionProgram]]) -> None:
+def test_a_wrong_kernel_is_refused(made: tuple[CompiledRegions, dict[str, RegionProgram]]) -> None:
     """Kernels of one region proved as another, whose last operation differs."""
 
     def subtracted(given: Sequence[Array]) -> list[Array]:
@@ -123,7 +125,7 @@ def test_a_wrong_kernel_is_refused(made: tuple[Build, dict[str, RegionProgram]])
 
 
 def test_a_module_that_is_not_the_frameworks_is_refused(
-    made: tuple[Build, dict[str, RegionProgram]],
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
 ) -> None:
     """Kernels that do what the module says, where the framework computes something else."""
 
@@ -136,14 +138,16 @@ def test_a_module_that_is_not_the_frameworks_is_refused(
 
 
 def test_a_call_that_costs_more_than_the_region_is_not_a_measurement(
-    made: tuple[Build, dict[str, RegionProgram]],
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
 ) -> None:
     timing = proof(made, References(slow, right, slow)).regions[KEY].timing
     assert timing.ratio is None
     assert "call from outside" in timing.note
 
 
-def test_what_the_time_limit_left_out_is_said(made: tuple[Build, dict[str, RegionProgram]]) -> None:
+def test_what_the_time_limit_left_out_is_said(
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
+) -> None:
     found = proof(made, References(slow, right, nothing), seconds=-1.0)
     assert found.regions[KEY].timing.ratio is None
     assert "weigh more" in found.figures()["Distinct regions timed"]

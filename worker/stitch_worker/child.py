@@ -27,7 +27,7 @@ import msgspec
 
 from stitch_worker import units
 from stitchcore.artifact.keys import request_key
-from stitchcore.compiler.stages import Elsewhere
+from stitchcore.compiler.stages import RemoteCompiler
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.optimize.request import Request, read_request
@@ -66,7 +66,7 @@ def _claim_stdout() -> TextIO:
     return kept
 
 
-def workshop(descriptor: int) -> Elsewhere:
+def workshop(descriptor: int) -> RemoteCompiler:
     """Compiles where this process's parent does."""
     channel = socket.socket(fileno=descriptor)
 
@@ -86,7 +86,7 @@ def _library(source: str, answer: bytes | None) -> CompiledLibrary | None:
     return CompiledLibrary(unit.library, unit.compiler, loop_reports(source, unit.remarks))
 
 
-def _produce(folder: Path, progress: TextIO, elsewhere: Elsewhere | None) -> None:
+def _produce(folder: Path, progress: TextIO, remote_compile: RemoteCompiler | None) -> None:
     given = _awaited(folder / "options.json")
 
     def report(stage: str, done: int, total: int) -> None:
@@ -110,7 +110,7 @@ def _produce(folder: Path, progress: TextIO, elsewhere: Elsewhere | None) -> Non
         tune=float(given["tune"]),
         jobs=int(given["jobs"]),
     )
-    made = produce(request, DEVICES[str(request.meta["target"])], options, report, elsewhere)
+    made = produce(request, DEVICES[str(request.meta["target"])], options, report, remote_compile)
     to = folder / "unsigned"
     to.mkdir()
     for name, data in made.files.items():

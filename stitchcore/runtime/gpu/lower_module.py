@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stitchcore.codegen.cuda import THREADS, shared_bytes
-from stitchcore.compiler.stages import State
+from stitchcore.compiler.gpu_tables import DRIVER
+from stitchcore.compiler.module import CompiledModule
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.fusion.candidates import VIEWS
 from stitchcore.fusion.pattern import Plan
@@ -39,28 +40,24 @@ from stitchcore.runtime.gpu.trip_count import trip_count
 from stitchcore.runtime.module import apply, ordered
 from stitchcore.schedule.input_output_aliasing import possible_pairs
 
-DRIVER = 12000
-"""The oldest driver asked of: CUDA 12.0 has what the launch library checks handles with."""
 
-
-def build(state: State, updates: bool = False) -> GpuModule:
-    """The steps of what all stages made for a GPU, whose plan has passed `require`. With `updates`
+def lower_module(compiled: CompiledModule, updates: bool = False) -> GpuModule:
+    """The steps of a module compiled for a GPU, whose plan has passed `require`. With `updates`
     an output that the module says shares a parameter's memory is made there: a run changes its
     parameters, and the next goes on from them.
 
     Raises Refused where a kernel was refused, and for a module with symbols (specialise it first).
     """
-    assert state.plan is not None
-    for refusal in state.refused:
+    for refusal in compiled.refused:
         raise Refused(refusal.subject, refusal.reason, refusal.detail)
-    if state.module.symbols:
-        raise Refused(state.module.name, Reason.UNSUPPORTED_TYPE, "sizes must be known")
-    builder = _Builder(state)
-    parameters = [builder.memory.parameter(p.shape) for p in state.module.entry.parameters]
+    if compiled.module.symbols:
+        raise Refused(compiled.module.name, Reason.UNSUPPORTED_TYPE, "sizes must be known")
+    builder = _Builder(compiled)
+    parameters = [builder.memory.parameter(p.shape) for p in compiled.module.entry.parameters]
     before = builder.memory.parameters
-    steps, results = builder.block(state.plan, parameters)
+    steps, results = builder.block(compiled.plan, parameters)
     outputs = [leaf for result in results for leaf in leaves(result)]
-    shared = dict(state.module.aliases) if updates else {}
+    shared = dict(compiled.module.aliases) if updates else {}
     wanted = [
         replace(one, place=_array(parameters[shared[n]]).place if n in shared else Output(n))
         for n, one in enumerate(outputs)
@@ -69,20 +66,20 @@ def build(state: State, updates: bool = False) -> GpuModule:
     memory = builder.memory
     launches = [memory.launch(launch) for launch in builder.launches]
     clock = memory.clock(builder.moments)
-    modules = [[Cubin(state.device.target, unit.binary.data)] for unit in state.units]
+    modules = [[Cubin(compiled.device.target, unit.binary.data)] for unit in compiled.units]
     inputs = before + len(memory.constants)
     table = launch_table(launches, modules, (), inputs, len(wanted), DRIVER, clock)
     numbers = temporaries(launches, clock)
     return GpuModule(
-        state.module,
-        state.device.target,
+        compiled.module,
+        compiled.device.target,
         table,
         memory.settled(steps),
         tuple(leaf for parameter in parameters for leaf in leaves(parameter)),
         tuple(memory.constants),
         tuple(wanted),
         tuple(numbers.get(Temporary(n), -1) for n in range(len(memory.lives))),
-        state.kernels,
+        tuple(entry.kernel for entry in compiled.kernels),
         tuple(_moved(launch) for launch in launches),
         tuple(builder.refused),
     )
@@ -104,9 +101,8 @@ def require(plan: Plan) -> None:
 class _Builder:
     """Writes steps in order; `memory` keeps where values are and until when."""
 
-    def __init__(self, state: State) -> None:
-        self.state = state
-        self.unit_of = {k.name: n for n, unit in enumerate(state.units) for k in unit.kernels}
+    def __init__(self, compiled: CompiledModule) -> None:
+        self.compiled = compiled
         self.memory = Memory()
         self.launches: list[KernelLaunch] = []
         self.moments: list[int] = []
@@ -131,9 +127,9 @@ class _Builder:
     def pattern(
         self, plan: Plan, number: int, values: dict[Instruction, Tree], steps: list[Step]
     ) -> None:
-        state, pattern = self.state, plan.patterns[number]
-        of = state.of if plan is state.plan else state.inner[plan.module.entry]
-        kernel = state.kernels[of[number]]
+        pattern = plan.patterns[number]
+        entry = self.compiled.kernels[self.compiled.kernels_of(plan)[number]]
+        kernel = entry.kernel
         made = [self.memory.fresh(value.shape) for value in pattern.outputs]
         given = [_array(values[value]) for value in pattern.inputs]
         self.memory.read(*given)
@@ -142,8 +138,7 @@ class _Builder:
             if sum(one.place == given[source].place for one in given) == 1:
                 self.memory.update(made[target], given[source])
         places = tuple(array.place for array in (*given, *made))
-        unit = self.unit_of[kernel.name]
-        launch = KernelLaunch(kernel, unit, THREADS, shared_bytes(kernel), places)
+        launch = KernelLaunch(kernel, entry.unit, THREADS, shared_bytes(kernel), places)
         if steps and isinstance(steps[-1], Stretch):
             last = steps.pop()
             assert isinstance(last, Stretch)

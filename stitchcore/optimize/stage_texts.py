@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from stitchcore.artifact.manifest import Patch
 from stitchcore.autotune.regions import Tuning
-from stitchcore.compiler.regions import Build
+from stitchcore.compiler.regions import CompiledRegions
 from stitchcore.errors import Reason, Refusal
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.verify.regions import Proof
@@ -61,25 +60,25 @@ def _tensor(graph: Any, tensor: Any) -> str:
 
 
 def lowered(
-    regions: Mapping[str, str], low: Mapping[str, Any], refusals: Sequence[Refusal], folder: Path
-) -> str:
-    """Which structure each region has. Every lowering goes to its structure's folder as HLO, a file
-    per point."""
+    regions: Mapping[str, str], low: Mapping[str, Any], refusals: Sequence[Refusal]
+) -> dict[str, str]:
+    """Which structure each region has. Every lowering is a file of its structure's folder, as HLO,
+    one per point."""
+    files: dict[str, str] = {}
     lines = [f"{len(regions)} regions, {len(low)} structures"]
     lines += [f"region {name}: structure {key[:12]}" for name, key in regions.items()]
     for key, one in low.items():
         symbols = ", ".join(one.subgraph.symbols) or "none"
         lines.append(f"structure {key[:12]}: symbols {symbols}, {len(one.texts)} points")
-        own = folder / key[:12]
-        own.mkdir(parents=True, exist_ok=True)
         for number, (point, text) in enumerate(one.texts):
             where = ", ".join(f"{name}={size}" for name, size in point.items())
-            (own / f"lowered_{number}.hlo").write_text(text, encoding="utf-8")
-            lines.append(f"  {key[:12]}/lowered_{number}.hlo {where}".rstrip())
-    return _text([*lines, *_refusals(refusals)])
+            file = f"{key[:12]}/lowered_{number}.hlo"
+            files[file] = text
+            lines.append(f"  {file} {where}".rstrip())
+    return {"": _text([*lines, *_refusals(refusals)]), **files}
 
 
-def built(made: Build, programs: Mapping[str, RegionProgram]) -> str:
+def built(made: CompiledRegions, programs: Mapping[str, RegionProgram]) -> str:
     """Kernels of every structure and their launches' inputs."""
     lines = [f"{len(made.regions)} structures, {len(made.kernels)} kernels"]
     for key, region in made.regions.items():
