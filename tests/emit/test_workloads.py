@@ -17,6 +17,7 @@ from stitchcore.plan import exhaustive
 from stitchcore.plan.cost import cost
 from stitchcore.schedule.schedule import feasible, schedule
 from stitchcore.target import nvrtc, toolchain
+from tests import tiers
 from tests.hlo import workloads
 
 STEPS = ("bert_train", "dien_train", "lstm_lm_train")
@@ -39,7 +40,7 @@ def kernels(step: str) -> tuple[Kernel, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", tiers.nightly_but("dien_train", "lstm_lm_train", of=STEPS))
 def test_kernels_are_legal_and_round_trip(step: str) -> None:
     assert len(kernels(step)) >= 10
     for kernel in kernels(step):
@@ -48,7 +49,7 @@ def test_kernels_are_legal_and_round_trip(step: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", tiers.nightly_but("dien_train", "lstm_lm_train", of=STEPS))
 def test_every_kernel_compiles_as_cuda(step: str) -> None:
     try:
         nvrtc.nvrtc_version()
@@ -64,7 +65,7 @@ def test_every_kernel_compiles_as_cuda(step: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", tiers.nightly_but("dien_train", "lstm_lm_train", of=STEPS))
 def test_nearly_every_lane_loop_vectorises(step: str) -> None:
     """The few that do not (scattered strides, one select a row) are under 4 % of the loops."""
     if toolchain.find_compiler().family != "gcc":

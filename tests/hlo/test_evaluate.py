@@ -63,8 +63,8 @@ def close(ours: Array, theirs: Array, wide: Array, bound: float) -> None:
         ("layernorm_gelu_grad", 1e-6),
         ("mlp_nodrop_train", 2e-6),
         ("dien_infer", 1e-5),
-        pytest.param("crnn_infer", 3e-5, marks=pytest.mark.slow),
-        pytest.param("transformer_dec_step", 1e-4, marks=pytest.mark.slow),
+        pytest.param("crnn_infer", 3e-5, marks=pytest.mark.nightly),
+        pytest.param("transformer_dec_step", 1e-4, marks=pytest.mark.nightly),
     ],
 )
 def test_workload_against_xla(client: Any, name: str, bound: float) -> None:

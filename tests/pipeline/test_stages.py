@@ -27,6 +27,7 @@ from stitchcore.target.cpu_runtime import CpuKernel
 from stitchcore.target.toolchain import CompiledLibrary, compile_c
 from stitchcore.verify.capture import arguments, capture
 from stitchcore.verify.kernels import check_kernel
+from tests import tiers
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -170,7 +171,12 @@ def parse_shape() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dien_train", "lstm_lm_train", "asr_train", "mlp_train"])
+@pytest.mark.parametrize(
+    "name",
+    tiers.nightly_but(
+        "lstm_lm_train", "mlp_train", of=["dien_train", "lstm_lm_train", "asr_train", "mlp_train"]
+    ),
+)
 def test_every_kernel_of_a_training_step_is_right(name: str) -> None:
     """The larger modules run by `python -m bench.workload_kernels` (minutes)."""
     made = compile_module(load(name), host_device())

@@ -21,6 +21,7 @@ from stitchcore.kernel.nodes import Kernel, Loop, LoopKind, Role, Statement
 from stitchcore.plan import exhaustive
 from stitchcore.plan.cost import cost
 from stitchcore.schedule.schedule import feasible, schedule
+from tests import tiers
 from tests.schedule.agree import DEVICE, check
 from tests.schedule.modules import (
     apply,
@@ -308,7 +309,11 @@ def workload(name: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", sorted(path.name.removesuffix(".hlo.xz") for path in WORKLOADS.glob("*.hlo.xz"))
+    "name",
+    tiers.nightly_but(
+        *("asr_train", "bert_train", "dien_train", "lstm_lm_train", "resnet50_train"),
+        of=sorted(path.name.removesuffix(".hlo.xz") for path in WORKLOADS.glob("*.hlo.xz")),
+    ),
 )
 def test_every_pattern_of_every_workload_schedules(name: str) -> None:
     module = workload(name)
