@@ -71,6 +71,7 @@ raise SystemExit(fuzz_graphs.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_exceptions_and_deaths_are_findings(
     graphs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

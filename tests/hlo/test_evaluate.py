@@ -56,6 +56,7 @@ def close(ours: Array, theirs: Array, wide: Array, bound: float) -> None:
     assert np.abs(ours.astype(np.float64) - wide).max(initial=0) <= bound * scale
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "bound"),
     [
@@ -88,6 +89,7 @@ FUZZ_DTYPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_random_modules_against_xla(client: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -49,6 +49,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CompiledModule]
     return {name: compile_module(load(name), host_device(), options) for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kernels"), [("softmax_grad", 1), ("layernorm_gelu_grad", 1), ("mlp_nodrop_train", 8)]
 )
@@ -58,6 +59,7 @@ def test_kernel_counts_are_pinned(
     assert len(built[name].plan.patterns) == kernels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["softmax_grad", "layernorm_gelu_grad", "mlp_nodrop_train", "transformer_dec_step"]
 )
@@ -195,6 +197,7 @@ def running(kernel: CpuKernel, pattern: Pattern, given: Sequence[Array]) -> Sequ
     return run_kernel(kernel, pattern, given, {})
 
 
+@pytest.mark.slow
 def test_kernels_compiled_elsewhere_are_one_by_one_and_nameless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

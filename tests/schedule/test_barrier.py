@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,6 +90,7 @@ def kernels(draw: st.DrawFn) -> Kernel:
     return Kernel("k", (), (OUT,), (Phase((section,)),))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(kernels())
 def test_barriers_are_enough_and_each_is_needed(kernel: Kernel) -> None:

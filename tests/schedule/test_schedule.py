@@ -92,6 +92,7 @@ def test_layer_norm_gradient_is_one_kernel_of_two_lane_loops() -> None:
     assert lane_loops(kernel, 0) == 2
 
 
+@pytest.mark.slow
 def test_softmax_gradient_of_tensorflow_is_one_phase_of_four_lane_loops() -> None:
     module = workload("softmax_grad")
     pattern = whole(module)
@@ -130,6 +131,7 @@ def _wide(value: Instruction, dims: tuple[Any, ...]) -> Instruction:
     return broadcast(value, dims, (len(dims) - 1,))
 
 
+@pytest.mark.slow
 def test_batch_norm_relu_gradient_is_one_kernel_of_three_phases() -> None:
     """Parts of both sums; their combination; the input gradient: no large scratch."""
     outputs = batch_norm_gradient(700, 24)

@@ -24,6 +24,7 @@ def twins_of(name: str) -> tuple[Twin, ...]:
     return tuple(twins.twins_of(twins.patterns_of(name, device), device))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*NAMES, pytest.param("dien_infer", marks=pytest.mark.nightly)])
 def test_twins_decide_alike_and_agree_with_numpy(name: str) -> None:
     for number, twin in enumerate(twins_of(name)):

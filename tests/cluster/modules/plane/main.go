@@ -45,8 +45,9 @@ func run(command *cobra.Command) {
 	os.Exit(cli.Run(command))
 }
 
-// As kwok's own main does.
+// As kwok's own main does, without the flags that Kubernetes' packages have declared for all.
 func runKwok() {
+	pflag.CommandLine = pflag.NewFlagSet("kwok", pflag.ExitOnError)
 	flags := pflag.NewFlagSet("global", pflag.ContinueOnError)
 	flags.ParseErrorsAllowlist.UnknownFlags = true
 	flags.Usage = func() {}
