@@ -7,7 +7,7 @@ the nodes that run them. One replica of the webhook, a process with an account o
 the Jobs and injects the pods. Judged are all pods (injected, missed, or never made), the API
 server's own count of calls it went on without, how long a review took (until it was read, then the
 handler, and the whole call as the API server timed it), and the webhook's memory.
-Written to bench/results/admission.{json,md}.
+Written to bench/results/admission.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import asyncio
 import base64
 import json
 import os
-import platform
 import ssl
 import tempfile
 import time
@@ -30,6 +29,7 @@ import httpx
 import yaml
 from kubernetes import client
 
+from bench import record
 from tests.cluster import cluster as clusters
 from tests.cluster import releasing, workloads
 from tests.cluster.cluster import Cluster
@@ -38,7 +38,6 @@ from tests.cluster.objects import fake_node
 from tests.cluster.parts import Level
 from tests.cluster.releasing import Replica
 
-RESULTS = Path(__file__).resolve().parent / "results"
 INJECTED = "stitchcore.io/injected"
 NODES, PODS = 10, 5000
 SAMPLES = 20
@@ -54,7 +53,6 @@ class Figures:
     """What a run found. Milliseconds, as (median, 99th percentile), are upper ends of the buckets
     of histograms: `reading` and `handler` are the webhook's own, `called` the API server's."""
 
-    processors: str
     cores: int
     jobs: int
     at_a_time: int
@@ -117,7 +115,6 @@ def measure(cluster: Cluster, replica: Replica, jobs: int, at_a_time: int) -> Fi
             load.sample(jobs)
             made, injected = pods(core, namespace)
         return Figures(
-            processors=processors(),
             cores=os.cpu_count() or 1,
             jobs=jobs,
             at_a_time=at_a_time,
@@ -253,13 +250,6 @@ def quantiles(buckets: list[tuple[float, float]]) -> tuple[float, float]:
     return half * 1000, most * 1000
 
 
-def processors() -> str:
-    """The machine's, as Linux names it."""
-    text = Path("/proc/cpuinfo").read_text()
-    names = [one.split(":")[1].strip() for one in text.splitlines() if one.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
 def table(found: Figures) -> str:
     memory = dict(found.memory)
     half = min(memory, key=lambda jobs: abs(jobs - found.jobs / 2))
@@ -267,7 +257,7 @@ def table(found: Figures) -> str:
     return "\n".join(
         [
             f"{found.jobs} Jobs, {found.at_a_time} calls at a time, one replica, "
-            f"{found.cores} cores ({found.processors}) for everything: {found.seconds:.0f} s.",
+            f"{found.cores} cores for everything: {found.seconds:.0f} s.",
             "",
             "| | |",
             "|---|---|",
@@ -290,9 +280,9 @@ def _at_most(quantiles: tuple[float, float]) -> str:
 
 
 def write(found: Figures) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "admission.json").write_text(json.dumps(asdict(found), indent=1) + "\n")
-    (RESULTS / "admission.md").write_text(table(found))
+    path = record.RESULTS / "admission.md"
+    record.write_figures(record.raw(path.with_suffix(".json")), asdict(found))
+    record.write_table(path, table(found), "python -m bench.admission")
 
 
 if __name__ == "__main__":

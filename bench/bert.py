@@ -18,11 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.report import processor
-from stitchcore.commands import job
+from bench.record import RESULTS, processor, raw, write_figures
+from stitchcore.cli import run_job
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULT = ROOT / "bench" / "results" / "bert.json"
 JOB = ROOT / "bench" / "bert_job.py"
 PROOF = frozenset({"verify", "measure", "prove"})
 """Stages beside the build."""
@@ -55,7 +54,9 @@ def environment(folder: Path, **extra: str) -> dict[str, str]:
 def capture(folder: Path, arguments: list[str]) -> Path:
     """The request of the training graph: the largest that the job hands over."""
     store = folder / "store"
-    env = job.environment(environment(folder, STITCH_MODE="observe"), store, "bert", "0" * 64, 0)
+    env = run_job.environment(
+        environment(folder, STITCH_MODE="observe"), store, "bert", "0" * 64, 0
+    )
     subprocess.run([sys.executable, str(JOB), *arguments], env=env, check=True, capture_output=True)
     found = sorted(store.glob("requests/*/graph.pb"), key=lambda path: path.stat().st_size)
     if not found:
@@ -90,7 +91,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.bert", description=__doc__)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--out", type=Path, default=raw(RESULTS / "bert.json"))
     options = parser.parse_args()
     arguments = ["--layers", str(options.layers), "--hidden", str(options.hidden)]
     with tempfile.TemporaryDirectory(prefix="stitch-bert-") as name:
@@ -111,7 +112,7 @@ def main() -> int:
     print(f"{cold['kernels_before']} operations -> {cold['kernels_after']} launches")
     record = {"processor": processor(), "layers": options.layers, "hidden": options.hidden}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n")
+    write_figures(options.out, {**record, "rows": rows})
     return 0
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bench import program
 from bench.cpu_subgraphs.subgraphs import Subgraph
-from stitchcore.verify.judge import Judgement, judge
+from stitchcore.verify.accuracy import Judgement, judge
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TOLERANCE = 4e-6

@@ -8,7 +8,7 @@ grid barriers: its grid is the smaller of its tasks and one wave, so it fits whe
 holds a block. Registers that the schedule predicted stand beside those used.
 
 With --cache a run that was stopped goes on where it was. Written after each module, beside what is
-there of others, to bench/results/cuda_compile.{json,md}. Seconds are NVRTC's processor time when it
+there of others, to bench/results/cuda_compile.md. Seconds are NVRTC's processor time when it
 compiled, then or earlier.
 """
 
@@ -26,16 +26,17 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from bench import record
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason
-from stitchcore.kernel.nodes import Kernel, Scope
-from stitchcore.plan.text import bodies
-from stitchcore.stages import PLANNED, BuildOptions, State, run_stages
-from stitchcore.target import cubins
+from stitchcore.fusion.text import bodies
+from stitchcore.loop_ir.nodes import Kernel, Scope
+from stitchcore.toolchain import cuda_compiler
 from tests.hlo import workloads
 
-RESULTS = Path(__file__).resolve().parent / "results"
 TARGETS = ("sm_80", "sm_90")
 TOO_LARGE = (Reason.REGISTERS, Reason.SHARED_MEMORY)
 
@@ -68,7 +69,7 @@ class Figures:
 
 def kernels_of(name: str, target: str) -> list[Kernel]:
     """The kernels of a module and of its loop bodies, each once."""
-    state = run_stages(State(workloads.module(name), DEVICES[target], BuildOptions()), PLANNED, {})
+    state = run(PLANNED, ModuleState(workloads.module(name), DEVICES[target], BuildOptions()))
     assert state.plan is not None
     assert all(body in state.inner for body in bodies(state.plan))
     return list(state.kernels)
@@ -79,7 +80,7 @@ def measured(name: str, target: str, cache: Path | None, bar: Progress) -> Figur
     kernels = kernels_of(name, target)
     bar.update(task, total=len(kernels))
     advance: Callable[[int], None] = lambda done: bar.advance(task, done)  # noqa: E731
-    units, refusals = cubins.compile_kernels(kernels, target, cache, advance)
+    units, refusals = cuda_compiler.compile_kernels(kernels, target, cache, advance)
     bar.remove_task(task)
     fits = [one for unit in units for one in unit.fits]
     sections = [s for k in kernels for phase in k.phases for s in phase.sections]
@@ -165,13 +166,14 @@ def table(found: Sequence[dict[str, Any]]) -> str:
 
 def write(found: Figures) -> list[dict[str, Any]]:
     """Results with `found` among them."""
-    path = RESULTS / "cuda_compile.json"
+    path = record.raw(record.RESULTS / "cuda_compile.json")
     kept = json.loads(path.read_text()) if path.exists() else []
     by_key = {(one["module"], one["target"]): one for one in kept}
     by_key[found.module, found.target] = json.loads(json.dumps(asdict(found)))
     document = [by_key[key] for key in sorted(by_key)]
-    path.write_text(json.dumps(document) + "\n")
-    (RESULTS / "cuda_compile.md").write_text(table(document))
+    record.write_figures(path, document)
+    table_path = record.RESULTS / "cuda_compile.md"
+    record.write_table(table_path, table(document), "python -m bench.cuda_compile")
     return document
 
 

@@ -3,18 +3,17 @@
     python -m bench.cuda_instructions [--target sm_90] [--cache DIR] [NAME...]
 
 For each kernel of the workloads: what one element of every value of its pattern takes, by class
-(plan/instructions.py), against how many instructions of that class its cubin holds (bench/sass.py).
-Both are static. A kernel holds each several times (runs of elements, a loop for each section), so
-what is told is Pearson's r, of the counts and of their logarithms, not a ratio. Integer
-instructions are mostly addresses, which no value's opcode says.
+(fusion/instructions.py), against how many instructions of that class its cubin holds
+(bench/sass.py). Both are static. A kernel holds each several times (runs of elements, a loop for
+each section), so what is told is Pearson's r, of the counts and of their logarithms, not a ratio.
+Integer instructions are mostly addresses, which no value's opcode says.
 
-Written to bench/results/cuda_instructions.{json,md}.
+Written to bench/results/cuda_instructions.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,21 +22,21 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from bench import sass
+from bench import record, sass
 from bench.cuda_compile import correlation
+from stitchcore.codegen import cuda
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import DEVICES
 from stitchcore.device.timing import Classes
-from stitchcore.emit import cuda
-from stitchcore.plan.cost import cost
-from stitchcore.plan.instructions import element
-from stitchcore.plan.pattern import Pattern
-from stitchcore.plan.text import bodies
-from stitchcore.stages import PLANNED, BuildOptions, State, run_stages
-from stitchcore.target import cubins
+from stitchcore.fusion.cost import cost
+from stitchcore.fusion.instructions import element
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.fusion.text import bodies
+from stitchcore.toolchain import cuda_compiler
 from tests.hlo import workloads
 
-RESULTS = Path(__file__).resolve().parent / "results"
 CLASSES = ("float32", "special", "integer")
 
 
@@ -57,9 +56,9 @@ class Kernel:
 def kernels(name: str, target: str, cache: Path | None) -> Iterator[Kernel]:
     """Those of one workload module and its loop bodies."""
     device = DEVICES[target]
-    state = run_stages(State(workloads.module(name), device, BuildOptions()), PLANNED, {})
+    state = run(PLANNED, ModuleState(workloads.module(name), device, BuildOptions()))
     patterns = _patterns(state)
-    units, _ = cubins.compile_kernels(state.kernels, target, cache)
+    units, _ = cuda_compiler.compile_kernels(state.kernels, target, cache)
     for unit in units:
         operations = sass.operations(unit.program.data)
         for kernel, fit in zip(unit.kernels, unit.fits, strict=True):
@@ -76,7 +75,7 @@ def kernels(name: str, target: str, cache: Path | None) -> Iterator[Kernel]:
             )
 
 
-def _patterns(state: State) -> dict[str, Pattern]:
+def _patterns(state: ModuleState) -> dict[str, Pattern]:
     """By the name of the kernel that each becomes, loop bodies' too."""
     assert state.plan is not None
     pairs = [*zip(state.of, state.plan.patterns, strict=True)]
@@ -112,8 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found += kernels(name, given.target, given.cache)
     text = table(found, given.target)
     document = {"target": given.target, "kernels": [asdict(one) for one in found]}
-    (RESULTS / "cuda_instructions.json").write_text(json.dumps(document) + "\n")
-    (RESULTS / "cuda_instructions.md").write_text(text)
+    path = record.RESULTS / "cuda_instructions.md"
+    record.write_figures(record.raw(path.with_suffix(".json")), document)
+    record.write_table(path, text, "python -m bench.cuda_instructions")
     print(text)
     return 0
 

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from rich.progress import track
 
+from bench import record
 from tests.jobs import faults
 from tests.jobs.faults import LATE, Outcome, Prepared
-
-RESULTS = Path(__file__).resolve().parent / "results" / "faults.md"
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def main() -> int:
         rows = measured(given.program or list(faults.NAMES), given.fault, Path(folder))
     print(table(rows))
     if not given.program and not given.fault:
-        RESULTS.write_text(table(rows), encoding="utf-8")
+        record.write_table(record.RESULTS / "faults.md", table(rows), "python -m bench.faults")
     return int(any(one.survived < one.runs for one in rows))
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from bench.program import Program
-from stitchcore.compiled import CompiledModule
+from stitchcore.compiler.module import CompiledModule
+from stitchcore.compiler.stages import BuildOptions, compile_module
 from stitchcore.device.records import DEVICES, Device
-from stitchcore.hlo.expand import expand
-from stitchcore.hlo.parse import parse
+from stitchcore.hlo.text.parser import parse
+from stitchcore.hlo.transforms.expand import expand
 from stitchcore.inject import target
-from stitchcore.stages import BuildOptions, compile_module
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

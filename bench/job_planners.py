@@ -8,7 +8,7 @@ be timed. Seconds of planning are processor time, each planner in a process of i
 profits from estimates that another one made.
 
 With `--time`, on a quiet machine, what differs under `auto` is timed (bench/job_planners_time.py);
-nothing else is done again. Writes bench/results/job_planners.{json,md} after every measurement, so
+nothing else is done again. Writes bench/results/job_planners.md after every measurement, so
 that either part may be cut short: `--time` goes on from what it finds. `--folder` keeps the graphs
 and artifacts for it.
 """
@@ -29,14 +29,14 @@ from pathlib import Path
 
 from msgspec import convert
 
+from bench import record
 from bench.job_planners_time import Runs, Timing, regions_timed, timed
 from bench.job_regions import REFUSED, Planned, in_child, lowered, planned, requests
 from stitchcore.errors import Refused
+from stitchcore.fusion.planners import STITCHING
 from stitchcore.options import PLANNER
-from stitchcore.plan.planners import STITCHING
 from tests.jobs import judge as judges
 
-RESULTS = Path(__file__).resolve().parent / "results" / "job_planners"
 SCRIPTS = (
     "mlp_function", "transformer_fit", "cnn_fit", "lstm_lm", "tf1_session", "recommender",
     "accumulate_cond", "fit_jit", "tf1_ref", "small_step", "two_sizes",
@@ -213,10 +213,9 @@ def _code(row: Row) -> list[str]:
 
 
 def write(rows: Sequence[Row], base: Path) -> None:
-    base.parent.mkdir(parents=True, exist_ok=True)
-    record = {"rows": [asdict(row) for row in rows]}
-    base.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-    base.with_suffix(".md").write_text(text(rows))
+    figures = {"rows": [asdict(row) for row in rows]}
+    record.write_figures(record.raw(base.with_suffix(".json")), figures)
+    record.write_table(base.with_suffix(".md"), text(rows), "python -m bench.job_planners")
 
 
 def lacking(row: Row, folder: Path, pairs: int, steps: int) -> Iterator[Row]:
@@ -252,9 +251,9 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=4, help="of whole runs, with --time")
     parser.add_argument("--steps", type=int, default=50, help="of such a run")
     parser.add_argument("--folder", type=Path, help="for graphs and artifacts; default: a new one")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=record.RESULTS / "job_planners")
     options = parser.parse_args()
-    rows = kept(options.out.with_suffix(".json"))
+    rows = kept(record.raw(options.out.with_suffix(".json")))
     with tempfile.TemporaryDirectory(prefix="stitch-job-planners-") as scratch:
         base = options.folder or Path(scratch)
         for case in itertools.product(options.scripts, options.optimizers):

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from bench.job_regions import Regions
 from bench.jobs import step_seconds
-from bench.report import processor
-from stitchcore.program import build, program
-from stitchcore.proof import SYMBOL_SIZE, on_processor
-from stitchcore.stages import BuildOptions
-from stitchcore.verify.capture import arguments, integer_limit
-from stitchcore.verify.measure import Ratio, compare, paired_ratio
+from bench.record import processor
+from stitchcore.compiler.regions import compile_regions, program
+from stitchcore.compiler.stages import BuildOptions
+from stitchcore.verify.inputs import arguments, integer_limit
+from stitchcore.verify.regions import SYMBOL_SIZE, on_processor
+from stitchcore.verify.timing import Ratio, compare, paired_ratio
 from tests.jobs import judge as judges
 
 ROUNDS = 41
@@ -97,7 +97,7 @@ def _region(found: Regions, key: str, planners: Planners, cache: Path) -> list[S
     launches: dict[str, int] = {}
     with ThreadPoolExecutor(max_workers=found.threads) as pool:
         for planner in planners:
-            made = build({key: module}, device, BuildOptions(planner, cache=cache))
+            made = compile_regions({key: module}, device, BuildOptions(planner, cache=cache))
             if key not in made.regions:
                 raise judges.JobFailed(f"region {key} under {planner}: {made.refusals[0]}")
             runner = on_processor(made, {key: program(made, key, device)})[key]

@@ -16,13 +16,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
-from stitchcore.commands import job as jobs
+from stitchcore.cli import run_job as jobs
+from stitchcore.codegen import c as emit_c
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.records import DEVICES, Device
-from stitchcore.emit import c as emit_c
 from stitchcore.errors import Refused
-from stitchcore.hlo.module import Module
-from stitchcore.kernel.nodes import Kernel
-from stitchcore.stages import PLANNED, BuildOptions, State, run_stages
+from stitchcore.hlo.ir.module import Module
+from stitchcore.loop_ir.nodes import Kernel
 from tests import lean
 from tests.jobs import judge as judges
 
@@ -75,8 +76,9 @@ class Regions:
 
 def lowered(folders: Sequence[Path], scratch: Path) -> Regions:
     """What a worker's first stages make of the requests. Raises Refused, JobFailed."""
-    from stitchcore import options, pipeline  # TensorFlow, which --help does without
-    from stitchcore.request import read_request
+    from stitchcore import options  # TensorFlow, which --help does without
+    from stitchcore.optimize import pipeline  # TensorFlow, which --help does without
+    from stitchcore.optimize.request import read_request
 
     if not folders:
         raise judges.JobFailed("the job handed over no graph")
@@ -87,9 +89,8 @@ def lowered(folders: Sequence[Path], scratch: Path) -> Regions:
     for folder in folders:
         asked = read_request(folder)
         device = DEVICES[asked.meta["target"]]
-        work = pipeline.Work(asked, device, settings, lambda *_: None)
-        for stage in first:
-            work = stage.run(work)
+        work = pipeline.RequestState(asked, device, settings, lambda *_: None)
+        work = run(first, work)
         modules |= {key[:12]: one.module for key, one in work.lowered.items()}
         uses.update(key[:12] for key in work.regions.values())
     return Regions(modules, dict(uses), device, int(asked.meta.get("threads", 1)))
@@ -103,14 +104,14 @@ def source_digest(kernel: Kernel) -> str:
 
 
 def planned(modules: Mapping[str, Module], device: Device, planner: str) -> Planned:
-    """All regions by one planner, as `stitchcore.program.build` does but for compiling."""
+    """All regions by one planner, as `compiler.regions.compile_regions` does but for compiling."""
     launches: dict[str, tuple[str, ...]] = {}
     estimated: dict[str, float] = {}
     planning = 0.0
     for key, module in modules.items():
         start = processor_seconds()
         try:
-            state = run_stages(State(module, device, BuildOptions(planner)), PLANNED, {})
+            state = run(PLANNED, ModuleState(module, device, BuildOptions(planner)))
         except Refused:
             launches[key] = REFUSED
             continue

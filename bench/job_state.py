@@ -3,7 +3,7 @@
 For every (script, optimizer, TensorFlow), from one checkpoint: variables, slots and gradients after
 one step under float64 judging, the losses of the first five steps, and the losses of the whole run
 beside what a change of the thread count alone does to TensorFlow's, and beside float64's. Nothing
-here is timed, so it may run on a busy machine. Writes bench/results/job_state.{json,md}; given some
+here is timed, so it may run on a busy machine. Writes bench/results/job_state.md; given some
 scripts, it replaces their rows and keeps the others.
 """
 
@@ -19,10 +19,10 @@ from pathlib import Path
 
 import msgspec
 
+from bench import record
 from tests.jobs import judge as jobs
 from tests.jobs import state as states
 
-RESULTS = Path(__file__).resolve().parent / "results" / "job_state"
 SCRIPTS = (
     "mlp_function", "transformer_fit", "cnn_fit", "lstm_lm", "tf1_session", "recommender",
     "accumulate_cond", "fit_jit", "tf1_ref",
@@ -141,10 +141,9 @@ def kept(path: Path) -> dict[tuple[str, str, str], Row]:
 
 
 def write(rows: Sequence[Row], base: Path) -> None:
-    base.parent.mkdir(parents=True, exist_ok=True)
-    record = {"rows": [asdict(row) for row in rows]}
-    base.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-    base.with_suffix(".md").write_text(text(rows))
+    figures = {"rows": [asdict(row) for row in rows]}
+    record.write_figures(record.raw(base.with_suffix(".json")), figures)
+    record.write_table(base.with_suffix(".md"), text(rows), "python -m bench.job_state")
 
 
 def main() -> int:
@@ -154,10 +153,10 @@ def main() -> int:
     parser.add_argument("--optimizers", nargs="+", default=["adam", "sgd"])
     parser.add_argument("--tensorflow", default="2.21", help="version that --python has")
     parser.add_argument("--python", default=sys.executable, help="the jobs' interpreter")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=record.RESULTS / "job_state")
     options = parser.parse_args()
     every = SCRIPTS if options.tensorflow == "2.21" else SCRIPTS_215
-    rows = kept(options.out.with_suffix(".json"))
+    rows = kept(record.raw(options.out.with_suffix(".json")))
     for script in options.scripts or every:
         for optimizer in options.optimizers:
             job = jobs.Job(script, optimizer, options.python)

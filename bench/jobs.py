@@ -22,11 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.report import processor
-from stitchcore.verify.measure import Ratio, paired_ratio
+from bench import record
+from stitchcore.verify.timing import Ratio, paired_ratio
 from tests.jobs import judge as judges
 
-RESULTS = Path(__file__).resolve().parent / "results"
 SCRIPTS = (
     "mlp_function",
     "transformer_fit",
@@ -69,7 +68,7 @@ class Row:
     stitched: bool
     note: str = ""
     xla: Ratio | None = None
-    machine: str = field(default_factory=processor)
+    machine: str = field(default_factory=record.processor)
 
 
 def step_seconds(record: judges.Record) -> float:
@@ -197,11 +196,11 @@ def ordered(rows: Sequence[Row]) -> list[Row]:
 
 
 def write(rows: Sequence[Row], base: Path) -> None:
-    base.parent.mkdir(parents=True, exist_ok=True)
-    record = {"rows": [asdict(row) for row in rows]}
-    base.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-    base.with_suffix(".md").write_text(text(rows))
-    plot(rows, base.with_suffix(".png"))
+    figures = {"rows": [asdict(row) for row in rows]}
+    record.write_figures(record.raw(base.with_suffix(".json")), figures)
+    each = "on each row's machine"
+    record.write_table(base.with_suffix(".md"), text(rows), "python -m bench.jobs", each)
+    plot(rows, record.raw(base.with_suffix(".png")))
 
 
 def main() -> int:
@@ -211,9 +210,9 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=4, help="of runs; 0: blocks of one run only")
     parser.add_argument("--optimizers", nargs="+", default=["adam", "sgd"])
     parser.add_argument("--python", default=sys.executable, help="the jobs' interpreter")
-    parser.add_argument("--out", type=Path, default=RESULTS / "jobs")
+    parser.add_argument("--out", type=Path, default=record.RESULTS / "jobs")
     options = parser.parse_args()
-    rows = kept(options.out.with_suffix(".json"))
+    rows = kept(record.raw(options.out.with_suffix(".json")))
     with tempfile.TemporaryDirectory(prefix="stitch-jobs-") as folder:
         for script in options.scripts:
             for optimizer in options.optimizers:

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from bench.program import Launch, Program, Value
-from stitchcore.compiled import CompiledModule
+from stitchcore.compiler.module import CompiledModule
 from stitchcore.device.records import Device
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.shape import DTYPES
-from stitchcore.kernel import index
-from stitchcore.kernel.nodes import Kernel
-from stitchcore.plan.cost import cost
-from stitchcore.plan.pattern import Pattern
+from stitchcore.fusion.cost import cost
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.nodes import Kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -32,7 +32,7 @@ def program(module: CompiledModule, inputs: Mapping[str, Array]) -> Program:
         raise NotWhole("; ".join(str(refusal) for refusal in plan.refusals))
     kernels = [module.kernels[of] for of in module.of]
     pairs = [
-        (pattern, kernel.kernel, module.libraries[kernel.library].data)
+        (pattern, kernel.kernel, module.units[kernel.unit].library.data)
         for pattern, kernel in zip(plan.patterns, kernels, strict=True)
     ]
     return of_kernels(plan.module, pairs, tuple(inputs), module.device)
@@ -89,4 +89,4 @@ def launch_of(
         for phase in kernel.phases
     )
     scratch = index.evaluate(kernel.scratch_bytes, {})
-    return Launch(kernel.name, library, inputs, outputs, tasks, scratch, work, kernel.forwards)
+    return Launch(kernel.name, library, inputs, outputs, tasks, scratch, work, kernel.aliases)

@@ -32,6 +32,7 @@ from typing import Any
 
 import httpx
 
+from bench import record
 from bench.outcomes_cluster import Statuses, reconciling, serving
 from bench.outcomes_watch import EVERY, Truth, Watched, truth
 from bench.pictures import draw
@@ -48,7 +49,7 @@ from tests.operator.gateway.pods import Pods
 from tests.operator.gateway.processes import free_port, wait_for
 from tests.operator.gateway.prometheus import asked, scraping
 
-RESULTS = Path(__file__).parent / "results" / "outcomes"
+TABLE = record.RESULTS / "outcomes.md"
 SCRIPT = Path(__file__).parent / "outcomes_step.py"
 RULES = judge.ROOT / "helm" / "stitch" / "files" / "rules.yaml"
 NAMESPACE = "team"
@@ -250,7 +251,10 @@ def _compared(jobs: list[Job], folder: Path, port: int, metrics: str, began: flo
     (panel,) = (one for one in SAVINGS.panels if "Core-hours net, since" in one.title)
     ((_, shown),) = asked(port, panel.queries[0].expr)
     for dashboard in (SAVINGS, JOBS, WORKERS):
-        picture = RESULTS.with_name(f"dashboard-{dashboard.name}.png")
+        picture = TABLE.with_name(f"dashboard-{dashboard.name}.png")
+        if dashboard is not SAVINGS:
+            picture = record.raw(picture)
+            picture.parent.mkdir(exist_ok=True)
         draw(port, dashboard, picture, began, time.time())
     with contextlib.closing(sqlite3.connect(next((folder / "serve").glob("*.sqlite")))) as ledger:
         (held,) = ledger.execute("SELECT sum(saved - lost) / 1e9 FROM totals").fetchone()
@@ -370,8 +374,9 @@ def main() -> int:
     os.sched_setaffinity(0, OTHER_CORES)
     with tempfile.TemporaryDirectory(prefix="stitch-outcomes-") as folder:
         found = measure(Path(folder), given.seconds)
-    RESULTS.with_suffix(".json").write_text(json.dumps(asdict(found), indent=1) + "\n")
-    RESULTS.with_suffix(".md").write_text(page(found, given.seconds))
+    figures = record.raw(TABLE.with_suffix(".json"))
+    record.write_figures(figures, asdict(found))
+    record.write_table(TABLE, page(found, given.seconds), "python -m bench.outcomes")
     sys.stdout.write(page(found, given.seconds))
     return 0 if agrees(found) else 1
 

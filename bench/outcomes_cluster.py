@@ -27,7 +27,7 @@ from stitch_operator.reconciler.loop import Loop
 from stitch_operator.reconciler.metrics import Metrics
 from stitch_operator.reconciler.pods import Owner, Pod, Workload
 from stitch_operator.reconciler.records import Status
-from stitchcore.commands.common import Output
+from stitchcore.cli.common import Output
 from tests.operator.gateway.pods import READER, Made, Pods
 from tests.operator.reconciler.strategies import pod as pod_of
 from tests.operator.reconciler.test_loop import Api

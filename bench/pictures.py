@@ -17,8 +17,8 @@ import httpx
 import matplotlib.dates
 import matplotlib.pyplot as plt
 
-from stitch_operator.dashboards.panels import COLUMNS, Dashboard, Look, Panel, Query, Unit, runnable
-from tests.operator.gateway.prometheus import asked
+from stitch_operator.dashboards.panels import COLUMNS, Dashboard, Look, Panel, Query, Unit
+from tests.operator.gateway.prometheus import asked, runnable
 
 POINTS = 200
 CELL = 0.38

@@ -2,9 +2,9 @@
 
 Per module and planner: kernels (those of loop bodies too), seconds estimated and saved, seconds of
 planning with the scheduler as judge. Per module: how far the beam of `explore` is from what `exact`
-proves (rulings.md 28), and XLA:CPU's memory-intensive kernels for the same module. Every plan is
-printed and read back, which checks that it is complete, disjoint and runnable. XLA's counts are
-taken again only for modules that the results do not hold yet, or with --xla.
+proves (docs/decisions.md 28), and XLA:CPU's memory-intensive kernels for the same module. Every
+plan is printed and read back, which checks that it is complete, disjoint and runnable. XLA's counts
+are taken again only for modules that the results do not hold yet, or with --xla.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import xla
-from stitchcore.debug import planners as told
+from bench import record, xla
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason
-from stitchcore.hlo.parse import parse
-from stitchcore.plan.cost import cost
-from stitchcore.plan.pattern import Plan
-from stitchcore.plan.planners import STITCHING
-from stitchcore.plan.text import bodies, parse_plan, plan_text
-from stitchcore.stages import STAGES, BuildOptions, State, run_stages
+from stitchcore.fusion.cost import cost
+from stitchcore.fusion.pattern import Plan
+from stitchcore.fusion.planners import STITCHING
+from stitchcore.fusion.text import bodies, parse_plan, plan_text
+from stitchcore.hlo.text.parser import parse
+from stitchcore.report import planners as told
 
-FILE = Path(__file__).parent / "results" / "planners.json"
+TABLE = record.RESULTS / "planners.md"
+FIGURES = record.raw(TABLE.with_suffix(".json"))
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 TARGETS = ("cpu-x86-64-v3", "sm_70")
-PLANNING = STAGES[: [stage.name for stage in STAGES].index("plan") + 1]
+PLANNING = PLANNED[: [stage.name for stage in PLANNED].index("plan") + 1]
 ELSEWHERE = frozenset(
     "contraction dot convolution sort custom-call fft cholesky triangular-solve "
     "while call conditional".split()
@@ -45,9 +47,9 @@ GAP = 0.05
 
 def planned(text: str, target: str, planner: str) -> tuple[Plan, float]:
     """The plan of a module, checked, and the seconds of planning."""
-    state = State(parse(text), DEVICES[target], BuildOptions(planner))
+    state = ModuleState(parse(text), DEVICES[target], BuildOptions(planner))
     seconds: dict[str, float] = {}
-    plan = run_stages(state, PLANNING, seconds).plan
+    plan = run(PLANNING, state, seconds=seconds).plan
     assert plan is not None
     parse_plan(plan_text(plan), plan.module, DEVICES[target], cost, "plan", planner)
     return plan, seconds["plan"]
@@ -157,7 +159,7 @@ def main() -> None:
     options = parser.parse_args()
     names = [path.name.removesuffix(".hlo.xz") for path in sorted(WORKLOADS.glob("*.hlo.xz"))]
     chosen = [name for name in names if name in options.modules or not options.modules]
-    results = json.loads(FILE.read_text()) if FILE.exists() else {}
+    results = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     for name in chosen:
         text = xla.read(WORKLOADS / f"{name}.hlo.xz")
         known = results.get(name, {}).get("xla", {})
@@ -174,9 +176,9 @@ def main() -> None:
 def written(results: dict[str, Any]) -> None:
     """Results so far, in order."""
     ordered = dict(sorted(results.items()))
-    FILE.write_text(json.dumps(ordered, indent=1))
+    record.write_figures(FIGURES, ordered)
     whole = {name: found for name, found in ordered.items() if TARGETS[0] in found}
-    FILE.with_suffix(".md").write_text(table(whole))
+    record.write_table(TABLE, table(whole), "python -m bench.planners")
 
 
 if __name__ == "__main__":

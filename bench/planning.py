@@ -9,7 +9,6 @@ scheduler. `parse` reads the text of each module again, as `stitch plan` does fi
 
 from __future__ import annotations
 
-import json
 import lzma
 import time
 from collections.abc import Iterator, Sequence
@@ -17,21 +16,22 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from stitchcore.debug import planners as told
+from bench.record import RESULTS, raw, write_figures
 from stitchcore.device.records import DEVICES
-from stitchcore.hlo import opcodes
-from stitchcore.hlo.instruction import computation, instruction, topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.hlo.print import print_module
-from stitchcore.hlo.shape import Shape
-from stitchcore.plan import exact
-from stitchcore.plan.cost import cost
-from stitchcore.plan.exact import ExactOptions
-from stitchcore.plan.pattern import Plan, Planner
-from stitchcore.plan.planners import PLANNERS
+from stitchcore.fusion import planner_exact
+from stitchcore.fusion.cost import cost
+from stitchcore.fusion.pattern import Plan, Planner
+from stitchcore.fusion.planner_exact import ExactOptions
+from stitchcore.fusion.planners import PLANNERS
+from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir.instruction import computation, instruction, topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.shape import Shape
+from stitchcore.hlo.text.parser import parse
+from stitchcore.hlo.text.printer import print_module
+from stitchcore.report import planners as told
 
-RESULTS = Path(__file__).parent / "results"
+FIGURES = raw(RESULTS / "planning.json")
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 
 LIMIT = 10.0
@@ -102,7 +102,7 @@ def point(name: str, module: Module) -> dict[str, Any]:
     }
     for planner in ("exhaustive", "explore"):
         found[planner], _ = timed(PLANNERS[planner], module)
-    found["exact"], plan = timed(exact.planner(ExactOptions(LIMIT)), module)
+    found["exact"], plan = timed(planner_exact.planner(ExactOptions(LIMIT)), module)
     bound = told.bound([plan])
     assert bound is not None
     found["exact_closed"], found["exact_missed"] = bound.closed, bound.missed
@@ -136,16 +136,15 @@ def plot(points: Sequence[dict[str, Any]]) -> None:
     axes.set_xlabel("instructions")
     axes.set_ylabel(f"seconds to read or plan (exact: limit of {LIMIT:g} s beyond the others)")
     axes.legend(fontsize=7)
-    figure.savefig(RESULTS / "planning.png", dpi=110)
+    figure.savefig(FIGURES.with_suffix(".png"), dpi=110)
 
 
 def main() -> None:
     points: list[dict[str, Any]] = []
-    RESULTS.mkdir(exist_ok=True)
     for name, module in families():
         points.append(point(name, module))
         print(points[-1], flush=True)
-        (RESULTS / "planning.json").write_text(json.dumps(points, indent=1))
+        write_figures(FIGURES, points)
     plot(points)
 
 

@@ -4,14 +4,13 @@ On every workload module the plans of `exhaustive` and of another planner (defau
 kernels in common. Those that only one of them has are compiled and run alone, one thread each, by
 processor time (the least of all rounds), and each launch is charged what the framework's executor
 takes for one more operation. Told: seconds of what differs under both, estimated and measured, and
-seconds of planning (processor time, the scheduler as judge). Writes bench/results/plans.{json,md}.
+seconds of planning (processor time, the scheduler as judge). Writes bench/results/plans.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import lzma
 import time
 from collections import Counter
@@ -19,22 +18,27 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench import program
+from bench import program, record
 from bench.launches import of_kernels
-from bench.report import processor
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import (
+    PLANNED,
+    BuildOptions,
+    ModuleState,
+    compile_kernels,
+    symbol_of,
+)
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.plan.canonical import pattern_key, taken_out
-from stitchcore.plan.cost import cost
-from stitchcore.plan.pattern import Pattern, Plan
-from stitchcore.plan.text import bodies
-from stitchcore.schedule.schedule import schedule
-from stitchcore.stages import PLANNED, BuildOptions, State, compile_kernels, run_stages, symbol_of
-from stitchcore.verify.capture import arguments
+from stitchcore.fusion.canonical import pattern_key, taken_out
+from stitchcore.fusion.cost import cost
+from stitchcore.fusion.pattern import Pattern, Plan
+from stitchcore.fusion.text import bodies
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
+from stitchcore.schedule.pipeline import schedule
+from stitchcore.verify.inputs import arguments
 
-RESULTS = Path(__file__).resolve().parent / "results"
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 ROUNDS = 15
 MOST_BYTES = 1 << 29
@@ -62,7 +66,7 @@ class Row:
 
 def planned(module: Module, device: Device, planner: str) -> tuple[Plan, float]:
     start = time.process_time()
-    state = run_stages(State(module, device, BuildOptions(planner)), PLANNED[:3], {})
+    state = run(PLANNED[:3], ModuleState(module, device, BuildOptions(planner)))
     assert state.plan is not None
     return state.plan, time.process_time() - start
 
@@ -83,11 +87,9 @@ def measured(pattern: Pattern, owner: Module, device: Device) -> float:
     parts = (pattern.instructions, pattern.inputs, pattern.outputs)
     whole = Pattern(*(tuple(made_of[value] for value in part) for part in parts))
     kernel = schedule(whole, region, device, symbol_of(pattern_key(pattern)))
-    made, libraries = compile_kernels({"one": kernel}, device, BuildOptions(), {})
+    made = compile_kernels({"one": kernel}, device, BuildOptions())
     names = [f"p{number}" for number in range(len(region.entry.parameters))]
-    bound = of_kernels(
-        region, [(whole, kernel, libraries[made["one"].library].data)], names, device
-    )
+    bound = of_kernels(region, [(whole, kernel, made.units[0].library.data)], names, device)
     given = arguments(region.entry.parameters, {}, 0, "positive")
     bare = program.bare(bound, dict(zip(names, given, strict=True)), 1)
     taken = []
@@ -126,7 +128,7 @@ def compared(name: str, planner: str, device: Device) -> Row:
 
 def table(rows: Sequence[Row], planner: str) -> str:
     lines = [
-        f"{processor()}, one thread's processor time. Kernels that only one of two plans has.\n",
+        "One thread's processor time. Kernels that only one of two plans has.\n",
         f"| module | kernels: exhaustive, {planner} | estimated | measured "
         f"| {planner} / exhaustive | left out | planning |",
         "|---|---|---|---|---|---|---|",
@@ -147,17 +149,17 @@ def main() -> None:
     every = [path.name.removesuffix(".hlo.xz") for path in sorted(WORKLOADS.glob("*.hlo.xz"))]
     parser.add_argument("module", nargs="*", default=every)
     parser.add_argument("--planner", default="auto")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
     options = parser.parse_args()
     device = host_device()
     rows: list[Row] = []
-    options.out.mkdir(exist_ok=True)
     for name in options.module:
         rows.append(compared(name, options.planner, device))
         print(table(rows[-1:], options.planner).splitlines()[-1], flush=True)
-        document = {"processor": processor(), "rows": [asdict(row) for row in rows]}
-        (options.out / "plans.json").write_text(json.dumps(document, indent=1) + "\n")
-        (options.out / "plans.md").write_text(table(rows, options.planner))
+        document = {"processor": record.processor(), "rows": [asdict(row) for row in rows]}
+        record.write_figures(record.raw(options.out / "plans.json"), document)
+        text = table(rows, options.planner)
+        record.write_table(options.out / "plans.md", text, "python -m bench.plans")
 
 
 if __name__ == "__main__":

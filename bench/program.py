@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.artifact.table import TABLE_VERSION
-from stitchcore.target.cpu_runtime import load_library
+from stitchcore.launch.cpu_table import TABLE_VERSION
+from stitchcore.runtime.cpu_kernel import load_library
 
 HERE = Path(__file__).resolve().parent
 Array = np.ndarray[Any, np.dtype[Any]]

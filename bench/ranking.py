@@ -9,7 +9,7 @@ went into the device record: that is calibrated on kernels of its own (`stitch c
 
 Told for each region: Kendall's tau-b between estimated and measured seconds, and the *regret*: how
 much longer the plan with the least estimate takes than the quickest. Writes
-bench/results/ranking.{json,md,png}.
+bench/results/ranking.md.
 """
 
 from __future__ import annotations
@@ -27,28 +27,32 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from bench import program
+from bench import program, record
 from bench.launches import of_kernels
-from bench.report import processor
-from stitchcore.compiled import CompiledKernel
+from stitchcore.autotune.candidates import Cut, alternatives
+from stitchcore.compiler.module import CompiledKernels
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import (
+    PLANNED,
+    BuildOptions,
+    ModuleState,
+    compile_kernels,
+    symbol_of,
+)
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal, Refused
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.kernel.nodes import Kernel
-from stitchcore.plan import candidates
-from stitchcore.plan.alternatives import Cut, alternatives
-from stitchcore.plan.canonical import pattern_key, pattern_module, pattern_text
-from stitchcore.plan.cost import cost
-from stitchcore.plan.pattern import Feasibility, Pattern
-from stitchcore.schedule.schedule import feasible, schedule
-from stitchcore.stages import PLANNED, BuildOptions, State, compile_kernels, run_stages, symbol_of
-from stitchcore.target.toolchain import CompiledLibrary
-from stitchcore.verify.capture import arguments
-from stitchcore.verify.measure import compare
+from stitchcore.fusion import candidates
+from stitchcore.fusion.canonical import pattern_key, pattern_module, pattern_text
+from stitchcore.fusion.cost import cost
+from stitchcore.fusion.pattern import Feasibility, Pattern
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
+from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.schedule.pipeline import feasible, schedule
+from stitchcore.verify.inputs import arguments
+from stitchcore.verify.timing import compare
 
-RESULTS = Path(__file__).resolve().parent / "results"
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 LEAST, MOST = 3, 150
 """Placed instructions of a region."""
@@ -99,7 +103,7 @@ def regions(name: str, most: int, device: Device) -> list[Region]:
     """At most `most` regions of a workload module, spread over their sizes."""
     with lzma.open(WORKLOADS / f"{name}.hlo.xz", "rt") as file:
         module = parse(file.read())
-    state = run_stages(State(module, device, BuildOptions()), PLANNED, {})
+    state = run(PLANNED, ModuleState(module, device, BuildOptions()))
     assert state.plan is not None
     plans = [state.plan, *state.plan.nested.values()]
     distinct: dict[str, tuple[Pattern, Module]] = {}
@@ -147,14 +151,13 @@ def ranked(region: Region, device: Device, threads: int, rounds: int, seconds: f
     """Compile the plans of `region` and time them in turn."""
     patterns = {pattern_key(pattern): pattern for plan in region.plans for pattern in plan}
     kernels = {key: _scheduled(one, region.module, device) for key, one in patterns.items()}
-    made, libraries = compile_kernels(
+    compiled = compile_kernels(
         {key: kernel for key, kernel in kernels.items() if isinstance(kernel, Kernel)},
         device,
         BuildOptions(jobs=os.cpu_count() or 1),
-        {},
     )
     bound = {
-        str(number): _bound(region, plan, made, libraries, device, threads)
+        str(number): _bound(region, plan, compiled, device, threads)
         for number, plan in enumerate(region.plans)
     }
     clock = time.thread_time if threads == 1 else time.perf_counter
@@ -175,13 +178,16 @@ def ranked(region: Region, device: Device, threads: int, rounds: int, seconds: f
 def _bound(
     region: Region,
     plan: Cut,
-    made: dict[str, CompiledKernel],
-    libraries: Sequence[CompiledLibrary],
+    compiled: CompiledKernels,
     device: Device,
     threads: int,
 ) -> program.Bare:
     kernels = [
-        (pattern, made[key].kernel, libraries[made[key].library].data)
+        (
+            pattern,
+            compiled.kernels[key].kernel,
+            compiled.units[compiled.kernels[key].unit].library.data,
+        )
         for pattern, key in ((pattern, pattern_key(pattern)) for pattern in plan)
     ]
     parameters = region.module.entry.parameters
@@ -208,10 +214,10 @@ def summary(found: Sequence[Ranked]) -> dict[str, float]:
 
 
 def table(found: Sequence[Ranked], threads: int) -> str:
-    how = "one thread's processor time" if threads == 1 else f"{threads} threads' wall time"
+    how = "One thread's processor time" if threads == 1 else f"{threads} threads' wall time"
     told = summary(found)
     rows = [
-        f"{processor()}, {how}. Picking by estimate loses {told['loss']:.1%} of all seconds; it "
+        f"{how}. Picking by estimate loses {told['loss']:.1%} of all seconds; it "
         f"picks the quickest plan of {told['first_is_quickest']:.0%} of the regions.\n",
         "| module | regions | plans | median Kendall | mean regret |",
         "|---|---|---|---|---|",
@@ -260,7 +266,7 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=3.0, help="of measuring a region, at most")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
     options = parser.parse_args()
     whole = host_device()
     device = whole.one_unit if options.threads == 1 else whole
@@ -271,17 +277,18 @@ def main() -> int:
         for region in track(chosen, name, console=console):
             found.append(ranked(region, device, options.threads, options.rounds, options.seconds))
     document = {
-        "processor": processor(),
+        "processor": record.processor(),
         "threads": options.threads,
         "device": asdict(device),
         **summary(found),
         "found": [{**asdict(one), "kendall": one.tau, "regret": one.regret} for one in found],
     }
-    options.out.mkdir(exist_ok=True)
-    (options.out / "ranking.json").write_text(json.dumps(document, indent=1) + "\n")
-    (options.out / "ranking.md").write_text(table(found, options.threads))
-    plot(found, options.out / "ranking.png")
-    print(table(found, options.threads))
+    raw = record.raw(options.out / "ranking.json")
+    record.write_figures(raw, document)
+    text = table(found, options.threads)
+    record.write_table(options.out / "ranking.md", text, "python -m bench.ranking")
+    plot(found, raw.with_suffix(".png"))
+    print(text)
     print(json.dumps(summary(found)))
     return 0
 

@@ -11,7 +11,6 @@ dots) counts as these. `python -m tools.opcodes` then writes the table of opcode
 
 from __future__ import annotations
 
-import json
 import lzma
 import sys
 from collections import Counter
@@ -20,19 +19,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.record import RESULTS, raw, write_figures, write_table
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.host import host_device
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Computation, Instruction
-from stitchcore.hlo.parse import parse
-from stitchcore.hlo.print import called_computations, names
-from stitchcore.hlo.query import is_constant_scalar
-from stitchcore.plan import candidates
-from stitchcore.plan.candidates import Role
-from stitchcore.plan.cost import traffic
-from stitchcore.plan.pattern import Plan
-from stitchcore.stages import STAGES, BuildOptions, State, run_stages
+from stitchcore.fusion import candidates
+from stitchcore.fusion.candidates import Role
+from stitchcore.fusion.cost import traffic
+from stitchcore.fusion.pattern import Plan
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Computation, Instruction
+from stitchcore.hlo.text.parser import parse
+from stitchcore.hlo.text.printer import called_computations, names
 
-RESULTS = Path(__file__).parent / "results"
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 
 APART_KINDS = frozenset({"library", "control", "structure"})
@@ -160,7 +159,9 @@ def _step(body: Computation, number: int) -> int | None:
 
 
 def _integer(value: Instruction) -> int | None:
-    return int(value["value"].scalar) if is_constant_scalar(value) else None
+    """Of a scalar constant."""
+    literal = value.get("value") if value.opcode == op.CONSTANT and not value.shape.dims else None
+    return None if literal is None else int(literal.scalar)
 
 
 # ---- results -----------------------------------------------------------------------------------
@@ -168,9 +169,8 @@ def of_module(path: Path) -> Reach:
     """The reach of one module's plan for this machine."""
     with lzma.open(path, "rt") as file:
         module = parse(file.read())
-    state = State(module, host_device(), BuildOptions())
-    upto = [stage.name for stage in STAGES].index("schedule") + 1
-    plan = run_stages(state, STAGES[:upto], {}).plan
+    state = ModuleState(module, host_device(), BuildOptions())
+    plan = run(PLANNED, state).plan
     assert plan is not None
     return measured(plan)
 
@@ -226,8 +226,8 @@ def main() -> None:
     figures = document(modules)
     print(f"all: {figures['share']:.2%}")
     if not chosen:
-        (RESULTS / "reach.json").write_text(json.dumps(figures, indent=1) + "\n")
-        (RESULTS / "reach.md").write_text(table(figures))
+        write_figures(RESULTS / "reach.json", figures)
+        write_table(raw(RESULTS / "reach.md"), table(figures), "python -m bench.reach")
 
 
 if __name__ == "__main__":

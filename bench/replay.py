@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import record
 from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.ledger import COUNTED, OLD, Ledger
 from stitch_operator.gateway.savings import Report
 
-RESULTS = Path(__file__).parent / "results" / "replay.md"
 EACH = 50
 """Reports of one job."""
 AT_ONCE = 200
@@ -169,7 +169,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         found = replay(Path(folder) / "ledger.sqlite", given.reports, given.kills, given.seed)
     sys.stdout.write(page(found))
-    RESULTS.write_text(page(found), encoding="utf-8")
+    record.write_table(record.RESULTS / "replay.md", page(found), "python -m bench.replay")
     return 0 if found.found == found.true else 1
 
 

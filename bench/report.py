@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from stitchcore.verify.measure import Comparison, Ratio
+from bench import record
+from stitchcore.verify.timing import Comparison, Ratio
 
 CONTESTANTS = ("tf", "tf_fused", "xla", "hand", "generated", "bare_hand", "bare_generated")
-LARGE_SECONDS = 0.002
-"""Subgraphs whose bare kernel takes longer must reach 0.7 of it inside TensorFlow."""
 
 
 @dataclass(frozen=True)
@@ -93,22 +90,13 @@ def summary(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def processor() -> str:
-    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-        models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    return f"{models[0] if models else platform.machine()}, {len(models)} processors"
-
-
-def write(rows: Sequence[Row], base: Path) -> None:
-    """`base`.json (everything), .md (what the README shows) and .png (where matplotlib is)."""
-    base.parent.mkdir(parents=True, exist_ok=True)
-    record = {"processor": processor(), "rows": [asdict(row) for row in rows]}
-    base.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-    heading = (
-        f"{processor()}. Ratios of seconds with 95 % intervals: above 1 stitched is faster.\n\n"
-    )
-    base.with_suffix(".md").write_text(heading + summary(rows))
-    plot(rows, base.with_suffix(".png"))
+def write(rows: Sequence[Row], base: Path, command: str) -> None:
+    """`base`.md (what the README shows); raw: .json (everything) and .png (where matplotlib is)."""
+    figures = {"processor": record.processor(), "rows": [asdict(row) for row in rows]}
+    record.write_figures(record.raw(base.with_suffix(".json")), figures)
+    heading = "Ratios of seconds with 95 % intervals: above 1 stitched is faster.\n\n"
+    record.write_table(base.with_suffix(".md"), heading + summary(rows), command)
+    plot(rows, record.raw(base.with_suffix(".png")))
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:

@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 
 from stitchcore import options
-from stitchcore.artifact import report as reports
-from stitchcore.artifact.report import Report
-from stitchcore.commands import common, modules
-from stitchcore.page import render
+from stitchcore.cli import common, module_pipeline
+from stitchcore.report import render
+from stitchcore.report import schema as reports
+from stitchcore.report.schema import Report
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULE = ROOT / "bench" / "workloads" / "transformer_train.hlo.xz"
@@ -32,9 +32,9 @@ def planned() -> Report:
     """The report of MODULE for one target, whatever this machine is."""
     output = common.Output(False)
     device = common.device_of(TARGET, output)
-    build = modules.build_options(options.of_this_process(), device, output)
-    state, seconds = modules.run(MODULE, device, build, output, "schedule")
-    return modules.report_of(state, MODULE.name, seconds)
+    build = module_pipeline.build_options(options.of_this_process(), device, output)
+    state, seconds = module_pipeline.run(MODULE, device, build, output, "schedule")
+    return module_pipeline.report_of(state, MODULE.name, seconds)
 
 
 def draw(report: Report, picture: Path) -> None:

@@ -7,7 +7,7 @@ has its artifact: how many compiles that took, how long jobs waited. Then artifa
 fixed rates, each on a new connection as a job's client does it, while further graphs keep the
 workers busy. A request's time runs from the moment it was due, whether or not the ones before it
 had been answered. Last, the load grows: at each step more jobs are under way at the same time, with
-graphs that no step before had. Written to bench/results/service.{json,md,png}.
+graphs that no step before had. Written to bench/results/service.{md,png}.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ from typing import Any
 
 import httpx
 
+from bench import record
 from stitch_operator.gateway import tls
 from stitch_operator.gateway.wire import MESSAGES
 from stitchcore.artifact.store import open_store
 
-RESULTS = Path(__file__).resolve().parent / "results"
-START_SECONDS = 90.0
 PATIENCE_SECONDS = 3600.0
 JOBS_AT_A_TIME = 32
 AT_A_TIME = (1, 4, 16, 48)
@@ -284,8 +283,8 @@ class Graphs:
 
     def bodies(self, jobs: int, distinct: int = 0) -> list[bytes]:
         """Of so many jobs, each with names of its own, in a random order."""
-        from stitchcore.commands.common import host_target
-        from stitchcore.commands.run import own_tensorflow
+        from stitchcore.cli.common import host_target
+        from stitchcore.cli.run import own_tensorflow
 
         place, tf = host_target(), own_tensorflow()
         first = next(self.numbers)
@@ -424,16 +423,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rates", type=lambda text: [float(one) for one in text.split(",")],
                         default=[25.0, 50.0, 100.0, 150.0])  # fmt: skip
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
     given = parser.parse_args(arguments)
     with (
         tempfile.TemporaryDirectory(prefix="stitch-bench-") as folder,
         served(Path(folder)) as service,
     ):
         found = asyncio.run(measured(service, given))
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "service.json").write_text(json.dumps(asdict(found), indent=1) + "\n")
-    (given.out / "service.md").write_text(text(found))
+    record.write_figures(record.raw(given.out / "service.json"), asdict(found))
+    record.write_table(given.out / "service.md", text(found), "python -m bench.service")
     plot(found, given.out / "service.png")
     sys.stdout.write(text(found))
     return 0 if found.artifacts == given.submissions else 1

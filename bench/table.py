@@ -3,8 +3,8 @@
     python -m bench.table            rewrite the tables
     python -m bench.table --check    exit 1 when a table is not what the results say
 
-A table stands between `<!-- results: NAME -->` and `<!-- end of results -->`, and is the text of
-`bench/results/NAME.md`, which the benchmark of that name wrote.
+A table stands between `<!-- results: NAME -->` and `<!-- end of results -->`, and is the text that
+the benchmark of that name wrote to bench/results.
 """
 
 from __future__ import annotations

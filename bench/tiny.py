@@ -5,21 +5,21 @@ of their gradient, a small MLP) and plain segment sums. Both run whole, in turn,
 one core (`--threads 2`: on both), after their results were compared; the ratio has its 95 %
 bootstrap interval. On one core the clock is the process's own, so neighbours count less. Ours runs
 kernels and numpy's BLAS one call after another from Python; XLA's run includes its client's call.
-Writes bench/results/tiny.json and tiny.md.
+Writes bench/results/tiny.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import lzma
 import os
 import time
 from pathlib import Path
 from typing import Any
 
+from bench import record
+
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "bench" / "results"
 NAMES = ("dien_infer", "dien_train", "recommender", "segment_sums")
 ROUNDS = 21
 TOLERANCE = 1e-4
@@ -43,8 +43,9 @@ def main() -> int:
     found = {name: measure(name, options.threads, options.seconds) for name in options.names}
     if not options.no_write and set(found) == set(NAMES):
         document = {"threads": options.threads, "graphs": found}
-        (RESULTS / "tiny.json").write_text(json.dumps(document, indent=1) + "\n")
-        (RESULTS / "tiny.md").write_text(table(found))
+        path = record.RESULTS / "tiny.md"
+        record.write_figures(record.raw(path.with_suffix(".json")), document)
+        record.write_table(path, table(found), "python -m bench.tiny")
     return 0
 
 
@@ -53,11 +54,11 @@ def measure(name: str, threads: int, limit: float) -> dict[str, Any]:
     import numpy as np  # after main has said on which cores: BLAS counts them
 
     from bench import whole, xla
+    from stitchcore.compiler.stages import BuildOptions, compile_module
     from stitchcore.device.host import host_device
-    from stitchcore.hlo.print import print_module
-    from stitchcore.stages import BuildOptions, compile_module
-    from stitchcore.verify.capture import integer_limit, plausible
-    from stitchcore.verify.measure import compare
+    from stitchcore.hlo.text.printer import print_module
+    from stitchcore.verify.inputs import integer_limit, plausible
+    from stitchcore.verify.timing import compare
 
     module = graph(name)
     given = plausible(module, {}, 0, min(MOST_INTEGERS, integer_limit(module, {})))
@@ -110,8 +111,8 @@ def table(found: dict[str, dict[str, Any]]) -> str:
 # ---- graphs --------------------------------------------------------------------------------------
 def graph(name: str) -> Any:
     """The module called `name`."""
-    from stitchcore.hlo.expand import expand
-    from stitchcore.hlo.parse import parse
+    from stitchcore.hlo.text.parser import parse
+    from stitchcore.hlo.transforms.expand import expand
 
     if name == "recommender":
         return recommender()
@@ -127,74 +128,74 @@ BATCH, WIDTH, FIELDS, PLACES = 512, 16, 3, 20000
 def recommender() -> Any:
     """Three embeddings, an MLP of two layers, its squared loss, and one step of SGD on a table: the
     gradient of the rows that were looked up, summed by row."""
-    from stitchcore.hlo import build
-    from stitchcore.hlo import opcodes as op
+    from stitchcore.hlo.ir import builder
+    from stitchcore.hlo.ir import opcodes as op
 
-    tables = [build.parameter(n, "f32", (PLACES, WIDTH)) for n in range(FIELDS)]
-    ids = [build.parameter(FIELDS + n, "s32", (BATCH,)) for n in range(FIELDS)]
-    first = build.parameter(2 * FIELDS, "f32", (FIELDS * WIDTH, 32))
-    second = build.parameter(2 * FIELDS + 1, "f32", (32, 1))
-    wanted = build.parameter(2 * FIELDS + 2, "f32", (BATCH, 1))
+    tables = [builder.parameter(n, "f32", (PLACES, WIDTH)) for n in range(FIELDS)]
+    ids = [builder.parameter(FIELDS + n, "s32", (BATCH,)) for n in range(FIELDS)]
+    first = builder.parameter(2 * FIELDS, "f32", (FIELDS * WIDTH, 32))
+    second = builder.parameter(2 * FIELDS + 1, "f32", (32, 1))
+    wanted = builder.parameter(2 * FIELDS + 2, "f32", (BATCH, 1))
     looked = [_rows(table, one) for table, one in zip(tables, ids, strict=True)]
-    joined = build.concatenate(looked, 1)
+    joined = builder.concatenate(looked, 1)
     hidden = _dot(joined, first)
-    active = build.elementwise(op.MAXIMUM, hidden, build.splat(0.0, hidden))
-    error = build.elementwise(op.SUBTRACT, _dot(active, second), wanted)
-    back = _dot(error, build.transpose(second, (1, 0)))
-    on = build.elementwise(op.COMPARE, hidden, build.splat(0.0, hidden), direction="GT")
-    back = build.elementwise(op.SELECT, on, back, build.splat(0.0, back))
-    slopes = _dot(back, build.transpose(first, (1, 0)))
-    loss = build.reduce(build.elementwise(op.MULTIPLY, error, error), [0, 1], op.ADD)
+    active = builder.elementwise(op.MAXIMUM, hidden, builder.splat(0.0, hidden))
+    error = builder.elementwise(op.SUBTRACT, _dot(active, second), wanted)
+    back = _dot(error, builder.transpose(second, (1, 0)))
+    on = builder.elementwise(op.COMPARE, hidden, builder.splat(0.0, hidden), direction="GT")
+    back = builder.elementwise(op.SELECT, on, back, builder.splat(0.0, back))
+    slopes = _dot(back, builder.transpose(first, (1, 0)))
+    loss = builder.reduce(builder.elementwise(op.MULTIPLY, error, error), [0, 1], op.ADD)
     outputs = [loss]
     for n, (place, table) in enumerate(zip(ids, tables, strict=True)):
-        part = build.slice_(slopes, [(0, BATCH, 1), (n * WIDTH, (n + 1) * WIDTH, 1)])
-        step = build.elementwise(op.MULTIPLY, part, build.splat(-0.01, part))
+        part = builder.slice_(slopes, [(0, BATCH, 1), (n * WIDTH, (n + 1) * WIDTH, 1)])
+        step = builder.elementwise(op.MULTIPLY, part, builder.splat(-0.01, part))
         outputs.append(_summed(table, place, step))
     return _module("recommender", [*tables, *ids, first, second, wanted], outputs)
 
 
 def segment_sums() -> Any:
     """Sums and counts of 4,096 rows by 500 segments, and their means."""
-    from stitchcore.hlo import build
-    from stitchcore.hlo import opcodes as op
+    from stitchcore.hlo.ir import builder
+    from stitchcore.hlo.ir import opcodes as op
 
-    rows, segments = build.parameter(0, "f32", (4096, 32)), build.parameter(1, "s32", (4096,))
-    zeros = build.broadcast(build.constant(0.0, "f32"), (500, 32), ())
-    sums = _summed(zeros, segments, build.elementwise(op.TANH, rows))
-    ones = build.broadcast(build.constant(1.0, "f32"), (4096, 1), ())
-    counts = _summed(build.broadcast(build.constant(0.0, "f32"), (500, 1), ()), segments, ones)
-    counts = build.elementwise(op.MAXIMUM, counts, build.splat(1.0, counts))
-    spread = build.broadcast(build.reshape(counts, (500,)), (500, 32), (0,))
-    return _module("segments", [rows, segments], [build.elementwise(op.DIVIDE, sums, spread)])
+    rows, segments = builder.parameter(0, "f32", (4096, 32)), builder.parameter(1, "s32", (4096,))
+    zeros = builder.broadcast(builder.constant(0.0, "f32"), (500, 32), ())
+    sums = _summed(zeros, segments, builder.elementwise(op.TANH, rows))
+    ones = builder.broadcast(builder.constant(1.0, "f32"), (4096, 1), ())
+    counts = _summed(builder.broadcast(builder.constant(0.0, "f32"), (500, 1), ()), segments, ones)
+    counts = builder.elementwise(op.MAXIMUM, counts, builder.splat(1.0, counts))
+    spread = builder.broadcast(builder.reshape(counts, (500,)), (500, 32), (0,))
+    return _module("segments", [rows, segments], [builder.elementwise(op.DIVIDE, sums, spread)])
 
 
 def _module(name: str, parameters: list[Any], outputs: list[Any]) -> Any:
-    from stitchcore.hlo import build
-    from stitchcore.hlo.instruction import computation
-    from stitchcore.hlo.module import Module
+    from stitchcore.hlo.ir import builder
+    from stitchcore.hlo.ir.instruction import computation
+    from stitchcore.hlo.ir.module import Module
 
-    return Module(name, computation(parameters, build.tuple_(outputs)))
+    return Module(name, computation(parameters, builder.tuple_(outputs)))
 
 
 def _rows(table: Any, ids: Any) -> Any:
-    from stitchcore.hlo import build
+    from stitchcore.hlo.ir import builder
 
     sizes = (1, table.shape.dims[1])
-    return build.gather(table, ids, [0], sizes, vector_dim=1, offset_dims=[1], collapsed=[0])
+    return builder.gather(table, ids, [0], sizes, vector_dim=1, offset_dims=[1], collapsed=[0])
 
 
 def _summed(into: Any, ids: Any, updates: Any) -> Any:
-    from stitchcore.hlo import build
-    from stitchcore.hlo import opcodes as op
+    from stitchcore.hlo.ir import builder
+    from stitchcore.hlo.ir import opcodes as op
 
-    add = build.monoid(op.ADD, "f32")
-    return build.scatter(into, ids, updates, add, window=[1], scattered=[0], vector_dim=1)
+    add = builder.monoid(op.ADD, "f32")
+    return builder.scatter(into, ids, updates, add, window=[1], scattered=[0], vector_dim=1)
 
 
 def _dot(left: Any, right: Any) -> Any:
-    from stitchcore.hlo import opcodes as op
-    from stitchcore.hlo.instruction import instruction
-    from stitchcore.hlo.shape import Shape
+    from stitchcore.hlo.ir import opcodes as op
+    from stitchcore.hlo.ir.instruction import instruction
+    from stitchcore.hlo.ir.shape import Shape
 
     shape = Shape("f32", (left.shape.dims[0], right.shape.dims[1]))
     dims = {"lhs_contracting_dims": (1,), "rhs_contracting_dims": (0,)}

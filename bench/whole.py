@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from bench import launches, program
-from stitchcore.compiled import CompiledModule, ordered
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.hlo.shape import DTYPES
-from stitchcore.plan.candidates import VIEWS
-from stitchcore.plan.cost import cost
+from stitchcore.compiler.module import CompiledModule
+from stitchcore.fusion.candidates import VIEWS
+from stitchcore.fusion.cost import cost
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.runtime.module import ordered
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Call = Callable[[], object]
@@ -77,7 +78,7 @@ def _kernel(
     count = len(pattern.inputs)
     work = round(cost(pattern, made.device).seconds * made.device.units * 1e9)
     outputs = tuple(map(launches.value_of, names[count:], pattern.outputs))
-    library = made.libraries[entry.library].data
+    library = made.units[entry.unit].library.data
     launch = launches.launch_of(entry.kernel, library, tuple(names[:count]), outputs, work)
     return program.bind(launch, arrays, threads)
 

@@ -1,9 +1,9 @@
 """Each kernel of the workload modules against float64: `python -m bench.workload_kernels`.
 
 A module is run once at full size, its patterns by their compiled kernels and all else by numpy, and
-each distinct kernel is judged on the inputs it meets there (verify/kernels.py). Where those could
+each distinct kernel is judged on the inputs it meets there (verify/kernel.py). Where those could
 not show an error (constant, not finite) or a branch is never taken, it is judged on drawn data.
-Writes bench/results/workload_kernels.json after each module.
+Writes bench/results/raw/workload_kernels.json after each module.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.compiled import CompiledModule, interpret, run_kernel
+from bench import record
+from stitchcore.compiler.module import CompiledModule
+from stitchcore.compiler.stages import BuildOptions, compile_module
 from stitchcore.device.host import host_device
-from stitchcore.hlo.parse import parse
-from stitchcore.plan.pattern import Pattern, Plan
-from stitchcore.stages import BuildOptions, compile_module
-from stitchcore.target.cpu_runtime import CpuKernel
-from stitchcore.verify.capture import integer_limit, plausible
-from stitchcore.verify.kernels import KernelCheck, check_kernel
+from stitchcore.fusion.pattern import Pattern, Plan
+from stitchcore.hlo.text.parser import parse
+from stitchcore.runtime.cpu_kernel import CpuKernel
+from stitchcore.runtime.module import interpret, load, run_kernel
+from stitchcore.verify.inputs import integer_limit, plausible
+from stitchcore.verify.kernel import KernelCheck, check_kernel
 
 CAPTURES = 3
 """A kernel of a loop is judged on its first launches, until one could have shown an error."""
 
-RESULTS = Path(__file__).parent / "results" / "workload_kernels.json"
+FIGURES = record.raw(record.RESULTS / "workload_kernels.json")
 WORKLOADS = Path(__file__).resolve().parents[1] / "tests" / "workloads"
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -63,7 +65,7 @@ def on_captured(made: CompiledModule, loaded: Sequence[CpuKernel]) -> dict[int, 
 
 def judged(made: CompiledModule) -> list[list[KernelCheck]]:
     """All checks of each kernel, the last one on drawn data where no captured one could tell."""
-    loaded = made.loaded()
+    loaded = load(made)
     captured = on_captured(made, loaded)
     found = []
     for number, (plan, pattern) in enumerate(made.uses()):
@@ -98,7 +100,7 @@ def check(path: Path) -> dict[str, Any]:
         "gigabytes": [made.plan.unfused.bytes / 1e9, made.plan.planned.bytes / 1e9],
         **counts,
         "wrong kernels": wrong,
-        "scalar loops": sum(len(library.scalar_loops) for library in made.libraries),
+        "scalar loops": sum(len(unit.library.scalar_loops) for unit in made.units),
         "peak gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
         "seconds": {**made.seconds, "check": time.perf_counter() - start},
     }
@@ -109,8 +111,8 @@ def main() -> None:
     for name in chosen:
         found = check(WORKLOADS / f"{name}.hlo.xz")
         print(name, {k: v for k, v in found.items() if k != "seconds"}, flush=True)
-        results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        RESULTS.write_text(json.dumps(dict(sorted({**results, name: found}.items())), indent=1))
+        results: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+        record.write_figures(FIGURES, dict(sorted({**results, name: found}.items())))
 
 
 if __name__ == "__main__":

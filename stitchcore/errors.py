@@ -1,6 +1,6 @@
 """Refusals: the closed list of reasons why something was left as it was, and their error.
 
-A refusal is a value, not a fallback: each is reported and counted (architecture.md section 1.6).
+A refusal is a value, not a fallback: each is reported and counted.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@
 | STITCH_KEY | file of the user's signing key | `$XDG_DATA_HOME/stitch/signing.key` |
 | STITCH_DUMP | folder for the text of every stage | no dump |
 | STITCH_RESTART | an edited file of such a folder, to go on from | from the start |
+| STITCH_VERIFY_PASSES | 1: check the loop IR after each pass of the scheduler | 0 |
 | STITCH_PLANNER | exhaustive, explore, exact or auto | `PLANNER` below |
 | STITCH_TUNE | seconds for measuring other cuts of a job's kernels | 0: not measured |
 | STITCH_JOBS | compilers that run at a time | cores |
@@ -52,6 +53,7 @@ class Options:
     worker_seconds: float = 600.0
     wait: float = 600.0
     restart: Path | None = None
+    verify_passes: bool = False
 
     @property
     def signature(self) -> str:
@@ -82,6 +84,7 @@ def read(environment: Mapping[str, str]) -> Options:
         worker_seconds=_number(environment, "STITCH_WORKER_SECONDS", 600, 1, 86400),
         wait=_number(environment, "STITCH_WAIT", 600, 0, 86400),
         restart=Path(restart).absolute() if restart else None,
+        verify_passes=_number(environment, "STITCH_VERIFY_PASSES", 0, 0, 1) != 0,
     )
 
 

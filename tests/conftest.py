@@ -1,8 +1,9 @@
 """What holds for all tests: the order in which processes take them, which skips are no errors, what
-the closing line says, and NVRTC."""
+the closing line says, kernels checked after each pass of the scheduler, and NVRTC."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from stitchcore.errors import Refused
-from stitchcore.target import nvrtc
+from stitchcore.toolchain import nvrtc
 from tests.cluster import parts
 from tests.cluster.parts import Level
 
@@ -32,6 +33,8 @@ need is installed by `make`."""
 TIERS = ("nightly", "cluster", "slow")
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 CLUSTER = "tests/cluster"
+
+os.environ.setdefault("STITCH_VERIFY_PASSES", "1")  # of jobs and commands that tests start
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from stitchcore.errors import Reason
-from stitchcore.hlo import expand, opcodes
-from stitchcore.hlo.opcodes import Opcode
-from stitchcore.plan import candidates
+from stitchcore.fusion import candidates
+from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir.opcodes import Opcode
+from stitchcore.hlo.transforms import expand
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "opcodes.md"
@@ -27,7 +28,7 @@ RESULTS = ROOT / "bench" / "results" / "reach.json"
 INTRODUCTION = """# Opcodes: in a kernel, or refused with a reason
 
 Written by `python -m tools.opcodes`; do not edit. *In a kernel* follows from the opcode's record
-(`stitchcore/hlo/opcodes.py`) and the rules of expansion; an instruction is also refused for its
+(`stitchcore/hlo/ir/opcodes.py`) and the rules of expansion; an instruction is also refused for its
 types (`unsupported_type`: complex numbers, bounded shapes) or a function that is not one opcode.
 
 *Bytes* is the opcode's share of all memory-intensive bytes of the workload modules, *reached* how

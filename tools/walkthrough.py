@@ -14,12 +14,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from stitchcore import stages
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import BuildOptions, ModuleState, stages_for
 from stitchcore.device.records import DEVICES
-from stitchcore.hlo.parse import parse
-from stitchcore.hlo.simplify import simplify
-from stitchcore.plan.cost import cost
-from stitchcore.stages import BuildOptions, State
+from stitchcore.fusion.cost import cost
+from stitchcore.hlo.text.parser import parse
+from stitchcore.hlo.transforms.simplify import simplify
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULE = ROOT / "tests" / "workloads" / "softmax_grad.hlo.xz"
@@ -32,11 +32,12 @@ def walkthrough() -> str:
     """The page's text."""
     source = lzma.decompress(MODULE.read_bytes()).decode()
     device = DEVICES[TARGET]
-    state = State(parse(source), device, BuildOptions())
+    state = ModuleState(parse(source), device, BuildOptions())
     trace = simplify(state.module).trace
-    state = stages.run_stages(state, stages.STAGES, {})
+    stages = stages_for(device)
+    state = run(stages, state)
     assert state.plan is not None
-    text = {stage.name: stage.text(state) for stage in stages.STAGES}
+    text = {stage.name: stage.text(state) for stage in stages}
     estimate = cost(state.plan.patterns[0], device)
     parts = [
         INTRODUCTION.format(module=MODULE.name, target=TARGET),
@@ -79,7 +80,7 @@ unfused count below."""
 SCHEDULED = """The kernel in the loop IR. A phase is what all cores finish before the next begins; a
 section's tasks are independent; `lanes` loops are the vector lanes of a core or the threads of a
 block."""
-EMITTED = """The same kernel as C (`emit/cuda.py` renders it as CUDA C++)."""
+EMITTED = """The same kernel as C (`codegen/cuda.py` renders it as CUDA C++)."""
 COMPILED = """What the compiler's vectorisation report says of every lane loop."""
 CLOSING = """## 7. Proved and timed
 

@@ -17,11 +17,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bench import contestants, generated, launches, report
 from bench.cpu_subgraphs import hand, subgraphs
+from bench.record import RESULTS
 from stitchcore.errors import Refused
-from stitchcore.verify.judge import Judgement
-from stitchcore.verify.measure import Comparison, compare
-
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+from stitchcore.verify.accuracy import Judgement
+from stitchcore.verify.timing import Comparison, compare
 
 
 def enter(subgraph: subgraphs.Subgraph) -> tuple[dict[str, contestants.Contestant], list[str]]:
@@ -50,8 +49,8 @@ def enter(subgraph: subgraphs.Subgraph) -> tuple[dict[str, contestants.Contestan
         entered["bare_generated"] = contestants.of_bare(subgraph, made)
         refused += [
             f"scalar loop {loop.loop}: {loop.reason}"
-            for library in module.libraries
-            for loop in library.scalar_loops
+            for unit in module.units
+            for loop in unit.library.scalar_loops
         ]
     except (launches.NotWhole, Refused) as reason:
         refused.append(f"generated: {reason}")
@@ -93,7 +92,7 @@ def main() -> int:
     for name in options.names:
         rows.append(run(name, options.rounds, options.seconds))
         print(report.text(rows[-1:]), flush=True)
-    report.write(rows, options.out / "cpu_subgraphs")
+    report.write(rows, options.out / "cpu_subgraphs", "python -m bench.cpu_subgraphs")
     print(report.text(rows))
     return 1 if any("WRONG" in note for row in rows for note in row.notes) else 0
 

@@ -12,14 +12,22 @@ from typing import Any
 import numpy as np
 
 from bench.xla import compile_text
+from stitchcore.compiler.stages import BuildOptions
 from stitchcore.errors import Refused
-from stitchcore.gpu.compile import compile_for_gpu
-from stitchcore.gpu.device import Device
-from stitchcore.gpu.execute import Loaded, capture_refused, captured, loaded
-from stitchcore.gpu.steps import GpuModule, HostCall, LibraryCall, Loop, Step, Stretch, every_step
-from stitchcore.hlo.module import Module
-from stitchcore.stages import BuildOptions
-from stitchcore.target.cuda_launch import CudaLibrary, LaunchError
+from stitchcore.hlo.ir.module import Module
+from stitchcore.runtime.cuda_library import CudaLibrary, LaunchError
+from stitchcore.runtime.gpu.compile_module import compile_for_gpu
+from stitchcore.runtime.gpu.device import Device
+from stitchcore.runtime.gpu.executor import Loaded, capture_refused, captured, loaded
+from stitchcore.runtime.gpu.program import (
+    GpuModule,
+    HostCall,
+    LibraryCall,
+    Loop,
+    Step,
+    Stretch,
+    every_step,
+)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -30,7 +38,8 @@ XLA, INDUCTOR = "XLA", "Inductor"
 @dataclass(frozen=True)
 class Entrant:
     """`step` runs the module once and returns when the device has; parameters whose memory an
-    output takes are then that output (rulings.md 29). `first` are the outputs of the first step.
+    output takes are then that output (docs/decisions.md 29). `first` are the outputs of the first
+    step.
 
     Of a step, where it is known without running it: `kernels` are launches that are no library
     call, `library` those that are, and `bytes` what those kernels move: inputs and outputs, each

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stitchcore.gpu.gemm import gemm
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction, topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.query import reducer_of
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction, topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.query import reducer_of
+from stitchcore.runtime.gpu.library.gemm import gemm
 
 Tensor = Any
 

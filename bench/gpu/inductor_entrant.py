@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.gpu.entrants import INDUCTOR, Array, Entrant
 from bench.gpu.inductor import function
-from stitchcore.hlo.module import Module
+from stitchcore.hlo.ir.module import Module
 
 
 def inductor(module: Module, given: Sequence[Array], device: str) -> Entrant:

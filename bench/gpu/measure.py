@@ -40,15 +40,15 @@ from bench.gpu.timing import Clock
 from bench.gpu.trace import Traced
 from bench.xla import read
 from stitchcore.errors import Refused
-from stitchcore.gpu.cupy_device import CupyDevice
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
 from stitchcore.inject import build
-from stitchcore.target.cuda_launch import CudaLibrary, LaunchError
-from stitchcore.verify.capture import integer_limit, plausible
-from stitchcore.verify.measure import Comparison
+from stitchcore.runtime.cuda_library import CudaLibrary, LaunchError
+from stitchcore.runtime.gpu.cupy_device import CupyDevice
+from stitchcore.verify.inputs import integer_limit, plausible
+from stitchcore.verify.timing import Comparison
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 NO_GPU = 2
@@ -243,7 +243,7 @@ def gpu(stack: ExitStack) -> Bench:
 
 def dry(stack: ExitStack) -> Bench:
     """The tests' stand-in driver and host memory: every part of the way but real time."""
-    from tests.gpu.host import dry_device
+    from tests.runtime.host import dry_device
 
     device, cuda, made = stack.enter_context(dry_device())
     clock = Clock(device, 1 << 12, 1 << 12)

@@ -13,10 +13,10 @@ from bench.gpu.entrants import STITCHED, compiled
 from bench.gpu.measure import NO_GPU, WORKLOADS, gpu
 from bench.xla import read
 from stitchcore.errors import Refused
-from stitchcore.gpu.execute import loaded
-from stitchcore.hlo.parse import parse
-from stitchcore.target.cuda_launch import LaunchError
-from stitchcore.verify.capture import integer_limit, plausible
+from stitchcore.hlo.text.parser import parse
+from stitchcore.runtime.cuda_library import LaunchError
+from stitchcore.runtime.gpu.executor import loaded
+from stitchcore.verify.inputs import integer_limit, plausible
 
 
 def main(names: Sequence[str]) -> int:

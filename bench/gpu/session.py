@@ -39,7 +39,7 @@ class Part:
 
 def parts(output: Path, python: str) -> list[Part]:
     """In the order in which they are worth most."""
-    tests = (python, "-m", "pytest", "-m", "gpu", "tests/gpu", "-q", "-p", "no:cacheprovider")
+    tests = (python, "-m", "pytest", "-m", "gpu", "tests/runtime", "-q", "-p", "no:cacheprovider")
     found = [Part("tests", tests, 240.0)]
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     for tool in TOOLS:

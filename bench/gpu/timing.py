@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.gpu.device import Device
-from stitchcore.verify.measure import Comparison
+from stitchcore.runtime.gpu.device import Device
+from stitchcore.verify.timing import Comparison
 
 FLUSH_BYTES = 256 << 20
 """More than any L2 cache holds."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bench.gpu.timing import FLUSH
-from stitchcore.verify.measure import Comparison
+from stitchcore.verify.timing import Comparison
 
 CONTRACTION = re.compile(
     r"gemm|gemv|cublas|cutlass|xmma|nvjet|cudnn|convolve|(^|_)conv(_|\d|$)|dgrad|wgrad|fprop"

@@ -25,8 +25,8 @@ from urllib3.exceptions import HTTPError
 
 from stitch_operator import names
 from stitch_operator.webhook.reasons import Reason
-from stitchcore import starting
-from stitchcore.starting import needed
+from stitchcore.service import startup
+from stitchcore.service.startup import needed
 
 EVERY_SECONDS, CALL_SECONDS = 2.0, 10.0
 POD: dict[str, Any] = {
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=120.0, help="how long to go on asking")
     parser.add_argument("--kubeconfig", type=Path, help="default: the pod's own account")
     given = parser.parse_args(arguments)
-    return starting.guarded("check", lambda: _run(given))
+    return startup.guarded("check", lambda: _run(given))
 
 
 def _run(given: argparse.Namespace) -> int:

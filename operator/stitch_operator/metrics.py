@@ -3,7 +3,7 @@
 Gateway, webhook, reconciler and store build theirs from here, so that a name, a help text and a
 label exist in one place, rules and dashboards can be checked against them, and the number of series
 has a bound that follows from the lists (`most_series`). Labels never name a job, a pod or a graph
-(architecture.md section 11). Units are seconds, bytes or ratios.
+(docs/service.md, Metrics). Units are seconds, bytes or ratios.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import re
 
+GROUP, VERSION = "stitchcore.io", "v1alpha1"
+"""Of our kinds."""
+
 AUDIENCE = "gateway.stitchcore.io"
 """Of the tokens that pods send to the gateway."""
 

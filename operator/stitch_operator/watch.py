@@ -6,13 +6,17 @@ and what has gone meanwhile is seen to have gone: a list replaces everything.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from kubernetes import client
 from kubernetes.client.exceptions import ApiException
+
+from stitch_operator import names
 
 LOG = logging.getLogger("stitch.watch")
 SERVER_SECONDS = 300
@@ -193,3 +197,32 @@ def _lines(response: Any) -> Iterator[bytes]:
     for chunk in response.stream(2**16, decode_content=True):
         *lines, rest = (rest + chunk).split(b"\n")
         yield from (line for line in lines if line.strip())
+
+
+class WatchGroup:
+    """Watches that start and stop together, and are ready when all are."""
+
+    def __init__(self, watches: Sequence[Watched[Any]]) -> None:
+        self._watches = watches
+
+    def start(self) -> None:
+        for watch in self._watches:
+            watch.start()
+
+    def stop(self) -> None:
+        for watch in self._watches:
+            watch.stop()
+
+    def ready(self) -> bool:
+        return all(watch.synced for watch in self._watches)
+
+
+def config_map(core: client.CoreV1Api, namespace: str, name: str) -> List:
+    """The list call of one ConfigMap."""
+    selector = f"metadata.name={name}"
+    return functools.partial(core.list_namespaced_config_map, namespace, field_selector=selector)
+
+
+def custom(objects: client.CustomObjectsApi, plural: str) -> List:
+    """The list call of one of our kinds."""
+    return functools.partial(objects.list_cluster_custom_object, names.GROUP, names.VERSION, plural)

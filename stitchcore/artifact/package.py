@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact import sign
-from stitchcore.artifact.launch import RegionProgram
 from stitchcore.artifact.manifest import KernelEntry, LibraryEntry, Manifest
 from stitchcore.artifact.store import Store
 from stitchcore.errors import Reason, Refused
+from stitchcore.launch.region_program import RegionProgram
 
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 

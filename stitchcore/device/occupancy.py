@@ -5,34 +5,9 @@ The formula agreed with NVIDIA's cuda_occupancy.h in 120,000 random cases (sm_70
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from stitchcore.device.gpus import GPUS
 
-
-@dataclass(frozen=True)
-class Multiprocessor:
-    """Limits of one streaming multiprocessor. Registers are 32-bit words, memory is in bytes."""
-
-    registers: int
-    threads: int
-    blocks: int
-    shared_bytes: int
-    shared_bytes_per_block: int
-    reserved_bytes_per_block: int
-    shared_granularity: int
-    count: int
-
-
-MULTIPROCESSORS: dict[str, Multiprocessor] = {
-    "sm_70": Multiprocessor(65536, 2048, 32, 98304, 98304, 0, 256, 80),
-    "sm_75": Multiprocessor(65536, 1024, 16, 65536, 65536, 0, 256, 40),
-    "sm_80": Multiprocessor(65536, 2048, 32, 167936, 166912, 1024, 128, 108),
-    "sm_86": Multiprocessor(65536, 1536, 16, 102400, 101376, 1024, 128, 72),
-    "sm_89": Multiprocessor(65536, 1536, 24, 102400, 101376, 1024, 128, 58),
-    "sm_90": Multiprocessor(65536, 2048, 32, 233472, 232448, 1024, 128, 132),
-    "sm_100": Multiprocessor(65536, 2048, 32, 233472, 232448, 1024, 128, 148),
-}
-"""By target. Counts are those of the smaller data centre cards: V100, T4, A100, A10, L4, H100, B200
-(an A40 has 84 of sm_86): at load the launch library takes the device's own."""
+MULTIPROCESSORS = {target: gpu.multiprocessor for target, gpu in GPUS.items()}
 
 
 def blocks_per_multiprocessor(target: str, threads: int, registers: int, shared_bytes: int) -> int:
@@ -54,12 +29,6 @@ def blocks_per_multiprocessor(target: str, threads: int, registers: int, shared_
     if shared:
         limits.append(unit.shared_bytes // shared)
     return min(limits)
-
-
-def one_wave(target: str, threads: int, registers: int, shared_bytes: int) -> int:
-    """Most blocks that are resident at once on the whole device: a grid barrier's limit."""
-    count = MULTIPROCESSORS[target].count
-    return count * blocks_per_multiprocessor(target, threads, registers, shared_bytes)
 
 
 def _up(value: int, unit: int) -> int:

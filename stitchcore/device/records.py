@@ -2,8 +2,7 @@
 
 Seconds, bytes and counts. CPU records describe an instruction-set level, not a chip: coefficients
 are those of one machine, and `stitch calibrate` measures another's (calibrate.py), which is written
-and read as JSON. GPU figures are the vendors' data sheets, and published ones for instructions
-(timing.py).
+and read as JSON. GPUs are in gpus.py.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from stitchcore.device.timing import TIMINGS, Timing, timing_of
+from stitchcore.device.gpus import GPUS, Gpu
+from stitchcore.device.timing import Timing, timing_of
 from stitchcore.errors import Reason, Refused
 
 
@@ -58,8 +58,21 @@ CPU = (4.0, 0.2, 0.7, 2e-4)
 less than 0.2 ms of work (inject/native/threads.cc)."""
 
 
-def _gpu(target: str, units: int, *figures: Any) -> Device:
-    return replace(Device(target, "gpu", units, *figures), timing=TIMINGS[target])
+def _gpu(target: str, gpu: Gpu) -> Device:
+    return Device(
+        target,
+        kind="gpu",
+        units=gpu.multiprocessor.count,
+        vector_bytes=16,
+        lanes=256,
+        group_bytes=gpu.multiprocessor.shared_bytes_per_block,
+        cache_bytes=gpu.cache_bytes,
+        bytes_per_second=gpu.bytes_per_second,
+        flops_per_second=gpu.flops_per_second,
+        launch_seconds=4e-6,
+        phase_seconds=gpu.phase_seconds,
+        timing=gpu.timing,
+    )
 
 
 DEVICES: dict[str, Device] = {
@@ -68,15 +81,10 @@ DEVICES: dict[str, Device] = {
         Device("cpu-x86-64-v2", "cpu", 2, 16, 1, 32768, 2**20, 1.2e10, 1.6e10, 3e-6, 4e-6, *CPU),
         Device("cpu-x86-64-v3", "cpu", 2, 32, 1, 32768, 2**20, 1.5e10, 4.8e10, 3e-6, 4e-6, *CPU),
         Device("cpu-x86-64-v4", "cpu", 2, 64, 1, 32768, 2**20, 1.8e10, 8.0e10, 3e-6, 4e-6, *CPU),
-        _gpu("sm_70", 80, 16, 256, 98304, 6 * 2**20, 9.0e11, 1.4e13, 4e-6, 2.6e-6),
-        _gpu("sm_80", 108, 16, 256, 166912, 40 * 2**20, 1.55e12, 1.9e13, 4e-6, 2e-6),
-        _gpu("sm_86", 72, 16, 256, 101376, 6 * 2**20, 6.0e11, 3.1e13, 4e-6, 2e-6),
-        _gpu("sm_89", 58, 16, 256, 101376, 48 * 2**20, 3.0e11, 3.0e13, 4e-6, 2e-6),
-        _gpu("sm_90", 132, 16, 256, 232448, 50 * 2**20, 3.35e12, 6.0e13, 4e-6, 2e-6),
-        _gpu("sm_100", 148, 16, 256, 232448, 126 * 2**20, 8.0e12, 7.5e13, 4e-6, 2e-6),
+        *(_gpu(target, gpu) for target, gpu in GPUS.items()),
     )
 }
-"""By target. GPUs: V100, A100, A10, L4, H100, B200."""
+"""By target."""
 
 
 def read(path: Path) -> Device:

@@ -1,26 +1,7 @@
-"""What instructions cost on a GPU: cycles per instruction by class, for each architecture.
+"""What instructions cost on a GPU: cycles per instruction by class, and how many run at once.
 
-FusionStitching 2020's latency-evaluator takes cycles per instruction (CPI) from published
-microbenchmarks; these are for today's devices. Two figures a class:
-
-`cpi`, cycles until a dependent instruction of the same warp can go on. float32 and integer: 4, from
-Volta on (Jia et al. 2018, arXiv 1804.06826; Abdelkhalik et al. 2022, arXiv 2208.11174, with 4 when
-dependent). Special functions 21, float64 8 (64 where there are two lanes): the latencies of
-Accel-Sim's tested configurations. Shared memory 19, 23, 29, 30 (Jia; Abdelkhalik; Luo et al. 2024,
-arXiv 2402.13499); a shuffle goes through the same unit and is taken to cost as much, a barrier
-22 (Zhang et al. 2020, for Volta). Loads from global memory: 460 (V100), 636 (RTX 4090), 690 (GH200)
-and 860 (B200) as markdewing/AI_kernels, latency/README.md, measured; 466 (A100) after Luo et al.;
-for sm_86, of which none is known to us, the A100's.
-
-`lanes`, results per cycle of a multiprocessor: CUDA C++ Programming Guide, "Throughput of Native
-Arithmetic Instructions" (5.4.1 of version 12); shared memory and gathered loads: 32 banks, 32
-lanes. Clocks are boost clocks of the vendors' data sheets.
-
-Read where they are cited: markdewing's and Accel-Sim's figures and the Guide's table of throughput.
-Those of Jia, Abdelkhalik, Luo and Zhang are cited from memory and want checking; a table that was
-read (PMC10448217, table 3: V100 to H100) has 4 cycles for arithmetic, 20 for shared memory and 400
-for global memory. Nothing here was measured by this project: no GPU was there. `stitch calibrate`
-fits `lanes` to one.
+FusionStitching's latency-evaluator (Zheng et al. 2020, section 4.3) takes cycles per instruction
+(CPI) from published microbenchmarks; gpus.py has those of each architecture, and says whose.
 """
 
 from __future__ import annotations
@@ -83,7 +64,8 @@ NAMES: tuple[str, ...] = tuple(one.name for one in fields(Classes))
 
 @dataclass(frozen=True)
 class Timing:
-    """`hertz` of a multiprocessor; `cpi` and `lanes` by class, see the module's text."""
+    """`hertz` of a multiprocessor; by class `cpi`, cycles until a dependent instruction of the same
+    warp can go on, and `lanes`, results of a multiprocessor in a cycle."""
 
     hertz: float
     cpi: Classes
@@ -113,25 +95,6 @@ class Timing:
 DISPATCHED = 128
 """Lanes whose instructions a multiprocessor starts in a cycle, from Volta on: four schedulers, each
 with one instruction of one warp."""
-
-
-def _cpi(float64: float, shared: float, memory: float) -> Classes:
-    return Classes(4, 4, 21, float64, shared, shared, 22, memory)
-
-
-def _lanes(float32: float, float64: float) -> Classes:
-    return Classes(float32, 64, 16, float64, 32, 32, 16, 32)
-
-
-TIMINGS: Mapping[str, Timing] = {
-    "sm_70": Timing(1.53e9, _cpi(8, 19, 460), _lanes(64, 32)),
-    "sm_80": Timing(1.41e9, _cpi(8, 23, 466), _lanes(64, 32)),
-    "sm_86": Timing(1.695e9, _cpi(64, 23, 466), _lanes(128, 2)),
-    "sm_89": Timing(2.04e9, _cpi(64, 30, 636), _lanes(128, 2)),
-    "sm_90": Timing(1.98e9, _cpi(8, 29, 690), _lanes(128, 64)),
-    "sm_100": Timing(1.965e9, _cpi(8, 29, 860), _lanes(128, 64)),
-}
-"""By target: V100, A100, A10, L4, H100 and H200, B200."""
 
 
 def timing_of(found: Mapping[str, object]) -> Timing:

@@ -14,7 +14,7 @@ from typing import List, Mapping, Sequence, Tuple
 
 from . import reasons
 
-SHARE = 0.8  # of the folder's size limit (design: contracts.md section 1)
+SHARE = 0.8  # of the folder's size limit
 ARTIFACTS, SESSIONS = "artifacts", "sessions"
 BLOCK = 4096  # a file takes whole blocks
 

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Tuple
 
-from . import group, reasons, target
+from . import reasons, swap_group, target
 
 FORMAT = 2
 ABI = 1
@@ -79,7 +79,7 @@ class Source(Protocol):
     def say(self, fields: Mapping[str, Any], every: float) -> None:
         """Has a swap group told `fields` (words.py), again and again every so many seconds."""
 
-    def heard(self, name: str) -> Optional[group.Heard]:
+    def heard(self, name: str) -> Optional[swap_group.Heard]:
         """The last answer of that group's round."""
 
     def quiet(self, name: str) -> None:
@@ -214,7 +214,7 @@ class Folder:
     def say(self, fields: Mapping[str, Any], every: float) -> None:
         """Nothing: replicas agree through a gateway."""
 
-    def heard(self, name: str) -> Optional[group.Heard]:
+    def heard(self, name: str) -> Optional[swap_group.Heard]:
         return None
 
     def quiet(self, name: str) -> None:

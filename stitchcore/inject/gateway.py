@@ -21,12 +21,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Set
 
-from . import cache, client, group, reasons, report, settings, wire, words
+from . import cache, client, reasons, report, settings, swap_group, swap_group_messages, wire
 
 REQUEST_SECONDS = 20.0
 ARTIFACT_SECONDS = 300.0
 ANSWER_BYTES = 2**20
-PATIENCE_SECONDS = 60.0  # a service mesh's proxy may start after the job (design: section 7)
+PATIENCE_SECONDS = 60.0  # a service mesh's proxy may start after the job
 QUICK_SECONDS, SLOW_SECONDS = 5.0, 300.0  # longest pauses between tries: while patient, and later
 EXIT_SECONDS = 3.0  # what the last reports may add to the end of a job
 REASON = re.compile(r"[a-z_]{1,40}")
@@ -147,7 +147,7 @@ class Gateway:
         self._contact = Contact(time.monotonic())
         self._outbox = report.Outbox(self._random.getrandbits(64))
         self._reports_due, self._report_failures = 0.0, 0
-        self._words = words.Words()
+        self._words = swap_group_messages.Words()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._ended, self._drained = False, threading.Event()
@@ -183,7 +183,7 @@ class Gateway:
         if self._words.put(fields, every):
             self._wake.set()
 
-    def heard(self, name: str) -> Optional[group.Heard]:
+    def heard(self, name: str) -> Optional[swap_group.Heard]:
         return self._words.heard(name)
 
     def quiet(self, name: str) -> None:

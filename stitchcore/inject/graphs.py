@@ -32,7 +32,7 @@ def is_update(operation: str) -> bool:
 
 
 def classify(graph: Any) -> Optional[str]:
-    """None for a training step, else the reason why a graph is left alone (rulings 20)."""
+    """None for a training step, else why a graph is left alone (docs/decisions.md 20)."""
     operations = {node.op for node in graph.node}
     if len(graph.node) < MINIMUM_NODES and not xla_calls(graph):
         return reasons.REGION_TOO_SMALL

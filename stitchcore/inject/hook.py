@@ -16,22 +16,22 @@ import time
 from typing import Any, Dict, FrozenSet, Hashable, List, Optional, Set, Tuple
 
 from . import (
-    board,
+    call_interception,
     client,
     collectives,
+    coordination_service,
+    crash_breaker,
     digest,
-    follow,
     gateway,
     graphs,
-    guard,
-    joined,
     plugin,
     program,
     reasons,
     redact,
     settings,
-    swap,
-    swapper,
+    step_monitor,
+    swap_group_member,
+    swap_start,
     target,
     xla,
 )
@@ -67,25 +67,25 @@ class Hook:
         self._programs: Dict[str, Program] = {}
         self._instances: Dict[Hashable, Instance] = {}
         self._lock = threading.Lock()
-        self._caller = swap.Caller()
+        self._caller = call_interception.Caller()
         self.unconfirmed: Set[Hashable] = set()
         self._said: List[str] = []
         self._noted: set[Any] = set()
         self._process = os.getpid()
-        self._follower = follow.Follower(config, native, self._events, self._say)
-        self._swapper = swapper.Swapper(config, native, self._events, self._disable)
-        parts = joined.Parts(
+        self._follower = step_monitor.Follower(config, native, self._events, self._say)
+        self._swapper = swap_start.Swapper(config, native, self._events, self._disable)
+        parts = swap_group_member.Parts(
             *(config, native, self._source, self._events, self._swapper),
-            *(self._follower.rolled_back, self._refuse, board),
+            *(self._follower.rolled_back, self._refuse, coordination_service),
         )
-        self._joined = joined.Joined(parts)
+        self._joined = swap_group_member.Joined(parts)
         self._savings_due = time.monotonic() + SAVINGS_SECONDS
         self._wake = threading.Event()
         self._ended = self._unwatched = False
 
     def start(self) -> None:
-        swap.install_functions(self._caller, self)
-        swap.install_sessions(self._caller, self)
+        call_interception.install_functions(self._caller, self)
+        call_interception.install_sessions(self._caller, self)
         self._plugin.set_callback(self.on_graph)
         threading.Thread(target=self._watch, name="stitch", daemon=True).start()
         self._source.start()
@@ -103,7 +103,7 @@ class Hook:
                 return stitched, instance.lifted if stitched else caller
             if instance.member is not None and instance.arm[0] == plugin.HELD:
                 self._wake.set()
-                joined.hold(instance, lambda: self._ended or self._unwatched)
+                swap_group_member.hold(instance, lambda: self._ended or self._unwatched)
             return instance.marked(), caller
         except Exception as error:
             self._failed_itself(error)
@@ -312,7 +312,7 @@ class Hook:
             reason = str(answer.get("reason") or reasons.WORKER_FAILED)
             raise reasons.Refused(reason, str(answer.get("detail") or ""))
         key = str(answer.get("key"))
-        why = guard.why_not(self._config.store, found.digest, key)
+        why = crash_breaker.why_not(self._config.store, found.digest, key)
         if why is not None:
             self._events.write("crashed_before", digest=found.digest, key=key)
             raise reasons.Refused(reasons.CRASHED_BEFORE, f"artifact {key[:12]}: {why}")
@@ -350,7 +350,7 @@ class Hook:
                 why = xla.why_left(self._tf)
                 if why is not None:
                     raise reasons.Refused(reasons.MEMORY, why)
-                if board.joined():
+                if coordination_service.joined():
                     raise reasons.Refused(reasons.COLLECTIVE, "a replica's step under XLA")
                 instance = self._bare_instance(context, name, definition)
             if instance.program.bodies and instance.program.reason is None:

@@ -46,7 +46,8 @@ ALLOWED_OPERATIONS = frozenset(
 )
 FUSION, UPDATE = "StitchedFusion", "StitchedUpdate"
 # Ops that read a tensor and neither take over its memory nor keep it. Only outputs read by these
-# alone come from the pool: a pool buffer cannot be forwarded or become a variable's (rulings 16).
+# alone come from the pool: a pool buffer cannot be forwarded or become a variable's
+# (docs/decisions.md 16).
 READERS = frozenset(
     {
         "MatMul", "_FusedMatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "_MklMatMul",

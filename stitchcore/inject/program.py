@@ -16,7 +16,7 @@ from .plugin import Interval, Plugin
 from .structure import Types
 
 if TYPE_CHECKING:
-    from . import joined
+    from . import swap_group_member as joined
 
 ORIGINAL, STITCHED = 0, 1
 FOREVER = 2**62

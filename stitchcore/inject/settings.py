@@ -34,7 +34,8 @@ import time
 from dataclasses import dataclass
 from typing import Mapping, Optional, Tuple
 
-from . import group, reasons, timer, wire
+from . import reasons, timer, wire
+from . import swap_group as group
 
 MODES = ("off", "observe", "optimize")
 POD_CACHE = "/stitchcore/cache"

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.cumulative import scan_of
-from stitchcore.hlo.dim import Dim
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.plan.pattern import Pattern
-from stitchcore.schedule.atoms import Atoms
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.cumulative import scan_of
+from stitchcore.hlo.ir.dim import Dim
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.schedule.axis_classes import Atoms
 
 Axis = int
 Row = tuple[int, ...]
@@ -111,8 +111,8 @@ class _Analysis:
 
     def _window(self, window: Instruction) -> tuple[Row, ...]:
         """Loops over the elements that an update puts into its place."""
-        given = zip(self.dims[window], self.fresh(window.shape.dims), strict=True)
-        rows = [fresh or () if row is None else row for row, fresh in given]
+        pairs = zip(self.dims[window], self.fresh(window.shape.dims), strict=True)
+        rows = [fresh or () if row is None else row for row, fresh in pairs]
         self.atoms.keep_apart(atom for row in rows for atom in row)
         return tuple(rows)
 
@@ -146,7 +146,7 @@ class _Analysis:
         """Dimensions of a value that shares its operands' but for those in `own` (left None)."""
         rows: list[Row | None] = [() if e == 1 else None for e in value.shape.dims]
         skipped = frozenset(own)
-        order = sorted(operands, key=lambda i: -_varying(self.dims[value.operands[i]]))
+        order = sorted(operands, key=lambda i: -sum(map(bool, self.dims[value.operands[i]])))
         for i in order:
             operand = value.operands[i]
             if operand.shape.rank != value.shape.rank:
@@ -159,13 +159,13 @@ class _Analysis:
     def _adopt(
         self,
         rows: list[Row | None],
-        given: Dims,
+        operand_dims: Dims,
         extents: Sequence[Dim],
         skipped: frozenset[int],
         apart: bool,
     ) -> bool:
         holds = True
-        for d, row in enumerate(given):
+        for d, row in enumerate(operand_dims):
             if not row or d in skipped:
                 continue
             current = rows[d]
@@ -228,28 +228,24 @@ class _Analysis:
                 rows[d] = self.fresh((value.shape.dims[d],))[0]
         return rows
 
-    def _reshape(self, value: Instruction, given: Dims) -> list[Row | None]:
+    def _reshape(self, value: Instruction, operand_dims: Dims) -> list[Row | None]:
         rows: list[Row | None] = [() for _ in value.shape.dims]
         operand = value.operands[0]
         for theirs, ours in segments(operand.shape.dims, value.shape.dims):
-            if all(given[d] is None for d in theirs if operand.shape.dims[d] != 1):
+            if all(operand_dims[d] is None for d in theirs if operand.shape.dims[d] != 1):
                 for d in ours:
                     rows[d] = None if value.shape.dims[d] != 1 else ()
                 continue
             source = tuple(
                 atom
                 for d in theirs
-                for atom in (given[d] or self.fresh((operand.shape.dims[d],))[0] or ())
+                for atom in (operand_dims[d] or self.fresh((operand.shape.dims[d],))[0] or ())
             )
             for d in ours:
                 rows[d] = self.fresh((value.shape.dims[d],))[0]
             if not self.atoms.unify(source, [a for d in ours for a in rows[d] or ()]):
                 self.views.add((value, 0))
         return rows
-
-
-def _varying(dims: Dims) -> int:
-    return sum(1 for row in dims if row)
 
 
 def _changed(value: Instruction) -> list[int]:
@@ -276,7 +272,7 @@ def segments(
     left: Sequence[Dim], right: Sequence[Dim]
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Shortest runs of dimensions of equal product, in order, that make up a reshape."""
-    found: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    runs: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     i = j = start_i = start_j = 0
     a: Dim = 1
     b: Dim = 1
@@ -290,11 +286,11 @@ def segments(
             b = b * right[j]
             j += 1
         if a == b and a != 1 and i > start_i and j > start_j:
-            found.append((tuple(range(start_i, i)), tuple(range(start_j, j))))
+            runs.append((tuple(range(start_i, i)), tuple(range(start_j, j))))
             start_i, start_j, a, b = i, j, 1, 1
     if start_i < len(left) or start_j < len(right):
-        found.append((tuple(range(start_i, len(left))), tuple(range(start_j, len(right)))))
-    return found
+        runs.append((tuple(range(start_i, len(left))), tuple(range(start_j, len(right)))))
+    return runs
 
 
 def _below(a: Dim, b: Dim) -> bool:

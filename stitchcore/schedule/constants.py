@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from stitchcore.errors import Reason, Refused
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.hlo.shape import DTYPES
-from stitchcore.kernel import index
-from stitchcore.kernel.index import Index
-from stitchcore.kernel.nodes import Apply, Expression, FromIndex, InRange, Literal
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Index
+from stitchcore.loop_ir.nodes import Apply, Expression, FromIndex, InRange, Literal
 from stitchcore.schedule import views
 from stitchcore.schedule.axes import Axes
 from stitchcore.schedule.views import Environment

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.dim import Dim
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.kernel import index
-from stitchcore.kernel.index import Index
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.dim import Dim
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Index
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.views import Environment, bind_row, dim_index
 
@@ -33,20 +33,20 @@ class Start:
 def starts(axes: Axes, lookup: Instruction, environment: Environment) -> list[Start]:
     """Starts of a lookup's slice at `environment`; none along a dimension that is taken whole."""
     operand = lookup.operands[0]
-    given: list[tuple[int, int, Environment]]
+    begins: list[tuple[int, int, Environment]]
     if lookup.opcode == op.DYNAMIC_SLICE:
-        given = [(d, 1 + d, {}) for d in range(operand.shape.rank)]
+        begins = [(d, 1 + d, {}) for d in range(operand.shape.rank)]
     else:
-        given = [
+        begins = [
             (d, 1, _component(axes, lookup, environment, component))
             for component, d in enumerate(lookup["start_index_map"])
         ]
-    found = []
-    for d, number, at in given:
+    moving = []
+    for d, number, at in begins:
         room = operand.shape.dims[d] - sizes(lookup)[d]
         if room != 0:
-            found.append(Start(d, number, at, index.from_dim(room)))
-    return found
+            moving.append(Start(d, number, at, index.from_dim(room)))
+    return moving
 
 
 def sizes(lookup: Instruction) -> tuple[Dim, ...]:
@@ -80,11 +80,11 @@ def _offsets(axes: Axes, lookup: Instruction, environment: Environment) -> dict[
     batching = tuple(lookup.get("operand_batching_dims", ()))
     hidden = {*lookup["collapsed_slice_dims"], *batching}
     window = [d for d in range(rank) if d not in hidden]
-    found = {d: position(o) for d, o in zip(window, lookup["offset_dims"], strict=True)}
+    offsets = {d: position(o) for d, o in zip(window, lookup["offset_dims"], strict=True)}
     batch = _batch_dims(lookup)
     for d, k in zip(batching, lookup.get("start_indices_batching_dims", ()), strict=True):
-        found[d] = position(batch[k])
-    return found
+        offsets[d] = position(batch[k])
+    return offsets
 
 
 def _component(
@@ -105,6 +105,6 @@ def _component(
 def _batch_dims(gather: Instruction) -> dict[int, int]:
     """Dimension of a gather's indices (but the index vector's) -> dimension of its result."""
     rank = gather.operands[1].shape.rank
-    kept = [k for k in range(rank) if k != gather["index_vector_dim"]]
+    index_dims = [k for k in range(rank) if k != gather["index_vector_dim"]]
     batch = [d for d in range(gather.shape.rank) if d not in gather["offset_dims"]]
-    return dict(zip(kept, batch, strict=True))
+    return dict(zip(index_dims, batch, strict=True))

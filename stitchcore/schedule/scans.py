@@ -2,11 +2,12 @@
 
 A lane has one element of every axis but the scanned one and goes along that in order, so results
 depend on no thread. On a CPU the loops are turned inside out where they are rendered: a step of the
-pass is a vector of carried sums (emit/tile.py). These have the values' type: TensorFlow's kernel on
-a CPU goes along the axis too, so results are its own, bit for bit (tests/tensorflow/test_scans.py).
-On a GPU, where it adds in a tree, sums are carried in f64: the last of n has n roundings otherwise.
-Operands are computed on the way, and so are values of the results' own elements (after.py). What
-reads them otherwise goes on in the same kernel once all are there.
+pass is a vector of carried sums (codegen/c_lane_tiles.py). These have the values' type:
+TensorFlow's kernel on a CPU goes along the axis too, so results are its own, bit for bit
+(tests/tensorflow/test_scans.py). On a GPU, where it adds in a tree, sums are carried in f64: the
+last of n has n roundings otherwise. Operands are computed on the way, and so are values of the
+results' own elements (reduction_epilogue.py). What reads them otherwise goes on in the same kernel
+once all are there.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from contextlib import contextmanager
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.cumulative import scan_of, scan_refusal
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.hlo.query import reducer_of
-from stitchcore.kernel import index
-from stitchcore.kernel.index import Index, Variable
-from stitchcore.kernel.nodes import Accumulate, Accumulator, LoopKind, Scalar, Section
-from stitchcore.schedule import mapping
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.cumulative import scan_of, scan_refusal
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.query import reducer_of
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Index, Variable
+from stitchcore.loop_ir.nodes import Accumulate, Accumulator, LoopKind, Scalar, Section
+from stitchcore.schedule import tiling
 from stitchcore.schedule.axes import Axis
-from stitchcore.schedule.body import Body, accumulation_dtype, combination_dtype, store
 from stitchcore.schedule.constants import convert
-from stitchcore.schedule.scheme import SectionScheme
-from stitchcore.schedule.surroundings import Surroundings
+from stitchcore.schedule.context import SectionContext
+from stitchcore.schedule.sections import SectionScheme
+from stitchcore.schedule.values import Body, accumulation_dtype, combination_dtype, store
 from stitchcore.schedule.views import bind_row, dim_index
 
 COLUMNS, ROWS = 64, 8
@@ -44,32 +45,32 @@ def refusal(value: Instruction, device: Device) -> tuple[Reason, str] | None:
         return Reason.UNSUPPORTED_OPCODE, why
     scan = scan_of(value)
     assert scan is not None
-    beside = mapping.size_of(value.shape.dims[scan.dim + 1 :])
+    beside = tiling.size_of(value.shape.dims[scan.dim + 1 :])
     if device.kind == "gpu" and beside < device.lanes:
         detail = f"a scan beside which {beside} elements lie, of {device.lanes} lanes"
         return Reason.NOT_PROFITABLE, detail
     return None
 
 
-def lower(around: Surroundings, phase: int, section: SectionScheme) -> Section:
+def lower(context: SectionContext, phase: int, section: SectionScheme) -> Section:
     """The section that makes the scan of `section`, and what is computed from its elements."""
-    return _Scan(around, phase, section).section()
+    return _Scan(context, phase, section).section()
 
 
 class _Scan:
-    def __init__(self, around: Surroundings, phase: int, section: SectionScheme) -> None:
+    def __init__(self, context: SectionContext, phase: int, section: SectionScheme) -> None:
         value = section.sinks[0].value
         scan = scan_of(value)
         assert scan is not None
-        self.axes, self.value, self.scan = around.axes, value, scan
-        stored = [v for v in (value, *section.after) if v in around.scheme.stored]
-        self.places = {v: around.residences[v] for v in stored}
+        self.axes, self.value, self.scan = context.axes, value, scan
+        stored = [v for v in (value, *section.epilogue) if v in context.scheme.stored]
+        self.places = {v: context.residences[v] for v in stored}
         self.body = Body(
-            around.axes, around.names, lambda v: around.residence(v, phase), around.parts.get,
-            around.errors,
+            context.axes, context.names, lambda v: context.residence(v, phase), context.parts.get,
+            context.errors,
         )  # fmt: skip
-        self.names, self.limits = around.names, around.limits
-        scanned = around.axes.dims[value][scan.dim] or ()
+        self.names, self.limits = context.names, context.limits
+        scanned = context.axes.dims[value][scan.dim] or ()
         order = self.places[stored[0]].order
         kept = tuple(axis for axis in order if axis not in scanned)
         self.rows, self.lane = kept[:-1], kept[-1] if kept else None
@@ -79,7 +80,7 @@ class _Scan:
         task = self.names.new("task")
         extents = self.axes.extents
         lanes = index.from_dim(extents[self.lane]) if self.lane is not None else 1
-        count = index.from_dim(mapping.product(extents[axis] for axis in self.rows))
+        count = index.from_dim(tiling.product(extents[axis] for axis in self.rows))
         block, chunk = self.block(), 1
         blocks = index.ceil_divide(lanes, block)
         if isinstance(lanes, int) and lanes <= block:
@@ -101,7 +102,7 @@ class _Scan:
         limits = self.limits
         if self.along_memory and not limits.run_lanes:
             return ROWS
-        length = max(mapping.size_of((self.value.shape.dims[self.scan.dim],)), 1)
+        length = max(tiling.size_of((self.value.shape.dims[self.scan.dim],)), 1)
         least = limits.run_lanes or COLUMNS
         return max(limits.task_elements // length // least, 1) * least
 
@@ -140,8 +141,10 @@ class _Scan:
             count = index.add(count, -1)
         extent = index.from_dim(value.operands[0].shape.dims[scan.dim])
         with self.body.loop("step", 0, count, LoopKind.SERIAL) as step:
-            found = self.body.value(value.operands[0], self.given(beside, step, extent))
-            self.body.add(Accumulate(carried, reducer, convert(found, dtype)))
+            element = self.body.value(
+                value.operands[0], self.operand_environment(beside, step, extent)
+            )
+            self.body.add(Accumulate(carried, reducer, convert(element, dtype)))
             whole = index.from_dim(value.shape.dims[scan.dim])
             self.leave(carried, beside, index.add(step, int(scan.exclusive)), whole)
 
@@ -151,12 +154,14 @@ class _Scan:
         bound = dict(beside)
         row = self.axes.dims[self.value][self.scan.dim]
         bind_row(self.axes, row or (), self.counted(at, count), bound)
-        found = self.body.let(convert(carried, self.value.shape.dtype))
-        self.body.define(self.value, bound, found)
+        element = self.body.let(convert(carried, self.value.shape.dtype))
+        self.body.define(self.value, bound, element)
         for value, place in self.places.items():
             self.body.add(store(place, bound, self.body.value(value, bound)))
 
-    def given(self, beside: dict[Axis, Index], at: Index, extent: Index) -> dict[Axis, Index]:
+    def operand_environment(
+        self, beside: dict[Axis, Index], at: Index, extent: Index
+    ) -> dict[Axis, Index]:
         """The operand's axes, for its element `at` of the pass."""
         axes, operand = self.axes, self.value.operands[0]
         bound: dict[Axis, Index] = {}

@@ -3,7 +3,7 @@
 Every row is summed by one task, in the order of the indices: the result does not depend on threads,
 and no atomic operation is needed. Indices are a few bytes beside the rows that they name, so tasks
 are as many as keep reading all of them small beside adding rows up. What is scattered into lies
-there already (its own section in the phase before: `Section.apart`, scheme.AROUND).
+there already (its own section in the phase before: `Section.copy_unless_aliased`, scheme.AROUND).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.hlo.query import scatter_combiner
-from stitchcore.kernel import index
-from stitchcore.kernel.index import Index, Variable
-from stitchcore.kernel.nodes import (
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.query import scatter_combiner
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Index, Variable
+from stitchcore.loop_ir.nodes import (
     Apply,
     Expression,
     FromIndex,
@@ -28,10 +28,11 @@ from stitchcore.kernel.nodes import (
     Store,
 )
 from stitchcore.schedule.axes import Axis
-from stitchcore.schedule.body import Body, indices
 from stitchcore.schedule.constants import convert
-from stitchcore.schedule.scheme import Sink
-from stitchcore.schedule.surroundings import Surroundings
+from stitchcore.schedule.context import SectionContext
+from stitchcore.schedule.sections import Sink
+from stitchcore.schedule.updates import conjunction
+from stitchcore.schedule.values import Body, indices
 from stitchcore.schedule.views import bind_row, dim_index
 
 INDICES, UPDATES = 1, 2
@@ -42,24 +43,24 @@ ROW_PER_OWNER = 16
 task, else indices are most of the work."""
 
 
-def lower(around: Surroundings, phase: int, sink: Sink) -> Section:
+def lower(context: SectionContext, phase: int, sink: Sink) -> Section:
     """The section that applies the updates of `sink`'s scatter."""
-    return _Scatter(around, phase, sink.value).section()
+    return _Scatter(context, phase, sink.value).section()
 
 
 class _Scatter:
-    def __init__(self, around: Surroundings, phase: int, value: Instruction) -> None:
-        self.axes, self.value = around.axes, value
-        self.place = around.residences[value]
-        names = around.names
+    def __init__(self, context: SectionContext, phase: int, value: Instruction) -> None:
+        self.axes, self.value = context.axes, value
+        self.place = context.residences[value]
+        names = context.names
         self.body = Body(
-            around.axes, names, lambda v: around.residence(v, phase), around.parts.get,
-            around.errors,
+            context.axes, names, lambda v: context.residence(v, phase), context.parts.get,
+            context.errors,
         )  # fmt: skip
         self.task = names.new("task")
-        self.rows = around.axes.pieces[value, UPDATES]
+        self.rows = context.axes.pieces[value, UPDATES]
         self.window = tuple(value["update_window_dims"])
-        self.most = around.limits.max_splits
+        self.most = context.limits.max_splits
 
     def section(self) -> Section:
         value, body = self.value, self.body
@@ -97,21 +98,21 @@ class _Scatter:
 
     def places(self, environment: dict[Axis, Index]) -> list[Scalar]:
         """The components of this iteration's index vector, as integers of 64 bits."""
-        value, given = self.value, self.value.operands[INDICES]
+        value, vectors = self.value, self.value.operands[INDICES]
         batch = [row for d, row in enumerate(self.rows) if d not in self.window]
         vector = value["index_vector_dim"]
-        found = []
+        components = []
         for component in range(len(value["scatter_dims_to_operand_dims"])):
             bound: dict[Axis, Index] = {}
-            left = iter(batch)
-            for d, wanted in enumerate(self.axes.dims[given]):
-                row = None if d == vector else next(left)
+            batch_rows = iter(batch)
+            for d, wanted in enumerate(self.axes.dims[vectors]):
+                row = None if d == vector else next(batch_rows)
                 at = component if row is None else dim_index(self.axes, row, environment)
                 if wanted:
                     bind_row(self.axes, wanted, at, bound)
-            wide = convert(self.body.value(given, bound), "s64")
-            found.append(wide if isinstance(wide, Scalar) else self.body.let(wide))
-        return found
+            wide = convert(self.body.value(vectors, bound), "s64")
+            components.append(wide if isinstance(wide, Scalar) else self.body.let(wide))
+        return components
 
     def named(self, places: Sequence[Scalar], owned: tuple[Index, Index]) -> Expression:
         """Whether the row is one of this task's: the first component says, others need only fit."""
@@ -122,27 +123,24 @@ class _Scatter:
             for limit, direction in ((low, "GE"), (high, "LT")):
                 pair = (places[number], FromIndex(limit, "s64"))
                 tests.append(Apply(op.COMPARE, pair, "pred", (("direction", direction),)))
-        found = tests[0]
-        for test in tests[1:]:
-            found = Apply(op.AND, (found, test), "pred")
-        return found
+        return conjunction(tests)
 
     def positions(self, places: Sequence[Scalar]) -> dict[int, Index]:
         """By dimension of the result, where the row is."""
-        found: dict[int, Index] = {}
+        starts: dict[int, Index] = {}
         for d, place in zip(self.value["scatter_dims_to_operand_dims"], places, strict=True):
             last = index.from_dim(self.value.shape.dims[d] - 1)
-            found[d] = self.body.position(place, last)
-        return found
+            starts[d] = self.body.gather_index(place, last)
+        return starts
 
     def apply(self, environment: dict[Axis, Index], at: dict[int, Index]) -> None:
         """One element of the row."""
         value, axes = self.value, self.axes
-        given: dict[Axis, Index] = {}
+        update: dict[Axis, Index] = {}
         for wanted, row in zip(axes.dims[value.operands[UPDATES]], self.rows, strict=True):
             if wanted:
-                bind_row(axes, wanted, dim_index(axes, row, environment), given)
-        new = self.body.value(value.operands[UPDATES], given)
+                bind_row(axes, wanted, dim_index(axes, row, environment), update)
+        new = self.body.value(value.operands[UPDATES], update)
         bound: dict[Axis, Index] = {}
         window = iter(self.window)
         for d, wanted in enumerate(axes.dims[value]):

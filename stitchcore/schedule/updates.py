@@ -3,18 +3,19 @@
 Where the window begins, other operands say; it is clamped so that the whole of it lies inside (the
 StableHLO specification, `dynamic_update_slice`). An update that is stored is two things to store:
 its window, and what lies around it (AROUND). Where input and output are the same memory the second
-lies there already, so that section is left out (`Section.apart`) and only the window is written.
+is there already, so that section is left out (`Section.copy_unless_aliased`) and only the window
+is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.kernel import index
-from stitchcore.kernel.index import Index
-from stitchcore.kernel.nodes import Apply, Expression, InRange
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Index
+from stitchcore.loop_ir.nodes import Apply, Expression, InRange
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.views import Environment, bind_row, dim_index
 
@@ -96,7 +97,7 @@ def inside(
 
 def conjunction(tests: Sequence[Expression]) -> Expression:
     """All of `tests`, of which there is at least one."""
-    found = tests[0]
+    condition = tests[0]
     for test in tests[1:]:
-        found = Apply(op.AND, (found, test), "pred")
-    return found
+        condition = Apply(op.AND, (condition, test), "pred")
+    return condition

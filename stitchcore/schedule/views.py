@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stitchcore.errors import Reason, Refused
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.kernel import index
-from stitchcore.kernel.index import Index
-from stitchcore.kernel.nodes import InRange
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Index
+from stitchcore.loop_ir.nodes import InRange
 from stitchcore.schedule.axes import Axes, Axis, Row, segments
 
 Environment = Mapping[Axis, Index]
@@ -141,7 +141,7 @@ def _reshape(
 ) -> Sequence[_Same | Index]:
     operand = consumer.operands[0]
     theirs, ours = operand.shape.dims, consumer.shape.dims
-    found: list[_Same | Index] = [0] * len(theirs)
+    sources: list[_Same | Index] = [0] * len(theirs)
     for source, target in segments(theirs, ours):
         linear: Index = 0
         for d in target:
@@ -151,11 +151,11 @@ def _reshape(
                 dim_index(axes, row, environment),
             )
         for d in source[:0:-1]:
-            found[d] = index.modulo(linear, index.from_dim(theirs[d]))
+            sources[d] = index.modulo(linear, index.from_dim(theirs[d]))
             linear = index.floor_divide(linear, index.from_dim(theirs[d]))
         if source:
-            found[source[0]] = linear
-    return found
+            sources[source[0]] = linear
+    return sources
 
 
 def offset(concatenation: Instruction, number: int) -> object:

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stitchcore.errors import Reason
-from stitchcore.tensorflow.classify import Part
 from stitchcore.tensorflow.graph import Edge, GraphIndex
+from stitchcore.tensorflow.node_roles import Part
 from stitchcore.tensorflow.partition import Partition, grouped, is_view
 from stitchcore.tensorflow.variables import resolve
 

@@ -18,16 +18,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2
 
-from stitchcore.artifact.launch import (
-    Fallback,
-    FromLaunch,
-    FromRegion,
-    Launch,
-    RegionProgram,
-)
 from stitchcore.errors import Reason, Refused
 from stitchcore.inject.digest import parse_reference
-from stitchcore.kernel.nodes import Role
+from stitchcore.launch.region_program import Fallback, FromLaunch, FromRegion, Launch, RegionProgram
+from stitchcore.loop_ir.nodes import Role
 from stitchcore.tensorflow.fusion_node import datatype
 from stitchcore.tensorflow.lower import Subgraph
 

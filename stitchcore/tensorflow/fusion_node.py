@@ -9,9 +9,9 @@ from typing import Any
 from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.python.framework import dtypes
 
-from stitchcore.artifact.launch import Launch
 from stitchcore.artifact.manifest import AddedNode
-from stitchcore.hlo.shape import DTYPES
+from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.launch.region_program import Launch
 from stitchcore.tensorflow.lower import Argument
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from stitchcore.inject import collectives
 from stitchcore.tensorflow import lookups
-from stitchcore.tensorflow.classify import Classes, Part
 from stitchcore.tensorflow.graph import Edge, GraphIndex
+from stitchcore.tensorflow.node_roles import Classes, Part
 from stitchcore.tensorflow.variables import Variables
 
 Kind = Hashable

@@ -20,8 +20,8 @@ from tensorflow.core.framework import node_def_pb2, types_pb2
 from tensorflow.python.framework import dtypes, tensor_util
 
 from stitchcore.errors import Reason
-from stitchcore.tensorflow.allow import ANY, CHECKED, READ
 from stitchcore.tensorflow.graph import Edge, GraphIndex
+from stitchcore.tensorflow.op_allowlist import ANY, CHECKED, READ
 from stitchcore.tensorflow.variables import PASS_THROUGH, ancestor_sets, resolve, variable_shape
 
 OF_VARIABLE = "ResourceGather"

@@ -1,9 +1,9 @@
 """Regions as HLO: a region's nodes become a function of tensors, lowered by TensorFlow's tf2xla.
 
 Reads of variables become arguments, writes results. Each unknown dimension of an input is a symbol:
-the function is lowered at several sizes of each and the texts are unified (hlo/unify.py). Equal
-structures share one lowering (`Subgraph.key`). Constants that the text elides are taken from the
-serialized module.
+the function is lowered at several sizes of each and the texts are unified (hlo/symbolic/unify.py).
+Equal structures share one lowering (`Subgraph.key`). Constants that the text elides are taken from
+the serialized module.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from stitchcore.errors import Reason, Refused
-from stitchcore.hlo.dim import Dim, evaluate, primitive, symbol, symbols_of
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.hlo.unify import unify
-from stitchcore.tensorflow import allow, lookups, meaning, placement
-from stitchcore.tensorflow.classify import value_like
+from stitchcore.hlo.ir.dim import Dim, evaluate, primitive, symbol, symbols_of
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.symbolic.unify import unify
+from stitchcore.hlo.text.parser import parse
+from stitchcore.tensorflow import lookups, op_allowlist, placement, semantics
 from stitchcore.tensorflow.graph import Edge
+from stitchcore.tensorflow.node_roles import value_like
 from stitchcore.tensorflow.partition import Partition, Region
-from stitchcore.tensorflow.sizes import points
+from stitchcore.tensorflow.symbolic_sizes import points
 from stitchcore.tensorflow.updates import UPDATES, is_nesterov
 from stitchcore.tensorflow.variables import resolve
 
-RUNNABLE = frozenset(allow.ALLOWED) | allow.SHAPE_OPERATIONS | {"Const", "NoOp"}
+RUNNABLE = frozenset(op_allowlist.ALLOWED) | op_allowlist.SHAPE_OPERATIONS | {"Const", "NoOp"}
 """Operations of a graph that may run here."""
 
 KEPT_ATTRIBUTES_DROPPED = frozenset({"_output_shapes", "_class", "_grappler_do_not_remove"})
@@ -52,7 +52,7 @@ class Subgraph:
     """A region as a function. `results` are (node name, port) in `graph`, in the order of the
     region's results, then of its updates. `key` identifies the structure, whatever its names.
     `origins[k]` is the partition's number of the node that is called n{k} here (for reports).
-    `kind` is that of the device whose rules its operations follow (meaning.py)."""
+    `kind` is that of the device whose rules its operations follow (semantics.py)."""
 
     graph: Any
     arguments: tuple[Argument, ...]
@@ -110,9 +110,9 @@ class _Builder:
         updated: dict[Edge, tuple[str, int]] = {}
         for i in sorted((*region.clones, *region.members, *region.reads), key=position.__getitem__):
             node = self.index.nodes[i]
-            if node.op == allow.READ:
+            if node.op == op_allowlist.READ:
                 self.names.setdefault(Edge(i, 0), updated.get(variables.handle[i], ("", 0)))
-            elif node.op in allow.ASSIGNMENTS:
+            elif node.op in op_allowlist.ASSIGNMENTS:
                 origin = variables.handle[i]
                 updated[origin] = self._assign(i, values[origin])
             elif node.op in UPDATES:
@@ -164,7 +164,7 @@ class _Builder:
         dims = tuple(size for size in sizes if size is not None)
         if shape is None or len(dims) != len(shape):
             raise Refused(name, Reason.UNKNOWN_RANK, f"input of {self.region.name}")
-        if dtype not in allow.ANY:
+        if dtype not in op_allowlist.ANY:
             raise Refused(name, Reason.UNSUPPORTED_TYPE, dtype)
         made = (f"a{len(self.arguments)}", 0)
         self.arguments.append(Argument(tensor, variable, dtype, dims))
@@ -199,7 +199,7 @@ class _Builder:
         self.names[Edge(i, 0)] = (node.name, 0)
 
     def _assign(self, i: int, value: tuple[str, int]) -> tuple[str, int]:
-        operation = allow.ASSIGNMENTS[self.index.nodes[i].op]
+        operation = op_allowlist.ASSIGNMENTS[self.index.nodes[i].op]
         given = self.names[self.index.data[i][1]]
         if operation is None:
             return given
@@ -303,7 +303,7 @@ def as_function(function: Subgraph, jit: bool) -> Any:
 def hlo_text(function: Subgraph, point: Mapping[str, int], subject: str) -> str:
     """HLO text at one point, large constants filled in. Raises Refused(LOWERING_FAILED)."""
     try:
-        graph = meaning.rewrite(function.graph, _checked_shapes(function, point), function.kind)
+        graph = semantics.rewrite(function.graph, _checked_shapes(function, point), function.kind)
         exact = replace(function, graph=graph)
         ir = as_function(exact, jit=True).experimental_get_compiler_ir(*specs(function, point))
         text = ir(stage="hlo")
@@ -315,9 +315,9 @@ def hlo_text(function: Subgraph, point: Mapping[str, int], subject: str) -> str:
     return str(text)
 
 
-def _checked_shapes(function: Subgraph, point: Mapping[str, int]) -> meaning.Shapes:
+def _checked_shapes(function: Subgraph, point: Mapping[str, int]) -> semantics.Shapes:
     """Input shapes of operations whose formula needs them, by TensorFlow's shape inference."""
-    names = [node.name for node in function.graph.node if node.op in allow.CHECKED]
+    names = [node.name for node in function.graph.node if node.op in op_allowlist.CHECKED]
     if not names:
         return {}
     made = as_function(function, jit=False).get_concrete_function(*specs(function, point)).graph

@@ -1,4 +1,4 @@
-"""Cutting a graph into regions: maximal convex sets of allow-listed nodes (architecture.md 3).
+"""Cutting a graph into regions: maximal convex sets of allow-listed nodes.
 
 Members of one level and kind (levels.py) that are joined by data edges, or that read one large
 tensor, form a region; small regions of one level are merged, and so are lone operations (remote
@@ -15,11 +15,11 @@ from typing import Any
 
 from stitchcore.errors import Reason, Refusal
 from stitchcore.inject.digest import LOOP_BACK
-from stitchcore.tensorflow import allow, levels, lookups, placement
-from stitchcore.tensorflow.classify import Classes, Part, classify
+from stitchcore.tensorflow import levels, lookups, op_allowlist, placement
 from stitchcore.tensorflow.graph import Edge, GraphIndex, index
-from stitchcore.tensorflow.settle import settle
-from stitchcore.tensorflow.sizes import Sizes, resolve
+from stitchcore.tensorflow.node_roles import Classes, Part, classify
+from stitchcore.tensorflow.shape_inference import settle
+from stitchcore.tensorflow.symbolic_sizes import Sizes, resolve
 from stitchcore.tensorflow.updates import UPDATES
 from stitchcore.tensorflow.variables import Variables, analyse
 
@@ -159,7 +159,7 @@ def _work(graph: GraphIndex, i: int) -> int:
 
 def is_view(graph: GraphIndex, i: int) -> bool:
     """Whether node i's output is its first input's memory."""
-    rule = allow.ALLOWED.get(graph.nodes[i].op)
+    rule = op_allowlist.ALLOWED.get(graph.nodes[i].op)
     return rule is not None and rule.view
 
 
@@ -366,7 +366,7 @@ def _traffic(graph: GraphIndex, members: Sequence[int]) -> tuple[int, int]:
     tensors = {t for i in members for t in graph.data[i] if t.node not in inside}
     for i in members:
         leaving = any(c not in inside and p >= 0 for c, p in graph.consumers[i])
-        if leaving or graph.nodes[i].op in allow.ASSIGNMENTS:
+        if leaving or graph.nodes[i].op in op_allowlist.ASSIGNMENTS:
             tensors |= {Edge(i, port) for port in range(len(graph.output_types[i]))}
     return sum(graph.byte_size(t) for t in tensors if graph.dtype(t) != "resource"), len(tensors)
 

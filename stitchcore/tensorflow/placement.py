@@ -4,12 +4,12 @@ On a GPU some tensors are in host memory: handles, and int32 wherever an operati
 which is nearly everywhere (TensorFlow: core/framework/memory_types.cc; a kernel's registration
 names its `HostMemory` arguments). A kernel on the GPU that took such an operation over would have
 its data copied to the device and back in every step, so it stays as it is. Read in the source, not
-seen on a GPU (rulings.md 31).
+seen on a GPU (docs/decisions.md 31).
 """
 
 from __future__ import annotations
 
-from stitchcore.tensorflow import allow
+from stitchcore.tensorflow import op_allowlist
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 
 CPU, GPU = "cpu", "gpu"
@@ -42,6 +42,8 @@ def keeps_data_on_host(graph: GraphIndex, i: int) -> bool:
     node, data = graph.nodes[i], graph.data[i]
     if node.op in INT32_ON_DEVICE:
         return False
-    shapes = {position % len(data) for position in allow.SHAPE_OPERANDS.get(node.op, ()) if data}
+    shapes = {
+        position % len(data) for position in op_allowlist.SHAPE_OPERANDS.get(node.op, ()) if data
+    }
     read = [graph.dtype(tensor) for n, tensor in enumerate(data) if n not in shapes]
     return "int32" in (*read, *graph.output_types[i])

@@ -34,15 +34,15 @@ from tensorflow.python.framework import op_def_registry
 from stitchcore import inject
 from stitchcore.artifact.manifest import KernelEntry, Patch
 from stitchcore.errors import Reason, Refusal, Refused
-from stitchcore.hlo.dim import evaluate
+from stitchcore.hlo.ir.dim import evaluate
 from stitchcore.inject import client, digest, patch, plugin, program, reasons, structure
 from stitchcore.inject.patch import ALLOWED_OPERATIONS, READERS
-from stitchcore.tensorflow import allow
+from stitchcore.tensorflow import op_allowlist
 from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, output_types
-from stitchcore.tensorflow.inert import is_inert
 from stitchcore.tensorflow.lower import RUNNABLE
 from stitchcore.tensorflow.partition import Partition
-from stitchcore.tensorflow.sizes import points
+from stitchcore.tensorflow.shape_function_allowlist import is_inert
+from stitchcore.tensorflow.symbolic_sizes import points
 from stitchcore.tensorflow.updates import UPDATES
 
 PREFIX = "rehearsal"
@@ -53,7 +53,7 @@ MOST_BYTES = 2**30
 """Live bytes of a step, by the estimate, above which it is not run in the worker."""
 
 CONTROL_FLOW = structure.CONTROL_FLOW | {"NextIteration", "LoopCond", "RefNextIteration"}
-VARIABLES = {"ReadVariableOp", "ResourceGather", *allow.ASSIGNMENTS, *UPDATES}
+VARIABLES = {"ReadVariableOp", "ResourceGather", *op_allowlist.ASSIGNMENTS, *UPDATES}
 REFERENCES = frozenset({"Assign", "AssignAdd", "AssignSub"})
 KEPT = RUNNABLE | CONTROL_FLOW | VARIABLES | REFERENCES | (READERS - structure.FUSIONS)
 """Operations of a stranger's graph that run. An attribute that names something is none of theirs
@@ -393,7 +393,7 @@ class _Skeleton:
 
     def _is_number(self, node: Any) -> bool:
         kinds = output_types(node)
-        return bool(kinds) and kinds[0] in allow.ANY
+        return bool(kinds) and kinds[0] in op_allowlist.ANY
 
     def _add(self, name: str, operation: str, *inputs: str) -> Any:
         node = self._result.node.add(name=name, op=operation)
@@ -449,7 +449,7 @@ class _Skeleton:
     def _return(self, node: Any, always: bool) -> None:
         """What a function gives back is fetched."""
         kind = tf.as_dtype(node.attr["T"].type).name if "T" in node.attr else ""
-        if kind not in allow.ANY:
+        if kind not in op_allowlist.ANY:
             self._add(node.name, "NoOp", *_after(node.input))
             return
         made = self._add(node.name, "Identity", *node.input)
@@ -462,7 +462,7 @@ class _Skeleton:
     def _variable(self, node: Any, kind: str, shape: tuple[int, ...]) -> None:
         """A variable of our own, with ones in it."""
         reference = node.op == "VariableV2"
-        if kind not in allow.ANY:
+        if kind not in op_allowlist.ANY:
             raise _Inconclusive(f"a variable of type {kind}")
         made = self._add(node.name, node.op if reference else "VarHandleOp", *_after(node.input))
         made.attr["dtype"].type = tf.as_dtype(kind).as_datatype_enum
@@ -536,9 +536,9 @@ class _Skeleton:
 
     def _like(self, consumer: int, node: Any, position: int) -> Edge | None:
         """A tensor of the type and shape of the variable that `consumer` reads or writes."""
-        if node.op == allow.READ:
+        if node.op == op_allowlist.READ:
             return Edge(consumer, 0)
-        if node.op in allow.ASSIGNMENTS:
+        if node.op in op_allowlist.ASSIGNMENTS:
             return self._index.data[consumer][1]
         update = UPDATES.get(node.op)
         if update is not None and position < update.variables:
@@ -590,7 +590,7 @@ class _Skeleton:
 
 def _known(kinds: Iterable[str]) -> bool:
     """Whether values of these types can be made up."""
-    return all(kind in allow.ANY or kind == "string" for kind in kinds)
+    return all(kind in op_allowlist.ANY or kind == "string" for kind in kinds)
 
 
 def _after(inputs: Iterable[str]) -> list[str]:

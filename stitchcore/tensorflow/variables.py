@@ -3,8 +3,8 @@
 A variable whose reads and dense writes are totally ordered by the graph's edges is *plain*: inside
 a region its reads are values and its writes results. Every other one stays a resource: touched by
 other operations (sparse updates, fused optimizers, function calls), or read and written without an
-order (rulings.md 1, 3, 5). In a loop the order must hold from pass to pass too: a read in the next
-pass sees what the last pass wrote.
+order (docs/decisions.md 1, 3, 5). In a loop the order must hold from pass to pass too: a read in
+the next pass sees what the last pass wrote.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from stitchcore.errors import Reason, Refusal
 from stitchcore.inject.digest import LOOP_BACK
-from stitchcore.tensorflow.allow import ASSIGNMENTS, READ
 from stitchcore.tensorflow.graph import Edge, GraphIndex
+from stitchcore.tensorflow.op_allowlist import ASSIGNMENTS, READ
 from stitchcore.tensorflow.updates import UPDATES
 
 PASS_THROUGH = ("Identity", "Enter", "RefEnter")

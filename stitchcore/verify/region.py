@@ -1,8 +1,8 @@
 """A region's launches against the framework's own operations: right first, then faster.
 
 Right: outputs are judged against the region's module in float64, with the framework's results as
-the allowance (judge.py). Faster: launches and framework interleaved; a region whose ratio's 95 %
-interval lies above SLOWER is dropped (rulings.md 26).
+the allowance (accuracy.py). Faster: launches and framework interleaved; a region whose ratio's 95 %
+interval lies above SLOWER is dropped (docs/decisions.md 26).
 """
 
 from __future__ import annotations
@@ -15,18 +15,24 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stitchcore.artifact.launch import FromConstant, FromLaunch, FromRegion, Operand, RegionProgram
-from stitchcore.hlo import dim as dims
-from stitchcore.hlo.instruction import topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.shape import DTYPES
-from stitchcore.kernel import index
-from stitchcore.kernel.nodes import Role
-from stitchcore.target.cpu_runtime import CpuKernel
-from stitchcore.verify.capture import arguments, integer_limit
-from stitchcore.verify.exact import judge_all, telling
-from stitchcore.verify.judge import Judgement
-from stitchcore.verify.measure import Comparison, compare
+from stitchcore.hlo.ir import dim as dims
+from stitchcore.hlo.ir.instruction import topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.launch.region_program import (
+    FromConstant,
+    FromLaunch,
+    FromRegion,
+    Operand,
+    RegionProgram,
+)
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.nodes import Role
+from stitchcore.runtime.cpu_kernel import CpuKernel
+from stitchcore.verify.accuracy import Judgement
+from stitchcore.verify.inputs import arguments, integer_limit
+from stitchcore.verify.reference import judge_all, telling
+from stitchcore.verify.timing import Comparison, compare
 from stitchcore.verify.tolerance import module_tolerances, unit
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -51,7 +57,8 @@ SLOWER = 1.02
 
 
 class RegionRunner(Protocol):
-    """A region's launches on what they are made for: `Runner` here, gpu/region.py on a GPU."""
+    """A region's launches on what they are made for: `Runner` here, runtime/gpu/region.py on a
+    GPU."""
 
     @property
     def launches(self) -> int:

@@ -3,7 +3,7 @@
 A relative tolerance and one framework run both miss what happens inside: where 1 + tanh(x) cancels,
 the last bit of tanh is much of the result, and no movement of x shows it. So the module itself is
 changed: each elementwise float result is multiplied by 1 plus or minus its opcode's own error, and
-the rest is exact. No decision turns: what one moves is counted apart, not allowed (exact.py).
+the rest is exact. No decision turns: what one moves is counted apart, not allowed (reference.py).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.evaluate import decisions, evaluate, evaluate_all
-from stitchcore.hlo.instruction import Instruction, instruction
-from stitchcore.hlo.literal import scalar
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.rewrite import rebuild
-from stitchcore.hlo.shape import Shape
+from stitchcore.hlo.evaluator.evaluate import decisions, evaluate, evaluate_all
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction, instruction
+from stitchcore.hlo.ir.literal import scalar
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.rewrite import rebuild
+from stitchcore.hlo.ir.shape import Shape
 from stitchcore.verify.tolerance import unit
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -1,10 +1,10 @@
-"""The tolerance of a kernel, composed from its opcodes' by one rule (rulings.md 23).
+"""The tolerance of a kernel, composed from its opcodes' by one rule (docs/decisions.md 23).
 
 Relative error, forward: an elementwise value has its operands' largest plus its opcode's ulp in
 units of its storage type; a sum of n adds log2(n) units, because it is taken in blocks (so does the
 last of cumulative sums, and the others are not told from it); movement
 adds nothing. What a value inherits through cancellation is not in this figure: there the
-framework's own error on the same data, twice, is the allowance (judge.py).
+framework's own error on the same data, twice, is the allowance (accuracy.py).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterable
 
 import ml_dtypes
 
-from stitchcore.hlo import opcodes
-from stitchcore.hlo.instruction import Instruction, topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.shape import DTYPES
-from stitchcore.plan.candidates import extent
-from stitchcore.plan.pattern import Pattern
+from stitchcore.fusion.candidates import extent
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir.instruction import Instruction, topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.shape import DTYPES
 
 
 def unit(dtype: str) -> float:

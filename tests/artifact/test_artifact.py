@@ -12,17 +12,10 @@ from stitchcore.artifact.keys import content_key
 from stitchcore.artifact.manifest import AddedNode, Manifest, Patch, RegionPatch, decode, encode
 from stitchcore.artifact.sign import load_or_create_key, public_hex, sign, verify
 from stitchcore.artifact.store import open_store
-from stitchcore.artifact.table import (
-    TENSOR,
-    VARIABLE,
-    Binding,
-    Guard,
-    SymbolSource,
-    launch_table,
-)
 from stitchcore.errors import Reason, Refused
-from stitchcore.kernel.index import Variable, ceil_divide
-from stitchcore.kernel.nodes import Buffer, Kernel, Phase, Role, Scope, Section
+from stitchcore.launch.cpu_table import TENSOR, VARIABLE, Binding, Guard, SymbolSource, launch_table
+from stitchcore.loop_ir.index import Variable, ceil_divide
+from stitchcore.loop_ir.nodes import Buffer, Kernel, Phase, Role, Scope, Section
 
 BATCH = Variable("B")
 
@@ -31,7 +24,7 @@ def _kernel() -> Kernel:
     inputs = Buffer("x", "f32", (BATCH, 8), Scope.DEVICE, Role.INPUT)
     outputs = Buffer("y", "f32", (BATCH, 8), Scope.DEVICE, Role.OUTPUT)
     section = Section("t", ceil_divide(BATCH, 4), ())
-    return Kernel("k", ("B",), (inputs, outputs), (Phase((section, section)),), forwards=((0, 0),))
+    return Kernel("k", ("B",), (inputs, outputs), (Phase((section, section)),), aliases=((0, 0),))
 
 
 def test_launch_table_layout() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stitchcore.artifact.keys import request_key, settings_text
-from stitchcore.queues import queue_arguments, queue_name
+from stitchcore.service.queues import queue_arguments, queue_name
 
 ASKED: dict[str, Any] = {
     "digest": "d",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from stitchcore.cli import stitch
+from stitchcore.cli.main import stitch
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 SMALL = WORKLOADS / "softmax_grad.hlo.xz"

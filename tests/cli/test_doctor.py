@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from stitchcore.cli import stitch
-from stitchcore.commands import doctor
+from stitchcore.cli import doctor
+from stitchcore.cli.main import stitch
 from stitchcore.errors import Reason, Refused
 
 

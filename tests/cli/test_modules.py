@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from stitchcore.cli import stitch
-from stitchcore.commands.common import host_target
+from stitchcore.cli.common import host_target
+from stitchcore.cli.main import stitch
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 SMALL = WORKLOADS / "softmax_grad.hlo.xz"

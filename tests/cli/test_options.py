@@ -49,6 +49,7 @@ def test_every_documented_variable_is_read() -> None:
     [
         ("STITCH_JOBS", "0"),
         ("STITCH_JOBS", "x"),
+        ("STITCH_VERIFY_PASSES", "yes"),
         ("STITCH_WORKER_MEMORY", "1"),
         ("STITCH_WAIT", "-1"),
     ],

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from stitchcore.artifact import report as reports
-from stitchcore.cli import stitch
-from stitchcore.page import render
-from tests.page import samples
+from stitchcore.cli.main import stitch
+from stitchcore.report import render
+from stitchcore.report import schema as reports
+from tests.report import samples
 
 SMALL = Path(__file__).resolve().parents[1] / "workloads" / "softmax_grad.hlo.xz"
 

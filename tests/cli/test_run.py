@@ -22,11 +22,11 @@ from rich.console import Console
 
 from stitchcore import options as settings
 from stitchcore.artifact.store import open_store
-from stitchcore.commands import job, summary
-from stitchcore.commands.run import Run, _forget
-from stitchcore.commands.worker import Failure, Worker, worker_python
+from stitchcore.cli import run_job, run_summary
+from stitchcore.cli.optimize_child import Failure, Worker, worker_python
+from stitchcore.cli.run import Run, _forget
 from stitchcore.errors import Reason
-from stitchcore.inject import guard
+from stitchcore.inject import crash_breaker
 from stitchcore.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,7 +111,7 @@ def test_a_termination_reaches_the_job(env: dict[str, str]) -> None:
 
 def test_the_environment_of_a_job() -> None:
     given = {"PYTHONPATH": "/own", "HOME": "/home/me"}
-    found = job.environment(given, Path("/store"), "s1", "ab" * 32, 0.0)
+    found = run_job.environment(given, Path("/store"), "s1", "ab" * 32, 0.0)
     first, *rest = found["PYTHONPATH"].split(os.pathsep)
     assert (Path(first) / "sitecustomize.py").exists()
     assert rest == ["/own"]
@@ -124,7 +124,7 @@ def test_the_environment_of_a_job() -> None:
 
 def test_half_a_line_of_events_waits(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    events = job.EventFile(path)
+    events = run_job.EventFile(path)
     assert events.read() == []
     path.write_text('{"type": "seen", "digest": "d"}\n{"type": "su')
     assert [event["type"] for event in events.read()] == ["seen"]
@@ -134,7 +134,7 @@ def test_half_a_line_of_events_waits(tmp_path: Path) -> None:
 
 
 def test_a_record_tells_the_last_figures() -> None:
-    record = job.Record()
+    record = run_job.Record()
     figures = {"baseline_ns": 2e6, "stitched_ns": 1e6, "ratio": 0.5, "interval": [0.4, 0.6]}
     for event in (
         {"type": "refused", "digest": "", "reason": "input_pipeline"},
@@ -144,35 +144,35 @@ def test_a_record_tells_the_last_figures() -> None:
         {"type": "savings", "digest": "d", "steps": 30, **figures},
     ):
         record.add(event)
-    step = summary.of(record, Path("/nowhere")).steps[0]
+    step = run_summary.of(record, Path("/nowhere")).steps[0]
     assert (step.steps, step.seconds_before, step.ratio) == (30, 2e-3, (0.5, 0.4, 0.6))
     assert record.refusals == {"input_pipeline": 1}
 
 
 def test_too_few_blocks_are_no_figure() -> None:
-    record = job.Record()
+    record = run_job.Record()
     figures = {"baseline_ns": 2e6, "stitched_ns": 1e6, "ratio": 0.5, "interval": None, "pairs": 2}
     record.add({"type": "swap_begin", "digest": "d", "key": "k"})
     record.add({"type": "savings", "digest": "d", "steps": 9, **figures})
-    found = summary.of(record, Path("/nowhere"))
+    found = run_summary.of(record, Path("/nowhere"))
     assert found.steps[0].ratio is None and found.steps[0].pairs == 2
     console = Console(record=True, file=io.StringIO(), width=200)
-    summary.show(found, console)
+    run_summary.show(found, console)
     assert "too few steps to tell (2 pairs" in console.export_text()
-    json.loads(json.dumps(summary.document(found), allow_nan=False))
+    json.loads(json.dumps(run_summary.document(found), allow_nan=False))
 
 
 def test_peak_memory_of_both_is_told() -> None:
-    record = job.Record()
+    record = run_job.Record()
     peaks = {"of": "resident", "stitched": 1100 * 2**20, "untouched": 1000 * 2**20, "ratio": 1.1}
     record.add({"type": "swap_begin", "digest": "d", "key": "k"})
     record.add({"type": "memory", "digest": "d", "key": "k", "time": 1.0, **peaks})
     back = {"reason": "memory", "detail": "1.100 times"}
     record.add({"type": "rolled_back", "digest": "d", "key": "k", **back})
-    found = summary.of(record, Path("/nowhere"))
-    assert summary.document(found)["steps"][0]["memory"] == peaks
+    found = run_summary.of(record, Path("/nowhere"))
+    assert run_summary.document(found)["steps"][0]["memory"] == peaks
     console = Console(record=True, file=io.StringIO(), width=200)
-    summary.show(found, console)
+    run_summary.show(found, console)
     text = console.export_text()
     assert "runs as it was, memory (1.100 times)" in text
     assert "peak resident memory 0.977 GiB → 1.07 GiB (1.100)" in text
@@ -279,7 +279,7 @@ def test_a_failure_of_ours_leaves_no_job_waiting(
     events.write_text('{"type": "submitted", "digest": "d"}\n')
     answer = tmp_path / "answers" / "d.json"
     code = f"import os, time\nwhile not os.path.exists({str(answer)!r}): time.sleep(0.01)"
-    process = job.start([sys.executable, "-c", code], os.environ)
+    process = run_job.start([sys.executable, "-c", code], os.environ)
     Run(options, "s", [sys.executable], wait=True).follow(process)  # there is no such request
     assert process.returncode == 0
     assert json.loads(answer.read_text())["reason"] == "worker_failed"
@@ -305,7 +305,7 @@ def test_fresh_clears_failures_on_record(
     flags: tuple[str, ...], kept: bool, env: dict[str, str], tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
-    guard.keep(str(store), "d", "key", "earlier", "kernel says no")
+    crash_breaker.keep(str(store), "d", "key", "earlier", "kernel says no")
     done = stitch_run(env, "pass", "--store", str(store), *flags)
     assert done.returncode == 0
-    assert (guard.why_not(str(store), "d", "key") is not None) == kept
+    assert (crash_breaker.why_not(str(store), "d", "key") is not None) == kept

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from stitchcore.artifact import report as reports
-from stitchcore.cli import stitch
-from stitchcore.commands.summary import NEXT_RUN
+from stitchcore.cli.main import stitch
+from stitchcore.cli.run_summary import NEXT_RUN
 from stitchcore.inject.build import library_folder
+from stitchcore.report import schema as reports
 from tests import lean
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -27,7 +27,7 @@ from stitch_operator.webhook import policy
 from stitch_operator.webhook.injection import Situation
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.device.host import host
-from stitchcore.queues import TASK, queue_name
+from stitchcore.service.queues import TASK, queue_name
 from tests.cluster.cluster import Cluster
 from tests.cluster.conftest import namespace_in
 from tests.cluster.objects import RESTRICTED, pod, wait_for

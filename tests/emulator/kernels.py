@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stitchcore.emit import cuda
-from stitchcore.emit.cuda_words import WordKind, words
+from stitchcore.codegen import cuda
 from stitchcore.errors import CheckFailed, worse
-from stitchcore.hlo.shape import DTYPES
-from stitchcore.kernel import index
-from stitchcore.kernel.nodes import Buffer as KernelBuffer
-from stitchcore.kernel.nodes import Kernel, Role
+from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.launch.cuda_parameters import WordKind, words
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.nodes import Buffer as KernelBuffer
+from stitchcore.loop_ir.nodes import Kernel, Role
 from tests.emulator.findings import Finding
 from tests.emulator.launch import FORWARD, Array, Buffer, Grid, Memory, Schedule, launch
 from tests.emulator.program import Program, compile_text
@@ -66,17 +66,17 @@ def run(
     schedule: Schedule = FORWARD,
     *,
     blocks: int = BLOCKS,
-    share_forwards: bool = False,
+    share_aliases: bool = False,
     cooperative: bool = True,
 ) -> Outcome:
     """`kernel` on `inputs` (shapes and dtypes of its INPUT buffers), which are not changed.
 
-    With `share_forwards` the outputs that may take over an input's memory do. Kernels of several
+    With `share_aliases` the outputs that may take over an input's memory do. Kernels of several
     phases are launched with all blocks resident, if `cooperative`. Raises CheckFailed as the
     interpreter does.
     """
     bound = dict(bindings or {})
-    shared = dict(kernel.forwards) if share_forwards else {}
+    shared = dict(kernel.aliases) if share_aliases else {}
     given = _given(kernel, inputs, bound, frozenset(shared))
     memory, places, words = _memory(kernel, given, bound, {to: at for at, to in shared.items()})
     together = cooperative and len(kernel.phases) > 1
@@ -88,7 +88,7 @@ def run(
     return Outcome(tuple(memory.array(place) for place in outputs), found)
 
 
-# ---- the kernels' ABI: docs/contracts.md and the head of emit/cuda.py ----------------------------
+# ---- the kernels' ABI: docs/contracts.md and the head of codegen/cuda.py -------------------------
 def _memory(
     kernel: Kernel, given: list[Buffer], bound: Mapping[str, int], shared: Mapping[int, int]
 ) -> tuple[Memory, list[int], bytes]:

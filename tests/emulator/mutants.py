@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stitchcore.target.nvrtc import INCLUDE
+from stitchcore.toolchain.nvrtc import INCLUDE
 
 _INCLUDE = '#include "stitch_cuda.h"'
 _KERNELS = "/* ---- kernels ---- */"

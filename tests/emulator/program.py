@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from stitchcore.target.nvrtc import INCLUDE
+from stitchcore.toolchain.nvrtc import INCLUDE
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE / "native"

@@ -11,9 +11,9 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stitchcore.compiled import buffers
-from stitchcore.kernel.nodes import Kernel
-from stitchcore.verify.exact import telling
+from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.runtime.module import buffers
+from stitchcore.verify.reference import telling
 from tests.emulator import kernels, twins
 from tests.emulator.launch import Array
 

@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.schedule.schedule import schedule
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.schedule.pipeline import schedule
 from tests.emulator import kernels
 from tests.emulator.launch import Order, Schedule
 from tests.emulator.program import compile_text
@@ -67,7 +67,7 @@ def test_sections_that_share_a_function_are_right(
     pattern = whole(module)
     inputs = draw_inputs(pattern, 0)
     with toy(TINY):
-        kernel = schedule(pattern, module, DEVICE, "kernel")
+        kernel = schedule(pattern, module, DEVICE, "kernel", verify=True)
     text = kernels.rendered([kernel])
     sections = sum(len(phase.sections) for phase in kernel.phases)
     assert len(re.findall(r"^ST_INLINE", text, re.MULTILINE)) <= sections - fewer

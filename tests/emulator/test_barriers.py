@@ -1,6 +1,6 @@
 """Derived barriers in CUDA text: enough for race-free runs, and each of them needed.
 
-tests/schedule/test_barrier.py says the same of the interpreter; here shared memory lies where the
+tests/schedule/test_barriers.py says the same of the interpreter; here shared memory lies where the
 renderer puts it, and blocks run several tasks and sections one after another.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from stitchcore.kernel import nodes
-from stitchcore.kernel.index import Variable
-from stitchcore.kernel.nodes import (
+from stitchcore.loop_ir import nodes
+from stitchcore.loop_ir.index import Variable
+from stitchcore.loop_ir.nodes import (
     Allocate,
     Buffer,
     Kernel,
@@ -26,12 +26,12 @@ from stitchcore.kernel.nodes import (
     Section,
     Store,
 )
-from stitchcore.schedule import barrier
+from stitchcore.schedule import barriers
 from tests.emulator import kernels, mutants
 from tests.emulator.findings import Kind
 from tests.emulator.launch import Order, Schedule
 from tests.emulator.program import compile_text
-from tests.schedule import test_barrier
+from tests.schedule import test_barriers
 
 SCHEDULES = (Schedule(), Schedule(Order.REVERSE), Schedule(Order.RANDOM, 1, preempt=True))
 SIZE = 40
@@ -68,7 +68,7 @@ def check(kernel: Kernel) -> None:
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-@given(test_barrier.kernels())
+@given(test_barriers.kernels())
 def test_barriers_are_enough_and_each_is_needed(kernel: Kernel) -> None:
     check(kernel)
 
@@ -94,7 +94,7 @@ def turned(number: int, tasks: int) -> tuple[Section, Buffer]:
             ),
         ),
     )
-    return barrier.insert(Section(task.name, tasks, body)), out
+    return barriers.insert(Section(task.name, tasks, body)), out
 
 
 @pytest.mark.parametrize("tasks", [(1,), (4,), (1, 1), (3, 2, 4), (1, 4, 1)])

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.module import Module
-from stitchcore.kernel.nodes import Kernel
-from stitchcore.kernel.text import print_kernel
-from stitchcore.schedule.schedule import schedule
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir.module import Module
+from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.loop_ir.printer import print_kernel
+from stitchcore.schedule.pipeline import schedule
 from tests.emulator import kernels, mutants
 from tests.emulator.launch import Array, Order, Schedule
 from tests.emulator.program import compile_text
@@ -49,7 +49,7 @@ def scheduled(module: Module) -> tuple[Kernel, list[Array], list[Array]]:
     pattern = whole(module)
     inputs = draw_inputs(pattern, 0)
     with toy(TINY):
-        kernel = schedule(pattern, module, DEVICE, "kernel")
+        kernel = schedule(pattern, module, DEVICE, "kernel", verify=True)
     known = dict(zip(pattern.inputs, inputs, strict=True))
     given = [known.get(p, np.zeros(p.shape.static, np.float32)) for p in module.entry.parameters]
     values = dict(zip(module.outputs, evaluate(module, given, {}), strict=True))

@@ -14,17 +14,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from stitchcore.hlo import build, opcodes
-from stitchcore.hlo.shape import DTYPES
-from stitchcore.schedule.schedule import schedule
+from stitchcore.hlo.ir import builder, opcodes
+from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.schedule.pipeline import schedule
 from tests import tiers
-from tests.emit.opcode_cases import Array, cases, inputs
-from tests.emit.test_opcodes import agrees
+from tests.codegen.opcode_cases import Array, cases, inputs
+from tests.codegen.test_opcodes import agrees
 from tests.emulator import kernels
 from tests.emulator.launch import Order, Schedule
 from tests.emulator.program import compile_text
 from tests.emulator.twins import DEVICE
-from tests.kernel.sample import looked_up
+from tests.loop_ir.sample import looked_up
 from tests.schedule.agree import assert_close, collapsed
 from tests.schedule.modules import apply, draw_inputs, module_of, parameter, whole
 
@@ -88,11 +88,11 @@ def test_windows_are_replaced_wherever_they_begin(dtype: str, in_place: bool) ->
     over its input or beside it."""
     old, new = parameter(0, (9, 40)), parameter(1, (4, 33))
     starts = [parameter(2, (), dtype), parameter(3, (), "s32")]
-    updated = build.dynamic_update_slice(old, apply(opcodes.TANH, new), starts)
+    updated = builder.dynamic_update_slice(old, apply(opcodes.TANH, new), starts)
     module = module_of([updated], [old, new, *starts])
     pattern = whole(module)
-    kernel = schedule(pattern, module, DEVICE, "kernel")
-    assert kernel.forwards == ((pattern.inputs.index(old), 0),)
+    kernel = schedule(pattern, module, DEVICE, "kernel", verify=True)
+    assert kernel.aliases == ((pattern.inputs.index(old), 0),)
     program = compile_text(kernels.rendered([kernel]))
     given = draw_inputs(pattern, 0)
     limits = np.iinfo(DTYPES[dtype].numpy)
@@ -106,6 +106,6 @@ def test_windows_are_replaced_wherever_they_begin(dtype: str, in_place: bool) ->
         expected[top : top + 4, left : left + 33] = np.tanh(known[new])
         shaped = collapsed(kernel, arrays, {})
         order = Schedule(Order.RANDOM, 1)
-        found = kernels.run(kernel, program, shaped, {}, order, share_forwards=in_place)
+        found = kernels.run(kernel, program, shaped, {}, order, share_aliases=in_place)
         assert not found.findings, list(map(str, found.findings))
         assert_close(found.outputs, [expected], kernel)

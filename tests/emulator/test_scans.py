@@ -7,10 +7,10 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.schedule.schedule import schedule
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.schedule.pipeline import schedule
 from tests import tiers
 from tests.emulator import kernels
 from tests.emulator.program import compile_text
@@ -47,7 +47,7 @@ def test_scans_are_race_free_and_agree_with_numpy(name: str, tiny: bool) -> None
     pattern = whole(module)
     inputs = draw_inputs(pattern, 0)
     with toy(TINY) if tiny else nullcontext():
-        kernel = schedule(pattern, module, DEVICE, "kernel")
+        kernel = schedule(pattern, module, DEVICE, "kernel", verify=True)
     program = compile_text(kernels.rendered([kernel]))
     values = dict(zip(module.outputs, evaluate(module, inputs, {}), strict=True))
     outputs: set[bytes] = set()

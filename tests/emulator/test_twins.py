@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.kernel import index
-from stitchcore.kernel.interpret import interpret
-from stitchcore.kernel.nodes import Kernel, Role
-from stitchcore.schedule.schedule import schedule
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.interpreter import interpret
+from stitchcore.loop_ir.nodes import Kernel, Role
+from stitchcore.schedule.pipeline import schedule
 from tests.emulator import kernels, twins
 from tests.emulator.launch import Order, Schedule
 from tests.emulator.program import compile_text
@@ -59,14 +59,14 @@ def test_outputs_may_take_over_inputs() -> None:
     value, other = modules.parameter(0, shape), modules.parameter(1, shape)
     root = modules.apply(op.MULTIPLY, modules.apply(op.ADD, value, other), other)
     module = modules.module_of([root], [value, other])
-    kernel = schedule(modules.whole(module), module, twins.DEVICE, "in_place")
-    assert kernel.forwards
+    kernel = schedule(modules.whole(module), module, twins.DEVICE, "in_place", verify=True)
+    assert kernel.aliases
     random = np.random.default_rng(0)
     given = [random.standard_normal(size).astype(np.float32) for size in sizes(kernel)]
     (program,) = kernels.programs([kernel])
     for shared in (False, True):
         made = kernels.run(
-            kernel, program, given, {}, Schedule(Order.RANDOM, 1), share_forwards=shared
+            kernel, program, given, {}, Schedule(Order.RANDOM, 1), share_aliases=shared
         )
         assert not made.findings
         assert np.array_equal(made.outputs[0], interpret(kernel, given)[0])

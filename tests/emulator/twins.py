@@ -3,11 +3,11 @@
 Each kernel that a GPU would be given is scheduled again at small sizes, such that every decision is
 the same (tests/schedule/twins.py), rendered as CUDA C++ and run under several schedules and grids.
 It must be free of findings, agree with float64 as a kernel on a CPU must, and give the same bits
-every time: how work is split is a function of shapes only (rulings.md 7).
+every time: how work is split is a function of shapes only (docs/decisions.md 7).
 
-Writes bench/results/emulator.json after each module, and starts from what made twins alike there:
-delete it for a search that starts anew. A twin that was judged before (by its text, its module and
-the emulator's sources) is not judged again.
+Writes bench/results/raw/emulator.json after each module, and starts from what made twins alike
+there: delete it for a search that starts anew. A twin that was judged before (by its text, its
+module and the emulator's sources) is not judged again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from stitchcore.compiled import buffers
+from bench.record import RESULTS, raw, write_figures
 from stitchcore.device.records import DEVICES
-from stitchcore.hlo.print import print_module
-from stitchcore.target.nvrtc import INCLUDE
-from stitchcore.verify.kernels import KernelCheck, check_kernel
+from stitchcore.hlo.text.printer import print_module
+from stitchcore.runtime.module import buffers
+from stitchcore.toolchain.nvrtc import INCLUDE
+from stitchcore.verify.kernel import KernelCheck, check_kernel
 from tests.emulator import kernels
 from tests.emulator.findings import Finding
 from tests.emulator.kernels import BLOCKS
@@ -39,7 +40,7 @@ from tests.hlo import workloads
 from tests.schedule import twins
 from tests.schedule.twins import Found, Twin
 
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results" / "emulator.json"
+FIGURES = raw(RESULTS / "emulator.json")
 DEVICE = DEVICES["sm_80"]
 
 RUNS: tuple[tuple[Schedule, int], ...] = (
@@ -69,7 +70,7 @@ class Emulated:
 @functools.cache
 def twins_of(name: str) -> tuple[Twin, ...]:
     """A twin of each distinct kernel of a workload; their kernels' names differ. What made twins
-    alike when RESULTS were written is tried first: where it does no longer, they are searched."""
+    alike when FIGURES were written is tried first: where it does no longer, they are searched."""
     found = twins.twins_of(
         twins.patterns_of(name, DEVICE), DEVICE, before(_results().get(name, {}))
     )
@@ -82,7 +83,7 @@ def before(figures: Mapping[str, Any]) -> list[Found]:
 
 
 def _results() -> dict[str, Any]:
-    return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
+    return dict(json.loads(FIGURES.read_text())) if FIGURES.exists() else {}
 
 
 def named(twin: Twin, number: int) -> Twin:
@@ -202,7 +203,7 @@ def main() -> None:
             results = _results()
             found = figures(name, results.get(name, {}), progress)
             progress.console.print(name, {**found, "twins": ...})
-            RESULTS.write_text(json.dumps(dict(sorted({**results, name: found}.items())), indent=1))
+            write_figures(FIGURES, dict(sorted({**results, name: found}.items())))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from stitch_operator.webhook.release import Release
-from stitchcore.queues import queue_name
+from stitchcore.service.queues import queue_name
 from tests.helm import charts
 from tests.helm.charts import COMBINATIONS, NAMESPACE
 from tests.worker.conftest import wait_for

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stitchcore.debug.fuzz import random_arguments, random_module
-from stitchcore.debug.fuzz_draw import FuzzOptions
 from stitchcore.errors import Reason, Refused
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.evaluate import decisions, evaluate, evaluate_all
-from stitchcore.hlo.instruction import topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.hlo.print import print_module
-from stitchcore.hlo.shape import DTYPES
+from stitchcore.hlo.evaluator.evaluate import decisions, evaluate, evaluate_all
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.hlo.text.parser import parse
+from stitchcore.hlo.text.printer import print_module
+from tests.fuzz.draw import FuzzOptions
+from tests.fuzz.modules import random_arguments, random_module
 from tests.hlo import workloads, xla
 
 Array = np.ndarray[Any, Any]

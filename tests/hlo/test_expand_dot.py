@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stitchcore.hlo import build
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.expand import expand
-from stitchcore.hlo.instruction import Instruction, computation, instruction, topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.shape import DTYPES, Shape
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import builder
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction, computation, instruction, topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.shape import DTYPES, Shape
+from stitchcore.hlo.transforms.expand import expand
 
 LETTERS = "abcdefgh"
 
@@ -24,7 +24,7 @@ def dot(left: str, right: str, extents: dict[str, int], dtype: str, result: str)
     """The dot of two operands whose dimensions are named: in both operands and in `result` a
     batch, in both operands only contracted."""
     operands = [
-        build.parameter(n, dtype, [extents[c] for c in names])
+        builder.parameter(n, dtype, [extents[c] for c in names])
         for n, names in enumerate((left, right))
     ]
     batch = [c for c in result if c in left and c in right]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.expand import expand
-from stitchcore.hlo.instruction import topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
+from stitchcore.hlo.transforms.expand import expand
 from tests.emulator import kernels
 from tests.emulator.program import compile_text
 from tests.emulator.twins import DEVICE as GPU

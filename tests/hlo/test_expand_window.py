@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stitchcore.hlo import build
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.attributes import WindowDim
-from stitchcore.hlo.dim import symbol
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.expand import expand
-from stitchcore.hlo.instruction import Instruction, computation, instruction, topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.shape import DTYPES, Shape
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import builder
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.attributes import WindowDim
+from stitchcore.hlo.ir.dim import symbol
+from stitchcore.hlo.ir.instruction import Instruction, computation, instruction, topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.shape import DTYPES, Shape
+from stitchcore.hlo.transforms.expand import expand
 
 
 def counts(operand: Instruction, window: tuple[WindowDim, ...]) -> tuple[int, ...]:
@@ -34,9 +34,9 @@ def pooled(
     return instruction(
         op.REDUCE_WINDOW,
         Shape(dtype, counts(operand, window)),
-        (operand, build.constant(initial, dtype)),
+        (operand, builder.constant(initial, dtype)),
         window=window,
-        to_apply=build.monoid(reducer, dtype),
+        to_apply=builder.monoid(reducer, dtype),
     )
 
 
@@ -44,15 +44,15 @@ def pooling_gradient(
     operand: Instruction, source: Instruction, window: tuple[WindowDim, ...], direction: str = "GE"
 ) -> Instruction:
     dtype = operand.shape.dtype
-    left, right = build.parameter(0, dtype), build.parameter(1, dtype)
-    chooses = build.elementwise(op.COMPARE, left, right, direction=direction)
+    left, right = builder.parameter(0, dtype), builder.parameter(1, dtype)
+    chooses = builder.elementwise(op.COMPARE, left, right, direction=direction)
     return instruction(
         op.SELECT_AND_SCATTER,
         operand.shape,
-        (operand, source, build.constant(0.0, dtype)),
+        (operand, source, builder.constant(0.0, dtype)),
         window=window,
         select=computation((left, right), chooses),
-        scatter=build.monoid(op.ADD, dtype),
+        scatter=builder.monoid(op.ADD, dtype),
     )
 
 
@@ -92,7 +92,7 @@ def test_a_small_window_is_slices(
     drawn: tuple[tuple[int, ...], tuple[WindowDim, ...]], reducer: str, initial: float, seed: int
 ) -> None:
     dims, window = drawn
-    operand = build.parameter(0, "f32", dims)
+    operand = builder.parameter(0, "f32", dims)
     module, made, opcodes = expanded([operand], pooled(operand, window, reducer, initial))
     assert op.REDUCE_WINDOW not in opcodes
     values = np.random.default_rng(seed).choice(VALUES[1:6], dims)
@@ -108,8 +108,8 @@ def test_a_small_selection_adds_to_the_first_of_the_greatest(
 ) -> None:
     """Values repeat, so ties are common; infinities meet the padding, which never wins."""
     dims, window = drawn
-    operand = build.parameter(0, "f32", dims)
-    source = build.parameter(1, "f32", counts(operand, window))
+    operand = builder.parameter(0, "f32", dims)
+    source = builder.parameter(1, "f32", counts(operand, window))
     root = pooling_gradient(operand, source, window, direction)
     module, made, opcodes = expanded([operand, source], root)
     assert op.SELECT_AND_SCATTER not in opcodes
@@ -122,7 +122,7 @@ def test_a_small_selection_adds_to_the_first_of_the_greatest(
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_nan_and_infinity_are_selected_as_by_the_opcode(value: float) -> None:
     window = (WindowDim(3, 2, 1, 1),)
-    operand, source = build.parameter(0, "f32", (7,)), build.parameter(1, "f32", (4,))
+    operand, source = builder.parameter(0, "f32", (7,)), builder.parameter(1, "f32", (4,))
     module, made, _ = expanded([operand, source], pooling_gradient(operand, source, window))
     values = np.array([value, 1, value, value, -1, value, value], np.float32)
     given = [values, np.arange(1, 5, dtype=np.float32)]
@@ -130,26 +130,26 @@ def test_nan_and_infinity_are_selected_as_by_the_opcode(value: float) -> None:
 
 
 def test_what_is_not_small_stays() -> None:
-    large = build.parameter(0, "f32", (40,))
+    large = builder.parameter(0, "f32", (40,))
     prefix_sums = pooled(large, (WindowDim(40, 1, 39, 0),), op.ADD, 0.0)
     assert op.REDUCE_WINDOW in expanded([large], prefix_sums)[2]
     flipped = pooled(large, (WindowDim(3, 1, 0, 0, 1, 1, True),), op.ADD, 0.0)
     assert op.REDUCE_WINDOW in expanded([large], flipped)[2]
-    source = build.parameter(1, "f32", (20,))
+    source = builder.parameter(1, "f32", (20,))
     strange = pooling_gradient(large, source, (WindowDim(2, 2),), "GT")
     assert op.SELECT_AND_SCATTER in expanded([large, source], strange)[2]
 
 
 def test_an_unknown_batch_is_pooled_too() -> None:
     batch = symbol("B")
-    operand = build.parameter(0, "f32", (batch, 8))
+    operand = builder.parameter(0, "f32", (batch, 8))
     window = (WindowDim(1), WindowDim(2, 2))
     root = instruction(
         op.REDUCE_WINDOW,
         Shape("f32", (batch, 4)),
-        (operand, build.constant(-np.inf, "f32")),
+        (operand, builder.constant(-np.inf, "f32")),
         window=window,
-        to_apply=build.monoid(op.MAXIMUM, "f32"),
+        to_apply=builder.monoid(op.MAXIMUM, "f32"),
     )
     module = Module("m", computation([operand], root), ("B",))
     made = expand(module).module
@@ -161,7 +161,7 @@ def test_an_unknown_batch_is_pooled_too() -> None:
 
 def test_sums_of_narrow_floats_are_in_f32() -> None:
     """256 + 1 + 1 is 258 in bf16 when it is rounded once; added in bf16 it stays 256."""
-    operand = build.parameter(0, "bf16", (3,))
+    operand = builder.parameter(0, "bf16", (3,))
     _, made, _ = expanded([operand], pooled(operand, (WindowDim(3),), op.ADD, 0.0))
     values = np.array([256, 1, 1]).astype(DTYPES["bf16"].numpy)
     assert float(evaluate(made, [values])[0][0]) == 258.0

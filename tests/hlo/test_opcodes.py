@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stitchcore
-from stitchcore.hlo import attributes, numerics
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.shape import DTYPES
+from stitchcore.hlo.ir import attributes, numerics
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.shape import DTYPES
 
 PACKAGE = Path(stitchcore.__file__).parent
 ELEMENTWISE = [record for record in op.OPCODES.values() if record.kind == "elementwise"]

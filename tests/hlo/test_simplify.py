@@ -11,25 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stitchcore.debug.fuzz import random_arguments, random_module
-from stitchcore.debug.fuzz_draw import FuzzOptions
 from stitchcore.errors import Reason, Refused
-from stitchcore.hlo import build
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.expand import expand
-from stitchcore.hlo.instruction import Instruction, computation, topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.hlo.print import print_module
-from stitchcore.hlo.simplify import RULES, NamedRule, simplify
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import builder
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction, computation, topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
+from stitchcore.hlo.text.printer import print_module
+from stitchcore.hlo.transforms.expand import expand
+from stitchcore.hlo.transforms.simplify import RULES, NamedRule, simplify
+from tests.fuzz.draw import FuzzOptions
+from tests.fuzz.modules import random_arguments, random_module
 from tests.hlo import workloads
 from tests.hlo.test_evaluate import CASES, FUZZ_DTYPES, ordinary
 
-X = build.parameter(0, "f32", (4, 6))
-ZERO, ONE = build.splat(0.0, X), build.splat(1.0, X)
-NEGATIVE_ZERO = build.splat(-0.0, X)
-N = build.parameter(0, "s32", (4, 6))
+X = builder.parameter(0, "f32", (4, 6))
+ZERO, ONE = builder.splat(0.0, X), builder.splat(1.0, X)
+NEGATIVE_ZERO = builder.splat(-0.0, X)
+N = builder.parameter(0, "s32", (4, 6))
 
 
 def simple(node: Instruction) -> Instruction:
@@ -38,7 +38,7 @@ def simple(node: Instruction) -> Instruction:
 
 
 def elementwise(name: str, *operands: Instruction, **attributes: Any) -> Instruction:
-    return build.elementwise(name, *operands, **attributes)
+    return builder.elementwise(name, *operands, **attributes)
 
 
 EXPONENTIAL = elementwise(op.EXPONENTIAL, X)
@@ -53,34 +53,36 @@ EXPONENTIAL = elementwise(op.EXPONENTIAL, X)
         (elementwise(op.ADD, X, NEGATIVE_ZERO), X),
         (elementwise(op.SUBTRACT, X, ZERO), X),
         (elementwise(op.ADD, EXPONENTIAL, ZERO), EXPONENTIAL),
-        (elementwise(op.MAXIMUM, X, build.splat(-np.inf, X)), X),
+        (elementwise(op.MAXIMUM, X, builder.splat(-np.inf, X)), X),
         (elementwise(op.MAXIMUM, X, X), X),
-        (elementwise(op.SUBTRACT, N, N), build.splat(0, N)),
+        (elementwise(op.SUBTRACT, N, N), builder.splat(0, N)),
         (elementwise(op.NEGATE, elementwise(op.NEGATE, X)), X),
-        (elementwise(op.DIVIDE, X, build.splat(8.0, X)),
-         elementwise(op.MULTIPLY, X, build.splat(0.125, X))),
-        (elementwise(op.POWER, X, build.splat(2.0, X)), elementwise(op.MULTIPLY, X, X)),
-        (elementwise(op.SELECT, build.broadcast(build.constant(True, "pred"), (4, 6), ()), X, ONE),
+        (elementwise(op.DIVIDE, X, builder.splat(8.0, X)),
+         elementwise(op.MULTIPLY, X, builder.splat(0.125, X))),
+        (elementwise(op.POWER, X, builder.splat(2.0, X)), elementwise(op.MULTIPLY, X, X)),
+        (elementwise(op.SELECT, builder.broadcast(builder.constant(True, "pred"), (4, 6), ()), X,
+                     ONE),
          X),
-        (build.convert(build.convert(N, "f64"), "s32"), N),
-        (build.reshape(build.reshape(X, (24,)), (4, 6)), X),
-        (build.transpose(build.transpose(X, (1, 0)), (1, 0)), X),
-        (build.slice_(X, [(0, 4, 1), (0, 6, 1)]), X),
-        (build.slice_(build.slice_(X, [(1, 4, 1), (0, 6, 2)]), [(1, 3, 1), (1, 3, 1)]),
-         build.slice_(X, [(2, 4, 1), (2, 5, 2)])),
-        (build.slice_(build.concatenate([X, ZERO], 0), [(1, 3, 1), (0, 6, 1)]),
-         build.slice_(X, [(1, 3, 1), (0, 6, 1)])),
-        (build.concatenate([X], 0), X),
-        (build.pad(X, build.constant(0.0, "f32"), [(0, 0, 0), (0, 0, 0)]), X),
-        (build.reverse(build.reverse(X, (1,)), (1,)), X),
-        (build.get_tuple_element(build.tuple_([X, ONE]), 0), X),
-        (build.reduce(build.reshape(X, (4, 1, 6)), (1,), op.MAXIMUM), X),
-        (elementwise(op.ADD, build.constant(2.5, "f32"), build.constant(1.0, "f32")),
-         build.constant(3.5, "f32")),
-        (elementwise(op.ADD, build.broadcast(build.parameter(1, "f32", (6,)), (4, 6), (1,)), ONE),
-         build.broadcast(elementwise(op.ADD, build.parameter(1, "f32", (6,)),
-                                     build.broadcast(build.constant(1.0, "f32"), (6,), ())),
-                         (4, 6), (1,))),
+        (builder.convert(builder.convert(N, "f64"), "s32"), N),
+        (builder.reshape(builder.reshape(X, (24,)), (4, 6)), X),
+        (builder.transpose(builder.transpose(X, (1, 0)), (1, 0)), X),
+        (builder.slice_(X, [(0, 4, 1), (0, 6, 1)]), X),
+        (builder.slice_(builder.slice_(X, [(1, 4, 1), (0, 6, 2)]), [(1, 3, 1), (1, 3, 1)]),
+         builder.slice_(X, [(2, 4, 1), (2, 5, 2)])),
+        (builder.slice_(builder.concatenate([X, ZERO], 0), [(1, 3, 1), (0, 6, 1)]),
+         builder.slice_(X, [(1, 3, 1), (0, 6, 1)])),
+        (builder.concatenate([X], 0), X),
+        (builder.pad(X, builder.constant(0.0, "f32"), [(0, 0, 0), (0, 0, 0)]), X),
+        (builder.reverse(builder.reverse(X, (1,)), (1,)), X),
+        (builder.get_tuple_element(builder.tuple_([X, ONE]), 0), X),
+        (builder.reduce(builder.reshape(X, (4, 1, 6)), (1,), op.MAXIMUM), X),
+        (elementwise(op.ADD, builder.constant(2.5, "f32"), builder.constant(1.0, "f32")),
+         builder.constant(3.5, "f32")),
+        (elementwise(op.ADD, builder.broadcast(builder.parameter(1, "f32", (6,)), (4, 6), (1,)),
+                     ONE),
+         builder.broadcast(elementwise(op.ADD, builder.parameter(1, "f32", (6,)),
+                                       builder.broadcast(builder.constant(1.0, "f32"), (6,), ())),
+                           (4, 6), (1,))),
     ],
 )  # fmt: skip
 def test_rule(node: Instruction, expected: Instruction) -> None:
@@ -94,12 +96,12 @@ def test_rule(node: Instruction, expected: Instruction) -> None:
         elementwise(op.SUBTRACT, X, NEGATIVE_ZERO),
         elementwise(op.SUBTRACT, X, X),  # inf - inf
         elementwise(op.MULTIPLY, X, ZERO),
-        elementwise(op.DIVIDE, X, build.splat(3.0, X)),  # 1/3 is not exact
+        elementwise(op.DIVIDE, X, builder.splat(3.0, X)),  # 1/3 is not exact
         elementwise(op.COMPARE, X, X, direction="EQ"),  # NaN
-        build.convert(build.convert(X, "bf16"), "f32"),  # rounds
-        build.convert(build.convert(N, "f32"), "s32"),  # 24 bits
-        build.convert(build.convert(X, "s32"), "f32"),
-        build.reduce(build.reduce(X, (1,), op.ADD), (0,), op.ADD),  # another order of sums
+        builder.convert(builder.convert(X, "bf16"), "f32"),  # rounds
+        builder.convert(builder.convert(N, "f32"), "s32"),  # 24 bits
+        builder.convert(builder.convert(X, "s32"), "f32"),
+        builder.reduce(builder.reduce(X, (1,), op.ADD), (0,), op.ADD),  # another order of sums
     ],
 )
 def test_what_only_holds_in_real_arithmetic_stays(node: Instruction) -> None:
@@ -170,7 +172,7 @@ def test_rules_that_undo_each_other_are_stopped() -> None:
         return elementwise(node.opcode, node.operands[1], node.operands[0])
 
     rule = NamedRule("swap", frozenset({op.SUBTRACT}), swap)
-    other = elementwise(op.SUBTRACT, X, build.parameter(1, "f32", (4, 6)))
+    other = elementwise(op.SUBTRACT, X, builder.parameter(1, "f32", (4, 6)))
     module = Module("m", computation((X, other.operands[1]), other))
     with pytest.raises(Refused) as caught:
         simplify(module, step_limit=100, rules=(rule,))

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stitchcore.errors import Reason, Refused
-from stitchcore.hlo import dim as dims
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.fit import fit_dim, fit_scalar
-from stitchcore.hlo.instruction import topological
-from stitchcore.hlo.literal import scalar
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.hlo.print import print_module
-from stitchcore.hlo.rewrite import specialize
-from stitchcore.hlo.simplify import simplify
-from stitchcore.hlo.unify import unify
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import dim as dims
+from stitchcore.hlo.ir.instruction import topological
+from stitchcore.hlo.ir.literal import scalar
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.rewrite import specialize
+from stitchcore.hlo.symbolic.polynomial_fit import fit_dim, fit_scalar
+from stitchcore.hlo.symbolic.unify import unify
+from stitchcore.hlo.text.parser import parse
+from stitchcore.hlo.text.printer import print_module
+from stitchcore.hlo.transforms.simplify import simplify
 from tests.hlo import workloads
 from tests.hlo.test_evaluate import ordinary
 

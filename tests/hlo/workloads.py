@@ -6,8 +6,8 @@ import functools
 import lzma
 from pathlib import Path
 
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
 
 FOLDER = Path(__file__).parents[1] / "workloads"
 NAMES = sorted(path.name.removesuffix(".hlo.xz") for path in FOLDER.glob("*.hlo.xz"))

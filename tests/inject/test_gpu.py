@@ -1,7 +1,7 @@
 """The GPU kernel of StitchedFusion as far as there is none: programs, refusals and launches.
 
 The plug-in's own sources, without those that need TensorFlow, against the stand-in driver of
-tests/target; what runs is the numpy interpreter on the addresses that the kernel passed on.
+tests/launch; what runs is the numpy interpreter on the addresses that the kernel passed on.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stitchcore.emit.cuda import THREADS, render, shared_bytes
+from stitchcore.codegen.cuda import THREADS, render, shared_bytes
 from stitchcore.inject import build, reasons
 from stitchcore.inject.client import Artifact
 from stitchcore.inject.plugin import ERROR_BYTES, Plugin, reason_of
 from stitchcore.inject.program import load_kernels
-from stitchcore.kernel.nodes import Kernel
-from stitchcore.target import nvrtc
-from stitchcore.target.launch_plan import KernelLaunch, launch_table
-from stitchcore.target.launch_table import Cubin, Input, Output, write
-from tests.gpu.host import Kernels, interpreted
-from tests.kernel.sample import column_sum
-from tests.target.standin_cuda import Live, Standin, compile_shared, standin_library
+from stitchcore.launch.cuda_program import KernelLaunch, launch_table
+from stitchcore.launch.cuda_table import Cubin, Input, Output, write
+from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.toolchain import nvrtc
+from tests.launch.standin_cuda import Live, Standin, compile_shared, standin_library
+from tests.loop_ir.sample import column_sum
+from tests.runtime.host import Kernels, interpreted
 
 KEY = "sha:column_sum"
 

@@ -21,7 +21,7 @@ from tensorflow.core.grappler.costs import op_performance_data_pb2 as performanc
 from stitchcore.inject import reasons, settings, target
 from stitchcore.inject.hook import Hook
 from stitchcore.inject.target import Devices, Gpu
-from stitchcore.queues import queue_name
+from stitchcore.service.queues import queue_name
 
 CAPTURED = Path(__file__).resolve().parents[1] / "pipeline" / "requests" / "mlp"
 H100, T4 = Gpu("NVIDIA H100 80GB HBM3", (9, 0)), Gpu("Tesla T4", (7, 5))

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from stitchcore.inject import (
-    board,
     collectives,
+    coordination_service,
     graphs,
-    group,
-    joined,
     reasons,
     redact,
     settings,
+    swap_group,
+    swap_group_member,
+    swap_group_messages,
     wire,
-    words,
 )
 
 
@@ -55,12 +55,12 @@ def test_a_place_is_what_tf_config_says(
 
 def test_replicas_have_one_cluster_and_others_another() -> None:
     names = [
-        group.place_of(config(cluster, "worker", index)) for cluster, index in
+        swap_group.place_of(config(cluster, "worker", index)) for cluster, index in
         ((WORKERS, 0), (WORKERS, 1), ({"worker": ["a:1", "b:1"]}, 0))
     ]  # fmt: skip
     found = [place.cluster for place in names if place is not None]
     assert found[0] == found[1] != found[2]
-    assert group.place_of("") is None
+    assert swap_group.place_of("") is None
     assert settings.read({}).group is None
 
 
@@ -68,7 +68,7 @@ def test_replicas_of_one_machine_share_its_cores() -> None:
     cluster = {"chief": ["a:1"], "worker": ["a:2", "b:1", "[::1]:1"]}
     counts = [("chief", 0, 2), ("worker", 0, 2), ("worker", 1, 1), ("worker", 2, 1)]
     for kind, index, beside in counts:
-        place = group.place_of(config(cluster, kind, index))
+        place = swap_group.place_of(config(cluster, kind, index))
         assert place is not None and place.beside == beside
     made = graph(x=[], y=["x"])
     assert graphs.devices(made, 8 / 2) == 4
@@ -79,31 +79,31 @@ def test_replicas_of_one_machine_share_its_cores() -> None:
 
 
 def test_decisions_survive_their_text_and_nothing_else_does() -> None:
-    decision = group.Decision(group.SWAP, 57, 3, 4, 297, 12345, "why")
-    assert group.decode(group.encode(decision)) == decision
+    decision = swap_group.Decision(swap_group.SWAP, 57, 3, 4, 297, 12345, "why")
+    assert swap_group.decode(swap_group.encode(decision)) == decision
     for text in ("", "[]", "{}", '{"do": "swap", "agreed": -1}', '{"do": "x", "agreed": 1}',
                  '{"do": "drop", "agreed": true}'):  # fmt: skip
         with pytest.raises(reasons.Refused) as refused:
-            group.decode(text)
+            swap_group.decode(text)
         assert refused.value.reason == reasons.SWAP_GROUP
 
 
 def test_what_a_lying_gateway_answers_is_no_number() -> None:
     answer = {"group": {"state": "named", "latest_round": "2"}, "swap_at": -5}
-    assert group.heard_of(1, answer) == group.Heard(1, "named", 0, 0, "")
-    assert group.heard_of(1, {"group": 7}).state == group.GATHERING
+    assert swap_group.heard_of(1, answer) == swap_group.Heard(1, "named", 0, 0, "")
+    assert swap_group.heard_of(1, {"group": 7}).state == swap_group.GATHERING
 
 
 def test_the_margin_is_so_many_seconds_of_steps() -> None:
-    assert group.margin_of([], 2) == 0
-    assert group.margin_of([10_000_000, 20_000_000, 9_000_000_000], 2) == 250
-    assert group.margin_of([10_000_000], 400) == 4000  # all of a large group speak less often
-    assert group.margin_of([1], 2) == group.MOST_MARGIN
-    assert group.say_seconds(400) == 4.0 and group.say_seconds(50) == 0.5
+    assert swap_group.margin_of([], 2) == 0
+    assert swap_group.margin_of([10_000_000, 20_000_000, 9_000_000_000], 2) == 250
+    assert swap_group.margin_of([10_000_000], 400) == 4000  # all of a large group speak less often
+    assert swap_group.margin_of([1], 2) == swap_group.MOST_MARGIN
+    assert swap_group.say_seconds(400) == 4.0 and swap_group.say_seconds(50) == 0.5
 
 
 def test_a_word_is_said_at_once_when_it_says_something_new_and_else_now_and_then() -> None:
-    said = words.Words()
+    said = swap_group_messages.Words()
     assert said.due() is None
     assert said.put({"group": "g", "round": 1, "step": 3}, 0.5)
     assert said.first(100.0) == ("g", {"group": "g", "round": 1, "step": 3})
@@ -114,7 +114,7 @@ def test_a_word_is_said_at_once_when_it_says_something_new_and_else_now_and_then
     spoken = said.first(100.4)
     assert spoken is not None and spoken[1]["confirm"] == 60
     said.answered(*spoken, {"group": {"state": "committed"}, "swap_at": 60})
-    assert said.heard("g") == group.Heard(1, "committed", 60, 0, "")
+    assert said.heard("g") == swap_group.Heard(1, "committed", 60, 0, "")
     assert said.put({"group": "g", "round": 2, "step": 99}, 0.5)
     said.answered(*spoken, {"group": {"state": "committed"}, "swap_at": 60})
     assert said.heard("g") is None, "an answer to another round"
@@ -170,9 +170,9 @@ def test_which_steps_of_replicas_are_left(
 ) -> None:  # fmt: skip
     known = replace(settings.read({"TF_CONFIG": text}), gateway=gateway)
     nothing: Any = None
-    parts = joined.Parts(known, *([nothing] * 7))
-    monkeypatch.setattr(board, "joined", lambda: strategy)
-    found = joined.Joined(parts).why_left(made, function)
+    parts = swap_group_member.Parts(known, *([nothing] * 7))
+    monkeypatch.setattr(coordination_service, "joined", lambda: strategy)
+    found = swap_group_member.Joined(parts).why_left(made, function)
     assert (found[0] if found is not None else None) == reason
 
 

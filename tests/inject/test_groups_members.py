@@ -17,7 +17,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stitch_operator.gateway import groups
-from stitchcore.inject import client, group, joined, plugin, program, reasons, swapper
+from stitchcore.inject import (
+    client,
+    plugin,
+    program,
+    reasons,
+    swap_group,
+    swap_group_member,
+    swap_start,
+)
 from stitchcore.inject import settings as job_settings
 from stitchcore.inject.program import ORIGINAL, STITCHED, Instance, Program, View
 
@@ -65,12 +73,12 @@ class Source(client.Folder):
     def __init__(self, gateway: Gateway, rank: int) -> None:
         self.gateway, self.rank = gateway, rank
         self.fields: Mapping[str, Any] | None = None
-        self.last: group.Heard | None = None
+        self.last: swap_group.Heard | None = None
 
     def say(self, fields: Mapping[str, Any], every: float) -> None:
         self.fields = fields
 
-    def heard(self, name: str) -> group.Heard | None:
+    def heard(self, name: str) -> swap_group.Heard | None:
         return self.last
 
     def quiet(self, name: str) -> None:
@@ -80,7 +88,7 @@ class Source(client.Folder):
         if self.fields is not None:
             answer = self.gateway.say(self.rank, self.fields)
             if answer is not None and answered:
-                self.last = group.heard_of(self.fields["round"], answer)
+                self.last = swap_group.heard_of(self.fields["round"], answer)
 
 
 class Swapper:
@@ -112,16 +120,16 @@ class Rank:
         self.instance = Instance(found, self.step, ORIGINAL, *pointers, True)
         self.native, self.source = native, Source(gateway, rank)
         self.refused: list[tuple[str, str, str]] = []
-        place = group.Place("c", size, rank, f"/job:worker/replica:0/task:{rank}")
+        place = swap_group.Place("c", size, rank, f"/job:worker/replica:0/task:{rank}")
         config = replace(job_settings.read({"STITCH_STORE": "x"}), group=place)
         events = client.Events(tempfile.gettempdir(), "unused", lambda kind, fields: None)
         events.write = lambda kind, **fields: None  # type: ignore[method-assign,assignment]
-        parts = joined.Parts(
+        parts = swap_group_member.Parts(
             config, native, self.source, events, Swapper(), self._rolled_back,  # type: ignore[arg-type]
             lambda *said: self.refused.append(said), register,
         )  # fmt: skip
         view = View(None, None, frozenset(), {})  # type: ignore[arg-type]
-        self.member = joined.Member(self.instance, view, place, parts)
+        self.member = swap_group_member.Member(self.instance, view, place, parts)
         self.instance.member = self.member
         self.arms: list[int] = []
         self.per_call = per_call
@@ -187,7 +195,7 @@ def test_no_step_is_run_by_two_replicas_differently(
     none is held for good, gateway or not."""
     ranks, gateway, _ = group_of(library, size, calls)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joined, "AGAIN_SECONDS", 0.0)
+        patch.setattr(swap_group_member, "AGAIN_SECONDS", 0.0)
         script = data.draw(
             st.lists(
                 st.tuples(st.integers(0, size - 1), st.sampled_from(ACTIONS), st.integers(1, 30)),
@@ -236,7 +244,7 @@ def test_a_revoked_artifact_leaves_all_replicas_at_one_step(library: plugin.Plug
     one = ranks[1].instance
     assert STITCHED in ranks[0].arms
     nothing: Any = None
-    keeper = swapper.Swapper(job_settings.read({}), library, nothing, nothing)
+    keeper = swap_start.Swapper(job_settings.read({}), library, nothing, nothing)
     shown = int(one.arm[0])
     keeper.back(one, reasons.REVOKED, "artifact bbbb")
     assert one.arm[0] == shown, "not alone"
@@ -259,15 +267,15 @@ def test_blocks_grow_equally_and_are_random(library: plugin.Plugin) -> None:
         lengths += [ended] if ended else []
     assert lengths[0] == program.CANARY_FIRST and max(lengths) > 60 and len(set(lengths)) > 8
     decision = json.loads(register[f"stitch/{ranks[0].member.name}/1"])
-    assert decision["seed"] == group.seed_of(ranks[0].member.name) != 0
+    assert decision["seed"] == swap_group.seed_of(ranks[0].member.name) != 0
 
 
 def until_named(ranks: list[Rank], gateway: Gateway) -> int:
     """All hold at N, which is returned, and have yet to say so."""
-    while any(one.member.state != joined.HOLDING for one in ranks):
+    while any(one.member.state != swap_group_member.HOLDING for one in ranks):
         for one in ranks:
             one.member.tick()
-            if one.member.state != joined.HOLDING:
+            if one.member.state != swap_group_member.HOLDING:
                 one.source.deliver(True)
     return gateway.rounds[1].step
 
@@ -327,14 +335,18 @@ def test_a_way_back_that_comes_to_nothing_leaves_blocks_equal(
     ranks, gateway, _ = group_of(library, 2, 4)
     settle(ranks, begun)
     ranks[0].member.ask_back(reasons.SLOWER, "test")
-    while 2 not in gateway.rounds or any(o.member.state != joined.HOLDING for o in ranks):
+    while 2 not in gateway.rounds or any(
+        o.member.state != swap_group_member.HOLDING for o in ranks
+    ):
         for one in ranks:
             one.member.tick()
             one.source.deliver(True)
     gateway.alive = False
     agreed = gateway.rounds[2].step
-    dropped = group.Decision(group.DROP, agreed)
-    ranks[0].member._parts.board.decide(f"stitch/{ranks[0].member.name}/2", group.encode(dropped))
+    dropped = swap_group.Decision(swap_group.DROP, agreed)
+    ranks[0].member._parts.board.decide(
+        f"stitch/{ranks[0].member.name}/2", swap_group.encode(dropped)
+    )
     ranks[0].member.tick()
     for _ in range(agreed + 8):
         for one in ranks:
@@ -362,7 +374,10 @@ def test_a_member_that_cannot_swap_never_acknowledges(library: plugin.Plugin) ->
     ranks, gateway, _ = group_of(library, 2)
     ranks[0].member.ask_back(reasons.BAD_ARTIFACT, "refused by this rank")
     settle(ranks)
-    assert [one.member.state for one in ranks] == [joined.OUT, joined.GATHERING]
+    assert [one.member.state for one in ranks] == [
+        swap_group_member.OUT,
+        swap_group_member.GATHERING,
+    ]
     assert set(ranks[1].arms) == {ORIGINAL} and gateway.rounds[1].state == groups.GATHERING
 
 
@@ -376,7 +391,7 @@ def test_a_held_step_whose_watcher_is_gone_does_what_the_others_do(
     come_to(ranks, agreed)
     ranks[0].member.tick()
     assert ranks[0].instance.arm[0] == STITCHED and ranks[1].held
-    joined.hold(ranks[1].instance, lambda: True)
+    swap_group_member.hold(ranks[1].instance, lambda: True)
     assert ranks[1].instance.arm[0] == STITCHED
 
 
@@ -389,8 +404,8 @@ def test_a_held_step_is_let_go_when_nothing_is_decided(
     one.run_step()
     one.run_step()
     assert one.held
-    monkeypatch.setattr(joined, "HOLD_SECONDS", 0.05)
+    monkeypatch.setattr(swap_group_member, "HOLD_SECONDS", 0.05)
     begun = time.monotonic()
-    joined.hold(one.instance, lambda: False)
+    swap_group_member.hold(one.instance, lambda: False)
     assert one.instance.arm[0] == ORIGINAL and 0.05 <= time.monotonic() - begun < 5
     assert not library.hold(one.step, 2), "that step has begun"

@@ -20,15 +20,15 @@ from stitchcore.errors import Reason
 from stitchcore.inject import (
     build,
     client,
-    follow,
-    guard,
     plugin,
     program,
     reasons,
     settings,
+    step_monitor,
     target,
     timer,
 )
+from stitchcore.inject import crash_breaker as guard
 from stitchcore.inject.client import Artifact
 from stitchcore.inject.plugin import Interval
 from stitchcore.inject.program import Program, admit
@@ -260,8 +260,8 @@ def test_a_job_of_fifty_steps_gets_its_verdict() -> None:
 
 def test_too_few_pairs_have_no_interval() -> None:
     found = timer.compare(steps(0.8, 3))
-    assert follow.comparison_fields(found)["interval"] is None
-    assert follow.comparison_fields(timer.compare(steps(0.8, 12)))["interval"] is not None
+    assert step_monitor.comparison_fields(found)["interval"] is None
+    assert step_monitor.comparison_fields(timer.compare(steps(0.8, 12)))["interval"] is not None
 
 
 def test_no_verdict_without_pairs() -> None:

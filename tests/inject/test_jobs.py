@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stitchcore.inject import guard
+from stitchcore.inject import crash_breaker
 from tests import tiers
 from tests.inject import handmade, jobs
 from tests.inject.conftest import Answer, Submit
@@ -302,7 +302,7 @@ def test_failing_kernel_disables_the_swap_at_the_next_start(
     assert failed.code == 1
     assert ("swap_ok" in failed.kinds()) == (behaviour == "fails_late")
     assert FAILING[behaviour] in failed.event("disabled")["detail"]
-    guard.job_ended(str(store), "s", failed.code)
+    crash_breaker.job_ended(str(store), "s", failed.code)
     done = jobs.run(python, script, count, store=store, public_key=public_key, session="next")
     assert done.code == 0 and tuple(done.losses) == plain
     assert len(done.lines) == 1 and "crashed_before" in done.lines[0]
@@ -321,7 +321,7 @@ def test_a_mistake_of_the_users_own_disables_nothing(
     )
     assert failed.code == 1 and len(failed.losses) == raise_at
     assert ("swap_ok" in failed.kinds()) == (raise_at > 0)
-    guard.job_ended(str(store), "s", failed.code)
+    crash_breaker.job_ended(str(store), "s", failed.code)
     done = jobs.run(
         python, "function_step.py", 30, store=store, public_key=public_key, session="next"
     )

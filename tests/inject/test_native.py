@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stitchcore.inject import plugin, reasons
-from stitchcore.kernel import index
+from stitchcore.loop_ir import index
 from tests.inject.conftest import Compile
 
 Driver = Callable[[list[str]], list[str]]

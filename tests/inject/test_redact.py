@@ -143,10 +143,10 @@ def test_every_string_that_an_operation_of_a_region_needs_is_kept() -> None:
     """An emptied one would make tf2xla refuse the region, or worse, mean something else."""
     from tensorflow.python.framework import op_def_registry
 
-    from stitchcore.tensorflow import allow
+    from stitchcore.tensorflow import op_allowlist
 
     listed: set[str] = set()
-    for value in vars(allow).values():
+    for value in vars(op_allowlist).values():
         if isinstance(value, (frozenset, set, dict, tuple)):
             listed |= {one for one in value if isinstance(one, str)}
     found = {}

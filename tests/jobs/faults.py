@@ -179,7 +179,7 @@ def killed_worker(prepared: Prepared, folder: Path) -> Outcome:
     deadline = time.monotonic() + 300
     while job.poll() is None and time.monotonic() < deadline:
         for process in _children(job.pid):
-            if "stitchcore.commands.work" in process[1]:
+            if "stitchcore.cli.optimize" in process[1]:
                 os.kill(process[0], signal.SIGKILL)
                 deadline = 0
         time.sleep(0.02)

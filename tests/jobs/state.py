@@ -1,7 +1,7 @@
-"""Judging what a training step left: variables, slots and gradients, under float64 (rulings.md 22).
+"""Judging what a training step left: variables, slots and gradients, under float64.
 
 Every array of the stitched run is compared with the same script in float64 from the same
-checkpoint; TensorFlow's own error there, doubled, is the allowance (stitchcore/verify/judge.py).
+checkpoint; TensorFlow's own error there, doubled, is the allowance (stitchcore/verify/accuracy.py).
 Two things that no kernel can help are computed, not waved through:
 
 - A ReLU whose input is within rounding of zero may decide differently in float64, and then its
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.verify.judge import DECISION_SHARE, Judgement, allowance, judge
+from stitchcore.verify.accuracy import DECISION_SHARE, Judgement, allowance, judge
 from tests.jobs import judge as jobs
 from tests.jobs import update as updates
 from tests.jobs.update import Adam, Names

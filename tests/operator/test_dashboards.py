@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from prometheus_client import start_http_server
 
-from stitch_operator.dashboards.panels import Panel, metrics_of, runnable
+from stitch_operator.dashboards.panels import Panel
 from stitch_operator.dashboards.savings import JOBS, MAKING, SAVINGS, WAITING
 from stitch_operator.dashboards.service import HEALTH, WORKERS
 from stitch_operator.gateway.identity import Identity
@@ -30,7 +30,7 @@ from stitch_operator.store.app import Metrics as OfStore
 from stitch_operator.webhook.metrics import Metrics as OfWebhook
 from stitchcore.artifact.store import open_store
 from tests.operator.gateway import processes
-from tests.operator.gateway.prometheus import asked, scraping
+from tests.operator.gateway.prometheus import asked, runnable, scraping
 from tests.operator.gateway.support import QUEUE, graph, key_of, publish, submission
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +38,13 @@ RULES = ROOT / "helm" / "stitch" / "files" / "rules.yaml"
 ALL = (SAVINGS, JOBS, WORKERS, HEALTH)
 PANELS = [(one.name, panel) for one in ALL for panel in one.panels]
 SECOND, HOUR = 10**9, 3600.0
+
+
+def metrics_of(expr: str) -> frozenset[str]:
+    """Names of series that an expression asks for."""
+    return frozenset(re.findall(r"\bstitch[_:][a-z_:]+", expr))
+
+
 each_panel = pytest.mark.parametrize(
     ("name", "panel"), PANELS, ids=[f"{name}: {panel.title}" for name, panel in PANELS]
 )

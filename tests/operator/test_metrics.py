@@ -34,7 +34,7 @@ ARCHITECTURE = (
     *("stitch_cache_requests_total", "stitch_verification_failures_total"),
     *("stitch_regressions_total", "stitch_webhook_duration_seconds"),
 )
-"""Design, architecture.md section 11."""
+"""What dashboards and rules of before must still find."""
 
 
 def parts(durable: Durable) -> dict[Part, CollectorRegistry]:

@@ -14,7 +14,7 @@ from prometheus_client import start_http_server
 
 from stitch_operator.figures import Sample, Sums, bars, figures, plot
 from stitch_operator.gateway.metrics import Durable, Metrics
-from stitchcore.cli import stitch
+from stitchcore.cli.main import stitch
 from tests.operator.gateway.processes import free_port, wait_for
 from tests.operator.gateway.prometheus import asked, scraping
 

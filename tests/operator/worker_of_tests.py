@@ -10,7 +10,7 @@ import time
 
 from celery import Celery
 
-from stitchcore.queues import TASK
+from stitchcore.service.queues import TASK
 
 broker, queue, seconds = sys.argv[1:]
 app = Celery("worker", broker=broker, set_as_current=False)

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from stitchcore.codegen import c
 from stitchcore.device.records import DEVICES, Device
-from stitchcore.emit import c
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.module import Module
-from stitchcore.kernel import index
-from stitchcore.kernel.interpret import interpret
-from stitchcore.kernel.nodes import Kernel, Role
-from stitchcore.plan.pattern import Pattern
-from stitchcore.schedule.schedule import schedule
-from stitchcore.target.cpu_runtime import CpuKernel
-from stitchcore.target.toolchain import compile_c
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir.module import Module
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.interpreter import interpret
+from stitchcore.loop_ir.nodes import Kernel, Role
+from stitchcore.runtime.cpu_kernel import CpuKernel
+from stitchcore.schedule.pipeline import schedule
+from stitchcore.toolchain.c_compiler import compile_c
 
 DEVICE = DEVICES["cpu-x86-64-v3"]
 
@@ -57,7 +57,7 @@ def check(
 ) -> Kernel:
     """Schedule, then compare with numpy; every output of the module must be one of the pattern."""
     bound = bindings or {}
-    kernel = schedule(pattern, module, device, "kernel")
+    kernel = schedule(pattern, module, device, "kernel", verify=True)
     arguments = dict(zip(pattern.inputs, inputs, strict=True))
     given = [
         arguments.get(p, np.zeros([d if isinstance(d, int) else 1 for d in p.shape.dims], "f4"))
@@ -69,8 +69,8 @@ def check(
     shaped = collapsed(kernel, inputs, bound)
     random = np.random.default_rng(1)
     assert_close(interpret(kernel, shaped, bound, random), theirs, kernel)
-    if kernel.forwards:
-        shared = interpret(kernel, shaped, bound, random, share_forwards=True)
+    if kernel.aliases:
+        shared = interpret(kernel, shaped, bound, random, share_aliases=True)
         assert_close(shared, theirs, kernel)
     if compiled:
         library = compile_c(c.render([kernel]), DEVICE)

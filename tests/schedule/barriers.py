@@ -1,4 +1,4 @@
-"""Kernels with one boundary fewer: each must be missed (rulings.md 30)."""
+"""Kernels with one boundary fewer: each must be missed (docs/decisions.md 30)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from stitchcore.kernel.interpret import KernelError, Race, interpret
-from stitchcore.kernel.nodes import Barrier, If, Kernel, Loop, Phase, Statement
-from stitchcore.kernel.walk import statements
+from stitchcore.loop_ir.interpreter import KernelError, Race, interpret
+from stitchcore.loop_ir.nodes import Barrier, If, Kernel, Loop, Phase, Statement
+from stitchcore.loop_ir.visitor import statements
 
 SEEDS = 8
 """Orders of tasks and lanes that are tried before a mutant counts as unnoticed."""

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from stitchcore.hlo import build, literal
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction, computation, instruction, topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.shape import DTYPES, Shape
-from stitchcore.plan.pattern import Pattern
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.ir import builder, literal
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction, computation, instruction, topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.shape import DTYPES, Shape
 
 UNARY = (op.NEGATE, op.ABS, op.EXPONENTIAL, op.TANH, op.LOGISTIC)
 BINARY = (op.ADD, op.SUBTRACT, op.MULTIPLY, op.MAXIMUM)
@@ -160,12 +160,12 @@ def _slice(draw: st.DrawFn, value: Instruction, values: list[Instruction]) -> In
 def _places(draw: st.DrawFn, value: Instruction) -> Instruction:
     """Integers by the sign of a value, some outside of whatever they index."""
     dims, dtype = value.shape.dims, draw(st.sampled_from(("s32", "s64", "u8")))
-    first = build.constant(draw(st.integers(0 if dtype == "u8" else -2, 6)), dtype)
+    first = builder.constant(draw(st.integers(0 if dtype == "u8" else -2, 6)), dtype)
     other = broadcast(first, dims, ()) if dims else first
-    step = build.iota(dtype, dims, len(dims) - 1) if dims else build.constant(2, dtype)
+    step = builder.iota(dtype, dims, len(dims) - 1) if dims else builder.constant(2, dtype)
     zero = broadcast(scalar(0.0), dims, ()) if dims else scalar(0.0)
-    chosen = build.elementwise(op.COMPARE, value, zero, direction="LT")
-    return build.elementwise(op.SELECT, chosen, step, other)
+    chosen = builder.elementwise(op.COMPARE, value, zero, direction="LT")
+    return builder.elementwise(op.SELECT, chosen, step, other)
 
 
 def _gather(draw: st.DrawFn, value: Instruction, values: list[Instruction]) -> Instruction:
@@ -195,7 +195,7 @@ def _gather(draw: st.DrawFn, value: Instruction, values: list[Instruction]) -> I
     batch = indices.shape.rank - (vector_dim < indices.shape.rank)
     window = rank - len(collapsed)
     begin = draw(st.sampled_from((0, batch)))
-    return build.gather(
+    return builder.gather(
         value,
         indices,
         starts,
@@ -210,7 +210,7 @@ def _dynamic_slice(draw: st.DrawFn, value: Instruction, values: list[Instruction
     scalars = [v for v in values if not v.shape.rank]
     place = _places(draw, draw(st.sampled_from(scalars)) if scalars else scalar(-1.0))
     sizes = [draw(st.integers(1, extent)) for extent in value.shape.dims]
-    return build.dynamic_slice(value, [place] * value.shape.rank, sizes)
+    return builder.dynamic_slice(value, [place] * value.shape.rank, sizes)
 
 
 def _pad(draw: st.DrawFn, value: Instruction, values: list[Instruction]) -> Instruction:
@@ -283,7 +283,7 @@ def _along(value: Instruction, dims: tuple[Any, ...], rest: tuple[int, ...]) -> 
 
 
 def draw_inputs(pattern: Pattern, seed: int, bindings: dict[str, int] | None = None) -> list[Any]:
-    from stitchcore.hlo import dim
+    from stitchcore.hlo.ir import dim
 
     random = np.random.default_rng(seed)
     made = []

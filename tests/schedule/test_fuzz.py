@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stitchcore.debug.fuzz import random_module
-from stitchcore.debug.fuzz_draw import FuzzOptions
 from stitchcore.device.records import DEVICES
-from stitchcore.hlo.module import Module
-from stitchcore.schedule import dominant, limits
+from stitchcore.hlo.ir.module import Module
+from stitchcore.schedule import dominants, limits
+from tests.fuzz.draw import FuzzOptions
+from tests.fuzz.modules import random_module
 from tests.schedule.agree import check
 from tests.schedule.modules import draw_inputs, modules, whole
 
@@ -53,7 +53,7 @@ def test_random_modules_agree_when_tasks_are_tiny(
     """Toy limits, so that small arrays are split over tasks, lane blocks and parts."""
     with monkeypatch.context() as patch:
         patch.setattr(limits, "of", lambda device: TOY)
-        patch.setattr(dominant, "CROSSING", 4)
+        patch.setattr(dominants, "CROSSING", 4)
         pattern = whole(module)
         check(pattern, module, draw_inputs(pattern, 0))
 

@@ -8,36 +8,36 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stitchcore.codegen import c_lane_tiles, cuda, vector_access
 from stitchcore.device.records import DEVICES
-from stitchcore.emit import cuda, runs, tile
 from stitchcore.errors import Reason
-from stitchcore.hlo import build
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.dim import symbol
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.instruction import Instruction, instruction
-from stitchcore.hlo.shape import DTYPES, Shape
-from stitchcore.kernel.index import Variable
-from stitchcore.kernel.layout import is_run
-from stitchcore.kernel.nodes import (
+from stitchcore.fusion import candidates, planner_exhaustive
+from stitchcore.fusion.candidates import Role as PlanRole
+from stitchcore.fusion.cost import cost, single
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import builder
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.dim import symbol
+from stitchcore.hlo.ir.instruction import Instruction, instruction
+from stitchcore.hlo.ir.shape import DTYPES, Shape
+from stitchcore.loop_ir.index import Variable
+from stitchcore.loop_ir.layout import is_vector_access
+from stitchcore.loop_ir.nodes import (
     Buffer,
+    GatherIndex,
     Kernel,
     Let,
     Load,
     Loop,
     LoopKind,
-    Position,
     Role,
     Scalar,
     Scope,
     Statement,
     Store,
 )
-from stitchcore.kernel.walk import expressions, statements
-from stitchcore.plan import candidates, exhaustive
-from stitchcore.plan.candidates import Role as PlanRole
-from stitchcore.plan.cost import cost, single
-from stitchcore.schedule.schedule import feasible, schedule
+from stitchcore.loop_ir.visitor import expressions, statements
+from stitchcore.schedule.pipeline import feasible, schedule
 from tests.schedule.agree import DEVICE, check
 from tests.schedule.modules import apply, broadcast, module_of, parameter, reduce, whole
 
@@ -49,7 +49,9 @@ def embedding(table: Instruction, ids: Instruction) -> Instruction:
     """Rows of a table: what tf2xla makes of an embedding lookup."""
     rank = ids.shape.rank
     sizes = (1, *table.shape.static[1:])
-    return build.gather(table, ids, [0], sizes, vector_dim=rank, offset_dims=[rank], collapsed=[0])
+    return builder.gather(
+        table, ids, [0], sizes, vector_dim=rank, offset_dims=[rank], collapsed=[0]
+    )
 
 
 def ids_of(dtype: str, dims: tuple[int, ...] = (6, 5)) -> Any:
@@ -89,19 +91,19 @@ def test_an_embedding_joins_its_layer_norm(target: str) -> None:
     mean = apply(op.MULTIPLY, reduce(looked, (2,)), broadcast(scalar_over(WIDTH), (64, 16), ()))
     out = apply(op.SUBTRACT, looked, broadcast(mean, wide, (0, 1)))
     module = module_of([out], [table, ids])
-    plan = exhaustive.plan(module, DEVICES[target], cost, feasible)
+    plan = planner_exhaustive.plan(module, DEVICES[target], cost, feasible)
     (pattern,) = plan.patterns
     assert not plan.opaque and looked in pattern.instructions
-    kernel = schedule(pattern, module, DEVICES[target], "kernel")
+    kernel = schedule(pattern, module, DEVICES[target], "kernel", verify=True)
     assert len(kernel.phases) == 1
     (section,) = kernel.phases[0].sections
-    made = [s for s in statements(section.body) if isinstance(s, Position)]
+    made = [s for s in statements(section.body) if isinstance(s, GatherIndex)]
     inner = [s for loop in lane_loops(kernel) for s in statements(loop.body)]
     assert len(made) == 1 and made[0].last == ROWS - 1 and made[0] not in inner
 
 
 def scalar_over(count: int) -> Instruction:
-    return build.constant(1.0 / count, "f32")
+    return builder.constant(1.0 / count, "f32")
 
 
 def test_a_producer_is_computed_where_it_is_looked_up() -> None:
@@ -119,7 +121,7 @@ def test_a_reduction_that_is_looked_up_ends_a_phase() -> None:
     """Row sums, read at places that other rows' tasks wrote."""
     table, ids = parameter(0, (400, 256)), parameter(1, (300,), "s32")
     sums = reduce(table, (1,))
-    looked = build.gather(sums, ids, [0], (1,), vector_dim=1, offset_dims=[], collapsed=[0])
+    looked = builder.gather(sums, ids, [0], (1,), vector_dim=1, offset_dims=[], collapsed=[0])
     module = module_of([apply(op.NEGATE, looked)], [table, ids])
     pattern = whole(module)
     random = np.random.default_rng(0)
@@ -132,7 +134,7 @@ def test_a_reduction_that_is_looked_up_ends_a_phase() -> None:
 def test_two_components_and_a_slice_in_the_middle() -> None:
     """Each component by its own limit: index vectors along the first dimension of the indices."""
     table, ids = parameter(0, (7, 9, 11)), parameter(1, (2, 5), "s32")
-    looked = build.gather(
+    looked = builder.gather(
         table, ids, [2, 0], (1, 9, 4), vector_dim=0, offset_dims=[0, 2], collapsed=[0]
     )
     module = module_of([apply(op.NEGATE, looked)], [table, ids])
@@ -149,15 +151,15 @@ def test_two_components_and_a_slice_in_the_middle() -> None:
 
 def test_an_iota_that_is_an_output() -> None:
     """By its own dimension, although both vary together."""
-    module = module_of([build.iota("s32", (4, 6), 1)], [])
+    module = module_of([builder.iota("s32", (4, 6), 1)], [])
     check(whole(module), module, [])
 
 
 def test_a_dynamic_slice_of_a_symbolic_dimension() -> None:
     batch = symbol("B")
     table, at = parameter(0, (batch, 8)), parameter(1, (), "s64")
-    zero = build.constant(0, "s64")
-    taken = build.dynamic_slice(table, [at, zero], [3, 8])
+    zero = builder.constant(0, "s64")
+    taken = builder.dynamic_slice(table, [at, zero], [3, 8])
     module = module_of([apply(op.NEGATE, taken)], [table, at], ("B",))
     pattern = whole(module)
     for rows, start in ((3, 0), (3, 7), (10, -4), (10, 5), (10, 9)):
@@ -188,14 +190,14 @@ def test_a_lookup_is_placed_and_costs_what_it_returns() -> None:
 def test_a_load_at_a_place_of_its_own_is_no_run() -> None:
     """On a GPU runs are moved at once where they lie side by side: not what each lane looks up."""
     table, ids = parameter(0, (4096,)), parameter(1, (1 << 16,), "s32")
-    looked = build.gather(table, ids, [0], (1,), vector_dim=1, offset_dims=[], collapsed=[0])
+    looked = builder.gather(table, ids, [0], (1,), vector_dim=1, offset_dims=[], collapsed=[0])
     module = module_of([apply(op.NEGATE, looked)], [table, ids])
-    kernel = schedule(whole(module), module, DEVICES["sm_90"], "kernel")
+    kernel = schedule(whole(module), module, DEVICES["sm_90"], "kernel", verify=True)
     (loop,) = lane_loops(kernel)
     (section,) = kernel.phases[0].sections
     looked_up = next(e for e in expressions(loop.body)
                      if isinstance(e, Load) and e.dtype == "f32")  # fmt: skip
-    found = runs.of(loop, 4)
+    found = vector_access.of(loop, 4)
     assert section.run == 4
     assert (looked_up.buffer, looked_up.indices) not in found.loads
     assert len(found.loads) == 1 and len(found.stores) == 1
@@ -205,7 +207,7 @@ def test_a_load_at_a_place_of_its_own_is_no_run() -> None:
 def test_a_lookup_over_the_lanes_of_a_serial_loop() -> None:
     """Positions that lanes have of their own, used in a serial loop inside: no tiles."""
     table, ids = parameter(0, (40, 20, 30)), parameter(1, (64,), "s32")
-    looked = build.gather(
+    looked = builder.gather(
         table, ids, [2], (40, 20, 1), vector_dim=1, offset_dims=[0, 1], collapsed=[2]
     )
     module = module_of([reduce(looked, (1,))], [table, ids])
@@ -221,7 +223,7 @@ def looking_loop(*inner: Statement) -> Loop:
     """for i: place = at[i], and `inner`."""
     ids = Buffer("at", "s32", (64,), Scope.DEVICE, Role.INPUT)
     given = Scalar("given", "s32")
-    body = (Let(given, Load(ids, (Variable("i"),))), Position("place", given, 9), *inner)
+    body = (Let(given, Load(ids, (Variable("i"),))), GatherIndex("place", given, 9), *inner)
     return Loop("i", 0, 64, LoopKind.LANES, body)
 
 
@@ -229,13 +231,13 @@ def test_neighbouring_lanes_at_places_of_their_own_are_no_run() -> None:
     """x[place, i]: side by side only as long as the place stays."""
     x = Buffer("x", "f32", (10, 64), Scope.DEVICE, Role.INPUT)
     at = (Variable("place"), Variable("i"))
-    assert not is_run(looking_loop(), x, at, 4)
-    assert is_run(replace(looking_loop(), body=()), x, at, 4)
+    assert not is_vector_access(looking_loop(), x, at, 4)
+    assert is_vector_access(replace(looking_loop(), body=()), x, at, 4)
 
 
 def test_a_lane_loop_with_positions_is_not_turned_inside_out() -> None:
     """An index has no array of a tile's length."""
     inner = Loop("s", 0, 99, LoopKind.SERIAL, ())
     loop = looking_loop(inner)
-    assert not tile.needs_tiles(loop)
-    assert tile.needs_tiles(replace(loop, body=(inner,)))
+    assert not c_lane_tiles.needs_tiles(loop)
+    assert c_lane_tiles.needs_tiles(replace(loop, body=(inner,)))

@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stitchcore.codegen import c
 from stitchcore.device.records import DEVICES
-from stitchcore.emit import c
 from stitchcore.errors import Reason
-from stitchcore.hlo import build
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.attributes import WindowDim
-from stitchcore.hlo.dim import symbol
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.instruction import Instruction, instruction
-from stitchcore.hlo.shape import Shape
-from stitchcore.kernel.interpret import interpret
-from stitchcore.kernel.nodes import Kernel, Loop, LoopKind, Phase, Role
-from stitchcore.kernel.walk import statements
-from stitchcore.plan import candidates, exhaustive
-from stitchcore.plan.cost import cost
-from stitchcore.schedule.schedule import feasible, schedule
-from stitchcore.target.cpu_runtime import CpuKernel
-from stitchcore.target.toolchain import compile_c
+from stitchcore.fusion import candidates, planner_exhaustive
+from stitchcore.fusion.cost import cost
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import builder
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.attributes import WindowDim
+from stitchcore.hlo.ir.dim import symbol
+from stitchcore.hlo.ir.instruction import Instruction, instruction
+from stitchcore.hlo.ir.shape import Shape
+from stitchcore.loop_ir.interpreter import interpret
+from stitchcore.loop_ir.nodes import Kernel, Loop, LoopKind, Phase, Role
+from stitchcore.loop_ir.visitor import statements
+from stitchcore.runtime.cpu_kernel import CpuKernel
+from stitchcore.schedule.pipeline import feasible, schedule
+from stitchcore.toolchain.c_compiler import compile_c
 from tests.schedule.agree import DEVICE, check, collapsed
 from tests.schedule.modules import (
     apply,
@@ -64,9 +64,9 @@ def scanned(
     return instruction(
         op.REDUCE_WINDOW,
         Shape(dtype, tuple(dims)),
-        (value, build.constant(identity(dtype), dtype)),
+        (value, builder.constant(identity(dtype), dtype)),
         window=tuple(window),
-        to_apply=build.monoid(reducer, dtype),
+        to_apply=builder.monoid(reducer, dtype),
     )
 
 
@@ -112,7 +112,7 @@ def test_long_sums_are_those_of_a_loop(dims: tuple[int, ...], dim: int) -> None:
     """To the last bit, on a CPU: so are TensorFlow's (tests/tensorflow/test_scans.py)."""
     value = parameter(0, dims)
     module = module_of([scanned(value, dim)], [value])
-    kernel = schedule(whole(module), module, DEVICE, "kernel")
+    kernel = schedule(whole(module), module, DEVICE, "kernel", verify=True)
     given = np.random.default_rng(0).random(dims).astype(np.float32)
     library = compile_c(c.render([kernel]), DEVICE)
     [found] = CpuKernel(library.data, kernel).run(collapsed(kernel, [given], {}), {}, 2)
@@ -123,7 +123,7 @@ def test_a_gpu_rounds_long_sums_once() -> None:
     """Half a unit in the last place of each, where a loop in f32 is hundreds off."""
     value = parameter(0, (1500, 256))
     module = module_of([scanned(value, 0)], [value])
-    kernel = schedule(whole(module), module, GPU, "kernel")
+    kernel = schedule(whole(module), module, GPU, "kernel", verify=True)
     given = np.random.default_rng(0).random((1500, 256)).astype(np.float32)
     [found] = interpret(kernel, collapsed(kernel, [given], {}))
     exact = np.add.accumulate(given.astype(np.float64), 0).astype(np.float32)
@@ -136,7 +136,7 @@ def test_products_out_of_range_stay_so() -> None:
     given = np.full((20, 2), 1e30, np.float32)
     given[2:] = 1e-30
     module = module_of([scanned(value, 0, op.MULTIPLY)], [value])
-    kernel = schedule(whole(module), module, DEVICE, "kernel")
+    kernel = schedule(whole(module), module, DEVICE, "kernel", verify=True)
     [found] = interpret(kernel, [given])
     assert np.isinf(found[1:]).all() and np.isfinite(found[0]).all()
     assert np.array_equal(found, evaluate(module, [given])[0])
@@ -160,7 +160,7 @@ def test_what_comes_before_and_after_is_in_the_same_kernel() -> None:
     kernel = run([apply(op.NEGATE, turned), most], [value], compiled=True)
     assert [len(loops(phase)) for phase in kernel.phases[:2]] == [0, 1]  # rows first, then scans
     module = module_of([apply(op.NEGATE, turned), most], [value])
-    plan = exhaustive.plan(module, DEVICE, cost, feasible)
+    plan = planner_exhaustive.plan(module, DEVICE, cost, feasible)
     assert len(plan.patterns) == 1 and not plan.opaque
 
 
@@ -172,15 +172,15 @@ def test_a_scan_of_a_scan_and_two_scans_of_one_value() -> None:
 
 
 def test_operands_that_vary_along_nothing() -> None:
-    value, row = parameter(0, (18,)), build.constant(0.5, "f32")
+    value, row = parameter(0, (18,)), builder.constant(0.5, "f32")
     run(
         [scanned(broadcast(value, (4, 18), (1,)), 0), scanned(broadcast(row, (19,), ()), 0)],
         [value],
     )
-    places = build.iota("f32", (20, 18), 0)
+    places = builder.iota("f32", (20, 18), 0)
     run([apply(op.ADD, scanned(places, 0), broadcast(value, (20, 18), (1,)))], [value])
-    split = build.reshape(value, (6, 3))
-    run([build.reshape(scanned(broadcast(split, (20, 6, 3), (1, 2)), 0), (20, 18))], [value])
+    split = builder.reshape(value, (6, 3))
+    run([builder.reshape(scanned(broadcast(split, (20, 6, 3), (1, 2)), 0), (20, 18))], [value])
 
 
 def test_unknown_sizes() -> None:
@@ -199,11 +199,19 @@ def test_tasks_share_rows_and_columns() -> None:
     assert long.phases[0].sections[0].tasks == 1
     wide = parameter(0, (600, 130))
     many = schedule(
-        whole(module_of([scanned(wide, 0)], [wide])), module_of([], [wide]), DEVICE, "k"
+        whole(module_of([scanned(wide, 0)], [wide])),
+        module_of([], [wide]),
+        DEVICE,
+        "k",
+        verify=True,
     )
     assert many.phases[0].sections[0].tasks == 3
     rows = schedule(
-        whole(module_of([scanned(wide, 1)], [wide])), module_of([], [wide]), DEVICE, "k"
+        whole(module_of([scanned(wide, 1)], [wide])),
+        module_of([], [wide]),
+        DEVICE,
+        "k",
+        verify=True,
     )
     assert rows.phases[0].sections[0].tasks == 75
 
@@ -229,7 +237,7 @@ def test_scans_of_drawn_values(dims: list[int], data: st.DataObject) -> None:
             shape = Shape("f32", tuple(value.shape.dims[d] for d in order))
             value = instruction(op.TRANSPOSE, shape, (value,), dimensions=order)
         elif kind == "reverse":
-            value = build.reverse(value, [data.draw(st.integers(0, rank - 1))])
+            value = builder.reverse(value, [data.draw(st.integers(0, rank - 1))])
         elif kind == "row":
             d = data.draw(st.integers(0, rank - 1))
             rest = tuple(k for k in range(rank) if k != d)
@@ -257,7 +265,7 @@ def test_what_is_no_scan_is_refused_with_its_reason() -> None:
         why = candidates.refused(changed(window=(window, WindowDim(1))))
         detail = "a window that is neither small nor from an end of its axis"
         assert why == (Reason.UNSUPPORTED_OPCODE, detail)
-    started = changed(operands=(value, build.constant(1.0, "f32")))
+    started = changed(operands=(value, builder.constant(1.0, "f32")))
     detail = "a window that does not start at its function's neutral element"
     assert candidates.refused(started) == (Reason.UNSUPPORTED_OPCODE, detail)
     assert candidates.refused(sums) is None

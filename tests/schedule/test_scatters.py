@@ -9,15 +9,15 @@ import pytest
 
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason
-from stitchcore.hlo import build
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Computation, Instruction, computation
-from stitchcore.hlo.query import scatter_refusal
-from stitchcore.kernel.interpret import interpret
-from stitchcore.kernel.nodes import Kernel
-from stitchcore.plan import candidates, exhaustive
-from stitchcore.plan.cost import cost
-from stitchcore.schedule.schedule import feasible, schedule
+from stitchcore.fusion import candidates, planner_exhaustive
+from stitchcore.fusion.cost import cost
+from stitchcore.hlo.ir import builder
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Computation, Instruction, computation
+from stitchcore.hlo.ir.query import scatter_refusal
+from stitchcore.loop_ir.interpreter import interpret
+from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.schedule.pipeline import feasible, schedule
 from tests.schedule.agree import DEVICE, check, collapsed
 from tests.schedule.modules import apply, module_of, parameter, reduce, whole
 
@@ -26,7 +26,7 @@ ROWS, COUNT = 9, 40
 
 def combined(opcode: str, dtype: str = "f32") -> Computation:
     pair = parameter(0, (), dtype), parameter(1, (), dtype)
-    return computation(pair, build.elementwise(opcode, *pair) if opcode else pair[1])
+    return computation(pair, builder.elementwise(opcode, *pair) if opcode else pair[1])
 
 
 def rows(
@@ -36,7 +36,7 @@ def rows(
     window = range(ids.shape.rank, updates.shape.rank)
     body = combined(opcode, into.shape.dtype)
     rank = ids.shape.rank
-    return build.scatter(into, ids, updates, body, window=window, scattered=[0], vector_dim=rank)
+    return builder.scatter(into, ids, updates, body, window=window, scattered=[0], vector_dim=rank)
 
 
 def drawn(width: int, ids: str = "s32") -> tuple[list[Instruction], list[Any]]:
@@ -63,7 +63,7 @@ def test_rows_are_combined_in_order_to_the_last_bit(opcode: str, width: int) -> 
     inputs, given = drawn(width)
     module = module_of([rows(inputs[0], inputs[2], inputs[1], opcode)], inputs)
     pattern = whole(module)
-    kernel = schedule(pattern, module, DEVICE, "kernel")
+    kernel = schedule(pattern, module, DEVICE, "kernel", verify=True)
     arrays = dict(zip(inputs, given, strict=True))
     shaped = collapsed(kernel, [arrays[v] for v in pattern.inputs], {})
     expected = given[0].copy()
@@ -73,9 +73,9 @@ def test_rows_are_combined_in_order_to_the_last_bit(opcode: str, width: int) -> 
             by = {op.ADD: old + new, op.SUBTRACT: old - new, op.MAXIMUM: np.maximum(old, new)}
             expected[place] = by.get(opcode, new)
     for shared in (False, True):
-        [found] = interpret(kernel, shaped, share_forwards=shared)
+        [found] = interpret(kernel, shaped, share_aliases=shared)
         assert np.array_equal(found.reshape(expected.shape), expected)
-    assert kernel.forwards == ((0, 0),)
+    assert kernel.aliases == ((0, 0),)
     tasks = kernel.phases[-1].sections[-1].tasks
     assert tasks == min(max(width // 16, 1), ROWS)
     run([rows(inputs[0], inputs[2], inputs[1], opcode)], inputs, given)
@@ -93,10 +93,10 @@ def test_a_segment_sum_goes_on_in_the_same_kernel() -> None:
     """Zeros that nobody stores but the sum itself, updates computed on the way, Adam after it."""
     inputs, given = drawn(18)
     table, values, ids = inputs
-    zeros = build.splat(0.0, table)
+    zeros = builder.splat(0.0, table)
     sums = rows(zeros, ids, apply(op.TANH, values))
     module = module_of([apply(op.SUBTRACT, table, sums), reduce(sums, (1,))], inputs)
-    plan = exhaustive.plan(module, DEVICE, cost, feasible)
+    plan = planner_exhaustive.plan(module, DEVICE, cost, feasible)
     [pattern] = plan.patterns
     assert not plan.opaque and sums in pattern.instructions
     run([apply(op.SUBTRACT, table, sums), reduce(sums, (1,))], inputs, given)
@@ -107,9 +107,9 @@ def test_a_segment_sum_goes_on_in_the_same_kernel() -> None:
 def test_updates_that_reductions_make_and_places_that_they_decide() -> None:
     inputs, given = drawn(6)
     table, values, ids = inputs
-    means = build.broadcast(reduce(values, (1,)), values.shape.dims, (0,))
-    first = build.reduce(ids, [0], op.MINIMUM)
-    moved = apply(op.SUBTRACT, ids, build.broadcast(first, ids.shape.dims, ()))
+    means = builder.broadcast(reduce(values, (1,)), values.shape.dims, (0,))
+    first = builder.reduce(ids, [0], op.MINIMUM)
+    moved = apply(op.SUBTRACT, ids, builder.broadcast(first, ids.shape.dims, ()))
     run([rows(table, moved, apply(op.MULTIPLY, values, means))], inputs, given)
 
 
@@ -120,12 +120,12 @@ def test_vectors_of_indices_in_another_order() -> None:
     random = np.random.default_rng(3)
     given: list[Any] = [random.normal(size=v.shape.static).astype("f4") for v in (table, values)]
     given.append(random.integers(-1, 6, ids.shape.static).astype(np.int32))
-    made = build.scatter(
+    made = builder.scatter(
         table, ids, values, combined(op.ADD), window=[1], scattered=[1, 0], vector_dim=0
     )
     run([made], [table, values, ids], given)
-    zeros = build.elementwise(op.SUBTRACT, table, build.splat(1.0, table))
-    made = build.scatter(
+    zeros = builder.elementwise(op.SUBTRACT, table, builder.splat(1.0, table))
+    made = builder.scatter(
         zeros, ids, values, combined(op.ADD), window=[1], scattered=[1, 0], vector_dim=0
     )
     run([made], [table, values, ids], given)
@@ -135,20 +135,20 @@ def test_what_is_no_sum_of_whole_rows_is_refused_with_its_reason() -> None:
     inputs, _ = drawn(8)
     table, values, ids = inputs
     pair = parameter(0, (), "f32"), parameter(1, (), "f32")
-    product = build.elementwise(op.MULTIPLY, *pair)
-    body = computation(pair, build.elementwise(op.ADD, product, pair[1]))
-    odd = build.scatter(table, ids, values, body, window=[1], scattered=[0], vector_dim=1)
+    product = builder.elementwise(op.MULTIPLY, *pair)
+    body = computation(pair, builder.elementwise(op.ADD, product, pair[1]))
+    odd = builder.scatter(table, ids, values, body, window=[1], scattered=[0], vector_dim=1)
     assert candidates.refused(odd) == (
         Reason.UNSUPPORTED_OPCODE, "a scatter with a function that is not one opcode",
     )  # fmt: skip
     narrow = parameter(1, (COUNT, 4))
-    part = build.scatter(table, ids, narrow, combined(op.ADD), window=[1], scattered=[0],
+    part = builder.scatter(table, ids, narrow, combined(op.ADD), window=[1], scattered=[0],
                          vector_dim=1)  # fmt: skip
     assert scatter_refusal(part) == "windows that are no whole rows"
-    half = [build.convert(value, "bf16") for value in (table, values)]
+    half = [builder.convert(value, "bf16") for value in (table, values)]
     assert scatter_refusal(rows(half[0], ids, half[1])) == "sums of bf16"
-    flipped = computation(pair, build.elementwise(op.SUBTRACT, pair[1], pair[0]))
-    wrong = build.scatter(table, ids, values, flipped, window=[1], scattered=[0], vector_dim=1)
+    flipped = computation(pair, builder.elementwise(op.SUBTRACT, pair[1], pair[0]))
+    wrong = builder.scatter(table, ids, values, flipped, window=[1], scattered=[0], vector_dim=1)
     assert scatter_refusal(wrong) == "a function that is not one opcode"
     refusal = feasible(whole(module_of([rows(table, ids, values)], inputs)), DEVICES["sm_90"])
     assert refusal is not None and refusal.reason is Reason.NOT_PROFITABLE

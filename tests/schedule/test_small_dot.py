@@ -1,4 +1,4 @@
-"""FusionStitching 2018's worked example: attention's softmax and its small dot are one kernel."""
+"""Attention's softmax and its small dot are one kernel (Long et al. 2018, arXiv:1811.05213)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 from stitchcore.device.records import DEVICES
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.expand import expand
-from stitchcore.hlo.instruction import computation, instruction
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.shape import Shape
-from stitchcore.plan import candidates, exhaustive
-from stitchcore.plan.candidates import Role
-from stitchcore.plan.cost import cost
-from stitchcore.schedule.schedule import feasible, schedule
+from stitchcore.fusion import candidates, planner_exhaustive
+from stitchcore.fusion.candidates import Role
+from stitchcore.fusion.cost import cost
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import computation, instruction
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.shape import Shape
+from stitchcore.hlo.transforms.expand import expand
+from stitchcore.schedule.pipeline import feasible, schedule
 from tests.schedule.agree import assert_close, check
 from tests.schedule.modules import apply, broadcast, draw_inputs, parameter, reduce, whole
 
 
 def attention_of_one_query(batch: int, keys: int, size: int) -> Module:
-    """Softmax and batched dot of the paper's NMT, with one query a row (papers.md 1)."""
+    """Softmax and batched dot of the paper's NMT (Long et al. 2018), one query a row."""
     scores, values = parameter(0, (batch, keys)), parameter(1, (batch, keys, size))
     wide = scores.shape.dims
     top = broadcast(reduce(scores, (1,), op.MAXIMUM), wide, (0,))
@@ -42,10 +42,10 @@ def attention_of_one_query(batch: int, keys: int, size: int) -> Module:
 @pytest.mark.parametrize("target", ["cpu-x86-64-v3", "sm_90"])
 def test_softmax_and_small_dot_are_one_kernel(target: str) -> None:
     module = expand(attention_of_one_query(512, 17, 128)).module
-    plan = exhaustive.plan(module, DEVICES[target], cost, feasible)
+    plan = planner_exhaustive.plan(module, DEVICES[target], cost, feasible)
     assert not plan.opaque
     (pattern,) = plan.patterns
-    assert len(schedule(pattern, module, DEVICES[target], "nmt").phases) <= 3
+    assert len(schedule(pattern, module, DEVICES[target], "nmt", verify=True).phases) <= 3
 
 
 def test_softmax_and_small_dot_are_right() -> None:

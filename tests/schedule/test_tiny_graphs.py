@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from bench import tiny, whole
+from stitchcore.compiler.stages import BuildOptions, compile_module
 from stitchcore.device.host import host_device
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.stages import BuildOptions, compile_module
-from stitchcore.verify.capture import plausible
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.verify.inputs import plausible
 
 
 @pytest.mark.parametrize(

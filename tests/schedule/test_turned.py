@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from stitchcore.device.records import DEVICES
-from stitchcore.hlo import build
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.instruction import Instruction
-from stitchcore.kernel.nodes import Kernel, Loop, LoopKind, Store
-from stitchcore.kernel.walk import statements
+from stitchcore.hlo.ir import builder
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.loop_ir.nodes import Kernel, Loop, LoopKind, Store
+from stitchcore.loop_ir.visitor import statements
 from stitchcore.schedule.limits import CPU
 from tests.schedule.agree import check
 from tests.schedule.modules import (
@@ -34,7 +34,7 @@ def scheduled(parameters: list[Instruction], outputs: list[Instruction], target:
 
 def turned(rows: int, columns: int, target: str) -> Kernel:
     x = parameter(0, (rows, columns))
-    return scheduled([x], [apply(op.NEGATE, build.transpose(x, (1, 0)))], target)
+    return scheduled([x], [apply(op.NEGATE, builder.transpose(x, (1, 0)))], target)
 
 
 def lanes_of(kernel: Kernel) -> Loop:
@@ -65,7 +65,7 @@ def test_a_reversed_output_is_written_where_its_operand_is(
     """The exponential is computed once for both outputs, in one section."""
     x = parameter(0, (6, 40, 8))
     value = apply(op.EXPONENTIAL, x)
-    kernel = scheduled([x], [value, build.reverse(value, dimensions)], target)
+    kernel = scheduled([x], [value, builder.reverse(value, dimensions)], target)
     ((section,),) = (phase.sections for phase in kernel.phases)
     assert len([s for s in statements(section.body) if isinstance(s, Store)]) == 2
 
@@ -73,7 +73,7 @@ def test_a_reversed_output_is_written_where_its_operand_is(
 @TARGETS
 def test_a_reverse_that_is_read_here_keeps_no_phase_waiting(target: str) -> None:
     x = parameter(0, (64, 100))
-    back = build.reverse(x, (1,))
+    back = builder.reverse(x, (1,))
     kernel = scheduled([x], [back, apply(op.EXPONENTIAL, back)], target)
     assert len(kernel.phases) == 1
 
@@ -82,5 +82,5 @@ def test_a_reverse_that_is_read_here_keeps_no_phase_waiting(target: str) -> None
 def test_a_reversed_rows_share_is_written_with_its_row(target: str) -> None:
     x = parameter(0, (64, 100))
     total = broadcast(reduce(x, (1,)), (64, 100), (0,))
-    kernel = scheduled([x], [build.reverse(apply(op.SUBTRACT, x, total), (0, 1))], target)
+    kernel = scheduled([x], [builder.reverse(apply(op.SUBTRACT, x, total), (0, 1))], target)
     assert len(kernel.phases) == 1

@@ -8,10 +8,10 @@ import functools
 import numpy as np
 import pytest
 
-from stitchcore.compiled import buffers
 from stitchcore.device.host import host_device
-from stitchcore.kernel.interpret import interpret
-from stitchcore.verify.exact import telling
+from stitchcore.loop_ir.interpreter import interpret
+from stitchcore.runtime.module import buffers
+from stitchcore.verify.reference import telling
 from tests.schedule import barriers, twins
 from tests.schedule.twins import Twin
 

@@ -1,11 +1,11 @@
-"""A kernel's small twin that takes the same decisions, for the interpreter (rulings.md 25).
+"""A kernel's small twin that takes the same decisions, for the interpreter (docs/decisions.md 25).
 
-The pattern's sizes shrink (hlo/shrink.py) and so do the limits that the scheduler holds them
+The pattern's sizes shrink (tests/fuzz/shrink.py) and so do the limits that the scheduler holds them
 against: toy limits are searched until every decision of the twin is that of the kernel itself.
 Interpreting the twin then runs what the kernel runs at full size, in every task, lane and phase.
 
 `python -m tests.schedule.twins [NAME...]` does so for each kernel of the workload modules and
-writes bench/results/twins.json after each module.
+writes bench/results/raw/twins.json after each module.
 """
 
 from __future__ import annotations
@@ -20,28 +20,31 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from stitchcore.compiled import buffers
+from bench.record import RESULTS, raw, write_figures
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
-from stitchcore.hlo.instruction import Instruction, topological
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.shrink import shrink
-from stitchcore.kernel.interpret import KernelError, Race, interpret
-from stitchcore.kernel.nodes import (
+from stitchcore.fusion.canonical import taken_out
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.fusion.text import bodies
+from stitchcore.hlo.ir.instruction import Instruction, topological
+from stitchcore.hlo.ir.module import Module
+from stitchcore.loop_ir.interpreter import KernelError, Race, interpret
+from stitchcore.loop_ir.nodes import (
     Accumulate,
     Accumulator,
     Allocate,
     Apply,
     Barrier,
-    Combine,
     Expression,
     If,
     Kernel,
+    LaneReduce,
     Let,
     Load,
     Loop,
@@ -50,22 +53,21 @@ from stitchcore.kernel.nodes import (
     Statement,
     Store,
 )
-from stitchcore.plan.canonical import taken_out
-from stitchcore.plan.pattern import Pattern
-from stitchcore.plan.text import bodies
+from stitchcore.runtime.module import buffers
 from stitchcore.schedule import axes as axis_analysis
-from stitchcore.schedule import dominant, scheme
+from stitchcore.schedule import dominants as dominant
 from stitchcore.schedule import limits as scheduling
+from stitchcore.schedule import sections
 from stitchcore.schedule.axes import Axes
-from stitchcore.schedule.body import Names
-from stitchcore.schedule.mapping import Geometry
-from stitchcore.schedule.schedule import schedule
-from stitchcore.schedule.surroundings import Surroundings
-from stitchcore.stages import PLANNED, BuildOptions, State, run_stages
-from stitchcore.verify.kernels import KernelCheck, check_kernel
+from stitchcore.schedule.context import SectionContext
+from stitchcore.schedule.pipeline import schedule
+from stitchcore.schedule.tiling import Geometry
+from stitchcore.schedule.values import Names
+from stitchcore.verify.kernel import KernelCheck, check_kernel
+from tests.fuzz.shrink import shrink
 from tests.hlo import workloads
 
-RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results" / "twins.json"
+FIGURES = raw(RESULTS / "twins.json")
 
 TOYS: Mapping[str, tuple[int, ...]] = {
     "task_elements": (256, 16, 24, 32, 48, 64, 96, 128, 192, 512, 1024, 4096, 16384),
@@ -132,7 +134,7 @@ def toy(limits: Limits) -> Iterator[None]:
 # ---- decisions -----------------------------------------------------------------------------------
 def decisions(pattern: Pattern, module: Module, device: Device) -> tuple[Decisions, Kernel]:
     """All that was decided: what `planned` says, and the statements that each section became."""
-    kernel = schedule(pattern, module, device, "twin")
+    kernel = schedule(pattern, module, device, "twin", verify=True)
     lengths = tuple((number, len(phase.sections)) for number, phase in enumerate(kernel.phases))
     parts = [part for phase in kernel.phases for part in phase.sections]
     axes = axis_analysis.analyse(pattern)
@@ -143,8 +145,8 @@ def planned(pattern: Pattern, axes: Axes, device: Device) -> Decisions:
     """Scheme of each reduction, phase and kind of home of each value; the sinks and mapping of
     each section."""
     dominants = dominant.find(pattern, axes, scheduling.of(device))
-    plan = scheme.assign(pattern, axes, dominants)
-    around = Surroundings(axes, dominants, plan, {}, {}, Names(frozenset()), device)
+    plan = sections.assign(pattern, axes, dominants)
+    context = SectionContext(axes, dominants, plan, {}, {}, Names(frozenset()), device)
     states: list[Any] = []
     for number, value in enumerate(pattern.instructions):
         state = dominants.states[value]
@@ -155,7 +157,7 @@ def planned(pattern: Pattern, axes: Axes, device: Device) -> Decisions:
     for section in itertools.chain(*plan.phases):
         sinks = tuple((sink.kind, sink.number) for sink in section.sinks)
         mapped.append((sinks, section.rows is None, section.loops is None, section.combines))
-        mapped.append(_mapping(around.geometry(section)))
+        mapped.append(_mapping(context.geometry(section)))
     return tuple(states), tuple(mapped)
 
 
@@ -187,7 +189,7 @@ def _skeleton(section: Section) -> tuple[Any, ...]:
                     yield ("let", *_shape_of(value))
                 case Store(buffer, _, value):
                     yield ("store", buffer.role, buffer.dtype, *_shape_of(value))
-                case Accumulator(_, reducer) | Combine(_, reducer, _):
+                case Accumulator(_, reducer) | LaneReduce(_, reducer, _):
                     yield (type(statement).__name__, reducer)
                 case Accumulate(_, reducer, value):
                     yield ("accumulate", reducer, *_shape_of(value))
@@ -394,8 +396,8 @@ def interpreted(twin: Twin, seed: int = 0) -> KernelCheck:
 # ---- whole modules -------------------------------------------------------------------------------
 def patterns_of(name: str, device: Device) -> list[Pattern]:
     """One pattern of each distinct kernel of a workload's entry and of its loop bodies."""
-    state = State(workloads.module(name), device, BuildOptions())
-    state = run_stages(state, PLANNED, {})
+    state = ModuleState(workloads.module(name), device, BuildOptions())
+    state = run(PLANNED, state)
     assert state.plan is not None
     plans = [(state.plan, state.of)]
     plans += [(plan, state.inner[body]) for body, plan in bodies(state.plan).items()]
@@ -430,8 +432,8 @@ def main() -> None:
     for name in sys.argv[1:] or workloads.NAMES:
         found = figures(name, host_device())
         print(name, found, flush=True)
-        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        RESULTS.write_text(json.dumps(dict(sorted({**results, name: found}.items())), indent=1))
+        results = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+        write_figures(FIGURES, dict(sorted({**results, name: found}.items())))
 
 
 if __name__ == "__main__":

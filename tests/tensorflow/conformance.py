@@ -1,8 +1,8 @@
 """TensorFlow against each allow-listed operation as it is lowered, and as it is stitched.
 
 `python -m tests.tensorflow.conformance` writes docs/conformance.md. The reference is TensorFlow's
-own kernel on this machine, never XLA (hlo.md). Two candidates are held against it: the region's HLO
-evaluated by numpy, and the compiled kernels that a job would launch.
+own kernel on this machine, never XLA (docs/semantics.md). Two candidates are held against it: the
+region's HLO evaluated by numpy, and the compiled kernels that a job would launch.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import op_def_registry
 
-from stitchcore import program
+from stitchcore.compiler import regions
+from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
 from stitchcore.errors import CheckFailed, Refused
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.stages import BuildOptions
-from stitchcore.target.cpu_runtime import CpuKernel, load_library
-from stitchcore.tensorflow import allow, lower
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
+from stitchcore.runtime.cpu_kernel import CpuKernel, load_library
+from stitchcore.tensorflow import lower, op_allowlist
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.verify.region import Runner
 from tests.tensorflow.conformance_cases import CLASSES, NUMPY, Array, Case, cases, inputs
@@ -197,7 +197,7 @@ def by_kernels(modules: Sequence[Module | str]) -> list[Program]:
     """The regions as a job would run them: planned, scheduled, compiled together, launched."""
     device = host_device()
     whole = {str(n): module for n, module in enumerate(modules) if isinstance(module, Module)}
-    made = program.build(whole, device, BuildOptions())
+    made = regions.build(whole, device, BuildOptions())
     libraries = [load_library(library.data) for library in made.libraries]
     refused = {r.subject: f"refused: {r.reason.value} {r.detail}" for r in made.refusals}
     found: list[Program] = []
@@ -206,7 +206,7 @@ def by_kernels(modules: Sequence[Module | str]) -> list[Program]:
         if isinstance(module, str) or key in refused:
             found.append(by_evaluation(refused.get(key, module)))
             continue
-        region = program.program(made, key, device)
+        region = regions.program(made, key, device)
         kernels = (CpuKernel(libraries[step.library], step.kernel) for step in region.launches)
         found.append(_launched(Runner(region, tuple(kernels))))
     return found
@@ -318,12 +318,12 @@ def _near(case: Case, want: Array, have: Array) -> Array:
 
 def findings(operation: str) -> list[Finding]:
     """All cases of an operation over the element types it is allow-listed for."""
-    rule = allow.ALLOWED[operation]
+    rule = op_allowlist.ALLOWED[operation]
     order = [dtype for dtype in NUMPY if dtype in rule.inputs]
     chosen = list(cases(operation, order))
     if operation == "Cast":
         pairs = [(case, case.attributes["DstT"]) for case in chosen]
-        chosen = [c for c, to in pairs if allow.cast_is_allowed(c.dtypes[0], to, "cpu")]
+        chosen = [c for c, to in pairs if op_allowlist.cast_is_allowed(c.dtypes[0], to, "cpu")]
     return check_all(chosen)
 
 
@@ -366,7 +366,7 @@ def document() -> str:
         "| operation | element types that hold | lowered | stitched | differs |",
         "|---|---|---|---|---|",
     ]
-    for operation in sorted(allow.ALLOWED):
+    for operation in sorted(op_allowlist.ALLOWED):
         live = [f for f in anywhere(operation) if not f.absent]
         types = list(dict.fromkeys(f.case.dtypes[0] if f.case.dtypes else f.case.note
                                    for f in live if f.holds))  # fmt: skip

@@ -13,16 +13,16 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from stitchcore.artifact.launch import FromConstant, Operand, RegionProgram
-from stitchcore.hlo.literal import Literal
-from stitchcore.hlo.shape import DTYPES
+from stitchcore.hlo.ir.literal import Literal
+from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.inject import digest
 from stitchcore.inject import patch as job_patch
-from stitchcore.tensorflow.classify import value_like
+from stitchcore.launch.region_program import FromConstant, Operand, RegionProgram
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import subgraph
+from stitchcore.tensorflow.node_roles import value_like
 from stitchcore.tensorflow.partition import Partition, Region
-from stitchcore.tensorflow.patching import patch
+from stitchcore.tensorflow.patch import patch
 
 
 def stood_in(

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
-from stitchcore.tensorflow import allow, meaning
+from stitchcore.tensorflow import op_allowlist, semantics
 from tests.tensorflow import conformance
 from tests.tensorflow.conformance_cases import Case, is_covered
 
@@ -18,7 +18,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", sorted(allow.ALLOWED))
+@pytest.mark.parametrize("operation", sorted(op_allowlist.ALLOWED))
 def test_operation_means_what_tensorflow_computes(operation: str) -> None:
     assert is_covered(operation), f"no case for {operation}: add it to conformance_cases.py"
     findings = conformance.anywhere(operation)
@@ -28,10 +28,10 @@ def test_operation_means_what_tensorflow_computes(operation: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", sorted(n for n, k in meaning.REWRITES if k == "cpu"))
+@pytest.mark.parametrize("operation", sorted(n for n, k in semantics.REWRITES if k == "cpu"))
 def test_rewrite_is_needed(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its rewrite the lowering differs: the table can fail, and no rewrite is idle."""
-    monkeypatch.setattr(meaning, "REWRITES", {})
+    monkeypatch.setattr(semantics, "REWRITES", {})
     assert not all(f.holds for f in conformance.findings(operation) if not f.absent)
 
 
@@ -47,7 +47,7 @@ def test_a_difference_is_found() -> None:
 
 def test_document_lists_every_operation_and_no_difference() -> None:
     rows = re.findall(r"^\| (\w+) \| .* \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
-    assert {name for name, _ in rows} - {"operation"} == set(allow.ALLOWED)
+    assert {name for name, _ in rows} - {"operation"} == set(op_allowlist.ALLOWED)
     assert [row for row in rows if row[1] and row[0] != "operation"] == []
 
 

@@ -19,16 +19,16 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 import tensorflow as tf
 
 from stitchcore.artifact import package
+from stitchcore.compiler.regions import compile_regions
+from stitchcore.compiler.regions import program as program_of
+from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
 from stitchcore.inject import client, digest, patch, plugin, program, reasons
-from stitchcore.program import build
-from stitchcore.program import program as program_of
-from stitchcore.stages import BuildOptions
 from stitchcore.tensorflow import rehearsal
 from stitchcore.tensorflow.fallback import library, with_fallbacks
 from stitchcore.tensorflow.lower import lower, subgraph
 from stitchcore.tensorflow.partition import partition
-from stitchcore.tensorflow.patching import patch as patch_of
+from stitchcore.tensorflow.patch import patch as patch_of
 
 STEPS = 3
 KEPT = ("result", "kept", "update")
@@ -65,7 +65,7 @@ def stitched(graph: Any) -> Stitched:
     found = partition(graph, KEPT)
     functions = {region.name: subgraph(found, region) for region in found.regions}
     modules = {name: lower(function).module for name, function in functions.items()}
-    made = build(modules, host_device(), BuildOptions(planner="single"))
+    made = compile_regions(modules, host_device(), BuildOptions(planner="single"))
     programs = {
         region.name: with_fallbacks(
             functions[region.name],

@@ -19,15 +19,16 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
 import tensorflow as tf
 
+from stitchcore.compiler.gpu_tables import differs
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import CheckFailed
-from stitchcore.gpu.programs import differs
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.module import Module
-from stitchcore.hlo.parse import parse
-from stitchcore.kernel.interpret import interpret
-from stitchcore.kernel.nodes import Kernel, Role
-from stitchcore.stages import PLANNED, BuildOptions, State, run_stages
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
+from stitchcore.loop_ir.interpreter import interpret
+from stitchcore.loop_ir.nodes import Kernel, Role
 from stitchcore.tensorflow import lower
 from tests.tensorflow.conformance import function
 from tests.tensorflow.conformance_cases import Case
@@ -46,8 +47,8 @@ def module(case: Case, kind: str, outputs: int | None = None) -> Module:
     return parse(lower.hlo_text(replace(made, kind=kind), {}, case.name))
 
 
-def scheduled(found: Module) -> State:
-    return run_stages(State(found, DEVICES["sm_90"], BuildOptions()), PLANNED, {})
+def scheduled(found: Module) -> ModuleState:
+    return run(PLANNED, ModuleState(found, DEVICES["sm_90"], BuildOptions()))
 
 
 def kernels(found: Module) -> tuple[Kernel, ...]:

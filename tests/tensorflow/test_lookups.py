@@ -13,15 +13,15 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
 import tensorflow as tf
 
+from stitchcore.compiler.regions import compile_regions, program
+from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
 from stitchcore.errors import Reason
 from stitchcore.inject import digest
 from stitchcore.inject import patch as job_patch
-from stitchcore.program import build, program
-from stitchcore.stages import BuildOptions
 from stitchcore.tensorflow.lower import lower, subgraph
 from stitchcore.tensorflow.partition import Partition, partition
-from stitchcore.tensorflow.patching import patch
+from stitchcore.tensorflow.patch import patch
 from tests.tensorflow.graphs import pruned
 
 ROWS, WIDTH = 900, 80
@@ -175,7 +175,7 @@ def patched(found: Partition, more: Mapping[str, list[int]] = {}) -> tuple[Any, 
     functions = [subgraph(found, region) for region in found.regions]
     modules = {f.key: lower(f).module for f in functions}
     device = host_device()
-    made = build(modules, device, BuildOptions())
+    made = compile_regions(modules, device, BuildOptions())
     chosen = [
         (region, function, program(made, function.key, device))
         for region, function in zip(found.regions, functions, strict=True)

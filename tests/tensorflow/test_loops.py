@@ -18,8 +18,8 @@ from stitchcore.errors import Reason
 from stitchcore.inject import reasons
 from stitchcore.tensorflow.graph import GraphIndex, index
 from stitchcore.tensorflow.partition import Partition, Region, partition
-from stitchcore.tensorflow.patching import _RegionPatch
-from stitchcore.tensorflow.settle import settle
+from stitchcore.tensorflow.patch import _RegionPatch
+from stitchcore.tensorflow.shape_inference import settle
 from tests.tensorflow.graphs import pruned
 from tests.tensorflow.standing_in import attempted, stood_in
 

@@ -189,7 +189,7 @@ def _inputs(cut: Partition, values: dict[str, Any], before: dict[str, Any], func
 def test_regions_compute_what_the_step_computes(lowered: bool) -> None:
     """Variables as values, numerically: one step is run by TensorFlow; every region, given what it
     read there, must give the tensors and the variables' new values that the step gave."""
-    from stitchcore.hlo.evaluate import evaluate
+    from stitchcore.hlo.evaluator.evaluate import evaluate
 
     step = training_step()
     cut = partition(step.definition, [step.train])

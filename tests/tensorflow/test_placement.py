@@ -14,15 +14,15 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
+from stitchcore.compiler.regions import compile_regions, program
+from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
 from stitchcore.errors import Reason
-from stitchcore.program import build, program
-from stitchcore.stages import BuildOptions
 from stitchcore.tensorflow import placement
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import lower, subgraph
 from stitchcore.tensorflow.partition import Partition, partition
-from stitchcore.tensorflow.patching import patch
+from stitchcore.tensorflow.patch import patch
 from tests.tensorflow.graphs import Step, pruned, training_step
 
 PLACE = "/job:localhost/replica:0/task:0/device:"
@@ -118,7 +118,7 @@ def test_an_input_of_which_only_the_shape_is_looked_at_stays_on_the_host(kind: s
     [region] = cut.regions
     function = subgraph(cut, region)
     device = host_device()
-    made = build({"r": lower(function).module}, device, BuildOptions())
+    made = compile_regions({"r": lower(function).module}, device, BuildOptions())
     [added] = [
         one
         for one in patch(cut, [(region, function, program(made, "r", device))])[0].regions[0].add

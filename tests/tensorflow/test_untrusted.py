@@ -13,10 +13,10 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from stitchcore.errors import Reason, Refused
-from stitchcore.tensorflow.inert import is_inert
 from stitchcore.tensorflow.lower import subgraph
 from stitchcore.tensorflow.partition import partition
 from stitchcore.tensorflow.request import STRANGERS, GraphLimits, read_graph
+from stitchcore.tensorflow.shape_function_allowlist import is_inert
 
 SMALL = GraphLimits(
     total_bytes=100_000,
@@ -193,7 +193,7 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 
 def test_numbers_of_grappler_are_not_taken_for_symbols_of_ours() -> None:
     """In a graph of a thousand unknown sizes they reach the range of our own."""
-    from stitchcore.tensorflow.sizes import SYMBOLIC, resolve
+    from stitchcore.tensorflow.symbolic_sizes import SYMBOLIC, resolve
 
     graph = tf.Graph()
     with graph.as_default():

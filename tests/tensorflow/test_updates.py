@@ -11,7 +11,7 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
 import tensorflow as tf
 
-from stitchcore.hlo.evaluate import evaluate
+from stitchcore.hlo.evaluator.evaluate import evaluate
 from stitchcore.tensorflow.lower import lower, subgraph
 from stitchcore.tensorflow.partition import partition
 from stitchcore.tensorflow.updates import UPDATES

@@ -1,7 +1,8 @@
 """Mutants of kernels themselves: a scatter's owners, order and limits, a scan's start and ends.
 
 A kernel's text is edited as a slip in the scheduler would write it, compiled, and judged as any
-kernel is on data drawn for it; what values cannot show, the race detector must (rulings.md 24, 30).
+kernel is on data drawn for it; what values cannot show, the race detector must (docs/decisions.md
+24, 30).
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stitchcore.compiled import run_kernel
-from stitchcore.emit import c
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.module import Module
-from stitchcore.kernel.check import check
-from stitchcore.kernel.interpret import Race, interpret
-from stitchcore.kernel.nodes import Kernel
-from stitchcore.kernel.text import parse_kernel, print_kernel
-from stitchcore.plan.pattern import Pattern
-from stitchcore.schedule.schedule import schedule
-from stitchcore.target.cpu_runtime import CpuKernel, load_library
-from stitchcore.target.toolchain import compile_c
-from stitchcore.verify.kernels import check_kernel
+from stitchcore.codegen import c
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.module import Module
+from stitchcore.loop_ir.interpreter import Race, interpret
+from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.loop_ir.printer import parse_kernel, print_kernel
+from stitchcore.loop_ir.verifier import check
+from stitchcore.runtime.cpu_kernel import CpuKernel, load_library
+from stitchcore.runtime.module import run_kernel
+from stitchcore.schedule.pipeline import schedule
+from stitchcore.toolchain.c_compiler import compile_c
+from stitchcore.verify.kernel import check_kernel
 from tests.schedule.agree import DEVICE
 from tests.schedule.modules import apply, draw_inputs, module_of, parameter, whole
 from tests.schedule.test_scans import scanned
@@ -58,7 +59,7 @@ def sums(reverse: bool) -> Module:
 
 
 def kernel_of(module: Module) -> Kernel:
-    return schedule(whole(module), module, DEVICE, "kernel")
+    return schedule(whole(module), module, DEVICE, "kernel", verify=True)
 
 
 def edited(kernel: Kernel, edits: Sequence[Edit]) -> Kernel:

@@ -1,6 +1,6 @@
-"""A mutant of each opcode that is not elementwise: the check of its kernel fails (rulings.md 24).
+"""A mutant of each opcode that is not elementwise: its kernel's check fails (docs/decisions.md 24).
 
-Elementwise opcodes have theirs in tests/emit/test_opcodes.py.
+Elementwise opcodes have theirs in tests/codegen/test_opcodes.py.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from stitchcore.compiled import CompiledModule, run_kernel
+from stitchcore.compiler.module import CompiledModule
+from stitchcore.compiler.stages import compile_module
 from stitchcore.device.host import host_device
-from stitchcore.hlo import opcodes as op
-from stitchcore.hlo.parse import parse
-from stitchcore.plan.pattern import Pattern
-from stitchcore.stages import compile_module
-from stitchcore.target.cpu_runtime import CpuKernel
-from stitchcore.verify.kernels import check_kernel
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.text.parser import parse
+from stitchcore.runtime.cpu_kernel import CpuKernel
+from stitchcore.runtime.module import load, run_kernel
+from stitchcore.verify.kernel import check_kernel
 
 SUM = "sum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}\n"
 TOP = SUM.replace("sum {", "top {").replace("add(", "maximum(")
@@ -60,7 +61,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]] = {
         ("y = f32[6,6] iota(), iota_dimension=0",),
         (("y = f32[6,6] iota(), iota_dimension=1",),),
     ),
-    op.CHECK: (  # that it raises: tests/hlo/test_checks.py
+    op.CHECK: (  # that it raises: tests/hlo/test_keep_checks.py
         ("p = pred[6,6] compare(x, x), direction=EQ",
          'y = f32[6,6] custom-call(x, p), custom_call_target="stitch.check", backend_config="bad"'),
         (("p = pred[6,6] compare(x, x), direction=EQ", "n = f32[6,6] negate(x)",
@@ -195,9 +196,9 @@ def test_the_check_fails_for_mutants_only(opcode: str) -> None:
     made = compiled(right)
     [pattern] = made.plan.patterns
     check = partial(check_kernel, pattern, made.module)
-    assert check(partial(running, made.loaded()[0], pattern), {}).passed
+    assert check(partial(running, load(made)[0], pattern), {}).passed
     for lines in wrong:
         mutant = compiled(lines)
         [other] = mutant.plan.patterns
-        found = check(partial(running, mutant.loaded()[0], other), {})
+        found = check(partial(running, load(mutant)[0], other), {})
         assert not found.passed, lines

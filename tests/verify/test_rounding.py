@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stitchcore.hlo.evaluate import evaluate
-from stitchcore.hlo.parse import parse
-from stitchcore.plan.pattern import Pattern
-from stitchcore.verify.kernels import check_kernel
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.text.parser import parse
+from stitchcore.verify.kernel import check_kernel
 from stitchcore.verify.rounding import movement
 
 GATE = parse(
@@ -55,7 +55,7 @@ def off_by(units: float) -> bool:
 
 
 def _nodes() -> list[Any]:
-    from stitchcore.hlo.instruction import topological
+    from stitchcore.hlo.ir.instruction import topological
 
     return list(topological((GATE.entry.root,)))
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from stitch_worker.lease import FolderLeases
 from stitch_worker.service import Service, process
-from stitchcore import isolate
 from stitchcore.artifact.store import open_store
 from stitchcore.device.host import host
 from stitchcore.errors import Refused
+from stitchcore.sandbox import isolate
 from tests.worker.requests import TF
 
 SECRET = b"s" * 32

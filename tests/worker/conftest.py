@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from stitchcore import isolate
 from stitchcore.artifact.store import Store, open_store
-from stitchcore.queues import TASK, queue_arguments, queue_name
+from stitchcore.sandbox import isolate
+from stitchcore.service.queues import TASK, queue_arguments, queue_name
 from tests.worker.requests import TF, python_path
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from stitch_worker import compiling
 from stitch_worker.compiling import Job, Spent, compile_alone
-from stitchcore import confine, isolate
 from stitchcore.errors import Refusal
+from stitchcore.sandbox import confine, isolate
 from tests.worker.requests import python_path
 
 LIMITS = isolate.Limits(60, 2**30, 60)

@@ -13,10 +13,10 @@ from stitch_worker import app as apps
 from stitch_worker.app import AGAIN_SECONDS, broker_for, configuration, make_app, run
 from stitch_worker.lease import FolderLeases
 from stitch_worker.service import Service
-from stitchcore import isolate
 from stitchcore.artifact.store import open_store
 from stitchcore.errors import Reason, Refused
-from stitchcore.queues import TASK
+from stitchcore.sandbox import isolate
+from stitchcore.service.queues import TASK
 from tests.worker.conftest import Redis
 
 QUEUE = "stitch.cpu-x86-64-v4.tf2.21"

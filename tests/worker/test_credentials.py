@@ -20,7 +20,7 @@ pytest.importorskip("celery", reason="needs Celery: pip install 'stitchcore[work
 from stitch_operator.commands import serve
 from stitch_operator.commands.processes import Processes
 from stitch_operator.gateway import tls
-from stitchcore.commands.common import Output
+from stitchcore.cli.common import Output
 from stitchcore.device.host import host
 from tests.operator.gateway import support
 from tests.worker.conftest import free_port, wait_for

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stitch_worker.__main__ import hidden_from_children
-from stitchcore import isolate
+from stitchcore.sandbox import isolate
 
 PROGRAM = """
 import ctypes, os, sys

@@ -17,7 +17,7 @@ from stitch_operator.gateway.ledger import Ledger
 from stitch_operator.gateway.waiting import SILENT_SECONDS, Reader, seconds
 from stitch_worker import idle
 from stitch_worker.collect import ENDED_SECONDS, collect
-from stitch_worker.idle import NOTHING, Idle, Meter, Reserved
+from stitch_worker.idle import Idle, Meter, Reserved
 from stitchcore.artifact.store import Store, open_store
 from tests.worker.conftest import Cluster, wait_for
 
@@ -48,7 +48,7 @@ def test_where_nothing_is_reserved_only_what_is_used_counts(
 ) -> None:
     found = Idle(0.0, 0.0)
     for passed, used, waiting in looks:
-        found = found.after(found.at + passed, found.used + used, waiting, NOTHING)
+        found = found.after(found.at + passed, found.used + used, waiting, Reserved())
     assert found.cores == pytest.approx(sum(used for _, used, _ in looks))
     assert found.gpus == 0
 

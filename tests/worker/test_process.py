@@ -19,10 +19,10 @@ from stitch_worker.attempts import Attempts
 from stitch_worker.compiling import Spent
 from stitch_worker.lease import FolderLeases
 from stitch_worker.service import Service, process
-from stitchcore import isolate
 from stitchcore.artifact.store import open_store
 from stitchcore.device.host import host
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.sandbox import isolate
 from tests.worker.requests import TF, meta_of, submit, tiny_graph
 
 LIMITS = isolate.Limits(120, 8 * 2**30, 300)

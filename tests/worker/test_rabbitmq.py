@@ -18,7 +18,7 @@ pytest.importorskip("celery", reason="needs Celery: pip install 'stitchcore[work
 
 from stitch_operator.gateway.queue import CeleryQueue
 from stitchcore.device.host import host
-from stitchcore.queues import queue_name
+from stitchcore.service.queues import queue_name
 from tests.worker.conftest import Cluster, free_port, wait_for
 from tests.worker.requests import TF, submit, tiny_graph
 from tests.worker.test_service import LONG, ready, starts

@@ -21,10 +21,10 @@ from stitch_worker import units, unsigned
 from stitch_worker.attempts import LOST
 from stitch_worker.service import process
 from stitch_worker.signer import Signer, run_once
-from stitchcore import pipeline
 from stitchcore.artifact import package, sign
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
+from stitchcore.optimize import pipeline
 from tests import tiers
 from tests.worker import alone
 from tests.worker.requests import meta_of, python_path, submit, tiny_graph

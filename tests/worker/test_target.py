@@ -10,7 +10,7 @@ pytest.importorskip("celery", reason="needs Celery: pip install 'stitchcore[work
 
 from stitch_worker.__main__ import served
 from stitchcore.errors import Reason, Refused
-from stitchcore.queues import queue_name
+from stitchcore.service.queues import queue_name
 
 OWN = "cpu-x86-64-v3"
 

@@ -23,12 +23,12 @@ from stitch_worker.lease import FolderLeases
 from stitch_worker.service import Service, process
 from stitch_worker.units import Unit, Units, load_or_create_secret, scope_of
 from stitch_worker.workshop import Workshop
-from stitchcore import confine, isolate
 from stitchcore.artifact.store import open_store
 from stitchcore.device.host import host, host_device
 from stitchcore.errors import Reason, Refused
-from stitchcore.target import toolchain
-from stitchcore.target.toolchain import command, compile_c, find_compiler, unit_key
+from stitchcore.sandbox import confine, isolate
+from stitchcore.toolchain import c_compiler
+from stitchcore.toolchain.c_compiler import command, compile_c, find_compiler, unit_key
 from tests.worker.requests import TF, meta_of, python_path, submit
 
 pytestmark = pytest.mark.skipif(
@@ -211,7 +211,7 @@ def test_a_checkout_may_lie_where_children_see_nothing(
     kept: Units, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under /tmp, which looks empty to a compiler but for the headers."""
-    monkeypatch.setattr(toolchain, "INCLUDE", shutil.copytree(toolchain.INCLUDE, tmp_path / "h"))
+    monkeypatch.setattr(c_compiler, "INCLUDE", shutil.copytree(c_compiler.INCLUDE, tmp_path / "h"))
     [answer], shop = asked(kept, [f'#include "stitch_cpu.h"\n{SOURCE}'.encode()])
     assert answer and shop.counts == {"miss": 1}
 

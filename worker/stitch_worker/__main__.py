@@ -25,14 +25,15 @@ from stitch_worker.idle import Meter, Reserved
 from stitch_worker.lease import SECONDS, open_leases
 from stitch_worker.service import Service
 from stitch_worker.units import load_or_create_secret
-from stitchcore import isolate, starting
 from stitchcore.device.host import host
 from stitchcore.errors import Reason, Refused
 from stitchcore.options import PLANNER, broker_url, leases_url, reserved_cores
-from stitchcore.queues import queue_name
-from stitchcore.starting import needed
-from stitchcore.target import cubins
-from stitchcore.target.toolchain import find_compiler
+from stitchcore.sandbox import isolate
+from stitchcore.service import startup
+from stitchcore.service.queues import queue_name
+from stitchcore.service.startup import needed
+from stitchcore.toolchain import cuda_compiler
+from stitchcore.toolchain.c_compiler import find_compiler
 
 log = logging.getLogger("stitch.worker")
 
@@ -45,7 +46,7 @@ def main(
     this machine cannot serve."""
     given = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    return starting.guarded("worker", lambda: _run(given, told))
+    return startup.guarded("worker", lambda: _run(given, told))
 
 
 def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
@@ -62,10 +63,10 @@ def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
         secret, hidden = _kernel_secret(given.kernel_key)
     if given.heartbeat is not None:
         given.heartbeat.unlink(missing_ok=True)  # of the process before, in a pod's /tmp
-    url = starting.broker(given.broker or broker_url(os.environ))
+    url = startup.broker(given.broker or broker_url(os.environ))
     with needed("what is reserved", "give --reserved-cores N"):
         cores = given.reserved_cores or reserved_cores(os.environ)
-    store = starting.store(given.store)
+    store = startup.store(given.store)
     with needed("--leases or STITCH_LEASES", "give --leases redis://host:port/0"):
         named = given.leases or leases_url(os.environ)
         leases = open_leases(named or url, given.store, given.lease_seconds)
@@ -119,7 +120,7 @@ def served(asked: str, own: str) -> str:
             detail = f"this machine is {own}: a region is proved on the processor it is made for"
             raise Refused(asked, Reason.WRONG_TARGET, detail)
         return own
-    cubins.require(asked)
+    cuda_compiler.require(asked)
     log.info(
         "compiling for %s: proved and timed where children find such a GPU and a TensorFlow that "
         "sees it, else %s (the artifact says why)", asked, Reason.UNMEASURED.value,

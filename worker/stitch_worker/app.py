@@ -26,7 +26,7 @@ from kombu import Queue
 from stitch_worker.idle import Meter
 from stitch_worker.service import Service, process
 from stitchcore.errors import Reason, Refused
-from stitchcore.queues import TASK, queue_arguments, queue_name
+from stitchcore.service.queues import TASK, queue_arguments, queue_name
 
 log = logging.getLogger("stitch.worker")
 AGAIN_SECONDS = 1.0

@@ -27,13 +27,13 @@ import msgspec
 
 from stitch_worker import units
 from stitchcore.artifact.keys import request_key
+from stitchcore.compiler.stages import RemoteCompiler
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.optimize.request import Request, read_request
 from stitchcore.options import Options
-from stitchcore.request import Request, read_request
-from stitchcore.stages import Elsewhere
-from stitchcore.target.toolchain import CompiledLibrary, loop_reports
-from stitchcore.tensorflow import unused
+from stitchcore.tensorflow import import_blocklist
+from stitchcore.toolchain.c_compiler import CompiledLibrary, loop_reports
 
 MAXIMUM_BYTES = 64 * 2**20
 """Largest serialized graph that is taken from strangers: only structure is handed in."""
@@ -66,7 +66,7 @@ def _claim_stdout() -> TextIO:
     return kept
 
 
-def workshop(descriptor: int) -> Elsewhere:
+def workshop(descriptor: int) -> RemoteCompiler:
     """Compiles where this process's parent does."""
     channel = socket.socket(fileno=descriptor)
 
@@ -86,7 +86,7 @@ def _library(source: str, answer: bytes | None) -> CompiledLibrary | None:
     return CompiledLibrary(unit.library, unit.compiler, loop_reports(source, unit.remarks))
 
 
-def _produce(folder: Path, progress: TextIO, elsewhere: Elsewhere | None) -> None:
+def _produce(folder: Path, progress: TextIO, remote_compile: RemoteCompiler | None) -> None:
     given = _awaited(folder / "options.json")
 
     def report(stage: str, done: int, total: int) -> None:
@@ -99,7 +99,7 @@ def _produce(folder: Path, progress: TextIO, elsewhere: Elsewhere | None) -> Non
     if len(request.graph) > MAXIMUM_BYTES:
         detail = f"{len(request.graph)} bytes, at most {MAXIMUM_BYTES}"
         raise Refused("graph", Reason.GRAPH_TOO_LARGE, detail)
-    from stitchcore.pipeline import produce  # imports TensorFlow
+    from stitchcore.optimize.pipeline import produce  # imports TensorFlow
 
     request = Request(_checked(request, str(given["key"])), request.graph, request.meta)
     options = Options(
@@ -110,7 +110,7 @@ def _produce(folder: Path, progress: TextIO, elsewhere: Elsewhere | None) -> Non
         tune=float(given["tune"]),
         jobs=int(given["jobs"]),
     )
-    made = produce(request, DEVICES[str(request.meta["target"])], options, report, elsewhere)
+    made = produce(request, DEVICES[str(request.meta["target"])], options, report, remote_compile)
     to = folder / "unsigned"
     to.mkdir()
     for name, data in made.files.items():
@@ -162,5 +162,5 @@ def _leave(folder: Path, refusal: Refusal) -> None:
 
 
 if __name__ == "__main__":
-    unused.leave_out()
+    import_blocklist.leave_out()
     raise SystemExit(main())

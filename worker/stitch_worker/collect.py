@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from stitch_worker import idle, units, unsigned
-from stitchcore import starting
 from stitchcore.artifact.store import Store
 from stitchcore.errors import Refused
-from stitchcore.starting import needed
+from stitchcore.service import startup
+from stitchcore.service.startup import needed
 
 log = logging.getLogger("stitch.collect")
 LEFTOVER_SECONDS = 3600.0
@@ -149,13 +149,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
 
     def run() -> int:
-        store = starting.store(given.store)
+        store = startup.store(given.store)
         with needed(f"--store {given.store}", "run it again when the store answers", Refused):
             gone = collect(store, time.time(), given.days, given.bytes, given.dry_run)
         log.info("%d entries, %d bytes", len(gone), sum(entry.size for entry in gone))
         return 0
 
-    return starting.guarded("collect", run)
+    return startup.guarded("collect", run)
 
 
 if __name__ == "__main__":

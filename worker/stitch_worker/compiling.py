@@ -23,11 +23,11 @@ import stitch_worker
 import stitchcore
 from stitch_worker.units import Units
 from stitch_worker.workshop import Workshop
-from stitchcore import isolate
 from stitchcore.artifact import package
 from stitchcore.artifact.check import check_files, read_files, read_regular
 from stitchcore.artifact.package import Unsigned
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.sandbox import isolate
 
 TICK_SECONDS = 0.5
 LINE_BYTES = 4096

@@ -38,9 +38,6 @@ class Reserved:
     gpus: float = 0.0
 
 
-NOTHING = Reserved()
-
-
 @dataclass(frozen=True)
 class Idle:
     """Seconds of cores and of GPUs so far; `at` (monotonic) and `used` (the process's own processor

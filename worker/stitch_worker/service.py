@@ -23,7 +23,6 @@ from stitch_worker.compiling import Died, Job, Spent, compile_alone
 from stitch_worker.lease import SECONDS, Keeper, Lease, Leases
 from stitch_worker.revocation import revoked
 from stitch_worker.units import Units, scope_of
-from stitchcore import isolate
 from stitchcore.artifact import package
 from stitchcore.artifact.keys import code_version
 from stitchcore.artifact.package import Unsigned
@@ -31,9 +30,10 @@ from stitchcore.artifact.ratio import stored_ratio
 from stitchcore.artifact.store import Store
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.optimize.pipeline import KERNEL_ABI, key_of
+from stitchcore.optimize.request import Request
 from stitchcore.options import PLANNER, Options
-from stitchcore.pipeline import KERNEL_ABI, key_of
-from stitchcore.request import Request
+from stitchcore.sandbox import isolate
 
 KEY = re.compile(r"[0-9a-f]{64}")
 

@@ -36,7 +36,7 @@ from stitch_worker import unsigned
 from stitch_worker.answers import Answers, token_of
 from stitch_worker.revocation import revoke, revoked
 from stitch_worker.unsigned import Origin
-from stitchcore import options, starting
+from stitchcore import options
 from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact import package, sign
 from stitchcore.artifact.check import KEY, check_files
@@ -44,7 +44,8 @@ from stitchcore.artifact.keys import artifact_key, settings_text
 from stitchcore.artifact.ratio import REPORT, step_ratio, stored_ratio
 from stitchcore.artifact.store import Store
 from stitchcore.errors import Reason, Refused
-from stitchcore.starting import needed
+from stitchcore.service import startup
+from stitchcore.service.startup import needed
 
 log = logging.getLogger("stitch.signer")
 POLL_SECONDS = 0.5
@@ -197,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Sign until SIGTERM or SIGINT."""
     given = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    return starting.guarded("signer", lambda: _run(given))
+    return startup.guarded("signer", lambda: _run(given))
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -205,7 +206,7 @@ def _run(given: argparse.Namespace) -> int:
         sign.load_or_create_key(given.key)
     with needed("--also-valid", "at most one other public key, of 64 hexadecimal digits"):
         key, public = _keys(given)
-    store = starting.store(given.store)
+    store = startup.store(given.store)
     signer = Signer(store, key, public, options.signature(given.planner, given.tune))
     announce(signer)
     if given.revoke:

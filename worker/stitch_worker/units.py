@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import logging
 import os
 import re
 import secrets
@@ -31,7 +30,6 @@ from stitchcore.artifact.check import check_library
 from stitchcore.artifact.store import Store
 from stitchcore.errors import Reason, Refused
 
-log = logging.getLogger("stitch.units")
 FOLDER = "kernels"
 CLUSTER = "cluster"
 SCOPE = re.compile(r"[0-9a-f]{64}|cluster")

@@ -27,11 +27,11 @@ import msgspec
 
 from stitch_worker import units
 from stitch_worker.units import Unit, Units
-from stitchcore import isolate
 from stitchcore.device.records import DEVICES, Device
 from stitchcore.errors import Reason, Refused
-from stitchcore.target import toolchain
-from stitchcore.target.toolchain import Compiler, command, find_compiler, unit_key
+from stitchcore.sandbox import isolate
+from stitchcore.toolchain import c_compiler
+from stitchcore.toolchain.c_compiler import Compiler, command, find_compiler, unit_key
 
 log = logging.getLogger("stitch.workshop")
 TICK_SECONDS = 0.01
@@ -155,7 +155,7 @@ def compile_alone(
             private=FOLDER_BYTES,
             file_bytes=units.MAXIMUM_LIBRARY,
             apart=True,
-            shown=(*limits.shown, str(toolchain.INCLUDE)),
+            shown=(*limits.shown, str(c_compiler.INCLUDE)),
         )
         child = isolate.command(argv, own, stdin=given, stdout=out, stderr=said)
         started = time.monotonic()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stitchcore.starting import CANNOT_START
+from stitchcore.service.startup import CANNOT_START
 
 LAUNCH = Path(__file__).with_name("launch.py")
 MOST_STARTS = 10

@@ -26,7 +26,7 @@ from stitch_operator.figures import (
     plot,
     query,
 )
-from stitchcore.commands.common import Output, fail, table
+from stitchcore.cli.common import Output, fail, table
 
 PAGE = "http://127.0.0.1:9464/metrics"
 SECONDS = 10.0

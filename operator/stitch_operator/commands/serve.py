@@ -33,7 +33,7 @@ from stitch_operator.gateway import tls
 from stitchcore import options
 from stitchcore.artifact.sign import load_or_create_key, public_hex
 from stitchcore.artifact.store import Store, open_store
-from stitchcore.commands.common import Output, fail, table
+from stitchcore.cli.common import Output, fail, table
 
 READY_SECONDS = 60.0
 LOOK_SECONDS = 1.0

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from stitch_operator.gateway import tls
 from stitchcore import options
-from stitchcore.commands.common import BAD_INPUT, Output, fail
+from stitchcore.cli.common import BAD_INPUT, Output, fail
 
 CODES = {"ready": 0, "refused": 1, "pending": 3}
 KEY = re.compile(r"[0-9a-f]{64}")

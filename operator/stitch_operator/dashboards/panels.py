@@ -7,7 +7,6 @@ files of the chart can be compared with it (tools/dashboards.py --check).
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -101,21 +100,6 @@ class Dashboard:
             "links": [_link()],
             "panels": _placed(self.rows),
         }
-
-
-def runnable(expr: str, window: str = "10m", rate: str = "30s") -> str:
-    """The expression with what Grafana would put in: a window for the chosen time, another for
-    rates, and all namespaces."""
-    made = expr.replace("$__range", window).replace("$__rate_interval", rate)
-    made = made.replace("$namespace", ".*")
-    if "$" in made:
-        raise ValueError(f"unknown variable in {expr!r}")
-    return made
-
-
-def metrics_of(expr: str) -> frozenset[str]:
-    """Names of series that an expression asks for."""
-    return frozenset(re.findall(r"\bstitch[_:][a-z_:]+", expr))
 
 
 def _variables(by_namespace: bool) -> list[Object]:

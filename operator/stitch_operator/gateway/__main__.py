@@ -35,9 +35,10 @@ from stitch_operator.gateway.queue import CeleryQueue
 from stitch_operator.gateway.service import CLUSTER, NAMESPACE, RATES, Parts, Rates, Service
 from stitch_operator.gateway.tokenreview import TokenReview
 from stitch_operator.metrics import MAX_NAMESPACES
-from stitchcore import __version__, starting
+from stitchcore import __version__
 from stitchcore.options import broker_url
-from stitchcore.starting import needed
+from stitchcore.service import startup
+from stitchcore.service.startup import needed
 
 LOCAL = "local"
 SHUTDOWN_SECONDS = 3
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal. Returns 2 where it cannot start, and says why."""
     given = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    return starting.guarded("gateway", lambda: _run(given))
+    return startup.guarded("gateway", lambda: _run(given))
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -56,9 +57,9 @@ def _run(given: argparse.Namespace) -> int:
     with needed(certificate, "PEM files of a certificate and its key, readable for this user"):
         tls.context(given.certificate, given.certificate_key)
     authenticator = Cached(_authenticator(given.token_file, given.devices, given.kubeconfig))
-    store = starting.store(given.store)
-    broker = starting.broker(given.broker or broker_url(os.environ))
-    listening = starting.listening(given.host, given.port, "--port")
+    store = startup.store(given.store)
+    broker = startup.broker(given.broker or broker_url(os.environ))
+    listening = startup.listening(given.host, given.port, "--port")
     held = "end the other gateway; or give a file that is a ledger, or is not there yet"
     with needed(f"--ledger {given.ledger}", held, sqlite3.Error, LedgerHeld):
         ledger = Ledger(given.ledger, given.max_namespaces)
@@ -85,7 +86,7 @@ def _run(given: argparse.Namespace) -> int:
         )
     )
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
-    with needed(free, starting.FREE, OverflowError):
+    with needed(free, startup.FREE, OverflowError):
         start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(service, listening, certificates))

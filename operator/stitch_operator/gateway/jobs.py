@@ -14,7 +14,7 @@ import msgspec
 
 from stitch_operator.gateway import workloads
 from stitch_operator.reports import Graph
-from stitchcore.page.job import Job, JobGraph
+from stitchcore.report.job import Job, JobGraph
 
 NANO = 1e9
 MOST_PODS = 256

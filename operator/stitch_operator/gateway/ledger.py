@@ -2,7 +2,7 @@
 groups swap at. Synchronous; the application calls it from one thread.
 
 Everything a client repeats changes nothing, so a gateway that died between writing and answering
-is simply asked again. Design: contracts.md sections 1, 3 and 6.
+is simply asked again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stitch_operator.gateway.identity import Identity, run_times
 from stitch_operator.gateway.savings import Bounds, Report
 from stitch_operator.metrics import MAX_NAMESPACES, MICRO, bucket
 from stitch_operator.reports import Workloads
-from stitchcore.page.job import Job
+from stitchcore.report.job import Job
 
 CRASH_CODES = frozenset({132, 134, 135, 136, 139})
 """Illegal instruction, abort, bus error, floating-point exception, segmentation fault."""

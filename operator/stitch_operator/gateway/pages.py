@@ -14,14 +14,14 @@ from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.service import Service
 from stitch_operator.gateway.standing import Standing
-from stitchcore.artifact import report as reports
 from stitchcore.artifact.manifest import MAXIMUM_PARSED_BYTES
 from stitchcore.artifact.ratio import REPORT
-from stitchcore.artifact.report import Report
 from stitchcore.artifact.store import Store
 from stitchcore.errors import Reason, Refused
-from stitchcore.page import render
-from stitchcore.page.job import Job
+from stitchcore.report import render
+from stitchcore.report import schema as reports
+from stitchcore.report.job import Job
+from stitchcore.report.schema import Report
 
 JOB = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 HEADERS = {

@@ -1,7 +1,7 @@
 """Where compiles wait: a protocol, Celery behind it, and one in memory for tests of the gateway.
 
 A task carries the request's key and nothing else. The gateway knows the task by its name only
-(stitchcore.queues), so that it runs without a worker's packages.
+(stitchcore.service.queues), so that it runs without a worker's packages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kombu import Queue as KombuQueue
 from kombu.exceptions import OperationalError
 
 from stitch_operator.gateway.problems import Problem, Rejected
-from stitchcore.queues import TASK, queue_arguments, queue_name
+from stitchcore.service.queues import TASK, queue_arguments, queue_name
 
 REFRESH_SECONDS, FIRST_SECONDS = 5.0, 0.5
 """How often the broker is asked whom it serves, also while nobody is known."""
@@ -73,26 +73,6 @@ class Queue(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-class MemoryQueue:
-    """For unit tests only: remembers what was submitted."""
-
-    def __init__(self, *served: str) -> None:
-        self.submitted: list[tuple[str, str]] = []
-        self.names = frozenset(served)
-
-    def submit(self, request_key: str, target: str, tf_minor: str) -> None:
-        self.submitted.append((request_key, queue_name(target, tf_minor)))
-
-    def served(self) -> frozenset[str]:
-        return self.names
-
-    def depth(self, name: str) -> int:
-        return sum(queue == name for _, queue in self.submitted)
-
-    def close(self) -> None:
-        pass
 
 
 class CeleryQueue:

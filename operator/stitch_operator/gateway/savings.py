@@ -2,9 +2,9 @@
 
 A report carries totals of (session, graph), so a lost or repeated one costs nothing. What the
 difference rose by since the last report is saved, what it fell by is lost: both only grow, as
-counters must, and saved - lost is the difference itself, negatives included. Design: contracts.md
-sections 3 and 6 (a session's time at most its container's, all sessions' at most their pod's, ratio
-at most 1.25 x the measured one).
+counters must, and saved - lost is the difference itself, negatives included. Bounds: a
+session's time is at most its container's, all sessions' at most their pod's, the ratio at most 1.25
+x the measured one.
 """
 
 from __future__ import annotations

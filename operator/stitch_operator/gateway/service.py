@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -40,9 +39,8 @@ from stitch_operator.gateway.workloads import FIGURES_SECONDS, Sightings
 from stitchcore.artifact.keys import code_version, content_key, request_key
 from stitchcore.artifact.ratio import HIGHEST, stored_ratio
 from stitchcore.artifact.store import Store
-from stitchcore.queues import queue_name
+from stitchcore.service.queues import queue_name
 
-LOG = logging.getLogger("stitch.gateway")
 FOLLOW_SECONDS = 1.0
 TRUST_SECONDS = 5.0
 NOTE_SECONDS = 2.0

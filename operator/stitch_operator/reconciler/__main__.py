@@ -24,8 +24,9 @@ from stitch_operator.reconciler.metrics import Metrics
 from stitch_operator.reconciler.writer import Writer
 from stitch_operator.webhook import release as releases
 from stitch_operator.webhook.release import Release
-from stitchcore import __version__, starting
-from stitchcore.starting import needed
+from stitchcore import __version__
+from stitchcore.service import startup
+from stitchcore.service.startup import needed
 
 STILL_SECONDS = 300.0
 """A loop that stands still for so long is to be started again."""
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    return starting.guarded("reconciler", lambda: _run(given))
+    return startup.guarded("reconciler", lambda: _run(given))
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -53,7 +54,7 @@ def _run(given: argparse.Namespace) -> int:
     access = Access(given.gateway or release.gateway_url, given.ca, given.token_file)
     poll = Poll(access, loop.rows, loop.metrics.gateway_failures.inc)
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
-    with needed(free, starting.FREE, OverflowError):
+    with needed(free, startup.FREE, OverflowError):
         health.serve(
             *(given.metrics_host, given.metrics_port, loop.metrics.registry),
             lambda: time.monotonic() - loop.beat < STILL_SECONDS,

@@ -19,10 +19,10 @@ from stitch_operator.reconciler import breakers, pods
 from stitch_operator.reconciler.breakers import Refusal
 from stitch_operator.reconciler.pods import Namespace, Pod, Workload
 from stitch_operator.reconciler.records import StitchedJob, WorkloadReference
-from stitch_operator.watch import Watched
+from stitch_operator.watch import Watched, WatchGroup, config_map, custom
 from stitch_operator.webhook.adapters import ADAPTERS
 from stitch_operator.webhook.adapters import pod as pod_adapter
-from stitch_operator.webhook.cluster import GROUP, VERSION, breakers_name
+from stitch_operator.webhook.cluster import breakers_name
 from stitch_operator.webhook.objects import NEVER
 from stitch_operator.webhook.release import Release
 
@@ -49,14 +49,15 @@ class Existing(msgspec.Struct, frozen=True):
     job: StitchedJob
 
 
-class Watches:
+class Watches(WatchGroup):
     """All watches. `tell` is told of every change, in the watches' threads: what it was, and what
     it is. `failed` counts a watch's error."""
 
     def __init__(
         self, api: client.ApiClient, release: Release, tell: Tell, failed: Callable[[str], None]
     ) -> None:
-        core, custom = client.CoreV1Api(api), client.CustomObjectsApi(api)
+        core, objects = client.CoreV1Api(api), client.CustomObjectsApi(api)
+        breakers_map = config_map(core, release.namespace, breakers_name(release.name))
         excluded = frozenset({*NEVER, release.namespace})
         read_pod = functools.partial(pods.read_pod, excluded=excluded)
         every_pod = core.list_pod_for_all_namespaces
@@ -64,15 +65,11 @@ class Watches:
         self.namespaces: Watched[Namespace] = Watched(
             *("namespaces", core.list_namespace, pods.read_namespace, failed, tell)
         )
-        ours = functools.partial(custom.list_cluster_custom_object, GROUP, VERSION, PLURAL)
-        self.jobs: Watched[Existing] = Watched(PLURAL, ours, read_job, failed, tell)
-        held = functools.partial(
-            core.list_namespaced_config_map,
-            release.namespace,
-            field_selector=f"metadata.name={breakers_name(release.name)}",
+        self.jobs: Watched[Existing] = Watched(
+            PLURAL, custom(objects, PLURAL), read_job, failed, tell
         )
         self.breakers: Watched[dict[breakers.Line, float]] = Watched(
-            "configmaps", held, read_breakers, failed
+            *("configmaps", breakers_map, read_breakers, failed)
         )
         self.refusals: list[Watched[Refusal]] = [
             Watched(
@@ -88,7 +85,7 @@ class Watches:
         self.workloads: dict[tuple[str, str], Watched[Workload]] = {
             (one.group, one.kind): Watched(
                 one.resource,
-                functools.partial(_metadata, custom, one.group, one.version, one.resource),
+                functools.partial(_metadata, objects, one.group, one.version, one.resource),
                 functools.partial(
                     pods.read_workload,
                     api_version=f"{one.group}/{one.version}",
@@ -100,22 +97,10 @@ class Watches:
             )
             for one in KINDS
         }
-        self._all: list[Watched[Any]] = [
-            *(self.pods, self.namespaces, self.jobs, self.breakers),
-            *self.refusals,
-            *self.workloads.values(),
-        ]
-
-    def start(self) -> None:
-        for one in self._all:
-            one.start()
-
-    def stop(self) -> None:
-        for one in self._all:
-            one.stop()
-
-    def synced(self) -> bool:
-        return all(one.synced for one in self._all)
+        super().__init__(
+            [self.pods, self.namespaces, self.jobs, self.breakers, *self.refusals,
+             *self.workloads.values()]
+        )  # fmt: skip
 
     def knows(self, group: str, kind: str) -> bool:
         """Whether objects of this kind would be known here."""
@@ -126,10 +111,10 @@ class Watches:
         return [one for watched in self.refusals for one in watched.values()]
 
 
-def _metadata(custom: Any, group: str, version: str, plural: str, **query: Any) -> Any:
+def _metadata(objects: Any, group: str, version: str, plural: str, **query: Any) -> Any:
     """A list or a watch of metadata alone: thousands of pod templates are not sent."""
     accept = METADATA_ONLY["watch" if query.get("watch") else "list"]
-    call = custom.list_cluster_custom_object
+    call = objects.list_cluster_custom_object
     return call(group, version, plural, _headers={"Accept": accept}, **query)
 
 

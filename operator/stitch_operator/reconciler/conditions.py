@@ -18,8 +18,6 @@ from stitch_operator.webhook.reasons import Reason
 
 MOST_EVENTS = 10
 """Of one type and job."""
-OF_PODS = frozenset({"Injected", "Skipped"})
-"""What is known without the gateway."""
 TEXTS: dict[Type, str] = {
     "Compiling": "kernels are being compiled for it",
     "Swapped": "its steps run stitched kernels",

@@ -154,7 +154,7 @@ class Loop:
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop`; nothing is written before everything has been listed."""
-        while not self.watches.synced():
+        while not self.watches.ready():
             self.beat = time.monotonic()
             if stop.wait(0.05):
                 return

@@ -13,25 +13,24 @@ from pathlib import Path
 
 import yaml
 
+from stitch_operator.names import GROUP
+from stitch_operator.objects import RBAC, READ, Object, account, definition, labels_of, schema
 from stitch_operator.reconciler.cluster import KINDS, PLURAL
 from stitch_operator.reconciler.records import Spec, Status
 from stitch_operator.reconciler.writer import KIND
 from stitch_operator.webhook import release as releases
-from stitch_operator.webhook.cluster import GROUP, VERSION, breakers_name
-from stitch_operator.webhook.objects import Object, labels_of, schema
+from stitch_operator.webhook.cluster import breakers_name
 from stitch_operator.webhook.release import Release
 
-READ = ["get", "list", "watch"]
 WATCH = ["list", "watch"]
 VIEW = "stitchcore-view"
 """The same in every release: two in one cluster would inject into the same pods, and Helm refuses
 what another release owns."""
-API = "rbac.authorization.k8s.io/v1"
 
 
 def job_definition() -> Object:
     """The CustomResourceDefinition of StitchedJob."""
-    columns = [
+    columns: list[Object] = [
         {"name": "Workload", "type": "string", "jsonPath": ".spec.workload.name"},
         {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
         {"name": "Speedup", "type": "number", "jsonPath": ".status.speedup.ratio"},
@@ -44,24 +43,8 @@ def job_definition() -> Object:
         {"name": "Kind", "type": "string", "jsonPath": ".spec.workload.kind", "priority": 1},
     ]  # fmt: skip
     properties = {"spec": schema(Spec), "status": schema(Status)}
-    version = {
-        "name": VERSION,
-        "served": True,
-        "storage": True,
-        "subresources": {"status": {}},
-        "additionalPrinterColumns": columns,
-        "schema": {"openAPIV3Schema": {"type": "object", "properties": properties}},
-    }
     kind = {"plural": PLURAL, "singular": "stitchedjob", "kind": KIND, "shortNames": ["sj"]}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": f"{PLURAL}.{GROUP}",
-            "annotations": {"helm.sh/resource-policy": "keep"},
-        },
-        "spec": {"group": GROUP, "scope": "Namespaced", "names": kind, "versions": [version]},
-    }
+    return definition("Namespaced", kind, properties, columns, subresources={"status": {}})
 
 
 def roles(release: Release) -> list[Object]:
@@ -83,20 +66,15 @@ def roles(release: Release) -> list[Object]:
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": [*WATCH, "patch"],
          "resourceNames": [breakers_name(release.name)]},
     ]  # fmt: skip
-    name, labels = f"{release.name}-reconciler", labels_of(release)
-    viewed = [{"apiGroups": [GROUP], "resources": [PLURAL], "verbs": READ}]
     viewers = {
         "name": VIEW,
-        "labels": {**labels, "rbac.authorization.k8s.io/aggregate-to-view": "true"},
+        "labels": {**labels_of(release), "rbac.authorization.k8s.io/aggregate-to-view": "true"},
     }
+    viewed = [{"apiGroups": [GROUP], "resources": [PLURAL], "verbs": READ}]
     return [
-        {"apiVersion": API, "kind": "ClusterRole", "metadata": {"name": name, "labels": labels},
-         "rules": rules},
-        {"apiVersion": API, "kind": "Role",
-         "metadata": {"name": name, "namespace": release.namespace, "labels": labels},
-         "rules": own},
-        {"apiVersion": API, "kind": "ClusterRole", "metadata": viewers, "rules": viewed},
-    ]  # fmt: skip
+        *account(release, "reconciler", rules, own),
+        {"apiVersion": RBAC, "kind": "ClusterRole", "metadata": viewers, "rules": viewed},
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,6 +14,8 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from stitch_operator import names
+from stitch_operator.names import GROUP, VERSION
+from stitch_operator.objects import labels_of
 from stitch_operator.reconciler import breakers
 from stitch_operator.reconciler.cluster import PLURAL
 from stitch_operator.reconciler.records import (
@@ -24,8 +26,7 @@ from stitch_operator.reconciler.records import (
     WorkloadReference,
     name_of,
 )
-from stitch_operator.webhook.cluster import GROUP, VERSION, breakers_name
-from stitch_operator.webhook.objects import labels_of
+from stitch_operator.webhook.cluster import breakers_name
 from stitch_operator.webhook.release import Release
 
 KIND = "StitchedJob"

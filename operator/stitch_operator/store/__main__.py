@@ -22,8 +22,8 @@ from stitch_operator.store.access import ROLES
 from stitch_operator.store.accounts import Accounts
 from stitch_operator.store.app import FILE_BYTES, LOG, Metrics, Server, application
 from stitch_operator.store.files import Files
-from stitchcore import starting
-from stitchcore.starting import needed
+from stitchcore.service import startup
+from stitchcore.service.startup import needed
 
 SHUTDOWN_SECONDS = 20
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal. Returns 2 where it cannot start, and says why."""
     given = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    return starting.guarded("store", lambda: _run(given))
+    return startup.guarded("store", lambda: _run(given))
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -50,9 +50,9 @@ def _run(given: argparse.Namespace) -> int:
     metrics = Metrics(files.free)
     certificates = Certificates(given.certificate, given.certificate_key, metrics.certificate)
     certificates.look()
-    listening = starting.listening(given.host, given.port, "--port")
+    listening = startup.listening(given.host, given.port, "--port")
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
-    with needed(free, starting.FREE, OverflowError):
+    with needed(free, startup.FREE, OverflowError):
         start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
     app = application(Server(files, accounts, metrics, given.file_bytes))
     with asyncio.Runner() as runner:

@@ -27,8 +27,9 @@ from stitch_operator.webhook import release as releases
 from stitch_operator.webhook.app import LOG, Parts, application
 from stitch_operator.webhook.cluster import Cluster
 from stitch_operator.webhook.metrics import Metrics
-from stitchcore import __version__, starting
-from stitchcore.starting import needed
+from stitchcore import __version__
+from stitchcore.service import startup
+from stitchcore.service.startup import needed
 
 SHUTDOWN_SECONDS = 10
 LOOP_BACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal. Returns 2 where it cannot start, and says why."""
     given = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    return starting.guarded("webhook", lambda: _run(given))
+    return startup.guarded("webhook", lambda: _run(given))
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -58,9 +59,9 @@ def _run(given: argparse.Namespace) -> int:
         release.namespace,
         lambda resource: metrics.watch_failures.labels(resource).inc(),
     )
-    listening = starting.listening(given.host, given.port, "--port")
+    listening = startup.listening(given.host, given.port, "--port")
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
-    with needed(free, starting.FREE, OverflowError):
+    with needed(free, startup.FREE, OverflowError):
         start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
     host, port = listening.getsockname()[:2]
     check = functools.partial(certificates.check, LOOP_BACK.get(host, host), port)

@@ -6,20 +6,19 @@ which the reconciler keeps what must not be injected for now, and whom pods trus
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kubernetes import client
 
 from stitch_operator.names import ASKED, trust_name
-from stitch_operator.watch import List, Watched
+from stitch_operator.watch import Watched, WatchGroup, config_map, custom
 from stitch_operator.webhook import policy, resources, trust
 from stitch_operator.webhook.policy import Namespace, Policy
 from stitch_operator.webhook.resources import Range
 from stitch_operator.webhook.trust import Trust
 
-GROUP, VERSION, PLURAL = "stitchcore.io", "v1alpha1", "stitchpolicies"
+PLURAL = "stitchpolicies"
 IMAGES, WORKLOADS = "images", "workloads"
 Breakers = Mapping[str, frozenset[tuple[str, str]]]
 
@@ -29,7 +28,7 @@ def breakers_name(release: str) -> str:
     return f"{release}-breakers"
 
 
-class Cluster:
+class Cluster(WatchGroup):
     """Surroundings as the API server shows them."""
 
     def __init__(
@@ -37,41 +36,22 @@ class Cluster:
     ) -> None:
         """`name` and `namespace` are the release's; `failed` counts a watch's error."""
         core, batch = client.CoreV1Api(api), client.BatchV1Api(api)
-        custom = functools.partial(
-            client.CustomObjectsApi(api).list_cluster_custom_object, GROUP, VERSION, PLURAL
-        )
-
-        def config_map(held: str) -> List:
-            selector = f"metadata.name={held}"
-            return functools.partial(
-                core.list_namespaced_config_map, namespace, field_selector=selector
-            )
-
+        policies = custom(client.CustomObjectsApi(api), PLURAL)
         cron_jobs = batch.list_cron_job_for_all_namespaces
         limits = core.list_limit_range_for_all_namespaces
-        self._policies = Watched("stitchpolicies", custom, policy.decode, failed)
+        self._policies = Watched(PLURAL, policies, policy.decode, failed)
         self._namespaces = Watched("namespaces", core.list_namespace, namespace_of, failed)
         self._limits = Watched("limitranges", limits, resources.ranges, failed)
         self._cron_jobs = Watched("cronjobs", cron_jobs, asked_of, failed)
-        held = config_map(breakers_name(name)), config_map(trust_name(name))
-        self._breakers = Watched("configmaps", held[0], breakers_of, failed)
-        self._trust = Watched("configmaps", held[1], trust.decode, failed)
+        breakers = config_map(core, namespace, breakers_name(name))
+        trusted = config_map(core, namespace, trust_name(name))
+        self._breakers = Watched("configmaps", breakers, breakers_of, failed)
+        self._trust = Watched("configmaps", trusted, trust.decode, failed)
         self._trusted: Trust | None = None
-        self._all: tuple[Watched[Any], ...] = (
-            *(self._policies, self._namespaces, self._limits, self._cron_jobs, self._breakers),
-            self._trust,
-        )
-
-    def start(self) -> None:
-        for one in self._all:
-            one.start()
-
-    def stop(self) -> None:
-        for one in self._all:
-            one.stop()
-
-    def ready(self) -> bool:
-        return all(one.synced for one in self._all)
+        super().__init__(
+            [self._policies, self._namespaces, self._limits, self._cron_jobs, self._breakers,
+             self._trust]
+        )  # fmt: skip
 
     def trust(self) -> Trust | None:
         """One that was deleted stays until there is another: the reconciler makes it again."""

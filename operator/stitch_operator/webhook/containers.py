@@ -1,4 +1,4 @@
-"""Which containers train (design: contracts section 7).
+"""Which containers train.
 
 What the user names; else all that ask for devices; else the one that kubectl shows by default; else
 the only one, sidecars of service meshes and the like aside. Anything else would be a guess.

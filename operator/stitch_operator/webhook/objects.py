@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import yaml
 
 from stitch_operator import names
+from stitch_operator.objects import READ, Object, account, definition, labels_of, schema
 from stitch_operator.webhook import release as releases
 from stitch_operator.webhook.adapters import ADAPTERS
 from stitch_operator.webhook.adapters.cronjob import CronJob
 from stitch_operator.webhook.adapters.pod import Pod
-from stitch_operator.webhook.cluster import GROUP, PLURAL, VERSION, breakers_name
+from stitch_operator.webhook.cluster import PLURAL, breakers_name
 from stitch_operator.webhook.policy import PolicySpec
 from stitch_operator.webhook.release import Release
 
-Object = dict[str, Any]
 TIMEOUT_SECONDS = 5
 NEVER = ("kube-system", "kube-node-lease")
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
@@ -59,7 +57,7 @@ def configuration(
     def hook(name: str, path: str, extra: Object) -> Object:
         where = {"url": f"{url}{path}"} if url else client_of_service(release, path)
         return {
-            "name": f"{name}.webhook.{GROUP}",
+            "name": f"{name}.webhook.{names.GROUP}",
             "admissionReviewVersions": ["v1"],
             "clientConfig": {**where, **({"caBundle": ca_bundle} if ca_bundle else {})},
             "failurePolicy": failure_policy,
@@ -127,73 +125,27 @@ def _not_declined() -> list[Object]:
     ]
 
 
-def labels_of(release: Release) -> dict[str, str]:
-    return {names.PART_OF: names.PRODUCT, "app.kubernetes.io/instance": release.name}
-
-
 def policy_definition() -> Object:
     """The CustomResourceDefinition of StitchPolicy."""
-    spec = schema(PolicySpec)
     columns = [
         {"name": "Mode", "type": "string", "jsonPath": ".spec.maxMode"},
         {"name": "Priority", "type": "integer", "jsonPath": ".spec.priority"},
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     ]
-    version = {
-        "name": VERSION,
-        "served": True,
-        "storage": True,
-        "additionalPrinterColumns": columns,
-        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}},
-    }
     kind = {"plural": PLURAL, "singular": "stitchpolicy", "kind": "StitchPolicy"}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": f"{PLURAL}.{GROUP}",
-            "annotations": {"helm.sh/resource-policy": "keep"},
-        },
-        "spec": {"group": GROUP, "scope": "Cluster", "names": kind, "versions": [version]},
-    }
-
-
-def schema(record: type) -> Object:
-    """A structural schema: no references, no null beside a type, a type beside every enum."""
-    (top,), components = msgspec.json.schema_components([record])
-
-    def plain(given: Mapping[str, Any]) -> Object:
-        made = {name: value for name, value in given.items() if name not in ("title", "$ref")}
-        if "$ref" in given:
-            made = {**plain(components[given["$ref"].rsplit("/", 1)[1]]), **made}
-        if "anyOf" in made:
-            (some,) = [one for one in made.pop("anyOf") if one != {"type": "null"}]
-            made = {**plain(some), **{k: v for k, v in made.items() if v is not None}}
-        if "enum" in made:
-            made["type"] = "string"
-        if "properties" in made:
-            made["properties"] = {name: plain(one) for name, one in made["properties"].items()}
-        for name in ("items", "additionalProperties"):
-            if isinstance(made.get(name), dict):
-                made[name] = plain(made[name])
-        if not made.get("required", True):
-            del made["required"]
-        return made
-
-    return plain(top)
+    return definition("Cluster", kind, {"spec": schema(PolicySpec)}, columns)
 
 
 def roles(release: Release) -> list[Object]:
     """What the webhook's account may do: read what it watches."""
-    verbs = ["get", "list", "watch"]
     rules = [
-        {"apiGroups": [GROUP], "resources": [PLURAL], "verbs": verbs},
-        {"apiGroups": [""], "resources": ["namespaces", "limitranges"], "verbs": verbs},
-        {"apiGroups": ["batch"], "resources": [CronJob.resource], "verbs": verbs},
+        {"apiGroups": [names.GROUP], "resources": [PLURAL], "verbs": READ},
+        {"apiGroups": [""], "resources": ["namespaces", "limitranges"], "verbs": READ},
+        {"apiGroups": ["batch"], "resources": [CronJob.resource], "verbs": READ},
     ]
     held = [breakers_name(release.name), names.trust_name(release.name)]
-    one = {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs, "resourceNames": held}
-    return _roles(release, "webhook", rules, [one])
+    one = {"apiGroups": [""], "resources": ["configmaps"], "verbs": READ, "resourceNames": held}
+    return account(release, "webhook", rules, [one])
 
 
 def trust_roles(release: Release) -> list[Object]:
@@ -220,20 +172,7 @@ def trust_roles(release: Release) -> list[Object]:
         "resourceNames": [f"{release.name}-webhook"],
         "verbs": ["get", "patch"],
     }
-    return _roles(release, "reconciler-trust", [hooks], rules)
-
-
-def _roles(
-    release: Release, what: str, everywhere: list[Object], own: list[Object]
-) -> list[Object]:
-    """A ClusterRole, and a Role in the release's namespace."""
-    api = "rbac.authorization.k8s.io/v1"
-    metadata: Object = {"name": f"{release.name}-{what}", "labels": labels_of(release)}
-    here = {**metadata, "namespace": release.namespace}
-    return [
-        {"apiVersion": api, "kind": "ClusterRole", "metadata": metadata, "rules": everywhere},
-        {"apiVersion": api, "kind": "Role", "metadata": here, "rules": own},
-    ]
+    return account(release, "reconciler-trust", [hooks], rules)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

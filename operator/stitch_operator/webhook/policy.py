@@ -18,7 +18,6 @@ from stitch_operator.webhook.reasons import Reason, Skip
 
 MODES = ("off", "dryRun", "observe", "optimize")
 Mode = Literal["off", "dryRun", "observe", "optimize"]
-TARGETS = ("cpu", "gpu")
 CHOICES = {"true": True, "false": False}
 
 

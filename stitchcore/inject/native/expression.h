@@ -1,5 +1,5 @@
 // Integer expressions over symbols, and the words they are read from: what the launch tables of the
-// CPU (launch.h) and of the GPU (cuda/table.h) share. The code is kernel/index.py's `postfix`.
+// CPU (launch.h) and of the GPU (cuda/table.h) share. The code is loop_ir/index.py's `postfix`.
 #ifndef STITCH_EXPRESSION_H_
 #define STITCH_EXPRESSION_H_
 

@@ -18,8 +18,8 @@ namespace {
 std::atomic<StitchGraphCallback> graph_callback{nullptr};
 
 // The meta optimizer calls each optimizer object once per iteration, normally twice; the last
-// graph is the one to answer (rulings 20). A job may have asked for one iteration only: seen when
-// an object with a real graph dies after one call.
+// graph is the one to answer (docs/decisions.md 20). A job may have asked for one iteration only:
+// seen when an object with a real graph dies after one call.
 constexpr size_t kSmallGraph = 4096;  // bytes; smaller graphs hold nothing worth stitching
 std::atomic<bool> single_iteration{false};
 

@@ -1,5 +1,6 @@
 // Buffers for large outputs and for scratch, recycled by size class, so that a step after the
-// first faults no page in (rulings 16). Bounded; gives back what it has not used for a while.
+// first faults no page in (docs/decisions.md 16). Bounded; gives back what it has not used for a
+// while.
 #ifndef STITCH_POOL_H_
 #define STITCH_POOL_H_
 

@@ -1,4 +1,5 @@
-// Ed25519 (RFC 8032) by libsodium, linked statically: a job's Python has none (rulings 18).
+// Ed25519 (RFC 8032) by libsodium, linked statically: a job's Python has none (docs/decisions.md
+// 18).
 #include <sodium.h>
 
 #include "exports.h"

@@ -19,7 +19,7 @@ namespace {
 
 std::atomic<const StitchShim*> loaded_shim{nullptr};
 
-constexpr int64_t kInlineWork = 200'000;  // ns: below it one thread beats two (cpu-kernels.md)
+constexpr int64_t kInlineWork = 200'000;  // ns: below it one thread beats two, measured
 constexpr int64_t kChunkWork = 50'000;    // ns: a chunk worth handing to a thread
 constexpr int kChunksPerThread = 16;      // the last chunk is all that others wait for
 

@@ -60,3 +60,13 @@ def asked(port: int, query: str) -> Found:
     if answer["status"] != "success":
         raise ValueError(f"{query}: {answer['error']}")
     return [(one["metric"], float(one["value"][1])) for one in answer["data"]["result"]]
+
+
+def runnable(expr: str, window: str = "10m", rate: str = "30s") -> str:
+    """The expression with what Grafana would put in: a window for the chosen time, another for
+    rates, and all namespaces."""
+    made = expr.replace("$__range", window).replace("$__rate_interval", rate)
+    made = made.replace("$namespace", ".*")
+    if "$" in made:
+        raise ValueError(f"unknown variable in {expr!r}")
+    return made

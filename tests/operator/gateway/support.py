@@ -22,7 +22,7 @@ from stitch_operator.gateway.identity import Authenticator, Cached, Identity
 from stitch_operator.gateway.ledger import Ledger
 from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.problems import Problem, Rejected
-from stitch_operator.gateway.queue import MemoryQueue
+from stitch_operator.gateway.queue import queue_name
 from stitch_operator.gateway.service import BODY_BYTES, RATES, Parts, Rates, Service, tenant_of
 from stitch_operator.gateway.wire import MESSAGES
 from stitchcore.artifact.keys import request_key
@@ -32,6 +32,26 @@ TARGET, TF = "cpu-x86-64-v3", "2.21.0"
 QUEUE = "stitch.cpu-x86-64-v3.tf2.21"
 TOKENS = {f"{name}-token-0123456789": name for name in ("alice", "bob", "carol")}
 KEY = "ab" * 32
+
+
+class MemoryQueue:
+    """Remembers what was submitted."""
+
+    def __init__(self, *served: str) -> None:
+        self.submitted: list[tuple[str, str]] = []
+        self.names = frozenset(served)
+
+    def submit(self, request_key: str, target: str, tf_minor: str) -> None:
+        self.submitted.append((request_key, queue_name(target, tf_minor)))
+
+    def served(self) -> frozenset[str]:
+        return self.names
+
+    def depth(self, name: str) -> int:
+        return sum(queue == name for _, queue in self.submitted)
+
+    def close(self) -> None:
+        pass
 
 
 def graph(size: int = 4, salt: int = 0) -> bytes:

@@ -25,8 +25,8 @@ from stitch_worker.answers import Answers
 from stitch_worker.lease import FolderLeases
 from stitch_worker.service import Service as Worker
 from stitch_worker.service import process
-from stitchcore import isolate
 from stitchcore.errors import Reason, Refusal
+from stitchcore.sandbox import isolate
 from tests.operator.gateway import processes
 from tests.operator.gateway.support import (
     KEY,

@@ -22,7 +22,7 @@ from stitch_operator.gateway import __main__ as gateway
 from stitch_operator.gateway import tls
 from stitch_worker import __main__ as worker
 from stitch_worker import collect, signer
-from stitchcore.cli import stitch
+from stitchcore.cli.main import stitch
 from tests.operator.gateway import processes
 
 Main = Callable[[list[str]], int]

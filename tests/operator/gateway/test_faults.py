@@ -26,8 +26,8 @@ from stitch_operator.gateway.digests import Canonical, Digests, canonical
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import CeleryQueue
 from stitch_operator.gateway.tls import trusting
-from stitchcore import isolate
 from stitchcore.artifact.store import Store, open_store
+from stitchcore.sandbox import isolate
 from tests.operator.gateway import processes, support
 from tests.operator.gateway.support import KEY, QUEUE, graph, key_of, publish
 

@@ -13,8 +13,8 @@ import pytest
 from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.jobs import job
 from stitch_operator.gateway.problems import Problem, Rejected
-from stitchcore.artifact import report as reports
-from stitchcore.page import render
+from stitchcore.report import render
+from stitchcore.report import schema as reports
 from tests.operator.gateway.support import (
     KEY,
     Running,
@@ -24,7 +24,7 @@ from tests.operator.gateway.support import (
     key_of,
     publish,
 )
-from tests.page import samples
+from tests.report import samples
 
 SECOND = 10**9
 ARTIFACT, JOB = f"/v1/artifacts/{KEY}/report.html", "/v1/jobs/{}/report.html"

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from stitchcore.artifact.store import open_store
-from stitchcore.cli import stitch
+from stitchcore.cli.main import stitch
 from tests.inject import jobs as injected
 from tests.jobs import judge
 from tests.operator.gateway import processes

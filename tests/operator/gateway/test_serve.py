@@ -21,9 +21,9 @@ from bench.service import graph as training_step
 from bench.service import renamed
 from stitch_operator.gateway.digests import canonical
 from stitch_operator.gateway.tls import trusting
-from stitchcore.artifact.report import Report, encode
 from stitchcore.artifact.store import open_store
-from stitchcore.cli import stitch
+from stitchcore.cli.main import stitch
+from stitchcore.report.schema import Report, encode
 from tests.operator.gateway import processes, support
 
 Serving = tuple[subprocess.Popen[bytes], dict[str, Any]]

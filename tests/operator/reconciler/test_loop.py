@@ -48,7 +48,7 @@ class Api:
         self._names: set[str] = set()
         self.loop: Loop
 
-    def synced(self) -> bool:
+    def ready(self) -> bool:
         return self.listed
 
     def knows(self, group: str, kind: str) -> bool:

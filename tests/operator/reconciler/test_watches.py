@@ -44,7 +44,7 @@ def test_metadata_alone_is_asked_for_of_workloads_and_a_kind_may_not_be_there(
             client.ApiClient(configuration), support.release(), lambda *_: None, failures.append
         )
         watches.start()
-        until(watches.synced)
+        until(watches.ready)
         until(lambda: len(api.accepted[JOBS]) == 2)  # listed, and watched from there
         watches.stop()
         assert all("as=PartialObjectMetadata" in one for one in api.accepted[JOBS])

@@ -17,8 +17,8 @@ from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.store.access import ROLES
 from stitch_operator.store.app import FILE_BYTES, Metrics, Server, application
 from stitch_operator.store.files import Files
-from stitchcore import starting
 from stitchcore.artifact.store import Store, open_store
+from stitchcore.service import startup
 
 
 class Named:
@@ -64,7 +64,7 @@ def served(
     files = Files(kept)
     metrics = Metrics(files.free)
     app = application(Server(files, Cached(Named()), metrics, file_bytes))
-    listening = starting.listening("127.0.0.1", 0, "--port")
+    listening = startup.listening("127.0.0.1", 0, "--port")
     settings = uvicorn.Config(
         app, lifespan="off", log_level="warning", timeout_graceful_shutdown=1,
         ssl_context_factory=lambda _config, _default: tls.context(certificate, key),

@@ -19,8 +19,8 @@ from stitch_operator.gateway.identity import Cached
 from stitch_operator.store import __main__ as store
 from stitch_operator.store.app import Metrics, Server, application
 from stitch_operator.store.files import Files
-from stitchcore import starting
 from stitchcore.artifact.store import open_store
+from stitchcore.service import startup
 from tests.operator.store.serving import Named
 from tests.worker.conftest import wait_for
 
@@ -33,7 +33,7 @@ def serving(folder: Path) -> Iterator[str]:
     metrics = Metrics(files.free)
     found = Certificates(folder / "gateway.pem", folder / "gateway.key", metrics.certificate)
     found.look()
-    listening = starting.listening("127.0.0.1", 0, "--port")
+    listening = startup.listening("127.0.0.1", 0, "--port")
     loop = asyncio.new_event_loop()
     app = application(Server(files, Cached(Named()), metrics))
     task = loop.create_task(store.serve(app, listening, found))

@@ -22,10 +22,10 @@ from stitch_operator.gateway import tls
 from stitch_operator.store.files import Files
 from stitch_worker.collect import collect
 from stitch_worker.signer import Signer, run_once
-from stitchcore import starting
 from stitchcore.artifact import package, sign
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
+from stitchcore.service import startup
 from tests.operator.store.serving import Served, served
 from tests.worker.handmade import artifact, key_for, submitted, uploaded
 
@@ -157,23 +157,23 @@ def test_it_is_collected_by_age(server: Served) -> None:
 def test_a_program_that_starts_sees_whether_the_store_takes_files(
     server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(starting.CannotStart, match="STITCH_STORE_CA is not set"):
-        starting.store(server.url)
+    with pytest.raises(startup.CannotStart, match="STITCH_STORE_CA is not set"):
+        startup.store(server.url)
     for name, value in server.environment("worker").items():
         monkeypatch.setenv(name, value)
-    assert isinstance(starting.store(server.url), Store)
+    assert isinstance(startup.store(server.url), Store)
     assert not list((server.folder / "store").glob(".probe*"))
     unknown = server.folder / "unknown"
     monkeypatch.setenv("STITCH_STORE_TOKEN_FILE", str(unknown))
-    with pytest.raises(starting.CannotStart, match="No such file"):
-        starting.store(server.url)
+    with pytest.raises(startup.CannotStart, match="No such file"):
+        startup.store(server.url)
     unknown.write_text("se\ncret")
-    with pytest.raises(starting.CannotStart, match="holds no token") as caught:
-        starting.store(server.url)
+    with pytest.raises(startup.CannotStart, match="holds no token") as caught:
+        startup.store(server.url)
     assert "cret" not in str(caught.value)
     unknown.write_text("unknown")
-    with pytest.raises(starting.CannotStart, match="401 the API server does not accept"):
-        starting.store(server.url)
+    with pytest.raises(startup.CannotStart, match="401 the API server does not accept"):
+        startup.store(server.url)
 
 
 def test_a_store_that_starts_later_is_waited_for(
@@ -185,8 +185,8 @@ def test_a_store_that_starts_later_is_waited_for(
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
     url = f"stitch://localhost:{port}"
-    with pytest.raises(starting.CannotStart, match=f"localhost:{port}: .*refused"):
-        starting.store(url, 0.0)
+    with pytest.raises(startup.CannotStart, match=f"localhost:{port}: .*refused"):
+        startup.store(url, 0.0)
 
     def proxied() -> None:
         time.sleep(1.5)
@@ -201,7 +201,7 @@ def test_a_store_that_starts_later_is_waited_for(
 
     thread = threading.Thread(target=proxied, daemon=True)
     thread.start()
-    opened = starting.store(url)
+    opened = startup.store(url)
     assert isinstance(opened, Store)
     assert "is waited for" in capfd.readouterr().err
 

@@ -20,8 +20,8 @@ from stitch_operator.gateway import tls
 from stitch_operator.webhook import __main__ as webhook
 from stitch_operator.webhook.app import Parts, application
 from stitch_operator.webhook.metrics import Metrics
-from stitch_operator.webhook.surroundings import Plain, Surroundings
-from stitchcore import starting
+from stitch_operator.webhook.surroundings import Surroundings
+from stitchcore.service import startup
 from tests.operator.webhook import support
 
 NAMES = ["localhost", "127.0.0.1"]
@@ -59,10 +59,10 @@ def serve(
     metrics = Metrics("test")
     certificates = Certificates(folder / "gateway.pem", folder / "gateway.key", metrics.certificate)
     certificates.look()
-    listening = starting.listening("127.0.0.1", 0, "--port")
+    listening = startup.listening("127.0.0.1", 0, "--port")
     port = listening.getsockname()[1]
     check = functools.partial(certificates.check, "127.0.0.1", port)
-    known = surroundings if surroundings is not None else Plain(trusted=support.TRUST)
+    known = surroundings if surroundings is not None else support.Plain(trusted=support.TRUST)
     app = application(Parts(support.release(**changes), known, metrics, check))
     loop = asyncio.new_event_loop()
     task = loop.create_task(webhook.serve(app, certificates, listening))

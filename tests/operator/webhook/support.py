@@ -4,8 +4,8 @@ What a pod looks like after a patch is computed by `jsonpatch`, not by code of o
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,44 @@ RELEASE = {
     "gatewayAddress": "10.96.0.7:8443",
 }
 TRUST = Trust(CA, ("a" * 64,))
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Surroundings that never change."""
+
+    namespaces: Mapping[str, policy.Namespace] = field(default_factory=dict)
+    all_policies: Sequence[policy.Policy] = ()
+    ranges: Mapping[str, Sequence[resources.Range]] = field(default_factory=dict)
+    cron_jobs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    breakers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    failures: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    trusted: Trust | None = None
+    known: bool = True
+
+    def ready(self) -> bool:
+        return self.known
+
+    def trust(self) -> Trust | None:
+        return self.trusted
+
+    def namespace(self, name: str) -> policy.Namespace:
+        return self.namespaces.get(name, policy.Namespace(name))
+
+    def policies(self) -> Sequence[policy.Policy]:
+        return self.all_policies
+
+    def limit_ranges(self, namespace: str) -> Sequence[resources.Range]:
+        return self.ranges.get(namespace, ())
+
+    def cron_job(self, namespace: str, name: str) -> Mapping[str, str]:
+        return self.cron_jobs.get((namespace, name), {})
+
+    def broken(self, namespace: str) -> frozenset[str]:
+        return self.breakers.get(namespace, frozenset())
+
+    def failed(self, namespace: str) -> frozenset[str]:
+        return self.failures.get(namespace, frozenset())
 
 
 def release(**changes: Any) -> Release:

@@ -81,8 +81,6 @@ def test_templates_are_found(kind: tuple[str, str]) -> None:
         for template in adapter.templates(made)
     }
     assert found == KINDS[kind].templates
-    assert adapter.suspended(made) is (kind[0] != "batch.volcano.sh")
-    assert adapter.suspended({"spec": {}}) is False
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=IDS)
@@ -146,7 +144,6 @@ def test_trainer_is_told_through_its_own_seam() -> None:
     said = {"stitchcore.io/optimize": "false", "other": "x"}
     declined = {"metadata": made["metadata"], "spec": {"annotations": said}}
     assert stamp(kind, declined)["spec"]["annotations"] == {**annotations, **said}
-    assert ADAPTERS[kind].suspended(made)
 
 
 def test_what_trainer_fetches_before_training_is_left_alone() -> None:
@@ -196,5 +193,4 @@ def test_a_generated_name_is_not_known_yet() -> None:
 def test_a_bare_pod_is_its_own_template() -> None:
     adapter = ADAPTERS["", "Pod"]
     assert [one.steps for one in adapter.templates(POD)] == [()]
-    assert not adapter.suspended(POD)
     assert adapter.stamp(POD, ASKED) == []

@@ -18,7 +18,6 @@ import pytest
 
 from stitch_operator.webhook import app
 from stitch_operator.webhook.policy import Namespace
-from stitch_operator.webhook.surroundings import Plain
 from tests.operator.webhook import serving, support
 from tests.operator.webhook.serving import Served, review
 
@@ -26,7 +25,7 @@ CASE = support.case("one_container")
 SKIPPED = support.case("two_containers").given
 
 
-class Broken(Plain):
+class Broken(support.Plain):
     """Surroundings that raise, as a bug of ours would."""
 
     def namespace(self, name: str) -> Namespace:
@@ -101,10 +100,10 @@ def test_a_dry_run_is_answered_alike_and_not_counted(served: Served) -> None:
 
 @pytest.mark.parametrize(
     "known",
-    [Plain(trusted=support.TRUST), Plain(), Broken(trusted=support.TRUST)],
+    [support.Plain(trusted=support.TRUST), support.Plain(), Broken(trusted=support.TRUST)],
     ids=["injected", "not ready", "failed"],
 )
-def test_no_dry_run_is_counted_whatever_becomes_of_it(known: Plain, tmp_path: Path) -> None:
+def test_no_dry_run_is_counted_whatever_becomes_of_it(known: support.Plain, tmp_path: Path) -> None:
     owner = {"kind": "CronJob", "name": "n", "controller": True}
     metadata = {**CASE.given["metadata"], "ownerReferences": [owner]}
     job = {"metadata": metadata, "spec": {"template": {"spec": {}}}}
@@ -174,8 +173,8 @@ def test_a_pod_that_makes_no_sense_passes(served: Served, wrong: dict[str, Any])
 
 
 def test_a_job_inherits_from_the_cron_job_that_made_it_alone(tmp_path: Path) -> None:
-    known = Plain(trusted=support.TRUST, cron_jobs={("team", "n"): {"stitchcore.io/mode": "off",
-                                                    "stitchcore.io/optimize": "true"}})  # fmt: skip
+    nightly = {"stitchcore.io/mode": "off", "stitchcore.io/optimize": "true"}
+    known = support.Plain(trusted=support.TRUST, cron_jobs={("team", "n"): nightly})
     with serving.serve(tmp_path, known) as served:
         for kind, made, stamped in (
             ("CronJob", True, True), ("CronJob", False, False), ("Job", True, False),
@@ -202,7 +201,7 @@ def test_a_failure_of_ours_lets_the_pod_pass(tmp_path: Path) -> None:
 
 
 def test_before_policies_are_known_nothing_is_injected(tmp_path: Path) -> None:
-    with serving.serve(tmp_path, Plain(known=False, trusted=support.TRUST)) as early:
+    with serving.serve(tmp_path, support.Plain(known=False, trusted=support.TRUST)) as early:
         found = response(early, review(CASE.given))
         assert "patch" not in found and "not_ready" in found["warnings"][0]
         ready = early.client().get("/readyz")
@@ -210,7 +209,7 @@ def test_before_policies_are_known_nothing_is_injected(tmp_path: Path) -> None:
 
 
 def test_before_trust_is_known_nothing_is_injected(tmp_path: Path) -> None:
-    with serving.serve(tmp_path, Plain()) as early:
+    with serving.serve(tmp_path, support.Plain()) as early:
         found = response(early, review(CASE.given))
         assert "patch" not in found and "not_ready" in found["warnings"][0]
         ready = early.client().get("/readyz")

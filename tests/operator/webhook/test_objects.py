@@ -35,7 +35,7 @@ def test_the_objects_are_valid() -> None:
 
 
 def test_no_hook_can_stop_a_cluster() -> None:
-    """The scars of other operators: design/kubernetes.md section 1."""
+    """What other operators learnt the hard way."""
     for hook in HOOKS:
         assert hook["failurePolicy"] == "Ignore" and hook["timeoutSeconds"] == 5
         assert hook["reinvocationPolicy"] == "IfNeeded" and hook["sideEffects"] == "None"

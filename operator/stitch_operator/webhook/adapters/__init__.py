@@ -1,18 +1,18 @@
-"""Adapters of workloads, one module per kind. A new kind is one module and one line here."""
+"""Adapters of workloads, one module a kind: a new kind is a new module here with its `ADAPTER`."""
 
 from __future__ import annotations
 
-from stitch_operator.webhook.adapters.adapter import Adapter
-from stitch_operator.webhook.adapters.cronjob import CronJob
-from stitch_operator.webhook.adapters.job import Job
-from stitch_operator.webhook.adapters.jobset import JobSet
-from stitch_operator.webhook.adapters.pod import Pod
-from stitch_operator.webhook.adapters.tfjob import TFJob
-from stitch_operator.webhook.adapters.trainjob import TrainJob
-from stitch_operator.webhook.adapters.volcano import VolcanoJob
+import importlib
+import pkgutil
 
-_ALL: tuple[Adapter, ...] = (
-    *(Job(), CronJob(), JobSet(), TrainJob(), TFJob(), VolcanoJob(), Pod()),
-)
-ADAPTERS: dict[tuple[str, str], Adapter] = {(one.group, one.kind): one for one in _ALL}
+from stitch_operator.webhook.adapters.adapter import Adapter
+
+
+def _found() -> list[Adapter]:
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    return [module.ADAPTER for module in modules if hasattr(module, "ADAPTER")]
+
+
+ADAPTERS: dict[tuple[str, str], Adapter] = {(one.group, one.kind): one for one in _found()}
 """By API group and kind."""

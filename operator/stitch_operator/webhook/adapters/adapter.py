@@ -43,10 +43,6 @@ class Adapter(Protocol):
         """Pod templates that the workload holds itself."""
         ...
 
-    def suspended(self, workload: Workload) -> bool:
-        """Whether it waits, so that no pods are to be expected of it."""
-        ...
-
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         """Operations that give its pods these annotations."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stitch_operator.webhook.adapters.adapter import (
+    Adapter,
     Annotations,
     Template,
     Workload,
@@ -23,8 +24,8 @@ class CronJob:
         pods = count(at(workload, JOB).get("parallelism"))
         return [Template((*JOB, "template"), pods)]
 
-    def suspended(self, workload: Workload) -> bool:
-        return bool(at(workload, ("spec",)).get("suspend"))
-
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         return stamped(workload, self.templates(workload), annotations)
+
+
+ADAPTER: Adapter = CronJob()

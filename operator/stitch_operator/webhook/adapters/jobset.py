@@ -7,6 +7,7 @@ tells them apart, and they are not stamped.
 from __future__ import annotations
 
 from stitch_operator.webhook.adapters.adapter import (
+    Adapter,
     Annotations,
     Template,
     Workload,
@@ -32,9 +33,6 @@ class JobSet:
             made.append(Template(steps, pods))
         return made
 
-    def suspended(self, workload: Workload) -> bool:
-        return bool(at(workload, ("spec",)).get("suspend"))
-
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         training = [one for one in self.templates(workload) if _trains(workload, one)]
         return stamped(workload, training, annotations)
@@ -43,3 +41,6 @@ class JobSet:
 def _trains(workload: Workload, template: Template) -> bool:
     of_job = at(workload, (*template.steps[:-2], "metadata", "labels"))
     return bool(of_job.get(STEP, TRAINER) == TRAINER)
+
+
+ADAPTER: Adapter = JobSet()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stitch_operator.webhook.adapters.adapter import Annotations, Template, Workload
+from stitch_operator.webhook.adapters.adapter import Adapter, Annotations, Template, Workload
 from stitch_operator.webhook.patch import Operation
 
 
@@ -13,8 +13,8 @@ class Pod:
     def templates(self, workload: Workload) -> list[Template]:
         return [Template((), 1)]
 
-    def suspended(self, workload: Workload) -> bool:
-        return False
-
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         return []
+
+
+ADAPTER: Adapter = Pod()

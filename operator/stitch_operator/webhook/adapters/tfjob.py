@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stitch_operator.webhook.adapters.adapter import (
+    Adapter,
     Annotations,
     Template,
     Workload,
@@ -26,8 +27,8 @@ class TFJob:
             for role in sorted(roles)
         ]
 
-    def suspended(self, workload: Workload) -> bool:
-        return bool(at(workload, ("spec", "runPolicy")).get("suspend"))
-
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         return stamped(workload, self.templates(workload), annotations)
+
+
+ADAPTER: Adapter = TFJob()

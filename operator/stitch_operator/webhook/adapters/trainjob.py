@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from stitch_operator import names
-from stitch_operator.webhook.adapters.adapter import Annotations, Template, Workload, at
+from stitch_operator.webhook.adapters.adapter import Adapter, Annotations, Template, Workload, at
 from stitch_operator.webhook.patch import Operation, entries, extend
 
 TRAINER = "node"
@@ -23,9 +23,6 @@ class TrainJob:
 
     def templates(self, workload: Workload) -> list[Template]:
         return []
-
-    def suspended(self, workload: Workload) -> bool:
-        return bool(at(workload, ("spec",)).get("suspend"))
 
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         present = at(workload, ("spec", "annotations"))
@@ -40,3 +37,6 @@ class TrainJob:
         spec: dict[str, Any] = {"template": {"spec": {"replicatedJobs": [job]}}}
         own = {"manager": names.MANAGER, "trainingRuntimeSpec": spec}
         return [*made, *extend(patches, [own], *steps)]
+
+
+ADAPTER: Adapter = TrainJob()

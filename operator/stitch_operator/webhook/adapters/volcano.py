@@ -4,6 +4,7 @@ from what it was given: a stamp before it stays, and one after it is added to wh
 from __future__ import annotations
 
 from stitch_operator.webhook.adapters.adapter import (
+    Adapter,
     Annotations,
     Template,
     Workload,
@@ -25,9 +26,8 @@ class VolcanoJob:
             for number, task in enumerate(tasks)
         ]
 
-    def suspended(self, workload: Workload) -> bool:
-        """Volcano has no such field: it ends pods by commands."""
-        return False
-
     def stamp(self, workload: Workload, annotations: Annotations) -> list[Operation]:
         return stamped(workload, self.templates(workload), annotations)
+
+
+ADAPTER: Adapter = VolcanoJob()

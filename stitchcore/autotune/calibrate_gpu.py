@@ -1,0 +1,74 @@
+"""What a GPU takes for one launch of a calibration kernel, by its own events."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stitchcore.autotune.least_squares import Measured
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
+from stitchcore.device.records import Device as Record
+from stitchcore.errors import Reason, Refused
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.ir.module import Module
+from stitchcore.inject import build
+from stitchcore.runtime.cuda_library import CudaLibrary
+from stitchcore.runtime.gpu.compile_module import compile_for_gpu
+from stitchcore.runtime.gpu.cupy_device import CupyDevice
+from stitchcore.runtime.gpu.device import Device
+from stitchcore.runtime.gpu.executor import Loaded, loaded
+from stitchcore.verify.inputs import arguments
+
+WARM_UPS, REPEATS = 3, 15
+
+
+@contextmanager
+def this_gpu(record: Record) -> Iterator[tuple[Device, CudaLibrary]]:
+    """This machine's GPU and the launch library on its driver.
+
+    Raises Refused(NO_DEVICE) where there is none, Refused(WRONG_TARGET) where it is not what
+    `record` is of.
+    """
+    device = CupyDevice()
+    try:
+        found = f"sm_{device.arrays.cuda.Device().compute_capability}"
+        if found != record.target:
+            raise Refused(record.target, Reason.WRONG_TARGET, f"this machine has {found}")
+        library = CudaLibrary(build.build_launch(), Path(device.driver))
+        try:
+            yield device, library
+        finally:
+            library.close()
+    finally:
+        device.close()
+
+
+def measured(
+    name: str, module: Module, record: Record, device: Device, cuda: CudaLibrary
+) -> Measured:
+    """The one kernel that `module` becomes, and the median seconds of its launch on `device`."""
+    pattern = _pattern(module, record)
+    made = compile_for_gpu(module, record.target)
+    given = arguments(module.entry.parameters, {}, 0, "positive")
+    with loaded(made, device, cuda) as one:
+        one.give(given)
+        for _ in range(WARM_UPS):
+            one.kernels()
+        found = [_seconds(one, device) for _ in range(REPEATS)]
+    return Measured(name, pattern, statistics.median(found))
+
+
+def _seconds(one: Loaded, device: Device) -> float:
+    begin = device.mark()
+    one.kernels()
+    return device.seconds(begin, device.mark())
+
+
+def _pattern(module: Module, record: Record) -> Pattern:
+    planned = run(PLANNED, ModuleState(module, record, BuildOptions()))
+    assert planned.plan is not None
+    (pattern,) = planned.plan.patterns
+    return pattern

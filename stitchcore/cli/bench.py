@@ -1,0 +1,234 @@
+"""`stitch bench MODULE`: every distinct kernel, those of loop bodies and branches included, judged
+against numpy in float64, then timed.
+
+Times are medians of interleaved rounds on one set of inputs: the kernel on `--threads` threads and,
+where jaxlib is installed, XLA's CPU backend on the same instructions. Neither includes making the
+inputs. Exit code 1 when a kernel is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from stitchcore import options as settings
+from stitchcore.cli import common, module_pipeline
+from stitchcore.compiler.stages import ModuleState, compiled
+from stitchcore.fusion.canonical import pattern_module
+from stitchcore.fusion.pattern import Pattern, Plan
+from stitchcore.hlo.ir.instruction import Computation
+from stitchcore.hlo.text.printer import print_module
+from stitchcore.runtime.cpu_kernel import CpuKernel
+from stitchcore.runtime.module import buffers, captured_inputs, load, run_kernel
+from stitchcore.verify import xla_baseline
+from stitchcore.verify.inputs import arguments, integer_limit
+from stitchcore.verify.kernel import KernelCheck, check_kernel
+from stitchcore.verify.timing import Ratio, paired_ratio
+
+COLUMNS = ("kernel", "operations>", "check", "time>", "XLA>", "XLA / ours", "")
+FEW_ROUNDS = 5
+REPEATS = 3
+"""Runs of a contestant in a row, between runs of the other."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One kernel: its check, median seconds, and XLA's beside it (None: see `note`)."""
+
+    name: str
+    instructions: int
+    check: KernelCheck
+    seconds: float
+    xla_seconds: float | None
+    ratio: Ratio | None
+    note: str
+    called: bool
+
+
+@click.command("bench")
+@click.argument("module", type=click.Path(path_type=Path))
+@click.option("--rounds", default=11, show_default=True, help="Interleaved rounds per kernel.")
+@click.option("--threads", default=None, type=int, help="Threads; default: all cores.")
+@click.option("--bind", multiple=True, help="NAME=SIZE of a symbolic dimension.")
+@click.option("--captured", is_flag=True, help="Inputs from a numpy run of the whole module.")
+@click.option("--no-xla", is_flag=True, help="Do not compare with XLA.")
+@click.option("--planner", default=None, help="Planner by name.")
+@click.option("--from", "restart", type=click.Path(path_type=Path), help="Edited NN_stage.txt.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+def command(
+    module: Path,
+    rounds: int,
+    threads: int | None,
+    bind: tuple[str, ...],
+    captured: bool,
+    no_xla: bool,
+    planner: str | None,
+    restart: Path | None,
+    as_json: bool,
+) -> None:
+    """Check and time the kernels of MODULE on this machine."""
+    output = common.Output(as_json)
+    options = settings.of_this_process()
+    device = common.device_of(common.host_target(), output)
+    build = module_pipeline.build_options(options, output, planner)
+    dump = module_pipeline.dump_of(options, device, output, restart=restart)
+    state, seconds = module_pipeline.run(module, device, build, dump, output, "compile")
+    made = compiled(state, seconds)
+    bindings = parse_bindings(bind, made.plan, output)
+    count = threads or options.jobs
+    inputs = _captured(made.plan, bindings) if captured else {}
+    loaded = load(made)
+    results = []
+    with output.console.status("kernels") as status:
+        for number, (plan, pattern) in enumerate(made.uses()):
+            status.update(f"kernel {number + 1}/{len(loaded)}")
+            own = inputs.get(plan.module.entry, {})
+            given = [own[v] for v in pattern.inputs] if captured else None
+            runner = _Bench(plan, bindings, rounds, count, not no_xla, plan is not made.plan)
+            results.append(runner.measure(pattern, loaded[number], given))
+    _show(results, output, count)
+    if any(not one.check.passed for one in results):
+        raise SystemExit(1)
+
+
+def times(
+    state: ModuleState,
+    seconds: dict[str, float],
+    bind: Sequence[str],
+    threads: int,
+    output: common.Output,
+) -> dict[str, float]:
+    """Median seconds of each kernel that is right, by name."""
+    made = compiled(state, seconds)
+    bindings = parse_bindings(bind, made.plan, output)
+    loaded = load(made)
+    found = {}
+    with output.console.status("kernels") as status:
+        for number, (plan, pattern) in enumerate(made.uses()):
+            status.update(f"kernel {number + 1}/{len(loaded)}")
+            runner = _Bench(plan, bindings, FEW_ROUNDS, threads, False, plan is not made.plan)
+            one = runner.measure(pattern, loaded[number], None)
+            if one.check.passed:
+                found[one.name] = one.seconds
+    return found
+
+
+def parse_bindings(given: Sequence[str], plan: Plan, output: common.Output) -> dict[str, int]:
+    """Sizes of the module's symbols; ends the command when one is missing or is not a number."""
+    found = {}
+    for text in given:
+        name, _, size = text.partition("=")
+        if not size.isdigit():
+            common.fail(output, f"--bind {text}", "not NAME=SIZE", "for example --bind B=32")
+        found[name] = int(size)
+    missing = [name for name in plan.module.symbols if name not in found]
+    if missing:
+        why = f"the module has symbolic dimensions {', '.join(missing)}"
+        common.fail(output, plan.module.name, why, f"pass --bind {missing[0]}=SIZE")
+    return found
+
+
+def _captured(plan: Plan, bindings: Mapping[str, int]) -> Mapping[Computation, Mapping[Any, Array]]:
+    integers = integer_limit(plan.module, bindings)
+    given = arguments(plan.module.entry.parameters, bindings, 0, integers=integers)
+    return captured_inputs(plan, given, bindings)
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """How kernels of one computation are measured: the entry, or one that is `called`."""
+
+    plan: Plan
+    bindings: Mapping[str, int]
+    rounds: int
+    threads: int
+    with_xla: bool
+    called: bool
+
+    def measure(self, pattern: Pattern, kernel: CpuKernel, given: list[Array] | None) -> Timed:
+        """Judge `kernel` as `pattern`, then time it beside XLA."""
+
+        def run(arrays: Sequence[Array]) -> list[Array]:
+            return run_kernel(kernel, pattern, arrays, self.bindings, self.threads)
+
+        check = check_kernel(pattern, self.plan.module, run, self.bindings, given)
+        inputs = given or arguments(pattern.inputs, self.bindings, 0, check.data)
+        rival, note = self._rival(pattern, inputs)
+        placed = buffers(kernel.kernel, inputs, self.bindings)
+        ours: list[float] = []
+        theirs: list[float] = []
+        for _ in range(self.rounds):
+            ours.append(_median(kernel.seconds(placed, self.bindings, REPEATS, self.threads)))
+            if rival is not None:
+                theirs.append(_median(rival.seconds(REPEATS)))
+        ratio = paired_ratio(theirs, ours) if theirs else None
+        name, size = kernel.kernel.name, len(pattern.instructions)
+        other = _median(theirs) if theirs else None
+        return Timed(name, size, check, _median(ours), other, ratio, note, self.called)
+
+    def _rival(
+        self, pattern: Pattern, inputs: list[Array]
+    ) -> tuple[xla_baseline.Executable | None, str]:
+        if not self.with_xla:
+            return None, ""
+        if self.plan.module.symbols:
+            return None, "XLA needs static shapes"
+        try:
+            return xla_baseline.load(
+                print_module(pattern_module(pattern, self.plan.module)), inputs
+            ), ""
+        except xla_baseline.NoXla as error:
+            return None, str(error).splitlines()[0][:100]
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(np.asarray(values)))
+
+
+def _show(results: list[Timed], output: common.Output, threads: int) -> None:
+    if output.as_json:
+        output.document({"threads": threads, "kernels": [_document(one) for one in results]})
+        return
+    rows = [
+        (
+            one.name + (" (loop body or branch)" if one.called else ""),
+            one.instructions,
+            "ok" if one.check.passed else f"WRONG {one.check}",
+            common.seconds_text(one.seconds),
+            common.seconds_text(one.xla_seconds) if one.xla_seconds else "",
+            one.ratio or "",
+            one.note or ("" if one.check.informative else "data could not show an error"),
+        )
+        for one in results
+    ]
+    output.console.print(common.table(f"{threads} threads", COLUMNS, rows))
+
+
+def _document(one: Timed) -> dict[str, Any]:
+    """One kernel as plain data: seconds, absolute errors, and ratios with their 95 % interval."""
+    judged = one.check.judgements
+    ratio = one.ratio
+    return {
+        "name": one.name,
+        "called": one.called,
+        "instructions": one.instructions,
+        "passed": one.check.passed,
+        "informative": one.check.informative,
+        "data": one.check.data,
+        "elements": sum(found.elements for found in judged),
+        "failures": sum(found.failures for found in judged),
+        "worst_error": max((found.worst_ours for found in judged), default=0.0),
+        "seconds": one.seconds,
+        "xla_seconds": one.xla_seconds,
+        "xla_over_ours": (
+            {"median": ratio.value, "low": ratio.low, "high": ratio.high} if ratio else None
+        ),
+        "note": one.note,
+    }

@@ -1,0 +1,165 @@
+"""What every command shares: output, exit codes, reading modules, choosing devices.
+
+Exit codes: 0 done, 2 bad input or a refusal of the whole input, others as each command says. Every
+failure says what happened, where, why, and what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from stitchcore.device import records
+from stitchcore.device.records import DEVICES, Device
+from stitchcore.errors import Refused
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
+
+BAD_INPUT = 2
+PAGE_WIDTH = 140
+"""Columns where the output is not a terminal."""
+
+HINTS = {
+    "parse_error": "check that the file is complete HLO text (`HloModule ...`)",
+    "elided_constant": "print the module with large constants (XLA: print_large_constants)",
+    "unsupported_layout": "lower the module with row-major layouts",
+    "unsupported_type": "lower the module with the types of stitchcore/hlo/ir/shape.py (DTYPES)",
+    "unknown_opcode": "report the opcode; it has no record in stitchcore/hlo/ir/opcodes.py",
+    "no_device": "run this on a machine with the device, or compile for it only",
+    "no_compiler": "apt-get install gcc, or pip install ziglang",
+    "store_unreadable": "check the folder's permissions, or pass --store",
+}
+"""What to do about a refusal, by the reason's value."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a command's results go: a rich console, or one JSON document."""
+
+    as_json: bool
+
+    @property
+    def console(self) -> Console:
+        stream = sys.stderr if self.as_json else sys.stdout
+        width = None if stream.isatty() else PAGE_WIDTH
+        return Console(stderr=self.as_json, highlight=False, width=width)
+
+    def document(self, content: Any) -> None:
+        """Print `content` as JSON on standard output, on one line."""
+        sys.stdout.write(json.dumps(content, sort_keys=True, default=str) + "\n")
+        sys.stdout.flush()
+
+
+def fail(output: Output, what: str, why: str, mend: str, code: int = BAD_INPUT) -> NoReturn:
+    """End the command with one message: what and where, why, what to do."""
+    if output.as_json:
+        output.document({"error": {"what": what, "why": why, "mend": mend}})
+    else:
+        click.echo(f"stitch: {what}: {why}" + (f"\n  to mend it: {mend}" if mend else ""), err=True)
+    raise SystemExit(code)
+
+
+def fail_refused(output: Output, what: str, refused: Refused) -> NoReturn:
+    """End the command because the compiler refuses its whole input."""
+    refusal = refused.refusal
+    why = f"{refusal.reason.value} at {refusal.subject}" + (
+        f": {refusal.detail}" if refusal.detail else ""
+    )
+    fail(output, what, why, HINTS.get(refusal.reason.value, ""))
+
+
+def read_module(path: Path, output: Output) -> Module:
+    """The module in a `.hlo` or `.hlo.xz` file; ends the command where there is none."""
+    text = read_text(path, output)
+    try:
+        return parse(text)
+    except Refused as refused:
+        fail_refused(output, str(path), refused)
+
+
+def read_text(path: Path, output: Output) -> str:
+    """Text of a plain or xz-compressed file; ends the command with what is wrong with it."""
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".xz":
+            data = lzma.decompress(data)
+        return data.decode()
+    except FileNotFoundError:
+        fail(output, str(path), "no such file", "pass the path of a .hlo or .hlo.xz file")
+    except lzma.LZMAError as error:
+        fail(output, str(path), f"not a whole xz file ({error})", "fetch or compress it again")
+    except UnicodeDecodeError as error:
+        mend = "HLO protos are not read: print the module as text"
+        fail(output, str(path), f"not text ({error.reason} at byte {error.start})", mend)
+    except OSError as error:
+        fail(output, str(path), error.strerror or str(error), "check the path and permissions")
+
+
+def device_of(target: str, output: Output) -> Device:
+    """The device record of `--target`, or that of a file which `stitch calibrate` wrote; ends the
+    command for an unknown one."""
+    if target.endswith(".json"):
+        try:
+            return records.read(Path(target))
+        except Refused as refused:
+            mend = "`stitch calibrate --out FILE` writes such a file"
+            fail(output, target, f"not a device record ({refused.refusal.detail})", mend)
+    found = DEVICES.get(target)
+    if found is None:
+        fail(output, f"target {target!r}", "unknown", f"one of: {', '.join(DEVICES)}")
+    return found
+
+
+def writable_folder(folder: Path, output: Output) -> None:
+    """Make `folder` where it is missing; ends the command, before work is done for it, where that
+    is not possible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(output, str(folder), error.strerror or str(error), "name a folder you may write to")
+    if not os.access(folder, os.W_OK):
+        fail(output, str(folder), "may not be written to", "name a folder you may write to")
+
+
+def host_target() -> str:
+    """The instruction-set level of this machine, as a target name; "" when it is none of ours."""
+    from stitchcore.inject.target import cpu_flags, detect
+
+    return detect(cpu_flags())
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A rich table; columns whose name ends in `>` are aligned right."""
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")
+    for row in rows:
+        made.add_row(*(str(cell) for cell in row))
+    return made
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration with three digits and its unit."""
+    for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
+        if seconds < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+
+
+def bytes_text(count: float) -> str:
+    """A byte count with three digits and its unit (powers of 1024)."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"

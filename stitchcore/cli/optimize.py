@@ -1,0 +1,66 @@
+"""The worker's child process: one request, from the store to an artifact in the store.
+
+Started by optimize_child.py as `python -m stitchcore.cli.optimize DIGEST --store ...` with an empty
+environment. What comes out is the request's answer; the exit code is 0 when there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import resource
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from stitchcore.device.records import DEVICES
+from stitchcore.errors import Reason, Refused
+from stitchcore.options import Options
+from stitchcore.tensorflow import import_blocklist
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one request. Raises what the pipeline raises beyond refusals: the parent reports it."""
+    given = _arguments(arguments)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    from stitchcore.optimize.pipeline import optimize  # imports TensorFlow: after the limits
+
+    store = given.store
+    request = store / "requests" / given.digest
+    target = json.loads((request / "meta.json").read_text())["target"]
+    if target not in DEVICES:
+        raise Refused(target, Reason.WRONG_TARGET, "no device record of this name")
+    options = Options(
+        store,
+        given.cache,
+        given.key,
+        given.dump,
+        planner=given.planner,
+        jobs=given.jobs,
+        restart=given.restart,
+        verify_passes=given.verify_passes,
+    )
+    optimize(request, str(store), DEVICES[target], options)
+    return 0
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m stitchcore.cli.optimize")
+    parser.add_argument("digest")
+    for name in ("--store", "--cache", "--key"):
+        parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--dump", type=Path, default=None)
+    parser.add_argument("--restart", type=Path, default=None)
+    parser.add_argument("--verify-passes", action="store_true")
+    parser.add_argument("--planner", required=True)
+    parser.add_argument("--jobs", type=int, required=True)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    import_blocklist.leave_out()
+    raise SystemExit(main())

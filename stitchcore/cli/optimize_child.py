@@ -1,0 +1,126 @@
+"""The worker of `stitch run`: one child process per request, isolated as isolate.py says.
+
+The graph is untrusted. A worker started by the job's own user writes answers and artifacts itself:
+it can reach that user's files, but no network.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import stitchcore
+from stitchcore.errors import Reason
+from stitchcore.options import Options
+from stitchcore.sandbox import isolate
+
+PACKAGE = Path(stitchcore.__file__).resolve().parent.parent
+POLL_SECONDS = 0.2
+NICE = 10
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a worker made no answer: WORKER_FAILED or DEADLINE, and the detail a user needs."""
+
+    reason: Reason
+    detail: str
+
+
+class Worker:
+    """A running child. `poll` is called until it says something other than None."""
+
+    def __init__(self, digest: str, options: Options, log: Path, polite: bool, python: str) -> None:
+        self.digest = digest
+        self._options = options
+        self._log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        environment = {"PYTHONPATH": str(PACKAGE), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        with log.open("ab") as output:
+            self._child = isolate.command(
+                _command(digest, options, python),
+                limits(options, polite),
+                environment=environment,
+                stdout=output,
+                stderr=output,
+            )
+
+    def poll(self) -> Failure | bool | None:
+        """None while it runs, True when it answered, a Failure when it died or was ended."""
+        code = self._child.poll()
+        if code is not None:
+            self.stop()
+            return True if code == 0 else Failure(Reason.WORKER_FAILED, self._last_words(code))
+        if self._child.late():
+            self.stop()
+            detail = f"the worker took longer than {self._options.worker_seconds:g} s"
+            return Failure(Reason.DEADLINE, detail)
+        exceeded = self._child.exceeded()
+        if exceeded is not None:
+            self.stop()
+            return Failure(Reason.WORKER_FAILED, f"the worker used {exceeded}")
+        return None
+
+    def stop(self) -> None:
+        """End the child and everything it started."""
+        self._child.stop()
+
+    def _last_words(self, code: int) -> str:
+        lines = self._log.read_bytes().decode(errors="replace").strip().splitlines()
+        last = lines[-1][:300] if lines else "no output"
+        return f"exit code {code}: {last} (all of it: {self._log})"
+
+
+def _command(digest: str, options: Options, python: str) -> list[str]:
+    command = [
+        *(python, "-m", "stitchcore.cli.optimize", digest),
+        *("--store", str(options.store), "--cache", str(options.cache), "--key", str(options.key)),
+        *("--planner", options.planner, "--jobs", str(options.jobs)),
+    ]
+    if options.dump is not None:
+        command += ["--dump", str(options.dump)]
+    if options.restart is not None:
+        command += ["--restart", str(options.restart)]
+    if options.verify_passes:
+        command.append("--verify-passes")
+    return command
+
+
+def limits(options: Options, polite: bool) -> isolate.Limits:
+    """A worker's limits: every core may be busy for all of its time."""
+    return isolate.Limits(
+        seconds=options.worker_seconds,
+        memory=options.worker_memory,
+        cpu_seconds=math.ceil(options.worker_seconds * (os.cpu_count() or 1)),
+        nice=NICE if polite else 0,
+    )
+
+
+def worker_python(job: Sequence[str], job_tf: str, own_tf: str) -> str | None:
+    """The Python whose TensorFlow has the job's minor version: ours, else the job's if it holds
+    stitchcore's needs; None when neither does."""
+    if _minor(job_tf) == _minor(own_tf):
+        return sys.executable
+    program = shutil.which(job[0])
+    if program is None:
+        return None
+    program = os.path.abspath(program)  # the worker runs in another folder
+    check = "import stitchcore.optimize.pipeline, tensorflow; print(tensorflow.__version__)"
+    command = [program, "-c", check]
+    env = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(PACKAGE)}
+    try:
+        found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    usable = found.returncode == 0 and _minor(found.stdout.strip()) == _minor(job_tf)
+    return program if usable else None
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

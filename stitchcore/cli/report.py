@@ -1,0 +1,96 @@
+"""`stitch report`: the page of a module, of a stored artifact, or of a report.json, as one file.
+
+A module goes through the stages as in `stitch compile`; `--measure` also checks and times every
+kernel on this machine. Without a module the newest artifact of the store is taken, which is the
+last job's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from stitchcore import options as settings
+from stitchcore.cli import bench, common, module_pipeline
+from stitchcore.options import Options
+from stitchcore.report import render
+from stitchcore.report import schema as reports
+from stitchcore.report.schema import Report
+
+NEAREST = "`stitch run -- python train.py` makes one"
+
+
+@click.command("report")
+@click.argument("source", required=False, type=click.Path(path_type=Path))
+@click.option("--artifact", default="", help="Key of a stored artifact, or its beginning.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("report.html"),
+              show_default=True, help="The page.")  # fmt: skip
+@click.option("--measure", is_flag=True, help="Time the module's kernels on this machine.")
+@click.option("--target", default=None, help="Device record; default: this machine.")
+@click.option("--planner", default=None, help="`auto` shows all planners side by side.")
+@click.option("--bind", multiple=True, help="NAME=SIZE of a symbolic dimension, for --measure.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+def command(
+    source: Path | None,
+    artifact: str,
+    out: Path,
+    measure: bool,
+    target: str | None,
+    planner: str | None,
+    bind: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Write report.html of SOURCE (a module or a report.json), or of a stored artifact."""
+    output = common.Output(as_json)
+    options = settings.of_this_process()
+    if source is None or source.suffix == ".json":
+        made = _stored(source or _newest(options, artifact, output), output)
+    else:
+        made = _of_module(source, options, output, (target, planner), bind if measure else None)
+    try:
+        out.write_text(render.html(made), encoding="utf-8")
+    except OSError as error:
+        common.fail(output, str(out), str(error), "--out names a file that can be written")
+    if as_json:
+        output.document({"report": str(out), "title": made.title, "kernels": len(made.kernels)})
+        return
+    output.console.print(f"{made.title}: {len(made.kernels)} kernels; page: {out}", markup=False)
+
+
+def _newest(options: Options, prefix: str, output: common.Output) -> Path:
+    """The newest stored report whose artifact's key begins so."""
+    store = Path(options.store)
+    found = sorted(
+        store.glob(f"artifacts/{prefix}*/report.json"), key=lambda path: path.stat().st_mtime
+    )
+    if not found:
+        where = f"{store}/artifacts/{prefix}*"
+        common.fail(output, where, "no report there", NEAREST)
+    return found[-1]
+
+
+def _stored(path: Path, output: common.Output) -> Report:
+    try:
+        return reports.decode(path.read_bytes())
+    except (msgspec.DecodeError, OSError) as error:
+        common.fail(output, str(path), str(error), f"it must be a report.json; {NEAREST}")
+
+
+def _of_module(
+    path: Path,
+    options: Options,
+    output: common.Output,
+    chosen: tuple[str | None, str | None],
+    bind: tuple[str, ...] | None,
+) -> Report:
+    target, planner = chosen
+    device = common.device_of(target or common.host_target(), output)
+    if bind is not None and target not in (None, common.host_target()):
+        common.fail(output, f"--target {target}", "not this machine", "leave out --measure")
+    build = module_pipeline.build_options(options, output, planner)
+    dump = module_pipeline.dump_of(options, device, output)
+    state, seconds = module_pipeline.run(path, device, build, dump, output, "compile")
+    measured = bench.times(state, seconds, bind, options.jobs, output) if bind is not None else {}
+    return module_pipeline.report_of(state, path.name, seconds, measured)

@@ -1,0 +1,279 @@
+"""`stitch run -- python train.py`: the user's command, with what wins stitched into it.
+
+The job starts at once and unchanged; a worker in a child process optimizes its step meanwhile, and
+the job swaps the result in. Whatever goes wrong here, the job runs, and its exit code is ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.status import Status
+
+from stitchcore import options as settings
+from stitchcore.artifact import sign
+from stitchcore.artifact.keys import code_version
+from stitchcore.artifact.store import Store, open_store
+from stitchcore.cli import common, run_job, run_summary
+from stitchcore.cli.optimize_child import POLL_SECONDS, Failure, Worker, worker_python
+from stitchcore.errors import Reason, Refused
+from stitchcore.inject import crash_breaker
+from stitchcore.options import Options
+
+RETRIED = frozenset(
+    reason.value
+    for reason in (
+        Reason.WORKER_FAILED,
+        Reason.DEADLINE,
+        Reason.NO_COMPILER,
+        Reason.NO_TENSORFLOW,
+        Reason.UNSUPPORTED_VERSION,
+        Reason.STORE_UNREADABLE,
+    )
+)
+"""Refusals that a new run tries again: they tell of the machine, not of the graph."""
+
+
+@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.option("--wait/--no-wait", default=False, help="Hold the first step until the artifact.")
+@click.option("--store", type=click.Path(path_type=Path), default=None, help="Default: user cache.")
+@click.option("--fresh", is_flag=True, help="Optimize again what is already in the store.")
+@click.option("--json", "as_json", is_flag=True, help="Summary as JSON: the last line of stdout.")
+@click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(
+    wait: bool, store: Path | None, fresh: bool, as_json: bool, command_line: tuple[str, ...]
+) -> None:
+    """Run COMMAND_LINE (python train.py ...) and stitch its training step."""
+    output = common.Output(as_json)
+    options = settings.of_this_process()
+    if store is not None:
+        options = replace(options, store=store.absolute())
+    if options.restart is not None and not options.restart.is_file():
+        raise click.UsageError(f"STITCH_RESTART={options.restart}: no such file")
+    session = run_job.session_name(os.getpid(), time.time())
+    env, ready = _prepare(options, session, wait, fresh)
+    try:
+        process = run_job.start(command_line, env)
+    except OSError as error:
+        why = error.strerror or str(error)
+        common.fail(output, command_line[0], why, "check the command after --", code=127)
+    with _signals_to(process.pid):
+        if not ready:
+            raise SystemExit(run_job.shell_code(process.wait()))
+        run = Run(options, session, command_line, wait)
+        run.follow(process)
+    code = run_job.shell_code(process.returncode)
+    crash_breaker.job_ended(str(options.store), session, code)
+    result = run_summary.of(run.record, options.store)
+    result = replace(result, exit_code=code, ready=run.ready_for_next, session=session)
+    if as_json:
+        output.document(run_summary.document(result))
+    else:
+        run_summary.show(result, Console(stderr=True, highlight=False))
+    raise SystemExit(code)
+
+
+def _prepare(
+    options: Options, session: str, wait: bool, fresh: bool
+) -> tuple[dict[str, str], bool]:
+    """The job's environment, and whether stitching can be tried; the job runs either way."""
+    plain = dict(os.environ)
+    try:
+        options.store.mkdir(parents=True, exist_ok=True)
+        (options.store / "sessions" / session).mkdir(parents=True)
+        key = sign.public_hex(sign.load_or_create_key(options.key))
+        again = fresh or options.dump is not None or options.restart is not None
+        _forget(open_store(str(options.store)), again)
+        if fresh:
+            crash_breaker.forget_failures(str(options.store))
+    except (OSError, ValueError, Refused) as error:
+        click.echo(f"[stitch] store_unreadable: {error}; the job runs unchanged", err=True)
+        return plain, False
+    seconds = options.wait if wait else 0.0
+    return run_job.environment(plain, options.store, session, key, seconds), True
+
+
+def _forget(store: Store, everything: bool) -> None:
+    """Drop answers that a new run should ask for again: unfinished ones, those of other code than
+    this (a mended compiler never answers with an old artifact), and what was built from an edited
+    stage, which is of the run that asked for it."""
+    for name in store.list("answers"):
+        try:
+            answer = json.loads(store.read("answers", name))
+        except ValueError:
+            answer = {}
+        unfinished = answer.get("status") != "ready" and answer.get("reason", "") in RETRIED
+        passing = answer.get("status") == "pending" or answer.get("edited", False)
+        foreign = answer.get("code") != code_version()
+        if everything or unfinished or passing or foreign:
+            store.filesystem.rm_file(store.path("answers", name))
+
+
+@contextlib.contextmanager
+def _signals_to(process: int) -> Iterator[None]:
+    """Ctrl-C reaches the job by its process group; a SIGTERM is passed on. We stay to report."""
+
+    def forward(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, number)
+
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, forward),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, forward),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class _Requests:
+    """Digests to optimize, in order of arrival."""
+
+    waiting: list[str]
+    taken: set[str]
+
+    def add(self, digest: str) -> None:
+        if digest not in self.taken:
+            self.taken.add(digest)
+            self.waiting.append(digest)
+
+
+class Run:
+    """One run: follows the job's events and serves its requests, one worker at a time."""
+
+    def __init__(
+        self, options: Options, session: str, command_line: Sequence[str], wait: bool
+    ) -> None:
+        self.record = run_job.Record()
+        self.ready_for_next = 0
+        self._options, self._wait = options, wait
+        self._command_line = command_line
+        self._folder = options.store / "sessions" / session
+        self._events = run_job.EventFile(self._folder / "events.jsonl")
+        self._store = open_store(str(options.store))
+        self._requests = _Requests([], set())
+        self._worker: Worker | None = None
+        self._status: Status | None = None
+
+    def follow(self, process: Any) -> None:
+        """Serve until the job has ended and the worker has nothing left to do."""
+        try:
+            while process.poll() is None:
+                self._step(job_runs=True)
+                time.sleep(POLL_SECONDS / 4)
+            while self._step(job_runs=False):
+                time.sleep(POLL_SECONDS)
+        except Exception as error:  # whatever it is, the job must not be left waiting for us
+            self._give_up(error)
+            process.wait()
+        finally:
+            self._quiet()
+            if self._worker is not None:
+                self._worker.stop()
+
+    def _give_up(self, error: Exception) -> None:
+        """Say so in one line, and tell a job that waits for an answer that none will come."""
+        detail = f"{type(error).__name__}: {error}"
+        click.echo(f"[stitch] worker_failed: {detail}; the job runs unchanged", err=True)
+        waiting = set(self._requests.waiting)
+        if self._worker is not None:
+            waiting.add(self._worker.digest)
+        for digest in waiting:
+            with contextlib.suppress(Refused):  # the store is gone: the job's deadline holds
+                self._refuse(digest, Failure(Reason.WORKER_FAILED, detail))
+
+    def _step(self, job_runs: bool) -> bool:
+        """One round; False when there is nothing to wait for."""
+        for event in self._events.read():
+            self.record.add(event)
+            if event["type"] == "submitted":
+                self._requests.add(str(event["digest"]))
+        if self._worker is None and self._requests.waiting:
+            self._begin(self._requests.waiting[0])
+            del self._requests.waiting[0]
+        if self._worker is None:
+            return False
+        self._show(self._worker.digest, job_runs)
+        ended = self._worker.poll()
+        if ended is not None:
+            self._finish(self._worker.digest, ended, job_runs)
+        return True
+
+    def _begin(self, digest: str) -> None:
+        meta = json.loads(self._store.read("requests", digest, "meta.json"))
+        python = worker_python(self._command_line, str(meta["tf"]), own_tensorflow())
+        if python is None:
+            self._refuse(digest, no_worker(str(meta["tf"]), own_tensorflow()))
+            return
+        log = self._folder / f"worker-{digest[:12]}.log"
+        self._worker = Worker(digest, self._options, log, polite=not self._wait, python=python)
+
+    def _finish(self, digest: str, ended: Failure | bool, job_runs: bool) -> None:
+        self._worker = None
+        self._quiet()
+        answer = self._store.read_answer(digest) or {}
+        if isinstance(ended, Failure):
+            self._refuse(digest, ended)
+        elif answer.get("status") not in ("ready", "refused"):
+            self._refuse(digest, Failure(Reason.WORKER_FAILED, "the worker gave no answer"))
+        elif answer["status"] == "ready":
+            self.record.graphs[digest].key = str(answer["key"])
+            self.ready_for_next += not job_runs
+
+    def _refuse(self, digest: str, failure: Failure) -> None:
+        answer = {"status": "refused", "reason": failure.reason.value, "detail": failure.detail}
+        self._store.answer(digest, answer)
+        graph = self.record.graphs.setdefault(digest, run_job.Graph(digest))
+        graph.status, graph.reason, graph.detail = "left", failure.reason.value, failure.detail
+
+    def _show(self, digest: str, job_runs: bool) -> None:
+        """A live line while nothing else writes to the terminal: the job waits, or has ended."""
+        if not sys.stderr.isatty() or (job_runs and not self._wait):
+            return
+        answer = self._store.read_answer(digest) or {}
+        stage = (
+            f"{answer.get('stage', 'starting')} {answer.get('done', 0)}/{answer.get('total', 0)}"
+        )
+        line = f"stitch: optimizing the step ({stage})"
+        if self._status is None:
+            self._status = Console(stderr=True).status(line)
+            self._status.start()
+        self._status.update(line)
+
+    def _quiet(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def own_tensorflow() -> str:
+    """Version of this Python's TensorFlow, "" without one; nothing is imported."""
+    for name in ("tensorflow-cpu", "tensorflow"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return ""
+
+
+def no_worker(job_tf: str, own_tf: str) -> Failure:
+    """Why no Python here can work for a job of TensorFlow `job_tf`; `own_tf` is "" for none."""
+    mend = "pip install stitchcore beside the job's TensorFlow"
+    if not own_tf:
+        return Failure(Reason.NO_TENSORFLOW, f"this Python has no TensorFlow: {mend}")
+    detail = f"the job runs TensorFlow {job_tf}, this Python has {own_tf}: {mend}"
+    return Failure(Reason.UNSUPPORTED_VERSION, detail)

@@ -1,0 +1,439 @@
+"""Kernels as C: one exported function each, one internal function per section, one lane per task.
+
+The kernel ABI is docs/contracts.md section 2. A lane loop becomes a plain loop under
+`#pragma omp simd`; a section is a function of its own because gcc keeps `restrict` best on
+parameters. LaneReduce and Barrier are empty: a core has one lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from stitchcore.codegen.c_cache_hints import (
+    at_lane,
+    bytes_text,
+    hinted,
+    prefetch_function,
+    prefetched,
+    streamed,
+)
+from stitchcore.codegen.c_lane_tiles import cut, needs_tiles, spread, stretches, tile_size
+from stitchcore.codegen.c_strided_copies import Staged, staged
+from stitchcore.codegen.source import (
+    MEMORY_TYPES,
+    Renderer,
+    argument,
+    index_text,
+    outside_buffers,
+    provenance_comment,
+    register_type,
+    same_memory,
+)
+from stitchcore.hlo.ir import opcodes
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir import nodes as ir
+from stitchcore.loop_ir.index import Index
+from stitchcore.loop_ir.layout import size_of
+from stitchcore.loop_ir.visitor import outer_accumulators, statements
+
+SUM_BLOCK = 1024
+"""Iterations a rounding reduction adds in one run; the runs' results are added in double."""
+
+
+_LARGEST_EXTENT = 2**40
+"""No symbol of a kernel is larger: more elements than memory holds."""
+
+SHORT_LOOP = 256
+"""Below so many iterations, those that fill no whole vector cost a visible share of a loop."""
+
+VECTOR_LANES = (16, 8, 4)
+"""Lanes of 4 bytes in the vectors that x86 has, widest first."""
+
+
+def render(kernels: Sequence[ir.Kernel]) -> str:
+    """One translation unit. Kernel names must differ. Raises KeyError for an unknown opcode."""
+    renderer = _C()
+    for kernel in kernels:
+        renderer.kernel(kernel)
+    reductions = sorted({pair for kernel in kernels for pair in _reductions(kernel)})
+    head = ['#include "stitch_cpu.h"', ""]
+    head += [_declare_reduction(reducer, dtype) for reducer, dtype in reductions]
+    return "\n".join(head + renderer.lines) + "\n"
+
+
+def _reductions(kernel: ir.Kernel) -> set[tuple[str, str]]:
+    reductions = set()
+    for phase in kernel.phases:
+        for section in phase.sections:
+            for loop in statements(section.body):
+                if isinstance(loop, ir.Loop) and loop.kind is ir.LoopKind.LANES:
+                    reductions |= {(a.reducer, a.scalar.dtype) for a in outer_accumulators(loop)}
+    return reductions
+
+
+def _reduction_name(reducer: str, dtype: str) -> str:
+    return f"st_reduce_{reducer.replace('-', '_')}_{dtype}"
+
+
+def _declare_reduction(reducer: str, dtype: str) -> str:
+    out, other = ir.Scalar("omp_out", dtype), ir.Scalar("omp_in", dtype)
+    renderer = _C()
+    combined = renderer.apply(ir.Apply(reducer, (out, other), dtype))
+    name, kind = _reduction_name(reducer, dtype), register_type(dtype)
+    start = renderer.identity(reducer, dtype)
+    return (
+        f"#pragma omp declare reduction({name} : {kind} : omp_out = {combined})"
+        f" initializer(omp_priv = {start})"
+    )
+
+
+class _C(Renderer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel_name = ""
+        self.streamed: frozenset[ir.Buffer] = frozenset()
+        self.moved: dict[ir.Store, str] = {}
+
+    # ---- functions -----------------------------------------------------------------------------
+    def kernel(self, kernel: ir.Kernel) -> None:
+        self.kernel_name = kernel.name
+        self.emit("")
+        self.emit(provenance_comment(kernel))
+        for p, phase in enumerate(kernel.phases):
+            for s, section in enumerate(phase.sections):
+                self.section(kernel, section, f"{kernel.name}_{p}_{s}")
+        self.entry(kernel)
+
+    def section(self, kernel: ir.Kernel, section: ir.Section, name: str) -> None:
+        used, stored = outside_buffers(kernel, section)
+        arguments = [_parameter(kernel, b, b in stored) for b in used]
+        arguments += [f"long {symbol}" for symbol in kernel.symbols]
+        arguments += ["long task_begin", "long task_end"]
+        checks = sorted({s.error for s in statements(section.body) if isinstance(s, ir.Check)})
+        self.open(f"ST_SECTION int64_t {name}({', '.join(arguments)})")
+        for symbol in kernel.symbols:
+            self.emit(f"(void){symbol};")
+        if section.copy_unless_aliased is not None:
+            self.emit(f"if ({same_memory(section)}) return 0;")
+        for error in checks:
+            self.emit(f"int64_t low_{error} = INT64_MAX, high_{error} = INT64_MIN;")
+        self.ranges = dict.fromkeys(kernel.symbols, (0, _LARGEST_EXTENT))
+        self.streamed = self.stream_flags(kernel, section)
+        self.open(self.loop_head(section.variable, "task_begin", "task_end"))
+        self.bound(section.variable, 0, section.tasks)
+        self.body(section.body)
+        self.close()
+        if self.streamed:
+            self.emit("st_stream_end();")
+        result = "0"
+        for error in reversed(checks):
+            failed = f"st_failed({error}, low_{error}, high_{error})"
+            result = f"low_{error} <= high_{error} ? {failed} : {result}"
+        self.emit(f"return {result};")
+        self.close()
+
+    def entry(self, kernel: ir.Kernel) -> None:
+        self.open(
+            f"ST_EXPORT int64_t {kernel.name}(void *const *buffers, const int64_t *symbols,"
+            " char *scratch, int64_t phase, int64_t task_begin, int64_t task_end)"
+        )
+        self.emit("(void)buffers; (void)symbols; (void)scratch;")
+        for position, symbol in enumerate(kernel.symbols):
+            self.emit(f"const long {symbol} = symbols[{position}];")
+            self.emit(f"(void){symbol};")
+        self.emit("const unsigned saved = st_enter();")
+        self.emit("int64_t failed = 0;")
+        for p, phase in enumerate(kernel.phases):
+            self.open(f"if (phase == {p})")
+            self.emit("long first = 0;")
+            for s, section in enumerate(phase.sections):
+                self.call(kernel, section, f"{kernel.name}_{p}_{s}")
+            self.emit("(void)first;")
+            self.close()
+        self.emit("st_leave(saved);")
+        self.emit("return failed;")
+        self.close()
+
+    def call(self, kernel: ir.Kernel, section: ir.Section, name: str) -> None:
+        used, _ = outside_buffers(kernel, section)
+        arguments = [argument(kernel, buffer) for buffer in used] + list(kernel.symbols)
+        self.open("")
+        self.emit(f"const long tasks = {index_text(section.tasks)};")
+        self.emit("const long begin = st_max(task_begin - first, 0);")
+        self.emit("const long end = st_min(task_end - first, tasks);")
+        call = f"{name}({', '.join([*arguments, 'begin', 'end'])})"
+        self.emit(f"if (begin < end) failed = st_first(failed, {call});")
+        self.emit("first += tasks;")
+        self.close()
+
+    def stream_flags(self, kernel: ir.Kernel, section: ir.Section) -> frozenset[ir.Buffer]:
+        """Define, for each buffer stored past the caches, whether it is in this call.
+
+        It is not where it took over the memory of an input: that lies in the caches already.
+        """
+        conditions = {
+            s.buffer: s.streams
+            for s in statements(section.body)
+            if isinstance(s, ir.Store) and s.streams is not None
+        }
+        inputs, outputs = kernel.with_role(ir.Role.INPUT), kernel.with_role(ir.Role.OUTPUT)
+        sources = {outputs[o]: inputs[i] for i, o in kernel.aliases}
+        used, _ = outside_buffers(kernel, section)
+        for buffer, condition in conditions.items():
+            text = self.in_range(condition)
+            if (source := sources.get(buffer)) in used:
+                text += f" && (const void *){buffer.name} != (const void *){source.name}"
+            self.emit(f"const bool {buffer.name}_streams = {text};")
+        return frozenset(conditions)
+
+    # ---- statements ----------------------------------------------------------------------------
+    def lane_loop(self, loop: ir.Loop) -> None:
+        """Each stretch between the limits of pads and concatenations is a loop of its own."""
+        for begin, end in stretches(loop):
+            part = replace(loop, begin=begin, end=end)
+            self.bound(loop.variable, begin, end)
+            self.stretch(part)
+
+    def stretch(self, loop: ir.Loop) -> None:
+        sums = outer_accumulators(loop)
+        rounding = [a for a in sums if opcodes.record(a.reducer).ulp > 0]
+        extent = index.add(loop.end, index.multiply(loop.begin, -1))
+        whole = list(_whole_vectors(loop))
+        if needs_tiles(loop):
+            self.tiled(loop)
+        elif (rounding or hinted(loop) or staged(loop, self.ranges)) and not (
+            isinstance(extent, int) and extent <= SUM_BLOCK
+        ):
+            self.blocked(loop, sums)
+        elif rounding:  # gcc would begin one lane with the sum so far, which is large beside it
+            self.open("")
+            own = {update.scalar: update.scalar for update in sums}
+            self.run(loop, sums, own, [(self.index(b), self.index(e)) for b, e in whole])
+            self.close()
+        else:
+            for n, (begin, end) in enumerate(whole):
+                self.vector_loop(loop, sums, self.index(begin), self.index(end), rest=n > 0)
+
+    def tiled(self, loop: ir.Loop) -> None:
+        """A lane loop around serial loops, turned inside out (c_lane_tiles.py)."""
+        size, base = tile_size(loop.begin, loop.end), f"{loop.variable}_block"
+        last = f"{loop.variable}_last"
+        begin, end = self.index(loop.begin), self.index(loop.end)
+        self.open(self.loop_head(base, begin, end, str(size)))
+        extent = index.add(loop.end, index.multiply(loop.begin, -1))
+        whole = isinstance(extent, int) and extent % size == 0
+        stop = f"{base} + {size}" if whole else f"st_min({base} + {size}, {end})"
+        self.emit(f"const long {last} = {stop};")
+        outer = dict(self.names)
+        for scalar in sorted(spread(loop.body), key=lambda scalar: scalar.name):
+            array = f"{scalar.name}_tile"
+            self.emit(f"{register_type(scalar.dtype)} {array}[{size}] ST_ALIGNED;")
+            self.names[scalar] = f"{array}[{loop.variable} - {base}]"
+        self.pieces(loop, loop.body, base, f"{base} + {size}" if whole else last)
+        self.emit(f"(void){last};")
+        self.names = outer
+        self.close()
+
+    def pieces(self, loop: ir.Loop, body: Sequence[ir.Statement], begin: str, end: str) -> None:
+        for part in cut(body).parts:
+            if isinstance(part, ir.Loop):
+                first, stop = self.index(part.begin), self.index(part.end)
+                self.open(self.loop_head(part.variable, first, stop))
+                self.bound(part.variable, part.begin, part.end)
+                self.pieces(loop, part.body, begin, end)
+                self.close()
+            else:
+                piece = replace(loop, body=part)
+                self.vector_loop(piece, outer_accumulators(piece, spread(loop.body)), begin, end)
+
+    def blocked(self, loop: ir.Loop, sums: Sequence[ir.Accumulate]) -> None:
+        """Runs of SUM_BLOCK iterations, then the rest; float32 results of runs add up in double.
+
+        Full runs have a constant length of their own: with a variable one gcc loses the loop.
+        """
+        block = f"{loop.variable}_block"
+        begin, end = self.index(loop.begin), self.index(loop.end)
+        self.open("")
+        totals = {update.scalar: _wide(update.scalar) for update in sums}
+        for scalar, wide in totals.items():
+            self.emit(f"{self.define(wide)} = {self.scalar(scalar)};")
+        self.emit(f"long {block} = {begin};")
+        self.open(f"for (; {block} + {SUM_BLOCK} <= {end}; {block} += {SUM_BLOCK})")
+        self.run(loop, sums, totals, [(block, f"{block} + {SUM_BLOCK}")])
+        self.close()
+        extent = index.add(loop.end, index.multiply(loop.begin, -1))
+        if not isinstance(extent, int) or extent % SUM_BLOCK:
+            self.open("")
+            self.run(loop, sums, totals, [(block, end)], rest=True)
+            self.close()
+        for scalar, wide in totals.items():
+            self.emit(f"{self.scalar(scalar)} = ({register_type(scalar.dtype)}){wide.name};")
+        self.close()
+
+    def run(
+        self,
+        loop: ir.Loop,
+        sums: Sequence[ir.Accumulate],
+        totals: Mapping[ir.Scalar, ir.Scalar],
+        stretches: Sequence[tuple[str, str]],
+        rest: bool = False,
+    ) -> None:
+        """One run, over `stretches`: partial results of its own, then added to `totals`."""
+        outer = dict(self.names)
+        for update in sums:
+            part = ir.Scalar(f"{update.scalar.name}_part", update.scalar.dtype)
+            self.emit(f"{self.define(part)} = {self.identity(update.reducer, part.dtype)};")
+            self.names[update.scalar] = part.name
+        for n, (begin, end) in enumerate(stretches):
+            self.vector_loop(loop, sums, begin, end, rest or n > 0)
+        parts = {update.scalar: self.names[update.scalar] for update in sums}
+        self.names = outer
+        for update in sums:
+            wide = totals[update.scalar]
+            part = ir.Scalar(parts[update.scalar], wide.dtype)
+            total = self.apply(ir.Apply(update.reducer, (wide, part), wide.dtype))
+            self.emit(f"{self.scalar(wide)} = {total};")
+
+    def vector_loop(
+        self, loop: ir.Loop, sums: Sequence[ir.Accumulate], begin: str, end: str, rest: bool = False
+    ) -> None:
+        clauses = [
+            f" reduction({_reduction_name(a.reducer, a.scalar.dtype)} : {self.scalar(a.scalar)})"
+            for a in sums
+        ]
+        failures = sorted({s.error for s in statements(loop.body) if isinstance(s, ir.Check)})
+        for error in failures:
+            clauses.append(f" reduction(min : low_{error}) reduction(max : high_{error})")
+        strided = staged(loop, self.ranges)
+        if strided or hinted(loop):
+            self.open("")
+        outer = dict(self.names)
+        self.ahead(strided, loop, begin, end)
+        loop = replace(loop, body=tuple(s for s in loop.body if s not in strided.loads))
+        if hinted(loop):
+            self.stream_begin(loop, begin)
+        self.emit(f"#pragma omp simd{''.join(clauses)}")
+        trips = _trips(begin, end)
+        marker = f" /* lanes {self.kernel_name}.{loop.variable}{trips} */"
+        marker = " /* the rest */" if rest else marker
+        self.emit(self.loop_head(loop.variable, begin, end) + " {" + marker)
+        self.depth += 1
+        self.in_lanes = True
+        self.body(loop.body)
+        self.in_lanes = False
+        self.close()
+        if hinted(loop):
+            self.stream_end(loop, begin, end)
+        self.behind(strided, loop, begin, end)
+        self.names = outer
+        if strided or hinted(loop):
+            self.close()
+
+    def ahead(self, strided: Staged, loop: ir.Loop, begin: str, end: str) -> None:
+        """Fill arrays with what is loaded with a stride; arrays for what is stored with one."""
+        size = int(end) - int(begin) if begin.isdigit() and end.isdigit() else SUM_BLOCK
+        place = f"[{loop.variable} - ({begin})]"
+        for load in strided.loads:
+            scalar = load.scalar
+            if scalar not in self.names:
+                self.emit(f"{register_type(scalar.dtype)} {scalar.name}_tile[{size}] ST_ALIGNED;")
+                self.names[scalar] = f"{scalar.name}_tile{place}"
+            self.open(self.loop_head(loop.variable, begin, end))
+            self.emit(f"{self.scalar(scalar)} = {self.expression(load.value)};")
+            self.close()
+        for store in strided.stores:
+            name = f"{store.buffer.name}_tile"
+            self.emit(f"{MEMORY_TYPES[store.buffer.dtype]} {name}[{size}] ST_ALIGNED;")
+            self.moved[store] = f"{name}{place}"
+
+    def behind(self, strided: Staged, loop: ir.Loop, begin: str, end: str) -> None:
+        """Empty the arrays of what is stored with a stride."""
+        for store in strided.stores:
+            self.open(self.loop_head(loop.variable, begin, end))
+            target = self.element(store.buffer, store.indices)
+            self.emit(f"{target} = {self.moved.pop(store)};")
+            self.close()
+
+    def stream_begin(self, loop: ir.Loop, begin: str) -> None:
+        """Where the lanes of each streamed store go: a tile, or the buffer itself."""
+        extent = index.add(loop.end, index.multiply(loop.begin, -1))
+        size = min(extent, SUM_BLOCK) if isinstance(extent, int) else SUM_BLOCK
+        for statement in streamed(loop):
+            buffer = statement.buffer
+            kind, name = MEMORY_TYPES[buffer.dtype], buffer.name
+            first = self.element(buffer, at_lane(statement.indices, loop.variable, begin))
+            self.emit(f"{kind} {name}_tile[{size}] ST_ALIGNED;")
+            self.emit(f"{kind} *const {name}_to = {name}_streams ? {name}_tile : &{first};")
+            self.moved[statement] = f"{name}_to[{loop.variable} - ({begin})]"
+
+    def stream_end(self, loop: ir.Loop, begin: str, end: str) -> None:
+        """Send the tiles on their way, and ask for what the next rows need."""
+        for statement in streamed(loop):
+            buffer = statement.buffer
+            first = self.element(buffer, at_lane(statement.indices, loop.variable, begin))
+            size = bytes_text(buffer, begin, end)
+            self.emit(
+                f"if ({buffer.name}_streams) st_stream(&{first}, {buffer.name}_tile, {size});"
+            )
+            del self.moved[statement]
+        for hint in prefetched(loop):
+            first = self.element(hint.buffer, at_lane(hint.indices, loop.variable, begin))
+            function = prefetch_function(loop, hint.buffer)
+            self.emit(f"{function}(&{first}, {bytes_text(hint.buffer, begin, end)});")
+
+    def store(self, statement: ir.Store) -> None:
+        if (target := self.moved.get(statement)) is None:
+            super().store(statement)
+        else:
+            self.emit(f"{target} = {self.stored(statement)};")
+
+    def lane_reduce(self, statement: ir.LaneReduce) -> None:
+        """One lane: its partial is the total."""
+
+    def barrier(self, statement: ir.Barrier) -> None:
+        """One lane: nothing to order."""
+
+    def allocate(self, buffer: ir.Buffer) -> None:
+        kind = MEMORY_TYPES[buffer.dtype]
+        self.emit(f"{kind} {buffer.name}[{index_text(size_of(buffer))}] ST_ALIGNED;")
+
+    def check(self, statement: ir.Check) -> None:
+        """The range of what failed; empty, so low above high, while nothing did."""
+        condition, reported = map(self.expression, (statement.condition, statement.reported))
+        for name, none, better in (("low", "INT64_MAX", "<"), ("high", "INT64_MIN", ">")):
+            extreme = f"{name}_{statement.error}"
+            self.open("")
+            self.emit(f"const int64_t given = ({condition}) ? {none} : ({reported});")
+            self.emit(f"{extreme} = given {better} {extreme} ? given : {extreme};")
+            self.close()
+
+
+def _whole_vectors(loop: ir.Loop) -> list[tuple[Index, Index]]:
+    """A short loop cut where narrower vectors take over; gcc runs what remains lane by lane."""
+    begin, end = loop.begin, loop.end
+    if not (isinstance(begin, int) and isinstance(end, int) and 0 < end - begin < SHORT_LOOP):
+        return [(begin, end)]
+    cuts = [begin]
+    for lanes in VECTOR_LANES:
+        cuts.append(end - (end - cuts[-1]) % lanes)
+    cuts = sorted({*cuts, end})
+    return list(pairwise(cuts))
+
+
+def _wide(scalar: ir.Scalar) -> ir.Scalar:
+    return ir.Scalar(f"{scalar.name}_wide", "f64" if scalar.dtype == "f32" else scalar.dtype)
+
+
+def _trips(begin: str, end: str) -> str:
+    """How often a loop runs, for the report, where the text says it."""
+    return f" {int(end) - int(begin)}" if begin.isdigit() and end.isdigit() else ""
+
+
+def _parameter(kernel: ir.Kernel, buffer: ir.Buffer, stored: bool) -> str:
+    """A pointer parameter; not `restrict` where a forwarded pair may share its memory."""
+    inputs, outputs = kernel.with_role(ir.Role.INPUT), kernel.with_role(ir.Role.OUTPUT)
+    shared = {inputs[i] for i, _ in kernel.aliases} | {outputs[o] for _, o in kernel.aliases}
+    restrict = "" if buffer in shared else "restrict "
+    return f"{'' if stored else 'const '}{MEMORY_TYPES[buffer.dtype]} *{restrict}{buffer.name}"

@@ -1,0 +1,126 @@
+"""Lane loops around serial loops, cut so that compilers vectorise them: tiles of lanes, in pieces.
+
+A C compiler vectorises innermost loops. `lanes i { A; serial s { B }; C }` therefore becomes, for
+each tile of lanes, `simd i { A }`, `for s { simd i { B } }`, `simd i { C }`. Scalars that one piece
+defines and another uses live in arrays of a tile's length. Lanes are independent, so this is the
+same computation in another order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Binary, Index, Variable
+from stitchcore.loop_ir.nodes import Accumulator, If, InRange, Let, Loop, Scalar, Statement
+from stitchcore.loop_ir.visitor import expressions, gather_indices, own_scalars, statements
+
+UNROLLED = 16
+"""A serial loop of at most so many iterations is unrolled inside its lane loop instead."""
+
+_PREFERRED, _LARGEST, _VECTOR = 256, 512, 16
+_STRETCHES = 6
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A body cut into runs of plain statements and serial loops, in order."""
+
+    parts: tuple[tuple[Statement, ...] | Loop, ...]
+
+
+def unrolled(loop: Loop) -> bool:
+    """Whether a serial loop inside a lane loop is short enough to unroll."""
+    begin, end = loop.begin, loop.end
+    return isinstance(begin, int) and isinstance(end, int) and end - begin <= UNROLLED
+
+
+def needs_tiles(loop: Loop) -> bool:
+    """Whether `loop` (of lanes) holds a serial loop to be turned inside out, and it may be."""
+    inner = [s for s in statements(loop.body) if isinstance(s, Loop) and not unrolled(s)]
+    conditional = any(
+        isinstance(s, If) and any(isinstance(t, Loop) for t in statements(s.body))
+        for s in statements(loop.body)
+    )
+    varying = any(index.mentions(bound, loop.variable) for s in inner for bound in (s.begin, s.end))
+    if gather_indices(loop.body):  # an index has no array of a tile's length
+        return False
+    return bool(inner) and not conditional and not varying
+
+
+def cut(body: Sequence[Statement]) -> Pieces:
+    """The pieces of a body."""
+    parts: list[tuple[Statement, ...] | Loop] = []
+    run: list[Statement] = []
+    for statement in body:
+        if isinstance(statement, Loop) and not unrolled(statement):
+            if run:
+                parts.append(tuple(run))
+            parts.append(statement)
+            run = []
+        else:
+            run.append(statement)
+    if run:
+        parts.append(tuple(run))
+    return Pieces(tuple(parts))
+
+
+def spread(body: Sequence[Statement]) -> frozenset[Scalar]:
+    """Scalars that one piece of `body` defines and another piece, or a loop among them, uses."""
+    scalars: set[Scalar] = set()
+    parts = cut(body).parts
+    for part in parts:
+        if isinstance(part, Loop):
+            scalars |= spread(part.body)
+            continue
+        defined = {s.scalar for s in part if isinstance(s, Let | Accumulator)}
+        others = [p for p in parts if p is not part]
+        scalars |= {scalar for scalar in defined if any(_mentions(p, scalar) for p in others)}
+    return frozenset(scalars)
+
+
+def tile_size(begin: Index, end: Index) -> int:
+    """Lanes of a tile: a multiple of a vector that divides a static extent, where there is one."""
+    extent = index.add(end, index.multiply(begin, -1))
+    if isinstance(extent, int):
+        for size in range(_LARGEST, _VECTOR - 1, -_VECTOR):
+            if extent % size == 0:
+                return size
+    return _PREFERRED
+
+
+def stretches(loop: Loop) -> list[tuple[Index, Index]]:
+    """Parts of a lane loop within which the InRange tests on its variable do not change.
+
+    The whole loop where bounds are symbolic, or where there would be more than _STRETCHES parts.
+    """
+    begin, end = loop.begin, loop.end
+    if not (isinstance(begin, int) and isinstance(end, int)) or begin >= end:
+        return [(begin, end)]
+    cuts = {begin, end}
+    for node in expressions(loop.body):
+        if isinstance(node, InRange):
+            offset = _offset(node.index, loop.variable)
+            for limit in (node.low, node.high):
+                if offset is not None and isinstance(limit, int) and begin < limit - offset < end:
+                    cuts.add(limit - offset)
+    ordered = sorted(cuts)
+    if len(ordered) > _STRETCHES + 1:
+        return [(begin, end)]
+    return list(itertools.pairwise(ordered))
+
+
+def _offset(node: Index, variable: str) -> int | None:
+    """c when `node` is variable + c."""
+    if node == Variable(variable):
+        return 0
+    if isinstance(node, Binary) and node.operator == "+" and isinstance(node.right, int):
+        return node.right if node.left == Variable(variable) else None
+    return None
+
+
+def _mentions(part: Sequence[Statement] | Loop, scalar: Scalar) -> bool:
+    body = part.body if isinstance(part, Loop) else part
+    return any(scalar in own_scalars(statement) for statement in statements(body))

@@ -1,0 +1,1 @@
+"""One module: HLO, plan, kernels, sources, binaries; the runner of every pipeline."""

@@ -1,0 +1,252 @@
+"""From plans to launches: many regions built together, each distinct kernel compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stitchcore.compiler import gpu_tables
+from stitchcore.compiler.module import CompiledKernel
+from stitchcore.compiler.pipeline import Dump, Progress, restartable, run
+from stitchcore.compiler.stages import (
+    PLANNED,
+    BuildOptions,
+    ModuleState,
+    compile_kernels,
+    rescheduled,
+    stages_for,
+)
+from stitchcore.device.records import Device
+from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.fusion import candidates
+from stitchcore.fusion.candidates import Role
+from stitchcore.fusion.cost import cost, unfused
+from stitchcore.fusion.pattern import Pattern, Plan
+from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.module import Module
+from stitchcore.launch.region_program import (
+    FromConstant,
+    FromLaunch,
+    FromRegion,
+    Launch,
+    Operand,
+    RegionProgram,
+)
+from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.toolchain.c_compiler import CompiledLibrary
+
+SHARED = "kernels"
+"""The dump folder of the stages that run over all regions' kernels together."""
+
+
+@dataclass(frozen=True)
+class PlannedRegion:
+    """One region, planned and scheduled: the plan, its kernels' keys in launch order."""
+
+    module: Module
+    plan: Plan
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CompiledRegions:
+    """All regions of a graph, by region key, and the distinct kernels and libraries they share: of
+    a GPU, `libraries` are launch tables. `seconds` are wall times by stage."""
+
+    regions: Mapping[str, PlannedRegion]
+    kernels: Mapping[str, CompiledKernel]
+    libraries: tuple[CompiledLibrary, ...]
+    refusals: tuple[Refusal, ...]
+    seconds: Mapping[str, float]
+
+
+def compile_regions(
+    modules: Mapping[str, Module],
+    device: Device,
+    options: BuildOptions,
+    dump: Dump | None = None,
+    progress: Progress | None = None,
+) -> CompiledRegions:
+    """Plan and schedule every module, then compile all distinct kernels together.
+
+    A region with an instruction that no kernel can hold is refused whole: its launches would not
+    cover it. Compilers run `options.jobs` at a time. Dumps go to a folder per region, and those of
+    what all share to the folder "kernels"; an edited stage is known by the folder it lies in.
+    """
+    dump = dump or Dump()
+    _require_known(dump.restart, [key[:12] for key in modules], device)
+    seconds: dict[str, float] = {}
+    regions: dict[str, PlannedRegion] = {}
+    refusals: list[Refusal] = []
+    kernels: dict[str, Kernel] = {}
+    for number, (key, module) in enumerate(modules.items()):
+        if progress is not None:
+            progress("plan", number, len(modules))
+        own = dump.sub(key[:12])
+        try:
+            state = run(PLANNED, ModuleState(module, device, options), own, seconds=seconds)
+            _same_interface(own, module, state.module)
+        except Refused as refused:
+            if own.restart is not None:
+                raise
+            refusals.append(Refusal(key, refused.refusal.reason, str(refused.refusal)))
+            continue
+        if (why := _without_kernel(state)) is not None:
+            refusals.append(Refusal(key, why.reason, f"{why.subject} {why.detail}"))
+            continue
+        kernels |= dict(zip(state.keys, state.kernels, strict=True))
+        regions[key] = _planned(state)
+    if progress is not None:
+        progress("compile", 0, len(kernels))
+    done = CompiledRegions(regions, {}, (), tuple(refusals), seconds)
+    return _compiled(done, kernels, device, options, dump)
+
+
+def _without_kernel(state: ModuleState) -> Refusal | None:
+    """Why the region is no row of kernels that a job may run in its place, or None."""
+    assert state.plan is not None
+    if state.plan.opaque:
+        return state.plan.refusals[0]
+    if state.device.kind == "gpu":
+        return next(filter(None, map(gpu_tables.differs, state.kernels)), None)
+    return None
+
+
+def _planned(state: ModuleState) -> PlannedRegion:
+    assert state.plan is not None
+    return PlannedRegion(state.module, state.plan, tuple(state.keys[n] for n in state.of))
+
+
+def _compiled(
+    planned: CompiledRegions,
+    kernels: Mapping[str, Kernel],
+    device: Device,
+    options: BuildOptions,
+    dump: Dump | None = None,
+) -> CompiledRegions:
+    """`planned` with binaries. A region with a kernel that has none is refused whole."""
+    gpu = device.kind == "gpu"
+    if gpu:
+        options = replace(options, kernel_a_unit=True)
+    seconds = dict(planned.seconds)
+    done = compile_kernels(kernels, device, options, (dump or Dump()).sub(SHARED), seconds)
+    regions, refusals = dict(planned.regions), list(planned.refusals)
+    for name, region in planned.regions.items():
+        why = next((done.refused[key] for key in region.keys if key in done.refused), None)
+        if why is not None:
+            del regions[name]
+            refusals.append(Refusal(name, why.reason, f"{why.subject}: {why.detail}"))
+    libraries = (gpu_tables.table_of(unit) if gpu else unit.library for unit in done.units)
+    return CompiledRegions(regions, done.kernels, tuple(libraries), tuple(refusals), seconds)
+
+
+def replanned(
+    compiled: CompiledRegions, plans: Mapping[str, Plan], device: Device, options: BuildOptions
+) -> CompiledRegions:
+    """`compiled` with other `plans` of some of its regions. Raises Refused."""
+    regions = dict(compiled.regions)
+    kernels = {key: entry.kernel for key, entry in compiled.kernels.items()}
+    for key, plan in plans.items():
+        state = rescheduled(plan, device, options)
+        kernels |= dict(zip(state.keys, state.kernels, strict=True))
+        regions[key] = replace(_planned(state), module=regions[key].module)
+    used = {key: kernels[key] for region in regions.values() for key in region.keys}
+    return _compiled(replace(compiled, regions=regions), used, device, options)
+
+
+def _require_known(path: Path | None, regions: Sequence[str], device: Device) -> None:
+    """Raises Refused for an edited file that would replace nothing."""
+    if path is None:
+        return
+    stages = restartable(stages_for(device))
+    if path.name not in stages:
+        detail = f"a file to go on from is called one of {', '.join(stages)}"
+        raise Refused(str(path), Reason.PARSE_ERROR, detail)
+    shared = path.name not in restartable(PLANNED)
+    if path.parent.name not in ([SHARED] if shared else regions):
+        where = SHARED if shared else f"one of {', '.join(regions)} (regions of this graph)"
+        detail = f"{path.name} must lie in a folder called {where}"
+        raise Refused(str(path), Reason.PARSE_ERROR, detail)
+
+
+def _same_interface(dump: Dump, before: Module, after: Module) -> None:
+    """Raises Refused where an edited module no longer takes or returns what its region does."""
+    shapes = [
+        [[value.shape for value in values] for values in (module.entry.parameters, module.outputs)]
+        for module in (before, after)
+    ]
+    if dump.restart is not None and shapes[0] != shapes[1]:
+        detail = "parameters and results must stay those of the region"
+        raise Refused(str(dump.restart), Reason.PARSE_ERROR, detail)
+
+
+def program(compiled: CompiledRegions, key: str, device: Device) -> RegionProgram:
+    """The launches of region `key`. Raises Refused where a value has no source."""
+    region = compiled.regions[key]
+    graph = candidates.build(region.module, {})
+    owner = {
+        value: FromLaunch(number, output)
+        for number, pattern in enumerate(region.plan.patterns)
+        for output, value in enumerate(pattern.outputs)
+    }
+    launches = tuple(
+        _launch(pattern, compiled.kernels[kernel], owner, graph, device)
+        for pattern, kernel in zip(region.plan.patterns, region.keys, strict=True)
+    )
+    return RegionProgram(launches, tuple(_operand(v, owner) for v in region.module.outputs))
+
+
+def _launch(
+    pattern: Pattern,
+    entry: CompiledKernel,
+    owner: Mapping[Instruction, FromLaunch],
+    graph: candidates.Graph,
+    device: Device,
+) -> Launch:
+    estimate = cost(pattern, device)
+    return Launch(
+        entry.key,
+        entry.kernel,
+        entry.unit,
+        tuple(_operand(value, owner) for value in pattern.inputs),
+        round(estimate.seconds * device.units * 1e9),
+        saved_bytes(pattern, graph, device),
+    )
+
+
+def saved_bytes(pattern: Pattern, graph: candidates.Graph, device: Device) -> int:
+    """Bytes not moved because `pattern` is one kernel; 0 for a single operation."""
+    own = [n for n in pattern.instructions if graph.roles[graph.position[n]] is Role.PLACED]
+    if len(own) < 2:
+        return 0
+    return max(0, unfused(own, device).bytes - cost(pattern, device).bytes)
+
+
+def stitched_share(region: PlannedRegion, device: Device) -> float:
+    """Share of a region's traffic, one by one, that kernels of two operations or more take over."""
+    graph = candidates.build(region.module, {})
+    placed = [
+        [n for n in pattern.instructions if graph.roles[graph.position[n]] is Role.PLACED]
+        for pattern in region.plan.patterns
+    ]
+    everything = sum(unfused(own, device).bytes for own in placed)
+    together = sum(unfused(own, device).bytes for own in placed if len(own) > 1)
+    return together / everything if everything else 0.0
+
+
+def _operand(value: Instruction, owner: Mapping[Instruction, FromLaunch]) -> Operand:
+    """Where `value` is in memory; views are looked through, keeping the shape that is asked for."""
+    dims = value.shape.dims
+    while True:
+        if value in owner:
+            return Operand(owner[value], dims)
+        if value.opcode == opcodes.PARAMETER:
+            return Operand(FromRegion(value["number"]), dims)
+        if value.opcode == opcodes.CONSTANT and value.get("value") is not None:
+            return Operand(FromConstant(value["value"]), dims)
+        if value.opcode not in candidates.VIEWS:
+            detail = f"{value.opcode} {value.shape} is made by no kernel"
+            raise Refused("region", Reason.UNSUPPORTED_OPCODE, detail)
+        value = value.operands[0]

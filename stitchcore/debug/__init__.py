@@ -1,1 +1,0 @@
-"""Tools that attack the compiler: random modules, reducers, dumps."""

@@ -1,0 +1,89 @@
+"""Patterns as text that depends on nothing but their meaning: equal layers compile once.
+
+Values are numbered by first appearance, inputs first, so the text of a pattern does not change with
+the module around it. It is the region text of kernel keys (artifact/keys.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir.instruction import Computation, Instruction, instruction, topological
+from stitchcore.hlo.ir.instruction import computation as make_computation
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.ir.shape import Shape
+
+
+def pattern_text(pattern: Pattern) -> str:
+    """Canonical text: one line per instruction, then the outputs."""
+    number: dict[Instruction, int] = {}
+    lines = []
+    for value in pattern.inputs:
+        number[value] = len(number)
+        lines.append(f"{number[value]} = input {value.shape}")
+    for node in pattern.instructions:
+        number[node] = len(number)
+        operands = ", ".join(str(number[operand]) for operand in node.operands)
+        lines.append(f"{number[node]} = {node.opcode} {node.shape} ({operands}){_attributes(node)}")
+    lines.append("-> " + ", ".join(str(number[value]) for value in pattern.outputs))
+    return "\n".join(lines)
+
+
+def pattern_key(pattern: Pattern) -> str:
+    """Equal for equal patterns of all modules: 64 hexadecimal digits."""
+    return sha256(pattern_text(pattern).encode()).hexdigest()
+
+
+def pattern_module(pattern: Pattern, module: Module, name: str = "pattern") -> Module:
+    """The pattern as a module of its own: inputs become parameters, outputs the root tuple."""
+    return taken_out(pattern, module, name)[0]
+
+
+def taken_out(
+    pattern: Pattern, module: Module | None, name: str = "pattern"
+) -> tuple[Module, dict[Instruction, Instruction]]:
+    """The pattern as a module of its own, and what each of its values is there. Equal patterns
+    become the same values (instructions are interned). Symbols and origins are those of `module`;
+    a static pattern needs none."""
+    made: dict[Instruction, Instruction] = {}
+    for number, value in enumerate(pattern.inputs):
+        made[value] = instruction(opcodes.PARAMETER, value.shape, number=number)
+    parameters = tuple(made[value] for value in pattern.inputs)
+    for node in pattern.instructions:
+        operands = (made[operand] for operand in node.operands)
+        made[node] = instruction(node.opcode, node.shape, operands, **dict(node.attributes))
+    shape = Shape("tuple", (), tuple(value.shape for value in pattern.outputs))
+    root = instruction(opcodes.TUPLE, shape, (made[value] for value in pattern.outputs))
+    entry = make_computation(parameters, root)
+    if module is None:
+        return Module(name, entry), made
+    provenance = {
+        made[node]: module.provenance[node]
+        for node in pattern.instructions
+        if node in module.provenance
+    }
+    return Module(name, entry, module.symbols, (), provenance), made
+
+
+def _attributes(node: Instruction) -> str:
+    return "".join(f", {name}={_value(value)}" for name, value in node.attributes)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Computation):
+        return "{" + "; ".join(_computation(value)) + "}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_value, value)) + ")"
+    data = getattr(value, "data", None)
+    return f"{value!r}#{data.hex()}" if isinstance(data, bytes) else str(value)
+
+
+def _computation(body: Computation) -> Iterator[str]:
+    number: dict[Instruction, int] = {}
+    for node in topological((*body.parameters, body.root)):
+        number[node] = len(number)
+        operands = ", ".join(str(number[operand]) for operand in node.operands)
+        yield f"{node.opcode} {node.shape} ({operands}){_attributes(node)}"

@@ -1,0 +1,379 @@
+"""What a pattern costs as one kernel, and what its instructions cost one by one.
+
+A roofline with the terms that decide fusion: off-chip bytes (each input and output once, inputs
+larger than the cache once more for every phase that needs them), arithmetic from the opcode
+records, launches and phases. On a GPU arithmetic is the latency-evaluator's (latency.py), with what
+is computed again at a broadcast as often as it is, and three terms more: the threads that registers
+and shared memory leave no room for (occupancy.py), spilled registers, and the code that every
+multiprocessor reads. Everything is taken at nominal extents for symbolic dimensions
+(candidates.NOMINAL_EXTENT). Coefficients are the device record's.
+
+Whether a value is found in the cache depends on the value alone and never on the kernel that reads
+it: else a planner would cut kernels to the size of the cache and save nothing but by the estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stitchcore.device.records import Device
+from stitchcore.fusion import latency, occupancy
+from stitchcore.fusion.candidates import VIEWS, byte_size, extent
+from stitchcore.fusion.instructions import counted, element, repetitions, turns
+from stitchcore.fusion.latency import Work
+from stitchcore.fusion.pattern import Estimate, Pattern
+from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir.instruction import Instruction
+
+ROW_OPERATIONS = 400
+"""What reducing one row costs beside its elements, in simple operations: lanes come together, and
+what follows waits for them."""
+
+INDEX_OPERATIONS = 20
+"""What finding the row of one index of a scatter costs beside the row's elements, likewise: these
+are few to a vector, and stores wait for loads."""
+
+TURNED_OPERATIONS = 16
+"""What an element costs that is read or written across the rows of memory, in simple operations: it
+is moved alone, not in a vector. Transposes of 0.06 to 4 million elements, less what copies take."""
+
+SCALAR_LIMIT = 1024
+"""Values up to this many bytes stay in registers or L1: their traffic is not counted."""
+
+CODE_BYTES = 16
+"""Of one instruction of a GPU from Volta on."""
+
+IN_PLACE = ("update", "scatter")
+"""Kinds of values that may be made where their first operand is."""
+
+EMPTY = Estimate(0, 0, 0, 0, 0, 1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What one kernel's seconds are made of; they add up. `transfers`: every input and output once;
+    `rereads`: large inputs again in later phases; `arithmetic`: what of it memory does not hide;
+    of a GPU also `recomputed`: what of that is only because values are computed again where a
+    broadcast is read; `overhead`: spilled registers and code."""
+
+    transfers: float
+    rereads: float
+    arithmetic: float
+    launch: float
+    phases: float
+    recomputed: float = 0.0
+    overhead: float = 0.0
+
+
+@lru_cache(maxsize=65536)
+def cost(pattern: Pattern, device: Device) -> Estimate:
+    """The estimate of `pattern` as one kernel on `device`."""
+    traffic = _traffic(pattern, device)
+    held = _held(pattern, traffic.phases, device)
+    memory = (traffic.once + traffic.again) * held.slowed
+    compute = _compute(pattern, device, held.share, traffic.phases, again=True)
+    seconds = kernel_seconds(memory, compute, traffic.phases, device)
+    if device.timing is not None:
+        seconds += _overhead(pattern, traffic.phases, device)
+    flops = sum(map(work, pattern.instructions))
+    return Estimate(traffic.bytes, flops, 1, held.registers, held.shared_bytes, held.share, seconds)
+
+
+def terms(pattern: Pattern, device: Device) -> Terms:
+    """The parts of `cost(pattern, device).seconds`: what each adds to those before it."""
+    traffic = _traffic(pattern, device)
+    held = _held(pattern, traffic.phases, device)
+    once, memory = traffic.once * held.slowed, (traffic.once + traffic.again) * held.slowed
+    least, whole = (
+        _compute(pattern, device, held.share, traffic.phases, again) for again in (False, True)
+    )
+    steps = [
+        kernel_seconds(once, 0.0, 1, device),
+        kernel_seconds(memory, 0.0, 1, device),
+        kernel_seconds(memory, least, 1, device),
+        kernel_seconds(memory, whole, 1, device),
+        kernel_seconds(memory, whole, traffic.phases, device),
+    ]
+    return Terms(
+        transfers=steps[0] - device.launch_seconds,
+        rereads=steps[1] - steps[0],
+        arithmetic=steps[2] - steps[1],
+        launch=device.launch_seconds,
+        phases=steps[4] - steps[3],
+        recomputed=steps[3] - steps[2],
+        overhead=0.0 if device.timing is None else _overhead(pattern, traffic.phases, device),
+    )
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a thread and a block of a kernel hold, the share of a device's threads that are resident
+    so, and how much longer transfers take for it."""
+
+    registers: int
+    shared_bytes: int
+    share: float
+    slowed: float
+
+
+def _held(pattern: Pattern, phases: int, device: Device) -> _Held:
+    registers = occupancy.registers(pattern, phases, device)
+    shared = occupancy.shared_bytes(pattern, device, crosses_tasks)
+    share = occupancy.occupancy(registers, shared, device)
+    return _Held(registers, shared, share, occupancy.slowed(share, device))
+
+
+def _compute(pattern: Pattern, device: Device, share: float, phases: int, again: bool) -> float:
+    """Seconds of a kernel's arithmetic; without `again` as if every value were computed once for
+    each of its elements."""
+    timing, instructions = device.timing, pattern.instructions
+    if timing is None:
+        return sum(map(work, instructions)) / device.flops_per_second
+    found = _executed(pattern, again)
+    way = latency.longest_way(instructions, timing, crosses_tasks) + phases * timing.cpi.memory
+    return latency.seconds(found, device, share, way)
+
+
+@lru_cache(maxsize=65536)
+def _executed(pattern: Pattern, again: bool) -> Work:
+    """What the lanes of a GPU execute for a kernel."""
+    times = repetitions(pattern.instructions, pattern.outputs) if again else {}
+    counts = ((one, counted(one, crosses_tasks)) for one in pattern.instructions)
+    parts = (found.times(times.get(one, 1.0)) for one, found in counts)
+    return Work(0, sum(parts, latency.NOTHING))
+
+
+@lru_cache(maxsize=262144)
+def priced(instruction: Instruction, device: Device) -> Work:
+    """The work of one instruction, each of its elements computed once."""
+    return latency.work_of(instruction, work(instruction), device, crosses_tasks)
+
+
+def arithmetic_seconds(instructions: Iterable[Instruction], device: Device) -> float:
+    """What the instructions would add to a kernel that has nothing else to do."""
+    return latency.seconds(sum((priced(one, device) for one in instructions), Work()), device)
+
+
+def _overhead(pattern: Pattern, phases: int, device: Device) -> float:
+    """Seconds of spilled registers and of code, which every multiprocessor reads through the L2
+    cache."""
+    count = sum(sum(element(one).figures) for one in pattern.instructions)
+    spilled = occupancy.spilled_bytes(pattern, phases, device)
+    moved = spilled + count * CODE_BYTES * device.units
+    return moved / (device.bytes_per_second * device.cached_speedup)
+
+
+@dataclass(frozen=True)
+class _Traffic:
+    """Off-chip bytes of one kernel, the seconds they take (the first time, and again in later
+    phases), and the number of phases."""
+
+    bytes: int
+    once: float
+    again: float
+    phases: int
+
+
+def _traffic(pattern: Pattern, device: Device) -> _Traffic:
+    phases = _phases(pattern)
+    users: dict[Instruction, list[Instruction]] = {}
+    for instruction in pattern.instructions:
+        for operand in instruction.operands:
+            users.setdefault(operand, []).append(instruction)
+    moved, once, again = 0, 0.0, 0.0
+    for value in pattern.inputs:
+        readers = users.get(value, [])
+        size, whole = read_size(value, readers), byte_size(value.shape)
+        times = len({phases[reader] for reader in readers}) if whole > device.cache_bytes else 1
+        moved += size * times
+        once += transfer(size, whole, device)
+        again += transfer(size, whole, device) * (times - 1)
+    for value in pattern.outputs:
+        size, whole = _written(value, pattern, users), byte_size(value.shape)
+        moved += size
+        once += transfer(size, whole, device)
+    return _Traffic(moved, once, again, 1 + max(phases.values(), default=0))
+
+
+def transfer(touched: int, whole: int, device: Device) -> float:
+    """Seconds to read or write `touched` bytes of a value of `whole` bytes."""
+    speedup = device.cached_speedup if whole <= device.cache_bytes else 1.0
+    return touched / (device.bytes_per_second * speedup)
+
+
+def kernel_seconds(memory: float, compute: float, phases: int, device: Device) -> float:
+    """One kernel of `phases` phases whose transfers alone take all units `memory` seconds, and its
+    arithmetic alone `compute`.
+
+    What one unit does within `inline_seconds` it does alone, and there no phase waits for another
+    unit.
+    """
+    alone = _overlapped(memory / device.unit_share, compute * device.units, device)
+    if alone <= device.inline_seconds:
+        return device.launch_seconds + alone
+    waiting = device.launch_seconds + (phases - 1) * device.phase_seconds
+    return _overlapped(memory, compute, device) + waiting
+
+
+def _overlapped(memory: float, compute: float, device: Device) -> float:
+    return memory + compute - device.overlap * min(memory, compute)
+
+
+def unfused(instructions: Iterable[Instruction], device: Device) -> Estimate:
+    """Each of `instructions` its own kernel. Pass what a planner places (candidates.Role.PLACED):
+    views and broadcasts that nobody needs in memory are free and not among them."""
+    return total(single(instruction, device) for instruction in instructions)
+
+
+@lru_cache(maxsize=262144)
+def single(instruction: Instruction, device: Device) -> Estimate:
+    """One instruction as a kernel that reads its operands (broadcasts at their bases' size)."""
+    if opcodes.record(instruction.opcode).kind == "constant":
+        return EMPTY
+    pieces = transfers(instruction)
+    memory = sum(transfer(touched, whole, device) for touched, whole in pieces)
+    compute = _alone(instruction, device)
+    seconds = kernel_seconds(memory, compute, 1, device)
+    return Estimate(traffic(instruction), work(instruction), 1, 0, 0, 1.0, seconds)
+
+
+def _alone(instruction: Instruction, device: Device) -> float:
+    way = 0.0
+    if device.timing is not None:
+        own = latency.longest_way([instruction], device.timing, crosses_tasks)
+        way = own + device.timing.cpi.memory
+    return latency.seconds(priced(instruction, device), device, 1.0, way)
+
+
+def traffic(instruction: Instruction) -> int:
+    """Bytes that `instruction` alone reads and writes."""
+    return sum(touched for touched, _ in transfers(instruction))
+
+
+def transfers(instruction: Instruction) -> list[tuple[int, int]]:
+    """What `instruction` alone reads and writes: bytes, and those of the value they are part of.
+
+    A lookup reads as much of its table as it returns; an update in place reads and writes what it
+    replaces or adds to, no more.
+    """
+    written = byte_size(instruction.shape)
+    operands = instruction.operands
+    sizes = [byte_size(operand.shape) for operand in operands]
+    match instruction.opcode:
+        case opcodes.GATHER | opcodes.DYNAMIC_SLICE:
+            return [(written, written), (written, sizes[0]), *((one, one) for one in sizes[1:])]
+        case opcodes.DYNAMIC_UPDATE_SLICE:
+            return [(2 * sizes[1], sizes[0])]
+        case opcodes.SCATTER if len(operands) == 3:
+            fresh = written if operands[0].opcode == opcodes.BROADCAST else 0
+            return [(sizes[1], sizes[1]), (3 * sizes[2], sizes[0]), (fresh, written)]
+    bases = [_base_size(operand) for operand in dict.fromkeys(operands)]
+    return [(one, one) for one in (written, *bases)]
+
+
+def total(estimates: Iterable[Estimate]) -> Estimate:
+    """The sum of kernels that run one after the other."""
+    sums = [0, 0, 0]
+    seconds, registers = 0.0, 0
+    for estimate in estimates:
+        sums[0] += estimate.bytes
+        sums[1] += estimate.flops
+        sums[2] += estimate.launches
+        registers = max(registers, estimate.registers)
+        seconds += estimate.seconds
+    return Estimate(sums[0], sums[1], sums[2], registers, 0, 1.0, seconds)
+
+
+def work(instruction: Instruction) -> int:
+    """Simple floating-point operations of one instruction."""
+    flops = opcodes.record(instruction.opcode).flops
+    kind = opcodes.record(instruction.opcode).kind
+    if kind == "scatter":
+        updates, indices = instruction.operands[2].shape.size, instruction.operands[1].shape.size
+        return flops * extent(updates) + INDEX_OPERATIONS * extent(indices)
+    if kind != "reduce":
+        return (flops + TURNED_OPERATIONS * turns(instruction)) * extent(instruction.shape.size)
+    rows = 0 if crosses_tasks(instruction) else extent(instruction.shape.size)
+    return flops * extent(instruction.operands[0].shape.size) + ROW_OPERATIONS * rows
+
+
+def _base_size(value: Instruction) -> int:
+    """Bytes behind a value that is only a larger picture of something smaller."""
+    size = byte_size(value.shape)
+    while value.opcode == opcodes.BROADCAST or value.opcode in VIEWS:
+        value = value.operands[0]
+        size = min(size, byte_size(value.shape))
+    return size
+
+
+def read_size(value: Instruction, readers: Sequence[Instruction]) -> int:
+    """Bytes of an input that its readers touch: where all are slices or look up, only what they
+    take."""
+    size = byte_size(value.shape)
+    if all(_takes_part(reader, value) for reader in readers):
+        return min(size, sum(taken_size(reader) for reader in readers))
+    return size
+
+
+def written_size(value: Instruction) -> int:
+    """Bytes that are stored of `value`: of an update in place only its window, of a scatter only
+    rows that it names, which are read too."""
+    match opcodes.record(value.opcode).kind:
+        case "update":
+            return byte_size(value.operands[1].shape)
+        case "scatter":
+            return min(2 * byte_size(value.operands[2].shape), byte_size(value.shape))
+    return byte_size(value.shape)
+
+
+def _written(
+    value: Instruction, pattern: Pattern, users: Mapping[Instruction, Sequence[Instruction]]
+) -> int:
+    """Bytes that a kernel stores of its output: all of an update that cannot be in place, since its
+    first operand is made in the kernel or read elsewhere."""
+    if opcodes.record(value.opcode).kind in IN_PLACE:
+        old = value.operands[0]
+        if old not in pattern.inputs or read_size(old, users[old]) == byte_size(old.shape):
+            return byte_size(value.shape)
+    return written_size(value)
+
+
+def taken_size(reader: Instruction) -> int:
+    """Bytes that a reader takes of something it does not read whole: an update none."""
+    return 0 if opcodes.record(reader.opcode).kind in IN_PLACE else byte_size(reader.shape)
+
+
+def _takes_part(reader: Instruction, value: Instruction) -> bool:
+    if opcodes.record(reader.opcode).kind in ("lookup", *IN_PLACE):
+        return value not in reader.operands[1:]
+    return reader.opcode == opcodes.SLICE
+
+
+def _phases(pattern: Pattern) -> Mapping[Instruction, int]:
+    """The phase in which each instruction can first run: a reduction over anything but the
+    innermost dimensions ends a phase for those that read it."""
+    ready: dict[Instruction, int] = {}
+    first: dict[Instruction, int] = {}
+    for instruction in pattern.instructions:
+        phase = max((ready.get(operand, 0) for operand in instruction.operands), default=0)
+        first[instruction] = phase
+        ready[instruction] = phase + crosses_tasks(instruction)
+    return first
+
+
+def crosses_tasks(instruction: Instruction) -> bool:
+    """Whether what reads this reduction in the same kernel must wait for all tasks: it sums over
+    more than the innermost dimensions of something that is not small."""
+    if opcodes.record(instruction.opcode).kind in ("scatter", "scan"):
+        return True
+    if opcodes.record(instruction.opcode).kind != "reduce":
+        return False
+    source = instruction.operands[0].shape
+    if byte_size(source) <= SCALAR_LIMIT:
+        return False
+    first = min(instruction["dimensions"], default=source.rank)
+    kept = [axis for axis in range(source.rank) if axis not in instruction["dimensions"]]
+    rows = any(extent(source.dims[axis]) > 1 for axis in kept)
+    return not (rows and all(axis < first for axis in kept))

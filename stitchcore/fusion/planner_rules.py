@@ -1,0 +1,220 @@
+"""What all planners share: one round of planning as data, the rules a kernel must pass, and the
+road from chosen sets of instructions to a Plan.
+
+A planner is a function `choose(problem) -> Choice`. Instructions that no kernel can hold even alone
+come back in `Choice.refused`; `plan` then starts over with these opaque.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stitchcore.device.records import Device
+from stitchcore.errors import Reason, Refusal
+from stitchcore.fusion import candidates, levels, pattern_from_set, recompute
+from stitchcore.fusion.candidates import Graph, Role
+from stitchcore.fusion.cost import total, unfused
+from stitchcore.fusion.pattern import Bound, CostFunction, Feasibility, Pattern, Plan
+from stitchcore.hlo.ir.instruction import Computation, Instruction
+from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.printer import names
+
+INSTRUCTION_LIMIT = 3000
+"""Largest pattern: compile time and code size grow with it, the gain does not."""
+
+BUFFER_LIMIT = 512
+"""Most inputs and outputs of a kernel; beyond, the launch table costs what a launch saves."""
+
+ROUNDS = 12
+"""How often planning may start over with newly refused instructions."""
+
+Key = tuple[int, ...]
+"""Sorts patterns so that every dependence goes from a smaller key to a larger one; the first part
+is the level. Scopes with equal keys do not depend on each other."""
+
+Why = tuple[Reason, str]
+Acceptance = Callable[[Pattern], Refusal | None]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A set of placed positions (ascending) that may become one kernel."""
+
+    key: Key
+    members: tuple[int, ...]
+    pattern: Pattern
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One round of planning: the graph, each position's level, and who judges a pattern."""
+
+    graph: Graph
+    level: tuple[int, ...]
+    extractor: pattern_from_set.Extractor
+    device: Device
+    cost: CostFunction
+    accept: Acceptance
+
+    def seconds(self, scopes: Iterable[Scope]) -> float:
+        """Of the scopes' kernels one after the other."""
+        return sum(self.cost(scope.pattern, self.device).seconds for scope in scopes)
+
+    def scope(self, key: Key, members: Iterable[int]) -> Scope:
+        """The scope of `members`, in any order."""
+        ordered = tuple(sorted(members))
+        return Scope(key, ordered, self.extractor.pattern(ordered))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a planner chose: every placed position in exactly one scope, or why some cannot be."""
+
+    scopes: Sequence[Scope]
+    refused: Mapping[Instruction, Why] = field(default_factory=dict)
+    bound: Bound | None = None
+
+
+def problem(
+    module: Module,
+    excluded: Mapping[Instruction, Why],
+    device: Device,
+    cost: CostFunction,
+    feasible: Feasibility,
+) -> Problem:
+    """A round of planning `module` with the `excluded` instructions opaque."""
+    graph = candidates.build(module, excluded)
+    accept = _acceptance(graph, device, cost, feasible)
+    extractor = pattern_from_set.Extractor(graph)
+    return Problem(graph, levels.assign(graph).of, extractor, device, cost, accept)
+
+
+def plan(
+    module: Module,
+    device: Device,
+    cost: CostFunction,
+    feasible: Feasibility,
+    planner: str,
+    choose: Callable[[Problem], Choice],
+) -> Plan:
+    """The plan that `choose` makes of `module` and of the bodies of its loops and branches."""
+    excluded: dict[Instruction, Why] = {}
+    for _ in range(ROUNDS):
+        given = problem(module, excluded, device, cost, feasible)
+        choice = choose(given)
+        if not choice.refused:
+            break
+        excluded |= choice.refused
+    else:
+        left = {given.graph.instructions[v]: (Reason.STEP_LIMIT, "") for v in given.graph.placed()}
+        given = problem(module, excluded | left, device, cost, feasible)
+        choice = Choice(())
+    nested = {
+        body.entry: plan(body, device, cost, feasible, planner, choose)
+        for body in candidates.bodies(given.graph)
+    }
+    return _assemble(given, choice, planner, nested)
+
+
+def _assemble(
+    given: Problem, choice: Choice, planner: str, nested: Mapping[Computation, Plan]
+) -> Plan:
+    graph, device = given.graph, given.device
+    patterns = tuple(s.pattern for s in sorted(choice.scopes, key=lambda scope: scope.key))
+    opaque = tuple(
+        instruction
+        for v, instruction in enumerate(graph.instructions)
+        if graph.roles[v] is Role.OPAQUE
+    )
+    name = names(graph.module)
+    refusals = tuple(
+        Refusal(name.get(graph.instructions[v], "?"), reason, detail)
+        for v, (reason, detail) in graph.reasons.items()
+    )
+    before = unfused((graph.instructions[v] for v in graph.placed()), device)
+    after = total(given.cost(pattern, device) for pattern in patterns)
+    return Plan(
+        graph.module, patterns, opaque, refusals, before, after, planner, nested, choice.bound
+    )
+
+
+def within_limits(instructions: int, buffers: int) -> Refusal | None:
+    """The resource rules on a pattern's counts."""
+    if instructions > INSTRUCTION_LIMIT:
+        detail = f"{instructions} instructions; a kernel has at most {INSTRUCTION_LIMIT}"
+        return Refusal("pattern", Reason.TOO_MANY_BUFFERS, detail)
+    if buffers > BUFFER_LIMIT:
+        detail = f"{buffers} inputs and outputs; a kernel has at most {BUFFER_LIMIT}"
+        return Refusal("pattern", Reason.TOO_MANY_BUFFERS, detail)
+    return None
+
+
+def _acceptance(
+    graph: Graph, device: Device, cost: CostFunction, feasible: Feasibility
+) -> Acceptance:
+    def accept(pattern: Pattern) -> Refusal | None:
+        buffers = len(pattern.inputs) + len(pattern.outputs)
+        refusal = within_limits(len(pattern.instructions), buffers)
+        refusal = refusal or feasible(pattern, device)
+        if refusal is not None:
+            return refusal
+        placed = [
+            instruction
+            for instruction in pattern.instructions
+            if graph.roles[graph.position[instruction]] is Role.PLACED
+        ]
+        seconds = cost(pattern, device).seconds
+        if len(placed) > 1 and seconds > unfused(placed, device).seconds:
+            return Refusal("pattern", Reason.NOT_PROFITABLE, "slower than its parts")
+        return None
+
+    return accept
+
+
+def accepted(given: Problem, sets: Iterable[tuple[Key, tuple[int, ...]]]) -> Choice:
+    """Scopes of `sets` of positions (ascending). What is refused is halved where least is carried
+    over, again and again, down to instructions that no kernel can hold."""
+    ready: list[Scope] = []
+    refused: dict[Instruction, Why] = {}
+    for start, members in sets:
+        work: list[tuple[Key, tuple[int, ...]]] = [(start, members)]
+        while work:
+            key, part = work.pop()
+            pattern = given.extractor.pattern(part)
+            refusal = given.accept(pattern)
+            if refusal is None:
+                ready.append(Scope(key, part, pattern))
+            elif len(part) == 1:
+                instruction = given.graph.instructions[part[0]]
+                refused[instruction] = (refusal.reason, refusal.detail)
+            else:
+                first, second = given.extractor.halves(part)
+                work += [((*key, 0), first), ((*key, 1), second)]
+    return Choice([] if refused else ready, refused)
+
+
+def recomputed(given: Problem, scopes: Iterable[Scope]) -> list[Scope]:
+    """Scopes that compute again what is dearer to read. A scope whose new pattern is refused keeps
+    its old one; outputs follow from what the others then read."""
+    ordered = sorted(scopes, key=lambda scope: scope.key)
+    extractor = given.extractor
+    parts = recompute.improve(
+        given.graph, [recompute.Part(scope.members) for scope in ordered], extractor, given.device
+    )
+    for _ in range(2):
+        read = {v for part in parts for v in extractor.closure(part.members, part.extras)[1]}
+        patterns = [extractor.pattern(part.members, part.extras, read) for part in parts]
+        refused = [
+            number
+            for number, (scope, pattern) in enumerate(zip(ordered, patterns, strict=True))
+            if pattern != scope.pattern and given.accept(pattern) is not None
+        ]
+        if not refused:
+            return [
+                Scope(scope.key, scope.members, pattern)
+                for scope, pattern in zip(ordered, patterns, strict=True)
+            ]
+        for number in refused:
+            parts[number] = recompute.Part(ordered[number].members)
+    return ordered

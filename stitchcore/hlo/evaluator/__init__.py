@@ -1,0 +1,1 @@
+"""What HLO means, by numpy: in storage precision or in float64."""

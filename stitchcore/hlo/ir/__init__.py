@@ -1,0 +1,1 @@
+"""HLO as frozen, interned values: one record per opcode."""

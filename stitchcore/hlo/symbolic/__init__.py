@@ -1,0 +1,1 @@
+"""Two modules of different sizes become one with symbols."""

@@ -1,0 +1,116 @@
+"""Integers and scalars seen at several sizes, as functions of those sizes.
+
+A fit must reproduce every point exactly. Candidates go from simple to less so (constant, one
+monomial times an integer, linear, multilinear) and the first that reproduces all points wins: the
+more points, the fewer coincidences, which is why unification asks for one point more than it needs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+
+from stitchcore.hlo.ir import dim as dims
+from stitchcore.hlo.ir.dim import Dim
+from stitchcore.hlo.ir.literal import Literal
+from stitchcore.hlo.ir.rewrite import quotient
+
+Bindings = Sequence[Mapping[str, int]]
+
+_MAXIMUM_DEGREE = 3
+_LARGEST_DENOMINATOR = 4096
+
+
+def monomials(symbols: Sequence[str]) -> list[Dim]:
+    """Products of symbols, by degree: B, S, B*B, B*S, S*S, ..."""
+    found: list[Dim] = []
+    for degree in range(1, _MAXIMUM_DEGREE + 1):
+        for names in itertools.combinations_with_replacement(symbols, degree):
+            product: Dim = 1
+            for name in names:
+                product = product * dims.symbol(name)
+            found.append(product)
+    return found
+
+
+def fit_dim(values: Sequence[int], bindings: Bindings) -> Dim | None:
+    """The Dim that is `values[k]` at `bindings[k]` for every k, or None."""
+    if len(set(values)) == 1:
+        return values[0]
+    for candidate in _candidates(values, bindings):
+        at_points = (dims.evaluate(candidate, point) for point in bindings)
+        if all(found == value for found, value in zip(at_points, values, strict=True)):
+            return candidate
+    return None
+
+
+def _candidates(values: Sequence[int], bindings: Bindings) -> Iterator[Dim]:
+    products = monomials(list(bindings[0]))
+    sizes = [[dims.evaluate(product, point) for point in bindings] for product in products]
+    for product, at in zip(products, sizes, strict=True):
+        if values[0] % at[0] == 0:
+            yield product * (values[0] // at[0])
+    for product, at in zip(products, sizes, strict=True):
+        other = next((k for k in range(1, len(at)) if at[k] != at[0]), None)
+        if other is None:
+            continue
+        slope, rest = divmod(values[other] - values[0], at[other] - at[0])
+        if rest == 0:
+            yield product * slope + (values[0] - slope * at[0])
+    for (p, at_p), (q, at_q) in itertools.combinations(zip(products, sizes, strict=True), 2):
+        yield from _two_terms(values, (p, at_p), (q, at_q))
+
+
+def _two_terms(
+    values: Sequence[int], first: tuple[Dim, list[int]], second: tuple[Dim, list[int]]
+) -> Iterator[Dim]:
+    """a * p + b * q + c through three points, where those determine it."""
+    (p, at_p), (q, at_q) = first, second
+    if len(values) < 4:
+        return
+    for i, j in itertools.combinations(range(1, len(values)), 2):
+        dp_i, dp_j = at_p[i] - at_p[0], at_p[j] - at_p[0]
+        dq_i, dq_j = at_q[i] - at_q[0], at_q[j] - at_q[0]
+        determinant = dp_i * dq_j - dp_j * dq_i
+        if determinant == 0:
+            continue
+        dv_i, dv_j = values[i] - values[0], values[j] - values[0]
+        a = Fraction(dv_i * dq_j - dv_j * dq_i, determinant)
+        b = Fraction(dp_i * dv_j - dp_j * dv_i, determinant)
+        if a.denominator == b.denominator == 1:
+            constant = values[0] - int(a) * at_p[0] - int(b) * at_q[0]
+            yield p * int(a) + q * int(b) + constant
+        return
+
+
+def fit_scalar(literals: Sequence[Literal], bindings: Bindings) -> tuple[Dim, Dim] | None:
+    """(numerator, denominator) whose quotient has exactly the bits of every literal, or None."""
+    dtype = literals[0].dtype
+    values = [literal.scalar for literal in literals]
+    if dtype == "pred" or any(value != value or abs(value) == float("inf") for value in values):
+        return None
+    if all(value == int(value) for value in values):
+        whole = fit_dim([int(value) for value in values], bindings)
+        if whole is not None and _same_bits(whole, 1, literals, bindings):
+            return whole, 1
+    for product in monomials(list(bindings[0])):
+        scale = Fraction(values[0]) * dims.evaluate(product, bindings[0])
+        near = scale.limit_denominator(_LARGEST_DENOMINATOR)
+        ratio = (near.numerator, product * near.denominator)
+        if near and _same_bits(*ratio, literals, bindings):
+            return ratio
+    return None
+
+
+def _same_bits(
+    numerator: Dim, denominator: Dim, literals: Sequence[Literal], bindings: Bindings
+) -> bool:
+    for literal, point in zip(literals, bindings, strict=True):
+        below = dims.evaluate(denominator, point)
+        above = dims.evaluate(numerator, point)
+        if not isinstance(literal.scalar, float) and above % below:
+            return False
+        if quotient(above, below, literal.dtype).tobytes() != literal.data:
+            return False
+    return True

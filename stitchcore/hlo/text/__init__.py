@@ -1,0 +1,1 @@
+"""HLO text: tokenizer, parser, printer."""

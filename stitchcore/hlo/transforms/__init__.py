@@ -1,0 +1,1 @@
+"""Rewrites of HLO modules: simplification by named rules, composites into primitives."""

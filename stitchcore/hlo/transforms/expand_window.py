@@ -1,0 +1,163 @@
+"""Pooling written with slices: a small window's elements, each a slice, combined one by one.
+
+A `reduce-window` over w elements is w strided slices of the padded operand, combined in the
+window's order. `select-and-scatter` (the gradient of max pooling) asks which of these slices each
+window selects, and pads what it adds to that one back to the operand's size. Kernels read slices
+and pads as index maps, so nothing of this is stored but the selection.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from stitchcore.hlo.ir import builder
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.attributes import WindowDim
+from stitchcore.hlo.ir.cumulative import scan_of, starts_neutral
+from stitchcore.hlo.ir.dim import Dim
+from stitchcore.hlo.ir.instruction import Computation, Instruction
+from stitchcore.hlo.ir.query import monoid, reducer_of
+from stitchcore.hlo.ir.shape import DTYPES
+
+LARGEST_WINDOW = 16
+"""Elements of a window up to which reading each of them costs little beside the pass itself."""
+
+
+def small_window(node: Instruction) -> Instruction | None:
+    """A reduce-window with a monoid over few elements; 2-byte floats are summed in f32, and what is
+    counted from the end of an axis (cumulative.py) from there."""
+    reducer, window = reducer_of(node), node["window"]
+    if reducer is None or len(node.operands) != 2 or not _is_small(window):
+        return None
+    operand, initial = node.operands
+    wide = _sum_type(reducer, node.shape.dtype)
+    padded = builder.pad(operand, _outside(node, reducer), [_padding(d) for d in window])
+    total = builder.convert(initial, wide)
+    total = builder.broadcast(total, node.shape.dims, ()) if node.shape.dims else total
+    parts, scan = list(_parts(padded, window, node.shape.dims)), scan_of(node)
+    for part in reversed(parts) if scan is not None and scan.reverse else parts:
+        if part is None:
+            return None
+        total = builder.elementwise(reducer, total, builder.convert(part, wide))
+    return builder.convert(total, node.shape.dtype)
+
+
+def _outside(node: Instruction, reducer: str) -> Instruction:
+    """What windows find beside the operand: nothing, for XLA takes its elements alone, and the
+    first operand once."""
+    neutral = op.record(reducer).identity
+    assert neutral is not None
+    dtype = node.shape.dtype
+    return node.operands[1] if starts_neutral(node) else builder.constant(neutral(dtype), dtype)
+
+
+def _sum_type(reducer: str, dtype: str) -> str:
+    narrow = DTYPES[dtype].kind == "float" and DTYPES[dtype].bytes == 2
+    return "f32" if narrow and op.record(reducer).ulp > 0 else dtype
+
+
+def _is_small(window: Sequence[WindowDim]) -> bool:
+    count: Dim = 1
+    for d in window:
+        count = count * d.size
+    small = isinstance(count, int) and 0 < count <= LARGEST_WINDOW
+    return small and not any(d.reversed for d in window)
+
+
+def _padding(d: WindowDim) -> tuple[Dim, Dim, int]:
+    return d.pad_low, d.pad_high, d.lhs_dilate - 1
+
+
+def _offsets(window: Sequence[WindowDim]) -> Iterator[tuple[int, ...]]:
+    """Places in the padded operand of the first window's elements, in the window's order."""
+    sizes = [d.size for d in window if isinstance(d.size, int)]
+    steps = [d.rhs_dilate for d in window]
+    for element in itertools.product(*map(range, sizes)):
+        yield tuple(k * step for k, step in zip(element, steps, strict=True))
+
+
+def _parts(
+    padded: Instruction, window: Sequence[WindowDim], dims: Sequence[Dim]
+) -> Iterator[Instruction | None]:
+    """For each element of the window, that element of all windows; None where a stride meets a
+    symbolic dimension."""
+    for offsets in _offsets(window):
+        ranges: list[tuple[Dim, Dim, int]] = []
+        for offset, d, extent in zip(offsets, window, dims, strict=True):
+            if d.stride != 1 and not isinstance(extent, int):
+                yield None
+                return
+            ranges.append((offset, offset + (extent - 1) * d.stride + 1, d.stride))
+        yield builder.slice_(padded, ranges)
+
+
+def small_selection(node: Instruction) -> Instruction | None:
+    """A select-and-scatter that adds to the greatest (or least) of few elements, the first of equal
+    ones: max pooling's gradient."""
+    operand, source, initial = node.operands
+    window, direction = node["window"], _direction(node["select"])
+    adds = monoid(node["scatter"]) == op.ADD
+    plain = all(d.lhs_dilate == d.rhs_dilate == 1 for d in window)
+    if not (adds and plain and direction and _is_small(window)):
+        return None
+    if any(not isinstance(extent, int) for d, extent in zip(window, operand.shape.dims, strict=True)
+           if (d.size, d.stride) != (1, 1)):  # fmt: skip
+        return None
+    dtype = operand.shape.dtype
+    parts, inside = _candidates(node, operand), None
+    if any((d.pad_low, d.pad_high) != (0, 0) for d in window):
+        held = builder.constant(True, "pred")
+        inside = _candidates(node, builder.broadcast(held, operand.shape.dims, ()))
+    chosen = _chosen(parts, inside, direction)
+    total = builder.convert(initial, _sum_type(op.ADD, dtype))
+    total = builder.broadcast(total, operand.shape.dims, ())
+    nothing, nowhere = builder.constant(0, dtype), builder.constant(-1, "s32")
+    for number, offsets in enumerate(_offsets(window)):
+        back = list(map(_back, window, offsets, operand.shape.dims, source.shape.dims))
+        given, where = builder.pad(source, nothing, back), builder.pad(chosen, nowhere, back)
+        here = builder.elementwise(op.COMPARE, where, builder.splat(number, where), direction="EQ")
+        added = builder.elementwise(op.SELECT, here, given, builder.splat(0, given))
+        total = builder.elementwise(op.ADD, total, builder.convert(added, total.shape.dtype))
+    return builder.convert(total, node.shape.dtype)
+
+
+def _direction(select: Computation) -> str | None:
+    """The comparison of the selected element with the next one, by which it stays selected."""
+    root = select.root
+    compares = root.opcode == op.COMPARE and root.operands == select.parameters
+    direction = root["direction"] if compares else None
+    return direction if direction in ("GE", "LE") else None
+
+
+def _candidates(node: Instruction, values: Instruction) -> list[Instruction]:
+    """For each element of the window, that element of all windows; 0 outside the operand."""
+    nothing = builder.constant(0, values.shape.dtype)
+    padded = builder.pad(values, nothing, [_padding(d) for d in node["window"]])
+    found = list(_parts(padded, node["window"], node.operands[1].shape.dims))
+    return [part for part in found if part is not None]
+
+
+def _chosen(
+    parts: Sequence[Instruction], inside: Sequence[Instruction] | None, direction: str
+) -> Instruction:
+    """By window, the number of its selected element (s32); -1 where all lie outside."""
+    best, number = parts[0], builder.broadcast(builder.constant(0, "s32"), parts[0].shape.dims, ())
+    if inside is not None:
+        number = builder.elementwise(op.SELECT, inside[0], number, builder.splat(-1, number))
+    for k, part in enumerate(parts[1:], 1):
+        stays = builder.elementwise(op.COMPARE, best, part, direction=direction)
+        better = builder.elementwise(op.NOT, stays)
+        if inside is not None:
+            none = builder.elementwise(op.COMPARE, number, builder.splat(0, number), direction="LT")
+            better = builder.elementwise(op.OR, better, none)
+            better = builder.elementwise(op.AND, better, inside[k])
+        best = builder.elementwise(op.SELECT, better, part, best)
+        number = builder.elementwise(op.SELECT, better, builder.splat(k, number), number)
+    return number
+
+
+def _back(d: WindowDim, at: int, extent: Dim, count: Dim) -> tuple[Dim, Dim, int]:
+    """Padding by which an element of each window comes to its place in the operand."""
+    low = at - d.pad_low
+    return low, extent - low - ((count - 1) * d.stride + 1), d.stride - 1

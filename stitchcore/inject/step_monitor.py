@@ -1,0 +1,266 @@
+"""Beside the job: reads step intervals, settles the breaker, keeps or rolls back, reports."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from dataclasses import replace
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import client, crash_breaker, memory, plugin, program, reasons, savings, settings, timer
+from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program
+
+OFTEN = 8  # calls that a kernel did not fit
+
+
+class Charge(NamedTuple):
+    """A failure of a program's kernels; `lasting` when the step is to run its original."""
+
+    program: Program
+    failure: str
+    lasting: bool
+
+
+class Follower:
+    """Acts on instances; `say` prints the job's one line."""
+
+    def __init__(
+        self,
+        config: settings.Settings,
+        native: plugin.Plugin,
+        events: client.Events,
+        say: Callable[[str, str], None],
+    ) -> None:
+        self._config = config
+        self._plugin = native
+        self._events = events
+        self._say = say
+        self._reported: Dict[str, savings.Saved] = {}
+        self._timed = False
+        self._seed = random.SystemRandom().getrandbits(62) + 1  # 0 would mean equal blocks
+
+    def follow(self, instance: Instance) -> None:
+        """Takes in what has been timed since the last look, and decides."""
+        self._follow_memory(instance)
+        instance.cursor, fresh = self._plugin.read(instance.step, instance.cursor)
+        if not fresh:
+            return
+        if not self._timed:  # whatever ends the job from here on is not how it was started
+            self._timed = True
+            self._events.write("timed", digest=instance.program.reported)
+        instance.history = (instance.history + fresh)[-program.HISTORY :]
+        found = instance.program
+        if found.swapped and not found.settled:
+            if self._plugin.passes(instance.step, STITCHED) >= crash_breaker.OK_STEPS:
+                self.settle(found)
+        if not found.ready or not found.swapped or not instance.can_alternate:
+            return
+        if instance.decided is False:
+            return  # gone back, or with all replicas going back
+        savings.advance(instance.record, fresh)
+        # The last block may still be running: it is left out.
+        done = [one for one in instance.history if one.block != instance.history[-1].block]
+        instance.comparison = timer.compare(done)
+        keep = timer.verdict(instance.comparison, self._config.guard)
+        if keep is False:
+            ratio = instance.comparison.ratio if instance.comparison is not None else 0.0
+            self._roll_back(instance, reasons.SLOWER, f"{ratio:.3f} of the original's time")
+        elif found.joined:
+            instance.decided = instance.decided or keep  # blocks are the group's (timer.cc)
+        elif self._config.baseline > 0:
+            instance.decided = instance.decided or keep
+            self._stretch(instance)
+        elif keep and instance.decided is None:
+            instance.decided = True
+            # Only the control share keeps running the original.
+            original = program.ORIGINAL_BLOCK
+            stitched = max(program.STITCHED_BLOCK, int(original / self._config.control) - original)
+            self._plugin.schedule(instance.step, STITCHED, original, stitched)
+        elif instance.comparison is not None and not instance.widened:
+            # Close to equal: more of the steps may be stitched while evidence grows.
+            instance.widened = instance.comparison.pairs >= program.WIDEN_PAIRS
+            if instance.widened:
+                blocks = (program.ORIGINAL_BLOCK, program.STITCHED_BLOCK)
+                self._plugin.schedule(instance.step, STITCHED, *blocks)
+
+    def _stretch(self, instance: Instance) -> None:
+        """Stitched blocks of random length, longer as evidence grows, up to the control share."""
+        original, least = program.CANARY_BLOCK, program.CANARY_FIRST
+        most = int(original / max(self._config.control, 1e-6)) - original
+        if instance.decided is None:
+            most = program.STITCHED_BLOCK
+        stitched = self._plugin.calls(instance.step, STITCHED)
+        length = savings.block_length(stitched, least, max(least, most))
+        self._plugin.stretch(instance.step, length, self._seed + instance.step)
+
+    def charge(self, programs: Iterable[Program], instances: Sequence[Instance]) -> List[Charge]:
+        """What is newly found of kernels that could not run.
+
+        A kernel that cannot run will not run the next time, and its artifact's breaker stays. A
+        shape may fit the next time: the step stays stitched unless half of its calls do not fit.
+        """
+        failures = self._plugin.failures()
+        charged = []
+        for found in programs if failures else ():
+            for key in sorted(found.kernels & failures.keys()):
+                if found.failure is not None:
+                    break
+                message, count = failures[key]
+                unfit = plugin.reason_of(message) == reasons.GUARD_FAILED
+                users = [one for one in instances if one.runs(found)]
+                calls = sum(self._plugin.passes(one.step, STITCHED) for one in users)
+                lasting = not unfit or (count >= OFTEN and 2 * count >= calls)
+                if lasting:
+                    found.failure = message
+                    if not unfit:
+                        self.blame(found, message)
+                if lasting or not found.unfit:
+                    found.unfit = True
+                    charged.append(Charge(found, message, lasting))
+        return charged
+
+    def blame(self, found: Program, failure: str) -> None:
+        """The next start leaves the artifacts of `found` alone and says why."""
+        for part in found.parts or [found]:
+            found.failure = part.failure = failure
+            if part.artifact is not None:
+                key, session = part.artifact.key, self._config.session
+                crash_breaker.keep(self._config.store, part.digest, key, session, failure)
+
+    def finish(self, programs: Iterable[Program], instances: List[Instance]) -> None:
+        """At an orderly exit: settles what has run, forgets swaps that never came to run, and tells
+        of memory what is known."""
+        for instance in instances:
+            if instance.watch is not None:
+                self._tell_memory(instance, instance.watch.last())
+        for found in programs:
+            if not found.swapped or found.settled or found.failure is not None:
+                continue
+            users = [one for one in instances if one.runs(found)]
+            if not users or any(self.has_passed(one) for one in users):
+                self.settle(found)
+            else:
+                crash_breaker.swap_ok(self._config.store, found.digest)
+
+    def has_passed(self, instance: Instance) -> bool:
+        """True when a stitched pass has finished: a timer counts a pass when it begins."""
+        return self._plugin.passes(instance.step, STITCHED) > instance.raised
+
+    def settle(self, found: Program) -> None:
+        """The swap has survived: closes the breaker's account."""
+        for part in found.parts or [found]:
+            crash_breaker.swap_ok(self._config.store, part.digest)
+            self._events.write("swap_ok", digest=part.digest, key=part.key)
+            part.settled = True
+        found.settled = True
+
+    def _follow_memory(self, instance: Instance) -> None:
+        """Takes the swap back where the stitched steps' peak is too high."""
+        watch = instance.watch
+        if watch is None:
+            return
+        if not instance.program.ready or instance.decided is False:  # it runs its original
+            self._tell_memory(instance, watch.last())
+            return
+        seen = instance.comparison
+        enough = seen is not None and seen.pairs >= timer.ENOUGH_PAIRS
+        found = watch.look(instance.decided is True, enough)
+        if found is None:
+            return
+        self._tell_memory(instance, found)
+        if found.over:
+            self._roll_back(instance, reasons.MEMORY, found.detail)
+
+    def _tell_memory(self, instance: Instance, found: memory.Finding) -> None:
+        instance.watch = None
+        named = {"digest": instance.program.reported, "key": instance.program.key}
+        self._events.write("memory", **named, **found.fields())
+
+    def _roll_back(self, instance: Instance, reason: str, detail: str) -> None:
+        instance.decided = False
+        if instance.member is not None:
+            instance.member.ask_back(reason, detail)
+            return
+        self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
+        self.rolled_back(instance, reason, detail)
+
+    def rolled_back(self, instance: Instance, reason: str, detail: str) -> None:
+        """Reports a step that runs its original for good, after a swap."""
+        found = instance.program
+        found.reason, instance.decided = reason, False
+        fields = {"reason": reason, "detail": detail, **comparison_fields(instance.comparison)}
+        self._events.write("rolled_back", digest=found.reported, key=found.key, **fields)
+        self._say(reason, f"rolled back ({detail})")
+
+    def report_savings(self, instances: List[Instance]) -> None:
+        for instance in instances:
+            if instance.comparison is None:
+                continue
+            steps = self._plugin.passes(instance.step, STITCHED)
+            figures = comparison_fields(instance.comparison)
+            self._events.write("savings", digest=instance.program.reported, steps=steps, **figures)
+
+        for found, whole in self.totals(instances):
+            if self._reported.get(found.digest) == whole:
+                continue  # said already
+            self._reported[found.digest] = whole
+            bounds = (whole.low, whole.high)
+            self._events.write(
+                "savings_total",
+                digest=found.reported,
+                key=found.key,
+                steps=whole.steps,
+                baseline_ns=round(whole.stitched + whole.saved),
+                stitched_ns=round(whole.stitched),
+                lost_ns=round(whole.lost),
+                interval=[round(bound) for bound in bounds if bound is not None] or None,
+                pairs=whole.pairs,
+                devices=found.devices,
+            )
+
+    def totals(self, instances: List[Instance]) -> List[Tuple[Program, savings.Saved]]:
+        """What all callers of each graph have saved since the start, where savings are reported."""
+        totals = []
+        programs = {one.program.digest: one.program for one in instances if one.program.swapped}
+        for found in programs.values() if self._config.baseline > 0 else ():
+            users = [one for one in instances if one.program is found]
+            passes = [self._plugin.passes(one.step, STITCHED) for one in users]
+            parts = [_with_loss(one, n) for one, n in zip(users, passes) if n > 0]
+            totals += [(found, savings.summed(parts))] if parts else []
+        return totals
+
+    def step_figures(self, instances: List[Instance]) -> List[Dict[str, Any]]:
+        """For the `end` event: passes and median nanoseconds of each arm, measured or not."""
+        figures = []
+        for instance in instances:
+            blocks = timer.blocks(instance.history)
+            entry: Dict[str, Any] = {"digest": instance.program.reported}
+            for arm, name in ((ORIGINAL, "original"), (STITCHED, "stitched")):
+                times = [time for one, held in blocks if one == arm for time in held]
+                entry[f"{name}_steps"] = self._plugin.passes(instance.step, arm)
+                entry[f"{name}_ns"] = statistics.median(times) if times else None
+            figures.append(entry)
+        return figures
+
+
+def _with_loss(instance: Instance, steps: int) -> savings.Saved:
+    """Totals of one caller. A swap that was rolled back before there were pairs enough for an
+    interval saved nothing, but what its slower steps took is lost."""
+    whole, seen = savings.total(instance.record, steps), instance.comparison
+    if whole.measured or instance.decided is not False or seen is None:
+        return whole
+    return replace(whole, lost=whole.lost + max(0.0, steps * (seen.stitched - seen.original)))
+
+
+def comparison_fields(comparison: Optional[timer.Comparison]) -> Dict[str, Any]:
+    if comparison is None:
+        return {}
+    return {
+        "baseline_ns": comparison.original,
+        "stitched_ns": comparison.stitched,
+        "ratio": comparison.ratio,
+        # Infinity is no JSON, and no finding either: too few pairs to tell.
+        "interval": [comparison.low, comparison.high] if math.isfinite(comparison.high) else None,
+        "pairs": comparison.pairs,
+    }

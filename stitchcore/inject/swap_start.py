@@ -1,0 +1,139 @@
+"""When a step is swapped, and that it is on record before the first stitched pass.
+
+Without a baseline a step may start stitched, or change over when its artifact comes. With one
+(savings are reported) it first runs so many original steps; then canary blocks of the original go
+on all job long. Where a step cannot be swapped later, it is swapped unmeasured or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from . import client, crash_breaker, plugin, program, reasons, settings
+from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program, View
+
+Disable = Callable[[Program, str, str], None]
+
+
+class Swapper:
+    """Acts on programs and instances; `disable` keeps one on its original for good."""
+
+    def __init__(
+        self,
+        config: settings.Settings,
+        native: plugin.Plugin,
+        events: client.Events,
+        disable: Disable,
+    ) -> None:
+        self._config = config
+        self._plugin = native
+        self._events = events
+        self._disable = disable
+
+    def open(self, found: Program) -> bool:
+        """Opens the breaker's account of this swap, once. False when there must be no swap."""
+        if self._config.mode != "optimize" or not found.ready:
+            return False
+        if found.parts:
+            opened = [self.open(part) for part in found.parts]
+            found.swapped = all(opened)
+            return found.swapped
+        if found.artifact is None:
+            return False
+        with found.lock:
+            if found.swapped:
+                return True
+            try:
+                key, session = found.artifact.key, self._config.session
+                crash_breaker.swap_begin(self._config.store, found.digest, key, session)
+            except OSError as error:
+                self._disable(found, reasons.STORE_UNREADABLE, f"breaker: {error.strerror}")
+                return False
+            found.swapped = True
+        self._events.write("swap_begin", digest=found.digest, key=found.artifact.key)
+        return True
+
+    def first_arm(self, found: Program) -> int:
+        """The arm that a new caller of `found` starts with."""
+        unmeasured = found.refused_late is not None and self._config.allow_unmeasured
+        at_once = self._config.baseline == 0 or unmeasured
+        at_once = at_once and not found.joined
+        return STITCHED if at_once and found.ready and self.open(found) else ORIGINAL
+
+    def rehearse(self, found: Program, view: View) -> None:
+        """Raises Refused where the swap of a joined step could fail: at the agreed step the others
+        swap, whatever becomes of this one."""
+        if found.artifact is not None:
+            program.stitched_graph(view, found, self._plugin)
+            try:
+                key, session = found.artifact.key, self._config.session
+                crash_breaker.swap_begin(self._config.store, found.digest, key, session)
+            except OSError as error:
+                raise reasons.Refused(
+                    reasons.STORE_UNREADABLE, f"breaker: {error.strerror}"
+                ) from error
+            crash_breaker.swap_ok(self._config.store, found.digest)
+
+    def start(self, instance: Instance) -> None:
+        """The schedule of a new caller."""
+        self._plugin.schedule(instance.step, instance.first_arm, 0, 0)
+        if instance.first_arm == STITCHED and instance.can_alternate:
+            instance.watch_memory(self._plugin)
+            blocks = (program.ORIGINAL_BLOCK, program.FIRST_BLOCK)
+            self._plugin.schedule(instance.step, STITCHED, *blocks)
+
+    def late(self, instance: Instance) -> None:
+        """Swaps a step in that has been running its original, once its time has come."""
+        if instance.tried:
+            return
+        if self._config.mode != "optimize" or instance.swapped_late or not instance.program.ready:
+            return
+        if instance.program.joined:
+            return  # swap_group_member.py
+        if instance.first_arm != ORIGINAL or instance.arm[0] != ORIGINAL or not self.due(instance):
+            return
+        instance.swapped_late = True
+        found = instance.program
+        if found.refused_late is not None:
+            self._disable(found, found.refused_late, "not to be swapped after the first step")
+        elif self.open(found):
+            blocks = (program.ORIGINAL_BLOCK, program.FIRST_BLOCK)
+            if self._config.baseline > 0:
+                blocks = (program.CANARY_BLOCK, program.CANARY_FIRST)
+            if self._config.control <= 0:
+                blocks = (0, FOREVER)
+            instance.watch_memory(self._plugin)
+            self._plugin.schedule(instance.step, STITCHED, *blocks)
+
+    def back(self, instance: Instance, reason: str, detail: str) -> None:
+        """To the original for good: at once, or with all replicas at the step they agree on.
+
+        A step in which TensorFlow's kernels hold random numbers keeps its instantiation, or it
+        would draw the first ones again: its stitched operations leave their work to TensorFlow's.
+        """
+        if instance.member is not None:
+            instance.member.ask_back(reason, detail)
+        elif instance.program.refused_late is not None and instance.begun[STITCHED] > 0:
+            self._plugin.retire(instance.program.kernels)
+        else:
+            self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
+
+    def pause(self, instance: Instance) -> None:
+        """Has the next call run the original."""
+        self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
+
+    def resume(self, instance: Instance) -> None:
+        """Goes on where `pause` was called in vain."""
+        if instance.program.reason is not None:
+            return
+        if instance.first_arm == STITCHED:
+            self.start(instance)
+        else:
+            instance.swapped_late = False
+
+    def due(self, instance: Instance) -> bool:
+        """True once the baseline has been run."""
+        if self._config.baseline == 0 or instance.program.refused_late is not None:
+            return True
+        least = program.WARM_UP + self._config.baseline
+        return self._plugin.passes(instance.step, ORIGINAL) >= least

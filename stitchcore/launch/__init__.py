@@ -1,0 +1,1 @@
+"""How kernels are launched, as data: the program of a region, and the tables that C++ reads."""

@@ -1,0 +1,115 @@
+"""Charts as inline SVG: bars of bytes before and after, and what was predicted against measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from stitchcore.report.markup import Markup, seconds_text, tag
+from stitchcore.report.schema import NO_KERNEL
+from stitchcore.report.view import Point
+
+COLOURS, PATTERNS = 8, 4
+"""Of kernels: the palette of page.css (fit for colour-blind readers), then patterns over it."""
+Axis = Callable[[float], float]
+SIDE, LEFT, BOTTOM, TOP = 380, 70, 52, 14
+"""Of the scatter plot, in its own pixels."""
+
+
+def bars(before: float, after: float, most: float, label: str) -> Markup:
+    """Two bars on one scale, of which `most` is the whole width."""
+    scale = 100 / most if most > 0 else 0.0
+    return tag(
+        "svg",
+        tag("rect", class_="bar-before", x=0, y=0, width=f"{before * scale:.2f}", height=6),
+        tag("rect", class_="bar-after", x=0, y=7, width=f"{after * scale:.2f}", height=6),
+        class_="bars",
+        viewBox="0 0 100 13",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=label,
+    )
+
+
+def swatch(kernel: int) -> Markup:
+    """A kernel's colour and pattern, as in the graph."""
+    colour, pattern = kernel % COLOURS, kernel // COLOURS % PATTERNS
+    square = tag("rect", width=16, height=16, rx=3, class_=f"fill-{colour}")
+    over = tag("rect", width=16, height=16, rx=3, fill=f"url(#pattern-{pattern})")
+    return tag("svg", square, over, class_="swatch", viewBox="0 0 16 16", aria_hidden="true")
+
+
+def patterns() -> Markup:
+    """What `swatch` refers to: nothing, stripes, dots, lines."""
+    drawn = (
+        tag("path", d="M0 8L8 0", class_="ink-line"),
+        tag("circle", cx=4, cy=4, r=1.6, class_="ink"),
+        tag("path", d="M0 4H8", class_="ink-line"),
+    )
+    made = [
+        tag("pattern", one, id=f"pattern-{n}", width=8, height=8, patternUnits="userSpaceOnUse")
+        for n, one in enumerate((tag("path", d="M0 0"), *drawn))
+    ]
+    return tag("svg", tag("defs", *made), width=0, height=0, class_="hidden", aria_hidden="true")
+
+
+def scatter(points: Sequence[Point], of: str) -> Markup:
+    """Measured over predicted seconds, both on logarithmic axes; on the diagonal they agree."""
+    ends = [end for point in points for end in (point.predicted, point.measured)]
+    low, high = math.floor(math.log10(min(ends))), math.ceil(math.log10(max(ends)))
+    high = max(high, low + 1)
+
+    def x(seconds: float) -> float:
+        return LEFT + (math.log10(seconds) - low) / (high - low) * SIDE
+
+    def y(seconds: float) -> float:
+        return TOP + SIDE - (math.log10(seconds) - low) / (high - low) * SIDE
+
+    first, last = 10.0**low, 10.0**high
+    label = f"Measured against predicted time of {len(points)} {of}s; the tables have the figures"
+    return tag(
+        "svg",
+        *_axes([10.0**power for power in range(low, high + 1)], x, y),
+        tag("line", class_="diagonal", x1=x(first), y1=y(first), x2=x(last), y2=y(last)),
+        *(_point(point, x(point.predicted), y(point.measured)) for point in points),
+        tag("text", "predicted time of one call", x=LEFT + SIDE / 2, y=TOP + SIDE + 46,
+            class_="axis", text_anchor="middle"),
+        tag("text", "measured time of one call", transform=f"translate(14 {TOP + SIDE / 2}) "
+            "rotate(-90)", class_="axis", text_anchor="middle"),
+        class_="scatter",
+        viewBox=f"0 0 {LEFT + SIDE + 24} {TOP + SIDE + BOTTOM}",
+        role="img",
+        aria_label=label,
+    )  # fmt: skip
+
+
+def _axes(ticks: Sequence[float], x: Axis, y: Axis) -> list[Markup]:
+    made = []
+    first, last = ticks[0], ticks[-1]
+    for tick in ticks:
+        made += [
+            tag("line", class_="grid", x1=x(tick), y1=y(first), x2=x(tick), y2=y(last)),
+            tag("line", class_="grid", x1=x(first), y1=y(tick), x2=x(last), y2=y(tick)),
+            tag("text", seconds_text(tick * (1 + 1e-9)), x=x(tick), y=y(first) + 20,
+                class_="tick", text_anchor="middle"),
+            tag("text", seconds_text(tick * (1 + 1e-9)), x=LEFT - 8, y=y(tick) + 4,
+                class_="tick", text_anchor="end"),
+        ]  # fmt: skip
+    return made
+
+
+def _point(point: Point, x: float, y: float) -> Markup:
+    told = (
+        f"{point.name}: {seconds_text(point.predicted)} predicted, "
+        f"{seconds_text(point.measured)} measured"
+    )
+    known = point.kernel != NO_KERNEL
+    return tag(
+        "circle",
+        tag("title", told),
+        class_=f"point fill-{point.kernel % COLOURS}" if known else "point",
+        cx=f"{x:.1f}",
+        cy=f"{y:.1f}",
+        r=5,
+        data_kernel=point.kernel if known else None,
+    )

@@ -1,0 +1,380 @@
+"""The page's sections as HTML, each from a Page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from stitchcore.report import charts
+from stitchcore.report.markup import Markup, bytes_text, join, saved_text, seconds_text, tag
+from stitchcore.report.reasons import meaning
+from stitchcore.report.schema import Report, ReportKernel, ReportRegion
+from stitchcore.report.view import Page, change, interval, measured, number
+
+NONE = "–"
+Pair = tuple[str, float, float, Callable[[float], str]]
+NUMBER = "n"
+SCHEMES = ("local", "regional", "global")
+"""Class of a column of numbers."""
+
+
+def header(page: Page) -> Markup:
+    """Whose page it is, what was gained, kernels and bytes before and after."""
+    told, report = page.headline, page.report
+    tone = {True: "gained", False: "lost", None: ""}[told.gained]
+    figure = tag(
+        "div",
+        tag(
+            "p", tag("span", told.value, class_=f"value {tone}".strip()), " ", told.of, class_="of"
+        ),
+        tag("p", told.how, class_="how"),
+        class_="headline",
+    )
+    pairs: list[Pair] = [
+        ("Kernels a step", report.kernels_before, report.kernels_after, "{:,}".format),
+    ]
+    if not report.bytes_saveable:
+        label = "Bytes moved, memory-intensive part"
+        pairs.append((label, report.bytes_before, report.bytes_after, bytes_text))
+    if report.seconds_before and report.seconds_after:
+        both = (number(report.seconds_before) or 0.0, number(report.seconds_after) or 0.0)
+        pairs.append(("Its time, as estimated", *both, seconds_text))
+    rows = [_pair(label, before, after, write) for label, before, after, write in pairs]
+    if report.bytes_saveable:
+        rows.insert(1, _saved(report))
+    name = page.job.name if page.job is not None else report.title
+    kind = f"job in namespace {page.job.namespace}" if page.job is not None else "stitch report"
+    of = f"{kind} · {report.title} · for {report.target}" if page.job else f"for {report.target}"
+    title = tag("div", tag("h1", name), tag("p", of, class_="muted"), class_="title")
+    return tag("header", title, tag("div", figure, tag("div", *rows, class_="pairs"), class_="top"))
+
+
+def _pair(label: str, before: float, after: float, write: Callable[[float], str]) -> Markup:
+    share = change(after / before) if before > 0 else ""
+    told = f"{label}: {write(before)} before, {write(after)} after"
+    return tag(
+        "div",
+        tag("p", tag("span", label, class_="muted"), tag("span", share, class_="share")),
+        tag("p", tag("strong", write(before)), " → ", tag("strong", write(after)), class_="both"),
+        charts.bars(before, after, max(before, after), told),
+        class_="pair",
+    )
+
+
+def _saved(report: Report) -> Markup:
+    saved, saveable = number(report.bytes_saved) or 0.0, number(report.bytes_saveable) or 0.0
+    told = saved_text(saved, saveable)
+    return tag(
+        "div",
+        tag("p", tag("span", "Bytes saved per step", class_="muted")),
+        tag("p", tag("strong", told), class_="both"),
+        charts.bars(saveable, saved, max(saveable, saved), f"Bytes saved per step: {told}"),
+        class_="pair",
+    )
+
+
+def job(page: Page) -> Markup:
+    """Every graph of the job: its A/B result, or why there is none."""
+    if page.job is None:
+        return Markup("")
+    rows = []
+    for graph in page.job.graphs:
+        ratio = NONE
+        if graph.ratio is not None and graph.low is not None and graph.high is not None:
+            ratio = f"{graph.ratio:.3f} [{graph.low:.3f}, {graph.high:.3f}]"
+        state = graph.swap or graph.phase
+        why = f"{graph.reason}: {meaning(graph.reason)}" if graph.reason else ""
+        rows.append((graph.digest[:12], state, f"{graph.steps:,}", ratio, why))
+    heads = ("graph", "state", "stitched steps>", "original over stitched, 95 %>", "why")
+    note = "Blocks of original and stitched steps took turns in the job itself; above 1 is faster."
+    return section("job", "What the job measured", tag("p", note), table(heads, rows))
+
+
+def graph(page: Page) -> Markup:
+    """The graph's stage and its panel, filled by the script; the table twin comes after."""
+    count = len(page.report.nodes)
+    keys = (
+        "Arrow keys walk along inputs and consumers, plus and minus zoom, 0 fits, Enter opens the "
+        "kernel, Escape lets go. Drag moves; Ctrl and the wheel zoom."
+    )
+    stage = tag(
+        "div",
+        tag("canvas", aria_hidden="true"),
+        tag("p", keys, id="keys", class_="hint"),
+        id="stage",
+        tabindex=0,
+        role="application",
+        aria_label=f"Graph of {count:,} operations; the table of operations below has them too",
+        aria_describedby="keys",
+    )
+    panel = tag("aside", id="panel", aria_label="Selection")
+    return section(
+        "graph",
+        "Graph",
+        tag("p", f"{count:,} operations. One colour and number is one kernel; dashed: left as it "
+            "was, with a reason; plain: no work of its own."),
+        _tools(),
+        tag("div", stage, panel, class_="split"),
+        tag("p", id="said", role="status", class_="visually-hidden"),
+        tag("noscript", tag("p", "The graph and the list of operations need JavaScript.")),
+    )  # fmt: skip
+
+
+def _tools() -> Markup:
+    def button(name: str, label: str, text: str) -> Markup:
+        return tag("button", text, type="button", id=name, aria_label=label, title=label)
+
+    return tag(
+        "div",
+        tag("label", "Search", for_="search"),
+        tag("input", id="search", type="search", placeholder="operation, opcode or reason",
+            autocomplete="off", spellcheck="false"),
+        tag("output", id="matches", for_="search"),
+        tag("span", class_="gap"),
+        button("closer", "Zoom in", "+"),
+        button("wider", "Zoom out", "−"),
+        button("fit", "Show all of the graph", "Fit"),
+        class_="tools",
+        role="search",
+    )  # fmt: skip
+
+
+def operations(page: Page) -> Markup:
+    """The table twin of the graph: filled by the script, a page at a time."""
+    heads = ("operation", "opcode", "kernel>", "why it was left as it was")
+    options = [
+        tag("option", text, value=value)
+        for value, text in (("", "all"), ("kernel", "in kernels"), ("left", "left as they were"))
+    ]
+    tools = tag(
+        "div",
+        tag("label", "Show", for_="which"),
+        tag("select", *options, id="which"),
+        tag("span", id="range", role="status"),
+        tag("button", "Back", type="button", id="back"),
+        tag("button", "Next", type="button", id="next"),
+        class_="tools",
+    )
+    return section("operations", "Operations", tools, table(heads, (), "list", tall=True))
+
+
+def kernels(page: Page) -> Markup:
+    """One row a launch."""
+    most = max((k.bytes_before for k in page.kernels), default=0)
+    heads: Sequence[str] = (
+        *("#", "kernel", "instructions>", "phases>", "values", "bytes before, after>", ""),
+        *("predicted>", "measured>", "on the device"),
+    )
+    order = sorted(range(len(page.kernels)), key=lambda k: (-page.kernels[k].bytes_saved, k))
+    rows: list[Sequence[str]] = [_kernel(page, position, most) for position in order]
+    if not any(row[-1] for row in rows):
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    note = (
+        "What saves most bytes comes first. "
+        "Predicted and measured are of one call. Values: in registers (local), shared by the lanes "
+        "of a group (regional), passed between phases by memory (global)."
+    )
+    return section("kernels", "Kernels", tag("p", note), table(heads, rows, tall=True))
+
+
+def _kernel(page: Page, position: int, most: int) -> Sequence[str]:
+    kernel = page.kernels[position]
+    label = f"Show kernel {position} in the graph"
+    name = tag("button", charts.swatch(position), f"K{position}", type="button",
+               class_="kernel", data_kernel=position, aria_label=label)  # fmt: skip
+    told = kernel.bytes_before or kernel.bytes_after
+    moved = f"{bytes_text(kernel.bytes_before)} → {bytes_text(kernel.bytes_after)}"
+    saved = f"{bytes_text(kernel.bytes_saved)} saved" if kernel.bytes_saved else NONE
+    drawn = charts.bars(kernel.bytes_before, kernel.bytes_after, most, moved) if told else ""
+    return (
+        name,
+        join((tag("span", page.contents[position]), " ", tag("code", kernel.name, class_="muted"))),
+        f"{kernel.operations:,}",
+        str(kernel.phases or NONE),
+        _schemes(kernel),
+        moved if told else saved,
+        drawn,
+        _nanoseconds(kernel.estimate_ns),
+        _nanoseconds(kernel.measured_ns),
+        resources(kernel),
+    )
+
+
+def facts(kernel: ReportKernel) -> list[tuple[str, str]]:
+    """What is told of one kernel beside its name, by label; "" where nothing is known."""
+    told = kernel.bytes_before or kernel.bytes_after
+    return [
+        ("instructions", f"{kernel.operations:,}"),
+        ("phases", str(kernel.phases or "")),
+        ("values", _schemes(kernel)),
+        ("bytes before", bytes_text(kernel.bytes_before) if told else ""),
+        ("bytes after", bytes_text(kernel.bytes_after) if told else ""),
+        ("bytes saved", bytes_text(kernel.bytes_saved)),
+        ("predicted", _nanoseconds(kernel.estimate_ns)),
+        ("measured", _nanoseconds(kernel.measured_ns).strip(NONE)),
+        ("on the device", resources(kernel)),
+    ]
+
+
+def _schemes(kernel: ReportKernel) -> str:
+    found = [(kernel.schemes.get(scheme, 0), scheme) for scheme in SCHEMES]
+    return ", ".join(f"{count:,} {scheme}" for count, scheme in found if count)
+
+
+def _nanoseconds(value: int) -> str:
+    return seconds_text(value * 1e-9) if 0 < value < 10**18 else NONE
+
+
+def resources(kernel: ReportKernel) -> str:
+    """What a GPU's kernel needs of it, or why it has no binary."""
+    if kernel.refused or not kernel.registers:
+        return kernel.refused
+    spilled = f", {kernel.spill_bytes} bytes spilled" if kernel.spill_bytes else ""
+    predicted = f"{kernel.registers} ({kernel.registers_predicted} predicted) registers"
+    return f"{predicted}{spilled}; {kernel.blocks} blocks a multiprocessor"
+
+
+def prediction(page: Page) -> Markup:
+    """Predicted against measured, or why there is nothing measured."""
+    if not page.points:
+        told = (
+            "Nothing of this was timed. `stitch report MODULE --measure` times every kernel on "
+            "this machine; a job's regions are timed by its worker."
+        )
+        return section("prediction", "Predicted against measured", tag("p", told))
+    off = sorted(point.measured / point.predicted for point in page.points)
+    middle = off[len(off) // 2]
+    far = sum(not 0.5 <= one <= 2 for one in off)
+    told = (
+        f"{len(off)} {page.points_of}s were timed. On the diagonal prediction and measurement "
+        f"agree; above it they took longer. Measured over predicted: {middle:.2f} in the middle, "
+        f"{off[0]:.2f} to {off[-1]:.2f}; {far} are off by more than twice."
+    )
+    chart = tag("figure", charts.scatter(page.points, page.points_of))
+    return section("prediction", "Predicted against measured", tag("p", told), chart)
+
+
+def planners(page: Page) -> Markup:
+    """All planners that were tried, by estimate."""
+    report = page.report
+    if not report.planners:
+        return Markup("")
+    rows = [
+        (
+            tag("strong", f"{one.name} (taken)") if one.chosen else one.name,
+            f"{one.kernels:,}",
+            seconds_text(number(one.seconds) or 0.0),
+            seconds_text(number(one.took) or 0.0) if one.took else NONE,
+            f"{one.gap:.2%}" if one.gap is not None else NONE,
+        )
+        for one in report.planners
+    ]
+    heads = ("planner", "kernels>", "estimated time>", "planning took>", "below the bound>")
+    alone = "" if len(rows) > 1 else "Only this one was asked: `--planner auto` compares all three."
+    text = [tag("p", line) for line in (report.bound, alone) if line]
+    return section("planners", "Planners side by side", *text, table(heads, rows))
+
+
+def reasons(page: Page) -> Markup:
+    """What was left as it was, by reason, the most bytes first."""
+    rows = [
+        (
+            tag("code", row.reason),
+            row.meaning or "a reason that this version does not know",
+            f"{row.count:,}",
+            bytes_text(row.bytes) if row.bytes else NONE,
+            ", ".join(row.examples),
+        )
+        for row in page.reasons
+    ]
+    if not rows:
+        return section("reasons", "Why not", tag("p", "Nothing was left as it was."))
+    heads = ("why", "because", "operations>", "bytes they move>", "for example")
+    return section("reasons", "Why not", table(heads, rows))
+
+
+def regions(page: Page) -> Markup:
+    """What was cut out of a job's graph, and what its proof said."""
+    if not page.report.regions:
+        return Markup("")
+    heads = ("region", "state", "operations>", "kernels>", "bytes before, after>",
+             "predicted>", "TensorFlow>", "stitched>", "XLA>", "of TensorFlow's, 95 %>",
+             "proof")  # fmt: skip
+    order = sorted(page.report.regions, key=lambda one: one.bytes_after - one.bytes_before)
+    rows = [_region(region) for region in order]
+    return section("regions", "Regions", table(heads, rows, tall=True))
+
+
+def _region(region: ReportRegion) -> Sequence[str]:
+    def took(who: str) -> str:
+        found = measured(region, who)
+        return seconds_text(found) if found else NONE
+
+    ratio = interval(region.proof.get("ratio"))
+    shown = {"passed", "worst_error", "framework_error", "note"}
+    proof = [f"{key} {value}" for key, value in region.proof.items() if key in shown]
+    return (
+        region.name,
+        "stitched" if region.stitched else "left",
+        f"{region.operations:,}",
+        f"{region.kernels:,}",
+        f"{bytes_text(region.bytes_before)} → {bytes_text(region.bytes_after)}",
+        seconds_text(number(region.seconds_after) or 0.0) if region.seconds_after else NONE,
+        *(took(who) for who in ("framework", "stitched", "xla")),
+        f"{ratio[1]:.2f} [{ratio[0]:.2f}, {ratio[2]:.2f}]" if ratio else NONE,
+        ", ".join(proof),
+    )
+
+
+def rest(page: Page) -> Markup:
+    """For who builds the compiler: further figures, loops left scalar, time by stage."""
+    report = page.report
+    parts = [
+        ("Further figures", ("figure", "value"), list(report.figures.items())),
+        (
+            "Loops the compiler left scalar",
+            ("loop", "why"),
+            [loop.partition(": ")[::2] for loop in report.scalar_loops],
+        ),
+        (
+            "Time by stage",
+            ("stage", "took>"),
+            [(name, seconds_text(number(s) or 0.0)) for name, s in report.seconds.items()],
+        ),
+    ]
+    folded = [
+        tag("details", tag("summary", f"{title} ({len(rows)})"), table(heads, rows))
+        for title, heads, rows in parts
+        if rows
+    ]
+    return section("rest", "How it was made", *folded) if folded else Markup("")
+
+
+def section(name: str, title: str, *children: str) -> Markup:
+    """A section with its heading."""
+    heading = tag("h2", title, id=f"{name}-title")
+    return tag("section", heading, *children, id=name, aria_labelledby=f"{name}-title")
+
+
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], identity: str = "", tall: bool = False
+) -> Markup:
+    """A table that scrolls within itself; heads that end in ">" are of numbers."""
+    aligned = [NUMBER if head.endswith(">") else None for head in heads]
+    top = tag("tr", *(
+        tag("th", head.rstrip(">"), scope="col", class_=kind)
+        for head, kind in zip(heads, aligned, strict=True)
+    ))  # fmt: skip
+    lines = [
+        tag("tr", *(tag("td", cell, class_=kind) for cell, kind in zip(row, aligned, strict=True)))
+        for row in rows
+    ]
+    body = tag("table", tag("thead", top), tag("tbody", *lines, id=identity or None))
+    label = ", ".join(head.rstrip(">") for head in heads if head)
+    return tag("div", body, class_="scroll tall" if tall else "scroll", tabindex=0, role="region",
+               aria_label=f"Table of {label}")  # fmt: skip
+
+
+def everything(page: Page) -> Markup:
+    """The page's body: what was gained first, how it was made last."""
+    sections = (job, graph, kernels, operations, prediction, planners, reasons, regions, rest)
+    return join((header(page), tag("main", *(one(page) for one in sections))))

@@ -1,0 +1,1 @@
+"""Runs compiled kernels and whole modules from Python: tests, benchmarks and verification."""

@@ -1,0 +1,1 @@
+"""A child process with bounds and without a network, for untrusted graphs."""

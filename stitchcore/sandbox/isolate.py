@@ -1,0 +1,309 @@
+"""A child process that works on what others wrote: bounded, alone, and without a network.
+
+Workers parse graphs that they did not make (docs/contracts.md section 5). What handles one gets an
+environment of five variables, a fresh temporary folder as its home, no descriptors but those given,
+no capabilities, no core files, limits on processor time, file size and processes, and where the
+kernel allows it a user and a network namespace of its own: no address is reachable, and nothing
+outside can be traced or read through /proc. With `apart` it sees no other's temporary files, no
+sockets or secrets in /run, and nothing of its user's home. It dies with its parent; what a parent
+that was killed leaves of its folder, `sweep` removes.
+
+Three limits are watched from outside, because the kernel has no such limit or waives it for root:
+wall-clock seconds, resident bytes and threads of the child's whole process tree. The child is the
+reaper of its descendants, so that a daemon stays in the tree. Address space is not limited:
+TensorFlow and XLA reserve far more than they use. No process namespace is made: process numbers
+name temporary files in shared folders.
+
+What takes the child's rights away runs between `fork` and the command: confine.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import IO
+
+from stitchcore.sandbox import confine
+from stitchcore.sandbox.confine import Limits, Process, Usage, processes
+
+__all__ = [
+    "Child",
+    "Limits",
+    "Usage",
+    "command",
+    "mounts_shared",
+    "network_open",
+    "open_to_children",
+    "sweep",
+    "tree",
+]
+
+PROGRAM = str(Path(confine.__file__).resolve())
+KILL_ROUNDS = 20  # a process that forks faster than it is killed is left to the kernel's limit
+PREFIX = "stitch-child-"
+EMPTY_SECONDS = 60.0
+"""A folder of PREFIX without content may be one that its maker has not locked yet."""
+
+
+class Child:
+    """A running command. `poll` and `exceeded` are to be asked now and then; `stop` ends it all.
+
+    `seconds` is the processor time of its tree as last seen by any of them: it never falls, and
+    after `stop` it is what was used in all.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        limits: Limits,
+        folder: _Folder,
+    ) -> None:
+        self.process = process
+        self.folder = Path(folder.name)
+        self.seconds = 0.0
+        self._limits = limits
+        self._temporary = folder
+        self._deadline = time.monotonic() + limits.seconds
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal, or None while it runs."""
+        if self.process.returncode is None:
+            # What it used goes with it when it is waited for.
+            ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            with contextlib.suppress(ChildProcessError):
+                if os.waitid(os.P_PID, self.process.pid, ended) is not None:
+                    self._look()
+        return self.process.poll()
+
+    def late(self) -> bool:
+        """True when it has taken longer than it may."""
+        return time.monotonic() > self._deadline
+
+    def exceeded(self) -> str | None:
+        """Which limit on the tree's memory or threads is broken, in words; None when none is."""
+        used = self._look()
+        if used.memory > self._limits.memory:
+            return f"more than {self._limits.memory / 2**30:.1f} GiB"
+        if used.threads > self._limits.threads:
+            return f"more than {self._limits.threads} threads"
+        return None
+
+    def stop(self) -> None:
+        """Kill the child and all it started; remove its folder. May be called again."""
+        root = self.process.pid
+        if self.poll() is None:
+            _signal([root], signal.SIGSTOP)  # it starts nothing new; orphans still come to it
+            self._look()
+            for _ in range(KILL_ROUNDS):
+                below = [one for one in tree(root) if one != root]
+                if not below:
+                    break
+                _signal(below, signal.SIGKILL)
+                time.sleep(0.01)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(root, signal.SIGKILL)
+        self.process.wait()
+        self._temporary.cleanup()
+
+    def _look(self) -> Usage:
+        used = usage(self.process.pid)
+        self.seconds = max(self.seconds, used.seconds)
+        return used
+
+
+def command(
+    argv: Sequence[str],
+    limits: Limits,
+    *,
+    environment: Mapping[str, str] | None = None,
+    stdin: int | IO[bytes] = subprocess.DEVNULL,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | IO[bytes] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Child:
+    """Start `argv` isolated, in a session and a temporary folder of its own.
+
+    `environment` is added to PATH, HOME, TMPDIR, LANG and CUDA_VISIBLE_DEVICES: nothing of this
+    process's own environment but PATH is passed on. A kernel that refuses a network namespace is
+    named in the child's first line on `stderr`; ask `network_open` to know before. Raises OSError.
+    """
+    folder = _Folder()
+    own = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": folder.name,
+        "TMPDIR": folder.name,
+        "LANG": "C.UTF-8",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    try:
+        process = subprocess.Popen(
+            _launcher(limits, os.getpid(), argv),
+            env={**own, **(environment or {})},
+            cwd=folder.name,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+    except OSError:
+        folder.cleanup()
+        raise
+    return Child(process, limits, folder)
+
+
+def network_open() -> str:
+    """Why a child of `command` can reach the network on this machine; "" when it cannot.
+
+    Tried once per process, in a child.
+    """
+    return _probed()[0]
+
+
+def mounts_shared() -> str:
+    """Why a child of `command` sees this machine's mounts and no others, so that nothing can be
+    hidden from it and it can have no `private` folder; "" where it has mounts of its own."""
+    return _probed()[1]
+
+
+def open_to_children() -> dict[str, str]:
+    """What this machine's kernel does not keep from children, and why: `network`, and
+    `files` of others (where `apart` does nothing). Empty where all is as it should be."""
+    found = {"network": network_open(), "files": mounts_shared()}
+    return {what: why for what, why in found.items() if why}
+
+
+@functools.cache
+def _probed() -> tuple[str, str]:
+    here = [sys.executable, "-I", "-S", PROGRAM, "probe"]
+    done = subprocess.run(here, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        return f"exit code {done.returncode}", f"exit code {done.returncode}"
+    network, mounts = json.loads(done.stdout)
+    return str(network), str(mounts)
+
+
+def _launcher(limits: Limits, parent: int, argv: Sequence[str]) -> list[str]:
+    here = [sys.executable, "-I", "-S", PROGRAM]
+    shown = (*limits.shown, sys.prefix, sys.base_prefix)
+    own = replace(limits, shown=shown, covered=(*limits.covered, *_homes()))
+    return [*here, json.dumps(asdict(own)), str(parent), *argv]
+
+
+def _homes() -> set[str]:
+    """This user's home: credentials lie there."""
+    found = {os.path.expanduser("~")}
+    with contextlib.suppress(KeyError):  # a user without a name
+        found.add(pwd.getpwuid(os.getuid()).pw_dir)
+    return {one for one in found if os.path.isabs(one)}
+
+
+# Folders
+
+
+class _Folder:
+    """A child's folder, locked for as long as the process lives that made it."""
+
+    def __init__(self) -> None:
+        self._made = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+        self.name = self._made.name
+        lock = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self._unlock = weakref.finalize(self, os.close, lock)
+
+    def cleanup(self) -> None:
+        """Remove it. May be called again."""
+        self._made.cleanup()
+        self._unlock()
+
+
+def sweep() -> int:
+    """Remove folders of children whose maker was killed, of this user; how many.
+
+    Those of living makers are locked (`flock`, which ends with its holder however it ends).
+    """
+    return sum(_swept(path) for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+
+
+def _swept(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return False  # no folder, another user's, or gone
+    try:
+        if os.fstat(handle).st_uid != os.geteuid():
+            return False
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fresh = time.time() - os.fstat(handle).st_ctime < EMPTY_SECONDS
+        if fresh and not os.listdir(handle):
+            return False
+        shutil.rmtree(path, onerror=_open_and_again)
+    except OSError:
+        return False  # locked: its maker lives
+    finally:
+        os.close(handle)
+    return not path.exists()
+
+
+def _open_and_again(remove: Callable[..., object], path: str, why: object) -> None:
+    """A child may have taken rights away on its own folders. Raises OSError."""
+    del why
+    parent = os.path.dirname(path)
+    for folder in (parent, path):
+        if stat.S_ISDIR(os.lstat(folder).st_mode):
+            os.chmod(folder, 0o700, follow_symlinks=False)
+    if remove is os.unlink or remove is os.rmdir:
+        remove(path)
+    else:
+        shutil.rmtree(path)
+
+
+# Process trees
+
+
+def _tree(root: int) -> list[Process]:
+    by_parent: dict[int, list[Process]] = {}
+    found = []
+    for process in processes():
+        by_parent.setdefault(process.parent, []).append(process)
+        if process.number == root:
+            found.append(process)
+    for process in found:  # grows while it is walked: breadth first
+        found.extend(by_parent.get(process.number, ()))
+    return found
+
+
+def tree(root: int) -> list[int]:
+    """Process numbers of `root` and its living descendants (Linux)."""
+    return [process.number for process in _tree(root)]
+
+
+def usage(root: int) -> Usage:
+    """What the tree of `root` uses now (Linux); shared pages count for each process."""
+    found = [process.usage for process in _tree(root)]
+    return Usage(
+        sum(one.memory for one in found),
+        sum(one.threads for one in found),
+        sum(one.seconds for one in found),
+    )
+
+
+def _signal(processes: Iterable[int], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)

@@ -1,0 +1,186 @@
+"""Merge phases: what reads a value in the tasks that wrote it goes on in them, with no boundary.
+
+The boundary between two phases lets any task read what any other wrote. Where each section of the
+later phase touches only elements that its own task's counterpart touched before (two column
+reductions one after another, a scalar and what is computed from it), both are one section: a
+regional scheme in AStitch's words, which needs no grid barrier but at most one of a block.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Index, Variable
+from stitchcore.loop_ir.layout import flat_index
+from stitchcore.loop_ir.nodes import (
+    Allocate,
+    Buffer,
+    If,
+    Loop,
+    Phase,
+    Role,
+    Section,
+    Statement,
+    Store,
+)
+from stitchcore.loop_ir.visitor import gather_indices, own_accesses, statements, substituted
+from stitchcore.schedule.buffers import bytes_of
+
+TASK = Variable("a task")
+"""Stands for the task of whatever section."""
+
+Ranges = dict[str, index.Range]
+
+
+@dataclass(frozen=True)
+class _Access:
+    """`owners` are by dimension, and last for the element's place in the buffer."""
+
+    buffer: Buffer
+    writes: bool
+    owners: tuple[_Owner | None, ...]
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """An index that is `of_task` times `width` and something at least 0 below `width`."""
+
+    of_task: Index
+    width: int
+
+
+def merge(phases: Sequence[Phase], local_bytes: int) -> tuple[Phase, ...]:
+    """`phases` with those that need no boundary as one. `local_bytes` bounds a section's LOCAL
+    buffers."""
+    merged = list(phases[:1])
+    for phase in phases[1:]:
+        together = _merged_phases(merged[-1], phase, local_bytes)
+        merged[-1:] = [merged[-1], phase] if together is None else [together]
+    return tuple(merged)
+
+
+def _merged_phases(before: Phase, after: Phase, local_bytes: int) -> Phase | None:
+    sections = list(before.sections)
+    for section in after.sections:
+        needed = [
+            earlier
+            for earlier in sections
+            if any(itertools.starmap(_conflict, _pairs(earlier, section)))
+        ]
+        if not needed:
+            sections.append(section)
+            continue
+        parts = (*needed, section)
+        if any(part.copy_unless_aliased or _scatters(part) for part in parts):
+            return None
+        if not all(itertools.starmap(_task_by_task, itertools.combinations(parts, 2))):
+            return None
+        if sum(map(_local_bytes, parts)) > local_bytes:
+            return None
+        sections[sections.index(needed[0])] = _merged(parts)
+        sections = [earlier for earlier in sections if earlier not in needed[1:]]
+    return Phase(tuple(sections))
+
+
+def _scatters(section: Section) -> bool:
+    """Whether it writes where data says, again and again: which lane comes first nobody knows."""
+    guarded = (s for s in statements(section.body) if isinstance(s, If))
+    return any(gather_indices(statement.body) for statement in guarded)
+
+
+def _merged(parts: Sequence[Section]) -> Section:
+    first = parts[0]
+    task = Variable(first.variable)
+    bodies = (substituted(part.body, {part.variable: task}) for part in parts)
+    return replace(first, body=tuple(itertools.chain.from_iterable(bodies)))
+
+
+def _local_bytes(section: Section) -> int:
+    sizes = (bytes_of(s.buffer) for s in statements(section.body) if isinstance(s, Allocate))
+    return sum(size for size in sizes if isinstance(size, int))
+
+
+def _conflict(first: _Access, second: _Access) -> bool:
+    return first.buffer == second.buffer and (first.writes or second.writes)
+
+
+def _pairs(before: Section, after: Section) -> Iterator[tuple[_Access, _Access]]:
+    return itertools.product(_accesses(before), _accesses(after))
+
+
+def _task_by_task(before: Section, after: Section) -> bool:
+    """Whether an element that both touch, and one writes, is touched by tasks of one number."""
+    if (before.tasks, before.scope) != (after.tasks, after.scope):
+        return False
+    return before.tasks == 1 or all(
+        _same_task(first, second)
+        for first, second in _pairs(before, after)
+        if _conflict(first, second)
+    )
+
+
+def _same_task(first: _Access, second: _Access) -> bool:
+    owners = zip(first.owners, second.owners, strict=True)
+    return any(left == right and left.of_task == TASK for left, right in owners if left is not None)
+
+
+# ---- what a section touches ----------------------------------------------------------------------
+def _accesses(section: Section) -> list[_Access]:
+    """Accesses of the kernel's own buffers; of its inputs none, as nobody writes them."""
+    ranges: Ranges = {}
+    if isinstance(section.tasks, int):
+        ranges[TASK.name] = (0, section.tasks - 1)
+    return list(_walk(section.body, {section.variable: TASK}, ranges))
+
+
+def _walk(
+    body: Sequence[Statement], values: Mapping[str, Index], ranges: Ranges
+) -> Iterator[_Access]:
+    for statement in body:
+        if isinstance(statement, Loop):
+            begin = index.substitute(statement.begin, values)
+            length = _most(index.substitute(statement.end, values), begin)
+            if length is not None:
+                ranges[statement.variable] = (0, max(length - 1, 0))
+            inner = index.add(begin, Variable(statement.variable))
+            yield from _walk(statement.body, {**values, statement.variable: inner}, ranges)
+            continue
+        if isinstance(statement, If):
+            yield from _walk(statement.body, values, ranges)
+        for access in own_accesses(statement):
+            if access.buffer.role in (Role.SCRATCH, Role.OUTPUT):
+                at = [index.substitute(i, values) for i in access.indices]
+                flat = index.collapse(flat_index(access.buffer, at))
+                owners = (_owner(i, ranges) for i in (*at, flat))
+                yield _Access(access.buffer, isinstance(access, Store), tuple(owners))
+
+
+def _most(end: Index, begin: Index) -> int | None:
+    """The most iterations of a loop, where it is known."""
+    if isinstance(end, index.Binary) and end.operator == "min":
+        lengths = [_most(side, begin) for side in (end.left, end.right)]
+        return min((length for length in lengths if length is not None), default=None)
+    length = index.gather(index.add(end, index.multiply(begin, -1)))
+    return length if isinstance(length, int) else None
+
+
+def _owner(node: Index, ranges: Ranges) -> _Owner | None:
+    """`node` split into what its task decides and the rest; None where that says nothing."""
+    terms, constant = index.terms(index.simplify(node, ranges))
+    of_task = {term: times for term, times in terms.items() if index.names(term) == {TASK.name}}
+    rest: Index = constant
+    for term, times in terms.items():
+        if term not in of_task:
+            rest = index.add(rest, index.multiply(term, times))
+    known = index.bounds(rest, ranges)
+    width = math.gcd(*of_task.values())
+    if not of_task or known is None or known[0] < 0 or known[1] >= width:
+        return None
+    total: Index = 0
+    for term, times in of_task.items():
+        total = index.add(total, index.multiply(term, times // width))
+    return _Owner(total, width)

@@ -1,0 +1,213 @@
+"""Adaptive mapping: how the loops of a section are cut into tasks.
+
+A task is about `task_elements` elements of the loop nest, so that threads balance and a task's
+start-up costs nothing. Where tasks reduce parts of one value their number is a function of the
+shape and the device only (never of threads), and at most about `max_splits`: the parts are combined
+afterwards. Rows that are short enough are a warp's each, on devices that have warps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from stitchcore.hlo.ir.dim import Dim
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Index
+from stitchcore.loop_ir.nodes import Scope
+from stitchcore.schedule.limits import WARP_LANES, Limits
+
+Axis = int
+
+WARPS = 8
+"""Of a usual block: where rows are a warp's each, so many tasks run on one."""
+
+ROW_STEPS, GROUP_STEPS = 8, 4
+"""What a row costs beside its elements, and what its reductions cost further where lanes of several
+warps meet: in elements a lane, which are some 20 cycles each of loads that wait for each other."""
+
+FEW_LINES = 64
+"""Cache lines that stay until each of their elements was read, even where those of a large power of
+two apart share sets of the cache."""
+
+SYMBOL_SIZE = 1024
+"""What a symbolic extent is taken for where only its magnitude matters."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Loops of a global reduction: `kept` outer axes, `reduced` outer axes, innermost `lane`."""
+
+    kept: tuple[Axis, ...]
+    reduced: tuple[Axis, ...]
+    lane: Axis
+    lane_reduced: bool
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Tasks of a section: kept position x chunk of rows x block of lanes, in that order.
+
+    `kept` axes have one position a task; `rows` are walked, `rows_per_task` at a time; where
+    `lane_block` is set the lane axis `lane` is cut into blocks of that many. The lanes of a task
+    are those of a group, or of a warp (`scope`).
+    """
+
+    kept: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    rows_per_task: Index
+    chunks: Index
+    lane: Axis | None
+    lane_block: int | None
+    lane_blocks: Index
+    kept_size: Index
+    scope: Scope = Scope.GROUP
+
+    @property
+    def tasks(self) -> Index:
+        return index.multiply(index.multiply(self.kept_size, self.chunks), self.lane_blocks)
+
+
+def size_of(extents: Iterable[Dim]) -> int:
+    """Product of extents, symbols taken for SYMBOL_SIZE."""
+    total = 1
+    for extent in extents:
+        total *= extent if isinstance(extent, int) else SYMBOL_SIZE
+    return total
+
+
+def product(extents: Iterable[Dim]) -> Dim:
+    total: Dim = 1
+    for extent in extents:
+        total = total * extent
+    return total
+
+
+def over_rows(
+    extents: Mapping[Axis, Dim],
+    rows: tuple[Axis, ...],
+    inner: int,
+    accumulates: bool,
+    limits: Limits,
+) -> Geometry:
+    """Whole rows of about `inner` elements, a chunk of them a task."""
+    count = product(extents[a] for a in rows)
+    scope = Scope.GROUP
+    chunk = _chunk(count, inner, accumulates, limits)
+    if inner <= limits.warp_elements and not accumulates and _warps_pay(count, inner, limits):
+        scope = Scope.WARP
+        chunk = _warp_chunk(count, inner, limits)
+    chunks = index.ceil_divide(index.from_dim(count), chunk)
+    return Geometry((), rows, chunk, chunks, None, None, 1, 1, scope)
+
+
+def over_elements(
+    extents: Mapping[Axis, Dim],
+    order: tuple[Axis, ...],
+    combines: bool,
+    limits: Limits,
+    across: Axis | None = None,
+) -> Geometry:
+    """An elementwise nest, innermost axis last; long lanes are cut, short rows share a task.
+
+    Where elements combine parts of reductions a task has fewer of them. Neighbours along `across`
+    lie side by side in what is read: lanes are cut so that a line that one of them brought is still
+    there for the next.
+    """
+    if across in order[:-1] and not combines:
+        between = size_of(extents[a] for a in order[order.index(across) + 1 : -1])
+        lines = size_of((extents[order[-1]],)) * between
+        if limits.turned_lanes and lines > FEW_LINES:
+            return _turned(extents, order, limits.turned_lanes, limits)
+    if not order:
+        return Geometry((), (), 1, 1, None, None, 1, 1)
+    rows, lane = order[:-1], order[-1]
+    elements = max(limits.task_elements // 16, 1) if combines else limits.task_elements
+    extent = extents[lane]
+    if isinstance(extent, int) and extent <= 2 * elements:
+        count = product(extents[a] for a in rows)
+        chunk = min(_chunk(count, extent, False, limits), max(2 * elements // max(extent, 1), 1))
+        chunks = index.ceil_divide(index.from_dim(count), chunk)
+        return Geometry((), rows, chunk, chunks, lane, None, 1, 1)
+    count_index = index.from_dim(product(extents[a] for a in rows))
+    blocks = index.ceil_divide(index.from_dim(extent), elements)
+    return Geometry((), rows, 1, count_index, lane, elements, blocks, 1)
+
+
+def _turned(
+    extents: Mapping[Axis, Dim], order: tuple[Axis, ...], block: int, limits: Limits
+) -> Geometry:
+    rows, lane = order[:-1], order[-1]
+    count = product(extents[a] for a in rows)
+    chunk = _chunk(count, block, False, limits)
+    chunks = index.ceil_divide(index.from_dim(count), chunk)
+    blocks = index.ceil_divide(index.from_dim(extents[lane]), block)
+    return Geometry((), rows, chunk, chunks, lane, block, blocks, 1)
+
+
+def of_few_rows(extents: Mapping[Axis, Dim], geometry: Geometry, limits: Limits) -> Geometry:
+    """`geometry` with tasks so small that buffers of all their rows stay in the first cache."""
+    assert geometry.lane is not None and isinstance(geometry.rows_per_task, int)
+    count = product(extents[a] for a in geometry.rows)
+    fitting = max(limits.chain_elements // max(size_of((extents[geometry.lane],)), 1), 1)
+    rows = min(geometry.rows_per_task, fitting)
+    chunks = index.ceil_divide(index.from_dim(count), rows)
+    return replace(geometry, rows_per_task=rows, chunks=chunks)
+
+
+def over_partition(extents: Mapping[Axis, Dim], loops: Partition, limits: Limits) -> Geometry:
+    """A global reduction that stands alone; `chunks` (or `lane_blocks`) are its parts."""
+    kept = product(extents[a] for a in loops.kept)
+    rows = product(extents[a] for a in loops.reduced)
+    lane = extents[loops.lane]
+    block: int | None = None
+    blocks: Index = 1
+    enough = isinstance(kept, int) and kept >= limits.enough_tasks
+    if loops.lane_reduced:
+        short = isinstance(lane, int) and lane <= limits.task_elements
+        if not loops.reduced and not enough and not short:
+            parts = -(-lane // limits.max_splits) if isinstance(lane, int) else 0
+            block = max(limits.task_elements, -(-parts // 64) * 64)
+    elif not isinstance(lane, int) or lane > limits.lane_block:
+        block = limits.lane_block // 4
+    if block is not None:
+        blocks = index.ceil_divide(index.from_dim(lane), block)
+        enough = enough or (not loops.lane_reduced and isinstance(blocks, int) and blocks >= 8)
+    width = block or size_of((lane,))
+    chunk = index.from_dim(rows) if enough else _chunk(rows, width, True, limits)
+    chunks = 1 if enough else index.ceil_divide(index.from_dim(rows), chunk)
+    return Geometry(
+        loops.kept, loops.reduced, chunk, chunks, loops.lane, block, blocks, index.from_dim(kept)
+    )
+
+
+def parts_of(geometry: Geometry, lane_reduced: bool) -> Index:
+    """How many tasks each hold a part of one reduced element."""
+    blocks = geometry.lane_blocks if lane_reduced else 1
+    return index.multiply(geometry.chunks, blocks)
+
+
+def _warps_pay(count: Dim, inner: int, limits: Limits) -> bool:
+    """Whether rows take less time as a warp's each than as a group's each (FusionStitching's warp
+    and block composition): waves of them, and how long one is under way."""
+    rows, groups = size_of((count,)), limits.max_splits
+    warp = -(-rows // (groups * WARPS)) * (ROW_STEPS + inner / WARP_LANES)
+    group = -(-rows // groups) * (ROW_STEPS + GROUP_STEPS + inner / (WARP_LANES * WARPS))
+    return warp <= group
+
+
+def _warp_chunk(count: Dim, inner: int, limits: Limits) -> int:
+    """Rows of one warp's task: as few as leave enough tasks for every warp of a wave."""
+    rows = max(limits.warp_elements // max(inner, 1), 1)
+    if isinstance(count, int):
+        rows = min(rows, max(count // (WARPS * limits.max_splits), 1))
+    return rows
+
+
+def _chunk(count: Dim, inner: int, accumulates: bool, limits: Limits) -> int:
+    rows = max(limits.task_elements // max(inner, 1), 1)
+    if accumulates:
+        rows = max(rows, 16)
+        rows = max(rows, -(-count // limits.max_splits)) if isinstance(count, int) else 4 * rows
+        rows = min(rows, limits.max_part_rows)
+    return min(rows, count) if isinstance(count, int) and count > 0 else rows

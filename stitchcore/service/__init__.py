@@ -1,0 +1,1 @@
+"""What gateway and workers share: names of queues, errors at start-up."""

@@ -1,0 +1,232 @@
+"""Which unknown sizes go together, learned by asking TensorFlow's shape inference.
+
+Sizes are given one after another, each a prime of its own, the later ones left unknown. One that
+inference refuses beside those before it is tried, in this order, as a multiple of a small number
+(a batch that is cut in parts), as equal to another, as the half, double, ... of another, as sum or
+difference of two; at last two of those before it are made equal. Primes keep coincidences out: no
+sum, double or half of some is another.
+
+What is then equal is *demanded* where inference refuses 1 for the one as for the other: the step
+would fail in TensorFlow too. Else (one broadcasts against the other, or the relation is no
+equality) it is *assumed*: whoever relies on it checks it at run time and falls back to TensorFlow's
+operations (patch.py). A size that fits nowhere stays unknown; the graph is never refused for it.
+
+A question costs an import of the graph, and there is a bound on them. What could not be placed
+within it is assumed to be as most others are, all in one question; whether equality is demanded is
+asked last, and assumed where there is no question left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from stitchcore.hlo.ir import dim as dims
+from stitchcore.hlo.ir.dim import Dim
+
+Accepts = Callable[[Mapping[str, int]], bool]
+"""Whether inference accepts these sizes; a name that is not given is unknown to it."""
+
+UNITS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 20, 24, 32, 40, 48, 64, 96, 120, 128, 840)
+"""Numbers that a size may have to be a multiple of."""
+ALL_UNITS = math.lcm(*UNITS)
+
+RATIOS = tuple(Fraction(*pair) for pair in ((2, 1), (1, 2), (3, 1), (1, 3), (4, 1), (1, 4)))
+
+MOST_PAIRED = 6
+"""Symbols of which sums, differences and pairs to be made equal are tried."""
+
+Linear = Mapping[str, Fraction]
+"""Symbols with their factors; their sum is a size."""
+
+
+@dataclass(frozen=True)
+class Ties:
+    """`dims` gives each name as a polynomial of symbols, each called like the first name that it
+    stands for; a name that is not in it is unknown. Symbols in `assumed` rest on an assumption.
+    `point` is an accepted binding of the symbols: each has a prime that divides no other's size."""
+
+    dims: Mapping[str, Dim]
+    assumed: frozenset[str]
+    point: Mapping[str, int]
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return tuple(self.point)
+
+    def sizes(self, point: Mapping[str, int]) -> dict[str, int]:
+        """Sizes of all names whose symbols `point` binds."""
+        return {
+            name: dims.evaluate(dim, point)
+            for name, dim in self.dims.items()
+            if all(symbol in point for symbol in dims.symbols_of(dim))
+        }
+
+    def without(self, symbol: str) -> Ties:
+        """The names that depend on `symbol` are left unknown."""
+        return Ties(
+            {n: dim for n, dim in self.dims.items() if symbol not in dims.symbols_of(dim)},
+            self.assumed - {symbol},
+            {name: size for name, size in self.point.items() if name != symbol},
+        )
+
+
+def tie(names: Sequence[str], accepts: Accepts, most: int) -> Ties:
+    """Relations among `names` by what inference `accepts`, with at most `most` questions."""
+    search = _Search(dict(zip(names, _primes(len(names)), strict=True)), accepts, most - 1)
+    if search.accepted({name: {name: Fraction(1)} for name in names}):
+        search.found = {name: {name: Fraction(1)} for name in names}
+        return search.ties()
+    for name in names:
+        search.place(name)
+    if search.left <= 0:
+        search.left = 1
+        search.place_rest(names)
+    search.judge()
+    return search.ties()
+
+
+def _primes(count: int) -> list[int]:
+    """So many primes, the least of them 17 (UNITS have none of them), the largest first: what
+    comes later is smaller, so that it may be the difference of two before."""
+    found: list[int] = []
+    for number in itertools.count(17, 2):
+        if len(found) == count:
+            return found[::-1]
+        if all(number % divisor for divisor in range(3, int(number**0.5) + 1, 2)):
+            found.append(number)
+    raise AssertionError
+
+
+@dataclass
+class _Search:
+    """`found` has the names placed so far; a symbol's size is its prime times its unit."""
+
+    primes: Mapping[str, int]
+    accepts: Accepts
+    left: int
+    found: dict[str, Linear] = field(default_factory=dict)
+    units: dict[str, int] = field(default_factory=dict)
+    assumed: set[str] = field(default_factory=set)
+    equal: list[tuple[str, str, Mapping[str, Linear]]] = field(default_factory=list)
+    """A name, the symbol that it is equal to, and what was placed before."""
+
+    def symbols(self) -> list[str]:
+        """In order of appearance."""
+        return list(dict.fromkeys(symbol for linear in self.found.values() for symbol in linear))
+
+    def accepted(
+        self,
+        found: Mapping[str, Linear],
+        units: Mapping[str, int] | None = None,
+        ones: Mapping[str, int] | None = None,
+    ) -> bool:
+        """One question; no answer is a refusal, and so is a size that is no positive integer. With
+        `ones`, sizes of symbols instead of their own, such a size is not told."""
+        factors = {**self.units, **(units or {})}
+        sizes = {name: prime * factors.get(name, 1) for name, prime in self.primes.items()}
+        sizes |= ones or {}
+        totals = {
+            name: sum(factor * sizes[symbol] for symbol, factor in linear.items())
+            for name, linear in found.items()
+        }
+        told = {name: int(size) for name, size in totals.items() if size > 0 and size == int(size)}
+        if self.left <= 0 or (len(told) < len(totals) and not ones):
+            return False
+        self.left -= 1
+        return self.accepts(told)
+
+    def place(self, name: str) -> None:
+        """Find a relation for `name`; none leaves it unknown."""
+        own = {name: Fraction(1)}
+        for unit in (1, *sorted({*self.units.values()} - {1})):
+            if self.accepted({**self.found, name: own}, {name: unit}):
+                self._keep(name, own, {name: unit})
+                return
+        known = self._most_used()
+        for symbol in known:
+            if self.accepted({**self.found, name: {symbol: Fraction(1)}}):
+                self.equal.append((name, symbol, dict(self.found)))
+                self._keep(name, {symbol: Fraction(1)})
+                return
+        if self.accepted({**self.found, name: own}, {name: ALL_UNITS}):
+            for unit in (*UNITS, ALL_UNITS):
+                if self.accepted({**self.found, name: own}, {name: unit}):
+                    self._keep(name, own, {name: unit})
+                    self.assumed.add(name)
+                    return
+        for linear, units in self._relations(known):
+            if self.accepted({**self.found, name: linear}, units):
+                self._keep(name, linear, units)
+                self.assumed.update(linear)
+                return
+        for kept, dropped in itertools.combinations(self.symbols()[:MOST_PAIRED], 2):
+            merged = {other: _renamed(one, dropped, kept) for other, one in self.found.items()}
+            merged[name] = {kept: Fraction(1)}
+            unit = math.lcm(self.units.get(kept, 1), self.units.get(dropped, 1))
+            if self.accepted(merged, {kept: unit}):
+                self.found = merged
+                self.units[kept] = unit
+                self.assumed.add(kept)
+                return
+
+    def _keep(self, name: str, linear: Linear, units: Mapping[str, int] | None = None) -> None:
+        self.found[name] = linear
+        self.units |= units or {}
+
+    def place_rest(self, names: Sequence[str]) -> None:
+        """Assume that all names that are left are as most others are."""
+        symbol = next(iter(self._most_used()), names[0])
+        rest = {name: {symbol: Fraction(1)} for name in names if name not in self.found}
+        if self.accepted({**self.found, **rest}):
+            self.found |= rest
+            self.assumed.add(symbol)
+
+    def judge(self) -> None:
+        """Whether each equality is demanded: inference refuses 1 for the name beside the symbol's
+        own size, and the reverse, with what was known when the name was placed."""
+        for name, symbol, before in self.equal:
+            apart = {**before, name: {name: Fraction(1)}}
+            if symbol not in self.assumed and (
+                self.left < 2
+                or self.accepted(apart, ones={name: 1})
+                or self.accepted(apart, ones={symbol: 1})
+            ):
+                self.assumed.add(symbol)
+
+    def _most_used(self) -> list[str]:
+        used = Counter(symbol for linear in self.found.values() for symbol in linear)
+        return [symbol for symbol, _ in used.most_common()]
+
+    def _relations(self, known: Sequence[str]) -> Iterator[tuple[Linear, dict[str, int]]]:
+        """Multiples, parts, sums and differences of symbols, and the units that make them whole."""
+        for symbol in known:
+            for ratio in RATIOS:
+                unit = math.lcm(self.units.get(symbol, 1), ratio.denominator)
+                yield {symbol: ratio}, {symbol: unit}
+        for first, second in itertools.permutations(known[:MOST_PAIRED], 2):
+            if first < second:
+                yield {first: Fraction(1), second: Fraction(1)}, {}
+            yield {first: Fraction(1), second: Fraction(-1)}, {}
+
+    def ties(self) -> Ties:
+        found: dict[str, Dim] = {}
+        for name, linear in self.found.items():
+            total: Dim = 0
+            for symbol, factor in linear.items():
+                total = total + dims.symbol(symbol) * int(factor * self.units.get(symbol, 1))
+            found[name] = total
+        point = {symbol: self.primes[symbol] for symbol in self.symbols()}
+        return Ties(found, frozenset(self.assumed & set(point)), point)
+
+
+def _renamed(linear: Linear, old: str, new: str) -> Linear:
+    made: dict[str, Fraction] = {}
+    for symbol, factor in linear.items():
+        symbol = new if symbol == old else symbol
+        made[symbol] = made.get(symbol, Fraction(0)) + factor
+    return made

@@ -1,0 +1,135 @@
+"""The allow-list: which TensorFlow operations a region may hold, one line each.
+
+A line names the operation, the element types it is taken for, and how its outputs relate to its
+inputs. What tf2xla does not mean as TensorFlow does (docs/semantics.md) is absent, or limited by
+type: integer division and powers (an error in TensorFlow), casts from float to integer (another
+rule for NaN and out of range), left shifts, and what raises on data, but for sparse labels, where
+the error is part of the meaning (CHECKED), and lookups, whose indices are verified before
+(lookups.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FLOATS = frozenset({"float32", "float64", "bfloat16", "float16"})
+WIDE = frozenset({"float32", "float64"})
+INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
+NUMBERS = FLOATS | INTEGERS
+ANY = NUMBERS | {"bool"}
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """`inputs` are the element types its first data input may have; `outputs` its outputs'.
+
+    `view` marks operations that move no data by themselves (a region of views only is no gain).
+    """
+
+    inputs: frozenset[str] = ANY
+    outputs: frozenset[str] = ANY
+    view: bool = False
+
+
+_GROUPS: tuple[tuple[Allowed, str], ...] = (
+    (
+        Allowed(FLOATS),
+        """
+        Exp Expm1 Log Log1p Tanh Sigmoid Erf Erfc Sqrt Rsqrt Inv Reciprocal Softplus Softsign Elu
+        Selu Sin Cos Floor Ceil Rint Round Xlogy Xdivy Log1p DivNoNan MulNoNan RealDiv Div Pow
+        FloorDiv FloorMod TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad
+        SoftplusGrad SoftsignGrad EluGrad SeluGrad LeakyRelu LeakyReluGrad Softmax LogSoftmax
+        SoftmaxCrossEntropyWithLogits L2Loss FusedBatchNormV3 FusedBatchNormGradV3 IsNan IsInf
+        IsFinite Mean _UnaryOpsComposition
+        """,
+    ),
+    (
+        Allowed(NUMBERS),
+        """
+        Add AddV2 Sub Mul Neg Abs Sign Square SquaredDifference Maximum Minimum Relu Relu6 ReluGrad
+        Relu6Grad AddN BiasAdd BiasAddGrad Sum Max Min Prod Less LessEqual Greater GreaterEqual
+        Range
+        """,
+    ),
+    (Allowed(), "Equal NotEqual Select SelectV2 ZerosLike OnesLike Fill Tile BroadcastTo"),
+    (Allowed(), "ConcatV2 Split SplitV Pack Unpack Slice StridedSlice StridedSliceGrad Pad PadV2"),
+    (Allowed(), "Transpose ReverseV2"),
+    # of other integers tf2xla has no lowering, and half types overflow in TensorFlow on the way
+    (Allowed(WIDE | {"int32", "int64"}), "Cumsum Cumprod"),
+    (Allowed(frozenset({"bool"})), "LogicalAnd LogicalOr LogicalNot All Any"),
+    (Allowed(INTEGERS), "BitwiseAnd BitwiseOr BitwiseXor Invert"),
+    (
+        Allowed(view=True),
+        "Identity Reshape ExpandDims Squeeze StopGradient PreventGradient Snapshot",
+    ),
+)
+
+ALLOWED: dict[str, Allowed] = {
+    **{name: rule for rule, names in _GROUPS for name in names.split()},
+    "Cast": Allowed(),
+    "OneHot": Allowed(INTEGERS),
+    "SparseSoftmaxCrossEntropyWithLogits": Allowed(FLOATS),
+    "_FusedBatchNormEx": Allowed(frozenset({"float32"})),
+    "GatherV2": Allowed(),
+    "UnsortedSegmentSum": Allowed(WIDE | INTEGERS),
+    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2"), Allowed(WIDE)),
+    # not as TensorFlow's kernel for the types left out (tests/tensorflow/test_conformance.py)
+    "Erf": Allowed(FLOATS - {"float64"}),
+    "Mean": Allowed(FLOATS - {"float16"}),
+    "Pow": Allowed(FLOATS - {"bfloat16"}),
+    "SqrtGrad": Allowed(FLOATS - {"float16"}),
+    "OnesLike": Allowed(ANY - {"uint32", "uint64"}),
+}
+"""By operation name. Which Cast from float to integer or bool is refused: `cast_is_allowed`."""
+
+SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "All", "Any"), (1,)),
+    **dict.fromkeys(("Reshape", "ExpandDims", "Transpose", "ReverseV2", "Tile"), (1,)),
+    **dict.fromkeys(("BroadcastTo", "Pad", "PadV2", "OneHot", "Cumsum", "Cumprod"), (1,)),
+    "Fill": (0,),
+    "Split": (0,),
+    "SplitV": (1, 2),
+    "Slice": (1, 2),
+    "StridedSlice": (1, 2, 3),
+    "StridedSliceGrad": (0, 1, 2, 3),
+    "ConcatV2": (-1,),
+    "Range": (0, 1, 2),
+    **dict.fromkeys(("GatherV2", "UnsortedSegmentSum"), (2,)),
+}
+"""Positions of the operands whose values tf2xla must know: they decide shapes and axes."""
+
+SHAPE_OPERATIONS = frozenset(
+    """
+    Shape ShapeN Size Rank StridedSlice Pack ConcatV2 Prod Mul Add AddV2 Sub FloorDiv FloorMod
+    Maximum Minimum Cast Range Reshape Squeeze ExpandDims Fill Select SelectV2 Equal Identity
+    BroadcastGradientArgs ConcatOffset DynamicStitch GatherV2 Slice Neg Less Greater
+    """.split()
+)
+"""Operations that shape arithmetic is made of: small integer tensors that come from shapes."""
+
+CONTRACTIONS = {
+    "MatMul": ("transpose_a", "transpose_b"),
+    "BatchMatMul": ("adj_x", "adj_y"),
+    "BatchMatMulV2": ("adj_x", "adj_y"),
+}
+"""Taken where they are small (node_roles.py), else library calls: attributes that say which operand
+is read transposed."""
+
+CHECKED = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})
+"""Operations whose error on data is part of their formula (semantics.py)."""
+
+READ = "ReadVariableOp"
+ASSIGNMENTS = {
+    "AssignVariableOp": None,
+    "AssignAddVariableOp": "AddV2",
+    "AssignSubVariableOp": "Sub",
+}
+"""Dense writes of a variable: the operation that makes the new value, None where it is given."""
+
+
+def cast_is_allowed(source: str, target: str, kind: str) -> bool:
+    """Float to integer casts follow the processor in TensorFlow and saturate in XLA. What CUDA's
+    conversions to 32 bits do is written down and lowered (semantics.py); of others it is not."""
+    if source not in ANY or target not in ANY:
+        return False
+    return target in FLOATS or source not in FLOATS or (kind == "gpu" and target == "int32")

@@ -1,0 +1,585 @@
+"""From launches to a patch: StitchedFusion nodes in, the region's nodes out (contracts.md 5).
+
+Control edges are dependences: those into a region's nodes lead into its launches, those out of them
+come from the last. A variable that a region writes is written in place by the launch that computes
+its new value; whoever still reads the old value as a tensor does so before. In a loop or a branch
+all that is added runs in the region's frame, in each pass, where its branches are taken: handles
+are those that the region's own nodes read, and what has no inputs waits for something that has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from tensorflow.core.framework import node_def_pb2, types_pb2
+from tensorflow.python.framework import tensor_util
+
+from stitchcore.artifact.manifest import AddedNode, Patch, RegionPatch
+from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.hlo.ir import dim as dims
+from stitchcore.hlo.ir.dim import Dim
+from stitchcore.inject import digest
+from stitchcore.launch.cpu_table import TENSOR, VARIABLE, Binding, Guard, SymbolSource, launch_table
+from stitchcore.launch.region_program import (
+    FromConstant,
+    FromLaunch,
+    FromRegion,
+    Launch,
+    Operand,
+    RegionProgram,
+)
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.nodes import Role
+from stitchcore.tensorflow import lookups, placement
+from stitchcore.tensorflow.control_edges import after, after_checks
+from stitchcore.tensorflow.fusion_node import FusionNode, datatype, encoded, tensorflow_type
+from stitchcore.tensorflow.graph import Edge
+from stitchcore.tensorflow.lower import Argument, Subgraph
+from stitchcore.tensorflow.op_allowlist import CHECKED
+from stitchcore.tensorflow.partition import Partition, Region, waits
+from stitchcore.tensorflow.variables import resolve
+
+Chosen = tuple[Region, Subgraph, RegionProgram]
+
+
+def patch(partition: Partition, chosen: Sequence[Chosen]) -> tuple[Patch, Mapping[str, Refusal]]:
+    """The patch that puts every chosen region's launches in its place; and regions, by name, that
+    stay as they were: GUARD_FAILED where a launch's symbols cannot be read off its inputs,
+    CONTROL_FLOW where nothing outside tells in which passes and branches it runs, DOES_NOT_UNIFY
+    and UNSUPPORTED_OPCODE where a result is no tensor that the graph can take."""
+    ids = digest.number(partition.request, partition.preserve).ids
+    whole = _Whole(partition, ids)
+    made: list[RegionPatch] = []
+    refused: dict[str, Refusal] = {}
+    for region, function, program in chosen:
+        try:
+            _RegionPatch(whole, region, function, program).write()
+            made.append(whole.taken(region.name))
+        except Refused as error:
+            whole.taken(region.name)
+            refused[region.name] = replace(error.refusal, subject=region.name)
+    return Patch(tuple(made)), refused
+
+
+@dataclass
+class _Whole:
+    """The patch while it is written: of the region at hand, until that is `taken`."""
+
+    partition: Partition
+    ids: Mapping[str, int]
+    remove: list[int] = field(default_factory=list)
+    add: list[AddedNode] = field(default_factory=list)
+    rewire: list[tuple[str, str]] = field(default_factory=list)
+    controls: list[tuple[str, str]] = field(default_factory=list)
+
+    @cached_property
+    def function(self) -> bool:
+        """Whether the graph is a function's: its values leave by `_Retval` nodes alone."""
+        return any(node.op == "_Retval" for node in self.partition.graph.nodes)
+
+    @cached_property
+    def raised_before(self) -> dict[int, tuple[int, ...]]:
+        return lookups.raised_before(self.partition.graph)
+
+    def taken(self, name: str) -> RegionPatch:
+        made = RegionPatch(
+            name, tuple(self.remove), tuple(self.add), tuple(self.rewire), tuple(self.controls)
+        )
+        for written in (self.remove, self.add, self.rewire, self.controls):
+            written.clear()
+        return made
+
+    def id(self, node: int) -> int:
+        return self.ids[self.partition.graph.nodes[node].name]
+
+    def tensor(self, edge: Edge) -> str:
+        return f"{self.id(edge.node)}:{edge.port}"
+
+
+class _RegionPatch:
+    """One region's part of the patch."""
+
+    def __init__(
+        self, whole: _Whole, region: Region, function: Subgraph, program: RegionProgram
+    ) -> None:
+        self.whole, self.region, self.partition = whole, region, whole.partition
+        self.function, self.program = function, program
+        self.graph = whole.partition.graph
+        self.variables = whole.partition.variables
+        self.device_of = whole.id(region.members[0])
+        self.constants = 0
+        self.readers: dict[Edge, list[str]] = {}
+        self.writers: dict[Edge, str] = {}
+        self.before: tuple[str, ...] = ()
+        self.handles = self._own_handles()
+        self.stored = self._stored_updates()
+        self.shapes = self._tensor_shapes()
+
+    def write(self) -> None:
+        whole, region = self.whole, self.region
+        absorbed = self._absorbed()
+        removed = {*region.members, *absorbed}
+        controls = self._controls_in(removed)
+        self.before = tuple(f"^{self.whole.id(control)}" for control in controls)
+        self.before = (*self.before, *self._in_place(controls))
+        self.before = (*self.before, *self._verifiers())
+        names = [self._launch(n, launch) for n, launch in enumerate(self.program.launches)]
+        assigned = self._assignments()
+        known = (self.program.launches, assigned, self.readers, self.writers)
+        whole.controls += after_checks(names, *known)
+        names += assigned
+        for handle, writer in self.writers.items():
+            before = [r for r in self.readers.get(handle, ()) if r != writer]
+            whole.controls += [(f"+{writer}", f"^+{reader}") for reader in before]
+        self._hold_back_writers()
+        last = names[0] if len(names) == 1 else self._join(names)
+        for node in sorted(removed):
+            whole.remove.append(whole.id(node))
+            whole.rewire.append((f"^{whole.id(node)}", f"^+{last}"))
+        outputs = self.program.outputs
+        for position, result in enumerate(region.results):
+            target = self._reference(outputs[position], f"{region.name}_o{position}")
+            whole.rewire.append((whole.tensor(result), target))
+
+    def _hold_back_writers(self) -> None:
+        """What may write a variable after a lookup waits for every launch that reads it."""
+        for member in self.region.members:
+            looked_up = lookups.variable_of(self.graph, member)
+            if looked_up is None:
+                continue
+            for node in lookups.writers_after(self.graph, member):
+                readers = self.readers.get(looked_up, ())
+                self.whole.controls += [(str(self.whole.id(node)), f"^+{r}") for r in readers]
+
+    # ---- what surrounds the region -------------------------------------------------------------
+    def _absorbed(self) -> list[int]:
+        """Reads of variables that nobody outside the region needs any more.
+
+        In a session's graph (no `_Retval`) whatever must stay may be fetched.
+        """
+        inside = {*self.region.members, *self.region.reads}
+        kept = set() if self.whole.function else set(self.whole.partition.preserve)
+        found = (lookups.indices_of(self.graph, member) for member in self.region.members)
+        verified = {indices.node for indices in found if indices is not None}
+        return [
+            read
+            for read in self.region.reads
+            if self.graph.nodes[read].name not in kept
+            and read not in verified
+            and all(consumer in inside for consumer, _ in self.graph.consumers[read])
+        ]
+
+    def _own_handles(self) -> dict[Edge, Edge]:
+        """Each variable's handle as the region's members read it: in a loop, what entered it."""
+        found: dict[Edge, Edge] = {}
+        for node in self.region.members:
+            for tensor in self.graph.data[node]:
+                if self.graph.dtype(tensor) == "resource":
+                    found.setdefault(resolve(self.graph, tensor), tensor)
+        return found
+
+    def _controls_in(self, removed: set[int]) -> list[int]:
+        """Nodes outside that must run before the region, beside those whose tensors it reads: what
+        its nodes wait for, reads of variables that it writes, inputs that no launch needs."""
+        region, variables = self.region, self.variables
+        found = dict.fromkeys(waits(self.partition, region))
+        for handle, update in region.updates.items():
+            current = variables.before[update]
+            for read in variables.reads[handle]:
+                if read in removed or variables.before[read] != current:
+                    continue
+                if self._runs_here(read):
+                    found[read] = None
+                else:  # whatever comes from there to the region comes by its inputs
+                    found |= dict.fromkeys(tensor.node for tensor in region.tensors)
+        sources = [operand.source for launch in self.program.launches for operand in launch.inputs]
+        read_by_none = set(range(len(region.tensors)))
+        for source in (*sources, *(operand.source for operand in self.program.outputs)):
+            if isinstance(source, FromRegion):
+                read_by_none.discard(source.position)
+        found |= dict.fromkeys(region.tensors[position].node for position in sorted(read_by_none))
+        return list(found)
+
+    def _runs_here(self, node: int) -> bool:
+        """Whether a node runs wherever the region does."""
+        graph, member = self.graph, self.region.members[0]
+        same = graph.frames[node] == graph.frames[member]
+        return same and graph.deadness[node] <= graph.deadness[member]
+
+    def _in_place(self, controls: Sequence[int]) -> list[str]:
+        """Control inputs by which a node without others is in the region's frame and is dead where
+        the region is. A Switch tells by its outputs alone which branch is taken."""
+        graph, member = self.graph, self.region.members[0]
+        entered = not graph.frames[member]
+        missing = set(graph.deadness[member])
+        for control in controls:
+            entered = entered or graph.frames[control] == graph.frames[member]
+            missing -= graph.deadness[control]
+        found: list[str] = []
+        for tensor in (*self.region.tensors, *self.handles.values()):
+            if entered and not missing & graph.alive(tensor):
+                continue
+            entered, missing = True, missing - graph.alive(tensor)
+            if graph.nodes[tensor.node].op in ("Switch", "RefSwitch"):
+                name = f"{self.region.name}_taken{len(found)}"
+                kind = tensorflow_type(graph.dtype(tensor))
+                found.append(f"^+{self._identity(name, self.whole.tensor(tensor), kind)}")
+            else:
+                found.append(f"^{self.whole.id(tensor.node)}")
+        if missing or not entered:
+            detail = "nothing outside tells where it runs"
+            raise Refused(self.region.name, Reason.CONTROL_FLOW, detail)
+        return found
+
+    def _identity(self, name: str, reference: str, kind: int, before: Sequence[str] = ()) -> str:
+        node = node_def_pb2.NodeDef()
+        node.attr["T"].type = kind
+        inputs = (reference, *before)
+        self.whole.add.append(AddedNode(name, "Identity", encoded(node), self.device_of, inputs))
+        return name
+
+    def _verifiers(self) -> list[str]:
+        """What fails as the region's lookups would (lookups.py): control inputs of its launches.
+        Lookups of one tensor in as many rows share one, and so do sums. They run one after another,
+        each after what TensorFlow would have raised before."""
+        made: dict[tuple[str, int, str], str] = {}
+        inside = set(self.region.members)
+        for member in self.region.members:
+            indices = lookups.indices_of(self.graph, member)
+            rows = None if indices is None else lookups.rows(self.graph, member)
+            if indices is None or rows is None:
+                continue
+            place = (self.whole.tensor(indices), rows, lookups.verifier(self.graph, member).op)
+            if place not in made:
+                made[place] = f"{self.region.name}_verify{len(made)}"
+                earlier = [f"^+{name}" for name in list(made.values())[-2:-1]]
+                for node in self.whole.raised_before[member]:
+                    if node not in inside:
+                        earlier.append(f"^{self.whole.id(node)}")
+                self._verify(made[place], member, *place[:2], tuple(earlier))
+        return [f"^+{name}" for name in made.values()]
+
+    def _verify(
+        self, name: str, member: int, indices: str, rows: int, earlier: tuple[str, ...]
+    ) -> None:
+        node = lookups.verifier(self.graph, member)
+        if node.op == lookups.SEGMENT_SUM:
+            operands = (indices, indices, self._const(np.asarray(rows, np.int32)))
+        else:
+            table = self._const(np.asarray(0, np.uint8), (rows,))
+            operands = (table, indices, self._const(np.asarray(0, np.int32)))
+        inputs = (*operands, *self.before, *earlier)
+        place = self.whole.id(member)  # whose error it raises
+        self.whole.add.append(AddedNode(name, node.op, encoded(node), place, inputs))
+
+    # ---- launches ------------------------------------------------------------------------------
+    def _stored_updates(self) -> dict[tuple[int, int], Edge]:
+        """(launch, output) that a variable takes, written in place by the launch itself."""
+        first = len(self.region.results)
+        uses: dict[FromLaunch, int] = {}
+        for operand in (
+            *self.program.outputs,
+            *(i for n in self.program.launches for i in n.inputs),
+        ):
+            if isinstance(operand.source, FromLaunch):
+                uses[operand.source] = uses.get(operand.source, 0) + 1
+        stored = {}
+        for position, handle in enumerate(self.region.updates):
+            source = self.program.outputs[first + position].source
+            if isinstance(source, FromLaunch) and uses[source] == 1:
+                if not self._read_after(handle, source.launch):
+                    stored[source.launch, source.output] = handle
+        return stored
+
+    def _read_after(self, handle: Edge, writer: int) -> bool:
+        """Whether a launch that needs the writer's outputs, or its fallback, reads the variable's
+        old value: then the writer may not store in place (an assignment after all readers does)."""
+        waiting = after(self.program.launches, writer)
+        read = [
+            n for n, a in enumerate(self.function.arguments) if a.variable and a.tensor == handle
+        ]
+        launches = [self.program.launches[n] for n in waiting]
+        sources = [operand.source for launch in launches for operand in launch.inputs]
+        for launch in launches:
+            sources += launch.fallback.arguments if launch.fallback is not None else ()
+        return any(isinstance(s, FromRegion) and s.position in read for s in sources)
+
+    def _tensor_shapes(self) -> dict[tuple[int, int], tuple[Dim, ...]]:
+        """(launch, output) to the shape in which the graph first sees that output."""
+        shapes: dict[tuple[int, int], tuple[Dim, ...]] = {}
+        for operand in self.program.outputs:
+            if isinstance(operand.source, FromLaunch):
+                key = (operand.source.launch, operand.source.output)
+                shapes.setdefault(key, operand.dims)
+        return shapes
+
+    def _launch(self, number: int, launch: Launch) -> str:
+        name = f"{self.region.name}_{number}"
+        node = FusionNode(name)
+        inputs = [self._input(node, name, operand) for operand in launch.inputs]
+        outputs: list[tuple[Binding, tuple[index.Index, ...]]] = []
+        for output, buffer in enumerate(launch.kernel.with_role(Role.OUTPUT)):
+            seen = self.shapes.get((number, output))
+            sizes = buffer.dims if seen is None else tuple(map(index.from_dim, seen))
+            handle = self.stored.get((number, output))
+            if handle is not None:
+                self.writers[handle] = name
+                binding = Binding(VARIABLE, node.resource(self._handle(handle)))
+            else:
+                binding = Binding(TENSOR, len(node.output_types))
+                node.output_types.append(datatype(buffer.dtype))
+                node.output_dims.append(tuple(_static(size) for size in sizes))
+            outputs.append((binding, sizes))
+        self._fallback_inputs(launch, node, name)
+        sources, guards = self._symbols(launch, node)
+        guards += self._made_guards(launch, inputs)
+        table = launch_table(launch.kernel, sources, inputs, outputs, guards)
+        place = self._raising() if launch.kernel.errors else self.device_of
+        self.whole.add.append(node.fusion(launch, table, place, self.before))
+        return name
+
+    def _raising(self) -> int:
+        """Id of the region's first operation that raises the errors of checks: they are told as
+        its own."""
+        raising = (m for m in self.region.members if self.graph.nodes[m].op in CHECKED)
+        first = next(raising, None)
+        return self.device_of if first is None else self.whole.id(first)
+
+    def _input(self, node: FusionNode, name: str, operand: Operand) -> Binding:
+        source = operand.source
+        if isinstance(source, FromRegion):
+            argument = self.function.arguments[source.position]
+            reference = self.whole.tensor(argument.tensor)
+            if argument.variable:
+                self.readers.setdefault(argument.tensor, []).append(name)
+                return Binding(VARIABLE, node.resource(self._handle(argument.tensor)))
+            return Binding(TENSOR, node.tensor(reference, argument))
+        if isinstance(source, FromLaunch):
+            launch = self.program.launches[source.launch]
+            dtype = launch.kernel.with_role(Role.OUTPUT)[source.output].dtype
+            return Binding(TENSOR, node.plain(self._made(source), datatype(dtype)))
+        reference, kind = self._constant(source)
+        return Binding(TENSOR, node.plain(reference, kind))
+
+    def _fallback_inputs(self, launch: Launch, node: FusionNode, name: str) -> None:
+        """What the launch's fallback takes becomes inputs of the node."""
+        for source in launch.fallback.arguments if launch.fallback is not None else ():
+            if isinstance(source, FromLaunch):
+                reference = self._made(source)
+                buffer = self.program.launches[source.launch].kernel.with_role(Role.OUTPUT)
+                node.plain(reference, datatype(buffer[source.output].dtype))
+                node.fallback_references.append(reference)
+                continue
+            argument = self.function.arguments[source.position]
+            tensor = argument.tensor
+            reference = self._handle(tensor) if argument.variable else self.whole.tensor(tensor)
+            node.fallback_references.append(reference)
+            if argument.variable:
+                if name not in self.readers.setdefault(argument.tensor, []):
+                    self.readers[argument.tensor].append(name)
+                node.resource(reference)
+            elif reference not in node.inputs and self._is_hosted(argument):
+                node.hosted[reference] = tensorflow_type(argument.dtype)
+            else:
+                node.plain(reference, tensorflow_type(argument.dtype))
+
+    def _is_hosted(self, argument: Argument) -> bool:
+        on_gpu = self.partition.kind == placement.GPU
+        return on_gpu and placement.in_host_memory(self.graph, argument.tensor)
+
+    def _made_guards(self, launch: Launch, inputs: Sequence[Binding]) -> list[Guard]:
+        """The shapes of what earlier launches hand on. One that was left to its fallback hands
+        nothing on that is no tensor of the graph (an empty one): then this launch is too."""
+        guards = []
+        for operand, binding in zip(launch.inputs, inputs, strict=True):
+            if not isinstance(operand.source, FromLaunch):
+                continue
+            source = operand.source
+            buffer = self.program.launches[source.launch].kernel.with_role(Role.OUTPUT)
+            seen = self.shapes.get((source.launch, source.output))
+            if seen is not None and _known(seen, launch.kernel.symbols):
+                guards.append(Guard(binding.position, tuple(map(index.from_dim, seen))))
+            dims = buffer[source.output].dims
+            known = set(launch.kernel.symbols)
+            if seen is None and all(index.names(dim) <= known for dim in dims):
+                guards.append(Guard(binding.position, dims))
+        return guards
+
+    def _handle(self, variable: Edge) -> str:
+        return self.whole.tensor(self.handles[variable])
+
+    def _made(self, source: FromLaunch) -> str:
+        """Reference of a launch's output: its position among the outputs that are tensors."""
+        port = sum((source.launch, k) not in self.stored for k in range(source.output))
+        return f"+{self.region.name}_{source.launch}:{port}"
+
+    def _symbols(self, launch: Launch, node: FusionNode) -> tuple[list[SymbolSource], list[Guard]]:
+        """Where the launch's symbols come from, and what it checks.
+
+        Whoever relies on an assumption about sizes checks all that the region knows by it: where it
+        does not hold, the outputs of launches before have other shapes too.
+        """
+        found = [self._source_of(symbol) for symbol in launch.kernel.symbols]
+        relying = self._relying()
+        for argument in (*(argument for argument, *_ in found), *relying):
+            reference = self.whole.tensor(argument.tensor)
+            if reference not in node.inputs and self._is_hosted(argument):
+                node.hosted[reference] = tensorflow_type(argument.dtype)
+                continue
+            node.tensor(reference, argument)
+        sources = []
+        for argument, axis, scale, offset in found:
+            position = node.tensor(self.whole.tensor(argument.tensor), argument)
+            sources.append(SymbolSource(position, axis, scale, offset))
+        for argument in relying:
+            node.tensor(self.whole.tensor(argument.tensor), argument)
+        guards = [
+            Guard(position, tuple(index.from_dim(dim) for dim in argument.dims))
+            for position, argument in node.arguments.items()
+            if (argument in relying or any(not isinstance(dim, int) for dim in argument.dims))
+            and _known(argument.dims, launch.kernel.symbols)
+        ]
+        return sources, guards
+
+    def _relying(self) -> list[Argument]:
+        """Arguments of the region whose shape is known by an assumption."""
+        sizes = self.partition.sizes
+
+        def relies(argument: Argument) -> bool:
+            tensor = argument.tensor
+            if (self.graph.nodes[tensor.node].name, tensor.port) in sizes.supposed:
+                return True
+            known = (sizes.dim(size) for size in self.graph.shape(tensor) or ())
+            return any(dims.symbols_of(dim) & sizes.assumed for dim in known if dim is not None)
+
+        tensors = (argument for argument in self.function.arguments if not argument.variable)
+        return [argument for argument in tensors if relies(argument)]
+
+    def _source_of(self, symbol: str) -> tuple[Argument, int, int, int]:
+        found = _source_of(symbol, self.function.arguments)
+        if found is None:
+            detail = f"no input gives the size {symbol}"
+            raise Refused(self.region.name, Reason.GUARD_FAILED, detail)
+        return found
+
+    # ---- values that no launch stores ----------------------------------------------------------
+    def _assignments(self) -> dict[str, Operand]:
+        """AssignVariableOp nodes for new values that are also used as tensors, or not computed."""
+        first = len(self.region.results)
+        assigned = {}
+        for position, handle in enumerate(self.region.updates):
+            operand = self.program.outputs[first + position]
+            source = operand.source
+            if isinstance(source, FromLaunch) and (source.launch, source.output) in self.stored:
+                continue
+            name = f"{self.region.name}_assign{position}"
+            value = self._reference(operand, f"{name}_value")
+            update = self.region.updates[handle]
+            node = node_def_pb2.NodeDef()
+            given = self.graph.nodes[update].attr
+            node.attr["dtype"].CopyFrom(given["dtype" if "dtype" in given else "T"])
+            inputs = (self._handle(handle), value, *self.before)
+            self.whole.add.append(
+                AddedNode(name, "AssignVariableOp", encoded(node), self.device_of, inputs)
+            )
+            self.writers[handle] = name
+            assigned[name] = operand
+        return assigned
+
+    def _reference(self, operand: Operand, name: str) -> str:
+        """A tensor reference to `operand`, through a Reshape where its shape differs."""
+        source = operand.source
+        if isinstance(source, FromRegion):
+            argument = self.function.arguments[source.position]
+            if argument.variable:
+                detail = "a variable's value leaves the region unchanged"
+                raise Refused(self.region.name, Reason.UNSUPPORTED_OPCODE, detail)
+            given, kind = self.whole.tensor(argument.tensor), tensorflow_type(argument.dtype)
+            if self.before:  # what reads the result may count on what the region waits for
+                given = f"+{self._identity(f'{name}_given', given, kind, self.before)}:0"
+            return self._reshaped(given, argument.dims, operand.dims, kind, name)
+        if isinstance(source, FromLaunch):
+            kernel = self.program.launches[source.launch].kernel
+            buffer = kernel.with_role(Role.OUTPUT)[source.output]
+            seen = self.shapes[source.launch, source.output]
+            kind = datatype(buffer.dtype)
+            return self._reshaped(self._made(source), seen, operand.dims, kind, name)
+        return self._constant(source, operand.dims)[0]
+
+    def _reshaped(
+        self,
+        reference: str,
+        given: tuple[Dim, ...],
+        wanted: tuple[Dim, ...],
+        kind: int,
+        name: str,
+    ) -> str:
+        if given == wanted:
+            return reference
+        sizes = [dim if isinstance(dim, int) else -1 for dim in wanted]
+        if sizes.count(-1) > 1:
+            detail = "a shape with two unknown sizes"
+            raise Refused(self.region.name, Reason.DOES_NOT_UNIFY, detail)
+        shape = self._const(np.asarray(sizes, np.int32))
+        node = node_def_pb2.NodeDef()
+        node.attr["T"].type = kind
+        node.attr["Tshape"].type = types_pb2.DT_INT32
+        self.whole.add.append(
+            AddedNode(name, "Reshape", encoded(node), self.device_of, (reference, shape))
+        )
+        return f"+{name}:0"
+
+    def _constant(
+        self, source: FromConstant, wanted: tuple[Dim, ...] | None = None
+    ) -> tuple[str, int]:
+        array = source.literal.array
+        if wanted is not None:
+            array = array.reshape([dim for dim in wanted if isinstance(dim, int)])
+        return self._const(array), datatype(source.literal.dtype)
+
+    def _const(self, array: np.ndarray[Any, Any], shape: tuple[int, ...] | None = None) -> str:
+        """An array, or a tensor of `shape` with one value."""
+        name = f"{self.region.name}_c{self.constants}"
+        self.constants += 1
+        node = node_def_pb2.NodeDef()
+        node.attr["dtype"].type = tensorflow_type(array.dtype.name)
+        node.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(array, shape=shape))
+        self.whole.add.append(AddedNode(name, "Const", encoded(node), self.device_of, self.before))
+        return f"+{name}:0"
+
+    def _join(self, names: Sequence[str]) -> str:
+        name = f"{self.region.name}_done"
+        inputs = tuple(f"^+{other}" for other in names) or self.before
+        self.whole.add.append(
+            AddedNode(name, "NoOp", encoded(node_def_pb2.NodeDef()), self.device_of, inputs)
+        )
+        return name
+
+
+def _source_of(symbol: str, arguments: Sequence[Argument]) -> tuple[Argument, int, int, int] | None:
+    """(argument, axis, scale, offset) of a tensor dimension that is scale * symbol + offset."""
+    best = None
+    for argument in arguments:
+        if argument.variable:
+            continue
+        for axis, dim in enumerate(argument.dims):
+            if isinstance(dim, int) or dims.symbols_of(dim) != {symbol}:
+                continue
+            offset = dims.evaluate(dim, {symbol: 0})
+            scale = dims.evaluate(dim, {symbol: 1}) - offset
+            if scale > 0 and dim == dims.symbol(symbol) * scale + offset:
+                if best is None or scale < best[2]:
+                    best = (argument, axis, scale, offset)
+    return best
+
+
+def _known(found: tuple[Dim, ...], symbols: Sequence[str]) -> bool:
+    return all(name in symbols for dim in found for name in dims.symbols_of(dim))
+
+
+def _static(dim: index.Index) -> int:
+    return dim if isinstance(dim, int) else -1

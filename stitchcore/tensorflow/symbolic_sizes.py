@@ -1,0 +1,426 @@
+"""Unknown sizes as polynomials of a few symbols.
+
+Grappler numbers unknown dimensions where it cannot prove them equal. Here the dimensions that enter
+the graph (iterator elements, arguments, placeholders) are symbols; TensorFlow's own shape inference
+runs at several values of them, and every other dimension is fitted to what it says there. Where it
+refuses sizes that differ, relations among them are found (equal_sizes.py), some of them assumed:
+kernels check at run time what they rely on. A size that fits no relation, and one too many, stays
+unknown, and so does what depends on it: the graph is never refused for its sizes.
+
+Inference costs 50 to 100 microseconds a node (2 cores, TensorFlow 2.21). Relations are sought with
+at most MOST_NODES / (nodes of the graph) runs, 400 at most and 24 at least; fitting takes 11 runs
+at most, once again for each symbol that is given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.ops import handle_data_util
+
+from stitchcore.errors import Reason, Refusal
+from stitchcore.hlo.ir import dim as dims
+from stitchcore.hlo.ir.dim import Dim
+from stitchcore.hlo.symbolic.polynomial_fit import fit_dim
+from stitchcore.tensorflow import equal_sizes as ties
+from stitchcore.tensorflow.graph import output_types
+from stitchcore.tensorflow.shape_function_allowlist import is_inert
+
+SIZES = (24, 40, 56)
+"""Sizes of the first symbol at the points where shapes are inferred; later symbols differ."""
+
+MOST_SYMBOLS = 8
+"""Pairs of monomials are tried for each dimension: their number grows with the sixth power."""
+
+MOST_NODES, MOST_RUNS, LEAST_RUNS = 1_000_000, 400, 24
+"""Bounds of the search for relations: nodes inferred in all, and runs of inference."""
+
+SYMBOLIC = -1000
+"""Rewritten dimensions are SYMBOLIC - k; `Sizes.dims[k]` is the polynomial."""
+
+ROOTS = frozenset({"IteratorGetNext", "_Arg", "Placeholder", "IteratorGetNextSync"})
+LEFT_OUT = frozenset({"_Retval", "_Send", "_HostSend", "StitchTimer"})
+HANDLES = frozenset({"VarHandleOp", "IteratorV2"})
+STATIC_ROOTS = HANDLES | {"ReadVariableOp", "VariableV2"}
+
+Tensor = tuple[str, int]
+"""A node's name and an output of it."""
+Roots = Mapping[tuple[str, int, int], str]
+"""(node, port, axis) of unknown dimensions that enter the graph, each with its name."""
+Shape = tuple[int | None, ...] | None
+Shapes = Mapping[Tensor, Shape]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """`graph` is the request's graph with fitted dimensions; `symbols` in order of appearance.
+
+    Symbols in `assumed` stand for sizes of which TensorFlow does not itself demand that they go
+    together; `supposed` are tensors that have a dimension which is a number on that account. What
+    relies on either must check at run time the shapes of all tensors from which it knows them.
+    `refusals` tell which sizes are left unknown, and why.
+    """
+
+    graph: Any
+    symbols: tuple[str, ...]
+    dims: tuple[Dim, ...]
+    assumed: frozenset[str] = frozenset()
+    supposed: frozenset[Tensor] = frozenset()
+    refusals: tuple[Refusal, ...] = ()
+
+    def dim(self, size: int) -> Dim | None:
+        """The dimension behind an integer of `_output_shapes`, None when it is not known."""
+        if size >= 0:
+            return size
+        number = SYMBOLIC - size
+        return self.dims[number] if 0 <= number < len(self.dims) else None
+
+
+def points(symbols: tuple[str, ...]) -> tuple[dict[str, int], ...]:
+    """A base, each symbol changed, and all changed together (the check)."""
+    if not symbols:
+        return ({},)
+    base = {name: SIZES[0] + 6 * k for k, name in enumerate(symbols)}
+    found = [base]
+    found += [{**base, name: SIZES[1] + 10 * k} for k, name in enumerate(symbols)]
+    found.append({name: SIZES[2] + 14 * k for k, name in enumerate(symbols)})
+    if len(symbols) > 1:
+        found.append({name: 2 * SIZES[2] + 22 * k for k, name in enumerate(symbols)})
+    return tuple(found)
+
+
+def resolve(graph: Any) -> Sizes:
+    """Fit every unknown dimension of `graph` that can be."""
+    roots = _root_names(graph)
+    if not roots:
+        return Sizes(graph, (), ())
+    inference = _Inference(graph, roots)
+    found = _inferred(inference)
+    result = graph_pb2.GraphDef()
+    result.CopyFrom(graph)
+    table: dict[Dim, int] = {}
+    fits: dict[tuple[int, ...], Dim | None] = {}
+    settled: dict[Tensor, tuple[int, ...]] = {}
+    for node in result.node:
+        for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
+            seen = [shapes.get((node.name, port)) for shapes in found.shapes]
+            if _rewrite(shape, seen, found.points, table, fits):
+                settled[node.name, port] = tuple(dim.size for dim in shape.dim)
+    return Sizes(
+        result,
+        found.ties.symbols,
+        tuple(table),
+        found.ties.assumed,
+        _supposed(inference, found.ties, settled),
+        tuple(_left_unknown(roots, found, inference.refused)),
+    )
+
+
+@dataclass(frozen=True)
+class _Inferred:
+    """Shapes of all tensors at each of `points`, which bind the symbols of `ties`; `dropped` are
+    names that inference accepts as they are, too many to be fitted."""
+
+    ties: ties.Ties
+    points: tuple[dict[str, int], ...]
+    shapes: list[Shapes]
+    dropped: frozenset[str] = frozenset()
+
+
+def _inferred(inference: _Inference) -> _Inferred:
+    """With each name a symbol of its own; where that is refused, with the relations that hold."""
+    names = inference.names
+    tied = ties.Ties({name: dims.symbol(name) for name in names}, frozenset(), {})
+    found = _at_points(inference, tied, names) if len(names) <= MOST_SYMBOLS else None
+    if found is not None:
+        return found
+    most = min(max(MOST_NODES // inference.nodes, LEAST_RUNS), MOST_RUNS)
+    tied = ties.tie(names, inference.accepts, most)
+    used = _uses(inference, tied)
+    dropped = sorted(tied.symbols, key=lambda symbol: -used[symbol])[MOST_SYMBOLS:]
+    known = frozenset(tied.dims)
+    for symbol in dropped:
+        tied = tied.without(symbol)
+    too_many = known - frozenset(tied.dims)
+    while True:
+        found = _at_points(inference, tied, tied.symbols)
+        if found is not None:
+            return _Inferred(found.ties, found.points, found.shapes, too_many)
+        tied = tied.without(_refused_one(inference, tied))
+
+
+def _at_points(
+    inference: _Inference, tied: ties.Ties, symbols: tuple[str, ...]
+) -> _Inferred | None:
+    """The shapes at every point; None where one of them is refused."""
+    bindings = points(symbols)
+    found = []
+    for point in bindings:
+        shapes = inference.shapes(tied.sizes(point))
+        if shapes is None and symbols:
+            return None
+        found.append(shapes or {})  # an import that fails whatever the sizes are: none is fitted
+    bound = ties.Ties(tied.dims, tied.assumed, bindings[0])
+    return _Inferred(bound, bindings, found)
+
+
+def _refused_one(inference: _Inference, tied: ties.Ties) -> str:
+    """A symbol to give up where the sizes of some point are refused, and those of the search were
+    not: one that is refused alone, else the last."""
+    for symbol, point in zip(tied.symbols, points(tied.symbols)[1:], strict=False):
+        if not inference.accepts(tied.sizes({**tied.point, symbol: point[symbol]})):
+            return symbol
+    return tied.symbols[-1]
+
+
+def _uses(inference: _Inference, tied: ties.Ties) -> dict[str, int]:
+    """How many unknown dimensions of the graph are multiples of each symbol: its size at
+    `tied.point` divides no other's."""
+    used = dict.fromkeys(tied.symbols, 0)
+    if len(used) <= MOST_SYMBOLS:
+        return used
+    shapes = inference.shapes(tied.sizes(tied.point)) or {}
+    for node in inference.graph.node:
+        for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
+            inferred = shapes.get((node.name, port)) or ()
+            for dim, size in zip(shape.dim, inferred, strict=False):
+                if dim.size < 0 and size:
+                    for symbol, prime in tied.point.items():
+                        used[symbol] += size % prime == 0
+    return used
+
+
+def _supposed(
+    inference: _Inference, tied: ties.Ties, settled: Mapping[Tensor, tuple[int, ...]]
+) -> frozenset[Tensor]:
+    """Of tensors with dimensions that became numbers those that have other ones, or none, once
+    what is assumed is left open."""
+    if not tied.assumed:
+        return frozenset()
+    proven = {name: size for name, size in tied.point.items() if name not in tied.assumed}
+    shapes = inference.shapes(tied.sizes(proven)) or {}
+
+    def differs(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
+        inferred = shapes.get(tensor)
+        return inferred is None or any(
+            size >= 0 and size != other for size, other in zip(sizes, inferred, strict=False)
+        )
+
+    return frozenset(tensor for tensor, sizes in settled.items() if differs(tensor, sizes))
+
+
+def _left_unknown(roots: Roots, found: _Inferred, error: str) -> Iterator[Refusal]:
+    told: set[str] = set()
+    for (node, _, axis), name in roots.items():
+        if name in found.ties.dims or name in told:
+            continue
+        told.add(name)
+        if name in found.dropped:
+            detail = f"size {axis}: more than {MOST_SYMBOLS} independent unknown sizes"
+            yield Refusal(node, Reason.STEP_LIMIT, detail)
+        else:
+            detail = f"size {axis} depends on others in a way that was not found ({error})"
+            yield Refusal(node, Reason.DOES_NOT_UNIFY, detail)
+
+
+def _rewrite(
+    shape: Any,
+    found: list[tuple[int | None, ...] | None],
+    bindings: tuple[dict[str, int], ...],
+    table: dict[Dim, int],
+    fits: dict[tuple[int, ...], Dim | None],
+) -> bool:
+    """Fit the unknown dimensions of one tensor; whether some became a number. Grappler's own
+    numbers of those that remain go: nothing stands for them."""
+    for dim in shape.dim:
+        if dim.size < 0:
+            dim.size = -1
+    known = [sizes for sizes in found if sizes is not None]
+    if len(known) != len(found) or len({len(sizes) for sizes in known}) != 1:
+        return False
+    if shape.unknown_rank:
+        if any(size is None for sizes in known for size in sizes):
+            return False
+        shape.unknown_rank = False
+        del shape.dim[:]
+        for _ in known[0]:
+            shape.dim.add(size=-1)
+    if len(shape.dim) != len(known[0]):
+        return False  # the graph claims another rank than its operations give
+    settled = False
+    for axis, dim in enumerate(shape.dim):
+        if dim.size >= 0:
+            continue
+        values = tuple(size for sizes in known if (size := sizes[axis]) is not None)
+        if len(values) < len(known):
+            continue
+        if values not in fits:
+            fits[values] = fit_dim(values, bindings)
+        fitted = fits[values]
+        if isinstance(fitted, int):
+            dim.size = fitted
+            settled = True
+        elif fitted is not None:
+            dim.size = SYMBOLIC - table.setdefault(fitted, len(table))
+    return settled
+
+
+def _root_names(graph: Any) -> dict[tuple[str, int, int], str]:
+    """Names of the unknown dimensions that enter; one name where Grappler says they are equal."""
+    names: dict[object, str] = {}
+    found: dict[tuple[str, int, int], str] = {}
+    for node in graph.node:
+        if node.op not in ROOTS:
+            continue
+        for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
+            for axis, dim in enumerate(shape.dim):
+                if dim.size >= 0 or shape.unknown_rank:
+                    continue
+                identity: object = (node.name, port, axis) if dim.size == -1 else dim.size
+                found[node.name, port, axis] = names.setdefault(identity, f"s{len(names)}")
+    return found
+
+
+class _Inference:
+    """TensorFlow's shape inference over one graph, for sizes of its roots. Nodes get names of our
+    own: Grappler gives some that an import refuses."""
+
+    def __init__(self, graph: Any, roots: Roots) -> None:
+        self.graph, self.roots = graph, roots
+        self.nodes = max(len(graph.node), 1)
+        self.names = tuple(dict.fromkeys(roots.values()))
+        self.refused = ""
+        self._accepted: dict[tuple[int | None, ...], bool] = {}
+        self._given = [node for node in graph.node if _replaced(node)]
+        self._fed: dict[str, tuple[Any, int]] = {}
+        self._body = graph_pb2.GraphDef()
+        self._body.versions.CopyFrom(graph.versions)
+        self._body.library.CopyFrom(graph.library)
+        self._original: dict[str, str] = {}
+        numbers = {node.name: number for number, node in enumerate(graph.node)}
+        dropped = {node.name: node for node in self._given}
+        for number, node in enumerate(graph.node):
+            if node.name in dropped:
+                continue
+            copy = self._body.node.add()
+            copy.CopyFrom(node)
+            copy.name, copy.device = f"n{number}", ""
+            self._original[copy.name] = node.name
+            copy.attr.pop("_output_shapes", None)
+            copy.attr.pop("_class", None)
+            del copy.input[:]
+            for reference in node.input:
+                name, _, port = reference.removeprefix("^").partition(":")
+                control = reference.startswith("^")
+                if control and name in dropped:
+                    continue
+                renamed = f"n{numbers[name]}"
+                copy.input.append(f"^{renamed}" if control else f"{renamed}:{port or 0}")
+                if name in dropped:
+                    self._fed[f"{renamed}:{port or 0}"] = dropped[name], int(port or 0)
+
+    def accepts(self, sizes: Mapping[str, int]) -> bool:
+        """Whether inference takes these sizes of the roots (unknown where none is given)."""
+        key = tuple(sizes.get(name) for name in self.names)
+        if key not in self._accepted:
+            self._accepted[key] = self._imported(sizes) is not None
+        return self._accepted[key]
+
+    def shapes(self, sizes: Mapping[str, int]) -> Shapes | None:
+        """Shapes of all tensors with these sizes; None where inference refuses them, which
+        `refused` then explains."""
+        target = self._imported(sizes)
+        if target is None:
+            return None
+        found = self._handed_in(sizes)
+        for operation in target.get_operations():
+            original = self._original.get(operation.name)
+            if original is None:
+                continue
+            for port, tensor in enumerate(operation.outputs):
+                shape = tensor.shape
+                found[original, port] = None if shape.rank is None else tuple(shape.as_list())
+        return found
+
+    def _handed_in(self, sizes: Mapping[str, int]) -> dict[Tensor, Shape]:
+        return {
+            (node.name, port): shape
+            for node in self._given
+            for port, shape in enumerate(_root_shapes(node, self.roots, sizes))
+        }
+
+    def _imported(self, sizes: Mapping[str, int]) -> Any:
+        """The graph with these sizes, None where inference refuses them."""
+        given = self._handed_in(sizes)
+        target = tf.Graph()
+        with target.as_default():
+            mapping: dict[str, Any] = {}
+            for reference, (node, port) in self._fed.items():
+                root = tf.compat.v1.placeholder(_dtype(node, port), given.get((node.name, port)))
+                _describe(root, node)
+                mapping[reference] = root
+            try:
+                tf.graph_util.import_graph_def(self._body, input_map=mapping, name="")
+            except (ValueError, KeyError) as error:
+                self.refused = str(error)[:300]
+                return None
+        return target
+
+
+def _replaced(node: Any) -> bool:
+    """Whether a node's shapes are taken as handed in. A placeholder cannot stand for what takes a
+    reference, and inference may run what is not inert."""
+    if node.op in ROOTS | LEFT_OUT | STATIC_ROOTS or not is_inert(node.op):
+        return True
+    definition = op_def_registry.get(node.op)
+    return any(argument.is_ref for argument in (*definition.input_arg, *definition.output_arg))
+
+
+def _root_shapes(node: Any, roots: Roots, given: Mapping[str, int]) -> list[Shape]:
+    shapes: list[Shape] = []
+    for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
+        if shape.unknown_rank:
+            shapes.append(None)
+            continue
+        sizes: list[int | None] = []
+        for axis, dim in enumerate(shape.dim):
+            name = roots.get((node.name, port, axis))
+            value = given.get(name, -1) if name is not None else dim.size
+            sizes.append(value if value >= 0 else None)
+        shapes.append(tuple(sizes))
+    return shapes
+
+
+def _describe(root: Any, node: Any) -> None:
+    """Tell inference the shape behind a variable's handle: a lookup's rank follows from it."""
+    if root.dtype != tf.resource:
+        return
+    if "_handle_shapes" in node.attr:
+        shapes = node.attr["_handle_shapes"].list.shape
+        types = node.attr["_handle_dtypes"].list.type
+    elif node.op == "VarHandleOp":
+        shapes, types = [node.attr["shape"].shape], [node.attr["dtype"].type]
+    else:
+        return
+    if len(shapes) == 1:
+        data = handle_data_util.create_handle_data(tf.TensorShape(shapes[0]), tf.as_dtype(types[0]))
+        handle_data_util.set_handle_data(root, data)
+
+
+def _dtype(node: Any, port: int) -> Any:
+    """Element type of a root's output."""
+    if node.op in HANDLES:
+        return tf.resource
+    types = output_types(node)
+    if port < len(types) and types[port]:
+        return tf.as_dtype(types[port].removesuffix("_ref"))
+    for attribute in ("output_types", "T", "dtype"):
+        if attribute in node.attr:
+            value = node.attr[attribute]
+            return value.list.type[port] if value.list.type else value.type
+    return tf.resource

@@ -1,0 +1,119 @@
+"""The exact reference of a module, and judging all its outputs with what it takes to be fair.
+
+Where a comparison or rounding falls the other way in float64, the reference is computed again with
+the storage run's decisions forced, and the elements that only then agree are counted. Where the
+exact result itself moves far when the inputs move by their rounding (a division by what is nearly
+zero), that movement is allowed too: a computation in the storage type is at best the exact one of
+inputs that far off. Both are computed only when the plain judgement fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stitchcore.hlo.evaluator.evaluate import decisions, evaluate, evaluate_all
+from stitchcore.hlo.ir.module import Module
+from stitchcore.verify.accuracy import Judgement, informative, judge
+from stitchcore.verify.inputs import FAMILIES, arguments, integer_limit, placed
+from stitchcore.verify.tolerance import unit
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def telling(
+    module: Module, bindings: Mapping[str, int], seed: int, outside: bool = False
+) -> tuple[str, list[Array], list[Array]]:
+    """(family, inputs, float64 outputs) of the first family of drawn data on which every output is
+    finite and not constant, else of the one with most such outputs: other data proves nothing.
+    With `outside` some places to look up or update are in no table (capture.placed): for a
+    framework that raises an error for these, without."""
+    best: tuple[int, str, list[Array], list[Array]] | None = None
+    integers = integer_limit(module, bindings)
+    for family in FAMILIES:
+        drawn = arguments(module.entry.parameters, bindings, seed, family, integers)
+        given = placed(module, drawn, seed, integers, outside)
+        exact = evaluate(module, given, bindings, "float64")
+        told = sum(informative(array) for array in exact)
+        if best is None or told > best[0]:
+            best = (told, family, given, exact)
+        if told == len(exact):
+            break
+    assert best is not None
+    return best[1:]
+
+
+def judge_all(
+    module: Module,
+    ours: Sequence[Array],
+    exact: Sequence[Array],
+    theirs: Sequence[Array],
+    limits: Sequence[float],
+    given: Sequence[Array],
+    bindings: Mapping[str, int],
+) -> tuple[Judgement, ...]:
+    """One judgement per output. `limits` are the composed relative tolerances."""
+    found = tuple(judge(*four) for four in zip(ours, exact, theirs, limits, strict=True))
+    if all(judgement.passed for judgement in found):
+        return found
+    forced = _forced(module, given, bindings) or exact
+    moved = _sensitivity(module, given, bindings, exact)
+    again = []
+    for o, e, f, t, limit, move, output in zip(
+        ours, exact, forced, theirs, limits, moved, module.outputs, strict=True
+    ):
+        step = unit(output.shape.dtype)
+        allowed = move * max(1.0, limit / step) if step else None
+        again.append(judge(o, e, t, limit, _agrees(o, e, f, t, limit), allowed))
+    return tuple(again)
+
+
+def _forced(
+    module: Module, given: Sequence[Array], bindings: Mapping[str, int]
+) -> list[Array] | None:
+    """The float64 outputs with the storage run's decisions; None where nothing is decided."""
+    deciding = decisions(module)
+    if not deciding:
+        return None
+    values = evaluate_all(module, given, bindings, "storage", set(deciding))
+    return evaluate(module, given, bindings, "float64", {node: values[node] for node in deciding})
+
+
+def _sensitivity(
+    module: Module, given: Sequence[Array], bindings: Mapping[str, int], exact: Sequence[Array]
+) -> list[Array]:
+    """How far each element moves when every float input moves by one unit in the last place: up,
+    down, or each by chance. No decision turns: what one moves is counted, not allowed."""
+    random = np.random.default_rng(1)
+    deciding = decisions(module)
+    taken = evaluate_all(module, given, bindings, "float64", set(deciding)) if deciding else {}
+    widest = [np.zeros(array.shape) for array in exact]
+    for direction in (1.0, -1.0, None):
+        moved = []
+        for parameter, array in zip(module.entry.parameters, given, strict=True):
+            step = unit(parameter.shape.dtype)
+            sign = random.choice([-1.0, 1.0], array.shape) if direction is None else direction
+            wide = array.astype(np.float64) * (1.0 + sign * step) if step else array
+            moved.append(np.asarray(wide).astype(array.dtype))
+        for number, array in enumerate(evaluate(module, moved, bindings, "float64", taken)):
+            if array.dtype.kind == "f":
+                with np.errstate(all="ignore"):
+                    change = np.abs(array - exact[number])
+                widest[number] = np.fmax(widest[number], change)
+    return widest
+
+
+def _agrees(ours: Array, exact: Array, forced: Array, theirs: Array, tolerance: float) -> Array:
+    """Elements that agree with the reference once decisions are forced. The framework's error is
+    that from the reference it decided like."""
+    if ours.dtype.kind in "iub":
+        return np.asarray(ours == forced.astype(ours.dtype))
+    wide, expected, framework = (x.astype(np.float64) for x in (ours, forced, theirs))
+    finite = expected[np.isfinite(expected)]
+    scale = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+    with np.errstate(all="ignore"):
+        error = np.fmin(np.abs(framework - expected), np.abs(framework - exact))
+        allowed = tolerance * (np.abs(expected) + scale) + 2.0 * error
+        return np.asarray((np.abs(wide - expected) <= allowed) | (wide == expected))

@@ -1,0 +1,162 @@
+"""Where an artifact is proved and timed: this machine's processor, or a GPU of its target.
+
+A proof for a GPU is worth something only where both are on one: our launches, by the very tables
+that a job will load, and TensorFlow's own operations, which are the reference (docs/decisions.md 9,
+31). Where either is missing there is no bench, and the artifact says that nobody measured it, and
+why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stitchcore.compiler.regions import CompiledRegions
+from stitchcore.device.records import Device
+from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.inject import build, reasons, target
+from stitchcore.launch.region_program import RegionProgram
+from stitchcore.runtime.cuda_library import CudaLibrary, LaunchError, Program
+from stitchcore.runtime.gpu.cupy_device import CupyDevice
+from stitchcore.runtime.gpu.device import Device as Gpu
+from stitchcore.runtime.gpu.region import GpuRegion, reason_of
+from stitchcore.verify.region import RegionRunner
+from stitchcore.verify.regions import References, Runners, on_processor
+
+ReferencesOf = Callable[[Any], References]
+"""Of a region as a function of TensorFlow's (tensorflow.lower.Subgraph)."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """`runners` loads regions; `references` computes one as TensorFlow does, `rivals` does so to be
+    timed (its results may be missing). `close` gives back what was loaded."""
+
+    runners: Runners
+    references: ReferencesOf
+    rivals: ReferencesOf
+    close: Callable[[], None]
+
+
+def bench_of(device: Device) -> Bench | Refusal:
+    """The bench for artifacts of `device`'s target here, or why there is none."""
+    if device.kind == "cpu":
+        return _processor()
+    try:
+        return _gpu(device.target)
+    except Refused as refused:
+        return refused.refusal
+
+
+def _processor() -> Bench:
+    made: dict[str, References] = {}
+
+    def references(function: Any) -> References:
+        from stitchcore.tensorflow import run_region
+
+        if function.key not in made:
+            plain, call = run_region.runner(function), run_region.empty(function)
+            made[function.key] = References(plain, run_region.under_xla(function), call)
+        return made[function.key]
+
+    return Bench(on_processor, references, references, lambda: None)
+
+
+def _gpu(asked: str) -> Bench:
+    """Raises Refused: NO_DEVICE, WRONG_TARGET, NO_COMPILER (of the launch library)."""
+    seen = target.tf_devices()
+    try:
+        found = target.of_graph(("/device:GPU:0",), "", lambda: seen)
+    except reasons.Refused as refused:
+        detail = f"this worker's TensorFlow: {refused.detail}"
+        raise Refused(asked, Reason(refused.reason), detail) from refused
+    if found != asked:
+        raise Refused(asked, Reason.WRONG_TARGET, f"the GPU here is {found}")
+    _grow_as_needed()
+    device = CupyDevice()
+    try:
+        cuda = CudaLibrary(build.build_launch(), Path(device.driver))
+    except (LaunchError, build.BuildError) as error:
+        raise Refused(asked, Reason.NO_DEVICE, f"the launch library: {error}") from error
+    made = gpu_bench(device, cuda, _on_gpu, _timed_on_gpu)
+
+    def close() -> None:
+        made.close()
+        cuda.close()
+        device.close()
+
+    return Bench(made.runners, made.references, made.rivals, close)
+
+
+def _grow_as_needed() -> None:
+    """Both TensorFlow's regions and ours need the GPU's memory; by default TensorFlow takes all."""
+    import tensorflow as tf
+
+    for device in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(device, True)
+
+
+def _on_gpu(function: Any) -> References:
+    import tensorflow as tf
+
+    from stitchcore.tensorflow import run_region
+
+    def placed(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def on_first(given: Any) -> Any:
+            with tf.device("/GPU:0"):
+                return run(given)
+
+        return on_first
+
+    plain, under_xla = run_region.runner(function), run_region.under_xla(function)
+    return References(placed(plain), placed(under_xla), placed(run_region.empty(function)))
+
+
+def _timed_on_gpu(function: Any) -> References:
+    from stitchcore.tensorflow import lower, run_region
+
+    plain, jitted = (lower.as_function(function, jit) for jit in (False, True))
+    return References(
+        run_region.on_gpu(plain),
+        run_region.refusing(run_region.on_gpu(jitted)),
+        run_region.on_gpu(run_region.nothing()),
+    )
+
+
+def gpu_bench(
+    device: Gpu, cuda: CudaLibrary, references: ReferencesOf, rivals: ReferencesOf
+) -> Bench:
+    """A bench on `device`, whose context is current in this thread. It closes neither."""
+    loaded: list[Program] = []
+    regions: list[GpuRegion] = []
+
+    def runners(
+        made: CompiledRegions, programs: Mapping[str, RegionProgram]
+    ) -> Mapping[str, RegionRunner]:
+        tables = {}
+        for number in {one.library for program in programs.values() for one in program.launches}:
+            loaded.append(_loaded(cuda, made.libraries[number].data))
+            tables[number] = loaded[-1]
+        found = {
+            key: GpuRegion(program, [tables[one.library] for one in program.launches], device)
+            for key, program in programs.items()
+        }
+        regions.extend(found.values())
+        return found
+
+    def close() -> None:
+        for region in regions:
+            region.release()
+        while loaded:
+            loaded.pop().unload()
+
+    return Bench(runners, references, rivals, close)
+
+
+def _loaded(cuda: CudaLibrary, table: bytes) -> Program:
+    try:
+        return cuda.load(table)
+    except LaunchError as error:
+        raise Refused("launch table", reason_of(error), str(error)) from error

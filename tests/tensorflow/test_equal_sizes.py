@@ -1,0 +1,274 @@
+"""Relations among unknown sizes: what TensorFlow demands is taken as it is, what it does not demand
+is marked as assumed, and what fits nowhere stays unknown: no graph is refused for its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from stitchcore.errors import Reason
+from stitchcore.hlo.ir.dim import Dim, symbols_of
+from stitchcore.tensorflow import equal_sizes, symbolic_sizes
+
+Point = Mapping[str, int]
+MOST = 400
+
+
+def inference(*rules: Callable[..., bool]) -> equal_sizes.Accepts:
+    """Shape inference by rules over the sizes that their parameters name; a rule is asked once all
+    of them are known."""
+
+    def accepts(point: Point) -> bool:
+        for rule in rules:
+            names = rule.__code__.co_varnames[: rule.__code__.co_argcount]
+            if all(name in point for name in names) and not rule(*map(point.get, names)):
+                return False
+        return True
+
+    return accepts
+
+
+def meets(*found: int) -> bool:
+    """Sizes that broadcast against each other."""
+    return len({*found} - {1}) < 2
+
+
+def written(dims: Mapping[str, Dim]) -> str:
+    return " ".join(f"{name}={dim}" for name, dim in dims.items())
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected", "assumed"),
+    [
+        ((), "a=a b=b c=c d=d", ""),
+        ((lambda a, b: a == b,), "a=a b=a c=c d=d", ""),
+        ((lambda a, b: a == b, lambda c, d: c == d), "a=a b=a c=c d=c", ""),
+        ((lambda a, c: a == c, lambda b, d: b == d), "a=a b=b c=a d=b", ""),
+        ((lambda a, b: a == b, lambda a, d: a == d), "a=a b=a c=c d=a", ""),
+        ((lambda a, b: meets(a, b),), "a=a b=a c=c d=d", "a"),
+        ((lambda a, b: b in (1, a),), "a=a b=a c=c d=d", "a"),  # one broadcasts, not the other
+        ((lambda a, b: a in (1, b),), "a=a b=a c=c d=d", "a"),
+        ((lambda a, b: a == b, lambda b, c: meets(b, c)), "a=a b=a c=a d=d", "a"),
+        ((lambda a, b, c: a == b == c,), "a=a b=a c=a d=d", "a"),  # seen only when all are there
+        ((lambda a, b: b == 2 * a,), "a=a b=2*a c=c d=d", "a"),
+        ((lambda a, b: a == 3 * b,), "a=3*a b=a c=c d=d", "a"),
+        ((lambda a, b, c: c == a + b,), "a=a b=b c=a+b d=d", "ab"),
+        ((lambda a, b, c: a == b + c,), "a=a b=b c=a-1*b d=d", "ab"),
+        ((lambda a: a % 8 == 0,), "a=8*a b=b c=c d=d", "a"),
+        ((lambda a: a % 8 == 0, lambda a, b: a == b), "a=8*a b=8*a c=c d=d", "a"),
+        ((lambda a: a % 8 == 0, lambda b: b % 6 == 0), "a=8*a b=6*b c=c d=d", "ab"),
+        ((lambda a: a % 8 == 0, lambda a, b: a == 2 * b), "a=8*a b=4*a c=c d=d", "a"),
+    ],
+)
+def test_relations(rules: Sequence[Callable[..., bool]], expected: str, assumed: str) -> None:
+    found = equal_sizes.tie("abcd", inference(*rules), MOST)
+    assert written(found.dims) == expected
+    assert found.assumed == frozenset(assumed)
+    assert inference(*rules)(found.sizes(found.point))
+
+
+def test_equal_sizes_of_many_inputs_take_few_questions() -> None:
+    """A recommender's features: every subset of 26 could not be tried."""
+    names, asked = [f"s{k}" for k in range(27)], 0
+
+    def accepts(point: Point) -> bool:
+        nonlocal asked
+        asked += 1
+        return len({size for name, size in point.items() if name != "s26"}) < 2
+
+    found = equal_sizes.tie(names, accepts, MOST)
+    assert {name for name, dim in found.dims.items() if dim == found.dims["s0"]} == {*names[:26]}
+    assert found.dims["s26"] != found.dims["s0"] and not found.assumed
+    assert asked < 4 * len(names)
+
+
+def test_questions_are_bounded() -> None:
+    """What there was no question left for is assumed to be as most others are, or unknown."""
+    names, asked = [f"s{k}" for k in range(40)], 0
+
+    def accepts(point: Point) -> bool:
+        nonlocal asked
+        asked += 1
+        return len({size for name, size in point.items() if name != "s39"}) < 2
+
+    found = equal_sizes.tie(names, accepts, 50)
+    assert asked <= 50 and len(found.dims) == 40 and len({*found.dims.values()}) == 1
+    assert found.assumed == {"s0"}
+    found = equal_sizes.tie(names, lambda point: accepts(point) and "s38" not in point, 50)
+    assert 10 < len(found.dims) < 38 and len({*found.dims.values()}) == 1
+
+
+def test_what_fits_nowhere_is_unknown() -> None:
+    found = equal_sizes.tie("abc", inference(lambda a: a == 10007, lambda b, c: b == c), MOST)
+    assert written(found.dims) == "b=b c=b"
+
+
+def resolve(build: Callable[..., Any], *ranks: int) -> symbolic_sizes.Sizes:
+    """Of a graph whose inputs p0, p1, ... have unknown leading sizes."""
+    with tf.Graph().as_default() as graph:
+        inputs = [
+            tf.compat.v1.placeholder(tf.float32, [None] + [8] * (rank - 1), name=f"p{k}")
+            for k, rank in enumerate(ranks)
+        ]
+        build(*inputs)
+        definition = graph.as_graph_def(add_shapes=True)
+    return symbolic_sizes.resolve(definition)
+
+
+def dims_of(found: symbolic_sizes.Sizes) -> dict[str, tuple[Dim | None, ...]]:
+    """Sizes of the first output of every node."""
+    return {
+        node.name: tuple(found.dim(d.size) for d in node.attr["_output_shapes"].list.shape[0].dim)
+        for node in found.graph.node
+        if len(node.attr["_output_shapes"].list.shape)
+    }
+
+
+def resolved(build: Callable[..., Any], *ranks: int) -> dict[str, tuple[Dim | None, ...]]:
+    return dims_of(resolve(build, *ranks))
+
+
+def leading(found: Mapping[str, tuple[Dim | None, ...]], name: str) -> Dim | None:
+    return found[name][0]
+
+
+def test_inputs_that_never_meet_are_two_symbols() -> None:
+    found = resolved(lambda x, y: (tf.tanh(x, name="t"), tf.exp(y, name="e")), 2, 2)
+    assert leading(found, "t") == leading(found, "p0") != leading(found, "p1")
+    assert leading(found, "e") == leading(found, "p1")
+
+
+def test_what_an_operation_demands_is_one_symbol() -> None:
+    """The sparse loss of a label for each row: TensorFlow raises for any other number."""
+
+    def build(x: Any, y: Any) -> None:
+        labels = tf.cast(y, tf.int32)
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x, name="loss")
+
+    found = resolved(build, 2, 1)
+    assert leading(found, "p0") == leading(found, "p1") is not None
+
+
+def test_a_broadcast_is_assumed_to_be_none() -> None:
+    """[n, 8] - [1, 8] is legal: that both have n rows is checked by whoever relies on it."""
+    found = resolve(lambda x, y: (tf.subtract(x, y, name="d"), tf.tanh(x, name="t")), 2, 2)
+    known = dims_of(found)
+    assert leading(known, "d") == leading(known, "t") == leading(known, "p1") is not None
+    assert found.assumed == symbols_of(leading(known, "d") or 0)
+
+
+def test_a_demand_is_not_assumed() -> None:
+    found = resolve(lambda x, y: tf.concat([x, y], 1), 2, 2)
+    assert len(found.symbols) == 1 and not found.assumed
+
+
+def test_a_number_that_rests_on_an_assumption_is_told() -> None:
+    """[a, 8] in rows of [b]: 8 columns where a and b are equal."""
+
+    def build(x: Any, y: Any) -> None:
+        tf.subtract(x, y)
+        tf.reshape(x, tf.stack([tf.shape(y)[0], -1]), name="r")
+        tf.reshape(x, [-1, 2, 4], name="s")
+
+    found = resolve(build, 2, 2)
+    assert dims_of(found)["r"][1:] == (8,) and dims_of(found)["s"][1:] == (2, 4)
+    assert found.supposed == {("r", 0)}
+
+
+def test_many_inputs_of_one_batch_are_one_symbol() -> None:
+    def build(*inputs: Any) -> None:
+        tf.concat(inputs, 1, name="all")
+
+    found = resolved(build, *(2,) * 12)
+    assert found["all"] == (leading(found, "p11"), 96) and leading(found, "p0") is not None
+
+
+def test_of_too_many_independent_sizes_the_most_used_are_known() -> None:
+    def build(*inputs: Any) -> None:
+        for k, one in enumerate(inputs):
+            for _ in range(1 if k == 3 else 2):
+                one = tf.tanh(one)
+            tf.identity(one, name=f"o{k}")
+
+    found = resolve(build, *(2,) * 9)
+    known = dims_of(found)
+    assert [leading(known, f"o{k}") is None for k in range(9)] == [k == 3 for k in range(9)]
+    (refusal,) = found.refusals
+    assert (refusal.subject, refusal.reason) == ("p3", Reason.STEP_LIMIT)
+
+
+def test_products_of_sizes_are_fitted_beside_ties() -> None:
+    def build(x: Any, y: Any, z: Any) -> None:
+        tf.matmul(x, y, name="m")  # [a, 8, 8] x [b, 8, 8]: broadcasts
+        tf.reshape(z, [-1], name="r")
+
+    found = resolved(build, 3, 3, 2)
+    assert leading(found, "m") == leading(found, "p0") == leading(found, "p1")
+    assert leading(found, "r") == 8 * leading(found, "p2")  # type: ignore[operator]
+
+
+def test_a_batch_in_parts_is_a_multiple() -> None:
+    found = resolved(lambda x: tf.reshape(x, [-1, 5, 8, 8], name="r"), 2)
+    assert found["r"][1:] == (5, 8, 8)
+    assert 40 * leading(found, "r") == leading(found, "p0")  # type: ignore[operator]
+
+
+def test_one_batch_twice_another() -> None:
+    found = resolved(lambda x, y: tf.add(tf.reshape(x, [-1, 2, 8]), y[:, None], name="a"), 2, 2)
+    assert leading(found, "p0") == 2 * leading(found, "p1")  # type: ignore[operator]
+    assert leading(found, "a") == leading(found, "p1")
+
+
+def test_two_batches_beside_each_other() -> None:
+    def build(x: Any, y: Any, z: Any) -> None:
+        tf.concat([tf.concat([x, y], 0), z], 1, name="all")
+
+    found = resolved(build, 2, 2, 2)
+    both = leading(found, "p0") + leading(found, "p1")  # type: ignore[operator]
+    assert leading(found, "p2") == leading(found, "all") == both
+
+
+def test_a_size_that_no_value_fits_leaves_the_rest() -> None:
+    """[n, 8] in fives and in rows of 1,000,003: no size that is tried is a multiple."""
+
+    def build(x: Any, y: Any) -> None:
+        tf.reshape(x, [-1, 1000003], name="r")
+        tf.tanh(y, name="t")
+
+    found = resolve(build, 2, 2)
+    known = dims_of(found)
+    assert leading(known, "r") is None and leading(known, "t") == leading(known, "p1") is not None
+    (refusal,) = found.refusals
+    assert (refusal.subject, refusal.reason) == ("p0", Reason.DOES_NOT_UNIFY)
+
+
+def test_inference_that_always_fails_leaves_sizes_unknown() -> None:
+    """An operation whose import fails whatever the sizes are, as a damaged attribute makes it."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 8], name="x")
+        tf.tanh(x, name="t")
+        tf.squeeze(tf.ones([1, 8]), 0, name="s")
+        definition = graph.as_graph_def(add_shapes=True)
+    (squeezed,) = (node for node in definition.node if node.name == "s")
+    squeezed.attr["squeeze_dims"].list.i[:] = [1]
+    found = symbolic_sizes.resolve(definition)
+    known = dims_of(found)
+    assert known["t"] == (None, 8) and known["s"] == (8,) and found.symbols == ()
+    assert "1" in found.refusals[0].detail
+
+
+def test_what_takes_a_reference_keeps_its_shape() -> None:
+    """A reference variable's update: no placeholder can stand for the variable there."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 8], name="x")
+        mean = tf.compat.v1.get_variable("mean", [8], use_resource=False)
+        moved = tf.compat.v1.assign_sub(mean, tf.reduce_mean(x, 0), use_locking=True, name="moved")
+        tf.add(x, moved, name="sum")
+        tf.compat.v1.scatter_add(mean, tf.constant([1]), tf.constant([1.0]), name="some")
+        definition = graph.as_graph_def(add_shapes=True)
+    known = dims_of(symbolic_sizes.resolve(definition))
+    assert known["moved"] == known["some"] == (8,)
+    assert leading(known, "sum") == leading(known, "x") is not None

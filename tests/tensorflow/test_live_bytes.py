@@ -1,0 +1,104 @@
+"""Live bytes of a step: exact on small graphs, and regions that would hold more are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
+
+import tensorflow as tf
+
+from stitchcore.compiler.regions import compile_regions, program
+from stitchcore.compiler.stages import BuildOptions
+from stitchcore.device.host import host_device
+from stitchcore.errors import Reason
+from stitchcore.tensorflow.live_bytes import Chosen, limited, peak
+from stitchcore.tensorflow.lower import lower, subgraph
+from stitchcore.tensorflow.partition import Partition, partition
+from tests.tensorflow.graphs import pruned, training_step
+
+MEGABYTE = 2**20
+SIDE = 512
+"""A square of this side in float32 is one megabyte."""
+
+
+def partitioned(last: str) -> Partition:
+    """x -> matmul a -> tanh b -> (transpose or tanh) c -> matmul d, all one megabyte."""
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.compat.v1.placeholder(tf.float32, (SIDE, SIDE))
+        b = tf.tanh(tf.matmul(x, x))
+        c = tf.transpose(b) if last == "transpose" else tf.tanh(b)
+        out = tf.identity(tf.matmul(c, x), name="out")
+    return partition(pruned(graph, [out.op.name]))
+
+
+def test_an_elementwise_chain_holds_one_tensor_and_a_library_call_two() -> None:
+    """Tanh writes over its input; the second matmul's result stands beside what it reads. The
+    caller holds the placeholder."""
+    assert peak(partitioned("tanh"), ()).bytes == 2 * MEGABYTE
+
+
+def test_a_transpose_needs_memory_of_its_own() -> None:
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.compat.v1.placeholder(tf.float32, (SIDE, SIDE))
+        y = tf.transpose(tf.tanh(tf.tanh(x)))
+        tf.reduce_sum(y, name="out")
+    found = peak(partition(pruned(graph, ["out"])), ())
+    assert found.bytes == 2 * MEGABYTE
+
+
+def chosen_of(found: Partition) -> list[Chosen]:
+    functions = {region.name: subgraph(found, region) for region in found.regions}
+    modules = {function.key: lower(function).module for function in functions.values()}
+    made = compile_regions(modules, host_device(), BuildOptions())
+    programs = {key: program(made, key, host_device()) for key in made.regions}
+    return [
+        (region, functions[region.name], programs[key])
+        for region in found.regions
+        if (key := functions[region.name].key) in programs
+    ]
+
+
+def test_a_stitched_step_holds_no_more() -> None:
+    step = training_step()
+    found = partition(step.definition, [step.train])
+    chosen = chosen_of(found)
+    assert len(chosen) >= 3
+    refused, before, after = limited(found, chosen)
+    assert not refused
+    assert 0 < after.bytes <= before.bytes + MEGABYTE
+
+
+def test_the_region_that_holds_more_is_refused_and_no_other() -> None:
+    """One region's launches are given a scratch block that the untouched step knows nothing of."""
+    step = training_step()
+    found = partition(step.definition, [step.train])
+    chosen = chosen_of(found)
+    region, function, made = chosen[1]
+    launches = tuple(
+        replace(one, kernel=replace(one.kernel, scratch_bytes=64 * MEGABYTE))
+        for one in made.launches
+    )
+    chosen[1] = (region, function, replace(made, launches=launches))
+    refused, before, after = limited(found, chosen)
+    assert list(refused) == [region.name]
+    assert refused[region.name].reason is Reason.MEMORY
+    assert f"{before.bytes:,} in the untouched" in refused[region.name].detail
+    assert after.bytes < 64 * MEGABYTE
+
+
+def test_a_launch_that_checks_takes_new_values_of_variables_elsewhere() -> None:
+    step = training_step()
+    found = partition(step.definition, [step.train])
+    chosen = chosen_of(found)
+    checking = []
+    for region, function, made in chosen:
+        kernels = [replace(one.kernel, errors=("wrong",)) for one in made.launches]
+        pairs = zip(made.launches, kernels, strict=True)
+        launches = tuple(replace(one, kernel=kernel) for one, kernel in pairs)
+        checking.append((region, function, replace(made, launches=launches)))
+    assert peak(found, checking).bytes > peak(found, chosen).bytes

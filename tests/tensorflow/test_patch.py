@@ -1,0 +1,170 @@
+"""What a patch does not show from outside: the order of launches around a variable, and which
+sizes a launch checks."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
+
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
+from stitchcore.artifact.manifest import AddedNode, Patch
+from stitchcore.compiler.regions import compile_regions, program
+from stitchcore.compiler.stages import BuildOptions
+from stitchcore.device.host import host_device
+from stitchcore.hlo.ir.dim import parse
+from stitchcore.inject import digest
+from stitchcore.launch.region_program import FromLaunch, FromRegion, Launch, Operand
+from stitchcore.tensorflow.control_edges import after, after_checks
+from stitchcore.tensorflow.graph import Edge
+from stitchcore.tensorflow.lower import Argument, Subgraph, lower, subgraph, with_own_sizes
+from stitchcore.tensorflow.partition import Partition, partition
+from stitchcore.tensorflow.patch import patch
+
+
+def launch(*sources: Any, checks: bool = False) -> Launch:
+    kernel: Any = SimpleNamespace(errors=("wrong",) if checks else ())
+    return Launch("key", kernel, 0, tuple(Operand(source, ()) for source in sources), 0, 0)
+
+
+def test_launches_after_another_are_found_through_others() -> None:
+    launches = [
+        launch(FromRegion(0)),
+        launch(FromLaunch(0, 0)),
+        launch(FromRegion(1)),
+        launch(FromLaunch(2, 0), FromLaunch(1, 1)),
+    ]
+    assert after(launches, 0) == {1, 3}
+    assert after(launches, 1) == {3}
+    assert after(launches, 2) == {3}
+    assert after(launches, 3) == frozenset()
+
+
+VARIABLE, OTHER = Edge(7, 0), Edge(8, 0)
+
+
+def test_what_a_check_does_not_need_waits_for_it() -> None:
+    launches = [
+        launch(FromRegion(0)),  # what the check reads
+        launch(FromLaunch(0, 0), checks=True),
+        launch(FromLaunch(1, 0)),  # waits for its tensor anyway
+        launch(FromRegion(1)),
+    ]
+    names = ["a", "check", "b", "c"]
+    stores = {"store": Operand(FromLaunch(3, 0), ())}
+    edges = after_checks(names, launches, stores, {}, {VARIABLE: "store"})
+    assert edges == [("+c", "^+check"), ("+store", "^+check")]
+    assert after_checks(names[2:], launches[2:], {}, {}, {}) == []
+
+
+def test_a_reader_that_a_checking_writer_waits_for_does_not_wait_for_it() -> None:
+    launches = [launch(FromRegion(0)), launch(FromRegion(1), checks=True), launch(FromLaunch(0, 0))]
+    readers = {VARIABLE: ["reads"], OTHER: ["follows"]}
+    edges = after_checks(
+        ["reads", "check", "follows"], launches, {}, readers, {VARIABLE: "check", OTHER: "follows"}
+    )
+    assert edges == [("+follows", "^+check")]
+
+
+def checked_inputs(table: Iterator[int]) -> set[int]:
+    """Op inputs whose shape a launch table has checked."""
+
+    def skip(count: int) -> None:
+        for _ in range(count):
+            next(table)
+
+    def skip_shape() -> None:
+        for _ in range(next(table)):
+            skip(next(table))
+
+    skip(1)
+    skip(4 * next(table))
+    skip(2 * next(table))
+    for _ in range(next(table)):
+        skip(2)
+        skip_shape()
+    skip(2 * next(table))
+    found = set()
+    for _ in range(next(table)):
+        found.add(next(table))
+        skip_shape()
+    return found
+
+
+def patched(found: Partition) -> tuple[Patch, Subgraph]:
+    """The patch of a graph's one region, and the function of that."""
+    (region,) = found.regions
+    function = subgraph(found, region)
+    made = compile_regions({"r": lower(function).module}, host_device(), BuildOptions())
+    done, refused = patch(found, [(region, function, program(made, "r", host_device()))])
+    assert not refused
+    return done, function
+
+
+def added(written: Patch) -> list[AddedNode]:
+    return [node for region in written.regions for node in region.add]
+
+
+def test_rows_of_batch_times_length_are_one_size() -> None:
+    """The region sees the product alone: neither factor could be read off its input."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, None, 64], name="x")
+        w = tf.compat.v1.placeholder(tf.float32, [64, 256], name="w")
+        rows = tf.matmul(tf.reshape(x, [-1, 64]), w)
+        tf.tanh(tf.tanh(rows) * 2.0, name="result")
+        definition = graph.as_graph_def(add_shapes=True)
+    found = partition(definition, ["result"])
+    assert len(found.sizes.symbols) == 2
+    written, function = patched(found)
+    assert function.symbols == ("size0",)
+    assert any(node.op == "StitchedFusion" for node in added(written))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["a*b", "2*a*b+1"], "size0 1+2*size0"),
+        (["a*b-a", "3*a*b-3*a"], "size0 3*size0"),  # rows of a sentence without its last word
+        (["a*b", "2*a"], "size0 2*a"),
+        (["a*b", "b*c", "a*c"], "a*b b*c a*c"),  # no size of which can be read off: refused
+        (["a^2"], "size0"),
+        (["a*b", "b*c"], "size0 size1"),
+        (["5-a", "2*a"], "5-1*a 2*a"),
+        (["a", "4"], "a 4"),
+    ],
+)
+def test_sizes_that_can_be_read_off(given: list[str], expected: str) -> None:
+    arguments = [Argument(Edge(n, 0), False, "float", (parse(t),)) for n, t in enumerate(given)]
+    assert " ".join(str(one.dims[0]) for one in with_own_sizes(arguments)) == expected
+
+
+@pytest.mark.parametrize(("broadcasts", "checks"), [(True, {"x", "y"}), (False, {"x"})])
+def test_a_launch_checks_whatever_an_assumption_is_known_from(
+    broadcasts: bool, checks: set[str]
+) -> None:
+    """A kernel reads x alone; of y its region looks at the batch, by shape arithmetic. Both have
+    one batch because a product demands it, or because it broadcasts and that is assumed."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64, 64], name="x")
+        y = tf.compat.v1.placeholder(tf.float32, [None, 64, 32], name="y")
+        product = tf.raw_ops.BatchMatMulV2 if broadcasts else tf.raw_ops.BatchMatMul
+        product(x=x, y=y, name="product")
+        tf.multiply(tf.tanh(x), tf.cast(tf.shape(y)[0], tf.float32), name="result")
+        definition = graph.as_graph_def(add_shapes=True)
+    found = partition(definition, ["result", "product"])
+    assert bool(found.sizes.assumed) is broadcasts
+    written, _ = patched(found)
+    names = digest.number(found.request, found.preserve).ids
+    ids = {f"{number}:0": name for name, number in names.items()}
+    for node in added(written):
+        if node.op == "StitchedFusion":
+            attributes = node_def_pb2.NodeDef.FromString(base64.b64decode(node.attr)).attr
+            inputs = checked_inputs(iter(attributes["table"].list.i))
+            assert {ids[node.inputs[number]] for number in inputs} == checks

@@ -1,0 +1,53 @@
+"""Running a region by TensorFlow and XLA, and what cannot be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from stitchcore.errors import Refused
+from stitchcore.tensorflow import run_region
+from stitchcore.tensorflow.graph import Edge
+from stitchcore.tensorflow.lower import Argument, Subgraph
+
+
+def function(operation: str) -> Subgraph:
+    """One operation on one float32 vector of four."""
+    graph = graph_pb2.GraphDef()
+    node = graph.node.add(name="n0", op=operation, input=["a0"])
+    node.attr["T"].type = tf.float32.as_datatype_enum
+    return Subgraph(graph, (Argument(Edge(0, 0), False, "float32", (4,)),), (("n0", 0),), (), "k")
+
+
+def constant() -> Subgraph:
+    """A region without arguments."""
+    graph = graph_pb2.GraphDef()
+    node = graph.node.add(name="n0", op="Const")
+    node.attr["dtype"].type = tf.float32.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto([1.0, 2.0]))
+    return Subgraph(graph, (), (("n0", 0),), (), "k")
+
+
+GIVEN = [np.array([0.0, 1.0, 2.0, 3.0], np.float32)]
+
+
+def test_tensorflow_and_xla_run_a_region() -> None:
+    for run in (run_region.runner(function("Tanh")), run_region.under_xla(function("Tanh"))):
+        np.testing.assert_allclose(run(GIVEN)[0], np.tanh(GIVEN[0]), rtol=1e-6)
+
+
+def test_what_xla_cannot_run_is_refused() -> None:
+    """An operation that does not exist: the error is a refusal, not a crash of the worker."""
+    with pytest.raises(Refused):
+        run_region.under_xla(function("InvertPermutationOfNothing"))(GIVEN)
+
+
+def test_an_empty_call_takes_any_arguments() -> None:
+    assert len(run_region.empty(function("Tanh"))(GIVEN)) == 1
+    assert run_region.empty(constant())([]) == []
+    np.testing.assert_array_equal(run_region.runner(constant())([])[0], [1.0, 2.0])

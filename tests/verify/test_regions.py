@@ -1,0 +1,154 @@
+"""Proofs of small regions against references made for the purpose: right or wrong, fast or slow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stitchcore.compiler.regions import CompiledRegions, compile_regions, program
+from stitchcore.compiler.stages import BuildOptions
+from stitchcore.device.host import host_device
+from stitchcore.errors import Reason, Refused
+from stitchcore.hlo.text.parser import parse
+from stitchcore.launch.region_program import RegionProgram
+from stitchcore.verify.regions import Proof, References, measure, verify
+
+Array = np.ndarray[Any, np.dtype[Any]]
+KEY = "region"
+
+
+def text(elements: int, last: str = "add") -> str:
+    shape = f"f32[{elements}]"
+    return (
+        f"HloModule m\n\nENTRY main {{\n  a = {shape} parameter(0)\n  b = {shape} tanh(a)\n"
+        f"  c = {shape} multiply(b, a)\n  ROOT d = {shape} {last}(c, a)\n}}\n"
+    )
+
+
+def built(elements: int) -> tuple[CompiledRegions, dict[str, RegionProgram]]:
+    found = compile_regions({KEY: parse(text(elements))}, host_device(), BuildOptions())
+    return found, {KEY: program(found, KEY, host_device())}
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[CompiledRegions, dict[str, RegionProgram]]:
+    return built(65536)
+
+
+def right(given: Sequence[Array]) -> list[Array]:
+    return [np.tanh(given[0]) * given[0] + given[0]]
+
+
+def slow(given: Sequence[Array]) -> list[Array]:
+    time.sleep(0.02)
+    return right(given)
+
+
+def nothing(given: Sequence[Array]) -> list[Array]:
+    return []
+
+
+def no_xla(given: Sequence[Array]) -> list[Array]:
+    raise Refused("region", Reason.LOWERING_FAILED, "an operation XLA does not know")
+
+
+def proof(
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
+    references: References,
+    seconds: float = 12.0,
+) -> Proof:
+    checked = verify(*made, {KEY: references})
+    return measure(*made, {KEY: references}, checked, host_device(), 1, None, seconds)
+
+
+def test_a_region_that_wins_is_kept_with_its_figures(
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
+) -> None:
+    found = proof(made, References(slow, right, nothing))
+    assert not found.refused
+    timing = found.regions[KEY].timing
+    assert timing.ratio is not None
+    assert timing.ratio.high < 0.5
+    assert timing.xla_ratio is not None
+    assert timing.seconds["framework"] > 0.019
+    summary = found.regions[KEY].summary()
+    assert summary["ratio"][1] == timing.ratio.value
+    assert found.figures() == {"Distinct regions timed": "1 of 1, 1 beside XLA"}
+
+
+@pytest.mark.slow
+def test_a_region_that_loses_is_refused_with_its_figure() -> None:
+    large = built(2**22)
+    results = right([np.zeros(2**22, np.float32)])
+
+    def quick(given: Sequence[Array]) -> list[Array]:
+        until = time.perf_counter() + 0.0001
+        while time.perf_counter() < until:
+            pass  # a sleep takes as long as the machine is busy
+        return results
+
+    checked = verify(*large, {KEY: References(right, right, nothing)})
+    found = measure(*large, {KEY: References(quick, no_xla, nothing)}, checked, host_device(), 1)
+    timing = found.regions[KEY].timing
+    assert timing.ratio is not None, timing.note
+    refusal = found.refused[KEY]
+    assert refusal.reason is Reason.SLOWER
+    assert str(timing.ratio) in refusal.detail
+    assert "framework" in refusal.detail
+
+
+def test_without_xla_the_framework_is_still_timed(
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
+) -> None:
+    timing = proof(made, References(slow, no_xla, nothing)).regions[KEY].timing
+    assert timing.ratio is not None
+    assert timing.xla_ratio is None
+    assert "does not know" in timing.note
+
+
+def test_a_wrong_kernel_is_refused(made: tuple[CompiledRegions, dict[str, RegionProgram]]) -> None:
+    """Kernels of one region proved as another, whose last operation differs."""
+
+    def subtracted(given: Sequence[Array]) -> list[Array]:
+        return [np.tanh(given[0]) * given[0] - given[0]]
+
+    build_, programs = made
+    other = replace(build_.regions[KEY], module=parse(text(65536, "subtract")))
+    references = {KEY: References(subtracted, right, nothing)}
+    found = verify(replace(build_, regions={KEY: other}), programs, references)
+    assert found.refused[KEY].reason is Reason.WRONG_RESULT
+    assert "output 0: WRONG" in found.refused[KEY].detail
+
+
+def test_a_module_that_is_not_the_frameworks_is_refused(
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
+) -> None:
+    """Kernels that do what the module says, where the framework computes something else."""
+
+    def other(given: Sequence[Array]) -> list[Array]:
+        return [np.tanh(given[0]) * given[0]]
+
+    found = verify(*made, {KEY: References(other, right, nothing)})
+    assert found.refused[KEY].reason is Reason.WRONG_RESULT
+    assert "differs from the lowered module" in found.refused[KEY].detail
+
+
+def test_a_call_that_costs_more_than_the_region_is_not_a_measurement(
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
+) -> None:
+    timing = proof(made, References(slow, right, slow)).regions[KEY].timing
+    assert timing.ratio is None
+    assert "call from outside" in timing.note
+
+
+def test_what_the_time_limit_left_out_is_said(
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
+) -> None:
+    found = proof(made, References(slow, right, nothing), seconds=-1.0)
+    assert found.regions[KEY].timing.ratio is None
+    assert "weigh more" in found.figures()["Distinct regions timed"]
