@@ -71,6 +71,7 @@ def test_the_coefficients_that_made_the_measurements_are_found() -> None:
     assert all(getattr(found.device, name) == getattr(BEGIN, name) for name in kept)
 
 
+@pytest.mark.slow
 def test_a_fit_never_makes_the_record_worse() -> None:
     for noise in (0.0, 0.5, 0.9):
         found = calibrate.fitted(BEGIN, measured(BEGIN, noise), BEGIN.unit_share)

@@ -29,6 +29,7 @@ def findings(*arguments: str) -> tuple[int, dict[str, Any]]:
     return result.exit_code, {one["subject"]: one for one in document["findings"]}
 
 
+@pytest.mark.slow
 def test_this_machine() -> None:
     code, found = findings()
     assert {one["state"] for one in found.values()} <= {"ok", "missing", "absent"}
@@ -63,6 +64,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "apt-get install gcc" in finding.mend
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("STITCH_STORE", str(tmp_path / "file" / "store"))

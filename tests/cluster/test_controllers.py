@@ -19,7 +19,7 @@ from tests.cluster.objects import fake_node, wait_for
 from tests.cluster.workloads import KINDS, QUEUE, Kind
 from tests.operator.webhook import reference
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 Object = dict[str, Any]
 INJECTED, SKIPPED, WORKLOAD = (f"stitchcore.io/{n}" for n in ("injected", "skipped", "workload"))
 QUIET_SECONDS = 60.0

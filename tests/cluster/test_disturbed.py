@@ -22,7 +22,7 @@ from tests.cluster.processes import NotUp
 from tests.cluster.setting_up import set_up
 from tests.cluster.whole import NAMESPACE, OPTIMIZE, RELEASE, TEAM, Whole
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 FAIL_OPEN = "apiserver_admission_webhook_fail_open_count"
 PAUSE_SECONDS = 0.1
 

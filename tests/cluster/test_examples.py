@@ -6,6 +6,7 @@ example is looked at by our adapter alone (tests/operator/webhook/test_examples.
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,11 +44,9 @@ def test_kinds_of_kubernetes(own_cluster: Cluster, name: str) -> None:
 def definition(own_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     """Its CustomResourceDefinition is in the cluster."""
     module, pattern = FOREIGN[request.param]
-    asked = ["go", "env", "GOMODCACHE"]
-    cache = Path(subprocess.run(asked, capture_output=True, text=True).stdout.strip())
-    paths = sorted((cache / module).glob(pattern))
-    if not paths:
-        pytest.skip(f"{module} is not there. Mend: `go mod download {module}`")
+    asked = ["go", "mod", "download", "-json", module]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    paths = sorted(Path(json.loads(done.stdout)["Dir"]).glob(pattern))
     own_cluster.kubectl("create", "-f", str(paths[0]))
     name = yaml.safe_load(paths[0].read_text())["metadata"]["name"]
     own_cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")

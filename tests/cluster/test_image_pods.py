@@ -35,7 +35,7 @@ from tests.cluster.own_images import REDIS, TRAINER, built, give
 from tests.operator.webhook import support
 from tests.worker.requests import TF, meta_of, python_path, submit, tiny_graph
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 ROOT = Path(__file__).resolve().parents[2]
 RUNTIME, OPERATOR, WORKER = catalogue.runtime(), catalogue.operator(), catalogue.worker()
 LOCKED = {**RESTRICTED, "readOnlyRootFilesystem": True}

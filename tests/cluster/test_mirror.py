@@ -26,7 +26,7 @@ from tests.cluster.parts import Level
 from tests.cluster.registry import Registry
 from tests.cluster.whole import NAMESPACE, OPTIMIZE, RELEASE, ROOT, TEAM, VALUES, Whole
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 MIRROR = f"{registry.NAME}/mirror"
 IMAGES = {
     "stitchcore/operator": catalogue.operator(),

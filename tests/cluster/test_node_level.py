@@ -28,7 +28,7 @@ from tests.cluster.conftest import namespace_in, require
 from tests.cluster.objects import RESTRICTED, job, pod, wait_for
 from tests.cluster.parts import Level
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 ROOT = Path(__file__).resolve().parents[2]
 UP = "import sys; from tests.cluster import cluster, parts; "
 UP += "cluster.up(parts.Level.NODE, sys.argv[1])"

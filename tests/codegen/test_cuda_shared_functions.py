@@ -118,6 +118,7 @@ def test_symbols_keep_a_section_alone() -> None:
     assert len(functions(text)) == 2
 
 
+@pytest.mark.slow
 def test_tables_of_any_size_compile() -> None:
     """Beyond what constant memory has room for they lie in the device's."""
     try:

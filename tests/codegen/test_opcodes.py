@@ -85,6 +85,7 @@ def compiled() -> dict[str, CpuKernel]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opcode", NAMES)
 def test_numpy_interpreter_and_c_agree(opcode: str, compiled: dict[str, CpuKernel]) -> None:
     generator = np.random.default_rng(2)

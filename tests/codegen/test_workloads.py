@@ -17,6 +17,7 @@ from stitchcore.loop_ir.printer import parse_kernel, print_kernel
 from stitchcore.loop_ir.verifier import check
 from stitchcore.schedule.pipeline import feasible, schedule
 from stitchcore.toolchain import c_compiler, nvrtc
+from tests import tiers
 from tests.codegen.units import compile_units
 from tests.hlo import workloads
 
@@ -40,7 +41,7 @@ def kernels(step: str) -> tuple[Kernel, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", tiers.nightly_but("dien_train", "lstm_lm_train", of=STEPS))
 def test_kernels_are_legal_and_round_trip(step: str) -> None:
     assert len(kernels(step)) >= 10
     for kernel in kernels(step):
@@ -49,7 +50,7 @@ def test_kernels_are_legal_and_round_trip(step: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", tiers.nightly_but("dien_train", "lstm_lm_train", of=STEPS))
 def test_every_kernel_compiles_as_cuda(step: str) -> None:
     try:
         nvrtc.nvrtc_version()
@@ -65,7 +66,7 @@ def test_every_kernel_compiles_as_cuda(step: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", tiers.nightly_but("dien_train", "lstm_lm_train", of=STEPS))
 def test_nearly_every_lane_loop_vectorises(step: str) -> None:
     """The few that do not (scattered strides, one select a row) are under 4 % of the loops."""
     if c_compiler.find_compiler().family != "gcc":

@@ -134,6 +134,7 @@ def test_a_recurrent_network_computes_what_numpy_does() -> None:
         assert np.max(np.abs(got - want)) <= 1e-4 * scale
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lstm_lm_train", "asr_train", "crnn_infer"])
 def test_every_kernel_of_a_loop_body_is_right(name: str) -> None:
     made = compile_module(workload(name), host_device())

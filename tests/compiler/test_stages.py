@@ -28,6 +28,7 @@ from stitchcore.runtime.module import bind, load, run_kernel, run_module
 from stitchcore.toolchain.c_compiler import CompiledLibrary, compile_c
 from stitchcore.verify.inputs import arguments, capture
 from stitchcore.verify.kernel import check_kernel
+from tests import tiers
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -49,6 +50,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CompiledModule]
     return {name: compile_module(workload(name), host_device(), options) for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kernels"), [("softmax_grad", 1), ("layernorm_gelu_grad", 1), ("mlp_nodrop_train", 8)]
 )
@@ -58,6 +60,7 @@ def test_kernel_counts_are_pinned(
     assert len(built[name].plan.patterns) == kernels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["softmax_grad", "layernorm_gelu_grad", "mlp_nodrop_train", "transformer_dec_step"]
 )
@@ -171,7 +174,12 @@ def parse_shape() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dien_train", "lstm_lm_train", "asr_train", "mlp_train"])
+@pytest.mark.parametrize(
+    "name",
+    tiers.nightly_but(
+        "lstm_lm_train", "mlp_train", of=["dien_train", "lstm_lm_train", "asr_train", "mlp_train"]
+    ),
+)
 def test_every_kernel_of_a_training_step_is_right(name: str) -> None:
     """The larger modules run by `python -m bench.workload_kernels` (minutes)."""
     made = compile_module(workload(name), host_device())
@@ -190,6 +198,7 @@ def running(kernel: CpuKernel, pattern: Pattern, given: Sequence[Array]) -> Sequ
     return run_kernel(kernel, pattern, given, {})
 
 
+@pytest.mark.slow
 def test_kernels_compiled_elsewhere_are_one_by_one_and_nameless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

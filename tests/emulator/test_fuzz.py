@@ -56,7 +56,7 @@ def scheduled(module: Module) -> tuple[Kernel, list[Array], list[Array]]:
     return kernel, collapsed(kernel, inputs, {}), [values[value] for value in pattern.outputs]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @SETTINGS
 @given(modules())
 def test_random_modules_are_race_free_and_agree_with_numpy(module: Module) -> None:
@@ -74,7 +74,7 @@ def test_random_modules_are_race_free_and_agree_with_numpy(module: Module) -> No
         assert outputs == [array.tobytes() for array in made.outputs]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(SETTINGS, max_examples=25)
 @given(modules())
 def test_nothing_can_go_unnoticed(module: Module) -> None:

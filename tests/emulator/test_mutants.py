@@ -22,7 +22,7 @@ from tests.emulator.program import compile_text
 from tests.emulator.suite import MODULES, Case
 
 FEW = ("softmax_grad", "layernorm_gelu_grad", "mlp_train")
-EACH = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in MODULES]
+EACH = [name if name in FEW else pytest.param(name, marks=pytest.mark.nightly) for name in MODULES]
 
 BY_HELPERS = ("softmax_grad", "crnn_infer")
 """Modules whose kernels have no barrier of their own beside those of a block's reduction."""
@@ -114,7 +114,7 @@ def test_clean_kernels_are_found_clean() -> None:
                 assert not made.findings, (case.name, schedule, list(map(str, made.findings)))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_false_positive_in_many_clean_runs() -> None:
     """Kernels x orders x seeds x grids; outputs have the same bits every time."""
     given = [case for module in MODULES for case in suite.cases(module)]

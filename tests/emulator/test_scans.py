@@ -11,6 +11,7 @@ from stitchcore.hlo.evaluator.evaluate import evaluate
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.schedule.pipeline import schedule
+from tests import tiers
 from tests.emulator import kernels
 from tests.emulator.program import compile_text
 from tests.emulator.test_fuzz import TINY
@@ -39,7 +40,7 @@ def passes(value: Instruction) -> dict[str, list[Instruction]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tiny", [False, True])
-@pytest.mark.parametrize("name", ["one", "reduced", "again"])
+@pytest.mark.parametrize("name", tiers.nightly_but("again", of=["one", "reduced", "again"]))
 def test_scans_are_race_free_and_agree_with_numpy(name: str, tiny: bool) -> None:
     value = parameter(0, DIMS)
     module = module_of(passes(value)[name], [value])

@@ -22,7 +22,10 @@ from tests.schedule import modules
         "layernorm_gelu_grad",
         "softmax_grad",
         "mlp_train",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("crnn_infer", "lstm_lm_train")),
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("crnn_infer", "lstm_lm_train")
+        ),
     ],
 )
 def test_workload_kernels_are_race_free_and_right(name: str) -> None:

@@ -90,6 +90,7 @@ def runnable(plan: Plan, owner: dict[Instruction, int]) -> None:
                 stack.append((key, False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", WORKLOADS, ids=lambda path: path.name.removesuffix(".hlo.xz"))
 def test_every_workload_plans_completely_and_without_cycles(path: Path) -> None:
     plan = planned(load(path.name.removesuffix(".hlo.xz")))
@@ -246,6 +247,7 @@ def test_an_estimate_above_the_parts_is_never_emitted() -> None:
     assert [len(p.instructions) for p in plan.patterns] == [1, 1]
 
 
+@pytest.mark.slow
 def test_planning_work_grows_linearly() -> None:
     """Three times the layers, about three times the calls (seconds are in bench/planning.py)."""
 

@@ -224,6 +224,7 @@ def test_smaller_windows_cut_and_stay_in_order() -> None:
     assert 1 < len(plan.patterns) <= 30
 
 
+@pytest.mark.slow
 def test_exploring_work_grows_linearly() -> None:
     def chain(layers: int) -> Module:
         x, w = known.parameter(0, 64, 64), known.parameter(1, 64, 64)

@@ -103,6 +103,7 @@ ELSEWHERE = ("B384", "B48", "B28", "transformer_train", "resnet50_train")
 """Steps at a second batch size, and the slowest two: bench/planners.py has all modules."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith(ELSEWHERE)])
 def test_auto_is_never_worse_on_workloads(name: str) -> None:
     """And the beam is within 5 % of what is proved."""

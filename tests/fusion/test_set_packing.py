@@ -85,6 +85,7 @@ def unbranched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(set_packing_search, "BRANCHES", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [False, True], ids=["branches", "solver"])
 @settings(max_examples=30, deadline=None)
 @given(drawn=SETS, data=st.data())
@@ -180,6 +181,7 @@ def test_branches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (asked, found.closed, found.chosen) == ([3], False, {1})
 
 
+@pytest.mark.slow
 def test_no_solver_is_started_for_a_workload(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parts that their prices leave open, up to 77 sets, are within few branches."""
     asked: list[int] = []

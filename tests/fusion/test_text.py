@@ -25,6 +25,7 @@ def planned(name: str) -> Plan:
     return PLANNERS["exhaustive"](module, DEVICE, cost, lambda pattern, device: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plan_is_read_back(name: str) -> None:
     plan = planned(name)
@@ -40,6 +41,7 @@ def test_a_plan_is_read_back(name: str) -> None:
     assert plan_text(found) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_inputs_and_outputs_follow_from_the_instructions(name: str) -> None:
     """The same instructions and inputs; an output that two kernels could make may change place."""

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchcore[tensorflow]'")
 
+from tests import tiers
 from tests.fuzz import graphs as fuzz
 from tests.fuzz.mutate_graphs import mutate
 
@@ -35,12 +36,13 @@ def test_a_graph_is_a_function_of_seed_and_number(graphs: list[Path]) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_graphs_are_judged_without_a_finding(graphs: list[Path]) -> None:
-    findings = fuzz.run(7, 0, 1000, graphs)
+@pytest.mark.parametrize("count", tiers.nightly_but(150, of=(150, 1000)))
+def test_many_graphs_are_judged_without_a_finding(count: int, graphs: list[Path]) -> None:
+    findings = fuzz.run(7, 0, count, graphs)
     assert not findings.problems
-    assert sum(findings.outcomes.values()) == 1000
+    assert sum(findings.outcomes.values()) == count
     assert findings.memory < fuzz.MEMORY
-    assert findings.outcomes["partitioned"] > 50, "the mutations leave enough to cut"
+    assert findings.outcomes["partitioned"] > count / 20, "the mutations leave enough to cut"
     assert len(findings.outcomes) >= 4
 
 
@@ -69,6 +71,7 @@ raise SystemExit(fuzz.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_exceptions_and_deaths_are_findings(
     graphs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,11 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.cluster import build, parts
-from tests.cluster.parts import Level
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART, CRDS = ROOT / "helm" / "stitch", ROOT / "helm" / "stitch-crds"
@@ -27,7 +25,6 @@ CAPABILITIES = (
     "keda.sh/v1alpha1/TriggerAuthentication",
     "stitchcore.io/v1alpha1/StitchPolicy",
 )
-BUILDING_SECONDS = 1500.0
 Object = dict[str, Any]
 
 
@@ -36,13 +33,10 @@ class Refused(Exception):
 
 
 def helm(*arguments: str, stdin: str = "", name: str = "helm") -> str:
-    """What helm prints, Helm 4 or the one of that name. Raises Refused; skips, loudly, where it is
-    not built."""
+    """What helm prints, Helm 4 or the one of that name, fetched where it is not there yet."""
     program = parts.program(name)
     if not program.is_file():
-        build.wait(Level.NODE, BUILDING_SECONDS)
-    if not program.is_file():
-        pytest.skip(f"{name} is not built. Mend: `make cluster-build LEVEL=node` (minutes, once)")
+        build.fetch(next(part for part in parts.PARTS if part.name == name))
     done = subprocess.run(
         [str(program), *arguments], input=stdin, capture_output=True, text=True, timeout=300
     )
@@ -70,7 +64,7 @@ def text_of(combination: str) -> str:
 
 
 def objects(text: str) -> list[Object]:
-    return [one for one in yaml.safe_load_all(text) if one]
+    return [one for one in yaml.load_all(text, yaml.CSafeLoader) if one]
 
 
 def of(combination: str) -> list[Object]:

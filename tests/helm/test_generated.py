@@ -20,8 +20,6 @@ from stitch_operator.webhook.release import Release
 from tests.helm import charts
 from tests.helm.charts import COMBINATIONS, CRDS, NAMESPACE, ROOT
 
-pytestmark = pytest.mark.cluster  # helm is built with the programs of a cluster
-
 RBAC = ("Role", "ClusterRole")
 CA = {"key": names.AUTHORITIES, "path": "ca.pem"}
 everywhere = pytest.mark.parametrize("combination", COMBINATIONS)

@@ -7,7 +7,6 @@ import pytest
 from tests.helm import charts
 from tests.helm.charts import CHART, COMBINATIONS, CRDS
 
-pytestmark = pytest.mark.cluster  # helm is built with the programs of a cluster
 HELM3 = "helm3"
 
 

@@ -13,8 +13,6 @@ import pytest
 from tests.helm import charts
 from tests.helm.charts import COMBINATIONS, Object
 
-pytestmark = pytest.mark.cluster  # helm is built with the programs of a cluster
-
 STRANGER = {"team": "research"}
 """Labels of a pod of somebody else's."""
 PORTS = {"webhook": 9443, "gateway": 8443, "store": 8444, "redis": 6379}

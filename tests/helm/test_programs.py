@@ -22,8 +22,6 @@ from tests.helm import charts
 from tests.helm.charts import COMBINATIONS, NAMESPACE
 from tests.worker.conftest import wait_for
 
-pytestmark = pytest.mark.cluster  # helm is built with the programs of a cluster
-
 everywhere = pytest.mark.parametrize("combination", COMBINATIONS)
 PARSERS: dict[str, Callable[[list[str]], Any]] = {}
 for name in ("stitch_operator.webhook", "stitch_operator.gateway", "stitch_operator.reconciler",

@@ -14,8 +14,6 @@ from stitch_operator.webhook.release import Release
 from tests.helm import charts
 from tests.helm.charts import CHART, COMBINATIONS, CRDS, NAMESPACE
 
-pytestmark = pytest.mark.cluster  # helm is built with the programs of a cluster
-
 OURS = {"part-of": "stitchcore", "instance": "stitch", "managed-by": "Helm"}
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "TriggerAuthentication",
            "Certificate", "Issuer", "StitchPolicy"}  # fmt: skip

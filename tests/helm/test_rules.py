@@ -25,8 +25,6 @@ from stitchcore.errors import Reason as Refusal
 from tests.helm import charts
 from tests.helm.charts import CHART
 
-pytestmark = pytest.mark.cluster  # helm is built with the programs of a cluster
-
 RULES = CHART / "files" / "rules.yaml"
 GROUPS = yaml.safe_load(RULES.read_text())["groups"]
 ALERTS = {rule["alert"]: rule for group in GROUPS for rule in group["rules"] if "alert" in rule}

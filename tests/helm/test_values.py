@@ -14,8 +14,6 @@ import yaml
 from tests.helm import charts
 from tests.helm.charts import CHART, COMBINATIONS
 
-pytestmark = pytest.mark.cluster  # helm is built with the programs of a cluster
-
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
 Object = dict[str, Any]

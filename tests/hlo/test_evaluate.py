@@ -56,6 +56,7 @@ def close(ours: Array, theirs: Array, wide: Array, bound: float) -> None:
     assert np.abs(ours.astype(np.float64) - wide).max(initial=0) <= bound * scale
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "bound"),
     [
@@ -63,8 +64,8 @@ def close(ours: Array, theirs: Array, wide: Array, bound: float) -> None:
         ("layernorm_gelu_grad", 1e-6),
         ("mlp_nodrop_train", 2e-6),
         ("dien_infer", 1e-5),
-        pytest.param("crnn_infer", 3e-5, marks=pytest.mark.slow),
-        pytest.param("transformer_dec_step", 1e-4, marks=pytest.mark.slow),
+        pytest.param("crnn_infer", 3e-5, marks=pytest.mark.nightly),
+        pytest.param("transformer_dec_step", 1e-4, marks=pytest.mark.nightly),
     ],
 )
 def test_workload_against_xla(client: Any, name: str, bound: float) -> None:
@@ -88,6 +89,7 @@ FUZZ_DTYPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_random_modules_against_xla(client: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)

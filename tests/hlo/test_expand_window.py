@@ -100,6 +100,7 @@ def test_a_small_window_is_slices(
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(windows(dilated=False), st.sampled_from(["GE", "LE"]), st.integers(0, 99))
 def test_a_small_selection_adds_to_the_first_of_the_greatest(

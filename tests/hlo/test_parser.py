@@ -39,6 +39,7 @@ def test_there_are_workloads() -> None:
     assert len(workloads.NAMES) >= 19
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", workloads.NAMES)
 def test_round_trip(name: str) -> None:
     module = workloads.module(name)
@@ -198,6 +199,7 @@ def test_constants_read_back_to_the_same_bits() -> None:
     assert parse(several).entry is module.entry
 
 
+@pytest.mark.slow
 def test_a_chain_of_thirty_thousand_instructions() -> None:
     """No recursion."""
     module = parse(chain(30_000))

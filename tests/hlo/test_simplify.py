@@ -132,6 +132,7 @@ def test_random_modules_keep_their_values(seed: int) -> None:
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["layernorm_gelu_grad", "mlp_train", "dien_infer"])
 def test_workloads_keep_their_values(name: str) -> None:
     module = workloads.module(name)
@@ -144,6 +145,7 @@ def test_workloads_keep_their_values(name: str) -> None:
         assert np.abs(after.astype(np.float64) - before).max(initial=0) <= 1e-6 * scale
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", workloads.NAMES)
 def test_workloads_shrink_to_a_fixed_point(name: str) -> None:
     module = workloads.module(name)

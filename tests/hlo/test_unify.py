@@ -23,6 +23,7 @@ from tests.hlo import workloads
 from tests.hlo.test_evaluate import ordinary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "twin", "first", "second"), workloads.TWINS)
 def test_twins(name: str, twin: str, first: int, second: int) -> None:
     left, right = workloads.module(name), workloads.module(twin)
@@ -34,6 +35,7 @@ def test_twins(name: str, twin: str, first: int, second: int) -> None:
     assert set(symbolic.provenance.values()) == set(left.provenance.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "twin", "first", "second"), workloads.TWINS)
 def test_simplification_commutes_with_sizes(name: str, twin: str, first: int, second: int) -> None:
     symbolic = unify(

@@ -16,7 +16,7 @@ from images.catalogue import ROOT, TENSORFLOWS, Image
 from stitchcore.inject import build as native
 from tests.cluster.own_images import DEBIAN, REDIS, built
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly]
 MACHINES = {"amd64": 62, "arm64": 183}
 """Of ELF headers."""
 MEGABYTE = 10**6

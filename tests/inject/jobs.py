@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests import lean
+from tests import fork_server, lean
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOTSTRAP = ROOT / "stitchcore" / "inject" / "bootstrap"
@@ -55,9 +55,10 @@ def python_of(version: str) -> str:
 @functools.cache
 def untouched(version: str, script: str, *arguments: object) -> tuple[float, ...]:
     """Losses of a program that nobody stitches; run once for all tests of a process."""
-    done = run(python_of(version), script, *arguments)
-    assert done.code == 0 and len(done.losses) >= 30
-    return tuple(done.losses)
+    done = fork_server.run([python_of(version), str(SCRIPTS / script), *map(str, arguments)])
+    losses = tuple(float(line) for line in done.stdout.splitlines())
+    assert done.returncode == 0 and len(losses) >= 30
+    return losses
 
 
 def run(python: str, script: str, *arguments: object, store: Path | None = None,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tiers
 from tests.inject import jobs
 from tests.inject.conftest import Answer
 
@@ -44,7 +45,10 @@ def broken(folder: Path, file: str, method: str, statement: str = RAISE) -> Path
     return copy / "bootstrap"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    tiers.nightly_but("start", "_submit", "_instance", "after_first_call", "_end", of=METHODS),
+)
 def test_a_fault_leaves_the_job_alone(
     method: str, native: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -271,6 +271,7 @@ def test_a_bad_gateway_leaves_the_job_bit_identical(how: str, cases: Cases) -> N
     assert len(done.lines) == 1 and said.get(how, "no_artifact") in done.lines[0], done.lines
 
 
+@pytest.mark.slow
 def test_without_its_settings_a_gateway_is_named_in_one_line(native: Path, tmp_path: Path) -> None:
     extra = {"STITCH_GATEWAY": "https://127.0.0.1:9", "PYTHONPATH": str(jobs.BOOTSTRAP)}
     done = subprocess.run(

@@ -182,6 +182,7 @@ def test_the_first_pair_is_warm_up() -> None:
     assert [pair.original for pair in record.pairs] == [10**6]
 
 
+@pytest.mark.slow
 def test_a_long_run_is_kept_small_and_says_the_same() -> None:
     """Nothing is forgotten where pairs are merged: what was lost does not fall there, which a
     gateway would book as saved."""

@@ -81,6 +81,7 @@ def plugin(library: Any, whole_standin: Standin) -> Plugin:
     return made
 
 
+@pytest.mark.slow
 def test_without_a_driver_nothing_is_registered(
     library: Any, table: Callable[[str], bytes]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stitchcore.inject import crash_breaker
+from tests import tiers
 from tests.inject import handmade, jobs
 from tests.inject.conftest import Answer, Submit
 
@@ -22,8 +24,14 @@ gives the variable a buffer of its own: whether it does is left to the executor.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    ("script", "version"),
+    tiers.nightly_but(
+        *((script, "2.21") for script in SCRIPTS),
+        ("keras_fit.py", "2.15"),
+        of=itertools.product(SCRIPTS, VERSIONS),
+    ),
+)
 def test_cache_hit_swaps_before_the_first_step(
     version: str, script: str, native: Path, store: Path, answered: Answer, public_key: str
 ) -> None:
@@ -53,8 +61,14 @@ def test_kernels_really_run(native: Path, store: Path, answered: Answer, public_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("script", ["function_step.py", "session.py"])
+@pytest.mark.parametrize(
+    ("script", "version"),
+    tiers.nightly_but(
+        ("function_step.py", "2.21"),
+        ("session.py", "2.15"),
+        of=itertools.product(["function_step.py", "session.py"], VERSIONS),
+    ),
+)
 def test_late_swap(
     version: str, script: str, native: Path, store: Path, key_file: Path, public_key: str
 ) -> None:
@@ -171,7 +185,7 @@ def test_broken_artifact_leaves_the_job_alone(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", tiers.nightly_but("2.21", of=VERSIONS))
 def test_deadline_passes(version: str, native: Path, store: Path) -> None:
     plain = jobs.untouched(version, "function_step.py", 30)
     done = jobs.run(jobs.python_of(version), "function_step.py", 30, store=store, wait="0.5")

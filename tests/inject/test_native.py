@@ -71,6 +71,7 @@ def table(scratch: Any, tasks: list[Any], dims: list[Any]) -> list[int]:
     return words
 
 
+@pytest.mark.slow
 def test_programs_mean_what_the_compiler_means(driver: Driver) -> None:
     cases: list[tuple[str, str]] = []
 
@@ -199,6 +200,7 @@ def test_impossible_fusions_are_found_before_they_are_made(library: plugin.Plugi
     assert library.check_fusion(table, [20], [], [1], False) == "operand kind"
 
 
+@pytest.mark.slow
 def test_an_update_needs_the_shim(native: Path) -> None:
     """In a process that has loaded none."""
     pytest.importorskip("tensorflow")

@@ -65,7 +65,7 @@ def _attempt(folder: Path, script: str, optimizer: str, version: str) -> Runs | 
     base = folder / f"{script}-{optimizer}-{version}"
     steps = STEPS if long else judges.FIRST_STEPS
     try:
-        plain = judges.untouched(job, base / "plain", steps)
+        plain = judges.untouched(job, base / "plain", steps, forked=not long)
         start = ["--checkpoint", str(plain.out / "initial.npz")]
         threads = judges.thread_counts(job, base, steps, start, (1,)) if long else []
         stitched = judges.stitched(job, base / "stitched", steps, base / "store", start)

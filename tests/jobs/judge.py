@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tests import lean
+from tests import fork_server, lean
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
@@ -72,12 +72,18 @@ class JobFailed(Exception):
 
 
 def _finished(
-    command: Sequence[str], env: Mapping[str, str], out: Path, seconds: float
+    command: Sequence[str],
+    env: Mapping[str, str],
+    out: Path,
+    seconds: float,
+    forked: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     out.mkdir(parents=True, exist_ok=True)
     try:
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=seconds, check=False
+        done = (
+            fork_server.run(command, env)
+            if forked
+            else subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds)
         )
     except subprocess.TimeoutExpired as hung:
         raise JobFailed(f"{' '.join(command)}: no end within {seconds:.0f} s") from hung
@@ -103,10 +109,12 @@ def untouched(
     steps: int,
     extra: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
+    forked: bool = False,
 ) -> Record:
-    """Run the script as its user would; `environ` adds environment variables."""
+    """Run the script as its user would; `environ` adds environment variables. A `forked` run is not
+    for judging time or memory."""
     env = lean.environment(**(environ or {}))
-    done = _finished(job.command(out, steps, extra), env, out, PLAIN_SECONDS)
+    done = _finished(job.command(out, steps, extra), env, out, PLAIN_SECONDS, forked)
     return _record(out, done, {})
 
 

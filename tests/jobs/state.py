@@ -182,7 +182,7 @@ def verdict(job: jobs.Job, base: Path, plain: jobs.Record, stitched: jobs.Record
         return _with_decisions(job, base, plain, stitched, adam, start)
     if job.script in SKIPPED:
         start = (*start, "--skip", str(SKIPPED[job.script]))
-        plain = jobs.untouched(job, base / "plain-later", 1, start)
+        plain = jobs.untouched(job, base / "plain-later", 1, start, forked=True)
         store = base / "store"
         stitched = jobs.stitched(job, base / "stitched-later", 1, store, start, EVERY_STEP)
     wide = _wide(job, base / "wide", start)
@@ -199,7 +199,7 @@ def verdict(job: jobs.Job, base: Path, plain: jobs.Record, stitched: jobs.Record
 def _wide(job: jobs.Job, out: Path, start: tuple[str, ...]) -> Mapping[str, Array]:
     """The step in float64, run once for all verdicts from one start: only the judged step, and not
     what it is judged by, differs between a run and its mutant."""
-    return jobs.untouched(job, out, 1, [*start, "--dtype", "float64"]).arrays("step1")
+    return jobs.untouched(job, out, 1, [*start, "--dtype", "float64"], forked=True).arrays("step1")
 
 
 def ulp_away(arrays: Mapping[str, Array], seed: int) -> dict[str, Array]:
@@ -221,8 +221,10 @@ def _draw(
     checkpoint = base / f"draw{seed}.npz"
     np.savez(checkpoint, **ulp_away(initial, seed))  # type: ignore[arg-type]
     line = [*start, "--checkpoint", str(checkpoint)]  # the last one given counts
-    made = jobs.untouched(job, base / f"draw{seed}", 1, line)
-    wide = jobs.untouched(job, base / f"draw{seed}-wide", 1, [*line, "--dtype", "float64"])
+    made = jobs.untouched(job, base / f"draw{seed}", 1, line, forked=True)
+    wide = jobs.untouched(
+        job, base / f"draw{seed}-wide", 1, [*line, "--dtype", "float64"], forked=True
+    )
     return Step(made.arrays("step1"), wide.arrays("step1"))
 
 
@@ -254,18 +256,18 @@ def _with_decisions(
     """As `verdict`, of one-step runs that record their decisions and are otherwise the same."""
     record = [*start, "--record-decisions"]
     wide = [*record, "--dtype", "float64"]
-    again = jobs.untouched(job, base / "plain-decisions", 1, record)
+    again = jobs.untouched(job, base / "plain-decisions", 1, record, forked=True)
     ours_again = jobs.stitched(
         job, base / "stitched-decisions", 1, base / "store-decisions", record
     )
     for first, second in ((plain, again), (stitched, ours_again)):
         if not _same(first.arrays("step1"), second.arrays("step1")):
             raise jobs.JobFailed(f"{second.out}: recording decisions changed the result")
-    free = jobs.untouched(job, base / "wide", 1, wide).arrays("decisions")
+    free = jobs.untouched(job, base / "wide", 1, wide, forked=True).arrays("decisions")
 
     def step(run: jobs.Record) -> Step:
         taken = ["--decisions", str(run.out / "decisions.npz")]
-        exact = jobs.untouched(job, base / f"wide-{run.out.name}", 1, [*wide, *taken])
+        exact = jobs.untouched(job, base / f"wide-{run.out.name}", 1, [*wide, *taken], forked=True)
         return Step(_everything(run), _everything(exact))
 
     made = ours_again.arrays("decisions")

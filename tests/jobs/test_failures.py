@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> judges.Record:
-    return judges.untouched(JOB, tmp_path_factory.mktemp("plain"), STEPS)
+    return judges.untouched(JOB, tmp_path_factory.mktemp("plain"), STEPS, forked=True)
 
 
 @pytest.fixture(scope="module")

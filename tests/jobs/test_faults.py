@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tiers
 from tests.jobs import faults
 from tests.jobs.faults import LATE, Prepared
 
@@ -24,7 +25,14 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return faults.prepare("fault_function", tmp_path_factory.mktemp("made"))
 
 
-@pytest.mark.parametrize(("fault", "occasion"), SLICE)
+@pytest.mark.parametrize(
+    ("fault", "occasion"),
+    tiers.nightly_but(
+        *(("native:construct", 1), ("native:guard", 1), ("native:launch", LATE)),
+        *(("native:throw", LATE), ("graph:dtype", 1), ("hook:choose", LATE), ("store:gone", LATE)),
+        of=SLICE,
+    ),
+)
 def test_a_fault_is_survived(fault: str, occasion: int, prepared: Prepared, tmp_path: Path) -> None:
     outcome = faults.run(prepared, fault, occasion, tmp_path)
     assert outcome.survived(prepared), outcome.errors[-3000:]

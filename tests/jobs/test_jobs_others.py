@@ -9,7 +9,14 @@ from tests.jobs.cases import OTHERS, Case, Make
 
 pytestmark = pytest.mark.slow
 runs = cases.runs_of_session
-each = pytest.mark.parametrize("case", OTHERS, ids="-".join)
+each = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.nightly] if case[1] == "sgd" else [])
+        for case in OTHERS
+    ],
+    ids="-".join,
+)
 
 
 @each

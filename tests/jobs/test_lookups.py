@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests import lean
+from tests import lean, tiers
 from tests.jobs import judge as judges
 from tests.jobs.cases import python_of
 
@@ -33,7 +33,7 @@ def run(python: str, before: list[str], **extra: str) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-@pytest.fixture(scope="module", params=["2.21", "2.15"])
+@pytest.fixture(scope="module", params=tiers.nightly_but("2.21", of=["2.21", "2.15"]))
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What the untouched run says, what the stitched one says, and its summary."""
     pytest.importorskip("tensorflow", reason="no TensorFlow: pip install tensorflow-cpu")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tiers
 from tests.jobs import judge as judges
 from tests.jobs.cases import python_of
 
@@ -18,7 +19,7 @@ RETURNING = {"TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["2.21", "2.15"])
+@pytest.mark.parametrize("version", tiers.nightly_but("2.21", of=["2.21", "2.15"]))
 def test_the_pool_serves_a_real_job(version: str, tmp_path: Path) -> None:
     job = judges.Job("small_step", "adam", python_of(version))
     plain = judges.untouched(job, tmp_path / "plain", STEPS, (), RETURNING)

@@ -80,6 +80,7 @@ def damaged(position: int, value: int, table: bytes = GOOD) -> bytes:
     return with_checksum(table[:at] + struct.pack("<q", value) + table[at + 8 :])
 
 
+@pytest.mark.slow
 def test_what_is_written_is_read(decode: Decode) -> None:
     assert decode([GOOD, write(one_kernel())]) == ["ok 3 3", "ok 1 1"]
 
@@ -169,6 +170,7 @@ def test_every_word_of_a_table_may_be_any_number(decode: Decode) -> None:
     assert sum(not answer.startswith("ok") for answer in answers) > len(tables) // 3
 
 
+@pytest.mark.slow
 def test_any_bytes_are_read_safely(decode: Decode) -> None:
     """Fuzzed: words and bytes replaced, cut, repeated, behind a checksum that fits."""
     tables: list[bytes] = []

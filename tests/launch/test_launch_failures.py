@@ -244,6 +244,7 @@ WITH_ANOTHER_WAY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", [OUT_OF_MEMORY, ILLEGAL_ADDRESS, UNKNOWN])
 @pytest.mark.parametrize("device", [-1, 0])
 def test_any_call_of_the_driver_may_fail(standin: Standin, device: int, result: int) -> None:

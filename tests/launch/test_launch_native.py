@@ -73,7 +73,7 @@ def test_many_threads_under_a_sanitizer(tmp_path: Path, flags: tuple[str, ...]) 
     assert run_threads("threads", tmp_path, [], 100, *flags) == "1000 barriers\n"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_many_threads_under_valgrind(tmp_path: Path) -> None:
     """No byte is read before it was written, and none is left."""
     valgrind = shutil.which("valgrind")

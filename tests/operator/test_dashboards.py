@@ -238,6 +238,7 @@ def _repeated(call: Any) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.slow
 @each_panel
 def test_a_real_prometheus_answers_every_query(running: int, name: str, panel: Panel) -> None:
     for query in panel.queries:
@@ -247,6 +248,7 @@ def test_a_real_prometheus_answers_every_query(running: int, name: str, panel: P
         assert not all(math.isnan(value) for value in numbers), query.expr
 
 
+@pytest.mark.slow
 def test_figures_agree_with_what_was_reported(running: int) -> None:
     """3 jobs x (1 - 0.1) s, less 3 x 0.03 s spent and 0.5 s waited; on GPUs 2 x 299 + 2 x 59, less
     24 s and 0.25 s."""

@@ -67,6 +67,7 @@ def test_a_reader_sees_net_beside_what_it_is_made_of(page: str) -> None:
     assert any(line.split()[:2] == ["vision", "h100"] for line in lines)
 
 
+@pytest.mark.slow
 def test_a_prometheus_says_the_same_also_with_two_pods_of_the_gateway(
     page: str, tmp_path: Path
 ) -> None:

@@ -306,6 +306,7 @@ def test_nothing_is_drawn_while_nothing_happens(browser: Browser, folder: Path) 
         raise AssertionError("frames without end")
 
 
+@pytest.mark.slow
 def test_where_motion_is_reduced_it_jumps(browser: Browser, folder: Path) -> None:
     browser.open((folder / "large.html").as_uri(), still=True)
     before = int(browser.ask("document.querySelector('canvas').dataset.frames"))

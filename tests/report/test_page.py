@@ -280,6 +280,7 @@ REPORTS = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(REPORTS)
 def test_any_report_is_drawn(report: Report) -> None:

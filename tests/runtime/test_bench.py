@@ -38,6 +38,7 @@ def test_without_a_gpu_nothing_is_measured_and_nothing_written(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_dry_run_goes_all_the_way_and_claims_nothing(tmp_path: Path) -> None:
     """Stitched, as a graph and one kernel an instruction on the stand-in, XLA on the CPU, in a
     process of its own; run again, nothing is left to do."""

@@ -55,6 +55,7 @@ def patterns() -> dict[str, Pattern]:
     return found
 
 
+@pytest.mark.slow
 def test_the_coefficients_that_made_the_measurements_are_found() -> None:
     true = true_device()
     made = [Measured(n, p, cost(p, true).seconds) for n, p in patterns().items()]

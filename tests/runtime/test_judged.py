@@ -29,6 +29,7 @@ from tests.runtime.judged import verdict
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["storage", "float64"])
 @pytest.mark.parametrize("name", ["mlp_train", "dien_infer"])
 def test_values_that_waited_in_files_are_the_same(

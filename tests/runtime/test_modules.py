@@ -29,6 +29,7 @@ TOLERANCE = 2e-6
 """Of an output's largest value: float32 sums in another order than numpy's."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -439,6 +440,7 @@ def test_a_step_goes_on_from_what_it_made(standin: Standin) -> None:
     assert {step.source.dims for step in copies} == {(8,)}, "the weights are not copied"
 
 
+@pytest.mark.slow
 def test_a_training_step_copies_next_to_nothing(standin: Standin) -> None:
     """An optimizer's kernels may write where they read: their `aliases` say so."""
     found = compare(workloads.module("mlp_train"), standin, updates=True)

@@ -137,6 +137,7 @@ def test_a_wrong_kernel_is_refused(standin: Standin, made: Made) -> None:
     assert found.refused[KEY].reason is Reason.WRONG_RESULT
 
 
+@pytest.mark.slow
 def test_each_failure_of_the_driver_is_a_refusal_and_leaves_nothing(
     standin: Standin, made: Made
 ) -> None:

@@ -92,6 +92,7 @@ def kernels(draw: st.DrawFn) -> Kernel:
     return Kernel("k", (), (OUT,), (Phase((section,)),))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(kernels())
 def test_barriers_are_enough_and_each_is_needed(kernel: Kernel) -> None:

@@ -36,6 +36,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(modules())
 def test_random_modules_agree_with_numpy(module: Module) -> None:
@@ -43,6 +44,7 @@ def test_random_modules_agree_with_numpy(module: Module) -> None:
     check(pattern, module, draw_inputs(pattern, 0))
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(modules())
 def test_random_modules_agree_when_tasks_are_tiny(
@@ -56,6 +58,7 @@ def test_random_modules_agree_when_tasks_are_tiny(
         check(pattern, module, draw_inputs(pattern, 0))
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(modules(), st.sampled_from([0, 8, 64]))
 def test_random_modules_agree_when_scheduled_for_a_gpu(
@@ -101,6 +104,7 @@ MANY_REDUCTIONS = FuzzOptions(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 50])
 def test_deep_modules_agree_under_any_limits(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     """With 24 operations and limits drawn anew each time, as no device has them together."""

@@ -51,6 +51,7 @@ def test_columns_reduced_twice_are_one_phase_where_a_task_has_whole_columns() ->
     assert [len(phase.sections) for phase in kernel.phases] == [1]
 
 
+@pytest.mark.slow
 def test_parts_of_columns_need_the_boundary() -> None:
     value = parameter(0, (40, 40, 24))
     kernel = scheduled(*centred(value), parameters=[value], task_elements=64, enough_tasks=40)

@@ -21,6 +21,7 @@ from stitchcore.hlo.transforms.simplify import simplify
 from stitchcore.loop_ir.nodes import Kernel, Loop, LoopKind, Role, Statement
 from stitchcore.loop_ir.verifier import check as check_kernel
 from stitchcore.schedule.pipeline import feasible, schedule
+from tests import tiers
 from tests.schedule.agree import DEVICE, check
 from tests.schedule.modules import (
     apply,
@@ -91,6 +92,7 @@ def test_layer_norm_gradient_is_one_kernel_of_two_lane_loops() -> None:
     assert lane_loops(kernel, 0) == 2
 
 
+@pytest.mark.slow
 def test_softmax_gradient_of_tensorflow_is_one_phase_of_four_lane_loops() -> None:
     module = workload("softmax_grad")
     pattern = whole(module)
@@ -129,6 +131,7 @@ def _wide(value: Instruction, dims: tuple[Any, ...]) -> Instruction:
     return broadcast(value, dims, (len(dims) - 1,))
 
 
+@pytest.mark.slow
 def test_batch_norm_relu_gradient_is_one_kernel_of_three_phases() -> None:
     """Parts of both sums; their combination; the input gradient: no large scratch."""
     outputs = batch_norm_gradient(700, 24)
@@ -308,7 +311,11 @@ def workload(name: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", sorted(path.name.removesuffix(".hlo.xz") for path in WORKLOADS.glob("*.hlo.xz"))
+    "name",
+    tiers.nightly_but(
+        *("asr_train", "bert_train", "dien_train", "lstm_lm_train", "resnet50_train"),
+        of=sorted(path.name.removesuffix(".hlo.xz") for path in WORKLOADS.glob("*.hlo.xz")),
+    ),
 )
 def test_every_pattern_of_every_workload_schedules(name: str) -> None:
     module = workload(name)

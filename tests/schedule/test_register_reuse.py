@@ -66,6 +66,7 @@ def allocated(kernel: Kernel) -> Counter[Scope]:
     return Counter(s.buffer.scope for s in found if isinstance(s, Allocate))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [5, 32, 100, 768, 1500, 4096])
 def test_a_row_is_read_once_and_shares_no_memory(columns: int) -> None:
     kernel = scheduled(300, columns)
@@ -74,6 +75,7 @@ def test_a_row_is_read_once_and_shares_no_memory(columns: int) -> None:
     assert cuda.shared_bytes(kernel) == 0
 
 
+@pytest.mark.slow
 def test_rows_that_registers_do_not_hold_stay_in_memory() -> None:
     kernel = scheduled(300, 16384)
     bounds = limits.of(GPU)

@@ -87,6 +87,7 @@ WAYS: tuple[dict[str, bool], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dims", "dim"), DIMS)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way) or "plain")
 def test_every_axis_and_direction(dims: tuple[int, ...], dim: int, way: dict[str, bool]) -> None:

@@ -24,7 +24,8 @@ def twins_of(name: str) -> tuple[Twin, ...]:
     return tuple(twins.twins_of(twins.patterns_of(name, device), device))
 
 
-@pytest.mark.parametrize("name", [*NAMES, pytest.param("dien_infer", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*NAMES, pytest.param("dien_infer", marks=pytest.mark.nightly)])
 def test_twins_decide_alike_and_agree_with_numpy(name: str) -> None:
     for number, twin in enumerate(twins_of(name)):
         assert not twin.differing, (name, number, twin.limits)
@@ -32,7 +33,7 @@ def test_twins_decide_alike_and_agree_with_numpy(name: str) -> None:
         assert found.passed, (name, number, str(found))
 
 
-@pytest.mark.parametrize("name", [*NAMES, pytest.param("dien_infer", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [*NAMES, pytest.param("dien_infer", marks=pytest.mark.nightly)])
 def test_each_boundary_of_a_kernel_matters(name: str) -> None:
     for number, twin in enumerate(twins_of(name)):
         removed = list(barriers.mutants(twin.kernel))

@@ -17,6 +17,7 @@ from tests.tensorflow.conformance_cases import Case, is_covered
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", sorted(op_allowlist.ALLOWED))
 def test_operation_means_what_tensorflow_computes(operation: str) -> None:
     assert is_covered(operation), f"no case for {operation}: add it to conformance_cases.py"
@@ -26,6 +27,7 @@ def test_operation_means_what_tensorflow_computes(operation: str) -> None:
     assert any(f.stitched for f in findings), "TensorFlow has no kernel for any of its types"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", sorted(n for n, k in semantics.REWRITES if k == "cpu"))
 def test_rewrite_is_needed(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its rewrite the lowering differs: the table can fail, and no rewrite is idle."""

@@ -123,6 +123,7 @@ def same(graph: Any, other: Any, batches: list[int]) -> None:
             np.testing.assert_allclose(mine, wanted, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [32, None])
 def test_any_launch_may_fail(batch: int | None) -> None:
     graph = step(batch)

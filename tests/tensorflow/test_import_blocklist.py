@@ -53,6 +53,7 @@ def test_each_worker_leaves_them_out(module: str) -> None:
     assert said(STARTED, module) == list(NAMES)
 
 
+@pytest.mark.slow
 def test_tensorflow_and_the_compiler_load_without_them(tmp_path: Path) -> None:
     """Where they are installed."""
     for name in NAMES:

@@ -50,6 +50,7 @@ extern "C" __global__ void k(long long *x) { *x = Twice<30, 0>::value; }
 """
 
 
+@pytest.mark.slow
 def test_what_explodes_is_cut_and_the_next_program_compiles() -> None:
     one = Compiler(Limits(processor_seconds=1.0))
     assert refused_by(one, EXPLODING) == "cut after 1 s of a processor"

@@ -132,6 +132,7 @@ def judged_scatters() -> dict[str, bool]:
     return judged(scatters(), {NONE: kernel, **slips})
 
 
+@pytest.mark.slow
 def test_scatters_are_right_and_joined() -> None:
     phases = kernel_of(scatters()).phases
     assert [section.tasks for phase in phases for section in phase.sections].count(4) == 2

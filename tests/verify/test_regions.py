@@ -81,6 +81,7 @@ def test_a_region_that_wins_is_kept_with_its_figures(
     assert found.figures() == {"Distinct regions timed": "1 of 1, 1 beside XLA"}
 
 
+@pytest.mark.slow
 def test_a_region_that_loses_is_refused_with_its_figure() -> None:
     large = built(2**22)
     results = right([np.zeros(2**22, np.float32)])

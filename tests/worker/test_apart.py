@@ -81,6 +81,7 @@ def child(key: str, meta: str, folder: Path) -> Refusal | object:
     return made
 
 
+@pytest.mark.slow
 def test_siblings_do_not_see_each_others_folders(own_mounts: None, sources: Path) -> None:
     """The spy knows where its sibling works, and tries as hard as it can."""
     before = set(Path(tempfile.gettempdir()).glob(f"{isolate.PREFIX}*/secret"))

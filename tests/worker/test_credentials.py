@@ -103,6 +103,7 @@ def served(
     processes.stop()
 
 
+@pytest.mark.slow
 def test_arbitrary_code_in_a_compile_child_finds_no_credential(
     served: tuple[serve.Served, Processes], home: Path, tmp_path: Path
 ) -> None:

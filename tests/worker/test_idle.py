@@ -76,6 +76,7 @@ def test_a_meter_writes_all_of_it_again_and_once_more_at_the_end(tmp_path: Path)
     assert record["target"] == "sm_90" and abs(record["time"] - time.time()) < 60
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_loses_an_interval_and_its_next_life_counts_nothing_twice(
     redis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ class FolderMachine(LeaseMachine):
         shutil.rmtree(self.folder)
 
 
+@pytest.mark.slow
 def test_a_folder_of_leases_does_as_the_model() -> None:
     run_state_machine_as_test(
         FolderMachine, settings=settings(max_examples=150, stateful_step_count=30, deadline=None)
@@ -194,6 +195,7 @@ def _count(folder: str, barrier: Any, wins: Any) -> None:
         wins.append(1)
 
 
+@pytest.mark.slow
 def test_of_many_processes_one_gets_it(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:

@@ -62,6 +62,7 @@ store.delete("artifacts", "gone")
 """
 
 
+@pytest.mark.slow
 def test_what_another_process_has_changed_is_seen(url: str) -> None:
     store = open_store(url)
     for name in ("k", "gone"):

@@ -86,6 +86,7 @@ def test_a_refusal_that_holds_is_told_anew(service: Service) -> None:
     assert after == before
 
 
+@pytest.mark.slow
 def test_the_child_computes_the_digest_itself(service: Service) -> None:
     graph = tiny_graph()
     lying = meta_of(graph, digest="ab" * 32)
@@ -94,6 +95,7 @@ def test_the_child_computes_the_digest_itself(service: Service) -> None:
     assert answer(service, key)["reason"] == "digest_mismatch"
 
 
+@pytest.mark.slow
 def test_a_graph_that_kills_the_child_twice_is_quarantined(service: Service) -> None:
     key = submit(service.store, tiny_graph())
     small = replace(service, limits=replace(LIMITS, memory=2**26))

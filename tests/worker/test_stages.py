@@ -25,6 +25,7 @@ from stitchcore.artifact import package, sign
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
 from stitchcore.optimize import pipeline
+from tests import tiers
 from tests.worker import alone
 from tests.worker.requests import meta_of, python_path, submit, tiny_graph
 
@@ -91,7 +92,13 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Lives:
     return made
 
 
-@pytest.mark.parametrize("stage", [*COMPILING, *AFTER])
+@pytest.mark.parametrize(
+    "stage",
+    tiers.nightly_but(
+        *("start", "lower", "build", "measure", "patch", "compile", "upload"),
+        of=[*COMPILING, *AFTER],
+    ),
+)
 def test_a_worker_is_killed(stage: str, lives: Lives) -> None:
     number = [*COMPILING, *AFTER].index(stage)
     key = lives.keys[number % 2]

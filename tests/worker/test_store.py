@@ -35,6 +35,7 @@ def _write(root: str, writer: int, barrier: Any) -> None:
         store.publish(_files(writer), "sum", "artifacts", str(number))
 
 
+@pytest.mark.slow
 def test_many_writers_never_mix_their_files(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:

@@ -124,6 +124,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_point_leaves_no_torn_unit(kept: Units, tmp_path: Path) -> None:
     library = tmp_path / "library.so"
     library.write_bytes(made().library)
@@ -253,6 +254,7 @@ print(sorted(seen))
 """
 
 
+@pytest.mark.slow
 def test_no_other_child_reaches_a_compiler_at_work(tmp_path: Path) -> None:
     """A graph's child looks for the sources and results of compilers, as hard as it can."""
     spy = isolate.command(
@@ -345,6 +347,7 @@ def counts(service: Service, graph: Any, **meta: Any) -> dict[str, int]:
     return dict(origin["units"])
 
 
+@pytest.mark.slow
 def test_equal_layers_of_different_graphs_are_compiled_once(service: Service) -> None:
     scope = "cd" * 32
     first = counts(service, two_layers(256, True), scope=scope)

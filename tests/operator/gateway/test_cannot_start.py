@@ -125,6 +125,7 @@ def test_status_without_a_gateway(change: dict[str, str], why: str, made: Path) 
     assert isinstance(done.exception, SystemExit) and len(done.output.splitlines()) <= 2
 
 
+@pytest.mark.slow
 def test_serve_passes_on_that_a_port_is_taken(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -55,6 +55,7 @@ def report(about: dict[str, Any], seq: int, seconds: float) -> dict[str, Any]:
     return {**about, "seq": seq, **saved, "interval": [0, 1], "pairs": 9, "devices": 1}
 
 
+@pytest.mark.slow
 def test_a_killed_gateway_loses_nothing_it_has_answered_for(tmp_path: Path) -> None:
     """Clients post all the while, the gateway is killed three times; whoever got no answer asks
     again, and in the end the ledger holds each client's last figure exactly once."""
@@ -239,6 +240,7 @@ def test_without_a_broker_submissions_are_unavailable_and_artifacts_are_not(tmp_
         )
 
 
+@pytest.mark.slow
 def test_a_graph_that_was_kept_and_not_enqueued_is_enqueued_after_a_kill(tmp_path: Path) -> None:
     """The moment between the store and the broker: whoever asks again gets it going, once."""
     _, request = key_of(graph(), "local")

@@ -70,6 +70,7 @@ def test_a_pod_is_what_its_limits_and_its_node_say(pods: Pods, name: str) -> Non
     assert found.devices == pytest.approx(CASES[name].devices)
 
 
+@pytest.mark.slow
 def test_seconds_are_multiplied_by_what_the_pod_holds(pods: Pods, tmp_path: Path) -> None:
     """Every pod claims 3 s saved and 1 s lost on 64 devices. The reconciler reads the same."""
     data = graph()

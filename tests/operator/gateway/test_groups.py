@@ -17,6 +17,7 @@ from tests.operator.gateway.support import KEY
 START = 1_000_000.0
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), size=st.integers(1, 4))
 def test_members_that_reach_step_n_all_see_the_same_decision(

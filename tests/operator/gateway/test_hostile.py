@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from stitchcore.artifact.store import open_store
 from tests.operator.gateway import processes, support
@@ -40,6 +41,7 @@ def claims(client: httpx.Client, about: dict[str, object], number: int, end: flo
             client.post("/v1/savings", json={**body, "session": session})
 
 
+@pytest.mark.slow
 def test_no_report_adds_more_than_time_times_devices(tmp_path: Path) -> None:
     digest, request = key_of(graph(), "local")
     with processes.gateway(tmp_path, "redis://127.0.0.1:1/0", "--calls", "5000") as gateway:

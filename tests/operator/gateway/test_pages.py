@@ -99,6 +99,7 @@ def test_html_that_a_worker_wrote_is_never_sent(running: Running) -> None:
 BROKEN = [b"{}", b"", b"[" * 10**5, b'{"title": 1}', b'{"title": "t", "target": "c", "nodes": 3}']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", BROKEN)
 def test_a_broken_report_is_a_problem_and_no_page(running: Running, data: bytes) -> None:
     ready(running, data)

@@ -66,6 +66,7 @@ def test_a_real_prometheus_sees_what_a_real_job_has_saved(tmp_path: Path) -> Non
         assert shown["net"] < shown["saved"] - shown["lost"], "what workers used is taken off"
 
 
+@pytest.mark.slow
 def test_a_real_prometheus_sees_savings_also_after_a_restart(
     tmp_path: Path,
 ) -> None:

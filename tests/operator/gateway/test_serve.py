@@ -67,6 +67,7 @@ def client(said: dict[str, Any]) -> httpx.Client:
     )
 
 
+@pytest.mark.slow
 def test_what_it_prints_is_what_a_client_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ def fetched(said: dict[str, Any], folder: Path) -> None:
     assert (done.exit_code, "has no job 'nobody'" in done.output) == (2, True)
 
 
+@pytest.mark.slow
 def test_what_dies_is_started_again_and_nothing_outlives_it(tmp_path: Path) -> None:
     with serve(tmp_path) as (process, said):
         pids = said["pids"]
@@ -148,6 +150,7 @@ def _of(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_start_is_given_up_with_its_words(tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite").write_bytes(b"not a database" * 100)
     command = [sys.executable, "-m", "stitchcore.cli", "serve", "--folder", str(tmp_path)]

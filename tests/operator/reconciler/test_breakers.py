@@ -145,6 +145,7 @@ def test_the_webhook_reads_what_is_written_and_so_do_we(held: dict[Line, float])
     assert not breakers.differs(held, breakers.parse(data))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(lines, st.lists(st.integers(0, 5).flatmap(any_pod), max_size=6))
 def test_a_second_step_changes_nothing(before: dict[Line, float], pods: list[Pod]) -> None:

@@ -43,6 +43,7 @@ def one(pod_: object = None, *graphs: Graph, **more: object) -> Status:
     return status(known(Replica(pod_ or pod(), held)), NOW)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(any_known())
 def test_a_second_look_changes_nothing(facts: Known) -> None:
@@ -64,6 +65,7 @@ def test_the_order_of_pods_and_graphs_does_not_matter(facts: Known, random: obje
     assert status(replace(facts, replicas=turned), NOW) == status(facts, NOW)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(any_known(), any_known())
 def test_sums_never_fall(first: Known, second: Known) -> None:
@@ -89,6 +91,7 @@ def test_the_speedup_is_the_slowest_replicas(facts: Known) -> None:
         assert found.ratio == pytest.approx(min(ratios), abs=1e-3)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(any_known())
 def test_every_status_fits_the_schema_and_stays_small(facts: Known) -> None:
@@ -114,6 +117,7 @@ def test_while_the_gateway_is_away_its_word_stays(first: Known, second: Known) -
     assert after.phase != "NoContact" or before.phase == "NoContact"
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(any_known(), max_size=30))
 def test_a_job_that_goes_to_and_fro_goes_quiet(facts: list[Known]) -> None:

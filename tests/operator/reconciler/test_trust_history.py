@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,6 +146,7 @@ def judge_rest(world: World) -> None:
     assert set(world.public()) == set(keys.public_keys(world.held[Role.SIGNING]))
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(st.lists(ACTIONS, max_size=12))
 def test_with_the_usual_overlap_no_pod_meets_a_stranger(
@@ -159,6 +161,7 @@ def test_with_the_usual_overlap_no_pod_meets_a_stranger(
     assert not strangers(signing(world, RESIGNING), valid(world, 0.0))
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(st.lists(ACTIONS, max_size=12))
 def test_in_a_hurry_no_server_shows_what_is_not_trusted(
@@ -170,6 +173,7 @@ def test_in_a_hurry_no_server_shows_what_is_not_trusted(
     judge_rest(world)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(
     st.lists(

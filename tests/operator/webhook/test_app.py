@@ -228,6 +228,7 @@ def test_it_may_be_asked_by_url_alone(served: Served) -> None:
         httpx.get(f"http://127.0.0.1:{served.port}/healthz")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import kubernetes_validate
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ where = given(pods(), st.sampled_from(SITUATIONS), st.sampled_from(RELEASES))
 Pod = dict[str, Any]
 
 
+@pytest.mark.slow
 @MANY
 @where
 def test_totals_and_class_are_unchanged(pod: Pod, situation: Situation, release: Any) -> None:
@@ -44,6 +46,7 @@ def test_totals_and_class_are_unchanged(pod: Pod, situation: Situation, release:
     event(reference.service_class(pod))
 
 
+@pytest.mark.slow
 @MANY
 @where
 def test_ours_asks_what_admission_takes(pod: Pod, situation: Situation, release: Any) -> None:
@@ -71,6 +74,7 @@ def resources_of_ours() -> list[str]:
     return list(support.release().wanted)
 
 
+@pytest.mark.slow
 @MANY
 @where
 def test_twice_is_once_and_always_the_same(pod: Pod, situation: Situation, release: Any) -> None:
@@ -82,6 +86,7 @@ def test_twice_is_once_and_always_the_same(pod: Pod, situation: Situation, relea
     assert decide(support.applied(pod, first), situation, release).operations == ()
 
 
+@pytest.mark.slow
 @MANY
 @where
 def test_nothing_of_the_users_is_lost(pod: Pod, situation: Situation, release: Any) -> None:
@@ -114,6 +119,7 @@ def emptied(pod: Pod) -> Pod:
     return made
 
 
+@pytest.mark.slow
 @MANY
 @where
 def test_variables_that_the_user_set_stay(pod: Pod, situation: Situation, release: Any) -> None:
@@ -132,6 +138,7 @@ def test_variables_that_the_user_set_stay(pod: Pod, situation: Situation, releas
         assert not set(added) & {entry["name"] for entry in present}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @where
 def test_the_schema_holds(pod: Pod, situation: Situation, release: Any) -> None:
