@@ -13,7 +13,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stitchcore import options
 from stitchcore.cli import common, module_pipeline
 from stitchcore.report import render
 from stitchcore.report import schema as reports
@@ -31,9 +30,7 @@ TARGET = "cpu-x86-64-v3"
 def planned() -> Report:
     """The report of MODULE for one target, whatever this machine is."""
     output = common.Output(False)
-    device = common.device_of(TARGET, output)
-    build = module_pipeline.build_options(options.of_this_process(), device, output)
-    state, seconds = module_pipeline.run(MODULE, device, build, output, "schedule")
+    state, seconds = module_pipeline.run(MODULE, output, "schedule", target=TARGET)
     return module_pipeline.report_of(state, MODULE.name, seconds)
 
 

@@ -20,13 +20,11 @@ import msgspec
 
 from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact.manifest import MAXIMUM_PARSED_BYTES, Manifest
-from stitchcore.artifact.package import MANIFEST
 from stitchcore.errors import Reason, Refused
+from stitchcore.inject.contract import FILE_NAME, MANIFEST, MAXIMUM_ARTIFACT_BYTES
 
 MAXIMUM_FILES = 256
 MAXIMUM_FILE_BYTES = 128 * 2**20
-MAXIMUM_BYTES = 512 * 2**20
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 KEY = re.compile(r"[0-9a-f]{64}")
 REPORTS = frozenset({"report.json", "report.html", "modules.json", "tuning.json"})
 PARSED = (MANIFEST, "report.json")
@@ -40,12 +38,12 @@ def read_files(folder: Path) -> dict[str, bytes]:
     """All files of a folder that a stranger wrote. Raises Refused(BAD_ARTIFACT) for more or larger
     ones than an artifact has, for links, and for names that it has not."""
     files: dict[str, bytes] = {}
-    left = MAXIMUM_BYTES
+    remaining = MAXIMUM_ARTIFACT_BYTES
     for entry in sorted(folder.iterdir()):
-        if len(files) >= MAXIMUM_FILES or not NAME.fullmatch(entry.name):
+        if len(files) >= MAXIMUM_FILES or not FILE_NAME.fullmatch(entry.name):
             raise _bad(folder.name, "it holds something that is not a file of an artifact")
-        files[entry.name] = read_regular(entry, min(left, MAXIMUM_FILE_BYTES))
-        left -= len(files[entry.name])
+        files[entry.name] = read_regular(entry, min(remaining, MAXIMUM_FILE_BYTES))
+        remaining -= len(files[entry.name])
     return files
 
 
@@ -73,7 +71,7 @@ def check_files(key: str, files: Mapping[str, bytes], expected: Mapping[str, Any
     """
     if not KEY.fullmatch(key):
         raise _bad(key[:16], "not a key")
-    if len(files) > MAXIMUM_FILES or sum(map(len, files.values())) > MAXIMUM_BYTES:
+    if len(files) > MAXIMUM_FILES or sum(map(len, files.values())) > MAXIMUM_ARTIFACT_BYTES:
         raise _bad(key, "it is larger than artifacts are")
     for name in PARSED:
         if len(files.get(name, b"")) > MAXIMUM_PARSED_BYTES:
@@ -89,7 +87,7 @@ def check_files(key: str, files: Mapping[str, bytes], expected: Mapping[str, Any
         raise _bad(key, "its files are not those of its manifest")
     for entry in manifest.libraries:
         data = files.get(entry.file, b"")
-        if not NAME.fullmatch(entry.file) or len(data) > MAXIMUM_FILE_BYTES:
+        if not FILE_NAME.fullmatch(entry.file) or len(data) > MAXIMUM_FILE_BYTES:
             raise _bad(key, "a library's name or size")
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise _bad(key, f"{entry.file} is damaged")
@@ -110,10 +108,10 @@ _MISMATCH = {
 
 def _check_fields(manifest: Manifest, expected: Mapping[str, Any]) -> None:
     for name, value in expected.items():
-        found = getattr(manifest, name)
-        if found != value:
+        actual = getattr(manifest, name)
+        if actual != value:
             reason = _MISMATCH.get(name, Reason.BAD_ARTIFACT)
-            detail = f"its {name} is {str(found)[:80]!r}, not {str(value)[:80]!r}"
+            detail = f"its {name} is {str(actual)[:80]!r}, not {str(value)[:80]!r}"
             raise Refused(f"artifact {str(expected['key'])[:16]}", reason, detail)
 
 
@@ -124,11 +122,11 @@ def check_library(key: str, file: str, data: bytes, target: str) -> None:
         return  # no shared object of a processor's: a GPU's binary
     if len(data) < 64 or data[:4] != _ELF or data[4:6] != _ELF64_LITTLE:
         raise _bad(key, f"{file} is no 64-bit shared object")
-    kind, found = struct.unpack_from("<HH", data, 16)
+    kind, machine_number = struct.unpack_from("<HH", data, 16)
     if kind != _SHARED_OBJECT:
         raise _bad(key, f"{file} is no shared object")
-    if found != machine:
-        detail = f"{file} is of machine {found}, {target} is {machine}"
+    if machine_number != machine:
+        detail = f"{file} is of machine {machine_number}, {target} is {machine}"
         raise Refused(f"artifact {key[:16]}", Reason.WRONG_TARGET, detail)
 
 

@@ -63,8 +63,16 @@ def request_key(
     `preserve` are canonical ids (`inject.digest.Numbering.ids`), so that names do not matter; `tf`
     is the minor version. Gateway and worker both compute it and believe no one else's.
     """
-    kept = ",".join(str(number) for number in sorted(preserve))
-    parts = (digest, target, tf, str(abi), kept, f"xla={xla}", f"deterministic={deterministic}")
+    preserved = ",".join(map(str, sorted(preserve)))
+    parts = (
+        digest,
+        target,
+        tf,
+        str(abi),
+        preserved,
+        f"xla={xla}",
+        f"deterministic={deterministic}",
+    )
     return content_key("request", (*parts, f"tenant={tenant}") if tenant else parts)
 
 

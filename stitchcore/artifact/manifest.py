@@ -8,26 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-FORMAT = 2
-KERNEL_ABI = 1
+from stitchcore.inject.contract import KERNEL_ABI, MANIFEST_FORMAT, PATCH_OPERATIONS
+
 MAXIMUM_PARSED_BYTES = 32 * 2**20
 """Of each file that is parsed: in memory JSON may take thirty times its size."""
-
-PATCH_OPERATIONS = frozenset(
-    {
-        "StitchedFusion",
-        "Const",
-        "Identity",
-        "NoOp",
-        "AssignVariableOp",
-        "ReadVariableOp",
-        "Reshape",
-        "Cast",
-        "GatherV2",
-        "UnsortedSegmentSum",
-    }
-)
-"""The only operations a patch may add to a job's graph."""
 
 
 class LibraryEntry(msgspec.Struct, frozen=True):
@@ -111,7 +95,7 @@ class Manifest(msgspec.Struct, frozen=True):
     patch: Patch
     expect: Expectation = Expectation()
     refusals: dict[str, int] = {}
-    format: int = FORMAT
+    format: int = MANIFEST_FORMAT
     abi: int = KERNEL_ABI
     issued: int = 0
     measured: bool = True
@@ -126,8 +110,9 @@ def encode(manifest: Manifest) -> bytes:
 def decode(data: bytes) -> Manifest:
     """Raises msgspec.ValidationError for anything that is not a manifest of this format."""
     manifest = msgspec.json.decode(data, type=Manifest)
-    if manifest.format != FORMAT:
-        raise msgspec.ValidationError(f"manifest format {manifest.format}, this is {FORMAT}")
+    if manifest.format != MANIFEST_FORMAT:
+        detail = f"manifest format {manifest.format}, this is {MANIFEST_FORMAT}"
+        raise msgspec.ValidationError(detail)
     added = (node.op for region in manifest.patch.regions for node in region.add)
     bad = set(added) - PATCH_OPERATIONS
     if bad:

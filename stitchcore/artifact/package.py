@@ -16,9 +16,8 @@ from stitchcore.artifact import sign
 from stitchcore.artifact.manifest import KernelEntry, LibraryEntry, Manifest
 from stitchcore.artifact.store import Store
 from stitchcore.errors import Reason, Refused
+from stitchcore.inject.contract import MANIFEST, SIGNATURE
 from stitchcore.launch.region_program import RegionProgram
-
-MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 
 
 def library_entries(libraries: Sequence[bytes]) -> tuple[LibraryEntry, ...]:
@@ -34,8 +33,8 @@ def library_entries(libraries: Sequence[bytes]) -> tuple[LibraryEntry, ...]:
 def kernel_entries(programs: Iterable[RegionProgram]) -> tuple[KernelEntry, ...]:
     """Manifest entries of the distinct kernels that `programs` launch."""
     entries: dict[str, KernelEntry] = {}
-    for made in programs:
-        for launch in made.launches:
+    for program in programs:
+        for launch in program.launches:
             entries[launch.key] = KernelEntry(
                 launch.key,
                 launch.library,

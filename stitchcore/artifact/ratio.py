@@ -6,8 +6,9 @@ import json
 
 from stitchcore.artifact.store import Store
 from stitchcore.errors import Reason, Refused
+from stitchcore.inject.contract import MANIFEST
 
-MANIFEST, REPORT = "manifest.json", "report.json"
+REPORT = "report.json"
 HIGHEST = 1e6
 UNREADABLE = (
     *(ValueError, LookupError, TypeError, AttributeError),
@@ -24,7 +25,7 @@ def step_ratio(report: bytes, manifest: bytes) -> float:
     """
     try:
         regions = json.loads(report).get("regions", ())
-        proofs = [one.get("proof") or {} for one in regions if one.get("stitched")]
+        proofs = [region.get("proof") or {} for region in regions if region.get("stitched")]
         lows = [float(proof["ratio"][0]) for proof in proofs if proof.get("ratio")]
         if lows and min(lows) > 0:
             return min(max(1.0, 1 / min(lows)), HIGHEST)

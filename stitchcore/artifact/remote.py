@@ -59,8 +59,8 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **_named: Any
     ) -> bytes:
-        found: bytes = self._call("GET", "files", path).content
-        return found[start:end]
+        content: bytes = self._call("GET", "files", path).content
+        return content[start:end]
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_named: Any) -> None:
         if mode != "overwrite":
@@ -72,8 +72,8 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._call("DELETE", "files", path)
 
     def info(self, path: str, **_named: Any) -> dict[str, Any]:
-        found: dict[str, Any] = self._call("GET", "entries", path).json()
-        return found
+        entry: dict[str, Any] = self._call("GET", "entries", path).json()
+        return entry
 
     def exists(self, path: str, **_named: Any) -> bool:
         """Unlike fsspec's own, raises where the server does not say."""
@@ -84,7 +84,8 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return True
 
     def ls(self, path: str, detail: bool = True, **_named: Any) -> list[Any]:
-        return _listed(self._call("GET", "folders", path), detail)
+        entries: list[dict[str, Any]] = self._call("GET", "folders", path).json()
+        return entries if detail else [entry["name"] for entry in entries]
 
     def find(
         self,
@@ -96,8 +97,8 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
     ) -> Any:
         if maxdepth is not None or withdirs:
             raise NotImplementedError("the store lists all files below a folder, and no folders")
-        found = _listed(self._call("GET", "trees", path), True)
-        return {one["name"]: one for one in found} if detail else [one["name"] for one in found]
+        entries = {entry["name"]: entry for entry in self._call("GET", "trees", path).json()}
+        return entries if detail else list(entries)
 
     def _call(self, method: str, kind: str, path: str, data: bytes | None = None) -> httpx.Response:
         token = self._token.read_text(encoding="ascii").strip()
@@ -132,8 +133,3 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
             if now != self._trusted:
                 self._client, self._trusted = self._connected(now), now
         return self._client
-
-
-def _listed(answer: httpx.Response, detail: bool) -> list[Any]:
-    found: list[dict[str, Any]] = answer.json()
-    return found if detail else [one["name"] for one in found]

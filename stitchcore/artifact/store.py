@@ -153,29 +153,29 @@ class Store:
         with _named(path):
             if not self.filesystem.exists(path):
                 return ()
-            found = self.filesystem.ls(path, detail=False)
-        names = (str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in found)
+            paths = self.filesystem.ls(path, detail=False)
+        names = (str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in paths)
         return tuple(sorted(name for name in names if not name.startswith(".")))
 
     def hidden(self, *folder: str) -> tuple[str, ...]:
         """Temporary names in a folder, which `list` leaves out: of writers at work, or dead."""
         path = self.path(*folder)
         with _named(path):
-            found = self.filesystem.ls(path, detail=False) if self.filesystem.exists(path) else ()
-        names = (str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in found)
+            paths = self.filesystem.ls(path, detail=False) if self.filesystem.exists(path) else ()
+        names = (str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in paths)
         return tuple(sorted(name for name in names if name.startswith(".")))
 
     def details(self, *parts: str) -> dict[str, Any]:
         """What the file system says of each file below a folder (or of one file), by path."""
         path = self.path(*parts)
         with _named(path):
-            found: dict[str, Any] = self.filesystem.find(path, detail=True)
-        return found
+            entries: dict[str, Any] = self.filesystem.find(path, detail=True)
+        return entries
 
     def answer(self, digest: str, answer: Mapping[str, Any]) -> None:
         """Publish where a request stands (pending, ready, refused), and by which code."""
-        made = {**answer, "code": code_version()}
-        self.write(json.dumps(made, sort_keys=True).encode(), "answers", f"{digest}.json")
+        document = {**answer, "code": code_version()}
+        self.write(json.dumps(document, sort_keys=True).encode(), "answers", f"{digest}.json")
 
     def read_answer(self, digest: str) -> dict[str, Any] | None:
         """The request's answer, None before the first one."""

@@ -34,9 +34,9 @@ def this_gpu(record: Record) -> Iterator[tuple[Device, CudaLibrary]]:
     """
     device = CupyDevice()
     try:
-        found = f"sm_{device.arrays.cuda.Device().compute_capability}"
-        if found != record.target:
-            raise Refused(record.target, Reason.WRONG_TARGET, f"this machine has {found}")
+        target = f"sm_{device.arrays.cuda.Device().compute_capability}"
+        if target != record.target:
+            raise Refused(record.target, Reason.WRONG_TARGET, f"this machine has {target}")
         library = CudaLibrary(build.build_launch(), Path(device.driver))
         try:
             yield device, library
@@ -51,19 +51,19 @@ def measured(
 ) -> Measured:
     """The one kernel that `module` becomes, and the median seconds of its launch on `device`."""
     pattern = _pattern(module, record)
-    made = compile_for_gpu(module, record.target)
-    given = arguments(module.entry.parameters, {}, 0, "positive")
-    with loaded(made, device, cuda) as one:
-        one.give(given)
+    compiled = compile_for_gpu(module, record.target)
+    inputs = arguments(module.entry.parameters, {}, 0, "positive")
+    with loaded(compiled, device, cuda) as on_device:
+        on_device.give(inputs)
         for _ in range(WARM_UPS):
-            one.kernels()
-        found = [_seconds(one, device) for _ in range(REPEATS)]
-    return Measured(name, pattern, statistics.median(found))
+            on_device.kernels()
+        seconds = [_seconds(on_device, device) for _ in range(REPEATS)]
+    return Measured(name, pattern, statistics.median(seconds))
 
 
-def _seconds(one: Loaded, device: Device) -> float:
+def _seconds(module: Loaded, device: Device) -> float:
     begin = device.mark()
-    one.kernels()
+    module.kernels()
     return device.seconds(begin, device.mark())
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import click
 import numpy as np
 
-from stitchcore import options as settings
 from stitchcore.cli import common, module_pipeline
 from stitchcore.compiler.stages import ModuleState, compiled
 from stitchcore.fusion.canonical import pattern_module
@@ -75,14 +74,12 @@ def command(
 ) -> None:
     """Check and time the kernels of MODULE on this machine."""
     output = common.Output(as_json)
-    options = settings.of_this_process()
-    device = common.device_of(common.host_target(), output)
-    build = module_pipeline.build_options(options, output, planner)
-    dump = module_pipeline.dump_of(options, device, output, restart=restart)
-    state, seconds = module_pipeline.run(module, device, build, dump, output, "compile")
+    state, seconds = module_pipeline.run(
+        module, output, "compile", planner=planner, restart=restart
+    )
     made = compiled(state, seconds)
     bindings = parse_bindings(bind, made.plan, output)
-    count = threads or options.jobs
+    count = threads or state.options.jobs
     inputs = _captured(made.plan, bindings) if captured else {}
     loaded = load(made)
     results = []
@@ -102,7 +99,6 @@ def times(
     state: ModuleState,
     seconds: dict[str, float],
     bind: Sequence[str],
-    threads: int,
     output: common.Output,
 ) -> dict[str, float]:
     """Median seconds of each kernel that is right, by name."""
@@ -113,7 +109,9 @@ def times(
     with output.console.status("kernels") as status:
         for number, (plan, pattern) in enumerate(made.uses()):
             status.update(f"kernel {number + 1}/{len(loaded)}")
-            runner = _Bench(plan, bindings, FEW_ROUNDS, threads, False, plan is not made.plan)
+            runner = _Bench(
+                plan, bindings, FEW_ROUNDS, state.options.jobs, False, plan is not made.plan
+            )
             one = runner.measure(pattern, loaded[number], None)
             if one.check.passed:
                 found[one.name] = one.seconds

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from stitchcore import options as settings
 from stitchcore.cli import common, module_pipeline
 from stitchcore.compiler.module import Unit
 from stitchcore.compiler.stages import ModuleState
@@ -44,11 +43,10 @@ def command(
 ) -> None:
     """Compile MODULE's kernels; write loop IR, sources, binaries and a report to a folder."""
     output = common.Output(as_json)
-    options = settings.of_this_process()
-    device = common.device_of(target or common.host_target(), output)
-    build = module_pipeline.build_options(options, output, planner)
-    texts = module_pipeline.dump_of(options, device, output, dump, restart)
-    state, seconds = module_pipeline.run(module, device, build, texts, output, "compile")
+    state, seconds = module_pipeline.run(
+        module, output, "compile", target=target, planner=planner, dump=dump, restart=restart
+    )
+    built_for = state.device.target
     folder = out or Path(module.name.partition(".")[0] + ".stitch")
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "kernels.txt", "\n".join(map(print_kernel, state.kernels)))
@@ -62,7 +60,7 @@ def command(
         output.document(
             {
                 "folder": str(folder),
-                "target": device.target,
+                "target": built_for,
                 "kernels": len(state.kernels),
                 "binaries": binaries,
                 "refused": [str(refusal) for refusal in state.refused],
@@ -77,7 +75,7 @@ def command(
     for line in _resources(state):
         output.console.print(line, markup=False, soft_wrap=True)
     kernels = sum(len(unit.kernels) for unit in state.units)
-    output.console.print(f"{kernels} kernels for {device.target}; report: {folder}/report.html")
+    output.console.print(f"{kernels} kernels for {built_for}; report: {folder}/report.html")
 
 
 def _resources(state: ModuleState) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from stitchcore.fusion.planners import PLANNERS
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.text.printer import names
 from stitchcore.optimize import explain as jobs
-from stitchcore.options import Options
 from stitchcore.report import schema as reports
 from stitchcore.report.reasons import meaning
 from stitchcore.report.schema import Report, ReportModule
@@ -73,16 +72,14 @@ def command(
 ) -> None:
     """Explain where operation FIRST ended or, with SECOND, why the two are not in one kernel."""
     output = common.Output(as_json)
-    options = settings.of_this_process()
     if pair:
         first, second = pair
     if first is None:
         common.fail(output, "explain", "no operation is named", "name one, two, or --pair A B")
     if module is not None:
-        options = replace(options, planner=planner or options.planner)
-        _of_module(module, target, first, second, options, output)
+        _of_module(module, target, planner, first, second, output)
         return
-    where = (store or options.store).absolute()
+    where = (store or settings.of_this_process().store).absolute()
     found = _session(where, session, output) if session else _newest(where, artifact, output)
     _of_job(found, first, second, output)
 
@@ -91,21 +88,18 @@ def command(
 def _of_module(
     path: Path,
     target: str | None,
+    planner: str | None,
     first: str,
     second: str | None,
-    options: Options,
     output: common.Output,
 ) -> None:
-    device = common.device_of(target or common.host_target(), output)
-    build = module_pipeline.build_options(options, output, None)
-    dump = module_pipeline.dump_of(options, device, output)
-    state, _ = module_pipeline.run(path, device, build, dump, output, "plan")
+    state, _ = module_pipeline.run(path, output, "plan", target=target, planner=planner)
     plan = module_pipeline.plan_of(state)
     values = [_instruction(plan, name, path, output) for name in (first, second) if name]
     if len(values) == 1:
         _show_places([why.place(plan, values[0])], output)
         return
-    _show(why.explain(plan, values[0], values[1], device, cost, _schedulable(plan)), output)
+    _show(why.explain(plan, values[0], values[1], state.device, cost, _schedulable(plan)), output)
 
 
 def _instruction(plan: Plan, name: str, path: Path, output: common.Output) -> Instruction:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 from rich.status import Status
 
+from stitchcore import options as settings
 from stitchcore.cli import common
 from stitchcore.codegen import c as emit_c
 from stitchcore.codegen import cuda as emit_cuda
@@ -27,51 +28,46 @@ from stitchcore.hlo.ir.instruction import topological
 from stitchcore.hlo.text.printer import names
 from stitchcore.loop_ir import scheme_counts
 from stitchcore.loop_ir.printer import print_kernel
-from stitchcore.options import Options
 from stitchcore.report import planners
 from stitchcore.report import schema as reports
 from stitchcore.report.schema import NO_KERNEL, Report, ReportKernel, ReportNode
 from stitchcore.toolchain.launch_bounds import Fit
 
 
-def build_options(options: Options, output: common.Output, planner: str | None) -> BuildOptions:
-    """Build options from settings and flags; ends the command for a planner that is none."""
+def run(
+    path: Path,
+    output: common.Output,
+    last: str,
+    *,
+    target: str | None = None,
+    planner: str | None = None,
+    dump: Path | None = None,
+    restart: Path | None = None,
+) -> tuple[ModuleState, dict[str, float]]:
+    """The module in `path` through the stages up to `last`, for this machine where no `target` is
+    named, and seconds by stage; ends the command for a flag or a module that cannot be used."""
+    options = settings.of_this_process()
+    device = common.device_of(target or common.host_target(), output)
     chosen = planner or options.planner
     if chosen not in PLANNERS:
         common.fail(output, f"planner {chosen!r}", "unknown", f"one of: {', '.join(PLANNERS)}")
-    return BuildOptions(chosen, options.jobs, options.cache, verify_passes=options.verify_passes)
-
-
-def dump_of(
-    options: Options,
-    device: Device,
-    output: common.Output,
-    dump: Path | None = None,
-    restart: Path | None = None,
-) -> Dump:
-    """Where stages are written, and the one to go on from; ends the command where there is none."""
-    names = restartable(stages_for(device))
+    stages = stages_for(device)
+    names = restartable(stages)
     if restart is not None and restart.name not in names:
         mend = f"its file name must be one of: {', '.join(names)}"
         common.fail(output, str(restart), "not a stage that can be restarted", mend)
     if restart is not None and not restart.is_file():
         common.fail(output, str(restart), "no such file", "write it with --dump, then edit it")
-    return Dump(dump or options.dump, restart)
-
-
-def run(
-    path: Path, device: Device, build: BuildOptions, dump: Dump, output: common.Output, last: str
-) -> tuple[ModuleState, dict[str, float]]:
-    """The module in `path` through the stages up to `last`, and seconds by stage."""
+    build = BuildOptions(chosen, options.jobs, options.cache, verify_passes=options.verify_passes)
     module = common.read_module(path, output)
-    stages = stages_for(device)
-    chosen = stages[: [stage.name for stage in stages].index(last) + 1]
+    wanted = stages[: [stage.name for stage in stages].index(last) + 1]
     seconds: dict[str, float] = {}
     with output.console.status("parse") as status:
         try:
             start = ModuleState(module, device, build)
             show = progress(status)
-            state = pipeline.run(chosen, start, dump, seconds=seconds, progress=show)
+            texts = Dump(dump or options.dump, restart)
+            state = pipeline.run(wanted, start, texts, seconds=seconds, progress=show)
         except Refused as refused:
             common.fail_refused(output, str(path), refused)
     return state, seconds

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from stitchcore import options as settings
 from stitchcore.cli import common, module_pipeline
 from stitchcore.compiler.stages import ModuleState
 from stitchcore.device.records import Device
@@ -46,11 +45,10 @@ def command(
 ) -> None:
     """Plan MODULE (.hlo or .hlo.xz) and show its kernels with estimates."""
     output = common.Output(as_json)
-    options = settings.of_this_process()
-    device = common.device_of(target or common.host_target(), output)
-    build = module_pipeline.build_options(options, output, planner)
-    texts = module_pipeline.dump_of(options, device, output, dump, restart)
-    state, seconds = module_pipeline.run(module, device, build, texts, output, "schedule")
+    state, seconds = module_pipeline.run(
+        module, output, "schedule", target=target, planner=planner, dump=dump, restart=restart
+    )
+    device = state.device
     plan = module_pipeline.plan_of(state)
     if html is not None:
         page = render.html(module_pipeline.report_of(state, str(module), seconds))

@@ -48,7 +48,7 @@ def command(
     if source is None or source.suffix == ".json":
         made = _stored(source or _newest(options, artifact, output), output)
     else:
-        made = _of_module(source, options, output, (target, planner), bind if measure else None)
+        made = _of_module(source, output, target, planner, bind if measure else None)
     try:
         out.write_text(render.html(made), encoding="utf-8")
     except OSError as error:
@@ -80,17 +80,13 @@ def _stored(path: Path, output: common.Output) -> Report:
 
 def _of_module(
     path: Path,
-    options: Options,
     output: common.Output,
-    chosen: tuple[str | None, str | None],
+    target: str | None,
+    planner: str | None,
     bind: tuple[str, ...] | None,
 ) -> Report:
-    target, planner = chosen
-    device = common.device_of(target or common.host_target(), output)
     if bind is not None and target not in (None, common.host_target()):
         common.fail(output, f"--target {target}", "not this machine", "leave out --measure")
-    build = module_pipeline.build_options(options, output, planner)
-    dump = module_pipeline.dump_of(options, device, output)
-    state, seconds = module_pipeline.run(path, device, build, dump, output, "compile")
-    measured = bench.times(state, seconds, bind, options.jobs, output) if bind is not None else {}
+    state, seconds = module_pipeline.run(path, output, "compile", target=target, planner=planner)
+    measured = {} if bind is None else bench.times(state, seconds, bind, output)
     return module_pipeline.report_of(state, path.name, seconds, measured)

@@ -14,6 +14,7 @@ from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact.manifest import Manifest
 from stitchcore.cli import common
 from stitchcore.cli.run_job import Graph, Record
+from stitchcore.inject.contract import MANIFEST
 from stitchcore.report.markup import saved_text
 
 NEXT_RUN = "ready: the next run starts stitched"
@@ -103,7 +104,7 @@ def _manifest(folder: Path | None) -> Manifest | None:
     if folder is None:
         return None
     try:
-        return manifests.decode((folder / "manifest.json").read_bytes())
+        return manifests.decode((folder / MANIFEST).read_bytes())
     except (OSError, msgspec.DecodeError):
         return None
 

@@ -13,7 +13,6 @@ from typing import Any
 import click
 from rich.progress import Progress
 
-from stitchcore import options as settings
 from stitchcore.autotune import kernels
 from stitchcore.cli import common, module_pipeline
 from stitchcore.cli.bench import parse_bindings
@@ -52,20 +51,16 @@ def command(
 ) -> None:
     """Measure other cuts of MODULE's kernels on this machine and keep what wins."""
     output = common.Output(as_json)
-    options = settings.of_this_process()
-    device = common.device_of(common.host_target(), output)
     if out is not None:
         common.writable_folder(out, output)
-    build = module_pipeline.build_options(options, output, planner)
-    dump = module_pipeline.dump_of(options, device, output)
-    state, _ = module_pipeline.run(module, device, build, dump, output, "plan")
+    state, _ = module_pipeline.run(module, output, "plan", planner=planner)
     plan = module_pipeline.plan_of(state)
     measuring = kernels.Measuring(parse_bindings(bind, plan, output), rounds, seconds)
     try:
         with Progress(console=output.console, transient=True) as bar:
             task = bar.add_task("kernels", total=None)
             tuned = kernels.tune(
-                plan, device, build, measuring,
+                plan, state.device, state.options, measuring,
                 lambda done, total: bar.update(task, completed=done, total=total),
             )  # fmt: skip
     except Refused as refused:

@@ -13,8 +13,9 @@ from stitchcore.errors import Reason, Refusal
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.opcode_record import highest, lowest
 from stitchcore.hlo.ir.shape import DTYPES
-from stitchcore.launch.cuda_program import KernelLaunch, Place, launch_table
-from stitchcore.launch.cuda_table import Cubin, Input, Output, write
+from stitchcore.launch.cuda_program import CudaLaunch, launch_table
+from stitchcore.launch.cuda_table import DRIVER, Cubin, write
+from stitchcore.launch.place import Input, Output
 from stitchcore.loop_ir.nodes import (
     Apply,
     Expression,
@@ -29,9 +30,6 @@ from stitchcore.loop_ir.visitor import expressions, statements
 from stitchcore.toolchain.c_compiler import CompiledLibrary
 from stitchcore.toolchain.nvrtc import CompiledProgram
 
-DRIVER = 12000
-"""The oldest driver that is asked of (CUDA 12.0): what NVRTC 12 compiles for."""
-
 
 def table_of(unit: Unit) -> CompiledLibrary:
     """The launch table of a unit of one kernel, which the plug-in loads by the kernel's key."""
@@ -44,9 +42,8 @@ def table_of(unit: Unit) -> CompiledLibrary:
 def launch_table_of(kernel: Kernel, program: CompiledProgram) -> bytes:
     """The table's bytes: `kernel` launched once, its inputs and outputs the program's."""
     inputs, outputs = (len(kernel.with_role(role)) for role in (Role.INPUT, Role.OUTPUT))
-    places: tuple[Place, ...] = tuple(map(Input, range(inputs)))
-    places += tuple(map(Output, range(outputs)))
-    launch = KernelLaunch(kernel, 0, THREADS, shared_bytes(kernel), places)
+    places = tuple(map(Input, range(inputs))), tuple(map(Output, range(outputs)))
+    launch = CudaLaunch(kernel, *places, 0, THREADS, shared_bytes(kernel))
     modules = [[Cubin(program.target, program.data)]]
     return write(launch_table([launch], modules, kernel.symbols, inputs, outputs, DRIVER))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from pathlib import Path
 
 from stitchcore.compiler import gpu_tables
@@ -26,14 +27,8 @@ from stitchcore.fusion.pattern import Pattern, Plan
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.module import Module
-from stitchcore.launch.region_program import (
-    FromConstant,
-    FromLaunch,
-    FromRegion,
-    Launch,
-    Operand,
-    RegionProgram,
-)
+from stitchcore.launch.place import Constant, Input, Place, Temporary
+from stitchcore.launch.region_program import RegionLaunch, RegionProgram, Result
 from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.toolchain.c_compiler import CompiledLibrary
 
@@ -186,34 +181,27 @@ def program(compiled: CompiledRegions, key: str, device: Device) -> RegionProgra
     """The launches of region `key`. Raises Refused where a value has no source."""
     region = compiled.regions[key]
     graph = candidates.build(region.module, {})
-    owner = {
-        value: FromLaunch(number, output)
-        for number, pattern in enumerate(region.plan.patterns)
-        for output, value in enumerate(pattern.outputs)
-    }
-    launches = tuple(
-        _launch(pattern, compiled.kernels[kernel], owner, graph, device)
-        for pattern, kernel in zip(region.plan.patterns, region.keys, strict=True)
-    )
-    return RegionProgram(launches, tuple(_operand(v, owner) for v in region.module.outputs))
-
-
-def _launch(
-    pattern: Pattern,
-    entry: CompiledKernel,
-    owner: Mapping[Instruction, FromLaunch],
-    graph: candidates.Graph,
-    device: Device,
-) -> Launch:
-    estimate = cost(pattern, device)
-    return Launch(
-        entry.key,
-        entry.kernel,
-        entry.unit,
-        tuple(_operand(value, owner) for value in pattern.inputs),
-        round(estimate.seconds * device.units * 1e9),
-        saved_bytes(pattern, graph, device),
-    )
+    temporaries = map(Temporary, count())
+    written: dict[Instruction, Place] = {}
+    launches = []
+    for pattern, key in zip(region.plan.patterns, region.keys, strict=True):
+        entry, estimate = compiled.kernels[key], cost(pattern, device)
+        inputs = tuple(_place(value, written) for value in pattern.inputs)
+        outputs = tuple(islice(temporaries, len(pattern.outputs)))
+        written.update(zip(pattern.outputs, outputs, strict=True))
+        launches.append(
+            RegionLaunch(
+                entry.kernel,
+                inputs,
+                outputs,
+                entry.key,
+                entry.unit,
+                round(estimate.seconds * device.units * 1e9),
+                saved_bytes(pattern, graph, device),
+            )
+        )
+    results = (Result(_place(v, written), v.shape.dims) for v in region.module.outputs)
+    return RegionProgram(tuple(launches), tuple(results))
 
 
 def saved_bytes(pattern: Pattern, graph: candidates.Graph, device: Device) -> int:
@@ -236,16 +224,15 @@ def stitched_share(region: PlannedRegion, device: Device) -> float:
     return together / everything if everything else 0.0
 
 
-def _operand(value: Instruction, owner: Mapping[Instruction, FromLaunch]) -> Operand:
-    """Where `value` is in memory; views are looked through, keeping the shape that is asked for."""
-    dims = value.shape.dims
+def _place(value: Instruction, written: Mapping[Instruction, Place]) -> Place | Constant:
+    """Where `value` is in memory; views are looked through."""
     while True:
-        if value in owner:
-            return Operand(owner[value], dims)
+        if value in written:
+            return written[value]
         if value.opcode == opcodes.PARAMETER:
-            return Operand(FromRegion(value["number"]), dims)
+            return Input(value["number"])
         if value.opcode == opcodes.CONSTANT and value.get("value") is not None:
-            return Operand(FromConstant(value["value"]), dims)
+            return Constant(value["value"])
         if value.opcode not in candidates.VIEWS:
             detail = f"{value.opcode} {value.shape} is made by no kernel"
             raise Refused("region", Reason.UNSUPPORTED_OPCODE, detail)

@@ -67,9 +67,9 @@ def tensorflow_of_this_python() -> Optional[Path]:
 def version_of(tensorflow: Path) -> Tuple[int, int]:
     """(major, minor) of an installed wheel, from its metadata folder (headers of 2.21 lack it)."""
     for metadata in sorted(tensorflow.parent.glob("tensorflow*.dist-info")):
-        found = re.match(r"tensorflow(?:_cpu|_intel|_rocm)?-(\d+)\.(\d+)", metadata.name)
-        if found and (tensorflow / "include" / "tensorflow").is_dir():
-            return int(found.group(1)), int(found.group(2))
+        match = re.match(r"tensorflow(?:_cpu|_intel|_rocm)?-(\d+)\.(\d+)", metadata.name)
+        if match and (tensorflow / "include" / "tensorflow").is_dir():
+            return int(match.group(1)), int(match.group(2))
     raise BuildError(f"{tensorflow}: not an installed TensorFlow wheel with headers")
 
 
@@ -102,10 +102,10 @@ def shim_name(version: Tuple[int, int]) -> str:
 
 
 def compiler() -> str:
-    found = shutil.which(os.environ.get("CXX", "g++"))
-    if found is None:
+    command = shutil.which(os.environ.get("CXX", "g++"))
+    if command is None:
         raise BuildError("no C++ compiler: apt-get install g++")
-    return found
+    return command
 
 
 def sodium() -> List[str]:
@@ -121,7 +121,7 @@ def is_fresh(target: Path, folders: Sequence[Path] = (NATIVE,)) -> bool:
     if not target.exists():
         return False
     built = target.stat().st_mtime
-    sources = [Path(__file__), *(one for folder in folders for one in folder.glob("*.[ch]*"))]
+    sources = [Path(__file__), *(path for folder in folders for path in folder.glob("*.[ch]*"))]
     return all(source.stat().st_mtime < built for source in sources)
 
 
@@ -193,10 +193,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--launch", action="store_true", help="the CUDA launch library only")
     parser.add_argument("--output", type=Path, default=None)
     options = parser.parse_args(arguments)
-    found = tensorflow_of_this_python()
+    installed = tensorflow_of_this_python()
     tensorflows = list(options.tensorflow)
-    if not tensorflows and not options.version and found is not None:
-        tensorflows = [found]
+    if not tensorflows and not options.version and installed is not None:
+        tensorflows = [installed]
     with tempfile.TemporaryDirectory(prefix="stitch-build-") as folder:
         try:
             if options.launch:

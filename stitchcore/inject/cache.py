@@ -31,15 +31,15 @@ def _size(folder: str) -> int:
 
 
 def _oldest_first(folders: Sequence[str]) -> List[Tuple[float, str]]:
-    found = []
+    dated = []
     for folder_ in folders:
         for name in os.listdir(folder_) if os.path.isdir(folder_) else ():
             path = os.path.join(folder_, name)
             try:
-                found.append((os.stat(path).st_mtime, path))
+                dated.append((os.stat(path).st_mtime, path))
             except OSError:
                 continue  # removed meanwhile
-    return sorted(found)
+    return sorted(dated)
 
 
 def make_room(store: str, needed: int, limit: int) -> None:
@@ -48,15 +48,15 @@ def make_room(store: str, needed: int, limit: int) -> None:
     Raises Refused(CACHE_FULL) when they do not fit even then.
     """
     allowed = int(SHARE * limit)
-    left = _size(store)
+    used = _size(store)
     for _, path in _oldest_first([os.path.join(store, name) for name in (ARTIFACTS, SESSIONS)]):
-        if left + needed <= allowed:
+        if used + needed <= allowed:
             return
         size = _size(path)
         shutil.rmtree(path, ignore_errors=True)
-        left -= size
-    if left + needed > allowed:
-        detail = f"{needed} bytes more than the {left} in {store} do not fit into {allowed}"
+        used -= size
+    if used + needed > allowed:
+        detail = f"{needed} bytes more than the {used} in {store} do not fit into {allowed}"
         raise reasons.Refused(reasons.CACHE_FULL, detail)
 
 

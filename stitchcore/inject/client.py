@@ -17,14 +17,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Tuple
 
 from . import reasons, swap_group, target
+from .contract import (
+    FILE_NAME,
+    KERNEL_ABI,
+    MANIFEST,
+    MANIFEST_FORMAT,
+    MAXIMUM_ARTIFACT_BYTES,
+    SIGNATURE,
+)
 
-FORMAT = 2
-ABI = 1
 KEY = re.compile(r"^[0-9a-f]{16,64}$")
-FILE = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
-MAX_BYTES = 512 * 2**20
 EVENTS_BYTES = 8 * 2**20
-MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 SIGNATURE_BYTES = 64
 Verify = Callable[[bytes, bytes, bytes], bool]  # (signature, message, public key)
 Read = Callable[[str, int], bytes]  # (file name, most bytes) -> contents; raises Refused
@@ -92,7 +95,7 @@ class Source(Protocol):
         """Called at an orderly exit; may take a few seconds at most."""
 
 
-def _read(path: str, limit: int = MAX_BYTES) -> bytes:
+def _read(path: str, limit: int = MAXIMUM_ARTIFACT_BYTES) -> bytes:
     try:
         with open(path, "rb") as file:
             data = file.read(limit + 1)
@@ -130,18 +133,18 @@ def answer(store: str, digest: str) -> Optional[Dict[str, Any]]:
     if not os.path.exists(path):
         return None
     try:
-        found = json.loads(_read(path, 2**20))
+        document = json.loads(_read(path, 2**20))
     except ValueError as error:
         raise reasons.Refused(reasons.STORE_UNREADABLE, f"{path} is not JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise reasons.Refused(reasons.STORE_UNREADABLE, f"{path} is not an answer")
-    return found
+    return document
 
 
 def _check_manifest(manifest: Any, digest: str, expected: Expected) -> Mapping[str, Any]:
     if not isinstance(manifest, dict):
         raise reasons.Refused(reasons.BAD_ARTIFACT, "manifest is not an object")
-    for field, value in (("format", FORMAT), ("abi", ABI), ("digest", digest)):
+    for field, value in (("format", MANIFEST_FORMAT), ("abi", KERNEL_ABI), ("digest", digest)):
         if manifest.get(field) != value:
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"manifest is of another {field}")
     if not KEY.match(str(manifest.get("key"))):
@@ -162,7 +165,7 @@ def verified(read: Read, digest: str, expected: Expected) -> Artifact:
 
     Raises Refused: BAD_SIGNATURE, WRONG_TARGET, BAD_ARTIFACT (anything else), or what `read` does.
     """
-    data = read(MANIFEST, MAX_BYTES)
+    data = read(MANIFEST, MAXIMUM_ARTIFACT_BYTES)
     signature = read(SIGNATURE, SIGNATURE_BYTES)
     if not expected.public_keys:
         raise reasons.Refused(reasons.BAD_SIGNATURE, "no public key is configured")
@@ -172,9 +175,9 @@ def verified(read: Read, digest: str, expected: Expected) -> Artifact:
         manifest = _check_manifest(json.loads(data), digest, expected)
         libraries = []
         for entry in manifest["libraries"]:
-            if not FILE.match(entry["file"]):
+            if not FILE_NAME.fullmatch(entry["file"]):
                 raise reasons.Refused(reasons.BAD_ARTIFACT, "library name")
-            library = read(entry["file"], MAX_BYTES)
+            library = read(entry["file"], MAXIMUM_ARTIFACT_BYTES)
             if hashlib.sha256(library).hexdigest() != entry["sha256"]:
                 raise reasons.Refused(reasons.BAD_ARTIFACT, f"{entry['file']} is damaged")
             libraries.append(library)
@@ -200,10 +203,10 @@ class Folder:
         if not KEY.match(key):
             raise reasons.Refused(reasons.BAD_ARTIFACT, "key")
         folder = os.path.join(self._store, "artifacts", key)
-        found = verified(reader(folder), digest, self._expected.on(asked))
-        if found.key != key:
+        artifact = verified(reader(folder), digest, self._expected.on(asked))
+        if artifact.key != key:
             raise reasons.Refused(reasons.BAD_ARTIFACT, "manifest is of another key")
-        return found
+        return artifact
 
     def revoked(self, key: str) -> bool:
         return False  # nobody revokes what a user made on this machine

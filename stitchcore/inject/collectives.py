@@ -53,5 +53,5 @@ def check(original: Any, stitched: Any) -> None:
 
 def _keys(node: Any) -> List[str]:
     """Inputs that say which collective a node is: all but the value, which comes first."""
-    data = [digest.canonical(one) for one in node.input if not one.startswith("^")]
+    data = [digest.canonical(text) for text in node.input if not text.startswith("^")]
     return data if "Recv" in node.op else data[1:]

@@ -1,4 +1,4 @@
-"""A register that replicas share: the key-value store of TensorFlow's coordination service.
+"""The coordination service that replicas share: TensorFlow's, as a key-value store written once.
 
 MultiWorkerMirroredStrategy starts the service in its first replica, of TensorFlow 2.15 as of 2.21.
 A key is inserted once and never changed, so the first to insert one decides for all; and when the

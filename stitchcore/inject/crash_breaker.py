@@ -1,4 +1,4 @@
-"""The breaker: a job that died right after a swap does not get that swap again.
+"""The circuit breaker: a job that died right after a swap does not get that swap again.
 
 `breaker/<digest>.json` is written before the first stitched step and removed when 20 stitched steps
 have passed, or at an orderly exit after one. Found at the next start, it means that the process
@@ -37,21 +37,21 @@ def _alive(process: int) -> bool:
 def _read(path: str) -> Dict[str, Any]:
     """Raises OSError or ValueError when there is no record to read."""
     with open(path, encoding="utf-8") as file:
-        found = json.load(file)
-    if not isinstance(found, dict):
+        record = json.load(file)
+    if not isinstance(record, dict):
         raise ValueError(f"{path} is not a record")
-    return found
+    return record
 
 
 def why_not(store: str, digest: str, key: str) -> Optional[str]:
     """What an earlier process suffered from `key`; None when nothing speaks against the swap."""
     try:
-        found = _read(_path(store, digest))
-        if found["key"] != key:
+        record = _read(_path(store, digest))
+        if record["key"] != key:
             return None
-        if found.get("failed"):
-            return str(found["failed"])
-        return None if _alive(int(found["process"])) else "the process died in its first steps"
+        if record.get("failed"):
+            return str(record["failed"])
+        return None if _alive(int(record["process"])) else "the process died in its first steps"
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -72,7 +72,7 @@ def swap_begin(store: str, digest: str, key: str, session: str) -> None:
     _write(store, digest, {"key": key, "session": session})
 
 
-def keep(store: str, digest: str, key: str, session: str, failed: str) -> None:
+def record_failure(store: str, digest: str, key: str, session: str, failed: str) -> None:
     """Leaves the breaker for good: `key` made a step fail with the error `failed`."""
     try:
         _write(store, digest, {"key": key, "session": session, "failed": failed[:500]})
@@ -112,10 +112,10 @@ def job_ended(store: str, session: str, code: Optional[int]) -> None:
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         path = os.path.join(folder, name)
         try:
-            found = _read(path)
+            record = _read(path)
         except (OSError, ValueError):
             continue
-        if found.get("session") == session and not found.get("failed"):
+        if record.get("session") == session and not record.get("failed"):
             os.unlink(path)
 
 
@@ -128,8 +128,8 @@ def forget_failures(store: str) -> None:
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         path = os.path.join(folder, name)
         try:
-            found = _read(path)
-            past = bool(found.get("failed")) or not _alive(int(found["process"]))
+            record = _read(path)
+            past = bool(record.get("failed")) or not _alive(int(record["process"]))
         except (OSError, ValueError, KeyError, TypeError):
             past = True  # it cannot be read: `why_not` takes it as a crash
         if past:

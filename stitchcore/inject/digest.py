@@ -183,7 +183,7 @@ def _attributes(node: Any, functions: Mapping[str, bytes]) -> bytes:
         called = _function_names(node.attr[name])
         parts.append(name.encode())
         if called:
-            parts.extend(functions.get(one, b"absent") for one in called)
+            parts.extend(functions.get(function, b"absent") for function in called)
         else:
             parts.append(_serialized(node.attr[name]))
     return _hash(*parts)
@@ -362,13 +362,13 @@ def number(graph: Any, preserve: Iterable[str] = ()) -> Numbering:
     Raises ValueError for a graph with missing inputs or a cycle.
     """
     nodes = graph.node
-    kept = frozenset(preserve)
+    preserved = frozenset(preserve)
     functions = _function_hashes(graph.library)
     edges = edges_of(nodes)
     shapes = [_shapes(node) for node in nodes]
     own = [_attributes(node, functions) for node in nodes]
     local = [
-        _hash(own[i], _masked(shapes[i]), b"preserved" if node.name in kept else b"")
+        _hash(own[i], _masked(shapes[i]), b"preserved" if node.name in preserved else b"")
         for i, node in enumerate(nodes)
     ]
     full = _propagate(edges, local, topological(nodes, edges))
@@ -386,7 +386,7 @@ def number(graph: Any, preserve: Iterable[str] = ()) -> Numbering:
         named = [(name, node.attr[name].s) for name in ALIASES if name in node.attr]
         data = [(position[source], port) for source, port in edges.data[i]]
         control = sorted(position[source] for source in edges.control[i])
-        record = (data, control, dims, [alias(one) for one in named if one[1]])
+        record = (data, control, dims, [alias(reference) for reference in named if reference[1]])
         digest.update(local[i])
         digest.update(repr(record).encode())
     ids = {nodes[i].name: number for number, i in enumerate(order)}

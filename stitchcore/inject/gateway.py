@@ -21,7 +21,17 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Set
 
-from . import cache, client, reasons, report, settings, swap_group, swap_group_messages, wire
+from . import (
+    cache,
+    client,
+    contract,
+    reasons,
+    report,
+    settings,
+    swap_group,
+    swap_group_messages,
+    wire,
+)
 
 REQUEST_SECONDS = 20.0
 ARTIFACT_SECONDS = 300.0
@@ -82,7 +92,7 @@ def unpack(data: bytes) -> Dict[str, bytes]:
             for member in archive:
                 stream = archive.extractfile(member) if member.isreg() else None
                 known = member.name in files or len(files) >= FILES
-                if stream is None or known or not client.FILE.match(member.name):
+                if stream is None or known or not contract.FILE_NAME.fullmatch(member.name):
                     raise reasons.Refused(reasons.BAD_ARTIFACT, "its tar holds something else")
                 files[member.name] = stream.read()
                 if len(files[member.name]) != member.size:
@@ -147,7 +157,7 @@ class Gateway:
         self._contact = Contact(time.monotonic())
         self._outbox = report.Outbox(self._random.getrandbits(64))
         self._reports_due, self._report_failures = 0.0, 0
-        self._words = swap_group_messages.Words()
+        self._messages = swap_group_messages.Messages()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._ended, self._drained = False, threading.Event()
@@ -180,14 +190,14 @@ class Gateway:
             self._wake.set()
 
     def say(self, fields: Mapping[str, Any], every: float) -> None:
-        if self._words.put(fields, every):
+        if self._messages.put(fields, every):
             self._wake.set()
 
     def heard(self, name: str) -> Optional[swap_group.Heard]:
-        return self._words.heard(name)
+        return self._messages.heard(name)
 
     def quiet(self, name: str) -> None:
-        self._words.end(name)
+        self._messages.end(name)
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="stitch-gateway", daemon=True).start()
@@ -225,7 +235,7 @@ class Gateway:
         self._report()
         now = time.monotonic()
         due = [asked.due - now for asked in self._open()]
-        spoken = self._words.due()
+        spoken = self._messages.due()
         if spoken is not None:
             due.append(spoken - now)
         if self._outbox.waiting:
@@ -260,16 +270,16 @@ class Gateway:
     def _document(self, answer: wire.Response) -> Dict[str, Any]:
         """The JSON object of an answer; notes what is revoked. Raises Refused(GATEWAY_ERROR)."""
         try:
-            found = json.loads(answer.body)
+            document = json.loads(answer.body)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            document = None
+        if not isinstance(document, dict):
             detail = f"status {answer.status} without a JSON object"
             raise reasons.Refused(reasons.GATEWAY_ERROR, detail)
-        revoked = found.get("revoked")
+        revoked = document.get("revoked")
         if isinstance(revoked, list):
             self._revoked = frozenset(key for key in revoked if isinstance(key, str))
-        return found
+        return document
 
     # Graphs
 
@@ -279,7 +289,8 @@ class Gateway:
                 body = body_of(asked, self._outbox.session)
                 answer = self._call("POST", "/v1/graphs", body, ANSWER_BYTES)
             else:
-                limit = min(client.MAX_BYTES, int(cache.SHARE * self._config.cache_limit))
+                limit = int(cache.SHARE * self._config.cache_limit)
+                limit = min(contract.MAXIMUM_ARTIFACT_BYTES, limit)
                 asked.cached = asked.cached or self._cached(asked)
                 known = {"If-None-Match": asked.etag} if asked.cached else {}
                 answer = self._call("GET", f"/v1/artifacts/{asked.key}", None, limit, known)
@@ -297,23 +308,23 @@ class Gateway:
         elif asked.key and answer.status == 404:  # it has lost everything: ask anew
             asked.key, asked.due = "", time.monotonic() + wait_of(None, draw)
         elif answer.status in (200, 202):
-            found = self._document(answer)
-            key = found.get("key")
+            document = self._document(answer)
+            key = document.get("key")
             if not isinstance(key, str) or not client.KEY.match(key):
                 raise reasons.Refused(reasons.GATEWAY_ERROR, "an answer without a key")
             asked.key = key
-            asked.answer = {**found, "status": "pending"}
-            wait = 0.0 if answer.status == 200 else wait_of(found.get("retry_after"), draw)
+            asked.answer = {**document, "status": "pending"}
+            wait = 0.0 if answer.status == 200 else wait_of(document.get("retry_after"), draw)
             asked.due = time.monotonic() + wait
         elif answer.status in (409, 410, 413):
-            found = self._document(answer)
-            if found.get("retry_after") is not None:  # refused for now
-                asked.due = time.monotonic() + wait_of(found["retry_after"], draw)
-                reason = _word(found.get("reason"))
-                self._complain(asked.digest, reason, str(found.get("detail") or ""))
+            document = self._document(answer)
+            if document.get("retry_after") is not None:  # refused for now
+                asked.due = time.monotonic() + wait_of(document["retry_after"], draw)
+                reason = _word(document.get("reason"))
+                self._complain(asked.digest, reason, str(document.get("detail") or ""))
             else:
-                detail = found.get("detail") or found.get("what") or ""
-                self._refuse(asked, _word(found.get("reason")), str(detail))
+                detail = document.get("detail") or document.get("what") or ""
+                self._refuse(asked, _word(document.get("reason")), str(detail))
         elif answer.status in (429, 503):
             asked.due = time.monotonic() + wait_of(answer.headers.get("retry-after"), draw)
         else:
@@ -330,13 +341,13 @@ class Gateway:
         read = client.reader(folder)
         try:
             asked.etag = read(ETAG, 128).decode("ascii", "replace")
-            found = client.verified(read, asked.digest, self._expects(asked))
+            artifact = client.verified(read, asked.digest, self._expects(asked))
         except reasons.Refused as error:
             cache.forget(folder)
             detail = f"kept by an earlier process: {error.detail}"
             self._complain(asked.digest, error.reason, detail)
             return None
-        return found if ETAG_VALUE.fullmatch(asked.etag) else None
+        return artifact if ETAG_VALUE.fullmatch(asked.etag) else None
 
     def _take(self, asked: Asked, data: bytes, etag: str) -> None:
         """Verifies an artifact and keeps it; a bad one is the final answer to this graph."""
@@ -348,8 +359,8 @@ class Gateway:
             return
         try:
             folder = cache.folder(self._config.store, asked.digest)
-            kept = {**files, ETAG: etag[:128].encode("ascii", "replace")}
-            cache.keep(self._config.store, folder, kept, self._config.cache_limit)
+            stored = {**files, ETAG: etag[:128].encode("ascii", "replace")}
+            cache.keep(self._config.store, folder, stored, self._config.cache_limit)
         except reasons.Refused as error:  # the job has it in memory: only the next start pays
             self._complain(asked.digest, error.reason, error.detail)
         self._accept(asked, artifact)
@@ -379,7 +390,7 @@ class Gateway:
     def _speak(self) -> None:
         """Says what is due to the process's swap groups."""
         while not self._ended:
-            said = self._words.first(time.monotonic())
+            said = self._messages.first(time.monotonic())
             if said is None:
                 return
             try:
@@ -388,11 +399,11 @@ class Gateway:
                 answer = self._call("POST", report.EVENTS, body, ANSWER_BYTES)
                 if answer.status in (429, 503):
                     wait = wait_of(answer.headers.get("retry-after"), self._random.random())
-                    self._words.later(said[0], time.monotonic() + wait)
+                    self._messages.later(said[0], time.monotonic() + wait)
                 elif answer.status != 200:
                     raise reasons.Refused(reasons.GATEWAY_ERROR, f"status {answer.status}")
                 else:
-                    self._words.answered(*said, self._document(answer))
+                    self._messages.answered(*said, self._document(answer))
             except reasons.Refused as error:  # said again when it is due
                 self._contact.failure = error
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import digest, reasons, target
-from .structure import FUSIONS, Fault, types_of
+from .contract import FUSIONS, UPDATE
+from .structure import Fault, types_of
 
 MINIMUM_NODES = 30  # below it there is no training step worth a look
-OURS = frozenset({"StitchedFusion", "StitchedUpdate", "StitchTimer", "StitchGate"})
+OURS = FUSIONS | {"StitchTimer", "StitchGate"}
 # Stateful by their definition, and nothing happens when they run.
 WITHOUT_EFFECT = frozenset({"_Arg", "_Retval", "VarHandleOp", "VariableV2", "Variable",
                             "Placeholder", "StitchTimer", "StitchGate"})  # fmt: skip
@@ -60,8 +61,9 @@ def has_kernel_random(graph: Any) -> bool:
     known: Dict[str, bool] = {}
     for node in (*graph.node, *called):
         if node.op not in known:
-            found = op_def_registry.get(node.op)
-            attributes = {one.name for one in found.attr} if found is not None else set()
+            definition = op_def_registry.get(node.op)
+            declared = definition.attr if definition is not None else ()
+            attributes = {attribute.name for attribute in declared}
             known[node.op] = {"seed", "seed2"} <= attributes and node.op not in SEEDED_FOR_NOTHING
         if known[node.op] and not ("dropout" in node.attr and node.attr["dropout"].f == 0.0):
             return True
@@ -97,7 +99,7 @@ def xla_calls(graph: Any) -> List[Any]:
 
 def _is_step_work(node: Any) -> bool:
     """Nodes that a step runs for their effect: updates, and calls of functions that hold them."""
-    return is_update(node.op) or node.op in ("StitchedUpdate", "StatefulPartitionedCall")
+    return is_update(node.op) or node.op in (UPDATE, "StatefulPartitionedCall")
 
 
 def annotate(
@@ -153,9 +155,10 @@ def _has_effect(operation: str, known: Dict[str, bool]) -> bool:
     if operation not in known:
         from tensorflow.python.framework import op_def_registry
 
-        found = op_def_registry.get(operation)
+        definition = op_def_registry.get(operation)
         # Operations on reference variables are not marked as stateful, and write what they are fed.
-        acts = found is None or found.is_stateful or any(one.is_ref for one in found.input_arg)
+        acts = definition is None or definition.is_stateful
+        acts = acts or any(argument.is_ref for argument in definition.input_arg)
         known[operation] = acts and operation not in WITHOUT_EFFECT
     return known[operation]
 
@@ -247,7 +250,7 @@ def variable_shapes(graph: Any) -> Dict[str, Dict[int, Any]]:
     shape. An argument in which two calls differ is left out.
     """
     nodes = {node.name: node for node in graph.node}
-    found: Dict[str, Dict[int, Any]] = {}
+    shapes: Dict[str, Dict[int, Any]] = {}
     for call in xla_calls(graph):
         known = {}
         for number, reference in enumerate(r for r in call.input if not r.startswith("^")):
@@ -257,14 +260,14 @@ def variable_shapes(graph: Any) -> Dict[str, Dict[int, Any]]:
             if HANDLE_SHAPES in node.attr and HANDLE_TYPES in node.attr:
                 known[number] = node
         name = call.attr["f"].func.name
-        before = found.setdefault(name, known)
-        found[name] = {i: node for i, node in before.items() if _same_handle(node, known.get(i))}
-    return found
+        before = shapes.setdefault(name, known)
+        shapes[name] = {i: node for i, node in before.items() if _same_handle(node, known.get(i))}
+    return shapes
 
 
-def _same_handle(one: Any, other: Any) -> bool:
+def _same_handle(node: Any, other: Any) -> bool:
     return other is not None and all(
-        one.attr[name] == other.attr[name] for name in (HANDLE_SHAPES, HANDLE_TYPES)
+        node.attr[name] == other.attr[name] for name in (HANDLE_SHAPES, HANDLE_TYPES)
     )
 
 

@@ -25,7 +25,6 @@ from . import (
     gateway,
     graphs,
     plugin,
-    program,
     reasons,
     redact,
     settings,
@@ -35,6 +34,7 @@ from . import (
     target,
     xla,
 )
+from . import program as program_module
 from .program import ORIGINAL, STITCHED, Instance, Program, View
 
 POLL_SECONDS = 0.1
@@ -113,7 +113,8 @@ class Hook:
         """The one line a job may see; only the first is printed, events hold the rest."""
         if not self._said:
             text = f"[stitch] {reason}" + (f": {detail}" if detail else "")
-            stitched = any(one.swapped and one.reason is None for one in self._programs.values())
+            programs = self._programs.values()
+            stitched = any(known.swapped and known.reason is None for known in programs)
             sys.stderr.write(text + ("\n" if stitched else "; the job runs its own step\n"))
         self._said.append(reason)
 
@@ -181,51 +182,53 @@ class Hook:
         annotated, types = graphs.annotate(graph, records)
         handed = redact.structure(annotated)
         numbering = digest.number(handed, preserve)
-        found = self._program(Program(numbering.digest, asked), numbering, graph, handed, preserve)
+        program = self._program(
+            Program(numbering.digest, asked), numbering, graph, handed, preserve
+        )
         view = View(graph, numbering, preserve, types)
         if self._caller.probing is not None:
-            self._caller.probing.parts.append(found)
+            self._caller.probing.parts.append(program)
             return None
         if caller is None:
-            if found.ready and (self._config.measured or found.unproved):
-                self._refuse(found.digest, reasons.UNMEASURED, "called from another graph")
+            if program.ready and (self._config.measured or program.unproved):
+                self._refuse(program.digest, reasons.UNMEASURED, "called from another graph")
                 return None
-            stitched = found.ready and self._swapper.open(found)
-            return self._built(self._stitched(view, found)) if stitched else None
-        instance = self._instance(caller[0], found)
+            stitched = program.ready and self._swapper.open(program)
+            return self._built(self._stitched(view, program)) if stitched else None
+        instance = self._instance(caller[0], program)
         self._joined.enlist(instance, view)
         arm = 1 - instance.first_arm if caller[1] else instance.first_arm
-        built = self._arm_graph(view, instance, found, arm)
+        built = self._arm_graph(view, instance, program, arm)
         if instance.arm_of(caller[1]) == STITCHED:
             instance.handed = True
             self.unconfirmed.add(caller[0])
         return built
 
-    def _stitched(self, view: View, found: Program) -> Any:
+    def _stitched(self, view: View, program: Program) -> Any:
         """The patched graph. What is taken back of it is told. Raises Refused."""
-        made = program.stitched_graph(view, found, self._plugin)
-        for region, fault in made.taken_back.items():
+        patched = program_module.stitched_graph(view, program, self._plugin)
+        for region, fault in patched.taken_back.items():
             with self._lock:
-                new = (found.digest, region) not in self._noted
-                self._noted.add((found.digest, region))
+                new = (program.digest, region) not in self._noted
+                self._noted.add((program.digest, region))
             if new:
                 told = {"reason": reasons.STRUCTURE, "detail": f"{region}: {fault}"}
-                self._events.write("refused", digest=found.digest, **told)
-        return made.graph
+                self._events.write("refused", digest=program.digest, **told)
+        return patched.graph
 
     @staticmethod
     def _built(graph: Any) -> bytes:
         return bytes(graph.SerializeToString())
 
     def _arm_graph(
-        self, view: View, instance: Instance, found: Program, arm: int
+        self, view: View, instance: Instance, program: Program, arm: int
     ) -> Optional[bytes]:
-        if instance.lifted is not None and not found.ready:
+        if instance.lifted is not None and not program.ready:
             self._disable(instance.program, reasons.XLA_NOT_LIFTED, "the graph was another")
             return None
         if arm == STITCHED:
             try:
-                new = self._stitched(view, found)
+                new = self._stitched(view, program)
                 if instance.lifted is not None:  # timed where it is called
                     return self._built(graphs.add_gates(new, instance.step, STITCHED))
                 return self._built(graphs.add_timer(new, instance.step, STITCHED, gated=True))
@@ -233,7 +236,7 @@ class Hook:
                 # It is built once: what was to be the stitched instantiation is the original's.
                 instance.first_arm = ORIGINAL if instance.first_arm == arm else instance.first_arm
                 why = reasons.of(error)
-                self._disable(found, why.reason, why.detail)
+                self._disable(program, why.reason, why.detail)
         # The timer then says that this instantiation runs the original.
         return self._built(graphs.add_timer(view.graph, instance.step, ORIGINAL))
 
@@ -247,93 +250,96 @@ class Hook:
     ) -> Program:
         """The program that is known by the digest of `new`, else `new`, handed in."""
         with self._lock:
-            found = self._programs.setdefault(new.digest, new)
-        if found is not new:
-            return found
+            program = self._programs.setdefault(new.digest, new)
+        if program is not new:
+            return program
         caller = self._caller.now
-        found.refused_late = graphs.late_refusal(graph, caller is None or type(caller[0]) is bytes)
-        found.joined = collectives.present(graph)
-        place = self._config.group if found.joined else None
+        in_function = caller is None or type(caller[0]) is bytes
+        program.refused_late = graphs.late_refusal(graph, in_function)
+        program.joined = collectives.present(graph)
+        place = self._config.group if program.joined else None
         cores = len(os.sched_getaffinity(0)) / (place.beside if place is not None else 1)
-        found.devices = graphs.devices(graph, cores, place.task if place is not None else "")
-        self._events.write("seen", digest=found.digest, nodes=len(graph.node))
+        program.devices = graphs.devices(graph, cores, place.task if place is not None else "")
+        self._events.write("seen", digest=program.digest, nodes=len(graph.node))
         calls = graphs.xla_calls(graph)
         if calls:
-            found.bodies = sorted({call.attr["f"].func.name for call in calls})
-            found.variables = graphs.variable_shapes(graph)
+            program.bodies = sorted({call.attr["f"].func.name for call in calls})
+            program.variables = graphs.variable_shapes(graph)
             why = xla.why_left(self._tf)
             if why is not None:
-                self._disable(found, reasons.MEMORY, why)
+                self._disable(program, reasons.MEMORY, why)
             elif self._caller.now is None or not isinstance(self._caller.now[0], bytes):
-                self._disable(found, reasons.XLA_NOT_LIFTED, "not called as a function")
-            return found
+                self._disable(program, reasons.XLA_NOT_LIFTED, "not called as a function")
+            return program
         if self._caller.probing is not None and graphs.has_kernel_random(graph):
             # XLA and TensorFlow draw different numbers.
-            self._disable(found, reasons.KERNEL_RANDOM_STATE, "random numbers drawn under XLA")
-            return found
+            self._disable(program, reasons.KERNEL_RANDOM_STATE, "random numbers drawn under XLA")
+            return program
         try:
-            if found.joined and found.refused_late is not None:
-                raise reasons.Refused(found.refused_late, "not to be swapped after the first step")
-            self._look(found)
-            if found.artifact is None and found.reason is None:
+            if program.joined and program.refused_late is not None:
+                detail = "not to be swapped after the first step"
+                raise reasons.Refused(program.refused_late, detail)
+            self._look(program)
+            if program.artifact is None and program.reason is None:
                 if self._config.gateway is not None:  # it leaves the user's machine
                     handed, preserve = redact.renamed(handed, numbering.ids, preserve)
-                self._submit(found, handed, preserve)
-                self._wait(found)
+                self._submit(program, handed, preserve)
+                self._wait(program)
         except reasons.Refused as error:
-            self._disable(found, error.reason, error.detail)
-        return found
+            self._disable(program, error.reason, error.detail)
+        return program
 
-    def _submit(self, found: Program, handed: Any, preserve: FrozenSet[str]) -> None:
+    def _submit(self, program: Program, handed: Any, preserve: FrozenSet[str]) -> None:
         xla_step = self._caller.probing is not None
-        meta = program.request(found, self._tf, preserve, xla_step)
+        meta = program_module.request(program, self._tf, preserve, xla_step)
         graph = handed.SerializeToString(deterministic=True)
-        self._source.submit(found.digest, graph, meta)
-        self._events.write("submitted", digest=found.digest)
+        self._source.submit(program.digest, graph, meta)
+        self._events.write("submitted", digest=program.digest)
 
-    def _wait(self, found: Program) -> None:
+    def _wait(self, program: Program) -> None:
         """Holds the first instantiation back until the answer is there, at most STITCH_WAIT."""
         if self._config.wait <= 0 or self._config.mode != "optimize":
             return
         deadline = time.monotonic() + self._config.wait
         while time.monotonic() < deadline:
             time.sleep(0.02)
-            self._look(found)
-            if found.artifact is not None or found.reason is not None:
+            self._look(program)
+            if program.artifact is not None or program.reason is not None:
                 return
         raise reasons.Refused(reasons.DEADLINE, f"no answer within {self._config.wait:g} s")
 
-    def _look(self, found: Program) -> None:
+    def _look(self, program: Program) -> None:
         """Reads the answer; fetches, verifies and loads the artifact when it is ready."""
-        answer = self._source.answer(found.digest)
+        answer = self._source.answer(program.digest)
         if answer is None or answer.get("status") not in ("ready", "refused"):
             return
         if answer["status"] == "refused":
             reason = str(answer.get("reason") or reasons.WORKER_FAILED)
             raise reasons.Refused(reason, str(answer.get("detail") or ""))
         key = str(answer.get("key"))
-        why = crash_breaker.why_not(self._config.store, found.digest, key)
+        why = crash_breaker.why_not(self._config.store, program.digest, key)
         if why is not None:
-            self._events.write("crashed_before", digest=found.digest, key=key)
+            self._events.write("crashed_before", digest=program.digest, key=key)
             raise reasons.Refused(reasons.CRASHED_BEFORE, f"artifact {key[:12]}: {why}")
-        artifact = self._source.fetch(key, found.digest, found.target)
-        program.admit(artifact, found, self._config)
-        with found.lock:
-            if found.artifact is None:
-                found.kernels = program.load_kernels(self._plugin, artifact)
-                found.artifact = artifact
-                self._events.write("ready", digest=found.digest, key=key)
+        artifact = self._source.fetch(key, program.digest, program.target)
+        program_module.admit(artifact, program, self._config)
+        with program.lock:
+            if program.artifact is None:
+                program.kernels = program_module.load_kernels(self._plugin, artifact)
+                program.artifact = artifact
+                self._events.write("ready", digest=program.digest, key=key)
 
-    def _disable(self, found: Program, reason: str, detail: str = "") -> None:
+    def _disable(self, program: Program, reason: str, detail: str = "") -> None:
         """This graph runs its original from now on."""
-        found.reason = reason
+        program.reason = reason
         for instance in list(self._instances.values()):
-            if instance.runs(found):
+            if instance.runs(program):
                 instance.program.reason = reason
                 self._swapper.back(instance, reason, detail)
-        fields = {"reason": reason, "detail": detail, "key": found.key if found.swapped else None}
-        self._events.write("disabled", digest=found.digest, **fields)
-        self._refuse(found.digest, reason, detail, loud=reason == reasons.UNMEASURED)
+        key = program.key if program.swapped else None
+        fields = {"reason": reason, "detail": detail, "key": key}
+        self._events.write("disabled", digest=program.digest, **fields)
+        self._refuse(program.digest, reason, detail, loud=reason == reasons.UNMEASURED)
 
     # Steps under XLA
 
@@ -362,44 +368,44 @@ class Hook:
 
     def _bare_instance(self, context: Any, name: bytes, definition: Any) -> Instance:
         """For a function that is one XLA program: its stitched arm calls the lifted copy."""
-        found = Program("xla:" + name.decode(), bodies=[name.decode()])
-        self._programs[found.digest] = found
+        program = Program("xla:" + name.decode(), bodies=[name.decode()])
+        self._programs[program.digest] = program
         step = self._plugin.new_step()
         self._plugin.schedule(step, ORIGINAL, 0, 0)
         lifted = xla.add_lifted(context, definition)
         arm, begun = self._plugin.step_arm(step), self._plugin.step_begun(step)
         alternate = self._config.control > 0
-        self._instances[name] = Instance(found, step, ORIGINAL, arm, begun, alternate, lifted)
+        self._instances[name] = Instance(program, step, ORIGINAL, arm, begun, alternate, lifted)
         return self._instances[name]
 
     def _probe(self, context: Any, instance: Instance, inputs: Any) -> None:
         """Shows Grappler the compiled bodies, which hands them in; swaps when all are answered."""
-        found = instance.program
-        self._caller.probing = found
+        program = instance.program
+        self._caller.probing = program
         try:
-            for body in found.bodies or []:
-                variables = found.variables.get(body, {})
+            for body in program.bodies or []:
+                variables = program.variables.get(body, {})
                 xla.instantiate(context, body, variables, inputs)
         except reasons.Refused as error:
-            self._disable(found, error.reason, error.detail)
+            self._disable(program, error.reason, error.detail)
         finally:
             self._caller.probing = None
-        if found.reason is None and not found.parts:
-            self._disable(found, reasons.XLA_NOT_LIFTED, "the compiled body was not shown")
+        if program.reason is None and not program.parts:
+            self._disable(program, reasons.XLA_NOT_LIFTED, "the compiled body was not shown")
         self._swapper.late(instance)
 
     # Swapping
 
-    def _instance(self, caller: Hashable, found: Program) -> Instance:
+    def _instance(self, caller: Hashable, program: Program) -> Instance:
         with self._lock:
             instance = self._instances.get(caller)
         if instance is not None:
             return instance
-        first = self._swapper.first_arm(found)
+        first = self._swapper.first_arm(program)
         step = self._plugin.new_step()
-        alternate = found.refused_late is None and self._config.control > 0
+        alternate = program.refused_late is None and self._config.control > 0
         arm, begun = self._plugin.step_arm(step), self._plugin.step_begun(step)
-        instance = Instance(found, step, first, arm, begun, alternate)
+        instance = Instance(program, step, first, arm, begun, alternate)
         self._swapper.start(instance)
         with self._lock:
             return self._instances.setdefault(caller, instance)
@@ -464,12 +470,12 @@ class Hook:
     def _charge(self) -> None:
         """Steps of which a kernel could not run go back to their original."""
         programs, instances = list(self._programs.values()), list(self._instances.values())
-        for found, failure, lasting in self._follower.charge(programs, instances):
+        for program, failure, lasting in self._follower.charge(programs, instances):
             reason = plugin.reason_of(failure)
             if lasting:
-                self._disable(found, reason, failure)
+                self._disable(program, reason, failure)
             else:
-                self._refuse(found.digest, reason, failure)
+                self._refuse(program.digest, reason, failure)
 
     # Beside the job
 
@@ -480,23 +486,23 @@ class Hook:
             except Exception as error:
                 self._failed_itself(error)
                 self._unwatched = True  # and so no further step is swapped
-                for found in list(self._programs.values()):
-                    self._disable(found, reasons.HOOK_ERROR, "the watcher has failed")
+                for program in list(self._programs.values()):
+                    self._disable(program, reasons.HOOK_ERROR, "the watcher has failed")
                 return
             self._wake.wait(POLL_SECONDS)
             self._wake.clear()
 
     def _tick(self) -> None:
         waiting = self._config.wait <= 0 and self._config.mode == "optimize"
-        for found in list(self._programs.values()):
-            unanswered = found.artifact is None and found.bodies is None
-            if waiting and unanswered and found.reason is None:
+        for program in list(self._programs.values()):
+            unanswered = program.artifact is None and program.bodies is None
+            if waiting and unanswered and program.reason is None:
                 try:
-                    self._look(found)
+                    self._look(program)
                 except reasons.Refused as error:
-                    self._disable(found, error.reason, error.detail)
-            if found.reason is None and found.key and self._source.revoked(found.key):
-                self._disable(found, reasons.REVOKED, f"artifact {found.key[:12]}")
+                    self._disable(program, error.reason, error.detail)
+            if program.reason is None and program.key and self._source.revoked(program.key):
+                self._disable(program, reasons.REVOKED, f"artifact {program.key[:12]}")
         self._charge()
         self._joined.tick(self._disable)
         for instance in list(self._instances.values()):
@@ -520,10 +526,10 @@ class Hook:
             self._charge()
             self._follower.finish(list(self._programs.values()), instances)
             self._follower.report_savings(instances)
-            for found, whole in self._follower.totals(instances):
+            for program, whole in self._follower.totals(instances):
                 if not whole.measured:
                     detail = f"{whole.steps} stitched steps, {whole.pairs} pairs"
-                    self._refuse(found.reported, reasons.UNMEASURED, detail)
+                    self._refuse(program.reported, reasons.UNMEASURED, detail)
             steps = self._follower.step_figures(instances)
             self._events.write("end", counters=self._plugin.counters(), steps=steps)
             self._source.finish()

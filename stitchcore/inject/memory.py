@@ -86,10 +86,10 @@ class Watch:
         blocks have been timed. None: not yet."""
         if self._why:
             return Finding(self._of, why=self._why)
-        found = self._found(enough or decided)
-        if found is not None and (found.over or decided or enough or self._has_enough()):
+        finding = self._found(enough or decided)
+        if finding is not None and (finding.over or decided or enough or self._has_enough()):
             self.close()
-            return found
+            return finding
         if not enough and not self._idle():
             return None
         self.close()
@@ -110,8 +110,8 @@ class Watch:
         if self._of == "resident":
             return compare(self._plugin.memory(self._step), self._before)
         now = allocated_peak() if self._before else 0
-        found = Finding(self._of, now, self._before)
-        return found if now and (late or found.over) else None
+        finding = Finding(self._of, now, self._before)
+        return finding if now and (late or finding.over) else None
 
     def _idle(self) -> bool:
         blocks = len(self._plugin.memory(self._step))
@@ -120,14 +120,14 @@ class Watch:
         return time.monotonic() > self._idle_at
 
     def _has_enough(self) -> bool:
-        arms = [one.arm for one in self._plugin.memory(self._step)]
+        arms = [peak.arm for peak in self._plugin.memory(self._step)]
         return min(arms.count(0), arms.count(1)) >= ENOUGH
 
 
 def compare(peaks: Sequence[Peak], before: int) -> Optional[Finding]:
     """Of sampled blocks; None while there are too few of either arm."""
-    original = sorted(one.bytes for one in peaks if one.arm == 0)
-    stitched = sorted(one.bytes for one in peaks if one.arm == 1)
+    original = sorted(peak.bytes for peak in peaks if peak.arm == 0)
+    stitched = sorted(peak.bytes for peak in peaks if peak.arm == 1)
     if min(len(original), len(stitched)) < BLOCKS:
         return None
     return Finding("resident", stitched[-2], max(before, original[-1]))
@@ -154,7 +154,7 @@ def allocated_peak() -> int:
         if context._context is None or not context._context._initialized:
             return 0
         devices = context._context.list_logical_devices("GPU")
-        asked = [context._context.get_memory_info(one.name) for one in devices]
-        return sum(int(one["peak"]) for one in asked)
+        usage = [context._context.get_memory_info(device.name) for device in devices]
+        return sum(int(entry["peak"]) for entry in usage)
     except Exception:  # private names, and statistics that an allocator may not keep
         return 0

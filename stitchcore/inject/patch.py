@@ -27,24 +27,10 @@ from typing import (
 )
 
 from . import reasons, structure
+from .contract import FUSION, PATCH_OPERATIONS, UPDATE
 from .digest import Numbering, canonical, parse_reference
 from .structure import Fault, Types
 
-ALLOWED_OPERATIONS = frozenset(
-    {
-        "StitchedFusion",
-        "Const",
-        "Identity",
-        "NoOp",
-        "AssignVariableOp",
-        "ReadVariableOp",
-        "Reshape",
-        "Cast",
-        "GatherV2",
-        "UnsortedSegmentSum",
-    }
-)
-FUSION, UPDATE = "StitchedFusion", "StitchedUpdate"
 # Ops that read a tensor and neither take over its memory nor keep it. Only outputs read by these
 # alone come from the pool: a pool buffer cannot be forwarded or become a variable's
 # (docs/decisions.md 16).
@@ -104,7 +90,7 @@ class _Names:
 def _build_added(
     graph: Any, entry: Mapping[str, Any], name: str, names: _Names, nodes: Mapping[str, Any]
 ) -> Any:
-    if entry["op"] not in ALLOWED_OPERATIONS:
+    if entry["op"] not in PATCH_OPERATIONS:
         raise _refuse(f"operation {entry['op']!r} may not be added")
     node = type(graph)().node.add()
     try:
@@ -220,7 +206,7 @@ class _Regions:
     def _region(self, region: Mapping[str, Any]) -> _Region:
         names, added = self._names, region["add"]
         own = [self._added[str(entry["name"])] for entry in added]
-        made = [
+        nodes = [
             _build_added(self._graph, entry, name, names, self._nodes)
             for entry, name in zip(added, own)
         ]
@@ -237,7 +223,7 @@ class _Regions:
             for node, control in region["controls"]
         ]  # fmt: skip
         removed = frozenset(names.node(number) for number in region["remove"])
-        return _Region(str(region["name"]), made, origins, removed, rewire, controls)
+        return _Region(str(region["name"]), nodes, origins, removed, rewire, controls)
 
 
 class _AtFault(Exception):
@@ -313,8 +299,8 @@ class _Attempt:
                 continue
             copy = self.result.node.add()
             copy.CopyFrom(node)
-            inputs = [self._rewired(node.name, canonical(one)) for one in node.input]
-            inputs += [self._rewired(node.name, one) for one in extra.get(node.name, ())]
+            inputs = [self._rewired(node.name, canonical(text)) for text in node.input]
+            inputs += [self._rewired(node.name, text) for text in extra.get(node.name, ())]
             data = [reference for reference in inputs if reference[0] != "^"]
             after = sorted({reference for reference in inputs if reference[0] == "^"})
             del copy.input[:]
@@ -326,13 +312,17 @@ class _Attempt:
         """Takes a node's colocation with removed nodes away: devices are given by now, and a name
         that does not exist is an error where the graph is imported."""
         places = node.attr[structure.COLOCATION].list.s
-        kept = [one for one in places if one.decode(errors="replace")[len(structure.LOCATION) :]
-                not in self._removing]  # fmt: skip
-        if len(kept) == len(places):
+        start = len(structure.LOCATION)
+        present = [
+            place
+            for place in places
+            if place.decode(errors="replace")[start:] not in self._removing
+        ]
+        if len(present) == len(places):
             return
         del places[:]
-        places.extend(kept)
-        if not kept:
+        places.extend(present)
+        if not present:
             del node.attr[structure.COLOCATION]
 
     def _stand_in(self, node: Any, function: bool) -> None:
@@ -396,13 +386,13 @@ def _attempted(
     faults = structure.check(original, attempt.result, types, attempt.added, preserve)
     for check in checks:
         faults += check(attempt.result)
-    found: Dict[str, Fault] = {}
+    by_region: Dict[str, Fault] = {}
     for fault in faults:
         region = attempt.region_of(fault)
         if region is None:
             raise reasons.Refused(reasons.STRUCTURE, str(fault))
-        found.setdefault(region, fault)
-    return None if found else attempt.finish(), found
+        by_region.setdefault(region, fault)
+    return None if by_region else attempt.finish(), by_region
 
 
 def apply(
@@ -423,7 +413,7 @@ def apply(
     Raises Refused: BAD_ARTIFACT for what no worker writes, STRUCTURE where no region can be
     applied or a fault is no region's.
     """
-    kept, known = frozenset(preserve), types or {}
+    preserved, known = frozenset(preserve), types or {}
     try:
         regions = _Regions(graph, numbering, patch, prefix).regions
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -438,11 +428,11 @@ def apply(
             if node.op in (FUSION, UPDATE) and _aliased_inputs(node) is None:
                 taken[region.name] = Fault(node.name, "its launch table ends early")
     while True:
-        left = [region for region in regions if region.name not in taken]
-        if taken and not left:
+        remaining = [region for region in regions if region.name not in taken]
+        if taken and not remaining:
             name, fault = next(iter(taken.items()))
             raise reasons.Refused(reasons.STRUCTURE, f"{name}: {fault}")
-        result, found = _attempted(graph, original, left, kept, known, checks)
-        taken.update(found)
-        if not found:
+        result, faults = _attempted(graph, original, remaining, preserved, known, checks)
+        taken.update(faults)
+        if not faults:
             return Patched(result, taken)

@@ -237,8 +237,8 @@ class Plugin:
         """Why a fusion with this launch table and these types cannot be made; "" when it can.
         `host` are the types of its inputs in host memory."""
         words = (ctypes.c_int64 * len(table))(*table)
-        given = [*inputs, *host, *outputs]
-        types = (ctypes.c_int32 * len(given))(*given)
+        dtypes = [*inputs, *host, *outputs]
+        types = (ctypes.c_int32 * len(dtypes))(*dtypes)
         counts = (len(inputs), len(host), len(outputs), int(gpu))
         error = ctypes.create_string_buffer(ERROR_BYTES)
         self._library.stitch_check_fusion(words, len(table), types, *counts, error, ERROR_BYTES)
@@ -323,11 +323,11 @@ class Plugin:
         position = ctypes.c_int64(cursor)
         out = (_Interval * capacity)()
         count = self._library.stitch_read_step(step, ctypes.byref(position), out, capacity)
-        found = [
+        intervals = [
             Interval(i.nanoseconds // i.steps, i.arm, i.position, i.block, i.steps)
             for i in out[:count]
         ]
-        return position.value, found
+        return position.value, intervals
 
     def pass_step(self, step: int, arm: int) -> None:
         """Marks a pass of a step that has no timer in its graph."""
@@ -351,7 +351,7 @@ class Plugin:
         """By block, oldest first; blocks in which no sample was taken are left out."""
         out = (_Peak * capacity)()
         count = self._library.stitch_read_memory(step, out, capacity)
-        return [Peak(one.block, one.arm, one.samples, one.bytes) for one in out[:count]]
+        return [Peak(peak.block, peak.arm, peak.samples, peak.bytes) for peak in out[:count]]
 
     def failures(self) -> Dict[str, Failure]:
         """Kernel keys whose operation failed in this process."""
@@ -362,11 +362,11 @@ class Plugin:
             text = ctypes.string_at(buffer).decode(errors="replace")
         finally:
             self._library.stitch_free(buffer)
-        found = {}
+        failures = {}
         for line in text.splitlines():
             key, count, message = line.split("\t", 2)
-            found[key] = Failure(message, int(count))
-        return found
+            failures[key] = Failure(message, int(count))
+        return failures
 
     def counters(self) -> Dict[str, int]:
         """Pool and buffer statistics since the start (native/pool.h, op.cc)."""

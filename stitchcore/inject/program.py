@@ -7,16 +7,13 @@ import os
 import threading
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Protocol
 
-from . import client, collectives, graphs, memory, patch, reasons, savings, settings, timer
+from . import collectives, contract, graphs, memory, patch, reasons, savings, settings, timer
 from .client import Artifact
 from .digest import Numbering
 from .plugin import Interval, Plugin
 from .structure import Types
-
-if TYPE_CHECKING:
-    from . import swap_group_member as joined
 
 ORIGINAL, STITCHED = 0, 1
 FOREVER = 2**62
@@ -84,6 +81,16 @@ class View:
     types: Types
 
 
+class Member(Protocol):
+    """What makes this instance swap together with other replicas' (joined.py)."""
+
+    def ask_back(self, reason: str, detail: str) -> None: ...
+
+    def release(self) -> None: ...
+
+    def tick(self) -> None: ...
+
+
 @dataclass
 class Instance:
     """One caller of a program: a function name or a session's fetches. Two instantiations, arms."""
@@ -95,7 +102,7 @@ class Instance:
     begun: Any  # pointer; begun[arm] counts calls of that arm that have begun to do something
     can_alternate: bool
     lifted: Optional[bytes] = None  # called instead of a bare XLA function, by the stitched arm
-    member: Optional["joined.Member"] = None
+    member: Optional[Member] = None
     cursor: int = 0
     swapped_late: bool = False
     raised: int = 0  # calls of the stitched arm that ended with an error
@@ -141,38 +148,38 @@ def stitched_graph(view: View, program: Program, plugin: Plugin) -> patch.Patche
         artifact.key[:12],
         view.preserve,
         view.types,
-        (lambda made: graphs.check_fusions(made, program.kernels, plugin.check_fusion),),
+        (lambda patched: graphs.check_fusions(patched, program.kernels, plugin.check_fusion),),
     )
     collectives.check(view.graph, new.graph)
     return new
 
 
-def request(found: Program, tf: str, preserve: FrozenSet[str], under_xla: bool) -> Dict[str, Any]:
+def request(program: Program, tf: str, preserve: FrozenSet[str], under_xla: bool) -> Dict[str, Any]:
     """The `meta` of a graph's request (docs/contracts.md section 4)."""
     from tensorflow.python.framework import config
 
     return {
         "tf": tf,
-        "target": found.target,
+        "target": program.target,
         "threads": len(os.sched_getaffinity(0)),
-        "abi": client.ABI,
+        "abi": contract.KERNEL_ABI,
         "preserve": sorted(preserve),
         "xla": under_xla,
         "deterministic": bool(config.is_op_determinism_enabled()),
     }
 
 
-def admit(artifact: Artifact, found: Program, config: settings.Settings) -> None:
+def admit(artifact: Artifact, program: Program, config: settings.Settings) -> None:
     """Raises Refused(UNMEASURED) for an artifact that nobody has proved or timed on its GPU: it is
     taken only where that was allowed, and where blocks of both kinds of steps judge it and roll it
     back."""
     if artifact.manifest.get("measured") is not False:
         return
-    what = f"artifact {artifact.key[:12]} was neither proved nor timed on {found.target}"
+    what = f"artifact {artifact.key[:12]} was neither proved nor timed on {program.target}"
     if not config.allow_unmeasured:
         mend = "it takes a worker on such a GPU, or STITCH_ALLOW_UNMEASURED=1 to try it as it is"
         raise reasons.Refused(reasons.UNMEASURED, f"{what}: {mend}")
-    if found.refused_late is not None or config.control <= 0:
+    if program.refused_late is not None or config.control <= 0:
         why = "this step cannot run both ways in turn" if config.control > 0 else "STITCH_CONTROL=0"
         raise reasons.Refused(reasons.UNMEASURED, f"{what}, and {why}")
 
@@ -186,12 +193,12 @@ def _functions(artifact: Artifact) -> bytes:
     try:
         data = base64.b64decode(packed, validate=True)
         unpacking = zlib.decompressobj()
-        found = unpacking.decompress(data, MOST_FUNCTION_BYTES) if data else b""
+        library = unpacking.decompress(data, MOST_FUNCTION_BYTES) if data else b""
     except (ValueError, TypeError, zlib.error) as error:
         raise reasons.Refused(reasons.BAD_ARTIFACT, f"functions: {error}") from error
     if data and not unpacking.eof:
         raise reasons.Refused(reasons.BAD_ARTIFACT, "functions are cut short or too large")
-    return found
+    return library
 
 
 def load_kernels(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:

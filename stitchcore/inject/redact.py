@@ -37,9 +37,9 @@ def _closed(operation: str, attribute: str) -> bool:
     from tensorflow.python.framework import op_def_registry
 
     definition = op_def_registry.get(operation)
-    for one in definition.attr if definition is not None else ():
-        if one.name == attribute:
-            return bool(one.allowed_values.list.s)
+    for declared in definition.attr if definition is not None else ():
+        if declared.name == attribute:
+            return bool(declared.allowed_values.list.s)
     return False
 
 
@@ -140,7 +140,7 @@ def _emptied(operation: str, name: str, value: Any, numbers: _Numbers) -> bool:
 def _is_kept(operation: str, name: str, strings: Iterable[bytes]) -> bool:
     pattern = KEPT_STRINGS.get(name)
     if pattern is not None:
-        return all(pattern.match(one) for one in strings)
+        return all(pattern.match(string) for string in strings)
     return _closed(operation, name)
 
 
@@ -209,13 +209,13 @@ def renamed(
     copy.CopyFrom(graph)
     for node in copy.node:
         node.name = names[node.name]
-        node.input[:] = [_renamed(one, names.__getitem__) for one in node.input]
+        node.input[:] = [_renamed(text, names.__getitem__) for text in node.input]
         if "_class" in node.attr:
-            marks = [one for one in node.attr["_class"].list.s if one.startswith(LOCATION)]
-            places = [one[len(LOCATION) :].decode(errors="replace") for one in marks]
-            kept = [LOCATION + names[place].encode() for place in places if place in names]
-            node.attr["_class"].list.s[:] = kept
-            if not kept:
+            marks = [text for text in node.attr["_class"].list.s if text.startswith(LOCATION)]
+            places = [text[len(LOCATION) :].decode(errors="replace") for text in marks]
+            kept_marks = [LOCATION + names[place].encode() for place in places if place in names]
+            node.attr["_class"].list.s[:] = kept_marks
+            if not kept_marks:
                 del node.attr["_class"]
     return copy, frozenset(names[name] for name in preserve if name in names)
 

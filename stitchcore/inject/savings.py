@@ -103,11 +103,11 @@ def advance(record: Record, fresh: Sequence[Interval]) -> None:
 
 
 def _close(record: Record) -> None:
-    each = sum(one.steps for one in record.open) / len(record.open)
-    block = Block(record.open[0].arm, tuple(one.nanoseconds for one in record.open), each)
+    each = sum(interval.steps for interval in record.open) / len(record.open)
+    block = Block(record.open[0].arm, tuple(interval.nanoseconds for interval in record.open), each)
     record.open = []
     record.blocks = [*record.blocks[-2:], block]
-    arms = [one.arm for one in record.blocks]
+    arms = [interval.arm for interval in record.blocks]
     pair = pair_of(*record.blocks) if arms == [STITCHED, ORIGINAL, STITCHED] else None
     if pair is None:
         return
@@ -121,17 +121,17 @@ def _close(record: Record) -> None:
         record.pairs = merged + odd
 
 
-def _merged(one: Pair, other: Pair) -> Pair:
-    weight, pairs = one.weight + other.weight, one.pairs + other.pairs
+def _merged(first: Pair, second: Pair) -> Pair:
+    weight, pairs = first.weight + second.weight, first.pairs + second.pairs
 
     def mean(a: float, b: float) -> float:
-        return (a * one.weight + b * other.weight) / weight
+        return (a * first.weight + b * second.weight) / weight
 
     return Pair(
-        mean(one.original, other.original),
-        mean(one.stitched, other.stitched),
+        mean(first.original, second.original),
+        mean(first.stitched, second.stitched),
         weight,
-        (one.switching * one.pairs + other.switching * other.pairs) / pairs,
+        (first.switching * first.pairs + second.switching * second.pairs) / pairs,
         pairs,
     )
 
@@ -176,16 +176,16 @@ def total(record: Record, steps: int) -> Saved:
     if not record.pairs:
         return Saved(steps, 0, 0.0, 0.0, None, None, 0.0)
     differences = [(pair.original - pair.stitched, pair.weight) for pair in record.pairs]
-    one = median([(pair.stitched, pair.weight) for pair in record.pairs])
+    step = median([(pair.stitched, pair.weight) for pair in record.pairs])
     switching = median([(pair.switching, float(pair.pairs)) for pair in record.pairs])
     pairs = sum(pair.pairs for pair in record.pairs)
     lost = max(0.0, switching) * pairs
-    found = interval(differences)
-    if found is None:
-        return Saved(steps, pairs, steps * one, 0.0, None, None, lost)
-    low, high = steps * found[0], steps * found[1]
+    limits = interval(differences)
+    if limits is None:
+        return Saved(steps, pairs, steps * step, 0.0, None, None, lost)
+    low, high = steps * limits[0], steps * limits[1]
     saved = steps * median(differences)
-    return Saved(steps, pairs, steps * one, saved, low, high, lost)
+    return Saved(steps, pairs, steps * step, saved, low, high, lost)
 
 
 def summed(parts: Sequence[Saved]) -> Saved:

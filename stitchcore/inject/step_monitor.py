@@ -8,8 +8,20 @@ import statistics
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import client, crash_breaker, memory, plugin, program, reasons, savings, settings, timer
-from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program
+from . import client, crash_breaker, memory, plugin, reasons, savings, settings, timer
+from .program import (
+    CANARY_BLOCK,
+    CANARY_FIRST,
+    FOREVER,
+    HISTORY,
+    ORIGINAL,
+    ORIGINAL_BLOCK,
+    STITCHED,
+    STITCHED_BLOCK,
+    WIDEN_PAIRS,
+    Instance,
+    Program,
+)
 
 OFTEN = 8  # calls that a kernel did not fit
 
@@ -49,24 +61,25 @@ class Follower:
         if not self._timed:  # whatever ends the job from here on is not how it was started
             self._timed = True
             self._events.write("timed", digest=instance.program.reported)
-        instance.history = (instance.history + fresh)[-program.HISTORY :]
-        found = instance.program
-        if found.swapped and not found.settled:
+        instance.history = (instance.history + fresh)[-HISTORY:]
+        program = instance.program
+        if program.swapped and not program.settled:
             if self._plugin.passes(instance.step, STITCHED) >= crash_breaker.OK_STEPS:
-                self.settle(found)
-        if not found.ready or not found.swapped or not instance.can_alternate:
+                self.settle(program)
+        if not program.ready or not program.swapped or not instance.can_alternate:
             return
         if instance.decided is False:
             return  # gone back, or with all replicas going back
         savings.advance(instance.record, fresh)
         # The last block may still be running: it is left out.
-        done = [one for one in instance.history if one.block != instance.history[-1].block]
+        last = instance.history[-1].block
+        done = [interval for interval in instance.history if interval.block != last]
         instance.comparison = timer.compare(done)
         keep = timer.verdict(instance.comparison, self._config.guard)
         if keep is False:
             ratio = instance.comparison.ratio if instance.comparison is not None else 0.0
             self._roll_back(instance, reasons.SLOWER, f"{ratio:.3f} of the original's time")
-        elif found.joined:
+        elif program.joined:
             instance.decided = instance.decided or keep  # blocks are the group's (timer.cc)
         elif self._config.baseline > 0:
             instance.decided = instance.decided or keep
@@ -74,22 +87,22 @@ class Follower:
         elif keep and instance.decided is None:
             instance.decided = True
             # Only the control share keeps running the original.
-            original = program.ORIGINAL_BLOCK
-            stitched = max(program.STITCHED_BLOCK, int(original / self._config.control) - original)
+            original = ORIGINAL_BLOCK
+            stitched = max(STITCHED_BLOCK, int(original / self._config.control) - original)
             self._plugin.schedule(instance.step, STITCHED, original, stitched)
         elif instance.comparison is not None and not instance.widened:
             # Close to equal: more of the steps may be stitched while evidence grows.
-            instance.widened = instance.comparison.pairs >= program.WIDEN_PAIRS
+            instance.widened = instance.comparison.pairs >= WIDEN_PAIRS
             if instance.widened:
-                blocks = (program.ORIGINAL_BLOCK, program.STITCHED_BLOCK)
+                blocks = (ORIGINAL_BLOCK, STITCHED_BLOCK)
                 self._plugin.schedule(instance.step, STITCHED, *blocks)
 
     def _stretch(self, instance: Instance) -> None:
         """Stitched blocks of random length, longer as evidence grows, up to the control share."""
-        original, least = program.CANARY_BLOCK, program.CANARY_FIRST
+        original, least = CANARY_BLOCK, CANARY_FIRST
         most = int(original / max(self._config.control, 1e-6)) - original
         if instance.decided is None:
-            most = program.STITCHED_BLOCK
+            most = STITCHED_BLOCK
         stitched = self._plugin.calls(instance.step, STITCHED)
         length = savings.block_length(stitched, least, max(least, most))
         self._plugin.stretch(instance.step, length, self._seed + instance.step)
@@ -102,31 +115,31 @@ class Follower:
         """
         failures = self._plugin.failures()
         charged = []
-        for found in programs if failures else ():
-            for key in sorted(found.kernels & failures.keys()):
-                if found.failure is not None:
+        for program in programs if failures else ():
+            for key in sorted(program.kernels & failures.keys()):
+                if program.failure is not None:
                     break
                 message, count = failures[key]
                 unfit = plugin.reason_of(message) == reasons.GUARD_FAILED
-                users = [one for one in instances if one.runs(found)]
-                calls = sum(self._plugin.passes(one.step, STITCHED) for one in users)
+                users = [instance for instance in instances if instance.runs(program)]
+                calls = sum(self._plugin.passes(instance.step, STITCHED) for instance in users)
                 lasting = not unfit or (count >= OFTEN and 2 * count >= calls)
                 if lasting:
-                    found.failure = message
+                    program.failure = message
                     if not unfit:
-                        self.blame(found, message)
-                if lasting or not found.unfit:
-                    found.unfit = True
-                    charged.append(Charge(found, message, lasting))
+                        self.blame(program, message)
+                if lasting or not program.unfit:
+                    program.unfit = True
+                    charged.append(Charge(program, message, lasting))
         return charged
 
-    def blame(self, found: Program, failure: str) -> None:
+    def blame(self, program: Program, failure: str) -> None:
         """The next start leaves the artifacts of `found` alone and says why."""
-        for part in found.parts or [found]:
-            found.failure = part.failure = failure
+        for part in program.parts or [program]:
+            program.failure = part.failure = failure
             if part.artifact is not None:
                 key, session = part.artifact.key, self._config.session
-                crash_breaker.keep(self._config.store, part.digest, key, session, failure)
+                crash_breaker.record_failure(self._config.store, part.digest, key, session, failure)
 
     def finish(self, programs: Iterable[Program], instances: List[Instance]) -> None:
         """At an orderly exit: settles what has run, forgets swaps that never came to run, and tells
@@ -134,26 +147,26 @@ class Follower:
         for instance in instances:
             if instance.watch is not None:
                 self._tell_memory(instance, instance.watch.last())
-        for found in programs:
-            if not found.swapped or found.settled or found.failure is not None:
+        for program in programs:
+            if not program.swapped or program.settled or program.failure is not None:
                 continue
-            users = [one for one in instances if one.runs(found)]
-            if not users or any(self.has_passed(one) for one in users):
-                self.settle(found)
+            users = [user for user in instances if user.runs(program)]
+            if not users or any(map(self.has_passed, users)):
+                self.settle(program)
             else:
-                crash_breaker.swap_ok(self._config.store, found.digest)
+                crash_breaker.swap_ok(self._config.store, program.digest)
 
     def has_passed(self, instance: Instance) -> bool:
         """True when a stitched pass has finished: a timer counts a pass when it begins."""
         return self._plugin.passes(instance.step, STITCHED) > instance.raised
 
-    def settle(self, found: Program) -> None:
+    def settle(self, program: Program) -> None:
         """The swap has survived: closes the breaker's account."""
-        for part in found.parts or [found]:
+        for part in program.parts or [program]:
             crash_breaker.swap_ok(self._config.store, part.digest)
             self._events.write("swap_ok", digest=part.digest, key=part.key)
             part.settled = True
-        found.settled = True
+        program.settled = True
 
     def _follow_memory(self, instance: Instance) -> None:
         """Takes the swap back where the stitched steps' peak is too high."""
@@ -165,17 +178,17 @@ class Follower:
             return
         seen = instance.comparison
         enough = seen is not None and seen.pairs >= timer.ENOUGH_PAIRS
-        found = watch.look(instance.decided is True, enough)
-        if found is None:
+        finding = watch.look(instance.decided is True, enough)
+        if finding is None:
             return
-        self._tell_memory(instance, found)
-        if found.over:
-            self._roll_back(instance, reasons.MEMORY, found.detail)
+        self._tell_memory(instance, finding)
+        if finding.over:
+            self._roll_back(instance, reasons.MEMORY, finding.detail)
 
-    def _tell_memory(self, instance: Instance, found: memory.Finding) -> None:
+    def _tell_memory(self, instance: Instance, finding: memory.Finding) -> None:
         instance.watch = None
         named = {"digest": instance.program.reported, "key": instance.program.key}
-        self._events.write("memory", **named, **found.fields())
+        self._events.write("memory", **named, **finding.fields())
 
     def _roll_back(self, instance: Instance, reason: str, detail: str) -> None:
         instance.decided = False
@@ -187,10 +200,10 @@ class Follower:
 
     def rolled_back(self, instance: Instance, reason: str, detail: str) -> None:
         """Reports a step that runs its original for good, after a swap."""
-        found = instance.program
-        found.reason, instance.decided = reason, False
+        program = instance.program
+        program.reason, instance.decided = reason, False
         fields = {"reason": reason, "detail": detail, **comparison_fields(instance.comparison)}
-        self._events.write("rolled_back", digest=found.reported, key=found.key, **fields)
+        self._events.write("rolled_back", digest=program.reported, key=program.key, **fields)
         self._say(reason, f"rolled back ({detail})")
 
     def report_savings(self, instances: List[Instance]) -> None:
@@ -201,33 +214,34 @@ class Follower:
             figures = comparison_fields(instance.comparison)
             self._events.write("savings", digest=instance.program.reported, steps=steps, **figures)
 
-        for found, whole in self.totals(instances):
-            if self._reported.get(found.digest) == whole:
+        for program, whole in self.totals(instances):
+            if self._reported.get(program.digest) == whole:
                 continue  # said already
-            self._reported[found.digest] = whole
+            self._reported[program.digest] = whole
             bounds = (whole.low, whole.high)
             self._events.write(
                 "savings_total",
-                digest=found.reported,
-                key=found.key,
+                digest=program.reported,
+                key=program.key,
                 steps=whole.steps,
                 baseline_ns=round(whole.stitched + whole.saved),
                 stitched_ns=round(whole.stitched),
                 lost_ns=round(whole.lost),
                 interval=[round(bound) for bound in bounds if bound is not None] or None,
                 pairs=whole.pairs,
-                devices=found.devices,
+                devices=program.devices,
             )
 
     def totals(self, instances: List[Instance]) -> List[Tuple[Program, savings.Saved]]:
         """What all callers of each graph have saved since the start, where savings are reported."""
         totals = []
-        programs = {one.program.digest: one.program for one in instances if one.program.swapped}
-        for found in programs.values() if self._config.baseline > 0 else ():
-            users = [one for one in instances if one.program is found]
-            passes = [self._plugin.passes(one.step, STITCHED) for one in users]
-            parts = [_with_loss(one, n) for one, n in zip(users, passes) if n > 0]
-            totals += [(found, savings.summed(parts))] if parts else []
+        all_programs = (instance.program for instance in instances)
+        programs = {program.digest: program for program in all_programs if program.swapped}
+        for program in programs.values() if self._config.baseline > 0 else ():
+            users = [instance for instance in instances if instance.program is program]
+            passes = [self._plugin.passes(instance.step, STITCHED) for instance in users]
+            parts = [_with_loss(instance, n) for instance, n in zip(users, passes) if n > 0]
+            totals += [(program, savings.summed(parts))] if parts else []
         return totals
 
     def step_figures(self, instances: List[Instance]) -> List[Dict[str, Any]]:
@@ -237,7 +251,7 @@ class Follower:
             blocks = timer.blocks(instance.history)
             entry: Dict[str, Any] = {"digest": instance.program.reported}
             for arm, name in ((ORIGINAL, "original"), (STITCHED, "stitched")):
-                times = [time for one, held in blocks if one == arm for time in held]
+                times = [time for own, block in blocks if own == arm for time in block]
                 entry[f"{name}_steps"] = self._plugin.passes(instance.step, arm)
                 entry[f"{name}_ns"] = statistics.median(times) if times else None
             figures.append(entry)

@@ -26,10 +26,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
+from .contract import FUSIONS
 from .digest import LOOP_BACK, canonical, parse_reference
 
 Types = Mapping[str, Sequence[int]]  # DataType of each output of a node
-FUSIONS = frozenset({"StitchedFusion", "StitchedUpdate"})
 MERGES = frozenset({"Merge", "RefMerge"})
 SWITCHES = frozenset({"Switch", "RefSwitch"})
 ENTERS = frozenset({"Enter", "RefEnter"})
@@ -77,12 +77,12 @@ class _Frames:
         self._inner: Dict[Tuple[int, str], int] = {}
 
     def inside(self, frame: int, name: str) -> int:
-        found = self._inner.get((frame, name))
-        if found is None:
-            found = self._inner[frame, name] = len(self.parents)
+        number = self._inner.get((frame, name))
+        if number is None:
+            number = self._inner[frame, name] = len(self.parents)
             self.parents.append(frame)
             self._names.append(name)
-        return found
+        return number
 
     def text(self, frame: int) -> str:
         return f"loop {self._names[frame]!r}" if frame else "no loop"
@@ -96,21 +96,21 @@ class _Branches:
         self._numbers: Dict[FrozenSet[Any], int] = {frozenset(): 0}
         self._both: Dict[Tuple[int, int], int] = {}
 
-    def _number(self, found: FrozenSet[Any]) -> int:
-        number = self._numbers.setdefault(found, len(self._sets))
+    def _number(self, members: FrozenSet[Any]) -> int:
+        number = self._numbers.setdefault(members, len(self._sets))
         if number == len(self._sets):
-            self._sets.append(found)
+            self._sets.append(members)
         return number
 
-    def both(self, one: int, other: int) -> int:
-        if one == other or not other:
-            return one
-        if not one:
-            return other
-        found = self._both.get((one, other))
-        if found is None:
-            found = self._both[one, other] = self._number(self._sets[one] | self._sets[other])
-        return found
+    def both(self, first: int, second: int) -> int:
+        if first == second or not second:
+            return first
+        if not first:
+            return second
+        union = self._both.get((first, second))
+        if union is None:
+            union = self._both[first, second] = self._number(self._sets[first] | self._sets[second])
+        return union
 
     def common(self, numbers: Sequence[int]) -> int:
         if len(set(numbers)) == 1:
@@ -172,13 +172,13 @@ class _Nodes:
             waiting[exit_] += len(sources)
             for source in sources:
                 consumers[source].append(exit_)
-        found = [i for i in range(count) if not waiting[i]]
-        for i in found:
+        ordered = [i for i in range(count) if not waiting[i]]
+        for i in ordered:
             for consumer in consumers[i]:
                 waiting[consumer] -= 1
                 if not waiting[consumer]:
-                    found.append(consumer)
-        return found
+                    ordered.append(consumer)
+        return ordered
 
 
 class Original:
@@ -211,11 +211,11 @@ class Original:
             if source < 0 or (merges and operations[source].endswith(LOOP_BACK)):
                 continue
             frame = frame or self.outer[source]
-            given = self.given(source, port)
+            taken = self.given(source, port)
             if not merges:
-                alive = self.branches.both(alive, given)
+                alive = self.branches.both(alive, taken)
             elif port >= 0:
-                ways.append(given)
+                ways.append(taken)
         if ways:
             alive = self.branches.common(ways)
         self.inner[i] = self.outer[i] = frame
@@ -232,15 +232,15 @@ class Original:
         alive = self.leaving[source]
         if port < 0 or self.read.operations[source] not in SWITCHES:
             return alive
-        found = self._ports.get((source, port))
-        if found is None:
+        branches = self._ports.get((source, port))
+        if branches is None:
             edges = self.read.edges
             chosen = edges[source][1] if len(edges[source]) > 1 else (source, 0)
             while self.read.operations[chosen[0]] == "Identity":  # a predicate by another name
                 chosen = edges[chosen[0]][0]
-            found = self.branches.taking(alive, (*chosen, port, self.inner[source]))
-            self._ports[source, port] = found
-        return found
+            branches = self.branches.taking(alive, (*chosen, port, self.inner[source]))
+            self._ports[source, port] = branches
+        return branches
 
     def _find_ends(self) -> None:
         passes: Dict[int, List[str]] = {}
@@ -346,9 +346,9 @@ class _Checking:
             self.fault(i, f"it declares {len(expected)} inputs and has {len(data)}")
             return
         for position, (wanted, (source, port)) in enumerate(zip(expected, data)):
-            given = self.type_of(source, port) if source >= 0 else None
-            if given is not None and given not in (wanted, wanted + REFERENCE):
-                what = f"input {position} is of type {given}, not {wanted}"
+            actual = self.type_of(source, port) if source >= 0 else None
+            if actual is not None and actual not in (wanted, wanted + REFERENCE):
+                what = f"input {position} is of type {actual}, not {wanted}"
                 self.fault(i, what, self.read.references[i][position])
 
     def kept_types(self, i: int, before: int) -> None:
@@ -359,12 +359,12 @@ class _Checking:
         if len(old) != len(new):
             self.fault(i, f"it had {len(old)} inputs and has {len(new)}")
             return
-        for position, ((left, left_port), (source, port)) in enumerate(zip(old, new)):
-            known = self.types.get(original.names[left], ()) if left >= 0 else ()
-            wanted = known[left_port] if left_port < len(known) else None
-            given = self.type_of(source, port) if source >= 0 else None
-            if wanted is not None and given is not None and wanted != given:
-                what = f"input {position} is of type {given}, and was of {wanted}"
+        for position, ((old_source, old_port), (source, port)) in enumerate(zip(old, new)):
+            known = self.types.get(original.names[old_source], ()) if old_source >= 0 else ()
+            wanted = known[old_port] if old_port < len(known) else None
+            actual = self.type_of(source, port) if source >= 0 else None
+            if wanted is not None and actual is not None and wanted != actual:
+                what = f"input {position} is of type {actual}, and was of {wanted}"
                 self.fault(i, what, self.read.references[i][position])
 
     def functions(self, i: int) -> None:
@@ -378,9 +378,9 @@ class _Checking:
                 if function.signature.name != called or not node.op.endswith("PartitionedCall"):
                     continue
                 wanted = len(function.signature.input_arg)
-                given = sum(port >= 0 for _, port in self.read.edges[i])
-                if wanted != given:
-                    self.fault(i, f"{called!r} takes {wanted} arguments and gets {given}")
+                count = sum(port >= 0 for _, port in self.read.edges[i])
+                if wanted != count:
+                    self.fault(i, f"{called!r} takes {wanted} arguments and gets {count}")
 
     # Frames and branches
 
@@ -403,15 +403,15 @@ class _Checking:
         node, origin = self.read.nodes[i], self.added[self.read.names[i]]
         before = self.original.read.number.get(origin)
         for (source, port), reference in zip(self.read.edges[i], self.read.references[i]):
-            given = self.frame_of(source) if source >= 0 else None
-            if given is None:
+            source_frame = self.frame_of(source) if source >= 0 else None
+            if source_frame is None:
                 sound = False
                 continue
             own = frame if before is None or node.op in ENTERS else self.original.inner[before]
-            if own is not None and given != own:
-                self._another_frame(i, reference, given, own)
+            if own is not None and source_frame != own:
+                self._another_frame(i, reference, source_frame, own)
                 sound = False
-            frame = given if frame is None else frame
+            frame = source_frame if frame is None else frame
             alive = self.original.branches.both(alive, self.given(source, port))
         self.inner[i] = self.outer[i] = frame = frame or 0
         self.alive[i] = alive
@@ -426,10 +426,10 @@ class _Checking:
             elif alive != self.original.alive[before]:
                 self.fault(i, f"it is not alive in the branches in which {origin!r} was")
 
-    def _another_frame(self, i: int, reference: str, given: int, own: int) -> None:
+    def _another_frame(self, i: int, reference: str, source_frame: int, own: int) -> None:
         text = self.original.frames.text
         what = f"input {reference!r} is" if reference else "it is"
-        self.fault(i, f"{what} in {text(given)}, not in {text(own)}", reference)
+        self.fault(i, f"{what} in {text(source_frame)}, not in {text(own)}", reference)
 
     def kept_place(self, i: int, before: int) -> None:
         """A node that stays is fed from its own frame, in the branches that it lived in."""
@@ -464,10 +464,10 @@ class _Checking:
     def cycles(self, ordered: Sequence[int]) -> None:
         """A fault for each cycle among the nodes that have no place in an order: at a new node of
         it, where there is one. Walking back from a node that waits, one always meets a cycle."""
-        left = set(range(len(self.read.nodes))) - set(ordered)
+        remaining = set(range(len(self.read.nodes))) - set(ordered)
         operations, names = self.read.operations, self.read.names
         seen: Dict[int, int] = {}
-        for start in sorted(left):
+        for start in sorted(remaining):
             path: List[int] = []
             i: Optional[int] = start
             while i is not None and i not in seen:
@@ -477,7 +477,7 @@ class _Checking:
                 sources += [self.read.number[n] for n in self.original.ends.get(names[i], ())
                             if n in self.read.number]  # fmt: skip
                 i = next(
-                    (s for s in sources if s in left
+                    (s for s in sources if s in remaining
                      and not (operations[i] in MERGES and operations[s].endswith(LOOP_BACK))),
                     None,
                 )  # fmt: skip
@@ -487,14 +487,14 @@ class _Checking:
 
     def _cycle(self, circle: Sequence[int]) -> None:
         """Of nodes that each wait for the next: at an input that the patch has made."""
-        made = []
+        edges = []
         for i, source in zip(circle, circle[1:]):
             before = self.original.read.number.get(self.read.names[i])
-            for (one, _), reference in zip(self.read.edges[i], self.read.references[i]):
+            for (other, _), reference in zip(self.read.edges[i], self.read.references[i]):
                 new = before is None or reference not in self.original.read.references[before]
-                if one == source and new:
-                    made.append((self.read.names[i] not in self.added, i, reference))
-        _, node, reference = min(made, default=(False, circle[0], ""))
+                if other == source and new:
+                    edges.append((self.read.names[i] not in self.added, i, reference))
+        _, node, reference = min(edges, default=(False, circle[0], ""))
         self.fault(node, f"it waits for itself ({len(circle) - 1} nodes in a cycle)", reference)
 
 
@@ -549,9 +549,9 @@ def types_of(node: Any, name: str) -> List[int]:
 
 
 def _declared(node: Any, kinds: Sequence[Any]) -> List[int]:
-    found = []
+    types = []
     for kind in kinds:
         if isinstance(kind, str):
             kind = node.attr[kind].type if kind in node.attr else DEFAULTS.get(kind, 0)
-        found.append(kind)
-    return found
+        types.append(kind)
+    return types

@@ -81,7 +81,8 @@ def place_of(text: str) -> Optional[Place]:
         sizes = [len(cluster.get(name, ())) for name in TASKS]
         size, rank = sum(sizes), index + (sizes[0] if kind == TASKS[1] else 0)
         name = hashlib.sha256(json.dumps(cluster, sort_keys=True).encode()).hexdigest()[:16]
-        hosts = [str(one).rpartition(":")[0] for kind_ in TASKS for one in cluster.get(kind_, ())]
+        addresses = (address for task in TASKS for address in cluster.get(task, ()))
+        hosts = [str(address).rpartition(":")[0] for address in addresses]
     except (ValueError, TypeError, AttributeError) as error:
         return Place("", 0, 0, "", f"TF_CONFIG cannot be read: {error}")
     why = f"TF_CONFIG names a {strange[0]}" if strange else ""
@@ -108,13 +109,14 @@ def encode(decision: Decision) -> str:
 def decode(text: str) -> Decision:
     """Raises Refused(SWAP_GROUP) for what is no decision."""
     try:
-        found = Decision(**json.loads(text))
-        counts = (found.agreed, found.original, found.first, found.most, found.seed)
-        if found.do not in (SWAP, BACK, DROP) or not all(type(n) is int and n >= 0 for n in counts):
+        decision = Decision(**json.loads(text))
+        counts = (decision.agreed, decision.original, decision.first, decision.most, decision.seed)
+        counted = all(type(count) is int and count >= 0 for count in counts)
+        if decision.do not in (SWAP, BACK, DROP) or not counted:
             raise ValueError("no such decision")
     except (ValueError, TypeError) as error:
         raise reasons.Refused(reasons.SWAP_GROUP, f"decision of the replicas: {error}") from error
-    return found
+    return decision
 
 
 def heard_of(round_: int, answer: Mapping[str, Any]) -> Heard:

@@ -13,23 +13,40 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Protocol, Tuple
 
-from . import client, collectives, graphs, plugin, program, reasons, settings, swap_group
-from . import coordination_service as board
+from . import (
+    client,
+    collectives,
+    coordination_service,
+    graphs,
+    plugin,
+    reasons,
+    settings,
+    swap_group,
+)
 from . import swap_start as swapper
-from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program, View
+from .program import (
+    CANARY_BLOCK,
+    CANARY_FIRST,
+    FOREVER,
+    ORIGINAL,
+    STITCHED,
+    Instance,
+    Program,
+    View,
+)
 from .swap_group import Decision, Heard, Place
 
 PREPARING, GATHERING, HOLDING, SWAPPED, OUT = "preparing", "gathering", "holding", "swapped", "out"
-LISTEN_WORDS = 10.0  # between words of one that only listens, in words of an open round
+LISTEN_INTERVALS = 10.0  # between messages of one that only listens, in those of an open round
 RECENT = 64  # intervals that tell how long a step is
 AGAIN_SECONDS = 5.0  # before a way back that came to nothing is asked for again
 GATHER_SECONDS = 20.0  # then members that are missing are long in coming
-LAST_SECONDS = 3600.0  # of a word that is meant to be the last one
+LAST_SECONDS = 3600.0  # of a message that is meant to be the last one
 HOLD_SECONDS = 10.0  # a step is never held longer, whatever becomes of the other replicas
 RUN = "stitch/run"
 
 
-class Board(Protocol):
+class CoordinationService(Protocol):
     """The replicas' register (coordination_service.py)."""
 
     def read(self, key: str) -> Optional[str]: ...
@@ -49,7 +66,7 @@ class Parts:
     swapper: swapper.Swapper
     rolled_back: Callable[[Instance, str, str], None]
     refuse: Callable[[str, str, str], None]
-    board: Board
+    coordination: CoordinationService
 
 
 class Member:
@@ -92,16 +109,16 @@ class Member:
 
     def _prepare(self) -> None:
         """Acknowledges once the swap can no longer fail and the baseline has been run."""
-        found, view = self._instance.program, self._view
+        program, view = self._instance.program, self._view
         if self._wanted is not None:
             self._leave()
-        elif found.ready and self._parts.swapper.due(self._instance):
+        elif program.ready and self._parts.swapper.due(self._instance):
             if view is not None:
-                self._parts.swapper.rehearse(found, view)
+                self._parts.swapper.rehearse(program, view)
                 self._view = None
-            run = self._parts.board.decide(RUN, os.urandom(8).hex())
+            run = self._parts.coordination.decide(RUN, os.urandom(8).hex())
             if run is not None:
-                self.name = swap_group.name_of(self._place, run, found.digest)
+                self.name = swap_group.name_of(self._place, run, program.digest)
                 self.state, self._begun = GATHERING, time.monotonic()
 
     def _gather(self, heard: Optional[Heard]) -> None:
@@ -119,7 +136,7 @@ class Member:
     def _settle(self, heard: Optional[Heard]) -> None:
         """Proposes what it knows, or reads what another has; acts on what stands."""
         key = f"stitch/{self.name}/{self._round}"
-        proposal, standing = self._proposal(heard), self._parts.board
+        proposal, standing = self._proposal(heard), self._parts.coordination
         text = standing.decide(key, swap_group.encode(proposal)) if proposal else standing.read(key)
         if text is None:
             return
@@ -144,20 +161,20 @@ class Member:
         return None
 
     def _swap(self) -> Decision:
-        control, original = self._parts.config.control, program.CANARY_BLOCK
+        control, original = self._parts.config.control, CANARY_BLOCK
         if control <= 0:
             return Decision(swap_group.SWAP, self._agreed, 0, FOREVER)
-        most = max(program.CANARY_FIRST, int(original / max(control, 1e-6)) - original)
+        most = max(CANARY_FIRST, int(original / max(control, 1e-6)) - original)
         seed = swap_group.seed_of(self.name)
-        return Decision(swap_group.SWAP, self._agreed, original, program.CANARY_FIRST, most, seed)
+        return Decision(swap_group.SWAP, self._agreed, original, CANARY_FIRST, most, seed)
 
     def _back(self) -> Decision:
         why = ": ".join(self._wanted)[:200] if self._wanted else "another replica asked for it"
         return Decision(swap_group.BACK, self._agreed, why=why)
 
     def _act(self, decision: Decision) -> None:
-        found, step = self._instance.program, self._passes()
-        if decision.do == swap_group.SWAP and not self._parts.swapper.open(found):
+        program, step = self._instance.program, self._passes()
+        if decision.do == swap_group.SWAP and not self._parts.swapper.open(program):
             # The others swap: to stay behind would part the variables. All go back instead.
             self.ask_back(reasons.STORE_UNREADABLE, "the breaker cannot be written")
         if decision.do == swap_group.SWAP:
@@ -200,14 +217,14 @@ class Member:
         if self._round > 1:
             self.state, self._again = SWAPPED, time.monotonic() + AGAIN_SECONDS
             return
-        found = self._instance.program
-        found.reason = found.reason or reasons.SWAP_GROUP
+        program = self._instance.program
+        program.reason = program.reason or reasons.SWAP_GROUP
         if self.state == HOLDING:  # the gateway may not know: it counts what came to nothing
-            self._parts.source.say(self._word(max(self._passes(), self._agreed)), LAST_SECONDS)
+            self._parts.source.say(self._message(max(self._passes(), self._agreed)), LAST_SECONDS)
             self.state = OUT
         else:
             self._leave()
-        self._parts.refuse(found.digest, reasons.SWAP_GROUP, why)
+        self._parts.refuse(program.digest, reasons.SWAP_GROUP, why)
 
     def _gone_back(self, decision: Decision) -> None:
         self._leave()
@@ -219,7 +236,7 @@ class Member:
         self.state, self._view = OUT, None
         self._parts.source.quiet(self.name)
 
-    # Words
+    # Messages
 
     def _passes(self) -> int:
         """Steps that have begun: equal on all replicas, give or take the one under way."""
@@ -229,23 +246,23 @@ class Member:
     def _say(self) -> None:
         if self.state == OUT:
             return
-        fields = self._word(self._passes())
+        fields = self._message(self._passes())
         if self.state == HOLDING:
             fields["confirm"] = self._agreed
         self._parts.source.say(fields, self._every())
 
     def _every(self) -> float:
-        """Seconds between words."""
+        """Seconds between messages."""
         every, patience = swap_group.say_seconds(self._place.size), 1.0
         if self.state == SWAPPED:
-            patience = LISTEN_WORDS
+            patience = LISTEN_INTERVALS
         elif self.state == GATHERING and time.monotonic() > self._begun + GATHER_SECONDS:
             patience = swap_group.PATIENT
         return every * patience
 
-    def _word(self, step: int) -> Dict[str, Any]:
-        found = self._instance.program
-        times = [one.nanoseconds for one in self._instance.history[-RECENT:]]
+    def _message(self, step: int) -> Dict[str, Any]:
+        program = self._instance.program
+        times = [interval.nanoseconds for interval in self._instance.history[-RECENT:]]
         return {
             "group": self.name,
             "round": self._round,
@@ -253,14 +270,14 @@ class Member:
             "rank": self._place.rank,
             "step": step,
             "margin": swap_group.margin_of(times, self._place.size),
-            "graph": found.digest,
-            "key": found.key,
+            "graph": program.digest,
+            "key": program.key,
         }
 
     def _note(self, **fields: Any) -> None:
-        found, place = self._instance.program, self._place
+        program, place = self._instance.program, self._place
         known = {"group": self.name, "round": self._round, "rank": place.rank, "size": place.size}
-        self._parts.events.write("group", digest=found.digest, **known, **fields)
+        self._parts.events.write("group", digest=program.digest, **known, **fields)
 
 
 class Joined:
@@ -276,8 +293,8 @@ class Joined:
         config = self._parts.config
         if not collectives.present(graph):
             apart = (reasons.COLLECTIVE, "a step of one replica that does not meet the others")
-            return apart if board.joined() else None
-        if config.gateway is None or not board.joined():
+            return apart if coordination_service.joined() else None
+        if config.gateway is None or not coordination_service.joined():
             return reasons.COLLECTIVE, "no gateway that replicas could agree through"
         if config.group is None or config.group.why:
             why = config.group.why if config.group is not None else "TF_CONFIG names no cluster"
@@ -288,11 +305,12 @@ class Joined:
 
     def enlist(self, instance: Instance, view: View) -> None:
         """The first caller of a joined graph becomes its member; others keep the original."""
-        place, found = self._parts.config.group, instance.program
-        if place is not None and found.joined and not found.enlisted:
-            found.enlisted = True
-            instance.member = Member(instance, view, place, self._parts)
-            self._members.append(instance.member)
+        place, program = self._parts.config.group, instance.program
+        if place is not None and program.joined and not program.enlisted:
+            program.enlisted = True
+            member = Member(instance, view, place, self._parts)
+            instance.member = member
+            self._members.append(member)
 
     def tick(self, disable: Callable[[Program, str, str], None]) -> None:
         for member in self._members:

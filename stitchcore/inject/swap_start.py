@@ -9,8 +9,21 @@ from __future__ import annotations
 
 from typing import Callable
 
-from . import client, crash_breaker, plugin, program, reasons, settings
-from .program import FOREVER, ORIGINAL, STITCHED, Instance, Program, View
+from . import client, crash_breaker, plugin, reasons, settings
+from . import program as program_module
+from .program import (
+    CANARY_BLOCK,
+    CANARY_FIRST,
+    FIRST_BLOCK,
+    FOREVER,
+    ORIGINAL,
+    ORIGINAL_BLOCK,
+    STITCHED,
+    WARM_UP,
+    Instance,
+    Program,
+    View,
+)
 
 Disable = Callable[[Program, str, str], None]
 
@@ -30,56 +43,56 @@ class Swapper:
         self._events = events
         self._disable = disable
 
-    def open(self, found: Program) -> bool:
+    def open(self, program: Program) -> bool:
         """Opens the breaker's account of this swap, once. False when there must be no swap."""
-        if self._config.mode != "optimize" or not found.ready:
+        if self._config.mode != "optimize" or not program.ready:
             return False
-        if found.parts:
-            opened = [self.open(part) for part in found.parts]
-            found.swapped = all(opened)
-            return found.swapped
-        if found.artifact is None:
+        if program.parts:
+            opened = [self.open(part) for part in program.parts]
+            program.swapped = all(opened)
+            return program.swapped
+        if program.artifact is None:
             return False
-        with found.lock:
-            if found.swapped:
+        with program.lock:
+            if program.swapped:
                 return True
             try:
-                key, session = found.artifact.key, self._config.session
-                crash_breaker.swap_begin(self._config.store, found.digest, key, session)
+                key, session = program.artifact.key, self._config.session
+                crash_breaker.swap_begin(self._config.store, program.digest, key, session)
             except OSError as error:
-                self._disable(found, reasons.STORE_UNREADABLE, f"breaker: {error.strerror}")
+                self._disable(program, reasons.STORE_UNREADABLE, f"breaker: {error.strerror}")
                 return False
-            found.swapped = True
-        self._events.write("swap_begin", digest=found.digest, key=found.artifact.key)
+            program.swapped = True
+        self._events.write("swap_begin", digest=program.digest, key=program.artifact.key)
         return True
 
-    def first_arm(self, found: Program) -> int:
+    def first_arm(self, program: Program) -> int:
         """The arm that a new caller of `found` starts with."""
-        unmeasured = found.refused_late is not None and self._config.allow_unmeasured
+        unmeasured = program.refused_late is not None and self._config.allow_unmeasured
         at_once = self._config.baseline == 0 or unmeasured
-        at_once = at_once and not found.joined
-        return STITCHED if at_once and found.ready and self.open(found) else ORIGINAL
+        at_once = at_once and not program.joined
+        return STITCHED if at_once and program.ready and self.open(program) else ORIGINAL
 
-    def rehearse(self, found: Program, view: View) -> None:
+    def rehearse(self, program: Program, view: View) -> None:
         """Raises Refused where the swap of a joined step could fail: at the agreed step the others
         swap, whatever becomes of this one."""
-        if found.artifact is not None:
-            program.stitched_graph(view, found, self._plugin)
+        if program.artifact is not None:
+            program_module.stitched_graph(view, program, self._plugin)
             try:
-                key, session = found.artifact.key, self._config.session
-                crash_breaker.swap_begin(self._config.store, found.digest, key, session)
+                key, session = program.artifact.key, self._config.session
+                crash_breaker.swap_begin(self._config.store, program.digest, key, session)
             except OSError as error:
                 raise reasons.Refused(
                     reasons.STORE_UNREADABLE, f"breaker: {error.strerror}"
                 ) from error
-            crash_breaker.swap_ok(self._config.store, found.digest)
+            crash_breaker.swap_ok(self._config.store, program.digest)
 
     def start(self, instance: Instance) -> None:
         """The schedule of a new caller."""
         self._plugin.schedule(instance.step, instance.first_arm, 0, 0)
         if instance.first_arm == STITCHED and instance.can_alternate:
             instance.watch_memory(self._plugin)
-            blocks = (program.ORIGINAL_BLOCK, program.FIRST_BLOCK)
+            blocks = (ORIGINAL_BLOCK, FIRST_BLOCK)
             self._plugin.schedule(instance.step, STITCHED, *blocks)
 
     def late(self, instance: Instance) -> None:
@@ -93,13 +106,13 @@ class Swapper:
         if instance.first_arm != ORIGINAL or instance.arm[0] != ORIGINAL or not self.due(instance):
             return
         instance.swapped_late = True
-        found = instance.program
-        if found.refused_late is not None:
-            self._disable(found, found.refused_late, "not to be swapped after the first step")
-        elif self.open(found):
-            blocks = (program.ORIGINAL_BLOCK, program.FIRST_BLOCK)
+        program = instance.program
+        if program.refused_late is not None:
+            self._disable(program, program.refused_late, "not to be swapped after the first step")
+        elif self.open(program):
+            blocks = (ORIGINAL_BLOCK, FIRST_BLOCK)
             if self._config.baseline > 0:
-                blocks = (program.CANARY_BLOCK, program.CANARY_FIRST)
+                blocks = (CANARY_BLOCK, CANARY_FIRST)
             if self._config.control <= 0:
                 blocks = (0, FOREVER)
             instance.watch_memory(self._plugin)
@@ -135,5 +148,5 @@ class Swapper:
         """True once the baseline has been run."""
         if self._config.baseline == 0 or instance.program.refused_late is not None:
             return True
-        least = program.WARM_UP + self._config.baseline
+        least = WARM_UP + self._config.baseline
         return self._plugin.passes(instance.step, ORIGINAL) >= least

@@ -32,20 +32,20 @@ def cpu_flags(path: str = "/proc/cpuinfo") -> FrozenSet[str]:
 
 def detect(flags: FrozenSet[str]) -> str:
     """The highest level whose flags, and those of the levels below, are all there; or ""."""
-    found = ""
+    level = ""
     for name, needed in LEVELS:
         if not needed <= flags:
             break
-        found = name
-    return found
+        level = name
+    return level
 
 
 def runs_on(artifact_target: str, job_target: str) -> bool:
     """True when code for `artifact_target` runs on a machine of `job_target`. A GPU runs what was
     compiled for its major number and no higher minor one."""
     if artifact_target.startswith("sm_") and job_target.startswith("sm_"):
-        made, has = artifact_target[3:], job_target[3:]
-        return made.isdigit() and has.isdigit() and made[:-1] == has[:-1] and made <= has
+        built, has = artifact_target[3:], job_target[3:]
+        return built.isdigit() and has.isdigit() and built[:-1] == has[:-1] and built <= has
     order = [name for name, _ in LEVELS]
     if artifact_target not in order or job_target not in order:
         return False
@@ -73,12 +73,12 @@ def tf_devices() -> Devices:
     from tensorflow.python.framework import config
     from tensorflow.python.platform import sysconfig
 
-    found = []
+    gpus = []
     for device in config.get_visible_devices("GPU"):
         details = config.get_device_details(device)
         name = str(details.get("device_name", device.name))
-        found.append(Gpu(name, details.get("compute_capability")))
-    return Devices(bool(sysconfig.get_build_info().get("is_cuda_build")), tuple(found))
+        gpus.append(Gpu(name, details.get("compute_capability")))
+    return Devices(bool(sysconfig.get_build_info().get("is_cuda_build")), tuple(gpus))
 
 
 def is_gpu(device: str) -> bool:
@@ -100,11 +100,11 @@ def of_graph(placed: Iterable[str], cpu: str, devices: Callable[[], Devices] = t
         raise _wrong("the graph is on a GPU and this TensorFlow was built without CUDA")
     if not seen.gpus:
         raise reasons.Refused(reasons.NO_DEVICE, "the graph is on a GPU, TensorFlow lists none")
-    found = {_kind(gpu): gpu.name for gpu in seen.gpus}
-    if len(found) > 1:
-        kinds = ", ".join(f"{kind} ({name})" for kind, name in sorted(found.items()))
+    name_of = {_kind(gpu): gpu.name for gpu in seen.gpus}
+    if len(name_of) > 1:
+        kinds = ", ".join(f"{kind} ({name})" for kind, name in sorted(name_of.items()))
         raise _wrong(f"GPUs of several kinds: {kinds}; show the job one (CUDA_VISIBLE_DEVICES)")
-    [(kind, name)] = found.items()
+    [(kind, name)] = name_of.items()
     if kind not in GPU_TARGETS:
         raise _wrong(f"no record of {kind} ({name}); there is {', '.join(GPU_TARGETS)}")
     return kind

@@ -56,11 +56,14 @@ def order_interval(values: Sequence[float]) -> Tuple[float, float]:
 
 def blocks(intervals: Sequence[Interval]) -> List[Tuple[int, List[int]]]:
     """(arm, nanoseconds) of each block; what lies at a switch is left out."""
-    found: Dict[int, Tuple[int, List[Interval]]] = {}
-    for one in intervals:
-        found.setdefault(one.block, (one.arm, []))[1].append(one)
-    inner = {block: [i for i in held[:-1] if i.position > 0] for block, (_, held) in found.items()}
-    return [(found[block][0], [i.nanoseconds for i in inner[block]]) for block in sorted(found)]
+    by_block: Dict[int, Tuple[int, List[Interval]]] = {}
+    for interval in intervals:
+        by_block.setdefault(interval.block, (interval.arm, []))[1].append(interval)
+    figures = []
+    for _, (arm, members) in sorted(by_block.items()):
+        inner = [interval for interval in members[:-1] if interval.position > 0]
+        figures.append((arm, [interval.nanoseconds for interval in inner]))
+    return figures
 
 
 def compare(intervals: Sequence[Interval], skip: int = 1) -> Optional[Comparison]:

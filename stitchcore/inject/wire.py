@@ -81,10 +81,10 @@ class _Deadline:
         self._deadline = deadline
 
     def _left(self) -> float:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
+        seconds = self._deadline - time.monotonic()
+        if seconds <= 0:
             raise socket.timeout("deadline")
-        return left
+        return seconds
 
     def receive(self, buffer: Any) -> int:
         self._socket.settimeout(self._left())
@@ -105,13 +105,13 @@ class _Deadline:
 
 def context(ca: str) -> ssl.SSLContext:
     """Trusts `ca` and nothing else. Raises Refused(GATEWAY_UNTRUSTED) when it cannot be read."""
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks certificate and host name
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks certificate and host name
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        made.load_verify_locations(cafile=ca)
+        context.load_verify_locations(cafile=ca)
     except (OSError, ssl.SSLError) as error:
         raise reasons.Refused(reasons.GATEWAY_UNTRUSTED, f"STITCH_CA {ca}: {error}") from error
-    return made
+    return context
 
 
 def _token(path: str) -> str:
@@ -180,8 +180,8 @@ def request(
         answer = connection.getresponse()
         if 300 <= answer.status < 400 and answer.status != 304:
             raise reasons.Refused(reasons.GATEWAY_ERROR, f"redirects ({answer.status})")
-        found = {name.lower(): value for name, value in answer.getheaders()}
-        return Response(answer.status, found, _read(answer, limit))
+        received = {name.lower(): value for name, value in answer.getheaders()}
+        return Response(answer.status, received, _read(answer, limit))
     except ssl.SSLCertVerificationError as error:
         raise reasons.Refused(reasons.GATEWAY_UNTRUSTED, error.verify_message) from error
     except (OSError, http.client.IncompleteRead) as error:

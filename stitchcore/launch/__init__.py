@@ -1,1 +1,1 @@
-"""How kernels are launched, as data: the program of a region, and the tables that C++ reads."""
+"""How kernels are launched, as data: places, programs of regions and modules, and their tables."""

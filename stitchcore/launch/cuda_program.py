@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.launch.cuda_parameters import PARAMETER_WORDS, WordKind, is_cooperative, words
 from stitchcore.launch.cuda_table import (
     BARRIER_BYTES,
@@ -17,96 +16,85 @@ from stitchcore.launch.cuda_table import (
     BarrierWord,
     CheckRanges,
     Cubin,
-    Input,
     InRegion,
     KernelEntry,
     LaunchEntry,
     LaunchTable,
     Lifetime,
-    Output,
     Region,
     Value,
     Word,
     plan_arena,
-    total,
 )
+from stitchcore.launch.place import Input, Launch, Output, Place, Temporary
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index, Variable
-from stitchcore.loop_ir.layout import size_of
-from stitchcore.loop_ir.nodes import Buffer, Kernel, Role
+from stitchcore.loop_ir.layout import bytes_of
+from stitchcore.loop_ir.nodes import Role
 
 
 @dataclass(frozen=True)
-class Temporary:
-    """Memory between launches: written by one, read by later ones."""
+class CudaLaunch(Launch):
+    """A launch of what module `module` of the program holds. `symbols` gives the kernel's symbols
+    over the program's; one without an entry has the program's symbol of that name. `capped`: one
+    wave of blocks is enough; None: where all must be resident at once."""
 
-    position: int
-
-
-Place = Input | Output | Temporary
-
-
-@dataclass(frozen=True)
-class KernelLaunch:
-    """One launch of `kernel`. `buffers` are for its inputs, then its outputs. `symbols` gives its
-    symbols over the program's; one without an entry has the program's symbol of that name.
-    `capped`: one wave of blocks is enough; None: where all must be resident at once."""
-
-    kernel: Kernel
+    inputs: tuple[Place, ...]
     module: int
     threads: int
     shared_bytes: int
-    buffers: tuple[Place, ...]
     symbols: Mapping[str, Index] = field(default_factory=dict)
     capped: bool | None = None
 
-    def bytes_of(self, buffer: Buffer) -> Index:
-        size = index.multiply(size_of(buffer), DTYPES[buffer.dtype].bytes)
-        return index.substitute(size, self.symbols)
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return self.inputs + self.outputs
 
     @property
-    def outside(self) -> tuple[Buffer, ...]:
-        return self.kernel.with_role(Role.INPUT) + self.kernel.with_role(Role.OUTPUT)
+    def sizes(self) -> tuple[Index, ...]:
+        """Bytes at each of `places`."""
+        buffers = self.kernel.with_role(Role.INPUT) + self.kernel.with_role(Role.OUTPUT)
+        return tuple(index.substitute(bytes_of(buffer), self.symbols) for buffer in buffers)
 
 
 @dataclass(frozen=True)
-class Clock:
-    """When launches run beside other work: `moments` has one for each launch, in their order, and
-    `held` what that other work uses of the arena, by moments. A temporary in both lives as long as
+class LaunchSchedule:
+    """When launches run beside other work: `points` has one for each launch, in their order, and
+    `live` what that other work uses of the arena, by points. A temporary in both lives as long as
     either says, and is as large."""
 
-    moments: tuple[int, ...]
-    held: Mapping[Temporary, Lifetime] = field(default_factory=dict)
+    points: tuple[int, ...]
+    live: Mapping[Temporary, Lifetime] = field(default_factory=dict)
 
 
-def temporaries(launches: Sequence[KernelLaunch], clock: Clock) -> dict[Temporary, int]:
-    """The region that each temporary has in `launch_table(launches, ..., clock)`."""
-    used = [p for one in launches for p in one.buffers if isinstance(p, Temporary)]
-    return {place: number for number, place in enumerate(dict.fromkeys([*used, *clock.held]))}
+def temporaries(launches: Sequence[CudaLaunch], schedule: LaunchSchedule) -> dict[Temporary, int]:
+    """The region that each temporary has in `launch_table(launches, ..., schedule)`."""
+    used = [p for launch in launches for p in launch.places if isinstance(p, Temporary)]
+    return {place: number for number, place in enumerate(dict.fromkeys([*used, *schedule.live]))}
 
 
 def launch_table(
-    launches: Sequence[KernelLaunch],
+    launches: Sequence[CudaLaunch],
     modules: Sequence[Sequence[Cubin]],
     symbols: Sequence[str],
     inputs: int,
     outputs: int,
     driver: int,
-    clock: Clock | None = None,
+    schedule: LaunchSchedule | None = None,
 ) -> LaunchTable:
     """The table of `launches` in their order, with `inputs` and `outputs` of the program.
 
-    An input that no kernel takes may be of any size. With `clock` the caller runs work of its own
-    between launches. Raises ValueError for a launch that does not give every buffer of its kernel a
-    place.
+    An input that no kernel takes may be of any size. With `schedule` the caller runs work of its
+    own between launches. Raises ValueError for a launch that does not give every buffer of its
+    kernel a place.
     """
     for launch in launches:
-        if len(launch.buffers) != len(launch.outside):
+        if len(launch.places) != len(launch.sizes):
             raise ValueError(
-                f"{launch.kernel.name}: {len(launch.outside)} buffers, {len(launch.buffers)} places"
+                f"{launch.kernel.name}: {len(launch.sizes)} buffers, {len(launch.places)} places"
             )
     sizes = _sizes(launches)
-    arena = _Arena(launches, sizes, clock or Clock(tuple(range(len(launches)))))
+    arena = _Arena(launches, sizes, schedule or LaunchSchedule(tuple(range(len(launches)))))
     kernels = list(dict.fromkeys(_entry(launch) for launch in launches))
     entries = []
     checks = 0
@@ -138,7 +126,7 @@ def launch_table(
     )
 
 
-def _entry(launch: KernelLaunch) -> KernelEntry:
+def _entry(launch: CudaLaunch) -> KernelEntry:
     cooperative = is_cooperative(launch.kernel)
     return KernelEntry(
         name=launch.kernel.name,
@@ -152,63 +140,62 @@ def _entry(launch: KernelLaunch) -> KernelEntry:
     )
 
 
-def _grid(launch: KernelLaunch) -> Index:
+def _grid(launch: CudaLaunch) -> Index:
     """Blocks for the phase with most tasks; 0 where there is nothing to do."""
     most: Index = 0
     for phase in launch.kernel.phases:
         tasks = [index.maximum(section.tasks, 0) for section in phase.sections]
-        most = index.maximum(most, total(tasks))
+        most = index.maximum(most, index.total(tasks))
     return index.substitute(most, launch.symbols)
 
 
-def _sizes(launches: Sequence[KernelLaunch]) -> dict[Place, Index]:
+def _sizes(launches: Sequence[CudaLaunch]) -> dict[Place, Index]:
     """Bytes of each place: what the most demanding of its kernels needs."""
     sizes: dict[Place, Index] = {}
     for launch in launches:
-        for place, buffer in zip(launch.buffers, launch.outside, strict=True):
-            size = launch.bytes_of(buffer)
+        for place, size in zip(launch.places, launch.sizes, strict=True):
             sizes[place] = index.maximum(sizes[place], size) if place in sizes else size
     return sizes
 
 
-def _words(launch: KernelLaunch, arena: _Arena, number: int) -> tuple[Word, ...]:
-    places = iter(launch.buffers)
-    found: list[Word] = []
+def _words(launch: CudaLaunch, arena: _Arena, number: int) -> tuple[Word, ...]:
+    places = iter(launch.places)
+    addresses: list[Word] = []
     for word in words(launch.kernel):
         match word.kind:
             case WordKind.BUFFER:
                 place = next(places)
                 if isinstance(place, Temporary):
-                    found.append(InRegion(arena.temporaries[place]))
+                    addresses.append(InRegion(arena.temporaries[place]))
                 else:
-                    found.append(place)
+                    addresses.append(place)
             case WordKind.SYMBOL:
-                found.append(Value(launch.symbols.get(word.name, Variable(word.name))))
+                addresses.append(Value(launch.symbols.get(word.name, Variable(word.name))))
             case WordKind.SCRATCH:
-                found.append(InRegion(arena.scratch[number]))
+                addresses.append(InRegion(arena.scratch[number]))
             case WordKind.BARRIER:
-                found.append(BarrierWord())
+                addresses.append(BarrierWord())
             case WordKind.CHECKS:
-                found.append(CheckRanges())
-    return tuple(found)
+                addresses.append(CheckRanges())
+    return tuple(addresses)
 
 
 class _Arena:
     """Regions of the arena by what they are for, as numbers in `regions`."""
 
     def __init__(
-        self, launches: Sequence[KernelLaunch], sizes: Mapping[Place, Index], clock: Clock
+        self, launches: Sequence[CudaLaunch], sizes: Mapping[Place, Index], schedule: LaunchSchedule
     ) -> None:
         self.lifetimes: list[Lifetime] = []
-        moments = clock.moments
+        points = schedule.points
         self.temporaries = {
-            place: self.add(*_life(launches, place, sizes.get(place, 0), clock))
-            for place in temporaries(launches, clock)
+            place: self.add(*_life(launches, place, sizes.get(place, 0), schedule))
+            for place in temporaries(launches, schedule)
         }
         self.scratch: dict[int, int] = {}
         self.words: dict[int, int] = {}
         for number, launch in enumerate(launches):
-            now = moments[number]
+            now = points[number]
             count = len(words(launch.kernel))
             if launch.kernel.with_role(Role.SCRATCH):
                 size = index.substitute(launch.kernel.scratch_bytes, launch.symbols)
@@ -217,7 +204,7 @@ class _Arena:
                 self.words[number] = self.add(8 * count, now, now)
         checks = sum(len(launch.kernel.errors) for launch in launches)
         meets = any(is_cooperative(launch.kernel) for launch in launches)
-        always = min(moments, default=0), max(moments, default=0)
+        always = min(points, default=0), max(points, default=0)
         self.checks = self.add(CHECK_BYTES * checks, *always) if checks else None
         self.barrier = self.add(BARRIER_BYTES, *always) if meets else None
         offsets, self.size = plan_arena(self.lifetimes)
@@ -231,12 +218,12 @@ class _Arena:
 
 
 def _life(
-    launches: Sequence[KernelLaunch], place: Temporary, size: Index, clock: Clock
+    launches: Sequence[CudaLaunch], place: Temporary, size: Index, schedule: LaunchSchedule
 ) -> tuple[Index, int, int]:
-    """Bytes of a temporary, and the moments of its first and last use."""
-    pairs = zip(clock.moments, launches, strict=True)
-    users = [moment for moment, launch in pairs if place in launch.buffers]
-    if (held := clock.held.get(place)) is not None:
-        users += [held.first, held.last]
-        size = index.maximum(size, held.bytes)
+    """Bytes of a temporary, and the points of its first and last use."""
+    pairs = zip(schedule.points, launches, strict=True)
+    users = [point for point, launch in pairs if place in launch.places]
+    if (live := schedule.live.get(place)) is not None:
+        users += [live.first, live.last]
+        size = index.maximum(size, live.bytes)
     return size, min(users), max(users)

@@ -12,11 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from stitchcore.launch.place import Input, Output
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index
 
 MAGIC = b"STLAUNCH"
 VERSION = 1
+DRIVER = 12000
+"""The oldest driver asked of, CUDA 12.0: what NVRTC 12 compiles for, and the first that has what
+the launch library checks handles with."""
 ALIGNMENT = 256
 """Of an arena and of the regions in it, in bytes: what TensorFlow's GPU allocator aligns to."""
 CHECK_BYTES = 16
@@ -25,20 +29,6 @@ _CUBIN_ALIGNMENT = 16
 _HEADER = struct.Struct("<8sIIQQ")
 _LONGEST_PROGRAM = 4096
 _Entry = TypeVar("_Entry")
-
-
-@dataclass(frozen=True)
-class Input:
-    """A word: the address of input `position` of the program."""
-
-    position: int
-
-
-@dataclass(frozen=True)
-class Output:
-    """A word: the address of output `position` of the program."""
-
-    position: int
 
 
 @dataclass(frozen=True)
@@ -66,6 +56,7 @@ class CheckRanges:
 
 
 Word = Input | Output | InRegion | Value | BarrierWord | CheckRanges
+"""A place is the word that holds its address."""
 
 
 @dataclass(frozen=True)
@@ -251,15 +242,15 @@ def plan_arena(lifetimes: Sequence[Lifetime]) -> tuple[tuple[Index, ...], Index]
     slots: list[_Slot] = []
     chosen: dict[int, int] = {}
     for number in sorted(range(len(lifetimes)), key=lambda n: (lifetimes[n].first, n)):
-        one = lifetimes[number]
-        size = index.multiply(index.ceil_divide(one.bytes, ALIGNMENT), ALIGNMENT)
-        free = [s for s, slot in enumerate(slots) if slot.free_after < one.first]
+        lifetime = lifetimes[number]
+        size = index.multiply(index.ceil_divide(lifetime.bytes, ALIGNMENT), ALIGNMENT)
+        free = [s for s, slot in enumerate(slots) if slot.free_after < lifetime.first]
         if not free:
-            slots.append(_Slot(size, one.last))
+            slots.append(_Slot(size, lifetime.last))
             chosen[number] = len(slots) - 1
             continue
         best = min(free, key=lambda s: _distance(slots[s].size, size))
-        slots[best] = _Slot(index.maximum(slots[best].size, size), one.last)
+        slots[best] = _Slot(index.maximum(slots[best].size, size), lifetime.last)
         chosen[number] = best
     offsets: list[Index] = [0]
     for slot in slots:
@@ -273,11 +264,3 @@ def _distance(first: Index, second: Index) -> tuple[int, int]:
     if isinstance(first, int) and isinstance(second, int):
         return 1, abs(first - second)
     return 2, 0
-
-
-def total(values: Sequence[Index]) -> Index:
-    """Their sum."""
-    found: Index = 0
-    for value in values:
-        found = index.add(found, value)
-    return found

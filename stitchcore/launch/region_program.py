@@ -1,47 +1,22 @@
-"""How a region's kernels are called: what the patch of a graph is made from.
+"""How a region's kernels are launched: what the patch of a graph is made from.
 
 A region module (parameters = region inputs, outputs = region outputs) becomes a list of launches in
-a runnable order. Each kernel buffer is named by where its contents come from.
+a runnable order. Each output of each launch is a temporary of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
+
+from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir.dim import Dim
-from stitchcore.hlo.ir.literal import Literal
-from stitchcore.loop_ir.nodes import Kernel
-
-
-@dataclass(frozen=True)
-class FromRegion:
-    """Region input `position` (the module's parameter number)."""
-
-    position: int
-
-
-@dataclass(frozen=True)
-class FromLaunch:
-    """Output `output` of launch number `launch` of the same region."""
-
-    launch: int
-    output: int
-
-
-@dataclass(frozen=True)
-class FromConstant:
-    """A constant array: becomes a Const node."""
-
-    literal: Literal
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A value, seen as an array of `dims`: where the source's own shape differs, the bytes are the
-    same and only the shape changes (a Reshape node where the framework must see it)."""
-
-    source: FromRegion | FromLaunch | FromConstant
-    dims: tuple[Dim, ...]
+from stitchcore.hlo.ir.numerics import Array
+from stitchcore.launch.place import Constant, Launch, Place, value_at
+from stitchcore.loop_ir.nodes import Buffer
 
 
 @dataclass(frozen=True)
@@ -52,30 +27,54 @@ class Fallback:
 
     function: str
     definition: bytes
-    arguments: tuple[FromRegion | FromLaunch, ...]
+    arguments: tuple[Place, ...]
     results: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One StitchedFusion node. `inputs` and the kernel's input buffers are in one order.
+class RegionLaunch(Launch):
+    """One StitchedFusion node.
 
     `key` is the kernel's content key, `library` an index into the artifact's libraries, `work`
     nanoseconds on one core at nominal sizes, `bytes_saved` what stitching avoids moving.
     """
 
     key: str
-    kernel: Kernel
     library: int
-    inputs: tuple[Operand, ...]
     work: int
     bytes_saved: int
     fallback: Fallback | None = None
 
 
 @dataclass(frozen=True)
+class Result:
+    """An output of a region, seen as an array of `dims`: where what is at `place` has another
+    shape, the bytes are the same (a Reshape node where the framework must see it)."""
+
+    place: Place | Constant
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
 class RegionProgram:
     """All launches of a region, and where each region output comes from."""
 
-    launches: tuple[Launch, ...]
-    outputs: tuple[Operand, ...]
+    launches: tuple[RegionLaunch, ...]
+    outputs: tuple[Result, ...]
+
+    @cached_property
+    def buffers(self) -> Mapping[Place, Buffer]:
+        """What launches write, as their kernels' buffers."""
+        return {place: buffer for launch in self.launches for place, buffer in launch.written}
+
+    def results(
+        self, inputs: Sequence[Array], written: Mapping[Place, Array], bindings: Mapping[str, int]
+    ) -> list[Array]:
+        """The region's outputs, by arrays of its inputs and of what its launches have written."""
+        arrays = (
+            value_at(output.place, inputs, written, lambda array: array) for output in self.outputs
+        )
+        return [
+            np.reshape(array, [dims.evaluate(dim, bindings) for dim in output.dims])
+            for array, output in zip(arrays, self.outputs, strict=True)
+        ]

@@ -6,7 +6,7 @@ fold constants, flatten sums, and use ranges where given. Values are int64 on ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from stitchcore.hlo.ir.dim import Dim
@@ -83,6 +83,22 @@ def multiply(left: Index, right: Index) -> Index:
         if isinstance(left.right, int):
             return multiply(left.left, left.right * right)
     return Binary("*", left, right)
+
+
+def total(values: Iterable[Index]) -> Index:
+    """Their sum."""
+    result: Index = 0
+    for value in values:
+        result = add(result, value)
+    return result
+
+
+def product(values: Iterable[Index]) -> Index:
+    """All of them multiplied, from the first on."""
+    result: Index = 1
+    for value in values:
+        result = multiply(result, value)
+    return result
 
 
 def floor_divide(left: Index, right: Index) -> Index:

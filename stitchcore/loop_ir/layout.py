@@ -1,9 +1,10 @@
-"""Where the elements of a buffer lie."""
+"""How large a buffer is, and where its elements lie."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index
 from stitchcore.loop_ir.nodes import Buffer, Loop
@@ -12,10 +13,12 @@ from stitchcore.loop_ir.visitor import gather_indices
 
 def size_of(buffer: Buffer) -> Index:
     """Number of elements."""
-    total: Index = 1
-    for extent in buffer.dims:
-        total = index.multiply(total, extent)
-    return total
+    return index.product(buffer.dims)
+
+
+def bytes_of(buffer: Buffer) -> Index:
+    """Bytes of all elements."""
+    return index.product((DTYPES[buffer.dtype].bytes, *buffer.dims))
 
 
 def flat_index(buffer: Buffer, indices: Sequence[Index]) -> Index:

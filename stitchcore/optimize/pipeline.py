@@ -32,6 +32,7 @@ from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.fusion.cost import total
 from stitchcore.fusion.planners import PLANNERS
 from stitchcore.hlo.ir.module import Module
+from stitchcore.inject.contract import KERNEL_ABI
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.optimize import stage_texts
 from stitchcore.optimize.report import Outcome, report_files
@@ -41,8 +42,6 @@ from stitchcore.toolchain.c_compiler import find_compiler
 from stitchcore.toolchain.nvrtc import nvrtc_version
 from stitchcore.verify.regions import Proof, measure, verify
 from stitchcore.verify.testbed import Bench, bench_of
-
-KERNEL_ABI = 1
 
 
 @dataclass(frozen=True)

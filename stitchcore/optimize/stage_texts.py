@@ -17,6 +17,7 @@ from stitchcore.autotune.regions import Tuning
 from stitchcore.compiler.regions import CompiledRegions
 from stitchcore.errors import Reason, Refusal
 from stitchcore.launch.region_program import RegionProgram
+from stitchcore.loop_ir.nodes import Role
 from stitchcore.verify.regions import Proof
 
 
@@ -92,7 +93,8 @@ def built(made: CompiledRegions, programs: Mapping[str, RegionProgram]) -> str:
         )
         for launch in programs[key].launches if key in programs else ():
             lines.append(f"  launch {launch.kernel.name}: {launch.work} ns of work on one core")
-            lines += [f"    input {operand.source} {operand.dims}" for operand in launch.inputs]
+            buffers = zip(launch.inputs, launch.kernel.with_role(Role.INPUT), strict=True)
+            lines += [f"    input {place} {buffer.dims}" for place, buffer in buffers]
     return _text([*lines, *_refusals(made.refusals)])
 
 

@@ -172,10 +172,10 @@ def count_reasons(nodes: Sequence[ReportNode]) -> dict[str, int]:
 
 def within_limit(sources: Mapping[str, str], limit: int = SOURCE_BYTES) -> dict[str, str]:
     """The first of `sources` that fit into `limit` bytes together."""
-    kept: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, text in sources.items():
         limit -= len(text.encode())
         if limit < 0:
             break
-        kept[name] = text
-    return kept
+        texts[name] = text
+    return texts

@@ -162,13 +162,13 @@ class CpuKernel:
         outputs: Sequence[Array] | None,
     ) -> _Call:
         kernel = self.kernel
-        given = [np.asarray(array, order="C") for array in inputs]
-        _check(kernel, Role.INPUT, given, bindings)
+        operands = [np.asarray(array, order="C") for array in inputs]
+        _check(kernel, Role.INPUT, operands, bindings)
         if outputs is None:
-            made = [_allocate(b, bindings) for b in kernel.with_role(Role.OUTPUT)]
+            results = [_allocate(b, bindings) for b in kernel.with_role(Role.OUTPUT)]
         else:
-            made = list(outputs)
-            _check(kernel, Role.OUTPUT, made, bindings)
+            results = list(outputs)
+            _check(kernel, Role.OUTPUT, results, bindings)
         tasks = [
             sum(max(index.evaluate(s.tasks, bindings), 0) for s in phase.sections)
             for phase in kernel.phases
@@ -176,7 +176,7 @@ class CpuKernel:
         size = (index.evaluate(kernel.scratch_bytes, bindings),)
         scratch = unwritten(size, np.dtype(np.uint8))
         symbols = np.array([bindings[name] for name in kernel.symbols], np.int64)
-        return _Call(given, made, scratch, symbols, tasks)
+        return _Call(operands, results, scratch, symbols, tasks)
 
 
 class _Call:

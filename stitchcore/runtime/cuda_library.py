@@ -153,10 +153,10 @@ class CudaLibrary:
 
     def load(self, table: bytes) -> Program:
         """A program from a launch table (`launch_table.write`)."""
-        made = ctypes.c_void_p()
+        program = ctypes.c_void_p()
         size = ctypes.c_size_t(len(table))
-        self._call("stitch_program_load", _alive(self._handle), table, size, ctypes.byref(made))
-        return Program(self, made)
+        self._call("stitch_program_load", _alive(self._handle), table, size, ctypes.byref(program))
+        return Program(self, program)
 
     def close(self) -> None:
         """Let go of what the library holds on devices. Raises LaunchError while a program is
@@ -181,20 +181,20 @@ class Program:
         self._cuda._call("stitch_program_prepare", _alive(self._handle), device)
 
     def kernel_info(self, kernel: int, device: int = CURRENT) -> KernelInfo:
-        found = _KernelInfo()
+        info = _KernelInfo()
         self._cuda._call(
-            "stitch_kernel_info", _alive(self._handle), device, kernel, ctypes.byref(found)
+            "stitch_kernel_info", _alive(self._handle), device, kernel, ctypes.byref(info)
         )
-        return KernelInfo(*(getattr(found, name) for name in KernelInfo.__dataclass_fields__))
+        return KernelInfo(*(getattr(info, name) for name in KernelInfo.__dataclass_fields__))
 
     def arena_bytes(self, symbols: Sequence[int] = ()) -> int:
         """Bytes that a run's arena must have."""
-        found = ctypes.c_uint64()
+        size = ctypes.c_uint64()
         values = _array(ctypes.c_int64, symbols)
         self._cuda._call(
-            "stitch_arena_bytes", _alive(self._handle), values, len(symbols), ctypes.byref(found)
+            "stitch_arena_bytes", _alive(self._handle), values, len(symbols), ctypes.byref(size)
         )
-        return found.value
+        return size.value
 
     def region(self, region: int, symbols: Sequence[int] = ()) -> tuple[int, int]:
         """Offset and size of a region of the arena, in bytes."""
@@ -233,8 +233,8 @@ class Program:
             len(outputs),
             stream,
             _array(ctypes.c_int64, symbols),
-            _array(_Buffer, [_Buffer(one.address, one.bytes) for one in inputs]),
-            _array(_Buffer, [_Buffer(one.address, one.bytes) for one in outputs]),
+            _array(_Buffer, [_Buffer(buffer.address, buffer.bytes) for buffer in inputs]),
+            _array(_Buffer, [_Buffer(buffer.address, buffer.bytes) for buffer in outputs]),
             _Buffer(0, 0) if arena is None else _Buffer(arena.address, arena.bytes),
             None if allocator is None else ctypes.pointer(_native(allocator)),
             ctypes.pointer(checks),
@@ -256,13 +256,13 @@ class Checks:
 
     def wait(self) -> FailedCheck | None:
         """Wait for the run: the first check that failed, in the order of launches."""
-        found = _Check()
+        check = _Check()
         handle = ctypes.c_void_p(_alive(self._handle).value)
         self._handle.value = None  # gone whatever comes of it
-        self._cuda._call("stitch_checks_wait", handle, ctypes.byref(found))
-        if found.launch < 0:
+        self._cuda._call("stitch_checks_wait", handle, ctypes.byref(check))
+        if check.launch < 0:
             return None
-        return FailedCheck(found.launch, found.check, worse(found.low, found.high))
+        return FailedCheck(check.launch, check.check, worse(check.low, check.high))
 
 
 def _alive(handle: ctypes.c_void_p) -> ctypes.c_void_p:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.ir.instruction import Instruction
-from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index
+from stitchcore.loop_ir.layout import bytes_of
 from stitchcore.loop_ir.nodes import Buffer, Phase, Role, Scope
 from stitchcore.loop_ir.visitor import buffers_of
 from stitchcore.schedule.axes import Axes, Axis
@@ -77,12 +77,9 @@ def _dims(axes: Axes, order: Sequence[Axis]) -> tuple[Index, ...]:
     return tuple(index.from_dim(axes.extents[axis]) for axis in order)
 
 
-def bytes_of(buffer: Buffer) -> Index:
+def aligned_bytes(buffer: Buffer) -> Index:
     """Size of a buffer, rounded up to the alignment."""
-    total: Index = DTYPES[buffer.dtype].bytes
-    for extent in buffer.dims:
-        total = index.multiply(total, extent)
-    return index.multiply(index.ceil_divide(total, ALIGNMENT), ALIGNMENT)
+    return index.multiply(index.ceil_divide(bytes_of(buffer), ALIGNMENT), ALIGNMENT)
 
 
 def place(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[Index, ...], Index]:
@@ -91,7 +88,7 @@ def place(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[Ind
     offsets: dict[Buffer, Index] = {}
     placed: list[tuple[int, int, int, int]] = []  # first phase, last phase, begin, end
     scratch = [b for b in buffers if b.role is Role.SCRATCH]
-    static = [(b, size) for b in scratch if isinstance(size := bytes_of(b), int)]
+    static = [(b, size) for b in scratch if isinstance(size := aligned_bytes(b), int)]
     top = 0
     for buffer, size in sorted(static, key=lambda pair: -pair[1]):
         first, last = lifetimes.get(buffer, (0, len(phases)))
@@ -107,7 +104,7 @@ def place(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[tuple[Ind
     for buffer in scratch:
         if buffer not in offsets:
             offsets[buffer] = end
-            end = index.add(end, bytes_of(buffer))
+            end = index.add(end, aligned_bytes(buffer))
     return tuple(offsets[b] for b in scratch), end
 
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Binary, Index, Variable
+from stitchcore.loop_ir.layout import bytes_of
 from stitchcore.loop_ir.nodes import (
     Buffer,
     If,
@@ -64,7 +65,7 @@ def hint(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[Phase, ...
     size: Index = 0
     for buffer in buffers:
         if buffer.role in (Role.INPUT, Role.OUTPUT):
-            size = index.add(size, _bytes(buffer))
+            size = index.add(size, bytes_of(buffer))
     condition = InRange(size, STREAM_BYTES, LARGEST_BYTES)
     written = [b for b in buffers if b.role is Role.OUTPUT and b not in read]
     if isinstance(size, int) and size < STREAM_BYTES:
@@ -78,13 +79,6 @@ def hint(buffers: Sequence[Buffer], phases: Sequence[Phase]) -> tuple[Phase, ...
         )
         for phase in phases
     )
-
-
-def _bytes(buffer: Buffer) -> Index:
-    size: Index = DTYPES[buffer.dtype].bytes
-    for extent in buffer.dims:
-        size = index.multiply(size, extent)
-    return size
 
 
 # ---- streaming ---------------------------------------------------------------------------------

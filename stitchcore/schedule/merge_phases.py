@@ -28,7 +28,7 @@ from stitchcore.loop_ir.nodes import (
     Store,
 )
 from stitchcore.loop_ir.visitor import gather_indices, own_accesses, statements, substituted
-from stitchcore.schedule.buffers import bytes_of
+from stitchcore.schedule.buffers import aligned_bytes
 
 TASK = Variable("a task")
 """Stands for the task of whatever section."""
@@ -100,7 +100,7 @@ def _merged(parts: Sequence[Section]) -> Section:
 
 
 def _local_bytes(section: Section) -> int:
-    sizes = (bytes_of(s.buffer) for s in statements(section.body) if isinstance(s, Allocate))
+    sizes = (aligned_bytes(s.buffer) for s in statements(section.body) if isinstance(s, Allocate))
     return sum(size for size in sizes if isinstance(size, int))
 
 

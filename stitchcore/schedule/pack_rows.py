@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.dim import Dim
-from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.instruction import Instruction, reachable
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.layout import flat_index
 from stitchcore.loop_ir.nodes import Loop, Section
@@ -64,20 +64,18 @@ def partial(
 ) -> list[Instruction]:
     """Values that vary along some axes of `whole`, used by others that vary along all of them."""
     known = frozenset(cached)
-    spread: dict[Instruction, None] = {}
-    seen: set[Instruction] = set()
-    stack = list(roots)
-    while stack:
-        value = stack.pop()
-        if value in seen or value in known:
-            continue
-        seen.add(value)
+
+    def is_partial(value: Instruction) -> bool:
         own = frozenset(axes.of(value))
-        if own and own < whole:
-            spread[value] = None
-        elif not in_memory(value) and op.record(value.opcode).kind != "constant":
-            stack.extend(operands(value))
-    return list(spread)
+        return bool(own) and own < whole
+
+    def stop(value: Instruction) -> bool:
+        if value in known or is_partial(value) or in_memory(value):
+            return True
+        return op.record(value.opcode).kind == "constant"
+
+    values = reachable(roots, stop, operands)
+    return [value for value in values if value not in known and is_partial(value)]
 
 
 def is_dense(section: Section) -> bool:

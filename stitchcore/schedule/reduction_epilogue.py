@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stitchcore.hlo.ir import opcodes as op
-from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.instruction import Instruction, reachable
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominants import Dominants
 
@@ -90,14 +90,8 @@ def _at_hand(value: Instruction, phase: int, known: FinishedReductions) -> bool:
 
 def _is_early(value: Instruction, phase: int, known: FinishedReductions) -> bool:
     """Whether `value`, read through an index map, needs nothing of `phase`."""
-    seen: set[Instruction] = set()
-    stack = [value]
-    while stack:
-        node = stack.pop()
-        if node in seen or _at_hand(node, phase, known):
-            continue
-        seen.add(node)
-        if op.record(node.opcode).kind in ("reduce", "check"):
-            return False
-        stack.extend(node.operands)
-    return True
+    return not any(
+        op.record(node.opcode).kind in ("reduce", "check")
+        for node in reachable((value,), lambda node: _at_hand(node, phase, known))
+        if not _at_hand(node, phase, known)
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from stitchcore.hlo.ir import opcodes as op
-from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.instruction import Instruction, reachable
 from stitchcore.schedule.axes import Axes
 from stitchcore.schedule.tiling import size_of
 
@@ -54,20 +54,12 @@ def _read(
     """What lies in memory and is read, in order, and which of it through an index map."""
     read: dict[Instruction, None] = {}
     viewed: set[Instruction] = set()
-    seen: set[Instruction] = set()
-    stack = list(roots)
-    while stack:
-        value = stack.pop()
-        if value in seen:
-            continue
-        seen.add(value)
+    for value in reachable(roots, in_memory, operands):
         if in_memory(value):
             read[value] = None
-            continue
-        wanted = operands(value)
-        views = {value.operands[n] for n in range(len(value.operands)) if (value, n) in axes.views}
-        viewed |= views
-        stack.extend(wanted)
+        else:
+            inputs = enumerate(value.operands)
+            viewed |= {operand for n, operand in inputs if (value, n) in axes.views}
     return read, frozenset(viewed)
 
 
@@ -79,11 +71,8 @@ def _leaves(
 ) -> set[Instruction] | None:
     """What lies in memory and makes up `value`, or None where that takes more than it is worth."""
     leaves: set[Instruction] = set()
-    seen = {value}
-    stack = [value]
     work = 0
-    while stack:
-        node = stack.pop()
+    for node in reachable((value,), lambda node: node is not value and in_memory(node), operands):
         if node is not value and in_memory(node):
             leaves.add(node)
             continue
@@ -92,10 +81,6 @@ def _leaves(
         views = any((node, n) in axes.views for n in range(len(node.operands)))
         if views or work > FEW_OPERATIONS or record.kind == "reduce":
             return None
-        for operand in operands(node):
-            if operand not in seen:
-                seen.add(operand)
-                stack.append(operand)
     return leaves
 
 

@@ -10,24 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from stitchcore.launch.region_program import FromLaunch, Launch, Operand
+from stitchcore.launch.place import Constant, Launch, Place
 from stitchcore.tensorflow.graph import Edge
 
 
 def after(launches: Sequence[Launch], first: int) -> frozenset[int]:
     """Launches that need an output of launch `first`, directly or not. Launches are in order."""
-    found = {first}
+    written = set(launches[first].outputs)
+    users = set()
     for number, launch in enumerate(launches):
-        sources = [operand.source for operand in launch.inputs]
-        if any(isinstance(source, FromLaunch) and source.launch in found for source in sources):
-            found.add(number)
-    return frozenset(found - {first})
+        if not written.isdisjoint(launch.inputs):
+            written.update(launch.outputs)
+            users.add(number)
+    return frozenset(users)
 
 
 def after_checks(
     names: Sequence[str],
     launches: Sequence[Launch],
-    assignments: Mapping[str, Operand],
+    assignments: Mapping[str, Place | Constant],
     readers: Mapping[Edge, Sequence[str]],
     writers: Mapping[Edge, str],
 ) -> list[tuple[str, str]]:
@@ -37,21 +38,23 @@ def after_checks(
     checking = [name for name, one in zip(names, launches, strict=True) if one.kernel.errors]
     if not checking:
         return []
-    before: dict[str, set[str]] = {}
-    for name, launch in zip(names, launches, strict=True):
-        before[name] = _sources(names, launch.inputs)
-    for name, operand in assignments.items():
-        before[name] = _sources(names, (operand,))
+    owners = {
+        place: name
+        for name, launch in zip(names, launches, strict=True)
+        for place in launch.outputs
+    }
+    reads = {name: launch.inputs for name, launch in zip(names, launches, strict=True)}
+    reads |= {name: (place,) for name, place in assignments.items()}
+    before = {
+        name: {owners[place] for place in places if place in owners}
+        for name, places in reads.items()
+    }
     for handle, writer in writers.items():
         before[writer] |= {reader for reader in readers.get(handle, ()) if reader != writer}
     needed = _closure(before, checking)
     waiting = [name for name in before if name not in needed]
     edges = ((name, check) for name in waiting for check in checking if check not in before[name])
     return [(f"+{name}", f"^+{check}") for name, check in edges]
-
-
-def _sources(names: Sequence[str], inputs: Iterable[Operand]) -> set[str]:
-    return {names[o.source.launch] for o in inputs if isinstance(o.source, FromLaunch)}
 
 
 def _closure(before: Mapping[str, set[str]], last: Iterable[str]) -> set[str]:

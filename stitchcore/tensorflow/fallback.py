@@ -20,8 +20,8 @@ from tensorflow.core.framework import function_pb2, graph_pb2
 
 from stitchcore.errors import Reason, Refused
 from stitchcore.inject.digest import parse_reference
-from stitchcore.launch.region_program import Fallback, FromLaunch, FromRegion, Launch, RegionProgram
-from stitchcore.loop_ir.nodes import Role
+from stitchcore.launch.place import Input, Place, Temporary
+from stitchcore.launch.region_program import Fallback, RegionLaunch, RegionProgram
 from stitchcore.tensorflow.fusion_node import datatype
 from stitchcore.tensorflow.lower import Subgraph
 
@@ -36,21 +36,21 @@ def with_fallbacks(function: Subgraph, program: RegionProgram, updates: int) -> 
     Raises Refused(LOWERING_FAILED) where TensorFlow does not take the function.
     """
     tensors = len(function.results) - updates
-    made = _first_positions(program, range(tensors))
-    everything = _first_positions(program, range(len(function.results)))
+    of_tensors = _first_positions(program, range(tensors))
+    of_results = _first_positions(program, range(len(function.results)))
     launches = []
-    for number, launch in enumerate(program.launches):
-        count = len(launch.kernel.with_role(Role.OUTPUT))
-        positions = [everything.get(FromLaunch(number, output)) for output in range(count)]
+    earlier: dict[Name, Place] = {}
+    for launch in program.launches:
+        positions = [of_results.get(place) for place in launch.outputs]
         wanted = list(dict.fromkeys(p for p in positions if p is not None))
-        earlier = {
-            function.results[position]: source
-            for source, position in made.items()
-            if source.launch < number
-        }
         results = tuple(-1 if p is None else wanted.index(p) for p in positions)
         names = [function.results[position] for position in wanted]
         launches.append(_with_fallback(function, program, launch, earlier, names, results))
+        earlier |= {
+            function.results[of_tensors[place]]: place
+            for place in launch.outputs
+            if place in of_tensors
+        }
     return replace(program, launches=tuple(launches))
 
 
@@ -68,39 +68,38 @@ def library(programs: Iterable[RegionProgram]) -> bytes:
     return bytes(made.SerializeToString(deterministic=True))
 
 
-def _first_positions(program: RegionProgram, positions: Iterable[int]) -> dict[FromLaunch, int]:
+def _first_positions(program: RegionProgram, positions: Iterable[int]) -> dict[Place, int]:
     """The first of the region's results that is a launch's output, for each that is one."""
-    found: dict[FromLaunch, int] = {}
+    first: dict[Place, int] = {}
     for position in positions:
-        source = program.outputs[position].source
-        if isinstance(source, FromLaunch):
-            found.setdefault(source, position)
-    return found
+        place = program.outputs[position].place
+        if isinstance(place, Temporary):
+            first.setdefault(place, position)
+    return first
 
 
 def _with_fallback(
     function: Subgraph,
     program: RegionProgram,
-    launch: Launch,
-    earlier: Mapping[Name, FromLaunch],
+    launch: RegionLaunch,
+    earlier: Mapping[Name, Place],
     names: Sequence[Name],
     results: tuple[int, ...],
-) -> Launch:
+) -> RegionLaunch:
     nodes, inputs = _slice(function, earlier, names)
     specs: list[tf.TensorSpec] = []
-    arguments: list[FromRegion | FromLaunch] = []
+    arguments: list[Place] = []
     for name in inputs:
-        made = earlier.get(name)
-        if made is None:
+        place = earlier.get(name)
+        if place is None:
             position = int(name[0][1:])
             argument = function.arguments[position]
             dtype, dims = tf.as_dtype(argument.dtype), argument.dims
-            arguments.append(FromRegion(position))
+            arguments.append(Input(position))
         else:
-            buffer = program.launches[made.launch].kernel.with_role(Role.OUTPUT)[made.output]
-            dtype = tf.as_dtype(datatype(buffer.dtype))
+            dtype = tf.as_dtype(datatype(program.buffers[place].dtype))
             dims = program.outputs[function.results.index(name)].dims
-            arguments.append(made)
+            arguments.append(place)
         shape = [dim if isinstance(dim, int) else None for dim in dims]
         specs.append(tf.TensorSpec(shape, dtype))
     try:
@@ -117,7 +116,7 @@ def _with_fallback(
 
 
 def _slice(
-    function: Subgraph, earlier: Mapping[Name, FromLaunch], names: Sequence[Name]
+    function: Subgraph, earlier: Mapping[Name, Place], names: Sequence[Name]
 ) -> tuple[list[Any], list[Name]]:
     """Nodes that `names` are computed by, in order, and what these take: arguments of the region,
     and what an earlier launch has made."""

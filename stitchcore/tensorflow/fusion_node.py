@@ -11,7 +11,8 @@ from tensorflow.python.framework import dtypes
 
 from stitchcore.artifact.manifest import AddedNode
 from stitchcore.hlo.ir.shape import DTYPES
-from stitchcore.launch.region_program import Launch
+from stitchcore.inject.contract import FUSION
+from stitchcore.launch.region_program import RegionLaunch
 from stitchcore.tensorflow.lower import Argument
 
 
@@ -47,7 +48,7 @@ class FusionNode:
         return self.plain(reference, types_pb2.DT_RESOURCE)
 
     def fusion(
-        self, launch: Launch, table: Sequence[int], device_of: int, before: Sequence[str]
+        self, launch: RegionLaunch, table: Sequence[int], device_of: int, before: Sequence[str]
     ) -> AddedNode:
         """The node, on the device of `device_of`, after the control inputs `before`."""
         node = node_def_pb2.NodeDef()
@@ -73,7 +74,7 @@ class FusionNode:
             for size in sizes:
                 shape.dim.add(size=size)
         inputs = (*self.inputs, *self.hosted, *before)
-        return AddedNode(self.name, "StitchedFusion", encoded(node), device_of, inputs)
+        return AddedNode(self.name, FUSION, encoded(node), device_of, inputs)
 
 
 _TENSORFLOW_TYPES = {

@@ -18,11 +18,11 @@ from tensorflow.python.framework import dtypes
 
 from stitchcore.errors import Reason, Refusal
 from stitchcore.hlo.ir import dim as dims
-from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.inject import digest
-from stitchcore.launch.region_program import FromLaunch, FromRegion, Operand, RegionProgram
+from stitchcore.launch.place import Constant, Input, Place, Temporary
+from stitchcore.launch.region_program import RegionProgram
 from stitchcore.loop_ir import index
-from stitchcore.loop_ir.nodes import Role
+from stitchcore.loop_ir.layout import bytes_of
 from stitchcore.tensorflow import op_allowlist
 from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge
 from stitchcore.tensorflow.lower import Subgraph
@@ -52,7 +52,7 @@ _NEW_MEMORY = frozenset(
 
 Chosen = tuple[Region, Subgraph, RegionProgram]
 Buffer = tuple[str, int, int]
-"""("tensor", node, port), or (region's name, launch, output)."""
+"""("tensor", node, port), or (region's name, temporary, 0)."""
 
 
 @dataclass
@@ -236,38 +236,35 @@ class _Steps:
                     step.forwards += [(given, buffer) for given in step.reads]
 
     def _launches(self, region: Region, function: Subgraph, program: RegionProgram) -> None:
-        for number, launch in enumerate(program.launches):
+        for launch in program.launches:
             step = Step(region.name)
-            given = [self._source(region, function, operand) for operand in launch.inputs]
-            step.reads |= set(given)
-            outputs = launch.kernel.with_role(Role.OUTPUT)
-            sizes = [
-                DTYPES[buffer.dtype].bytes * self._evaluated(buffer.dims) for buffer in outputs
-            ]
-            step.makes = {(region.name, number, port): size for port, size in enumerate(sizes)}
-            for source, taker in launch.kernel.aliases:
-                made = (region.name, number, taker)
-                if given[source] != _NOWHERE:
-                    step.forwards.append((given[source], made))
+            inputs = [self._buffer(region, function, place) for place in launch.inputs]
+            outputs = [self._buffer(region, function, place) for place in launch.outputs]
+            step.reads |= set(inputs)
+            for output, (_, written) in zip(outputs, launch.written, strict=True):
+                step.makes[output] = index.evaluate(bytes_of(written), self._symbols)
+            for source, target in launch.kernel.aliases:
+                if inputs[source] != _NOWHERE:
+                    step.forwards.append((inputs[source], outputs[target]))
                 elif not launch.kernel.errors:  # which takes a variable's new value elsewhere
-                    step.makes[made] = 0  # a variable written in place
+                    step.makes[outputs[target]] = 0  # a variable written in place
             step.scratch = index.evaluate(launch.kernel.scratch_bytes, self._symbols)
             self._steps.append(step)
         last = len(self._steps) - 1
         self._after |= dict.fromkeys((*region.members, *region.reads), last)
-        for tensor, operand in zip(region.results, program.outputs, strict=False):
+        for tensor, result in zip(region.results, program.outputs, strict=False):
             buffer = ("tensor", tensor.node, tensor.port)
-            self._alias[buffer] = self._source(region, function, operand)
+            self._alias[buffer] = self._buffer(region, function, result.place)
 
-    def _source(self, region: Region, function: Subgraph, operand: Operand) -> Buffer:
-        match operand.source:
-            case FromRegion(position):
+    def _buffer(self, region: Region, function: Subgraph, place: Place | Constant) -> Buffer:
+        match place:
+            case Input(position):
                 argument = function.arguments[position]
                 if argument.variable:
                     return _NOWHERE
                 return ("tensor", argument.tensor.node, argument.tensor.port)
-            case FromLaunch(launch, output):
-                return (region.name, launch, output)
+            case Temporary(position):
+                return (region.name, position, 0)
             case _:
                 return _NOWHERE
 
@@ -289,12 +286,6 @@ class _Steps:
         for size in sizes:
             count *= size
         return count * (dtypes.as_dtype(name).size if name else 0)
-
-    def _evaluated(self, extents: Sequence[index.Index]) -> int:
-        count = 1
-        for extent in extents:
-            count *= index.evaluate(extent, self._symbols)
-        return count
 
 
 _NOWHERE: Buffer = ("", 0, 0)

@@ -9,6 +9,7 @@ are those that the region's own nodes read, and what has no inputs waits for som
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,16 +25,9 @@ from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir.dim import Dim
 from stitchcore.inject import digest
 from stitchcore.launch.cpu_table import TENSOR, VARIABLE, Binding, Guard, SymbolSource, launch_table
-from stitchcore.launch.region_program import (
-    FromConstant,
-    FromLaunch,
-    FromRegion,
-    Launch,
-    Operand,
-    RegionProgram,
-)
+from stitchcore.launch.place import Constant, Input, Place, Temporary
+from stitchcore.launch.region_program import RegionLaunch, RegionProgram, Result
 from stitchcore.loop_ir import index
-from stitchcore.loop_ir.nodes import Role
 from stitchcore.tensorflow import lookups, placement
 from stitchcore.tensorflow.control_edges import after, after_checks
 from stitchcore.tensorflow.fusion_node import FusionNode, datatype, encoded, tensorflow_type
@@ -114,6 +108,7 @@ class _RegionPatch:
         self.constants = 0
         self.readers: dict[Edge, list[str]] = {}
         self.writers: dict[Edge, str] = {}
+        self.references: dict[Place, str] = {}
         self.before: tuple[str, ...] = ()
         self.handles = self._own_handles()
         self.stored = self._stored_updates()
@@ -196,11 +191,10 @@ class _RegionPatch:
                     found[read] = None
                 else:  # whatever comes from there to the region comes by its inputs
                     found |= dict.fromkeys(tensor.node for tensor in region.tensors)
-        sources = [operand.source for launch in self.program.launches for operand in launch.inputs]
         read_by_none = set(range(len(region.tensors)))
-        for source in (*sources, *(operand.source for operand in self.program.outputs)):
-            if isinstance(source, FromRegion):
-                read_by_none.discard(source.position)
+        for place in self._read_places():
+            if isinstance(place, Input):
+                read_by_none.discard(place.position)
         found |= dict.fromkeys(region.tensors[position].node for position in sorted(read_by_none))
         return list(found)
 
@@ -277,22 +271,24 @@ class _RegionPatch:
         self.whole.add.append(AddedNode(name, node.op, encoded(node), place, inputs))
 
     # ---- launches ------------------------------------------------------------------------------
-    def _stored_updates(self) -> dict[tuple[int, int], Edge]:
-        """(launch, output) that a variable takes, written in place by the launch itself."""
+    def _read_places(self) -> list[Place | Constant]:
+        """What launches and the region's outputs read, as often as they do."""
+        program = self.program
+        read = [place for launch in program.launches for place in launch.inputs]
+        return [*read, *(output.place for output in program.outputs)]
+
+    def _stored_updates(self) -> dict[Place, Edge]:
+        """Outputs of launches that a variable takes, written in place by the launch itself."""
         first = len(self.region.results)
-        uses: dict[FromLaunch, int] = {}
-        for operand in (
-            *self.program.outputs,
-            *(i for n in self.program.launches for i in n.inputs),
-        ):
-            if isinstance(operand.source, FromLaunch):
-                uses[operand.source] = uses.get(operand.source, 0) + 1
-        stored = {}
+        uses = Counter(self._read_places())
+        stored: dict[Place, Edge] = {}
         for position, handle in enumerate(self.region.updates):
-            source = self.program.outputs[first + position].source
-            if isinstance(source, FromLaunch) and uses[source] == 1:
-                if not self._read_after(handle, source.launch):
-                    stored[source.launch, source.output] = handle
+            place = self.program.outputs[first + position].place
+            if isinstance(place, Temporary) and uses[place] == 1:
+                launches = enumerate(self.program.launches)
+                writer = next(n for n, launch in launches if place in launch.outputs)
+                if not self._read_after(handle, writer):
+                    stored[place] = handle
         return stored
 
     def _read_after(self, handle: Edge, writer: int) -> bool:
@@ -303,43 +299,43 @@ class _RegionPatch:
             n for n, a in enumerate(self.function.arguments) if a.variable and a.tensor == handle
         ]
         launches = [self.program.launches[n] for n in waiting]
-        sources = [operand.source for launch in launches for operand in launch.inputs]
+        places = [place for launch in launches for place in launch.inputs]
         for launch in launches:
-            sources += launch.fallback.arguments if launch.fallback is not None else ()
-        return any(isinstance(s, FromRegion) and s.position in read for s in sources)
+            places += launch.fallback.arguments if launch.fallback is not None else ()
+        return any(isinstance(place, Input) and place.position in read for place in places)
 
-    def _tensor_shapes(self) -> dict[tuple[int, int], tuple[Dim, ...]]:
-        """(launch, output) to the shape in which the graph first sees that output."""
-        shapes: dict[tuple[int, int], tuple[Dim, ...]] = {}
-        for operand in self.program.outputs:
-            if isinstance(operand.source, FromLaunch):
-                key = (operand.source.launch, operand.source.output)
-                shapes.setdefault(key, operand.dims)
+    def _tensor_shapes(self) -> dict[Place, tuple[Dim, ...]]:
+        """Outputs of launches to the shape in which the graph first sees them."""
+        shapes: dict[Place, tuple[Dim, ...]] = {}
+        for output in self.program.outputs:
+            if isinstance(output.place, Temporary):
+                shapes.setdefault(output.place, output.dims)
         return shapes
 
-    def _launch(self, number: int, launch: Launch) -> str:
+    def _launch(self, number: int, launch: RegionLaunch) -> str:
         name = f"{self.region.name}_{number}"
         node = FusionNode(name)
-        inputs = [self._input(node, name, operand) for operand in launch.inputs]
+        inputs = [self._input(node, name, place) for place in launch.inputs]
         outputs: list[tuple[Binding, tuple[index.Index, ...]]] = []
-        for output, buffer in enumerate(launch.kernel.with_role(Role.OUTPUT)):
-            seen = self.shapes.get((number, output))
+        for place, buffer in launch.written:
+            seen = self.shapes.get(place)
             sizes = buffer.dims if seen is None else tuple(map(index.from_dim, seen))
-            handle = self.stored.get((number, output))
+            handle = self.stored.get(place)
             if handle is not None:
                 self.writers[handle] = name
                 binding = Binding(VARIABLE, node.resource(self._handle(handle)))
             else:
                 binding = Binding(TENSOR, len(node.output_types))
+                self.references[place] = f"+{name}:{binding.position}"
                 node.output_types.append(datatype(buffer.dtype))
                 node.output_dims.append(tuple(_static(size) for size in sizes))
             outputs.append((binding, sizes))
         self._fallback_inputs(launch, node, name)
         sources, guards = self._symbols(launch, node)
-        guards += self._made_guards(launch, inputs)
+        guards += self._written_guards(launch, inputs)
         table = launch_table(launch.kernel, sources, inputs, outputs, guards)
-        place = self._raising() if launch.kernel.errors else self.device_of
-        self.whole.add.append(node.fusion(launch, table, place, self.before))
+        device_of = self._raising() if launch.kernel.errors else self.device_of
+        self.whole.add.append(node.fusion(launch, table, device_of, self.before))
         return name
 
     def _raising(self) -> int:
@@ -349,32 +345,30 @@ class _RegionPatch:
         first = next(raising, None)
         return self.device_of if first is None else self.whole.id(first)
 
-    def _input(self, node: FusionNode, name: str, operand: Operand) -> Binding:
-        source = operand.source
-        if isinstance(source, FromRegion):
-            argument = self.function.arguments[source.position]
+    def _input(self, node: FusionNode, name: str, place: Place | Constant) -> Binding:
+        if isinstance(place, Input):
+            argument = self.function.arguments[place.position]
             reference = self.whole.tensor(argument.tensor)
             if argument.variable:
                 self.readers.setdefault(argument.tensor, []).append(name)
                 return Binding(VARIABLE, node.resource(self._handle(argument.tensor)))
             return Binding(TENSOR, node.tensor(reference, argument))
-        if isinstance(source, FromLaunch):
-            launch = self.program.launches[source.launch]
-            dtype = launch.kernel.with_role(Role.OUTPUT)[source.output].dtype
-            return Binding(TENSOR, node.plain(self._made(source), datatype(dtype)))
-        reference, kind = self._constant(source)
-        return Binding(TENSOR, node.plain(reference, kind))
+        if isinstance(place, Constant):
+            return Binding(TENSOR, node.plain(*self._constant(place)))
+        return Binding(TENSOR, self._written_input(node, place))
 
-    def _fallback_inputs(self, launch: Launch, node: FusionNode, name: str) -> None:
+    def _written_input(self, node: FusionNode, place: Place) -> int:
+        kind = datatype(self.program.buffers[place].dtype)
+        return node.plain(self.references[place], kind)
+
+    def _fallback_inputs(self, launch: RegionLaunch, node: FusionNode, name: str) -> None:
         """What the launch's fallback takes becomes inputs of the node."""
-        for source in launch.fallback.arguments if launch.fallback is not None else ():
-            if isinstance(source, FromLaunch):
-                reference = self._made(source)
-                buffer = self.program.launches[source.launch].kernel.with_role(Role.OUTPUT)
-                node.plain(reference, datatype(buffer[source.output].dtype))
-                node.fallback_references.append(reference)
+        for place in launch.fallback.arguments if launch.fallback is not None else ():
+            if not isinstance(place, Input):
+                self._written_input(node, place)
+                node.fallback_references.append(self.references[place])
                 continue
-            argument = self.function.arguments[source.position]
+            argument = self.function.arguments[place.position]
             tensor = argument.tensor
             reference = self._handle(tensor) if argument.variable else self.whole.tensor(tensor)
             node.fallback_references.append(reference)
@@ -391,19 +385,17 @@ class _RegionPatch:
         on_gpu = self.partition.kind == placement.GPU
         return on_gpu and placement.in_host_memory(self.graph, argument.tensor)
 
-    def _made_guards(self, launch: Launch, inputs: Sequence[Binding]) -> list[Guard]:
+    def _written_guards(self, launch: RegionLaunch, inputs: Sequence[Binding]) -> list[Guard]:
         """The shapes of what earlier launches hand on. One that was left to its fallback hands
         nothing on that is no tensor of the graph (an empty one): then this launch is too."""
         guards = []
-        for operand, binding in zip(launch.inputs, inputs, strict=True):
-            if not isinstance(operand.source, FromLaunch):
+        for place, binding in zip(launch.inputs, inputs, strict=True):
+            if not isinstance(place, Temporary):
                 continue
-            source = operand.source
-            buffer = self.program.launches[source.launch].kernel.with_role(Role.OUTPUT)
-            seen = self.shapes.get((source.launch, source.output))
+            seen = self.shapes.get(place)
             if seen is not None and _known(seen, launch.kernel.symbols):
                 guards.append(Guard(binding.position, tuple(map(index.from_dim, seen))))
-            dims = buffer[source.output].dims
+            dims = self.program.buffers[place].dims
             known = set(launch.kernel.symbols)
             if seen is None and all(index.names(dim) <= known for dim in dims):
                 guards.append(Guard(binding.position, dims))
@@ -412,12 +404,9 @@ class _RegionPatch:
     def _handle(self, variable: Edge) -> str:
         return self.whole.tensor(self.handles[variable])
 
-    def _made(self, source: FromLaunch) -> str:
-        """Reference of a launch's output: its position among the outputs that are tensors."""
-        port = sum((source.launch, k) not in self.stored for k in range(source.output))
-        return f"+{self.region.name}_{source.launch}:{port}"
-
-    def _symbols(self, launch: Launch, node: FusionNode) -> tuple[list[SymbolSource], list[Guard]]:
+    def _symbols(
+        self, launch: RegionLaunch, node: FusionNode
+    ) -> tuple[list[SymbolSource], list[Guard]]:
         """Where the launch's symbols come from, and what it checks.
 
         Whoever relies on an assumption about sizes checks all that the region knows by it: where it
@@ -467,17 +456,16 @@ class _RegionPatch:
         return found
 
     # ---- values that no launch stores ----------------------------------------------------------
-    def _assignments(self) -> dict[str, Operand]:
+    def _assignments(self) -> dict[str, Place | Constant]:
         """AssignVariableOp nodes for new values that are also used as tensors, or not computed."""
         first = len(self.region.results)
         assigned = {}
         for position, handle in enumerate(self.region.updates):
-            operand = self.program.outputs[first + position]
-            source = operand.source
-            if isinstance(source, FromLaunch) and (source.launch, source.output) in self.stored:
+            result = self.program.outputs[first + position]
+            if result.place in self.stored:
                 continue
             name = f"{self.region.name}_assign{position}"
-            value = self._reference(operand, f"{name}_value")
+            value = self._reference(result, f"{name}_value")
             update = self.region.updates[handle]
             node = node_def_pb2.NodeDef()
             given = self.graph.nodes[update].attr
@@ -487,28 +475,26 @@ class _RegionPatch:
                 AddedNode(name, "AssignVariableOp", encoded(node), self.device_of, inputs)
             )
             self.writers[handle] = name
-            assigned[name] = operand
+            assigned[name] = result.place
         return assigned
 
-    def _reference(self, operand: Operand, name: str) -> str:
-        """A tensor reference to `operand`, through a Reshape where its shape differs."""
-        source = operand.source
-        if isinstance(source, FromRegion):
-            argument = self.function.arguments[source.position]
+    def _reference(self, result: Result, name: str) -> str:
+        """A tensor reference to `result`, through a Reshape where its shape differs."""
+        place = result.place
+        if isinstance(place, Constant):
+            return self._constant(place, result.dims)[0]
+        if isinstance(place, Input):
+            argument = self.function.arguments[place.position]
             if argument.variable:
                 detail = "a variable's value leaves the region unchanged"
                 raise Refused(self.region.name, Reason.UNSUPPORTED_OPCODE, detail)
             given, kind = self.whole.tensor(argument.tensor), tensorflow_type(argument.dtype)
             if self.before:  # what reads the result may count on what the region waits for
                 given = f"+{self._identity(f'{name}_given', given, kind, self.before)}:0"
-            return self._reshaped(given, argument.dims, operand.dims, kind, name)
-        if isinstance(source, FromLaunch):
-            kernel = self.program.launches[source.launch].kernel
-            buffer = kernel.with_role(Role.OUTPUT)[source.output]
-            seen = self.shapes[source.launch, source.output]
-            kind = datatype(buffer.dtype)
-            return self._reshaped(self._made(source), seen, operand.dims, kind, name)
-        return self._constant(source, operand.dims)[0]
+            return self._reshaped(given, argument.dims, result.dims, kind, name)
+        kind = datatype(self.program.buffers[place].dtype)
+        shape = self.shapes[place]
+        return self._reshaped(self.references[place], shape, result.dims, kind, name)
 
     def _reshaped(
         self,
@@ -534,12 +520,12 @@ class _RegionPatch:
         return f"+{name}:0"
 
     def _constant(
-        self, source: FromConstant, wanted: tuple[Dim, ...] | None = None
+        self, constant: Constant, wanted: tuple[Dim, ...] | None = None
     ) -> tuple[str, int]:
-        array = source.literal.array
+        array = constant.literal.array
         if wanted is not None:
             array = array.reshape([dim for dim in wanted if isinstance(dim, int)])
-        return self._const(array), datatype(source.literal.dtype)
+        return self._const(array), datatype(constant.literal.dtype)
 
     def _const(self, array: np.ndarray[Any, Any], shape: tuple[int, ...] | None = None) -> str:
         """An array, or a tensor of `shape` with one value."""

@@ -36,7 +36,8 @@ from stitchcore.artifact.manifest import KernelEntry, Patch
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.hlo.ir.dim import evaluate
 from stitchcore.inject import client, digest, patch, plugin, program, reasons, structure
-from stitchcore.inject.patch import ALLOWED_OPERATIONS, READERS
+from stitchcore.inject.contract import FUSIONS, PATCH_OPERATIONS
+from stitchcore.inject.patch import READERS
 from stitchcore.tensorflow import op_allowlist
 from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, output_types
 from stitchcore.tensorflow.lower import RUNNABLE
@@ -55,7 +56,7 @@ MOST_BYTES = 2**30
 CONTROL_FLOW = structure.CONTROL_FLOW | {"NextIteration", "LoopCond", "RefNextIteration"}
 VARIABLES = {"ReadVariableOp", "ResourceGather", *op_allowlist.ASSIGNMENTS, *UPDATES}
 REFERENCES = frozenset({"Assign", "AssignAdd", "AssignSub"})
-KEPT = RUNNABLE | CONTROL_FLOW | VARIABLES | REFERENCES | (READERS - structure.FUSIONS)
+KEPT = RUNNABLE | CONTROL_FLOW | VARIABLES | REFERENCES | (READERS - FUSIONS)
 """Operations of a stranger's graph that run. An attribute that names something is none of theirs
 but a loop's frame; `is_inert` holds for all that take part in no loop or variable."""
 
@@ -237,7 +238,7 @@ class _Stage:
         except (tf.errors.OpError, ValueError) as error:
             named = re.findall(rf"stitch/{PREFIX}/[A-Za-z0-9_.\-/]+", str(error))
             return Wrong(_line(error), next((owner[n] for n in named if n in owner), ""))
-        fusions = [node for node in graph.node if node.op in structure.FUSIONS]
+        fusions = [node for node in graph.node if node.op in FUSIONS]
         for key, failure in self._native.failures().items():
             if key in before and before[key].times == failure.times:
                 continue
@@ -326,7 +327,7 @@ class _Skeleton:
             outermost = number is None or not self._original.inner[number]
             always = number is not None and outermost and not self._original.alive[number]
             if node.name in self._ours:
-                if node.op not in ALLOWED_OPERATIONS | structure.FUSIONS:
+                if node.op not in PATCH_OPERATIONS | FUSIONS:
                     raise _Inconclusive(f"{node.op} is no operation of a patch")
                 self._keep(node)
             elif node.op == "_Retval":

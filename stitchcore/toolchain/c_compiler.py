@@ -85,14 +85,14 @@ def find_compiler(candidates: tuple[tuple[str, ...], ...] = CANDIDATES) -> Compi
         if shutil.which(command[0]) is None:
             continue
         try:
-            found = subprocess.run(
+            version_run = subprocess.run(
                 [*command, "--version"], capture_output=True, text=True, timeout=60, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
             continue
-        if found.returncode == 0:
-            version = found.stdout.splitlines()[0]
-            return Compiler(command, "clang" if "clang" in found.stdout else "gcc", version)
+        if version_run.returncode == 0:
+            version = version_run.stdout.splitlines()[0]
+            return Compiler(command, "clang" if "clang" in version_run.stdout else "gcc", version)
     raise Refused(_SUBJECT, Reason.NO_COMPILER, _INSTALL)
 
 
@@ -132,8 +132,8 @@ def compile_c(
     """
     compiler = compiler or find_compiler()
     key = unit_key(source, compiler, device)
-    if cache is not None and (found := _read(cache, key)) is not None:
-        return found
+    if cache is not None and (cached := _read(cache, key)) is not None:
+        return cached
     with tempfile.TemporaryDirectory(prefix="stitch-compile-") as folder:
         library = _run(source, compiler, device, Path(folder), timeout)
     if cache is not None:
@@ -197,31 +197,31 @@ def loop_reports(source: str, text: str) -> tuple[LoopReport, ...]:
             missed.setdefault(line, []).append(message)
     lines = source.splitlines()
     loops = [
-        (found, range(start, _end_of_block(lines, start) + 1))  # 1-based: from the pragma
+        (marker, range(start, _end_of_block(lines, start) + 1))  # 1-based: from the pragma
         for start, content in enumerate(lines)
-        if (found := _MARKER.search(content)) is not None
+        if (marker := _MARKER.search(content)) is not None
     ]
     inside = {number for _, span in loops for number in span}
     spare = {line: width for line, width in success.items() if line not in inside}
     reports = []
-    for found, span in loops:
+    for marker, span in loops:
         width = max(success.get(number, 0) for number in span)
         reasons = [reason for number in span for reason in missed.get(number, [])]
         if not width and any("outer-loop already vectorized" in reason for reason in reasons):
             opening = max((line for line in spare if line < span.start), default=0)
             width = spare.get(opening, 0)
-        short = found[2] is not None and int(found[2]) < _SHORT
-        reports.append(replace(_report(found[1], width, reasons), short=short))
+        short = marker[2] is not None and int(marker[2]) < _SHORT
+        reports.append(replace(_report(marker[1], width, reasons), short=short))
     return _merged(reports)
 
 
 def _merged(reports: Sequence[LoopReport]) -> tuple[LoopReport, ...]:
     """A lane loop that is written in several pieces counts by its worst."""
-    found: dict[str, LoopReport] = {}
+    worst_of: dict[str, LoopReport] = {}
     for report in reports:
-        worst = found.get(report.loop, report)
-        found[report.loop] = min(worst, report, key=lambda r: r.vector_bytes)
-    return tuple(found.values())
+        worst = worst_of.get(report.loop, report)
+        worst_of[report.loop] = min(worst, report, key=lambda r: r.vector_bytes)
+    return tuple(worst_of.values())
 
 
 def _report(loop: str, width: int, reasons: Sequence[str]) -> LoopReport:
@@ -259,10 +259,10 @@ def unit_key(source: str, compiler: Compiler, device: Device) -> str:
 
 
 def _read(cache: Path, key: str) -> CompiledLibrary | None:
-    found = compile_cache.read(cache, key, "so")
-    if found is None:
+    entry = compile_cache.read(cache, key, "so")
+    if entry is None:
         return None
-    data, record = found
+    data, record = entry
     loops = tuple(LoopReport(**loop) for loop in record["loops"])
     return CompiledLibrary(data, record["compiler"], loops)
 

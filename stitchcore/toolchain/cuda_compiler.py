@@ -64,8 +64,8 @@ def compile_kernels(
             work.append(kernel)
     units: list[CudaUnit] = []
     for batch in batches(work):
-        made, refused_here = _compile_batch(batch, target, cache)
-        units += made
+        compiled, refused_here = _compile_batch(batch, target, cache)
+        units += compiled
         refusals += refused_here
         progress(len(batch))
     return tuple(units), tuple(refusals)
@@ -83,16 +83,16 @@ def require(target: str) -> None:
 
 def batches(kernels: Sequence[Kernel]) -> list[tuple[Kernel, ...]]:
     """`kernels` by program: at most nvrtc.BATCH, and MOST_SECTIONS sections, of them each."""
-    made: list[list[Kernel]] = []
+    groups: list[list[Kernel]] = []
     sections = 0
     for kernel in kernels:
         own = sum(len(phase.sections) for phase in kernel.phases)
-        if not made or len(made[-1]) == nvrtc.BATCH or sections + own > MOST_SECTIONS:
-            made.append([])
+        if not groups or len(groups[-1]) == nvrtc.BATCH or sections + own > MOST_SECTIONS:
+            groups.append([])
             sections = 0
-        made[-1].append(kernel)
+        groups[-1].append(kernel)
         sections += own
-    return [tuple(batch) for batch in made]
+    return [tuple(batch) for batch in groups]
 
 
 def rendered(kernels: Sequence[Kernel], target: str) -> str:
@@ -114,9 +114,9 @@ def compile_edited(
     """
     program = compile_source(source, target, cache)
     unit = unit_of(kernels, source, program, _assumed(kernels, target))
-    for one in unit.fits:
-        if one.resources.spill_bytes:
-            launch_bounds.relaxed(replace(one, bound=1), target)
+    for fitted in unit.fits:
+        if fitted.resources.spill_bytes:
+            launch_bounds.relaxed(replace(fitted, bound=1), target)
     return unit
 
 
@@ -126,14 +126,14 @@ def compile_source(source: str, target: str, cache: Path | None = None) -> Compi
     Raises Refused as nvrtc.compile_cuda, and for a program that takes NVRTC too long.
     """
     key = _key(source, target)
-    if cache is not None and (found := _read(cache, key)) is not None:
-        return found
-    made = nvrtc_process.shared().compile(source, target)
+    if cache is not None and (cached := _read(cache, key)) is not None:
+        return cached
+    program = nvrtc_process.shared().compile(source, target)
     if cache is not None:
-        resources = [asdict(one) for one in made.resources]
-        record = {"version": made.version, "resources": resources, "seconds": made.seconds}
-        compile_cache.write(cache, key, "cubin", made.data, {"target": target, **record})
-    return made
+        resources = [asdict(kernel) for kernel in program.resources]
+        record = {"version": program.version, "resources": resources, "seconds": program.seconds}
+        compile_cache.write(cache, key, "cubin", program.data, {"target": target, **record})
+    return program
 
 
 def _compile_batch(
@@ -146,11 +146,11 @@ def _compile_batch(
             unit = _compile_under(bounds, batch, target, cache)
         except Refused as refused:
             return _halved(batch, refused, target, cache)
-        spilling = [one for one in unit.fits if one.resources.spill_bytes]
+        spilling = [fitted for fitted in unit.fits if fitted.resources.spill_bytes]
         if not spilling:
             return [unit], []
         try:
-            bounds |= {one.kernel: launch_bounds.relaxed(one, target) for one in spilling}
+            bounds |= {fitted.kernel: launch_bounds.relaxed(fitted, target) for fitted in spilling}
         except Refused as refused:
             return _halved(batch, refused, target, cache)
 
@@ -206,9 +206,9 @@ def _headers() -> str:
 
 
 def _read(cache: Path, key: str) -> CompiledProgram | None:
-    found = compile_cache.read(cache, key, "cubin")
-    if found is None:
+    entry = compile_cache.read(cache, key, "cubin")
+    if entry is None:
         return None
-    data, record = found
-    resources = tuple(Resources(**one) for one in record["resources"])
+    data, record = entry
+    resources = tuple(Resources(**fields) for fields in record["resources"])
     return CompiledProgram(data, record["target"], record["version"], resources, record["seconds"])

@@ -132,7 +132,7 @@ def _with_tasks(kernel: Kernel, target: str) -> int:
     most = 1
     for phase in kernel.phases:
         tasks = [section.tasks for section in phase.sections]
-        if not all(isinstance(one, int) for one in tasks):
+        if not all(isinstance(count, int) for count in tasks):
             return BLOCKS_PER_UNIT
-        most = max(most, sum(one for one in tasks if isinstance(one, int)))
+        most = max(most, sum(count for count in tasks if isinstance(count, int)))
     return -(-most // MULTIPROCESSORS[target].count)

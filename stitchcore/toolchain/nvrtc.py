@@ -67,8 +67,8 @@ def compile_cuda(source: str, target: str = "sm_90") -> CompiledProgram:
     _require(created == 0, "nvrtcCreateProgram", created)
     try:
         chosen = options(target)
-        given = (ctypes.c_char_p * len(chosen))(*(option.encode() for option in chosen))
-        status = library.nvrtcCompileProgram(program, len(chosen), given)
+        arguments = (ctypes.c_char_p * len(chosen))(*(option.encode() for option in chosen))
+        status = library.nvrtcCompileProgram(program, len(chosen), arguments)
         log = _text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode()
         if status != 0:
             errors = [line for line in log.splitlines() if "error" in line][:5]
@@ -90,7 +90,7 @@ def nvrtc_version() -> str:
 
 def read_resources(log: str) -> tuple[Resources, ...]:
     """The kernels of a ptxas -v log, in its order."""
-    found: list[Resources] = []
+    resources: list[Resources] = []
     name, stack, spills = "", 0, 0
     for line in log.splitlines():
         if (entry := re.search(r"Compiling entry function '(\w+)'", line)) is not None:
@@ -99,11 +99,11 @@ def read_resources(log: str) -> tuple[Resources, ...]:
             stack, spills = int(frame[1]), int(frame[2])
         elif name and (used := re.search(r"Used (\d+) registers", line)) is not None:
             shared = re.search(r"(\d+)(?:\+\d+)? bytes smem", line)
-            found.append(
+            resources.append(
                 Resources(name, int(used[1]), spills, stack, int(shared[1]) if shared else 0)
             )
             name = ""
-    return tuple(found)
+    return tuple(resources)
 
 
 def options(target: str) -> tuple[str, ...]:
@@ -117,9 +117,9 @@ def architectures() -> tuple[str, ...]:
     """What this NVRTC compiles for, as sm_NN. Raises Refused(NO_COMPILER) without it."""
     library, count = _library(), ctypes.c_int()
     _require(library.nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0, "architectures", 0)
-    found = (ctypes.c_int * count.value)()
-    _require(library.nvrtcGetSupportedArchs(found) == 0, "architectures", 0)
-    return tuple(f"sm_{number}" for number in found)
+    numbers = (ctypes.c_int * count.value)()
+    _require(library.nvrtcGetSupportedArchs(numbers) == 0, "architectures", 0)
+    return tuple(f"sm_{number}" for number in numbers)
 
 
 def _text(size: Callable[..., int], read: Callable[..., int], program: ctypes.c_void_p) -> bytes:
@@ -164,12 +164,12 @@ _PACKAGES = ("nvidia.cuda_nvrtc", "nvidia.cu13")
 
 
 def _folders() -> list[Path]:
-    found: list[Path] = []
+    folders: list[Path] = []
     for package in _PACKAGES:
         try:
             spec = importlib.util.find_spec(package)
         except ModuleNotFoundError:
             continue
         if spec is not None and spec.submodule_search_locations is not None:
-            found += [Path(location) / "lib" for location in spec.submodule_search_locations]
-    return found
+            folders += [Path(location) / "lib" for location in spec.submodule_search_locations]
+    return folders

@@ -67,7 +67,7 @@ class Compiler:
             base64.b64decode(answer["data"]),
             target,
             answer["version"],
-            tuple(Resources(**one) for one in answer["resources"]),
+            tuple(Resources(**fields) for fields in answer["resources"]),
             answer["seconds"],
         )
 
@@ -148,16 +148,16 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     for line in requests:
         request = json.loads(line)
         try:
-            made = nvrtc.compile_cuda(request["source"], request["target"])
+            program = nvrtc.compile_cuda(request["source"], request["target"])
         except Refused as refused:
-            one = refused.refusal
-            answer: dict[str, Any] = {"reason": one.reason.value, "detail": one.detail}
+            refusal = refused.refusal
+            answer: dict[str, Any] = {"reason": refusal.reason.value, "detail": refusal.detail}
         else:
             answer = {
-                "data": base64.b64encode(made.data).decode(),
-                "version": made.version,
-                "resources": [asdict(resources) for resources in made.resources],
-                "seconds": made.seconds,
+                "data": base64.b64encode(program.data).decode(),
+                "version": program.version,
+                "resources": [asdict(resources) for resources in program.resources],
+                "seconds": program.seconds,
             }
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()

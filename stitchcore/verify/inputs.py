@@ -19,7 +19,7 @@ from stitchcore.hlo.evaluator.evaluate import evaluate, evaluate_all
 from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir import opcodes as op
-from stitchcore.hlo.ir.instruction import Instruction, computation, topological
+from stitchcore.hlo.ir.instruction import Instruction, computation, reachable, topological
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.shape import DTYPES, Shape
 from stitchcore.hlo.transforms.keep_checks import checks
@@ -100,36 +100,36 @@ def integer_limit(module: Module, bindings: Mapping[str, int]) -> int:
 
 def _rows(module: Module, bindings: Mapping[str, int]) -> list[int]:
     """Of each gather and scatter, by dimension, how many places its slices may begin at."""
-    found: list[dims.Dim] = []
+    counts: list[dims.Dim] = []
     for value in topological((module.entry.root,)):
         if value.opcode == op.GATHER:
             whole, sizes = value.operands[0].shape.dims, value["slice_sizes"]
-            found += [whole[d] - sizes[d] + 1 for d in value["start_index_map"]]
+            counts += [whole[d] - sizes[d] + 1 for d in value["start_index_map"]]
         elif value.opcode == op.SCATTER:
             whole = value.operands[0].shape.dims
-            found += [whole[d] for d in value["scatter_dims_to_operand_dims"]]
-    return [max(dims.evaluate(count, bindings), 1) for count in found]
+            counts += [whole[d] for d in value["scatter_dims_to_operand_dims"]]
+    return [max(dims.evaluate(count, bindings), 1) for count in counts]
 
 
 def placed(
-    module: Module, given: Sequence[Array], seed: int, integers: int, outside: bool
+    module: Module, drawn: Sequence[Array], seed: int, integers: int, outside: bool
 ) -> list[Array]:
     """`given` where places are looked up or updated: half of the integers below INTEGERS, so that
     updates meet; with `outside` some on either side of what is there, where HLO says what becomes
     of them and nothing checks them."""
     if not _rows_named(module):
-        return list(given)
+        return list(drawn)
     outside = outside and not checks(module) and not _guards(module)
-    random, found = np.random.default_rng(seed), []
-    for array in given:
+    random, arrays = np.random.default_rng(seed), []
+    for array in drawn:
         if array.dtype.kind in "iu":
             few = random.random(array.shape) < 0.5
             array = np.where(few, array % INTEGERS, array).astype(array.dtype)
             if outside:
                 away = random.choice([-1, integers], array.shape).astype(array.dtype)
                 array = np.where(random.random(array.shape) < 0.125, away, array)
-        found.append(array)
-    return found
+        arrays.append(array)
+    return arrays
 
 
 def _rows_named(module: Module) -> bool:
@@ -139,37 +139,37 @@ def _rows_named(module: Module) -> bool:
 
 def _passing(module: Module, bindings: Mapping[str, int]) -> list[int]:
     """The largest limit known to pass; none where there is nothing to pass."""
-    found, guards = checks(module), _guards(module)
-    if not found and not guards:
+    conditions, guards = checks(module), _guards(module)
+    if not conditions and not guards:
         return []
-    root = builder.tuple_([*found, *guards])
+    root = builder.tuple_([*conditions, *guards])
     checked = replace(module, entry=computation(module.entry.parameters, root), aliases=())
     passing = []
     for limit in sorted({*_counts(root), INTEGERS, 2, 1}, reverse=True):
-        given = arguments(module.entry.parameters, bindings, 0, "normal", limit)
+        drawn = arguments(module.entry.parameters, bindings, 0, "normal", limit)
         try:
-            held = evaluate(checked, given, bindings)[len(found) :]
+            outcomes = evaluate(checked, drawn, bindings)[len(conditions) :]
         except CheckFailed:
             continue
-        if all(np.all(guard) for guard in held):
+        if all(np.all(guard) for guard in outcomes):
             return [limit]
         passing.append(limit)
     if not passing:
         raise Refused(module.name, Reason.DATA_DEPENDENT_ERROR, "no drawn data passes its checks")
-    return passing[:1] if found else []
+    return passing[:1] if conditions else []
 
 
 def _guards(module: Module) -> list[Instruction]:
     """What integers alone decide, and without which a value is NaN."""
-    found = []
+    guards = []
     for node in topological((module.entry.root,)):
         if node.opcode != op.SELECT or not any(map(_is_nan, node.operands[1:])):
             continue
-        predicate, held, _ = node.operands
+        predicate, guarded, _ = node.operands
         if all(DTYPES[v.shape.dtype].kind != "float" for v in topological((predicate,))):
             negated = builder.elementwise(op.NOT, predicate)
-            found.append(negated if _is_nan(held) else predicate)
-    return found
+            guards.append(negated if _is_nan(guarded) else predicate)
+    return guards
 
 
 def _is_nan(value: Instruction) -> bool:
@@ -197,17 +197,17 @@ def plausible(
     """Arguments on which a whole training step stays finite: matrices are normal and scaled by
     what flows into them; vectors and scalars (scales, rates) are positive, and so is what a root
     is taken of (an optimizer's second moments)."""
-    found, positive = [], _under_roots(module)
+    arrays, positive = [], _under_roots(module)
     for number, value in enumerate(module.entry.parameters):
-        one = seed + 7919 * number
+        own_seed = seed + 7919 * number
         extents = [dims.evaluate(dim, bindings) for dim in value.shape.dims]
         if DTYPES[value.shape.dtype].kind != "float" or len(extents) < 2 or value in positive:
-            found.append(draw(value.shape, bindings, one, "positive", integers))
+            arrays.append(draw(value.shape, bindings, own_seed, "positive", integers))
             continue
         scale = max(float(np.prod(extents[:-1])) ** -0.5, 0.02)
-        array = draw(value.shape, bindings, one)
-        found.append(np.asarray(array * scale).astype(array.dtype))
-    return found
+        array = draw(value.shape, bindings, own_seed)
+        arrays.append(np.asarray(array * scale).astype(array.dtype))
+    return arrays
 
 
 _ROOTS = frozenset({op.SQRT, op.RSQRT, op.LOG})
@@ -217,18 +217,18 @@ _MOVED = frozenset({op.RESHAPE, op.BITCAST, op.COPY, op.CONVERT, op.TRANSPOSE})
 
 def _under_roots(module: Module) -> set[Instruction]:
     """Parameters of which a root or logarithm is taken, times a scalar and beside other terms."""
-    stack = [v.operands[0] for v in topological((module.entry.root,)) if v.opcode in _ROOTS]
-    seen: set[Instruction] = set()
-    while stack:
-        value = stack.pop()
-        if value in seen:
-            continue
-        seen.add(value)
+    values = topological((module.entry.root,))
+    roots = [value.operands[0] for value in values if value.opcode in _ROOTS]
+
+    def terms(value: Instruction) -> Sequence[Instruction]:
         if value.opcode in _SUMS or value.opcode in _MOVED:
-            stack.extend(value.operands)
-        elif value.opcode in (op.MULTIPLY, op.DIVIDE):
-            stack.extend(v for v, by in _pairs(value) if by.opcode in (op.BROADCAST, op.CONSTANT))
-    return {value for value in seen if value.opcode == op.PARAMETER}
+            return value.operands
+        if value.opcode in (op.MULTIPLY, op.DIVIDE):
+            return [v for v, by in _pairs(value) if by.opcode in (op.BROADCAST, op.CONSTANT)]
+        return ()
+
+    under = reachable(roots, operands=terms)
+    return {value for value in under if value.opcode == op.PARAMETER}
 
 
 def _pairs(value: Instruction) -> list[tuple[Instruction, Instruction]]:
@@ -238,10 +238,10 @@ def _pairs(value: Instruction) -> list[tuple[Instruction, Instruction]]:
 
 def capture(
     module: Module,
-    given: Sequence[Array],
+    inputs: Sequence[Array],
     patterns: Sequence[Pattern],
     bindings: Mapping[str, int] | None = None,
 ) -> dict[Instruction, Array]:
     """Every input of `patterns` as a run of `module` on `given` (storage precision) makes it."""
     keep = {value for pattern in patterns for value in pattern.inputs}
-    return evaluate_all(module, given, bindings, "storage", keep)
+    return evaluate_all(module, inputs, bindings, "storage", keep)

@@ -59,16 +59,16 @@ def check_kernel(
     on `captured` inputs or else on the most telling family of drawn data."""
     alone = pattern_module(pattern, module)
     if captured is None:
-        data, given, exact = telling(alone, bindings, seed, outside=True)
+        data, inputs, exact = telling(alone, bindings, seed, outside=True)
     else:
-        data, given = "captured", list(captured)
-        exact = evaluate(alone, given, bindings, "float64")
-    theirs = evaluate(alone, given, bindings)
+        data, inputs = "captured", list(captured)
+        exact = evaluate(alone, inputs, bindings, "float64")
+    theirs = evaluate(alone, inputs, bindings)
     limits = list(tolerances(pattern).values())
-    ours = run(given)
-    found = judge_all(alone, ours, exact, theirs, limits, given, bindings)
-    if not all(judgement.passed for judgement in found):
-        moved = movement(alone, given, bindings, exact)
+    ours = run(inputs)
+    judgements = judge_all(alone, ours, exact, theirs, limits, inputs, bindings)
+    if not all(judgement.passed for judgement in judgements):
+        moved = movement(alone, inputs, bindings, exact)
         again = map(judge, ours, exact, theirs, limits, repeat(None), moved)
-        found = tuple(a if a.passed else f for f, a in zip(found, again, strict=True))
-    return KernelCheck(found, data)
+        judgements = tuple(a if a.passed else f for f, a in zip(judgements, again, strict=True))
+    return KernelCheck(judgements, data)

@@ -34,11 +34,11 @@ def telling(
     integers = integer_limit(module, bindings)
     for family in FAMILIES:
         drawn = arguments(module.entry.parameters, bindings, seed, family, integers)
-        given = placed(module, drawn, seed, integers, outside)
-        exact = evaluate(module, given, bindings, "float64")
+        inputs = placed(module, drawn, seed, integers, outside)
+        exact = evaluate(module, inputs, bindings, "float64")
         told = sum(informative(array) for array in exact)
         if best is None or told > best[0]:
-            best = (told, family, given, exact)
+            best = (told, family, inputs, exact)
         if told == len(exact):
             break
     assert best is not None
@@ -51,15 +51,15 @@ def judge_all(
     exact: Sequence[Array],
     theirs: Sequence[Array],
     limits: Sequence[float],
-    given: Sequence[Array],
+    inputs: Sequence[Array],
     bindings: Mapping[str, int],
 ) -> tuple[Judgement, ...]:
     """One judgement per output. `limits` are the composed relative tolerances."""
-    found = tuple(judge(*four) for four in zip(ours, exact, theirs, limits, strict=True))
-    if all(judgement.passed for judgement in found):
-        return found
-    forced = _forced(module, given, bindings) or exact
-    moved = _sensitivity(module, given, bindings, exact)
+    judgements = tuple(judge(*four) for four in zip(ours, exact, theirs, limits, strict=True))
+    if all(judgement.passed for judgement in judgements):
+        return judgements
+    forced = _forced(module, inputs, bindings) or exact
+    moved = _sensitivity(module, inputs, bindings, exact)
     again = []
     for o, e, f, t, limit, move, output in zip(
         ours, exact, forced, theirs, limits, moved, module.outputs, strict=True
@@ -71,28 +71,28 @@ def judge_all(
 
 
 def _forced(
-    module: Module, given: Sequence[Array], bindings: Mapping[str, int]
+    module: Module, inputs: Sequence[Array], bindings: Mapping[str, int]
 ) -> list[Array] | None:
     """The float64 outputs with the storage run's decisions; None where nothing is decided."""
     deciding = decisions(module)
     if not deciding:
         return None
-    values = evaluate_all(module, given, bindings, "storage", set(deciding))
-    return evaluate(module, given, bindings, "float64", {node: values[node] for node in deciding})
+    values = evaluate_all(module, inputs, bindings, "storage", set(deciding))
+    return evaluate(module, inputs, bindings, "float64", {node: values[node] for node in deciding})
 
 
 def _sensitivity(
-    module: Module, given: Sequence[Array], bindings: Mapping[str, int], exact: Sequence[Array]
+    module: Module, inputs: Sequence[Array], bindings: Mapping[str, int], exact: Sequence[Array]
 ) -> list[Array]:
     """How far each element moves when every float input moves by one unit in the last place: up,
     down, or each by chance. No decision turns: what one moves is counted, not allowed."""
     random = np.random.default_rng(1)
     deciding = decisions(module)
-    taken = evaluate_all(module, given, bindings, "float64", set(deciding)) if deciding else {}
+    taken = evaluate_all(module, inputs, bindings, "float64", set(deciding)) if deciding else {}
     widest = [np.zeros(array.shape) for array in exact]
     for direction in (1.0, -1.0, None):
         moved = []
-        for parameter, array in zip(module.entry.parameters, given, strict=True):
+        for parameter, array in zip(module.entry.parameters, inputs, strict=True):
             step = unit(parameter.shape.dtype)
             sign = random.choice([-1.0, 1.0], array.shape) if direction is None else direction
             wide = array.astype(np.float64) * (1.0 + sign * step) if step else array

@@ -15,17 +15,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir.instruction import topological
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.shape import DTYPES
-from stitchcore.launch.region_program import (
-    FromConstant,
-    FromLaunch,
-    FromRegion,
-    Operand,
-    RegionProgram,
-)
+from stitchcore.launch.place import Place, value_at
+from stitchcore.launch.region_program import RegionLaunch, RegionProgram
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.nodes import Role
 from stitchcore.runtime.cpu_kernel import CpuKernel
@@ -64,12 +58,12 @@ class RegionRunner(Protocol):
     def launches(self) -> int:
         """How many kernels a run launches."""
 
-    def run(self, given: Sequence[Array], bindings: Mapping[str, int]) -> list[Array]:
+    def run(self, inputs: Sequence[Array], bindings: Mapping[str, int]) -> list[Array]:
         """The region's outputs for its inputs."""
 
     def prepared(
         self,
-        given: Sequence[Array],
+        inputs: Sequence[Array],
         bindings: Mapping[str, int],
         pool: ThreadPoolExecutor,
         threads: int,
@@ -89,16 +83,17 @@ class Runner:
     def launches(self) -> int:
         return len(self.kernels)
 
-    def run(self, given: Sequence[Array], bindings: Mapping[str, int]) -> list[Array]:
+    def run(self, inputs: Sequence[Array], bindings: Mapping[str, int]) -> list[Array]:
         """The region's outputs for its inputs, on one thread."""
-        made: list[list[Array]] = []
-        for number, kernel in enumerate(self.kernels):
-            made.append(kernel.run(self._inputs(number, given, made, bindings), bindings))
-        return [_read(operand, given, made, bindings) for operand in self.program.outputs]
+        written: dict[Place, Array] = {}
+        for launch, kernel in zip(self.program.launches, self.kernels, strict=True):
+            outputs = kernel.run(_inputs(launch, inputs, written, bindings), bindings)
+            written.update(zip(launch.outputs, outputs, strict=True))
+        return self.program.results(inputs, written, bindings)
 
     def prepared(
         self,
-        given: Sequence[Array],
+        inputs: Sequence[Array],
         bindings: Mapping[str, int],
         pool: ThreadPoolExecutor,
         threads: int,
@@ -107,61 +102,43 @@ class Runner:
         outputs come from a pool that recycles them. And the same call without its work.
 
         A launch runs on as many threads as the job would give it (contracts.md 3)."""
-        made: list[list[Array]] = []
+        written: dict[Place, Array] = {}
         calls, idles = [], []
-        for number, kernel in enumerate(self.kernels):
-            inputs = self._inputs(number, given, made, bindings)
-            several = self.program.launches[number].work >= THREADED_WORK
-            call, outputs, idle = kernel.prepared(inputs, bindings, pool, threads if several else 1)
+        for launch, kernel in zip(self.program.launches, self.kernels, strict=True):
+            operands = _inputs(launch, inputs, written, bindings)
+            count = threads if launch.work >= THREADED_WORK else 1
+            call, outputs, idle = kernel.prepared(operands, bindings, pool, count)
             call()  # later launches read what this one wrote
             calls.append(call)
             idles.append(idle)
-            made.append(outputs)
+            written.update(zip(launch.outputs, outputs, strict=True))
 
-        def launch() -> None:
+        def run_all() -> None:
             for call in calls:
                 call()
 
-        def nothing() -> None:
+        def idle_all() -> None:
             for idle in idles:
                 idle()
 
-        return launch, nothing
-
-    def _inputs(
-        self,
-        number: int,
-        given: Sequence[Array],
-        made: Sequence[Sequence[Array]],
-        bindings: Mapping[str, int],
-    ) -> list[Array]:
-        """Inputs of launch `number` in the shapes of its kernel's buffers."""
-        launch = self.program.launches[number]
-        return [
-            np.reshape(
-                _read(operand, given, made, bindings),
-                [index.evaluate(dim, bindings) for dim in buffer.dims],
-            )
-            for operand, buffer in zip(
-                launch.inputs, launch.kernel.with_role(Role.INPUT), strict=True
-            )
-        ]
+        return run_all, idle_all
 
 
-def _read(
-    operand: Operand,
-    given: Sequence[Array],
-    made: Sequence[Sequence[Array]],
+def _inputs(
+    launch: RegionLaunch,
+    inputs: Sequence[Array],
+    written: Mapping[Place, Array],
     bindings: Mapping[str, int],
-) -> Array:
-    match operand.source:
-        case FromRegion(position):
-            value = given[position]
-        case FromLaunch(launch, output):
-            value = made[launch][output]
-        case FromConstant(literal):
-            value = literal.array
-    return np.reshape(value, [dims.evaluate(dim, bindings) for dim in operand.dims])
+) -> list[Array]:
+    """Inputs of `launch` in the shapes of its kernel's buffers."""
+    buffers = launch.kernel.with_role(Role.INPUT)
+    return [
+        np.reshape(
+            value_at(place, inputs, written, lambda array: array),
+            [index.evaluate(extent, bindings) for extent in buffer.dims],
+        )
+        for place, buffer in zip(launch.inputs, buffers, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -210,8 +187,8 @@ def check_region(
     seed: int = 0,
 ) -> RegionCheck:
     """Judge the launches on drawn inputs of the most telling family (capture.FAMILIES)."""
-    family, given, exact = telling(module, bindings, seed)
-    return _judged(runner, module, reference, bindings, given, exact, family)
+    family, inputs, exact = telling(module, bindings, seed)
+    return _judged(runner, module, reference, bindings, inputs, exact, family)
 
 
 def _judged(
@@ -219,14 +196,14 @@ def _judged(
     module: Module,
     reference: Reference,
     bindings: Mapping[str, int],
-    given: Sequence[Array],
+    inputs: Sequence[Array],
     exact: Sequence[Array],
     family: str,
 ) -> RegionCheck:
-    ours = runner.run(given, bindings)
-    theirs = [np.asarray(array) for array in reference(given)]
+    ours = runner.run(inputs, bindings)
+    theirs = [np.asarray(array) for array in reference(inputs)]
     limits = module_tolerances(module)
-    judgements = judge_all(module, ours, exact, theirs, limits, given, bindings)
+    judgements = judge_all(module, ours, exact, theirs, limits, inputs, bindings)
     rounding = _coarsest(module)
     apart = tuple(_apart(*both, rounding) for both in zip(theirs, exact, strict=True))
     return RegionCheck(judgements, family, apart)
@@ -257,7 +234,7 @@ def _apart(theirs: Array, exact: Array, rounding: float) -> float:
 def time_region(
     runner: RegionRunner,
     module: Module,
-    rivals: Mapping[str, Reference],
+    baselines: Mapping[str, Reference],
     bindings: Mapping[str, int],
     threads: int,
     limit_seconds: float,
@@ -265,11 +242,11 @@ def time_region(
     """Interleaved times of `rivals`, of "stitched", and of "idle": our launches without their work,
     which is what calling them from Python costs. Short runs are repeated (measure.compare)."""
     integers = integer_limit(module, bindings)
-    given = arguments(module.entry.parameters, bindings, 0, "positive", integers)
+    inputs = arguments(module.entry.parameters, bindings, 0, "positive", integers)
     with ThreadPoolExecutor(max_workers=threads) as pool:
-        launch, idle = runner.prepared(given, bindings, pool, threads)
+        launch, idle = runner.prepared(inputs, bindings, pool, threads)
         calls: dict[str, Callable[[], object]] = {
-            name: partial(rival, given) for name, rival in rivals.items()
+            name: partial(baseline, inputs) for name, baseline in baselines.items()
         }
         calls |= {"stitched": launch, "idle": idle}
         return compare(calls, rounds=15, limit_seconds=limit_seconds)

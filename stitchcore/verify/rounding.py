@@ -30,17 +30,17 @@ RUNS = 6
 
 
 def movement(
-    module: Module, given: Sequence[Array], bindings: Mapping[str, int], exact: Sequence[Array]
+    module: Module, inputs: Sequence[Array], bindings: Mapping[str, int], exact: Sequence[Array]
 ) -> list[Array]:
     """The widest absolute movement of each element of each output; 0 for other than floats."""
     deciding = decisions(module)
-    taken = evaluate_all(module, given, bindings, "float64", set(deciding)) if deciding else {}
+    taken = evaluate_all(module, inputs, bindings, "float64", set(deciding)) if deciding else {}
     random = np.random.default_rng(2)
     widest = [np.zeros(array.shape) for array in exact]
     for _ in range(RUNS):
-        rounded, made = _rounded(module, random)
-        forced = {made[node]: value for node, value in taken.items()}
-        for number, array in enumerate(evaluate(rounded, given, bindings, "float64", forced)):
+        rounded, rebuilt = _rounded(module, random)
+        forced = {rebuilt[node]: value for node, value in taken.items()}
+        for number, array in enumerate(evaluate(rounded, inputs, bindings, "float64", forced)):
             if array.dtype.kind == "f":
                 with np.errstate(all="ignore"):
                     widest[number] = np.fmax(widest[number], np.abs(array - exact[number]))
@@ -51,11 +51,11 @@ def _rounded(
     module: Module, random: np.random.Generator
 ) -> tuple[Module, Mapping[Instruction, Instruction]]:
     """`module` with errors of random sign, and what its instructions became."""
-    kept = frozenset(decisions(module))
+    exact = frozenset(decisions(module))
 
     def build(node: Instruction, operands: tuple[Instruction, ...]) -> Instruction:
         made = instruction(node.opcode, node.shape, operands, **dict(node.attributes))
-        error = 0.0 if node in kept else _error(node)
+        error = 0.0 if node in exact else _error(node)
         if not error:
             return made
         factor = 1.0 + float(random.choice((-1.0, 1.0))) * error

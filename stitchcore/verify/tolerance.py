@@ -38,8 +38,8 @@ def tolerances(pattern: Pattern) -> dict[Instruction, float]:
 def module_tolerances(module: Module) -> list[float]:
     """Relative tolerance of each output of a module of stitchable instructions."""
     inside = [n for n in topological((module.entry.root,)) if n.opcode != opcodes.TUPLE]
-    given = [node for node in inside if node.opcode == opcodes.PARAMETER]
-    error = _composed(given, [node for node in inside if node.opcode != opcodes.PARAMETER])
+    parameters = [node for node in inside if node.opcode == opcodes.PARAMETER]
+    error = _composed(parameters, [node for node in inside if node.opcode != opcodes.PARAMETER])
     return [error[value] for value in module.outputs]
 
 

@@ -305,7 +305,7 @@ def test_fresh_clears_failures_on_record(
     flags: tuple[str, ...], kept: bool, env: dict[str, str], tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
-    crash_breaker.keep(str(store), "d", "key", "earlier", "kernel says no")
+    crash_breaker.record_failure(str(store), "d", "key", "earlier", "kernel says no")
     done = stitch_run(env, "pass", "--store", str(store), *flags)
     assert done.returncode == 0
     assert (crash_breaker.why_not(str(store), "d", "key") is not None) == kept

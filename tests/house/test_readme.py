@@ -1,4 +1,4 @@
-"""What the README tells users to type exists."""
+"""What the pages tell users and contributors to type exists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from stitchcore.cli.main import COMMANDS, stitch
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 

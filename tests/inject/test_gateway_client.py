@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stitchcore.artifact import sign
-from stitchcore.inject import cache, client, gateway, reasons, settings
+from stitchcore.inject import cache, client, contract, gateway, reasons, settings
 from tests.inject import https_gateway as gateways
 from tests.inject.gateway_job import DIGEST, KEY, META, Job, files, manifest, ready, wait_for
 from tests.inject.https_gateway import Asked, Reply
@@ -318,7 +318,8 @@ def test_any_bytes_unpack_or_are_refused(data: bytes) -> None:
         found = gateway.unpack(data)
     except reasons.Refused as refused:
         found = {refused.reason: b""}
-    assert set(found) == {"bad_artifact"} or all(client.FILE.match(name) for name in found)
+    is_name = contract.FILE_NAME.fullmatch
+    assert set(found) == {"bad_artifact"} or all(is_name(name) for name in found)
 
 
 def test_settings_of_a_gateway(tmp_path: Path) -> None:

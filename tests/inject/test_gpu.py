@@ -20,8 +20,9 @@ from stitchcore.inject import build, reasons
 from stitchcore.inject.client import Artifact
 from stitchcore.inject.plugin import ERROR_BYTES, Plugin, reason_of
 from stitchcore.inject.program import load_kernels
-from stitchcore.launch.cuda_program import KernelLaunch, launch_table
-from stitchcore.launch.cuda_table import Cubin, Input, Output, write
+from stitchcore.launch.cuda_program import CudaLaunch, launch_table
+from stitchcore.launch.cuda_table import Cubin, write
+from stitchcore.launch.place import Input, Output
 from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.toolchain import nvrtc
 from tests.launch.standin_cuda import Live, Standin, compile_shared, standin_library
@@ -47,7 +48,7 @@ def table(needs_nvrtc: None) -> Callable[[str], bytes]:
     def made(target: str) -> bytes:
         kernel = column_sum()
         binary = nvrtc.compile_cuda(render([kernel]), target).data
-        launch = KernelLaunch(kernel, 0, THREADS, shared_bytes(kernel), (Input(0), Output(0)))
+        launch = CudaLaunch(kernel, (Input(0),), (Output(0),), 0, THREADS, shared_bytes(kernel))
         return write(launch_table([launch], [[Cubin(target, binary)]], ("B",), 1, 1, 12000))
 
     return made

@@ -103,7 +103,7 @@ def test_the_margin_is_so_many_seconds_of_steps() -> None:
 
 
 def test_a_word_is_said_at_once_when_it_says_something_new_and_else_now_and_then() -> None:
-    said = swap_group_messages.Words()
+    said = swap_group_messages.Messages()
     assert said.due() is None
     assert said.put({"group": "g", "round": 1, "step": 3}, 0.5)
     assert said.first(100.0) == ("g", {"group": "g", "round": 1, "step": 3})

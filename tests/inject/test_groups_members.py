@@ -344,7 +344,7 @@ def test_a_way_back_that_comes_to_nothing_leaves_blocks_equal(
     gateway.alive = False
     agreed = gateway.rounds[2].step
     dropped = swap_group.Decision(swap_group.DROP, agreed)
-    ranks[0].member._parts.board.decide(
+    ranks[0].member._parts.coordination.decide(
         f"stitch/{ranks[0].member.name}/2", swap_group.encode(dropped)
     )
     ranks[0].member.tick()

@@ -178,7 +178,7 @@ def test_breaker(tmp_path: Path) -> None:
 def test_a_failure_on_record_outlives_the_job(tmp_path: Path) -> None:
     """Exit code 1 is what a job with a mistake of its own ends with: it must not clear this."""
     store = str(tmp_path)
-    guard.keep(store, "d", "key", "s", "kernel says no")
+    guard.record_failure(store, "d", "key", "s", "kernel says no")
     guard.swap_ok(store, "d")
     guard.job_ended(store, "s", 1)
     assert guard.why_not(store, "d", "key") == "kernel says no"  # this process is alive
@@ -288,7 +288,7 @@ def test_a_fresh_start_forgets_what_is_past(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     guard.forget_failures(store)  # without a folder too
-    guard.keep(store, "failed", "key", "s", "kernel says no")
+    guard.record_failure(store, "failed", "key", "s", "kernel says no")
     guard.swap_begin(store, "running", "key", "s")
     guard.swap_begin(store, "crashed", "key", "s")
     path = tmp_path / "breaker" / "crashed.json"

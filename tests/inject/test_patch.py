@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from stitchcore.artifact.manifest import PATCH_OPERATIONS
 from stitchcore.inject import digest, patch, reasons
 
 graph_pb2 = pytest.importorskip("tensorflow.core.framework.graph_pb2")
@@ -213,8 +212,3 @@ def test_preserved_without_stand_in_is_refused() -> None:
 
     with pytest.raises(reasons.Refused, match="must stay"):
         apply(change, preserve=("update",))
-
-
-def test_both_sides_know_the_same_operations() -> None:
-    """What a worker may write a job takes, and nothing else."""
-    assert patch.ALLOWED_OPERATIONS == PATCH_OPERATIONS

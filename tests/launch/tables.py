@@ -8,15 +8,14 @@ from stitchcore.launch.cuda_table import (
     BarrierWord,
     CheckRanges,
     Cubin,
-    Input,
     InRegion,
     KernelEntry,
     LaunchEntry,
     LaunchTable,
-    Output,
     Region,
     Value,
 )
+from stitchcore.launch.place import Input, Output
 from stitchcore.loop_ir.index import Variable, ceil_divide
 from tests.launch.standin_cuda import FakeKernel, fake_cubin
 

@@ -14,21 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stitchcore.inject import build
-from stitchcore.launch.cuda_program import Clock, KernelLaunch, Temporary, launch_table, temporaries
+from stitchcore.launch.cuda_program import CudaLaunch, LaunchSchedule, launch_table, temporaries
 from stitchcore.launch.cuda_table import (
     BarrierWord,
     CheckRanges,
     Cubin,
-    Input,
     InRegion,
     LaunchTable,
     Lifetime,
-    Output,
     Region,
     Value,
     plan_arena,
     write,
 )
+from stitchcore.launch.place import Input, Output, Temporary
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Variable
 from stitchcore.runtime.cuda_library import CudaLibrary
@@ -230,8 +229,8 @@ def test_words_follow_the_abi() -> None:
     """Inputs, outputs, symbols; then scratch and barrier, which a kernel of two phases needs."""
     rows = Variable("n")
     launches = (
-        KernelLaunch(column_sum(), 0, 256, 160, (Input(0), Temporary(0)), {"B": rows * 2}),
-        KernelLaunch(softmax(1, 40), 0, 128, 160, (Temporary(0), Output(0))),
+        CudaLaunch(column_sum(), (Input(0),), (Temporary(0),), 0, 256, 160, {"B": rows * 2}),
+        CudaLaunch(softmax(1, 40), (Temporary(0),), (Output(0),), 0, 128, 160),
     )
     table = launch_table(launches, [cubins("sm_90")], ("n",), 1, 1, 12000)
     first, second = table.launches
@@ -252,7 +251,7 @@ def test_words_follow_the_abi() -> None:
 
 def test_a_buffer_without_a_place_is_an_error() -> None:
     with pytest.raises(ValueError, match="column_sum: 2 buffers, 1 places"):
-        launch_table([KernelLaunch(column_sum(), 0, 1, 0, (Input(0),))], [], ("B",), 1, 0, 12000)
+        launch_table([CudaLaunch(column_sum(), (Input(0),), (), 0, 1, 0)], [], ("B",), 1, 0, 12000)
 
 
 sizes = st.one_of(st.integers(0, 5000), st.builds(lambda k: Variable("n") * k, st.integers(1, 40)))
@@ -294,11 +293,13 @@ def test_memory_is_used_again() -> None:
 @pytest.mark.parametrize(("last", "shared"), [(4, True), (5, False)])
 def test_work_between_launches_keeps_memory_alive(last: int, shared: bool) -> None:
     """A temporary that a library call still reads at the moment of the next launch."""
-    launches = [KernelLaunch(softmax(4, 64), 0, 128, 0, (Input(0), Temporary(n))) for n in range(2)]
-    held = {Temporary(0): Lifetime(1024, 3, last), Temporary(7): Lifetime(64, 9, 9)}
-    clock = Clock((3, 5), held)
-    table = launch_table(launches, [[]], (), 1, 1, 12000, clock)
-    numbers = temporaries(launches, clock)
+    launches = [
+        CudaLaunch(softmax(4, 64), (Input(0),), (Temporary(n),), 0, 128, 0) for n in range(2)
+    ]
+    live = {Temporary(0): Lifetime(1024, 3, last), Temporary(7): Lifetime(64, 9, 9)}
+    schedule = LaunchSchedule((3, 5), live)
+    table = launch_table(launches, [[]], (), 1, 1, 12000, schedule)
+    numbers = temporaries(launches, schedule)
     assert list(numbers) == [Temporary(0), Temporary(1), Temporary(7)]
     first, second, third = (table.regions[numbers[Temporary(n)]] for n in (0, 1, 7))
     assert (first.offset == second.offset) is shared

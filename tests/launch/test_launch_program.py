@@ -16,8 +16,9 @@ import pytest
 from stitchcore.errors import Refused
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.launch.cuda_parameters import PARAMETER_WORDS, WordKind, words
-from stitchcore.launch.cuda_program import KernelLaunch, Temporary, launch_table
-from stitchcore.launch.cuda_table import Cubin, Input, Output, write
+from stitchcore.launch.cuda_program import CudaLaunch, launch_table
+from stitchcore.launch.cuda_table import Cubin, write
+from stitchcore.launch.place import Input, Output, Temporary
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Variable
 from stitchcore.loop_ir.interpreter import interpret
@@ -131,8 +132,8 @@ def test_two_kernels_compute_what_numpy_does(
     first, second = column_sum(), softmax(1, 40)
     table = launch_table(
         [
-            KernelLaunch(first, 0, THREADS, 160, (Input(0), Temporary(0)), {"B": Variable("n")}),
-            KernelLaunch(second, 0, THREADS, 160, (Temporary(0), Output(0))),
+            CudaLaunch(first, (Input(0),), (Temporary(0),), 0, THREADS, 160, {"B": Variable("n")}),
+            CudaLaunch(second, (Temporary(0),), (Output(0),), 0, THREADS, 160),
         ],
         [compiled([first, second])],
         ("n",),
@@ -164,8 +165,8 @@ def test_hundreds_of_tensors_go_by_one_address(
 ) -> None:
     """600 buffers: the words lie in device memory, and the kernel takes their address."""
     kernel = copies(300)
-    places = tuple(Input(i) for i in range(300)) + tuple(Output(i) for i in range(300))
-    launch = KernelLaunch(kernel, 0, THREADS, 0, places)
+    places = tuple(map(Input, range(300))), tuple(map(Output, range(300)))
+    launch = CudaLaunch(kernel, *places, 0, THREADS, 0)
     table = launch_table([launch], [compiled([kernel])], (), 300, 300, 12000)
     assert table.launches[0].words_region is not None
     standin.on_launch(Interpreted(kernel))
@@ -207,9 +208,9 @@ def test_a_kernel_with_checks_has_ranges(
     checked = replace(section, body=(*section.body, check))
     kernel = replace(copy, name="checked", phases=(Phase((checked,)),), errors=("{} is odd",))
     launches = [
-        KernelLaunch(copy, 0, THREADS, 0, (Input(0), Temporary(0))),
-        KernelLaunch(kernel, 0, THREADS, 0, (Temporary(0), Temporary(1))),
-        KernelLaunch(kernel, 0, THREADS, 0, (Temporary(1), Output(0))),
+        CudaLaunch(copy, (Input(0),), (Temporary(0),), 0, THREADS, 0),
+        CudaLaunch(kernel, (Temporary(0),), (Temporary(1),), 0, THREADS, 0),
+        CudaLaunch(kernel, (Temporary(1),), (Output(0),), 0, THREADS, 0),
     ]
     table = launch_table(launches, [compiled([copy, kernel])], (), 1, 1, 12000)
     assert table.checks == 2 and len(table.kernels) == 2

@@ -12,7 +12,8 @@ from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.hlo.evaluator.evaluate import evaluate
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.text.parser import parse
-from stitchcore.launch.cuda_table import Input, InRegion, Output
+from stitchcore.launch.cuda_table import InRegion
+from stitchcore.launch.place import Input, Output
 from stitchcore.loop_ir.nodes import Kernel, Role
 from stitchcore.loop_ir.printer import print_kernel
 from stitchcore.runtime.gpu.compile_module import compile_for_gpu

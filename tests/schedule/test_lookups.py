@@ -198,7 +198,7 @@ def test_a_load_at_a_place_of_its_own_is_no_run() -> None:
     looked_up = next(e for e in expressions(loop.body)
                      if isinstance(e, Load) and e.dtype == "f32")  # fmt: skip
     found = vector_access.of(loop, 4)
-    assert section.run == 4
+    assert section.elements_per_lane == 4
     assert (looked_up.buffer, looked_up.indices) not in found.loads
     assert len(found.loads) == 1 and len(found.stores) == 1
     assert "st_clamp_s64" in cuda.render([kernel])

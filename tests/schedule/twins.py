@@ -202,7 +202,7 @@ def _skeleton(section: Section) -> tuple[Any, ...]:
                 case _:
                     yield type(statement).__name__
 
-    tasks = ("tasks", section.tasks != 1, section.scope, section.run)
+    tasks = ("tasks", section.tasks != 1, section.scope, section.elements_per_lane)
     return (tasks, *walk(section.body))
 
 

@@ -17,7 +17,8 @@ from stitchcore.hlo.ir.literal import Literal
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.inject import digest
 from stitchcore.inject import patch as job_patch
-from stitchcore.launch.region_program import FromConstant, Operand, RegionProgram
+from stitchcore.launch.place import Constant
+from stitchcore.launch.region_program import RegionProgram, Result
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import subgraph
 from stitchcore.tensorflow.node_roles import value_like
@@ -54,7 +55,7 @@ def _constants(cut: Partition, region: Region, value: float) -> RegionProgram:
     return RegionProgram((), tuple(_constant(cut, e, value) for e in (*region.results, *written)))
 
 
-def _constant(cut: Partition, tensor: Edge, value: float) -> Operand:
+def _constant(cut: Partition, tensor: Edge, value: float) -> Result:
     name, shape = cut.graph.dtype(tensor), cut.graph.shape(tensor)
     assert shape is not None
     dims = tuple(size if size >= 0 else 1 for size in shape)
@@ -62,4 +63,4 @@ def _constant(cut: Partition, tensor: Edge, value: float) -> Operand:
         k for k, d in DTYPES.items() if np.dtype(d.numpy) == tf.as_dtype(name).as_numpy_dtype
     )
     data = np.full(dims, value).astype(DTYPES[kind].numpy)
-    return Operand(FromConstant(Literal(kind, dims, data.tobytes())), dims)
+    return Result(Constant(Literal(kind, dims, data.tobytes())), dims)

@@ -21,7 +21,7 @@ from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
 from stitchcore.hlo.ir.dim import parse
 from stitchcore.inject import digest
-from stitchcore.launch.region_program import FromLaunch, FromRegion, Launch, Operand
+from stitchcore.launch.place import Input, Launch, Place, Temporary
 from stitchcore.tensorflow.control_edges import after, after_checks
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph, lower, subgraph, with_own_sizes
@@ -29,17 +29,17 @@ from stitchcore.tensorflow.partition import Partition, partition
 from stitchcore.tensorflow.patch import patch
 
 
-def launch(*sources: Any, checks: bool = False) -> Launch:
+def launch(output: int, *inputs: Place, checks: bool = False) -> Launch:
     kernel: Any = SimpleNamespace(errors=("wrong",) if checks else ())
-    return Launch("key", kernel, 0, tuple(Operand(source, ()) for source in sources), 0, 0)
+    return Launch(kernel, inputs, (Temporary(output),))
 
 
 def test_launches_after_another_are_found_through_others() -> None:
     launches = [
-        launch(FromRegion(0)),
-        launch(FromLaunch(0, 0)),
-        launch(FromRegion(1)),
-        launch(FromLaunch(2, 0), FromLaunch(1, 1)),
+        launch(0, Input(0)),
+        launch(1, Temporary(0)),
+        launch(2, Input(1)),
+        launch(3, Temporary(2), Temporary(1)),
     ]
     assert after(launches, 0) == {1, 3}
     assert after(launches, 1) == {3}
@@ -52,20 +52,20 @@ VARIABLE, OTHER = Edge(7, 0), Edge(8, 0)
 
 def test_what_a_check_does_not_need_waits_for_it() -> None:
     launches = [
-        launch(FromRegion(0)),  # what the check reads
-        launch(FromLaunch(0, 0), checks=True),
-        launch(FromLaunch(1, 0)),  # waits for its tensor anyway
-        launch(FromRegion(1)),
+        launch(0, Input(0)),  # what the check reads
+        launch(1, Temporary(0), checks=True),
+        launch(2, Temporary(1)),  # waits for its tensor anyway
+        launch(3, Input(1)),
     ]
     names = ["a", "check", "b", "c"]
-    stores = {"store": Operand(FromLaunch(3, 0), ())}
+    stores = {"store": Temporary(3)}
     edges = after_checks(names, launches, stores, {}, {VARIABLE: "store"})
     assert edges == [("+c", "^+check"), ("+store", "^+check")]
     assert after_checks(names[2:], launches[2:], {}, {}, {}) == []
 
 
 def test_a_reader_that_a_checking_writer_waits_for_does_not_wait_for_it() -> None:
-    launches = [launch(FromRegion(0)), launch(FromRegion(1), checks=True), launch(FromLaunch(0, 0))]
+    launches = [launch(0, Input(0)), launch(1, Input(1), checks=True), launch(2, Temporary(0))]
     readers = {VARIABLE: ["reads"], OTHER: ["follows"]}
     edges = after_checks(
         ["reads", "check", "follows"], launches, {}, readers, {VARIABLE: "check", OTHER: "follows"}

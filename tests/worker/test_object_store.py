@@ -19,6 +19,7 @@ from stitch_worker.signer import Signer, run_once
 from stitchcore.artifact import package, sign
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
+from stitchcore.inject.contract import SIGNATURE
 from tests.worker.conftest import Cluster, wait_for
 from tests.worker.handmade import artifact, key_for, submitted, uploaded
 from tests.worker.requests import submit, tiny_graph
@@ -88,7 +89,7 @@ def test_a_folder_is_complete_when_its_last_file_is_there(url: str) -> None:
 
 def test_it_is_collected_by_age(url: str) -> None:
     store = open_store(url)
-    store.write(b"x", "artifacts", "k", package.SIGNATURE)
+    store.write(b"x", "artifacts", "k", SIGNATURE)
     assert collect(store, time.time() + 86400, days=2.0) == ()
     (gone,) = collect(store, time.time() + 86400, days=0.5)
     assert (gone.parts, gone.size) == (("artifacts", "k"), 1)

@@ -26,6 +26,7 @@ from stitchcore.artifact.package import Unsigned
 from stitchcore.artifact.ratio import step_ratio
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
+from stitchcore.inject.contract import MANIFEST, SIGNATURE
 from tests.worker import handmade
 from tests.worker.conftest import wait_for
 from tests.worker.handmade import REQUEST, artifact, key_for, library, submitted, uploaded
@@ -336,8 +337,8 @@ def test_signing_again_that_was_cut_short_is_done_at_the_next_start(
 def verified(store: Store, public: str) -> bool:
     if not package.exists(store, key_for()):
         return False
-    data = store.read("artifacts", key_for(), package.MANIFEST)
-    return sign.verify(public, store.read("artifacts", key_for(), package.SIGNATURE), data)
+    data = store.read("artifacts", key_for(), MANIFEST)
+    return sign.verify(public, store.read("artifacts", key_for(), SIGNATURE), data)
 
 
 def await_(found: Callable[[], bool]) -> None:

@@ -23,10 +23,10 @@ import stitch_worker
 import stitchcore
 from stitch_worker.units import Units
 from stitch_worker.workshop import Workshop
-from stitchcore.artifact import package
 from stitchcore.artifact.check import check_files, read_files, read_regular
 from stitchcore.artifact.package import Unsigned
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.inject.contract import MANIFEST
 from stitchcore.sandbox import isolate
 
 TICK_SECONDS = 0.5
@@ -236,7 +236,7 @@ def _result(child: isolate.Child, job: Job, log: Path) -> Unsigned | Refusal | D
             told = json.loads(read_regular(refused, 65536))
             reason = Reason(told["reason"])
             return Refusal(_plain(told["subject"], 200), reason, _plain(told["detail"], 500))
-        if not (child.folder / "unsigned" / package.MANIFEST).exists():
+        if not (child.folder / "unsigned" / MANIFEST).exists():
             return Died(f"it left no answer (see {log})")
         files = read_files(child.folder / "unsigned")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

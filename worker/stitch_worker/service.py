@@ -30,7 +30,8 @@ from stitchcore.artifact.ratio import stored_ratio
 from stitchcore.artifact.store import Store
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason, Refusal, Refused
-from stitchcore.optimize.pipeline import KERNEL_ABI, key_of
+from stitchcore.inject.contract import KERNEL_ABI
+from stitchcore.optimize.pipeline import key_of
 from stitchcore.optimize.request import Request
 from stitchcore.options import PLANNER, Options
 from stitchcore.sandbox import isolate

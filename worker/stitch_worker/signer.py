@@ -44,6 +44,7 @@ from stitchcore.artifact.keys import artifact_key, settings_text
 from stitchcore.artifact.ratio import REPORT, step_ratio, stored_ratio
 from stitchcore.artifact.store import Store
 from stitchcore.errors import Reason, Refused
+from stitchcore.inject.contract import MANIFEST, SIGNATURE
 from stitchcore.service import startup
 from stitchcore.service.startup import needed
 
@@ -142,7 +143,7 @@ def _sign(signer: Signer, key: str, origin: Origin) -> None:
     except (ValueError, KeyError, TypeError) as error:
         raise Refused("meta.json", Reason.PARSE_ERROR, repr(error)) from error
     manifest = check_files(key, files, expected)
-    step_ratio(files.get(REPORT, b""), files[package.MANIFEST])  # the answer needs it
+    step_ratio(files.get(REPORT, b""), files[MANIFEST])  # the answer needs it
     recomputed = artifact_key(
         manifest.digest,
         "",
@@ -160,10 +161,10 @@ def _sign(signer: Signer, key: str, origin: Origin) -> None:
     data = manifests.encode(issued)
     signed = {
         **files,
-        package.MANIFEST: data,
-        package.SIGNATURE: sign.sign(signer.key, data),
+        MANIFEST: data,
+        SIGNATURE: sign.sign(signer.key, data),
     }
-    store.publish(signed, package.SIGNATURE, "artifacts", key)
+    store.publish(signed, SIGNATURE, "artifacts", key)
     log.info("signed %s", key[:16])
 
 
@@ -181,14 +182,14 @@ def resign(signer: Signer) -> int:
     for key in signer.store.list("artifacts"):
         if not package.exists(signer.store, key):
             continue
-        data = signer.store.read("artifacts", key, package.MANIFEST)
-        signature = signer.store.read("artifacts", key, package.SIGNATURE)
+        data = signer.store.read("artifacts", key, MANIFEST)
+        signature = signer.store.read("artifacts", key, SIGNATURE)
         if sign.verify(sign.public_hex(signer.key), signature, data):
             continue
         if not any(sign.verify(public, signature, data) for public in signer.public_keys):
             log.warning("%s is signed by no valid key", key[:16])
             continue
-        signer.store.write(sign.sign(signer.key, data), "artifacts", key, package.SIGNATURE)
+        signer.store.write(sign.sign(signer.key, data), "artifacts", key, SIGNATURE)
         count += 1
     return count
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import re
 import tarfile
 import time
 from collections import OrderedDict
@@ -18,11 +17,9 @@ from dataclasses import dataclass
 
 from stitchcore.artifact.store import Store
 from stitchcore.errors import Reason, Refused
+from stitchcore.inject.contract import FILE_NAME, MANIFEST, MAXIMUM_ARTIFACT_BYTES, SIGNATURE
 
-MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
-FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 MOST_FILES = 256
-MOST_BYTES = 512 * 2**20
 KEPT_BYTES = 256 * 2**20
 KEPT_SECONDS = 60.0
 """A signature may be renewed under the same key."""
@@ -44,7 +41,7 @@ def pack(store: Store, key: str) -> Archive:
         names = [str(one["file"]) for one in json.loads(manifest)["libraries"]]
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(key, Reason.BAD_ARTIFACT, f"manifest: {error!r}") from error
-    if len(names) > MOST_FILES or not all(FILE.fullmatch(name) for name in names):
+    if len(names) > MOST_FILES or not all(FILE_NAME.fullmatch(name) for name in names):
         raise Refused(key, Reason.BAD_ARTIFACT, "names of libraries")
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -52,8 +49,8 @@ def pack(store: Store, key: str) -> Archive:
         _add(tar, SIGNATURE, signature)
         for name in names:
             _add(tar, name, store.read("artifacts", key, name))
-            if out.tell() > MOST_BYTES:
-                raise Refused(key, Reason.BAD_ARTIFACT, f"more than {MOST_BYTES} bytes")
+            if out.tell() > MAXIMUM_ARTIFACT_BYTES:
+                raise Refused(key, Reason.BAD_ARTIFACT, f"more than {MAXIMUM_ARTIFACT_BYTES} bytes")
     return Archive(out.getvalue(), hashlib.sha256(key.encode() + signature).hexdigest()[:32])
 
 

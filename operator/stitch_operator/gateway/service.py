@@ -39,6 +39,7 @@ from stitch_operator.gateway.workloads import FIGURES_SECONDS, Sightings
 from stitchcore.artifact.keys import code_version, content_key, request_key
 from stitchcore.artifact.ratio import HIGHEST, stored_ratio
 from stitchcore.artifact.store import Store
+from stitchcore.inject.contract import SIGNATURE
 from stitchcore.service.queues import queue_name
 
 FOLLOW_SECONDS = 1.0
@@ -332,7 +333,7 @@ class Service:
         answer = self.parts.store.read_answer(request)
         if answer is None or answer.get("status") != "ready":
             return answer, False
-        return answer, self.parts.store.exists("artifacts", str(answer["key"]), archive.SIGNATURE)
+        return answer, self.parts.store.exists("artifacts", str(answer["key"]), SIGNATURE)
 
     async def _finish(self, known: Known, answer: Mapping[str, Any]) -> None:
         """Keep what a final answer says: its artifact, measured ratio, and what it cost."""
@@ -353,7 +354,7 @@ class Service:
         if isinstance(said, int | float) and said >= 1:
             return min(float(said), HIGHEST)
         key = str(answer["key"])
-        if not self.parts.store.exists("artifacts", key, archive.SIGNATURE):
+        if not self.parts.store.exists("artifacts", key, SIGNATURE):
             return 1.0
         return stored_ratio(self.parts.store, key)
 

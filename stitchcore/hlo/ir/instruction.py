@@ -8,7 +8,7 @@ attribute "unique" tells two of them apart.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,3 +94,25 @@ def topological(roots: Iterable[Instruction]) -> Iterator[Instruction]:
             seen.add(node)
             stack.append((node, True))
             stack.extend((operand, False) for operand in reversed(node.operands))
+
+
+def _operands(node: Instruction) -> Sequence[Instruction]:
+    return node.operands
+
+
+def reachable(
+    roots: Iterable[Instruction],
+    stop: Callable[[Instruction], bool] = lambda node: False,
+    operands: Callable[[Instruction], Sequence[Instruction]] = _operands,
+) -> Iterator[Instruction]:
+    """`roots` and what they need, each once, users before operands: nothing below what `stop` says
+    is an end, and of a node's operands those that `operands` names; iterative."""
+    seen: set[Instruction] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            if not stop(node):
+                stack.extend(operands(node))

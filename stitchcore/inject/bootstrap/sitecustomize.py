@@ -19,9 +19,9 @@ def _is_own(entry: str) -> bool:
 def _hide() -> None:
     """Takes our folder off the path of this process and of its children."""
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    kept = [entry for entry in entries if entry and not _is_own(entry)]
-    if kept:
-        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    others = [entry for entry in entries if entry and not _is_own(entry)]
+    if others:
+        os.environ["PYTHONPATH"] = os.pathsep.join(others)
     else:
         os.environ.pop("PYTHONPATH", None)
     sys.path[:] = [entry for entry in sys.path if not _is_own(entry)]

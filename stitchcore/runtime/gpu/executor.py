@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stitchcore.hlo.evaluator.evaluate import apply
-from stitchcore.launch.cuda_program import Place, Temporary
-from stitchcore.launch.cuda_table import Input, Output, write
+from stitchcore.launch.cuda_table import write
+from stitchcore.launch.place import Input, Output, Place, Temporary
 from stitchcore.runtime.cuda_library import CudaLibrary, DeviceBuffer, Program
 from stitchcore.runtime.gpu.device import Device
 from stitchcore.runtime.gpu.library import dispatch
@@ -19,10 +19,10 @@ from stitchcore.runtime.gpu.program import (
     Copy,
     GpuModule,
     HostCall,
+    LaunchRange,
     LibraryCall,
     Loop,
     Step,
-    Stretch,
     every_step,
 )
 
@@ -62,7 +62,7 @@ class Loaded:
     def _kernels(self, block: Sequence[Step]) -> None:
         for step in block:
             match step:
-                case Stretch(first, count):
+                case LaunchRange(first, count):
                     self.launch(first, count)
                 case Loop(_, _, body, int(trips)):
                     for _ in range(trips):
@@ -98,16 +98,16 @@ class Loaded:
 
     def _step(self, step: Step) -> None:
         match step:
-            case Stretch(first, count):
+            case LaunchRange(first, count):
                 self.launch(first, count)
             case LibraryCall(node, operands, results):
                 arrays = [*map(self._view, operands)], [*map(self._view, results)]
                 self.device.enqueue(lambda: dispatch.compute(self.device, node, *arrays))
             case HostCall(node, operands, results):
                 value = apply(node, [self.download(operand) for operand in operands])
-                made = value if isinstance(value, tuple) else (value,)
-                for result, one in zip(results, made, strict=True):
-                    self.device.upload(self.address(result.place), one)
+                values = value if isinstance(value, tuple) else (value,)
+                for result, part in zip(results, values, strict=True):
+                    self.device.upload(self.address(result.place), part)
             case Copy(source, target):
                 self.device.enqueue(lambda: self._copy(source, target))
             case Loop(_, _, body, int(trips)):
@@ -168,14 +168,14 @@ def loaded(module: GpuModule, device: Device, cuda: CudaLibrary) -> Iterator[Loa
             device.release(buffer)
 
 
-def captured(one: Loaded, kernels: bool = False) -> Callable[[], None]:
+def captured(module: Loaded, kernels: bool = False) -> Callable[[], None]:
     """A run, or only its `kernels`, as a CUDA graph; call to launch it. The graph holds addresses,
     so it must not be used when `one` has gone. Raises ValueError where the host takes part in a
     run."""
-    why = capture_refused(one.module)
+    why = capture_refused(module.module)
     if why:
-        raise ValueError(f"no CUDA graph can hold {one.module.module.name}: {why}")
-    return one.device.capture(one.kernels if kernels else one.run)
+        raise ValueError(f"no CUDA graph can hold {module.module.module.name}: {why}")
+    return module.device.capture(module.kernels if kernels else module.run)
 
 
 def capture_refused(module: GpuModule) -> str:

@@ -1,8 +1,8 @@
 """Where values are while steps are written, and from when until when: what the arena is made from.
 
 A temporary may *move*: become another place altogether, so that a result is made where it is
-wanted. Moments are text order; a loop's body is text that runs again, so a place that outlives an
-iteration is touched at the loop's end too.
+wanted. Program points are in text order; a loop's body is text that runs again, so a place that
+outlives an iteration is touched at the loop's end too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 
 from stitchcore.hlo.ir.literal import Literal
 from stitchcore.hlo.ir.shape import Shape
-from stitchcore.launch.cuda_program import Clock, KernelLaunch, Place, Temporary
-from stitchcore.launch.cuda_table import Input, Lifetime
+from stitchcore.launch.cuda_program import CudaLaunch, LaunchSchedule
+from stitchcore.launch.cuda_table import Lifetime
+from stitchcore.launch.place import Input, Place, Temporary
 from stitchcore.runtime.gpu.program import (
     Array,
     Block,
@@ -46,22 +47,22 @@ def leaves(value: Tree) -> list[Array]:
 
 def as_tree(like: Tree, arrays: Sequence[Array]) -> Tree:
     """`arrays` in the form of `like`."""
-    left = iter(arrays)
+    remaining = iter(arrays)
 
     def build(part: Tree) -> Tree:
-        return next(left) if isinstance(part, Array) else tuple(map(build, part))
+        return next(remaining) if isinstance(part, Array) else tuple(map(build, part))
 
     return build(like)
 
 
 @dataclass
 class _Life:
-    """Of a temporary: bytes, first and last touch, and the moment it was first written."""
+    """Of a temporary: bytes, first and last touch, and the point it was first written."""
 
     bytes: int
     first: int
     last: int
-    born: int | None = None
+    defined: int | None = None
 
 
 class Memory:
@@ -73,7 +74,7 @@ class Memory:
         self.constants: dict[Literal, int] = {}
         self.lives: list[_Life] = []
         self.last_read: dict[Place, int] = {}
-        self.became: dict[Temporary, Place] = {}
+        self.aliased_to: dict[Temporary, Place] = {}
         self.updates: dict[Temporary, set[Place]] = {}
 
     def tick(self) -> int:
@@ -84,9 +85,9 @@ class Memory:
     def parameter(self, shape: Shape) -> Tree:
         """A parameter's leaves. All parameters come before the first constant."""
 
-        def leaf(one: Shape) -> Array:
+        def leaf(part: Shape) -> Array:
             self.parameters += 1
-            return Array(Input(self.parameters - 1), one.dtype, one.static)
+            return Array(Input(self.parameters - 1), part.dtype, part.static)
 
         return tree(shape, leaf)
 
@@ -114,10 +115,10 @@ class Memory:
         for array in arrays:
             if isinstance(array.place, Temporary):
                 life = self.lives[array.place.position]
-                life.born = self.now if life.born is None else life.born
+                life.defined = self.now if life.defined is None else life.defined
 
     def touch(self, *arrays: Array) -> None:
-        """They live at this moment."""
+        """They live at this point."""
         for array in arrays:
             if isinstance(array.place, Temporary):
                 self.lives[array.place.position].last = self.now
@@ -131,65 +132,64 @@ class Memory:
         """Have `value` made where `target` is, if it is made after `start` and what was there
         before is not read from then on; whether that is so."""
         place = value.place
-        if not isinstance(place, Temporary) or place in self.became:
+        if not isinstance(place, Temporary) or place in self.aliased_to:
             return False
-        born = self.lives[place.position].born
-        if born is None or born <= start:
+        defined = self.lives[place.position].defined
+        if defined is None or defined <= start:
             return False
         read = self.last_read.get(target.place, 0)
-        if read > born or (read == born and target.place not in self.updates.get(place, ())):
+        if read > defined or (read == defined and target.place not in self.updates.get(place, ())):
             return False
-        self.became[place] = target.place
+        self.aliased_to[place] = target.place
         return True
 
-    def of(self, array: Array) -> Place:
-        """Where `array` has moved to."""
-        place = array.place
-        while isinstance(place, Temporary) and place in self.became:
-            place = self.became[place]
+    def final(self, place: Place) -> Place:
+        """Where what is at `place` has moved to."""
+        while isinstance(place, Temporary) and place in self.aliased_to:
+            place = self.aliased_to[place]
         return place
 
     # ---- the result ---------------------------------------------------------------------------
-    def clock(self, moments: Sequence[int]) -> Clock:
+    def schedule(self, points: Sequence[int]) -> LaunchSchedule:
         """Lives of all temporaries that stayed, with those of what moved there."""
-        held: dict[Temporary, Lifetime] = {}
+        live: dict[Temporary, Lifetime] = {}
         for number, life in enumerate(self.lives):
-            place = self.of(Array(Temporary(number), "u8", ()))
+            place = self.final(Temporary(number))
             if isinstance(place, Temporary):
-                one = held.get(place, Lifetime(life.bytes, life.first, life.last))
-                first, last = min(one.first, life.first), max(one.last, life.last)
-                held[place] = Lifetime(life.bytes, first, last)
-        return Clock(tuple(moments), held)
+                known = live.get(place, Lifetime(life.bytes, life.first, life.last))
+                first, last = min(known.first, life.first), max(known.last, life.last)
+                live[place] = Lifetime(life.bytes, first, last)
+        return LaunchSchedule(tuple(points), live)
 
-    def launch(self, launch: KernelLaunch) -> KernelLaunch:
+    def launch(self, launch: CudaLaunch) -> CudaLaunch:
         """`launch` with the places that its buffers moved to."""
-        places = tuple(self.of(Array(place, "u8", ())) for place in launch.buffers)
-        return replace(launch, buffers=places)
+        inputs = tuple(map(self.final, launch.inputs))
+        return replace(launch, inputs=inputs, outputs=tuple(map(self.final, launch.outputs)))
 
-    def settled(self, block: Sequence[Step]) -> Block:
+    def resolved(self, block: Sequence[Step]) -> Block:
         """Steps with final places; a copy of something to where it is goes."""
-        found: list[Step] = []
+        steps: list[Step] = []
         for step in block:
             match step:
                 case Copy(source, target):
-                    if self.of(source) != self.of(target):
-                        found.append(Copy(self._settle(source), self._settle(target)))
+                    if self.final(source.place) != self.final(target.place):
+                        steps.append(Copy(self._resolve(source), self._resolve(target)))
                 case LibraryCall(node, operands, results) | HostCall(node, operands, results):
-                    arrays = tuple(map(self._settle, operands)), tuple(map(self._settle, results))
-                    found.append(type(step)(node, *arrays))
+                    arrays = tuple(map(self._resolve, operands)), tuple(map(self._resolve, results))
+                    steps.append(type(step)(node, *arrays))
                 case Loop(condition, predicate, body, trips):
-                    parts = self.settled(condition), self._settle(predicate), self.settled(body)
-                    found.append(Loop(*parts, trips))
+                    parts = self.resolved(condition), self._resolve(predicate), self.resolved(body)
+                    steps.append(Loop(*parts, trips))
                 case Choice(index, branches):
-                    found.append(Choice(self._settle(index), tuple(map(self.settled, branches))))
+                    steps.append(Choice(self._resolve(index), tuple(map(self.resolved, branches))))
                 case _:
-                    found.append(step)
-        return tuple(found)
+                    steps.append(step)
+        return tuple(steps)
 
-    def _settle(self, array: Array) -> Array:
-        return replace(array, place=self.of(array))
+    def _resolve(self, array: Array) -> Array:
+        return replace(array, place=self.final(array.place))
 
 
 def is_updated(operands: Sequence[Array]) -> bool:
     """Whether only the first operand is where it is, so that the result may be made there."""
-    return all(one.place != operands[0].place for one in operands[1:])
+    return all(operand.place != operands[0].place for operand in operands[1:])

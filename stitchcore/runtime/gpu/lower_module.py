@@ -1,8 +1,9 @@
 """From a compiled module to steps on a GPU: places for all values, control flow, one launch table.
 
-Loops and branches are written into the one sequence of moments, so that a single table holds every
-launch and a single arena every temporary. A result goes straight to where it is wanted (a module's
-output, a loop's state) where nothing reads that place any more when it is made; else it is copied.
+Loops and branches are written into the one sequence of program points, so that a single table holds
+every launch and a single arena every temporary. A result goes straight to where it is wanted (a
+module's output, a loop's state) where nothing reads that place any more when it is made; else it is
+copied.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stitchcore.codegen.cuda import THREADS, shared_bytes
-from stitchcore.compiler.gpu_tables import DRIVER
 from stitchcore.compiler.module import CompiledModule
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.fusion.candidates import VIEWS
@@ -20,8 +20,9 @@ from stitchcore.fusion.text import bodies
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Computation, Instruction
 from stitchcore.hlo.ir.literal import from_array
-from stitchcore.launch.cuda_program import KernelLaunch, Temporary, launch_table, temporaries
-from stitchcore.launch.cuda_table import Cubin, Output
+from stitchcore.launch.cuda_program import CudaLaunch, launch_table, temporaries
+from stitchcore.launch.cuda_table import DRIVER, Cubin
+from stitchcore.launch.place import Output, Temporary
 from stitchcore.runtime.gpu.library import dispatch
 from stitchcore.runtime.gpu.liveness import Memory, Tree, as_tree, is_updated, leaves, tree
 from stitchcore.runtime.gpu.program import (
@@ -31,10 +32,10 @@ from stitchcore.runtime.gpu.program import (
     Copy,
     GpuModule,
     HostCall,
+    LaunchRange,
     LibraryCall,
     Loop,
     Step,
-    Stretch,
 )
 from stitchcore.runtime.gpu.trip_count import trip_count
 from stitchcore.runtime.module import apply, ordered
@@ -59,22 +60,22 @@ def lower_module(compiled: CompiledModule, updates: bool = False) -> GpuModule:
     outputs = [leaf for result in results for leaf in leaves(result)]
     shared = dict(compiled.module.aliases) if updates else {}
     wanted = [
-        replace(one, place=_array(parameters[shared[n]]).place if n in shared else Output(n))
-        for n, one in enumerate(outputs)
+        replace(output, place=_array(parameters[shared[n]]).place if n in shared else Output(n))
+        for n, output in enumerate(outputs)
     ]
     steps += builder.delivered(outputs, wanted, 0)
     memory = builder.memory
     launches = [memory.launch(launch) for launch in builder.launches]
-    clock = memory.clock(builder.moments)
+    schedule = memory.schedule(builder.points)
     modules = [[Cubin(compiled.device.target, unit.binary.data)] for unit in compiled.units]
     inputs = before + len(memory.constants)
-    table = launch_table(launches, modules, (), inputs, len(wanted), DRIVER, clock)
-    numbers = temporaries(launches, clock)
+    table = launch_table(launches, modules, (), inputs, len(wanted), DRIVER, schedule)
+    numbers = temporaries(launches, schedule)
     return GpuModule(
         compiled.module,
         compiled.device.target,
         table,
-        memory.settled(steps),
+        memory.resolved(steps),
         tuple(leaf for parameter in parameters for leaf in leaves(parameter)),
         tuple(memory.constants),
         tuple(wanted),
@@ -85,15 +86,14 @@ def lower_module(compiled: CompiledModule, updates: bool = False) -> GpuModule:
     )
 
 
-def _moved(launch: KernelLaunch) -> int:
-    sizes = [launch.bytes_of(buffer) for buffer in launch.outside]
-    return sum(size for size in sizes if isinstance(size, int))
+def _moved(launch: CudaLaunch) -> int:
+    return sum(size for size in launch.sizes if isinstance(size, int))
 
 
 def require(plan: Plan) -> None:
     """Raises Refused for a value outside kernels that no memory here holds: before anything is
     compiled."""
-    for node in (node for one in (plan, *bodies(plan).values()) for node in one.opaque):
+    for node in (node for within in (plan, *bodies(plan).values()) for node in within.opaque):
         if op.record(node.opcode).kind != "control" and not _is_identity(node):
             dispatch.require(node)
 
@@ -104,8 +104,8 @@ class _Builder:
     def __init__(self, compiled: CompiledModule) -> None:
         self.compiled = compiled
         self.memory = Memory()
-        self.launches: list[KernelLaunch] = []
-        self.moments: list[int] = []
+        self.launches: list[CudaLaunch] = []
+        self.points: list[int] = []
         self.refused: list[Refusal] = []
 
     # ---- straight lines -----------------------------------------------------------------------
@@ -130,74 +130,76 @@ class _Builder:
         pattern = plan.patterns[number]
         entry = self.compiled.kernels[self.compiled.kernels_of(plan)[number]]
         kernel = entry.kernel
-        made = [self.memory.fresh(value.shape) for value in pattern.outputs]
-        given = [_array(values[value]) for value in pattern.inputs]
-        self.memory.read(*given)
-        self.memory.write(*made)
+        results = [self.memory.fresh(value.shape) for value in pattern.outputs]
+        operands = [_array(values[value]) for value in pattern.inputs]
+        self.memory.read(*operands)
+        self.memory.write(*results)
         for source, target in possible_pairs(kernel.buffers, kernel.phases):
-            if sum(one.place == given[source].place for one in given) == 1:
-                self.memory.update(made[target], given[source])
-        places = tuple(array.place for array in (*given, *made))
-        launch = KernelLaunch(kernel, entry.unit, THREADS, shared_bytes(kernel), places)
-        if steps and isinstance(steps[-1], Stretch):
+            if sum(operand.place == operands[source].place for operand in operands) == 1:
+                self.memory.update(results[target], operands[source])
+        read, written = (tuple(array.place for array in arrays) for arrays in (operands, results))
+        launch = CudaLaunch(kernel, read, written, entry.unit, THREADS, shared_bytes(kernel))
+        if steps and isinstance(steps[-1], LaunchRange):
             last = steps.pop()
-            assert isinstance(last, Stretch)
-            steps.append(Stretch(last.first, last.count + 1))
+            assert isinstance(last, LaunchRange)
+            steps.append(LaunchRange(last.first, last.count + 1))
         else:
-            steps.append(Stretch(len(self.launches), 1))
+            steps.append(LaunchRange(len(self.launches), 1))
         self.launches.append(launch)
-        self.moments.append(self.memory.now)
-        values.update(zip(pattern.outputs, made, strict=True))
+        self.points.append(self.memory.now)
+        values.update(zip(pattern.outputs, results, strict=True))
 
     def instruction(
         self, plan: Plan, node: Instruction, values: dict[Instruction, Tree], steps: list[Step]
     ) -> Tree:
-        given = [values[operand] for operand in node.operands]
+        operands = [values[operand] for operand in node.operands]
         if node.opcode == op.TUPLE:
-            return tuple(given)
+            return tuple(operands)
         if node.opcode == op.GET_TUPLE_ELEMENT:
-            whole = given[0]
+            whole = operands[0]
             assert isinstance(whole, tuple)
             return whole[node["index"]]
         if node.opcode in VIEWS or _is_identity(node):
-            return replace(_array(given[0]), dims=node.shape.static, dtype=node.shape.dtype)
+            return replace(_array(operands[0]), dims=node.shape.static, dtype=node.shape.dtype)
         if op.record(node.opcode).kind == "constant":
             value = node.get("value")
             if value is None:
                 value = from_array(apply(node, [], plan.module, {}), node.shape.dtype)
             return self.memory.constant(value)
         if node.opcode == op.WHILE:
-            return self.loop(plan, node, given[0], steps)
+            return self.loop(plan, node, operands[0], steps)
         if node.opcode == op.CONDITIONAL:
-            return self.choice(plan, node, given, steps)
+            return self.choice(plan, node, operands, steps)
         if node.opcode in (op.CALL, op.FUSION):
             body = node["to_apply"] if node.opcode == op.CALL else node["calls"]
-            inner, results = self.block(plan.nested[body], given)
+            inner, results = self.block(plan.nested[body], operands)
             steps += inner
             return _returned(body, results)
-        return self.call(node, [_array(one) for one in given], steps)
+        return self.call(node, [*map(_array, operands)], steps)
 
-    def call(self, node: Instruction, given: list[Array], steps: list[Step]) -> Tree:
-        made = tree(node.shape, self.memory.fresh)
-        self.memory.read(*given)
-        self.memory.write(*leaves(made))
-        if node.opcode == op.DYNAMIC_UPDATE_SLICE and is_updated(given):
-            self.memory.update(leaves(made)[0], given[0])
+    def call(self, node: Instruction, operands: list[Array], steps: list[Step]) -> Tree:
+        result = tree(node.shape, self.memory.fresh)
+        self.memory.read(*operands)
+        self.memory.write(*leaves(result))
+        if node.opcode == op.DYNAMIC_UPDATE_SLICE and is_updated(operands):
+            self.memory.update(leaves(result)[0], operands[0])
         why = dispatch.refused(node)
         if why is not None:
             self.refused.append(why)
         call = LibraryCall if why is None else HostCall
-        steps.append(call(node, tuple(given), tuple(leaves(made))))
-        return made
+        steps.append(call(node, tuple(operands), tuple(leaves(result))))
+        return result
 
     # ---- control flow -------------------------------------------------------------------------
     def loop(self, plan: Plan, node: Instruction, initial: Tree, steps: list[Step]) -> Tree:
         """The state is in places of its own, but for members that the body hands on as they are."""
         body: Computation = node["body"]
         memory, begun = self.memory, leaves(initial)
-        kept = _kept(body, initial)
-        state = [a if same else memory.fresh_like(a) for a, same in zip(begun, kept, strict=True)]
-        changed = [n for n, same in enumerate(kept) if not same]
+        invariant = _invariant(body, initial)
+        state = [
+            a if same else memory.fresh_like(a) for a, same in zip(begun, invariant, strict=True)
+        ]
+        changed = [n for n, same in enumerate(invariant) if not same]
         steps += self.copied([(begun[n], state[n]) for n in changed])
         inside = as_tree(initial, state)
         before, [predicate] = self.block(plan.nested[node["condition"]], [inside])
@@ -205,34 +207,35 @@ class _Builder:
         memory.read(_array(predicate))
         start = memory.now
         inner, results = self.block(plan.nested[body], [inside])
-        made = leaves(_returned(body, results))
-        inner += self.delivered([made[n] for n in changed], [state[n] for n in changed], start)
+        finals = leaves(_returned(body, results))
+        inner += self.delivered([finals[n] for n in changed], [state[n] for n in changed], start)
         memory.tick()
         memory.touch(*state)
         steps.append(Loop(before, _array(predicate), inner, trip_count(node)))
         return inside
 
     def choice(
-        self, plan: Plan, node: Instruction, given: Sequence[Tree], steps: list[Step]
+        self, plan: Plan, node: Instruction, operands: Sequence[Tree], steps: list[Step]
     ) -> Tree:
         memory, results = self.memory, tree(node.shape, self.memory.fresh)
-        index = _array(given[0])
+        index = _array(operands[0])
         memory.read(index)
         memory.write(*leaves(results))
         branches = []
-        for body, argument in zip(node["branch_computations"], given[1:], strict=True):
+        for body, argument in zip(node["branch_computations"], operands[1:], strict=True):
             start = memory.now
-            inner, made = self.block(plan.nested[body], [argument])
+            inner, returned = self.block(plan.nested[body], [argument])
             wanted = leaves(results)
-            branches.append(inner + self.delivered(leaves(_returned(body, made)), wanted, start))
+            values = leaves(_returned(body, returned))
+            branches.append(inner + self.delivered(values, wanted, start))
         steps.append(Choice(index, tuple(branches)))
         return results
 
-    def delivered(self, made: Sequence[Array], wanted: Sequence[Array], start: int) -> Block:
+    def delivered(self, values: Sequence[Array], wanted: Sequence[Array], start: int) -> Block:
         """Bring values, of which those made after `start` may move, to where they are wanted."""
         self.memory.tick()
-        targets = {one.place for one in wanted}
-        away = [pair for pair in zip(made, wanted, strict=True) if pair[0].place != pair[1].place]
+        targets = {target.place for target in wanted}
+        away = [pair for pair in zip(values, wanted, strict=True) if pair[0].place != pair[1].place]
         self.memory.read(*(value for value, _ in away if value.place in targets))
         return self.copied([pair for pair in away if not self.memory.move(*pair, start)])
 
@@ -245,7 +248,7 @@ class _Builder:
         memory.tick()
         for source, target in pairs:
             value = source
-            if memory.of(source) in targets:
+            if memory.final(source.place) in targets:
                 value = memory.fresh_like(source)
                 staged.append(Copy(source, value))
             final.append(Copy(value, target))
@@ -267,7 +270,7 @@ def _returned(body: Computation, results: Sequence[Tree]) -> Tree:
     return tuple(results) if body.root.opcode == op.TUPLE else results[0]
 
 
-def _kept(body: Computation, state: Tree) -> list[bool]:
+def _invariant(body: Computation, state: Tree) -> list[bool]:
     """For each leaf of a loop's state, whether the body hands it on as it is."""
     if not isinstance(state, tuple) or body.root.opcode != op.TUPLE:
         return [False] * len(leaves(state))

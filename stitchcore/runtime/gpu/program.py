@@ -1,7 +1,7 @@
 """What a compiled module does on a GPU, as data: steps over places in memory.
 
-Times are *moments*: each step has one, in the order of the program text, so that a loop's body lies
-between its start and its end. A temporary's life is the moments from its first use to its last;
+Each step has a *program point*, in the order of the program text, so that a loop's body lies
+between its start and its end. A temporary's life is the points from its first use to its last;
 temporaries, kernels' scratch and all else share one arena by their lives (launch/cuda_program.py).
 """
 
@@ -16,8 +16,8 @@ from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.literal import Literal
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.shape import DTYPES
-from stitchcore.launch.cuda_program import Place
 from stitchcore.launch.cuda_table import LaunchTable
+from stitchcore.launch.place import Place
 from stitchcore.loop_ir.nodes import Kernel
 
 
@@ -35,7 +35,7 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class LaunchRange:
     """Launches `first` to `first + count - 1` of the program's table, one after another."""
 
     first: int
@@ -90,7 +90,7 @@ class Choice:
     branches: tuple[Block, ...]
 
 
-Step = Stretch | LibraryCall | HostCall | Copy | Loop | Choice
+Step = LaunchRange | LibraryCall | HostCall | Copy | Loop | Choice
 Block = tuple[Step, ...]
 
 

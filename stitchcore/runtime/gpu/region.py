@@ -12,18 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stitchcore.errors import Reason, Refused
-from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir.numerics import Array
-from stitchcore.hlo.ir.shape import DTYPES
-from stitchcore.launch.region_program import (
-    FromConstant,
-    FromLaunch,
-    FromRegion,
-    Operand,
-    RegionProgram,
-)
+from stitchcore.launch.place import Place, value_at
+from stitchcore.launch.region_program import RegionProgram
 from stitchcore.loop_ir import index
-from stitchcore.loop_ir.nodes import Buffer, Role
+from stitchcore.loop_ir.layout import bytes_of
 from stitchcore.runtime.cuda_library import DeviceBuffer, LaunchError, LaunchReason, Program
 from stitchcore.runtime.gpu.device import Device
 
@@ -54,19 +47,20 @@ class GpuRegion:
         """How many kernels a run launches."""
         return len(self.program.launches)
 
-    def run(self, given: Sequence[Array], bindings: Mapping[str, int]) -> list[Array]:
+    def run(self, inputs: Sequence[Array], bindings: Mapping[str, int]) -> list[Array]:
         """The region's outputs for its inputs. Raises Refused where the device does not run it."""
         with _refusing():
             try:
-                calls = self._calls(given, bindings)
+                calls = self._calls(inputs, bindings)
                 self._launch(calls)
-                return [self._read(one, given, calls, bindings) for one in self.program.outputs]
+                written = self._written(calls, bindings)
+                return self.program.results(inputs, written, bindings)
             finally:
                 self.release()
 
     def prepared(
         self,
-        given: Sequence[Array],
+        inputs: Sequence[Array],
         bindings: Mapping[str, int],
         pool: ThreadPoolExecutor,
         threads: int,
@@ -77,7 +71,7 @@ class GpuRegion:
         executor launches them. Raises Refused."""
         del pool, threads
         with _refusing():
-            calls = self._calls(given, bindings)
+            calls = self._calls(inputs, bindings)
             self._launch(calls)  # modules load when they are first launched: no capture allows it
             self._device.synchronize()
             replay = self._device.capture(lambda: self._launch(calls))
@@ -106,36 +100,38 @@ class GpuRegion:
                 arena=call.arena,
             )
 
-    def _calls(self, given: Sequence[Array], bindings: Mapping[str, int]) -> list[_Call]:
+    def _calls(self, inputs: Sequence[Array], bindings: Mapping[str, int]) -> list[_Call]:
         self.release()
-        inputs = [self._upload(array) for array in given]
+        memory = [self._upload(array) for array in inputs]
+        written: dict[Place, DeviceBuffer] = {}
         calls: list[_Call] = []
         for launch, program in zip(self.program.launches, self._programs, strict=True):
-            kernel = launch.kernel
-            symbols = tuple(bindings[name] for name in kernel.symbols)
+            symbols = tuple(bindings[name] for name in launch.kernel.symbols)
+            for place, buffer in launch.written:
+                written[place] = self._allocate(index.evaluate(bytes_of(buffer), bindings))
             calls.append(
                 _Call(
                     program,
-                    tuple(self._place(one, inputs, calls) for one in launch.inputs),
                     tuple(
-                        self._allocate(_bytes(b, bindings)) for b in kernel.with_role(Role.OUTPUT)
+                        value_at(place, memory, written, self._upload) for place in launch.inputs
                     ),
+                    tuple(written[place] for place in launch.outputs),
                     symbols,
                     self._allocate(program.arena_bytes(symbols)),
                 )
             )
         return calls
 
-    def _place(
-        self, operand: Operand, inputs: Sequence[DeviceBuffer], calls: Sequence[_Call]
-    ) -> DeviceBuffer:
-        match operand.source:
-            case FromRegion(position):
-                return inputs[position]
-            case FromLaunch(launch, output):
-                return calls[launch].outputs[output]
-            case FromConstant(literal):
-                return self._upload(literal.array)
+    def _written(self, calls: Sequence[_Call], bindings: Mapping[str, int]) -> dict[Place, Array]:
+        """What the launches wrote of the region's outputs."""
+        wanted = {output.place for output in self.program.outputs}
+        written = {}
+        for launch, call in zip(self.program.launches, calls, strict=True):
+            for (place, buffer), memory in zip(launch.written, call.outputs, strict=True):
+                if place in wanted:
+                    shape = [index.evaluate(extent, bindings) for extent in buffer.dims]
+                    written[place] = self._device.download(memory.address, buffer.dtype, shape)
+        return written
 
     def _upload(self, array: Array) -> DeviceBuffer:
         buffer = self._allocate(array.nbytes)
@@ -145,26 +141,6 @@ class GpuRegion:
     def _allocate(self, size: int) -> DeviceBuffer:
         self._held.append(self._device.allocate(max(size, 1)))
         return self._held[-1]
-
-    def _read(
-        self,
-        operand: Operand,
-        given: Sequence[Array],
-        calls: Sequence[_Call],
-        bindings: Mapping[str, int],
-    ) -> Array:
-        shape = [dims.evaluate(dim, bindings) for dim in operand.dims]
-        match operand.source:
-            case FromRegion(position):
-                return given[position].reshape(shape)
-            case FromLaunch(launch, output):
-                kernel = self.program.launches[launch].kernel
-                dtype = kernel.with_role(Role.OUTPUT)[output].dtype
-                address = calls[launch].outputs[output].address
-                made: Array = self._device.download(address, dtype, shape)
-                return made
-            case FromConstant(literal):
-                return literal.array.reshape(shape)
 
 
 REASONS = {
@@ -197,10 +173,3 @@ def _refusing() -> Iterator[None]:
         raise Refused("region", Reason.MEMORY, f"on the device: {error}") from error
     except RuntimeError as error:  # CuPy's errors of the driver are such
         raise Refused("region", Reason.KERNEL_FAILED, f"on the device: {error}") from error
-
-
-def _bytes(buffer: Buffer, bindings: Mapping[str, int]) -> int:
-    count = DTYPES[buffer.dtype].bytes
-    for extent in buffer.dims:
-        count *= index.evaluate(extent, bindings)
-    return count

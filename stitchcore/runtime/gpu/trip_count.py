@@ -7,7 +7,7 @@ from typing import Any
 
 from stitchcore.hlo.evaluator.evaluate import apply
 from stitchcore.hlo.ir import opcodes as op
-from stitchcore.hlo.ir.instruction import Computation, Instruction, topological
+from stitchcore.hlo.ir.instruction import Computation, Instruction, reachable, topological
 
 MOST_TRIPS = 4096
 """A loop that runs more often is not run ahead to count."""
@@ -39,7 +39,7 @@ def trip_count(node: Instruction) -> int | None:
 def _counters(condition: Computation, body: Computation) -> set[int] | None:
     """Members of the state that the condition follows from, or None where it takes more than
     scalars."""
-    found: set[int] = set()
+    counters: set[int] = set()
     waiting = [(condition, condition.root)]
     while waiting:
         within, root = waiting.pop()
@@ -48,22 +48,15 @@ def _counters(condition: Computation, body: Computation) -> set[int] | None:
                 return None
             if node.opcode in (op.RNG, op.PARAMETER, op.WHILE, op.CONDITIONAL):
                 return None
-            if _is_member(within, node) and node["index"] not in found:
-                found.add(node["index"])
+            if _is_member(within, node) and node["index"] not in counters:
+                counters.add(node["index"])
                 waiting.append((body, body.root.operands[node["index"]]))
-    return found
+    return counters
 
 
 def _under(within: Computation, root: Instruction) -> Iterator[Instruction]:
     """What `root` needs, down to members of the state."""
-    stack, seen = [root], {root}
-    while stack:
-        node = stack.pop()
-        yield node
-        if not _is_member(within, node):
-            fresh = [one for one in node.operands if one not in seen]
-            seen.update(fresh)
-            stack += fresh
+    return reachable((root,), lambda node: _is_member(within, node))
 
 
 def _is_member(within: Computation, node: Instruction) -> bool:
@@ -76,6 +69,6 @@ def _value(within: Computation, root: Instruction, state: Mapping[int, Any]) -> 
     for node in topological((root,)):
         if node in needed:
             member = _is_member(within, node)
-            given = [] if member else [values[operand] for operand in node.operands]
-            values[node] = state[node["index"]] if member else apply(node, given)
+            operands = [] if member else [values[operand] for operand in node.operands]
+            values[node] = state[node["index"]] if member else apply(node, operands)
     return values[root]

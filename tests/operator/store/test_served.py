@@ -25,6 +25,7 @@ from stitch_worker.signer import Signer, run_once
 from stitchcore.artifact import package, sign
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
+from stitchcore.inject.contract import SIGNATURE
 from stitchcore.service import startup
 from tests.operator.store.serving import Served, served
 from tests.worker.handmade import artifact, key_for, submitted, uploaded
@@ -146,7 +147,7 @@ def test_the_signer_publishes_what_a_worker_has_left(server: Served, tmp_path: P
 
 
 def test_it_is_collected_by_age(server: Served) -> None:
-    server.store("signer").write(b"x", "artifacts", "k", package.SIGNATURE)
+    server.store("signer").write(b"x", "artifacts", "k", SIGNATURE)
     store = server.store("collector")
     assert collect(store, time.time() + 86400, days=2.0) == ()
     (gone,) = collect(store, time.time() + 86400, days=0.5)

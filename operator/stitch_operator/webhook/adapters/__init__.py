@@ -1,4 +1,4 @@
-"""Adapters of workloads, one module a kind: a new kind is a new module here with its `ADAPTER`."""
+"""Adapters of workloads: a new kind is a new module of this folder, with its `ADAPTER`."""
 
 from __future__ import annotations
 

@@ -81,9 +81,9 @@ def compute(
         value = device.random(node, *operands)
     else:
         value = CALLS[node.opcode].compute(device.arrays, node, operands)
-    made = value if isinstance(value, tuple) else (value,)
-    for result, one in zip(results, made, strict=True):
-        result[...] = one
+    values = value if isinstance(value, tuple) else (value,)
+    for result, part in zip(results, values, strict=True):
+        result[...] = part
 
 
 def _in_order(xp: Any, array: Array, order: Sequence[int] | None) -> Array:

@@ -65,14 +65,14 @@ def gemm(node: Instruction) -> Gemm:
                 for side, operand in enumerate((left, right))
             )
         )
-    best = min(sides, key=lambda pair: sum(one.order is not None for one in pair))
+    best = min(sides, key=lambda pair: sum(setting.order is not None for setting in pair))
     extents = left.shape.static
     contracted = math.prod(extents[a] for a, _ in pairs)
     batch = math.prod(extents[a] for a, _ in batches)
     rows = math.prod(extents) // max(contracted * batch, 1)
     columns = math.prod(right.shape.static) // max(contracted * batch, 1)
     precision = node.get("operand_precision", ())
-    reduced = not any(str(one) in ("high", "highest") for one in precision)
+    reduced = not any(str(setting) in ("high", "highest") for setting in precision)
     return Gemm(batch, rows, columns, contracted, best[0], best[1], left.shape.dtype, reduced)
 
 
@@ -81,14 +81,14 @@ def _matrices(
 ) -> Matrices:
     free = [axis for axis in range(len(extents)) if axis not in (*batch, *contracted)]
     groups = (batch, free, contracted) if side == 0 else (batch, contracted, free)
-    found = _strided(extents, groups, _dense(extents))
-    if found is not None:
-        return found
+    matrices = _strided(extents, groups, _dense(extents))
+    if matrices is not None:
+        return matrices
     order = tuple(axis for group in groups for axis in group)
     strides = dict(zip(order, _dense([extents[axis] for axis in order]), strict=True))
-    found = _strided(extents, groups, [strides[axis] for axis in range(len(extents))])
-    assert found is not None, "dense in this order"
-    return Matrices(found.row, found.column, found.matrix, order)
+    matrices = _strided(extents, groups, [strides[axis] for axis in range(len(extents))])
+    assert matrices is not None, "dense in this order"
+    return Matrices(matrices.row, matrices.column, matrices.matrix, order)
 
 
 def _strided(

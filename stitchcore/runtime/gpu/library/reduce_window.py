@@ -56,12 +56,12 @@ def reduce_window(xp: Any, node: Instruction, operands: Sequence[Array]) -> Arra
 def _sums(xp: Any, values: Array, scan: Scan, count: int) -> Array:
     """The first `count` sums of the pass along the scan's axis, from zero, in `values`' type."""
     along = xp.flip(values, scan.dim) if scan.reverse else values
-    found = xp.cumsum(along, axis=scan.dim, dtype=values.dtype)
+    sums = xp.cumsum(along, axis=scan.dim, dtype=values.dtype)
     if scan.exclusive:
         shape = [1 if d == scan.dim else extent for d, extent in enumerate(values.shape)]
-        found = xp.concatenate([xp.zeros(shape, values.dtype), found], scan.dim)
-    cut = tuple(slice(count) if d == scan.dim else slice(None) for d in range(found.ndim))
-    return xp.flip(found[cut], scan.dim) if scan.reverse else found[cut]
+        sums = xp.concatenate([xp.zeros(shape, values.dtype), sums], scan.dim)
+    cut = tuple(slice(count) if d == scan.dim else slice(None) for d in range(sums.ndim))
+    return xp.flip(sums[cut], scan.dim) if scan.reverse else sums[cut]
 
 
 def _padded(xp: Any, values: Array, window: Sequence[WindowDim], fill: Any) -> Array:
@@ -105,8 +105,8 @@ def select_and_scatter(xp: Any, node: Instruction, operands: Sequence[Array]) ->
     best, where = xp.zeros(source.shape, values.dtype), xp.full(source.shape, size)
     for cut in _cuts(window, source.shape):
         value, place = padded[cut], places[cut]
-        kept = best >= value if largest else best <= value
-        better = (place < size) & ((where == size) | ~kept)
+        holds = best >= value if largest else best <= value
+        better = (place < size) & ((where == size) | ~holds)
         best, where = xp.where(better, value, best), xp.where(better, place, where)
     flat = xp.empty(size + 1, values.dtype)
     flat[...] = initial

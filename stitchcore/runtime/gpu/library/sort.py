@@ -46,13 +46,13 @@ def waits(node: Instruction) -> bool:
 
 def sort(xp: Any, node: Instruction, operands: Sequence[Array]) -> Any:
     """Stable, whether that is asked for or not."""
-    found = _keys(node["to_apply"].root)
-    assert found is not None
+    wanted = _keys(node["to_apply"].root)
+    assert wanted is not None
     axis = node["dimensions"][0]
-    keys = [_rising(xp, xp.moveaxis(operands[one.number], axis, -1), one) for one in found]
+    keys = [_rising(xp, xp.moveaxis(operands[key.number], axis, -1), key) for key in wanted]
     order = xp.moveaxis((_sorted if waits(node) else _counted)(xp, keys), -1, axis)
-    made = tuple(xp.take_along_axis(operand, order, axis) for operand in operands)
-    return made if node.shape.elements is not None else made[0]
+    results = tuple(xp.take_along_axis(operand, order, axis) for operand in operands)
+    return results if node.shape.elements is not None else results[0]
 
 
 def _counted(xp: Any, keys: Sequence[Array]) -> Array:
@@ -107,8 +107,8 @@ def _keys(root: Instruction) -> list[Key] | None:
         return None if key is None else [key]
     if root.opcode == op.SELECT:
         equal, rest, first = root.operands
-    elif root.opcode == op.OR and op.AND in (one.opcode for one in root.operands):
-        first, both = sorted(root.operands, key=lambda one: one.opcode == op.AND)
+    elif root.opcode == op.OR and op.AND in (operand.opcode for operand in root.operands):
+        first, both = sorted(root.operands, key=lambda operand: operand.opcode == op.AND)
         equal, rest = both.operands
     else:
         return None
