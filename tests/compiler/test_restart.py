@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from stitchcore.codegen import cuda as emit_cuda
+from stitchcore.compiler.module import REFUSED
 from stitchcore.compiler.pipeline import Dump, run
 from stitchcore.compiler.regions import compile_regions
 from stitchcore.compiler.restart import UNIT_HEADER
@@ -19,6 +20,7 @@ from stitchcore.compiler.stages import (
     BuildOptions,
     ModuleState,
     compile_module,
+    compiled,
     stages_for,
 )
 from stitchcore.device.host import host_device
@@ -253,6 +255,8 @@ def test_a_kernel_that_a_gpu_cannot_hold_is_refused_alone(monkeypatch: pytest.Mo
     [refusal] = less.refused
     assert (refusal.subject, refusal.reason) == (first, Reason.SHARED_MEMORY)
     assert "refused: " in stages_for(device)[-1].text(less)
+    module = compiled(less, {})
+    assert [module.kernels[n].unit for n in module.kernels_of(module.plan)] == [REFUSED, 0]
 
 
 def test_planned_stages_stop_before_sources() -> None:
