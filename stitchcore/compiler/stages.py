@@ -40,7 +40,7 @@ from stitchcore.hlo.transforms import keep_checks
 from stitchcore.hlo.transforms.expand import expand
 from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.loop_ir.printer import print_kernel
-from stitchcore.options import PLANNER
+from stitchcore.options import PLANNER, Options
 from stitchcore.schedule.pipeline import feasible, passes_text, schedule, trace
 from stitchcore.toolchain import c_compiler, cuda_compiler
 from stitchcore.toolchain.c_compiler import CompiledLibrary, compile_c, find_compiler
@@ -70,6 +70,19 @@ class BuildOptions:
     kernel_a_unit: bool = False
     remote_compile: RemoteCompiler | None = None
     verify_passes: bool = False
+
+
+def build_options(
+    options: Options, planner: str | None = None, remote_compile: RemoteCompiler | None = None
+) -> BuildOptions:
+    """What of the process's settings a build depends on; `planner` overrules theirs."""
+    return BuildOptions(
+        planner or options.planner,
+        options.jobs,
+        options.cache,
+        remote_compile=remote_compile,
+        verify_passes=options.verify_passes,
+    )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from stitchcore import options
 from stitchcore.compiler.pipeline import run
-from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
+from stitchcore.compiler.stages import PLANNED, ModuleState, build_options
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo.ir.module import Module
 from stitchcore.loop_ir.index import Variable
@@ -95,8 +95,7 @@ def test_the_switch_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule(whole(module), module, GPU, "kernel")
     for value in ("0", "1"):
         settings = options.read({"STITCH_VERIFY_PASSES": value})
-        build = BuildOptions(verify_passes=settings.verify_passes)
-        state = ModuleState(module, GPU, build)
+        state = ModuleState(module, GPU, build_options(settings))
         if value == "0":
             assert run(PLANNED, state).kernels
         else:
