@@ -15,7 +15,7 @@ from stitchcore.codegen import c as emit_c
 from stitchcore.codegen import cuda as emit_cuda
 from stitchcore.compiler import pipeline
 from stitchcore.compiler.pipeline import Dump, restartable
-from stitchcore.compiler.stages import BuildOptions, ModuleState, stages_for
+from stitchcore.compiler.stages import ModuleState, build_options, stages_for
 from stitchcore.device.records import Device
 from stitchcore.errors import Refused
 from stitchcore.fusion import candidates
@@ -58,7 +58,7 @@ def run(
         common.fail(output, str(restart), "not a stage that can be restarted", mend)
     if restart is not None and not restart.is_file():
         common.fail(output, str(restart), "no such file", "write it with --dump, then edit it")
-    build = BuildOptions(chosen, options.jobs, options.cache, verify_passes=options.verify_passes)
+    build = build_options(options, chosen)
     module = common.read_module(path, output)
     wanted = stages[: [stage.name for stage in stages].index(last) + 1]
     seconds: dict[str, float] = {}

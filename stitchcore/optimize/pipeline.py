@@ -26,7 +26,7 @@ from stitchcore.autotune.regions import Tuning, file_of, tuned
 from stitchcore.compiler import pipeline
 from stitchcore.compiler.pipeline import Dump, Progress, Stage, numbered
 from stitchcore.compiler.regions import CompiledRegions, compile_regions, program, stitched_share
-from stitchcore.compiler.stages import BuildOptions, RemoteCompiler
+from stitchcore.compiler.stages import RemoteCompiler, build_options
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.fusion.cost import total
@@ -228,7 +228,11 @@ def _lower(state: RequestState) -> RequestState:
 def _build(state: RequestState) -> RequestState:
     modules: dict[str, Module] = {key: low.module for key, low in state.lowered.items()}
     compiled = compile_regions(
-        modules, state.device, _build_options(state), state.dump, state.report
+        modules,
+        state.device,
+        build_options(state.options, remote_compile=state.remote_compile),
+        state.dump,
+        state.report,
     )
     refused = {refusal.subject: refusal for refusal in compiled.refusals}
     return _with_programs(_with_refused(replace(state, compiled=compiled), refused))
@@ -257,18 +261,6 @@ def _with_refused(state: RequestState, refused: Mapping[str, Refusal]) -> Reques
     return replace(state, refusals=(*state.refusals, *added))
 
 
-def _build_options(state: RequestState) -> BuildOptions:
-    """What the compiler's stages need of the process's settings."""
-    options = state.options
-    return BuildOptions(
-        options.planner,
-        options.jobs,
-        options.cache,
-        remote_compile=state.remote_compile,
-        verify_passes=options.verify_passes,
-    )
-
-
 def _tune(state: RequestState) -> RequestState:
     """Let measurement overrule plans, where the settings give it time."""
     options = state.options
@@ -276,7 +268,11 @@ def _tune(state: RequestState) -> RequestState:
         return state
     assert state.compiled is not None
     compiled, tuning = tuned(
-        state.compiled, state.device, _build_options(state), options.tune, state.report
+        state.compiled,
+        state.device,
+        build_options(state.options, remote_compile=state.remote_compile),
+        options.tune,
+        state.report,
     )
     figures = {**state.figures, "Tuned": tuning.figure()}
     return _with_programs(replace(state, compiled=compiled, tuning=tuning, figures=figures))

@@ -197,7 +197,7 @@ def by_kernels(modules: Sequence[Module | str]) -> list[Program]:
     """The regions as a job would run them: planned, scheduled, compiled together, launched."""
     device = host_device()
     whole = {str(n): module for n, module in enumerate(modules) if isinstance(module, Module)}
-    made = regions.build(whole, device, BuildOptions())
+    made = regions.compile_regions(whole, device, BuildOptions())
     libraries = [load_library(library.data) for library in made.libraries]
     refused = {r.subject: f"refused: {r.reason.value} {r.detail}" for r in made.refusals}
     found: list[Program] = []
