@@ -109,8 +109,8 @@ def compile_edited(
 ) -> CudaUnit:
     """`source`, which a person changed, as it is; it has to have the kernels by name.
 
-    Raises Refused as nvrtc.compile_cuda and fit.judged, and for spills, as nobody relaxes bounds
-    that were written by hand.
+    Raises Refused as nvrtc.compile_cuda and launch_bounds.judged, and for spills, as nobody relaxes
+    bounds that were written by hand.
     """
     program = compile_source(source, target, cache)
     unit = unit_of(kernels, source, program, _assumed(kernels, target))
@@ -168,7 +168,7 @@ def unit_of(
 ) -> CudaUnit:
     """`program`, compiled from `source` under `bounds`, judged.
 
-    Raises Refused as fit.judged, and for a kernel that the program does not have.
+    Raises Refused as launch_bounds.judged, and for a kernel that the program does not have.
     """
     used = {resources.name: resources for resources in program.resources}
     for kernel in kernels:
