@@ -206,8 +206,8 @@ def test_a_daemon_is_counted_and_killed() -> None:
 def test_it_dies_with_its_parent(tmp_path: Path) -> None:
     code = f"""
 import os, sys
-sys.path.insert(0, {str(Path(isolate.__file__).parent.parent)!r})
-from stitchcore import isolate
+sys.path.insert(0, {str(Path(isolate.__file__).parents[2])!r})
+from stitchcore.sandbox import isolate
 child = isolate.command([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"],
                         isolate.Limits(60, 2**30, 60), stdout=-1)
 child.process.stdout.readline()
