@@ -14,8 +14,9 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from stitchcore.artifact.store import open_store
 from stitchcore.device.records import DEVICES
-from stitchcore.errors import Reason, Refused
+from stitchcore.errors import Reason, Refusal
 from stitchcore.options import Options
 from stitchcore.tensorflow import import_blocklist
 
@@ -27,13 +28,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _arguments(arguments)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from stitchcore.optimize.pipeline import optimize  # imports TensorFlow: after the limits
+    from stitchcore.optimize.pipeline import optimize, refuse  # import TensorFlow: after the limits
 
     store = parsed.store
     request = store / "requests" / parsed.digest
     target = json.loads((request / "meta.json").read_text())["target"]
     if target not in DEVICES:
-        raise Refused(target, Reason.WRONG_TARGET, "no device record of this name")
+        detail = f"no device record of this name; there is {', '.join(DEVICES)}"
+        refusal = Refusal(target, Reason.WRONG_TARGET, detail)
+        refuse(open_store(str(store)), parsed.digest, refusal)
+        return 0
     options = Options(
         store,
         parsed.cache,

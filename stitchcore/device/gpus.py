@@ -1,4 +1,4 @@
-"""GPUs: one record each. A new one is an entry of GPUS, and its name in inject/target.py.
+"""GPUs: one record each. A new one is an entry of GPUS.
 
 Sizes are the vendor's. Of `timing`: `cpi`, cycles until a dependent instruction of the same warp
 can go on. float32 and integer: 4, from Volta on (Jia et al. 2018, arXiv 1804.06826; Abdelkhalik et

@@ -1,7 +1,8 @@
 """The compilation target of a graph: the instruction-set level of this machine's CPU, or "sm_90".
 
 Where its nodes are placed decides (`of_graph`). Nothing is guessed: a GPU that TensorFlow does not
-tell the kind of, or of which there is no record, is a refusal with its reason.
+tell the kind of is a refusal with its reason. Of which kinds there is a record the compiler knows
+(device/gpus.py), and says so of others.
 """
 
 from __future__ import annotations
@@ -10,9 +11,6 @@ from dataclasses import dataclass
 from typing import Callable, FrozenSet, Iterable, Optional, Tuple
 
 from . import reasons
-
-# GPUs of which stitchcore has a record (stitchcore/device/records.py; a test keeps them equal).
-GPU_TARGETS = ("sm_70", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
 
 # Flags of /proc/cpuinfo that each x86-64 level adds (System V ABI supplement).
 LEVELS = (
@@ -89,9 +87,8 @@ def is_gpu(device: str) -> bool:
 def of_graph(placed: Iterable[str], cpu: str, devices: Callable[[], Devices] = tf_devices) -> str:
     """The target of a graph whose nodes have the devices `placed`; `cpu` where none is a GPU.
 
-    Raises Refused: NO_DEVICE where TensorFlow lists no GPU; WRONG_TARGET without CUDA, for GPUs of
-    several kinds (which of them a device's number means is the session's affair), and for one of
-    which there is no record.
+    Raises Refused: NO_DEVICE where TensorFlow lists no GPU; WRONG_TARGET without CUDA, and for GPUs
+    of several kinds (which of them a device's number means is the session's affair).
     """
     if not any(map(is_gpu, placed)):
         return cpu
@@ -104,9 +101,7 @@ def of_graph(placed: Iterable[str], cpu: str, devices: Callable[[], Devices] = t
     if len(name_of) > 1:
         kinds = ", ".join(f"{kind} ({name})" for kind, name in sorted(name_of.items()))
         raise _wrong(f"GPUs of several kinds: {kinds}; show the job one (CUDA_VISIBLE_DEVICES)")
-    [(kind, name)] = name_of.items()
-    if kind not in GPU_TARGETS:
-        raise _wrong(f"no record of {kind} ({name}); there is {', '.join(GPU_TARGETS)}")
+    [kind] = name_of
     return kind
 
 

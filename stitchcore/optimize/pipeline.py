@@ -113,11 +113,11 @@ def optimize(
             opened.answer(digest, ready)
         return key
     except Refused as refused:
-        return _refuse(opened, digest, refused.refusal, edited)
+        return refuse(opened, digest, refused.refusal, edited)
     except Exception as error:
         detail = "".join(traceback.format_exception_only(error)).strip()
         failure = Refusal("worker", Reason.WORKER_FAILED, detail)
-        _refuse(opened, digest, failure, edited)
+        refuse(opened, digest, failure, edited)
         raise
 
 
@@ -178,7 +178,8 @@ def _compiler(device: Device) -> str:
     return find_compiler().version if device.kind == "cpu" else f"NVRTC {nvrtc_version()}"
 
 
-def _refuse(store: Store, digest: str, refusal: Refusal, edited_: bool) -> Refusal:
+def refuse(store: Store, digest: str, refusal: Refusal, edited_: bool = False) -> Refusal:
+    """Answer the request with `refusal`."""
     detail = ": ".join(filter(None, (refusal.subject, refusal.detail)))
     answer = {"status": "refused", "reason": refusal.reason.value, "detail": detail}
     store.answer(digest, answer | ({"edited": True} if edited_ else {}))

@@ -24,7 +24,7 @@ from stitchcore.inject.target import Devices, Gpu
 from stitchcore.service.queues import queue_name
 
 CAPTURED = Path(__file__).resolve().parents[1] / "pipeline" / "requests" / "mlp"
-H100, T4 = Gpu("NVIDIA H100 80GB HBM3", (9, 0)), Gpu("Tesla T4", (7, 5))
+H100, UNTOLD = Gpu("NVIDIA H100 80GB HBM3", (9, 0)), Gpu("AMD Instinct MI300X", None)
 
 
 class Shown:
@@ -98,7 +98,7 @@ def test_threads_are_those_that_the_process_may_use(
 
 @pytest.mark.parametrize(
     ("devices", "reason", "said"),
-    [(Devices(True, (T4,)), reasons.WRONG_TARGET, "no record of sm_75 (Tesla T4)"),
+    [(Devices(True, (UNTOLD,)), reasons.WRONG_TARGET, "no compute capability of AMD Instinct"),
      (Devices(False, (H100,)), reasons.WRONG_TARGET, "built without CUDA"),
      (Devices(True, ()), reasons.NO_DEVICE, "TensorFlow lists none")],
 )  # fmt: skip

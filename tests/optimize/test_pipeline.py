@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import lzma
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,3 +170,18 @@ def test_a_missing_request_is_refused(tmp_path: Path) -> None:
     refusal = pipeline.optimize(missing, str(options.store), host_device(), options)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.STORE_UNREADABLE
+
+
+def test_a_gpu_without_a_record_is_an_answer(tmp_path: Path) -> None:
+    """The job side names what it has; which kinds have a record the compiler says."""
+    options = options_in(tmp_path)
+    request = submit(options.store)
+    meta = json.loads((request / "meta.json").read_text())
+    (request / "meta.json").write_text(json.dumps({**meta, "target": "sm_75"}))
+    asked = [request.name, "--store", str(options.store), "--cache", str(options.cache)]
+    child = [sys.executable, "-m", "stitchcore.cli.optimize", *asked, "--key", str(options.key),
+             "--planner", options.planner, "--jobs", "1"]  # fmt: skip
+    assert subprocess.run(child, timeout=120).returncode == 0
+    answer = open_store(str(options.store)).read_answer(DIGEST) or {}
+    assert (answer["status"], answer["reason"]) == ("refused", Reason.WRONG_TARGET.value)
+    assert "sm_75" in answer["detail"] and "sm_90" in answer["detail"]
