@@ -29,7 +29,7 @@ from stitchcore.launch.place import Constant, Input, Place, Temporary
 from stitchcore.launch.region_program import RegionLaunch, RegionProgram, Result
 from stitchcore.loop_ir import index
 from stitchcore.tensorflow import lookups, placement
-from stitchcore.tensorflow.control_edges import after, after_checks
+from stitchcore.tensorflow.control_edges import after_checks, dependents
 from stitchcore.tensorflow.fusion_node import FusionNode, datatype, encoded, tensorflow_type
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph
@@ -47,16 +47,16 @@ def patch(partition: Partition, chosen: Sequence[Chosen]) -> tuple[Patch, Mappin
     and UNSUPPORTED_OPCODE where a result is no tensor that the graph can take."""
     ids = digest.number(partition.request, partition.preserve).ids
     whole = _Whole(partition, ids)
-    made: list[RegionPatch] = []
+    patches: list[RegionPatch] = []
     refused: dict[str, Refusal] = {}
     for region, function, program in chosen:
         try:
             _RegionPatch(whole, region, function, program).write()
-            made.append(whole.taken(region.name))
+            patches.append(whole.taken(region.name))
         except Refused as error:
             whole.taken(region.name)
             refused[region.name] = replace(error.refusal, subject=region.name)
-    return Patch(tuple(made)), refused
+    return Patch(tuple(patches)), refused
 
 
 @dataclass
@@ -80,12 +80,12 @@ class _Whole:
         return lookups.raised_before(self.partition.graph)
 
     def taken(self, name: str) -> RegionPatch:
-        made = RegionPatch(
+        region_patch = RegionPatch(
             name, tuple(self.remove), tuple(self.add), tuple(self.rewire), tuple(self.controls)
         )
         for written in (self.remove, self.add, self.rewire, self.controls):
             written.clear()
-        return made
+        return region_patch
 
     def id(self, node: int) -> int:
         return self.ids[self.partition.graph.nodes[node].name]
@@ -157,46 +157,48 @@ class _RegionPatch:
         In a session's graph (no `_Retval`) whatever must stay may be fetched.
         """
         inside = {*self.region.members, *self.region.reads}
-        kept = set() if self.whole.function else set(self.whole.partition.preserve)
-        found = (lookups.indices_of(self.graph, member) for member in self.region.members)
-        verified = {indices.node for indices in found if indices is not None}
+        fetchable = set() if self.whole.function else set(self.whole.partition.preserve)
+        looked_up = (lookups.indices_of(self.graph, member) for member in self.region.members)
+        verified = {indices.node for indices in looked_up if indices is not None}
         return [
             read
             for read in self.region.reads
-            if self.graph.nodes[read].name not in kept
+            if self.graph.nodes[read].name not in fetchable
             and read not in verified
             and all(consumer in inside for consumer, _ in self.graph.consumers[read])
         ]
 
     def _own_handles(self) -> dict[Edge, Edge]:
         """Each variable's handle as the region's members read it: in a loop, what entered it."""
-        found: dict[Edge, Edge] = {}
+        handles: dict[Edge, Edge] = {}
         for node in self.region.members:
             for tensor in self.graph.data[node]:
                 if self.graph.dtype(tensor) == "resource":
-                    found.setdefault(resolve(self.graph, tensor), tensor)
-        return found
+                    handles.setdefault(resolve(self.graph, tensor), tensor)
+        return handles
 
     def _controls_in(self, removed: set[int]) -> list[int]:
         """Nodes outside that must run before the region, beside those whose tensors it reads: what
         its nodes wait for, reads of variables that it writes, inputs that no launch needs."""
         region, variables = self.region, self.variables
-        found = dict.fromkeys(waits(self.partition, region))
+        controls = dict.fromkeys(waits(self.partition, region))
         for handle, update in region.updates.items():
             current = variables.before[update]
             for read in variables.reads[handle]:
                 if read in removed or variables.before[read] != current:
                     continue
                 if self._runs_here(read):
-                    found[read] = None
+                    controls[read] = None
                 else:  # whatever comes from there to the region comes by its inputs
-                    found |= dict.fromkeys(tensor.node for tensor in region.tensors)
+                    controls |= dict.fromkeys(tensor.node for tensor in region.tensors)
         read_by_none = set(range(len(region.tensors)))
         for place in self._read_places():
             if isinstance(place, Input):
                 read_by_none.discard(place.position)
-        found |= dict.fromkeys(region.tensors[position].node for position in sorted(read_by_none))
-        return list(found)
+        controls |= dict.fromkeys(
+            region.tensors[position].node for position in sorted(read_by_none)
+        )
+        return list(controls)
 
     def _runs_here(self, node: int) -> bool:
         """Whether a node runs wherever the region does."""
@@ -213,21 +215,21 @@ class _RegionPatch:
         for control in controls:
             entered = entered or graph.frames[control] == graph.frames[member]
             missing -= graph.deadness[control]
-        found: list[str] = []
+        control_inputs: list[str] = []
         for tensor in (*self.region.tensors, *self.handles.values()):
             if entered and not missing & graph.alive(tensor):
                 continue
             entered, missing = True, missing - graph.alive(tensor)
             if graph.nodes[tensor.node].op in ("Switch", "RefSwitch"):
-                name = f"{self.region.name}_taken{len(found)}"
+                name = f"{self.region.name}_taken{len(control_inputs)}"
                 kind = tensorflow_type(graph.dtype(tensor))
-                found.append(f"^+{self._identity(name, self.whole.tensor(tensor), kind)}")
+                control_inputs.append(f"^+{self._identity(name, self.whole.tensor(tensor), kind)}")
             else:
-                found.append(f"^{self.whole.id(tensor.node)}")
+                control_inputs.append(f"^{self.whole.id(tensor.node)}")
         if missing or not entered:
             detail = "nothing outside tells where it runs"
             raise Refused(self.region.name, Reason.CONTROL_FLOW, detail)
-        return found
+        return control_inputs
 
     def _identity(self, name: str, reference: str, kind: int, before: Sequence[str] = ()) -> str:
         node = node_def_pb2.NodeDef()
@@ -240,7 +242,7 @@ class _RegionPatch:
         """What fails as the region's lookups would (lookups.py): control inputs of its launches.
         Lookups of one tensor in as many rows share one, and so do sums. They run one after another,
         each after what TensorFlow would have raised before."""
-        made: dict[tuple[str, int, str], str] = {}
+        verifiers: dict[tuple[str, int, str], str] = {}
         inside = set(self.region.members)
         for member in self.region.members:
             indices = lookups.indices_of(self.graph, member)
@@ -248,14 +250,14 @@ class _RegionPatch:
             if indices is None or rows is None:
                 continue
             place = (self.whole.tensor(indices), rows, lookups.verifier(self.graph, member).op)
-            if place not in made:
-                made[place] = f"{self.region.name}_verify{len(made)}"
-                earlier = [f"^+{name}" for name in list(made.values())[-2:-1]]
+            if place not in verifiers:
+                verifiers[place] = f"{self.region.name}_verify{len(verifiers)}"
+                earlier = [f"^+{name}" for name in list(verifiers.values())[-2:-1]]
                 for node in self.whole.raised_before[member]:
                     if node not in inside:
                         earlier.append(f"^{self.whole.id(node)}")
-                self._verify(made[place], member, *place[:2], tuple(earlier))
-        return [f"^+{name}" for name in made.values()]
+                self._verify(verifiers[place], member, *place[:2], tuple(earlier))
+        return [f"^+{name}" for name in verifiers.values()]
 
     def _verify(
         self, name: str, member: int, indices: str, rows: int, earlier: tuple[str, ...]
@@ -294,7 +296,7 @@ class _RegionPatch:
     def _read_after(self, handle: Edge, writer: int) -> bool:
         """Whether a launch that needs the writer's outputs, or its fallback, reads the variable's
         old value: then the writer may not store in place (an assignment after all readers does)."""
-        waiting = after(self.program.launches, writer)
+        waiting = dependents(self.program.launches, writer)
         read = [
             n for n, a in enumerate(self.function.arguments) if a.variable and a.tensor == handle
         ]
@@ -412,16 +414,16 @@ class _RegionPatch:
         Whoever relies on an assumption about sizes checks all that the region knows by it: where it
         does not hold, the outputs of launches before have other shapes too.
         """
-        found = [self._source_of(symbol) for symbol in launch.kernel.symbols]
+        symbol_axes = [self._source_of(symbol) for symbol in launch.kernel.symbols]
         relying = self._relying()
-        for argument in (*(argument for argument, *_ in found), *relying):
+        for argument in (*(argument for argument, *_ in symbol_axes), *relying):
             reference = self.whole.tensor(argument.tensor)
             if reference not in node.inputs and self._is_hosted(argument):
                 node.hosted[reference] = tensorflow_type(argument.dtype)
                 continue
             node.tensor(reference, argument)
         sources = []
-        for argument, axis, scale, offset in found:
+        for argument, axis, scale, offset in symbol_axes:
             position = node.tensor(self.whole.tensor(argument.tensor), argument)
             sources.append(SymbolSource(position, axis, scale, offset))
         for argument in relying:
@@ -468,8 +470,8 @@ class _RegionPatch:
             value = self._reference(result, f"{name}_value")
             update = self.region.updates[handle]
             node = node_def_pb2.NodeDef()
-            given = self.graph.nodes[update].attr
-            node.attr["dtype"].CopyFrom(given["dtype" if "dtype" in given else "T"])
+            attributes = self.graph.nodes[update].attr
+            node.attr["dtype"].CopyFrom(attributes["dtype" if "dtype" in attributes else "T"])
             inputs = (self._handle(handle), value, *self.before)
             self.whole.add.append(
                 AddedNode(name, "AssignVariableOp", encoded(node), self.device_of, inputs)
@@ -488,10 +490,10 @@ class _RegionPatch:
             if argument.variable:
                 detail = "a variable's value leaves the region unchanged"
                 raise Refused(self.region.name, Reason.UNSUPPORTED_OPCODE, detail)
-            given, kind = self.whole.tensor(argument.tensor), tensorflow_type(argument.dtype)
+            reference, kind = self.whole.tensor(argument.tensor), tensorflow_type(argument.dtype)
             if self.before:  # what reads the result may count on what the region waits for
-                given = f"+{self._identity(f'{name}_given', given, kind, self.before)}:0"
-            return self._reshaped(given, argument.dims, result.dims, kind, name)
+                reference = f"+{self._identity(f'{name}_given', reference, kind, self.before)}:0"
+            return self._reshaped(reference, argument.dims, result.dims, kind, name)
         kind = datatype(self.program.buffers[place].dtype)
         shape = self.shapes[place]
         return self._reshaped(self.references[place], shape, result.dims, kind, name)
@@ -499,12 +501,12 @@ class _RegionPatch:
     def _reshaped(
         self,
         reference: str,
-        given: tuple[Dim, ...],
+        current: tuple[Dim, ...],
         wanted: tuple[Dim, ...],
         kind: int,
         name: str,
     ) -> str:
-        if given == wanted:
+        if current == wanted:
             return reference
         sizes = [dim if isinstance(dim, int) else -1 for dim in wanted]
         if sizes.count(-1) > 1:
@@ -563,8 +565,8 @@ def _source_of(symbol: str, arguments: Sequence[Argument]) -> tuple[Argument, in
     return best
 
 
-def _known(found: tuple[Dim, ...], symbols: Sequence[str]) -> bool:
-    return all(name in symbols for dim in found for name in dims.symbols_of(dim))
+def _known(sizes: tuple[Dim, ...], symbols: Sequence[str]) -> bool:
+    return all(name in symbols for dim in sizes for name in dims.symbols_of(dim))
 
 
 def _static(dim: index.Index) -> int:

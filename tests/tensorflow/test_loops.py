@@ -19,7 +19,7 @@ from stitchcore.inject import reasons
 from stitchcore.tensorflow.graph import GraphIndex, index
 from stitchcore.tensorflow.partition import Partition, Region, partition
 from stitchcore.tensorflow.patch import _RegionPatch
-from stitchcore.tensorflow.shape_inference import settle
+from stitchcore.tensorflow.shape_inference import infer_shapes
 from tests.tensorflow.graphs import pruned
 from tests.tensorflow.standing_in import attempted, stood_in
 
@@ -276,7 +276,7 @@ def test_the_shape_of_a_variable_in_a_loop_is_a_constant_of_its_frame() -> None:
 
     definition = pruned(looped(shaped, "weight"), ["out"])
     (before,) = (node for node in definition.node if node.op == "VariableShape")
-    (after,) = (node for node in settle(definition).node if node.name == before.name)
+    (after,) = (node for node in infer_shapes(definition).node if node.name == before.name)
     assert after.op == "Const"
     assert f"^{before.input[0]}" in after.input
     cut = partition(definition, ["out"])

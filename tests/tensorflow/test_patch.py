@@ -22,7 +22,7 @@ from stitchcore.device.host import host_device
 from stitchcore.hlo.ir.dim import parse
 from stitchcore.inject import digest
 from stitchcore.launch.place import Input, Launch, Place, Temporary
-from stitchcore.tensorflow.control_edges import after, after_checks
+from stitchcore.tensorflow.control_edges import after_checks, dependents
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph, lower, subgraph, with_own_sizes
 from stitchcore.tensorflow.partition import Partition, partition
@@ -41,10 +41,10 @@ def test_launches_after_another_are_found_through_others() -> None:
         launch(2, Input(1)),
         launch(3, Temporary(2), Temporary(1)),
     ]
-    assert after(launches, 0) == {1, 3}
-    assert after(launches, 1) == {3}
-    assert after(launches, 2) == {3}
-    assert after(launches, 3) == frozenset()
+    assert dependents(launches, 0) == {1, 3}
+    assert dependents(launches, 1) == {3}
+    assert dependents(launches, 2) == {3}
+    assert dependents(launches, 3) == frozenset()
 
 
 VARIABLE, OTHER = Edge(7, 0), Edge(8, 0)

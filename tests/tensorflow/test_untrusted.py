@@ -16,7 +16,7 @@ from stitchcore.errors import Reason, Refused
 from stitchcore.tensorflow.lower import subgraph
 from stitchcore.tensorflow.partition import partition
 from stitchcore.tensorflow.request import STRANGERS, GraphLimits, read_graph
-from stitchcore.tensorflow.shape_function_allowlist import is_inert
+from stitchcore.tensorflow.shape_function_allowlist import is_side_effect_free
 
 SMALL = GraphLimits(
     total_bytes=100_000,
@@ -71,12 +71,12 @@ def test_no_file_is_read_where_shapes_are_inferred(tmp_path: Path) -> None:
     ],
 )
 def test_operations_that_reach_outside_are_not_inert(operation: str) -> None:
-    assert not is_inert(operation)
+    assert not is_side_effect_free(operation)
 
 
 @pytest.mark.parametrize("operation", ["Add", "Reshape", "MatMul", "Conv2D", "Einsum", "Enter"])
 def test_operations_that_compute_are(operation: str) -> None:
-    assert is_inert(operation)
+    assert is_side_effect_free(operation)
 
 
 def test_a_region_with_an_operation_of_no_list_does_not_run(
