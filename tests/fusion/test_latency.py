@@ -74,8 +74,8 @@ def test_a_wave_takes_its_longest_way() -> None:
     apart = whole(module_of([apply(op.ADD, x, parameter(n + 1, (64,))) for n in range(500)],
                             [x, *(parameter(n + 1, (64,)) for n in range(500))]))  # fmt: skip
     assert OLD.timing is not None
-    assert latency.longest_way(chain.instructions, OLD.timing, crosses_tasks) == 4000
-    assert latency.longest_way(apart.instructions, OLD.timing, crosses_tasks) == 4
+    assert latency.critical_path(chain.instructions, OLD.timing, crosses_tasks) == 4000
+    assert latency.critical_path(apart.instructions, OLD.timing, crosses_tasks) == 4
     more = cost(chain, OLD).seconds - OLD.launch_seconds
     assert more > (4000 + 460) / 1.53e9 > 2 * (cost(additions(1, (64,)), OLD).seconds - 4e-6)
 

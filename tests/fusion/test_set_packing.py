@@ -192,11 +192,11 @@ def test_no_solver_is_started_for_a_workload(monkeypatch: pytest.MonkeyPatch) ->
 
     def counted(*given: object) -> object:
         left.append(True)
-        return branched(*given)
+        return searched(*given)
 
-    branched = set_packing._branched
+    searched = set_packing._searched
     monkeypatch.setattr(set_packing_solver, "ask", ask)
-    monkeypatch.setattr(set_packing, "_branched", counted)
+    monkeypatch.setattr(set_packing, "_searched", counted)
     plan = planner_exact.planner(planner_exact.ExactOptions(NEVER))(
         load("asr_train"), DEVICE, cost, anything
     )
