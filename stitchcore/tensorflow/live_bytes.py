@@ -73,7 +73,7 @@ class Peak:
     read."""
 
     bytes: int
-    held: Mapping[str, int]
+    by_region: Mapping[str, int]
 
 
 def limited(
@@ -88,7 +88,7 @@ def limited(
     after = peak(partition, tuple(stitched.values()))
     while after.bytes > allowed and stitched:
         suspects = sorted(
-            (name for name in after.held if name in stitched), key=after.held.__getitem__
+            (name for name in after.by_region if name in stitched), key=after.by_region.__getitem__
         )
         tried = {}
         for name in suspects[-TRIED:] or list(stitched)[:1]:

@@ -46,22 +46,22 @@ def patch(partition: Partition, chosen: Sequence[Chosen]) -> tuple[Patch, Mappin
     CONTROL_FLOW where nothing outside tells in which passes and branches it runs, DOES_NOT_UNIFY
     and UNSUPPORTED_OPCODE where a result is no tensor that the graph can take."""
     ids = digest.number(partition.request, partition.preserve).ids
-    whole = _Whole(partition, ids)
+    builder = _PatchBuilder(partition, ids)
     patches: list[RegionPatch] = []
     refused: dict[str, Refusal] = {}
     for region, function, program in chosen:
         try:
-            _RegionPatch(whole, region, function, program).write()
-            patches.append(whole.taken(region.name))
+            _RegionPatch(builder, region, function, program).write()
+            patches.append(builder.take(region.name))
         except Refused as error:
-            whole.taken(region.name)
+            builder.take(region.name)
             refused[region.name] = replace(error.refusal, subject=region.name)
     return Patch(tuple(patches)), refused
 
 
 @dataclass
-class _Whole:
-    """The patch while it is written: of the region at hand, until that is `taken`."""
+class _PatchBuilder:
+    """The patch while it is written: of the region at hand, until `take`."""
 
     partition: Partition
     ids: Mapping[str, int]
@@ -79,7 +79,7 @@ class _Whole:
     def raised_before(self) -> dict[int, tuple[int, ...]]:
         return lookups.raised_before(self.partition.graph)
 
-    def taken(self, name: str) -> RegionPatch:
+    def take(self, name: str) -> RegionPatch:
         region_patch = RegionPatch(
             name, tuple(self.remove), tuple(self.add), tuple(self.rewire), tuple(self.controls)
         )
@@ -98,13 +98,13 @@ class _RegionPatch:
     """One region's part of the patch."""
 
     def __init__(
-        self, whole: _Whole, region: Region, function: Subgraph, program: RegionProgram
+        self, builder: _PatchBuilder, region: Region, function: Subgraph, program: RegionProgram
     ) -> None:
-        self.whole, self.region, self.partition = whole, region, whole.partition
+        self.builder, self.region, self.partition = builder, region, builder.partition
         self.function, self.program = function, program
-        self.graph = whole.partition.graph
-        self.variables = whole.partition.variables
-        self.device_of = whole.id(region.members[0])
+        self.graph = builder.partition.graph
+        self.variables = builder.partition.variables
+        self.device_of = builder.id(region.members[0])
         self.constants = 0
         self.readers: dict[Edge, list[str]] = {}
         self.writers: dict[Edge, str] = {}
@@ -115,30 +115,30 @@ class _RegionPatch:
         self.shapes = self._tensor_shapes()
 
     def write(self) -> None:
-        whole, region = self.whole, self.region
+        builder, region = self.builder, self.region
         absorbed = self._absorbed()
         removed = {*region.members, *absorbed}
         controls = self._controls_in(removed)
-        self.before = tuple(f"^{self.whole.id(control)}" for control in controls)
+        self.before = tuple(f"^{self.builder.id(control)}" for control in controls)
         self.before = (*self.before, *self._in_place(controls))
         self.before = (*self.before, *self._verifiers())
         names = [self._launch(n, launch) for n, launch in enumerate(self.program.launches)]
         assigned = self._assignments()
         known = (self.program.launches, assigned, self.readers, self.writers)
-        whole.controls += after_checks(names, *known)
+        builder.controls += after_checks(names, *known)
         names += assigned
         for handle, writer in self.writers.items():
             before = [r for r in self.readers.get(handle, ()) if r != writer]
-            whole.controls += [(f"+{writer}", f"^+{reader}") for reader in before]
+            builder.controls += [(f"+{writer}", f"^+{reader}") for reader in before]
         self._hold_back_writers()
         last = names[0] if len(names) == 1 else self._join(names)
         for node in sorted(removed):
-            whole.remove.append(whole.id(node))
-            whole.rewire.append((f"^{whole.id(node)}", f"^+{last}"))
+            builder.remove.append(builder.id(node))
+            builder.rewire.append((f"^{builder.id(node)}", f"^+{last}"))
         outputs = self.program.outputs
         for position, result in enumerate(region.results):
             target = self._reference(outputs[position], f"{region.name}_o{position}")
-            whole.rewire.append((whole.tensor(result), target))
+            builder.rewire.append((builder.tensor(result), target))
 
     def _hold_back_writers(self) -> None:
         """What may write a variable after a lookup waits for every launch that reads it."""
@@ -148,7 +148,7 @@ class _RegionPatch:
                 continue
             for node in lookups.writers_after(self.graph, member):
                 readers = self.readers.get(looked_up, ())
-                self.whole.controls += [(str(self.whole.id(node)), f"^+{r}") for r in readers]
+                self.builder.controls += [(str(self.builder.id(node)), f"^+{r}") for r in readers]
 
     # ---- what surrounds the region -------------------------------------------------------------
     def _absorbed(self) -> list[int]:
@@ -157,7 +157,7 @@ class _RegionPatch:
         In a session's graph (no `_Retval`) whatever must stay may be fetched.
         """
         inside = {*self.region.members, *self.region.reads}
-        fetchable = set() if self.whole.function else set(self.whole.partition.preserve)
+        fetchable = set() if self.builder.function else set(self.builder.partition.preserve)
         looked_up = (lookups.indices_of(self.graph, member) for member in self.region.members)
         verified = {indices.node for indices in looked_up if indices is not None}
         return [
@@ -223,9 +223,11 @@ class _RegionPatch:
             if graph.nodes[tensor.node].op in ("Switch", "RefSwitch"):
                 name = f"{self.region.name}_taken{len(control_inputs)}"
                 kind = tensorflow_type(graph.dtype(tensor))
-                control_inputs.append(f"^+{self._identity(name, self.whole.tensor(tensor), kind)}")
+                control_inputs.append(
+                    f"^+{self._identity(name, self.builder.tensor(tensor), kind)}"
+                )
             else:
-                control_inputs.append(f"^{self.whole.id(tensor.node)}")
+                control_inputs.append(f"^{self.builder.id(tensor.node)}")
         if missing or not entered:
             detail = "nothing outside tells where it runs"
             raise Refused(self.region.name, Reason.CONTROL_FLOW, detail)
@@ -235,7 +237,7 @@ class _RegionPatch:
         node = node_def_pb2.NodeDef()
         node.attr["T"].type = kind
         inputs = (reference, *before)
-        self.whole.add.append(AddedNode(name, "Identity", encoded(node), self.device_of, inputs))
+        self.builder.add.append(AddedNode(name, "Identity", encoded(node), self.device_of, inputs))
         return name
 
     def _verifiers(self) -> list[str]:
@@ -249,13 +251,13 @@ class _RegionPatch:
             rows = None if indices is None else lookups.rows(self.graph, member)
             if indices is None or rows is None:
                 continue
-            place = (self.whole.tensor(indices), rows, lookups.verifier(self.graph, member).op)
+            place = (self.builder.tensor(indices), rows, lookups.verifier(self.graph, member).op)
             if place not in verifiers:
                 verifiers[place] = f"{self.region.name}_verify{len(verifiers)}"
                 earlier = [f"^+{name}" for name in list(verifiers.values())[-2:-1]]
-                for node in self.whole.raised_before[member]:
+                for node in self.builder.raised_before[member]:
                     if node not in inside:
-                        earlier.append(f"^{self.whole.id(node)}")
+                        earlier.append(f"^{self.builder.id(node)}")
                 self._verify(verifiers[place], member, *place[:2], tuple(earlier))
         return [f"^+{name}" for name in verifiers.values()]
 
@@ -269,8 +271,8 @@ class _RegionPatch:
             table = self._const(np.asarray(0, np.uint8), (rows,))
             operands = (table, indices, self._const(np.asarray(0, np.int32)))
         inputs = (*operands, *self.before, *earlier)
-        place = self.whole.id(member)  # whose error it raises
-        self.whole.add.append(AddedNode(name, node.op, encoded(node), place, inputs))
+        place = self.builder.id(member)  # whose error it raises
+        self.builder.add.append(AddedNode(name, node.op, encoded(node), place, inputs))
 
     # ---- launches ------------------------------------------------------------------------------
     def _read_places(self) -> list[Place | Constant]:
@@ -337,7 +339,7 @@ class _RegionPatch:
         guards += self._written_guards(launch, inputs)
         table = launch_table(launch.kernel, sources, inputs, outputs, guards)
         device_of = self._raising() if launch.kernel.errors else self.device_of
-        self.whole.add.append(node.fusion(launch, table, device_of, self.before))
+        self.builder.add.append(node.fusion(launch, table, device_of, self.before))
         return name
 
     def _raising(self) -> int:
@@ -345,12 +347,12 @@ class _RegionPatch:
         its own."""
         raising = (m for m in self.region.members if self.graph.nodes[m].op in CHECKED)
         first = next(raising, None)
-        return self.device_of if first is None else self.whole.id(first)
+        return self.device_of if first is None else self.builder.id(first)
 
     def _input(self, node: FusionNode, name: str, place: Place | Constant) -> Binding:
         if isinstance(place, Input):
             argument = self.function.arguments[place.position]
-            reference = self.whole.tensor(argument.tensor)
+            reference = self.builder.tensor(argument.tensor)
             if argument.variable:
                 self.readers.setdefault(argument.tensor, []).append(name)
                 return Binding(VARIABLE, node.resource(self._handle(argument.tensor)))
@@ -372,7 +374,7 @@ class _RegionPatch:
                 continue
             argument = self.function.arguments[place.position]
             tensor = argument.tensor
-            reference = self._handle(tensor) if argument.variable else self.whole.tensor(tensor)
+            reference = self._handle(tensor) if argument.variable else self.builder.tensor(tensor)
             node.fallback_references.append(reference)
             if argument.variable:
                 if name not in self.readers.setdefault(argument.tensor, []):
@@ -404,7 +406,7 @@ class _RegionPatch:
         return guards
 
     def _handle(self, variable: Edge) -> str:
-        return self.whole.tensor(self.handles[variable])
+        return self.builder.tensor(self.handles[variable])
 
     def _symbols(
         self, launch: RegionLaunch, node: FusionNode
@@ -417,17 +419,17 @@ class _RegionPatch:
         symbol_axes = [self._source_of(symbol) for symbol in launch.kernel.symbols]
         relying = self._relying()
         for argument in (*(argument for argument, *_ in symbol_axes), *relying):
-            reference = self.whole.tensor(argument.tensor)
+            reference = self.builder.tensor(argument.tensor)
             if reference not in node.inputs and self._is_hosted(argument):
                 node.hosted[reference] = tensorflow_type(argument.dtype)
                 continue
             node.tensor(reference, argument)
         sources = []
         for argument, axis, scale, offset in symbol_axes:
-            position = node.tensor(self.whole.tensor(argument.tensor), argument)
+            position = node.tensor(self.builder.tensor(argument.tensor), argument)
             sources.append(SymbolSource(position, axis, scale, offset))
         for argument in relying:
-            node.tensor(self.whole.tensor(argument.tensor), argument)
+            node.tensor(self.builder.tensor(argument.tensor), argument)
         guards = [
             Guard(position, tuple(index.from_dim(dim) for dim in argument.dims))
             for position, argument in node.arguments.items()
@@ -473,7 +475,7 @@ class _RegionPatch:
             attributes = self.graph.nodes[update].attr
             node.attr["dtype"].CopyFrom(attributes["dtype" if "dtype" in attributes else "T"])
             inputs = (self._handle(handle), value, *self.before)
-            self.whole.add.append(
+            self.builder.add.append(
                 AddedNode(name, "AssignVariableOp", encoded(node), self.device_of, inputs)
             )
             self.writers[handle] = name
@@ -490,7 +492,7 @@ class _RegionPatch:
             if argument.variable:
                 detail = "a variable's value leaves the region unchanged"
                 raise Refused(self.region.name, Reason.UNSUPPORTED_OPCODE, detail)
-            reference, kind = self.whole.tensor(argument.tensor), tensorflow_type(argument.dtype)
+            reference, kind = self.builder.tensor(argument.tensor), tensorflow_type(argument.dtype)
             if self.before:  # what reads the result may count on what the region waits for
                 reference = f"+{self._identity(f'{name}_given', reference, kind, self.before)}:0"
             return self._reshaped(reference, argument.dims, result.dims, kind, name)
@@ -516,7 +518,7 @@ class _RegionPatch:
         node = node_def_pb2.NodeDef()
         node.attr["T"].type = kind
         node.attr["Tshape"].type = types_pb2.DT_INT32
-        self.whole.add.append(
+        self.builder.add.append(
             AddedNode(name, "Reshape", encoded(node), self.device_of, (reference, shape))
         )
         return f"+{name}:0"
@@ -536,13 +538,15 @@ class _RegionPatch:
         node = node_def_pb2.NodeDef()
         node.attr["dtype"].type = tensorflow_type(array.dtype.name)
         node.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(array, shape=shape))
-        self.whole.add.append(AddedNode(name, "Const", encoded(node), self.device_of, self.before))
+        self.builder.add.append(
+            AddedNode(name, "Const", encoded(node), self.device_of, self.before)
+        )
         return f"+{name}:0"
 
     def _join(self, names: Sequence[str]) -> str:
         name = f"{self.region.name}_done"
         inputs = tuple(f"^+{other}" for other in names) or self.before
-        self.whole.add.append(
+        self.builder.add.append(
             AddedNode(name, "NoOp", encoded(node_def_pb2.NodeDef()), self.device_of, inputs)
         )
         return name

@@ -169,16 +169,16 @@ def _at_fault(
 ) -> tuple[str, str]:
     """A region without which less is wrong, and what is wrong with it."""
     if wrong.region:
-        return wrong.region, wrong.what
+        return wrong.region, wrong.detail
     suspects = list(regions)
     while len(suspects) > 1:
         half = suspects[: len(suspects) // 2]
         wrong_of_half = stage.compared(applied(half).graph, half, untouched)
         if wrong_of_half is not None and wrong_of_half.region:
-            return wrong_of_half.region, wrong_of_half.what
+            return wrong_of_half.region, wrong_of_half.detail
         suspects = half if wrong_of_half is not None else suspects[len(half) :]
         wrong = wrong_of_half or wrong
-    return str(suspects[0]["name"]), wrong.what
+    return str(suspects[0]["name"]), wrong.detail
 
 
 @lru_cache(maxsize=1)
@@ -214,7 +214,7 @@ class Observed:
 class Wrong:
     """How a patched step differs; `region` is the one that an error named, or ""."""
 
-    what: str
+    detail: str
     region: str = ""
 
 
