@@ -52,9 +52,9 @@ def test_a_popped_tensor_has_the_shape_of_what_was_pushed() -> None:
     pops = [node.name for node in graph.node if node.op == "TensorListPopBack"]
     assert pops, [node.op for node in graph.node]
     before, after = shapes(graph), shapes(infer_shapes(graph))
-    found = [name for name in pops if before[name, 1] is None and after[name, 1] is not None]
-    assert found
-    assert {after[name, 1] for name in found} <= {(4, 8), (8, 8), ()}
+    inferred = [name for name in pops if before[name, 1] is None and after[name, 1] is not None]
+    assert inferred
+    assert {after[name, 1] for name in inferred} <= {(4, 8), (8, 8), ()}
     assert all(after[key] == shape for key, shape in before.items() if shape is not None)
     assert sum(s is None for s in after.values()) < sum(s is None for s in before.values())
 
@@ -99,18 +99,18 @@ def test_no_gradient_reads_the_workspace_of_a_batch_normalization() -> None:
 
     @tf.function
     def gradients(x: Any, slope: Any) -> list[Any]:
-        made = tf.raw_ops.FusedBatchNormV3(
+        normalized = tf.raw_ops.FusedBatchNormV3(
             x=x, scale=ones, offset=ones, mean=ones, variance=ones, is_training=True, epsilon=1e-3
         )
         return [
             *(
                 tf.raw_ops.FusedBatchNormGradV3(
-                    y_backprop=slope, x=x, scale=ones, reserve_space_1=made[3],
-                    reserve_space_2=made[4], reserve_space_3=workspace, epsilon=1e-3,
+                    y_backprop=slope, x=x, scale=ones, reserve_space_1=normalized[3],
+                    reserve_space_2=normalized[4], reserve_space_3=workspace, epsilon=1e-3,
                 ).x_backprop
-                for workspace in (made[5], tf.zeros([0]))
+                for workspace in (normalized[5], tf.zeros([0]))
             ),
-            tf.nn.relu(made[0]),  # Grappler fuses it: only then is there a workspace
+            tf.nn.relu(normalized[0]),  # Grappler fuses it: only then is there a workspace
         ]  # fmt: skip
 
     own, without, _ = gradients(x, slope)
