@@ -33,20 +33,33 @@ need is installed by `make`."""
 TIERS = ("nightly", "cluster", "slow")
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 CLUSTER = "tests/cluster"
+CLUSTER_LAST = pytest.StashKey[bool]()
 
 os.environ.setdefault("STITCH_VERIFY_PASSES", "1")  # of jobs and commands that tests start
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEFT_OUT] = Counter()
+    told = getattr(config, "workerinput", {})
+    config.stash[CLUSTER_LAST] = told.get("cluster_last", bool(parts.missing(Level.API)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Asked once, for all processes must have one order and programs may be built meanwhile."""
+    node.workerinput["cluster_last"] = node.config.stash[CLUSTER_LAST]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files with the most slow tests come first: a long one that is begun last would leave the
     other process idle. Those of a cluster wait more than they compute, and come before all others,
     or after them while its programs are being built."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow") is not None)
-    absent = bool(parts.missing(Level.API))
+    last = config.stash[CLUSTER_LAST]
 
     def order(item: pytest.Item) -> tuple[bool, int]:
         of_cluster = item.nodeid.startswith(CLUSTER)
-        return of_cluster if absent else not of_cluster, -slow[item.path]
+        return of_cluster if last else not of_cluster, -slow[item.path]
 
     items.sort(key=order)
 
@@ -84,10 +97,6 @@ def _checked(report: Any) -> Any:
         report.outcome = "failed"
         report.longrepr = f"a skip whose reason is not in tests/conftest.py: {report.longrepr[2]}"
     return report
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[LEFT_OUT] = Counter()
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:

@@ -22,10 +22,10 @@ from stitchcore.runtime.gpu.executor import Loaded, capture_refused, captured, l
 from stitchcore.runtime.gpu.program import (
     GpuModule,
     HostCall,
+    LaunchRange,
     LibraryCall,
     Loop,
     Step,
-    Stretch,
     every_step,
 )
 
@@ -125,7 +125,7 @@ def graph_refused(module: GpuModule, device: Device) -> str:
     why = capture_refused(module)
     if why:
         return why
-    called = any(not isinstance(step, Stretch) for step in every_step(module.steps))
+    called = any(not isinstance(step, LaunchRange) for step in every_step(module.steps))
     return "library calls of this device cannot be captured" if called and _is_host(device) else ""
 
 
@@ -162,7 +162,7 @@ def counts(module: GpuModule) -> tuple[int, int, int]:
         kernels = library = moved = 0
         for step in block:
             match step:
-                case Stretch(first, count):
+                case LaunchRange(first, count):
                     kernels += times * count
                     moved += times * sum(module.kernel_bytes[first : first + count])
                 case LibraryCall() | HostCall():

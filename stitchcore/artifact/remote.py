@@ -106,7 +106,7 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise ValueError(f"{self._token} holds no token")
         place, headers = f"{kind}/{quote(path.strip('/'))}", {"authorization": f"Bearer {token}"}
         try:
-            answer = self._asked(method, place, data, headers)
+            answer = self._request(method, place, data, headers)
         except httpx.NetworkError as error:
             raise ConnectionError(f"{self._host}: {error}") from error
         if answer.status_code == MISSING:
@@ -116,7 +116,7 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise OSError(f"{method} {path}: {answer.status_code} {said}")
         return answer
 
-    def _asked(
+    def _request(
         self, method: str, place: str, data: bytes | None, headers: dict[str, str]
     ) -> httpx.Response:
         try:

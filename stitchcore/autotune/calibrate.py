@@ -115,9 +115,11 @@ def calibrate_gpu(
 def fitted_gpu(device: Device, measured: Sequence[Measured]) -> Calibration:
     """The record for which the estimates differ least from `measured` seconds of launches."""
     best = descended(device, measured, GPU_FITTED, _launch_seconds)
-    told = tuple(replace(one, estimate=_launch_seconds(one.pattern, best)) for one in measured)
-    errors = (error(one, measured, _launch_seconds) for one in (best, device))
-    return Calibration(best, told, *errors)
+    estimated = tuple(
+        replace(kernel, estimate=_launch_seconds(kernel.pattern, best)) for kernel in measured
+    )
+    errors = (error(record, measured, _launch_seconds) for record in (best, device))
+    return Calibration(best, estimated, *errors)
 
 
 def _launch_seconds(pattern: Pattern, device: Device) -> float:
@@ -129,8 +131,8 @@ def fitted(device: Device, measured: Sequence[Measured], unit_share: float) -> C
     unit = device.one_unit
     before = error(unit, measured, _work_seconds)
     tried = (replace(unit, cache_bytes=size) for size in CACHES)
-    found = (descended(one, measured, FITTED, _work_seconds) for one in tried)
-    best = min(found, key=lambda one: error(one, measured, _work_seconds))
+    candidates = (descended(record, measured, FITTED, _work_seconds) for record in tried)
+    best = min(candidates, key=lambda record: error(record, measured, _work_seconds))
     whole = replace(
         device,
         cache_bytes=best.cache_bytes,
@@ -140,8 +142,10 @@ def fitted(device: Device, measured: Sequence[Measured], unit_share: float) -> C
         overlap=best.overlap,
         unit_share=unit_share,
     )
-    told = tuple(replace(one, estimate=_work_seconds(one.pattern, best)) for one in measured)
-    return Calibration(whole, told, error(best, measured, _work_seconds), before)
+    estimated = tuple(
+        replace(kernel, estimate=_work_seconds(kernel.pattern, best)) for kernel in measured
+    )
+    return Calibration(whole, estimated, error(best, measured, _work_seconds), before)
 
 
 def _work_seconds(pattern: Pattern, unit: Device) -> float:
@@ -151,28 +155,28 @@ def _work_seconds(pattern: Pattern, unit: Device) -> float:
 # ---- modules -------------------------------------------------------------------------------------
 def calibration_modules() -> Mapping[str, Module]:
     """Modules by name; each becomes one kernel."""
-    made: dict[str, Module] = {}
+    modules: dict[str, Module] = {}
     for power in range(12, 25, 2):
         x, y = (builder.parameter(number, "f32", (2**power,)) for number in range(2))
-        made[_sized("sum", 2**power)] = _module([x, y], builder.elementwise(opcodes.ADD, x, y))
+        modules[_sized("sum", 2**power)] = _module([x, y], builder.elementwise(opcodes.ADD, x, y))
     for opcode in (opcodes.EXPONENTIAL, opcodes.TANH, opcodes.LOG, opcodes.SQRT):
         for size in (2**12, 2**18):
             x = builder.parameter(0, "f32", (size,))
-            made[_sized(opcode, size)] = _module([x], builder.elementwise(opcode, x))
+            modules[_sized(opcode, size)] = _module([x], builder.elementwise(opcode, x))
     for length in (8, 32):
         for size in (2**12, 2**18):
             x, y = (builder.parameter(number, "f32", (size,)) for number in range(2))
-            made[_sized(f"{length} operations", size)] = _module([x, y], _chain(x, y, length))
+            modules[_sized(f"{length} operations", size)] = _module([x, y], _chain(x, y, length))
     for rows, columns in ((4096, 16), (2048, 64), (512, 512), (64, 8192), (4096, 1024)):
         x = builder.parameter(0, "f32", (rows, columns))
-        made[f"softmax of {rows} x {columns}"] = _module([x], _softmax(x))
-    return made
+        modules[f"softmax of {rows} x {columns}"] = _module([x], _softmax(x))
+    return modules
 
 
 def instruction_modules() -> Mapping[str, Module]:
     """Modules for a GPU, of instructions of one class each: a value for each of few threads, which
     wait for each other's results, and for many, which keep the units busy."""
-    made: dict[str, Module] = {}
+    modules: dict[str, Module] = {}
     for size in (2**12, 2**22):
         for dtype, first, second in (
             ("f32", opcodes.ADD, opcodes.MULTIPLY),
@@ -181,13 +185,13 @@ def instruction_modules() -> Mapping[str, Module]:
         ):
             x, y = (builder.parameter(number, dtype, (size,)) for number in range(2))
             root = _chain(x, y, CHAIN, (first, second))
-            made[f"{CHAIN} operations of {dtype}[{size}]"] = _module([x, y], root)
+            modules[f"{CHAIN} operations of {dtype}[{size}]"] = _module([x, y], root)
         x = builder.parameter(0, "f32", (size,))
         value = x
         for _ in range(CHAIN // 16):
             value = builder.elementwise(opcodes.TANH, value)
-        made[f"{CHAIN // 16} tanh of f32[{size}]"] = _module([x], value)
-    return made
+        modules[f"{CHAIN // 16} tanh of f32[{size}]"] = _module([x], value)
+    return modules
 
 
 def _sized(name: str, elements: int) -> str:
@@ -222,9 +226,9 @@ def _module(parameters: Sequence[Instruction], root: Instruction) -> Module:
 
 # ---- measuring -----------------------------------------------------------------------------------
 def _compiled(module: Module, device: Device) -> tuple[Pattern, CpuKernel]:
-    made = compile_module(module, device, BuildOptions())
-    (pattern,) = made.plan.patterns
-    (kernel,) = load(made)
+    compiled = compile_module(module, device, BuildOptions())
+    (pattern,) = compiled.plan.patterns
+    (kernel,) = load(compiled)
     return pattern, kernel
 
 
@@ -245,9 +249,9 @@ def _unit_share(module: Module, device: Device) -> float:
 def _seconds(
     kernel: CpuKernel, pattern: Pattern, threads: int, clock: Callable[[], float]
 ) -> float:
-    given = arguments(pattern.inputs, {}, 0, "positive")
+    inputs = arguments(pattern.inputs, {}, 0, "positive")
     with ThreadPoolExecutor(max_workers=threads) as pool:
-        launch, _, idle = kernel.prepared(given, {}, pool, threads)
+        launch, _, idle = kernel.prepared(inputs, {}, pool, threads)
         calls = [_call_seconds(launch, clock) for _ in range(REPEATS)]
         empty = [_call_seconds(idle, clock) for _ in range(REPEATS)]
     return max(float(np.median(calls)) - float(np.median(empty)), 1e-9)
@@ -261,11 +265,11 @@ def _call_seconds(call: Callable[[], None], clock: Callable[[], float]) -> float
     return passed / count
 
 
-def write(found: Calibration, path: Path) -> None:
+def write(calibrated: Calibration, path: Path) -> None:
     """The record as JSON (device/records.py reads it), with its fit beside it."""
     kernels = [
-        {"name": one.name, "seconds": one.seconds, "estimate": one.estimate}
-        for one in found.kernels
+        {"name": kernel.name, "seconds": kernel.seconds, "estimate": kernel.estimate}
+        for kernel in calibrated.kernels
     ]
-    fit = {"error": found.error, "before": found.before, "kernels": kernels}
-    path.write_text(json.dumps({"device": asdict(found.device), "fit": fit}, indent=1) + "\n")
+    fit = {"error": calibrated.error, "before": calibrated.before, "kernels": kernels}
+    path.write_text(json.dumps({"device": asdict(calibrated.device), "fit": fit}, indent=1) + "\n")

@@ -108,8 +108,8 @@ def tune(
 
     Raises Refused where a kernel cannot be compiled.
     """
-    ((made,), choices) = tune_all((plan,), device, options, measuring, progress)
-    return Tuned(made, choices)
+    ((tuned,), choices) = tune_all((plan,), device, options, measuring, progress)
+    return Tuned(tuned, choices)
 
 
 def tune_all(
@@ -121,17 +121,21 @@ def tune_all(
 ) -> tuple[tuple[Plan, ...], tuple[Choice, ...]]:
     """As `tune`, of plans that may have kernels in common; the heaviest kernels come first."""
     began = time.perf_counter()
-    owners = [one for plan in plans for one in (plan, *bodies(plan).values())]
-    work = {pattern_text(one): (one, owner.module) for owner in owners for one in owner.patterns}
-    weight = {text: cost(one, device).seconds for text, (one, _) in work.items()}
+    owners = [owner for plan in plans for owner in (plan, *bodies(plan).values())]
+    kernels = {
+        pattern_text(pattern): (pattern, owner.module)
+        for owner in owners
+        for pattern in owner.patterns
+    }
+    weight = {text: cost(pattern, device).seconds for text, (pattern, _) in kernels.items()}
     choices: dict[str, Choice] = {}
-    for done, text in enumerate(sorted(work, key=lambda text: -weight[text])):
+    for done, text in enumerate(sorted(kernels, key=lambda text: -weight[text])):
         if progress is not None:
-            progress(done, len(work))
+            progress(done, len(kernels))
         if time.perf_counter() - began < measuring.total:
-            choices[text] = _choice(*work[text], device, options, measuring)
+            choices[text] = _choice(*kernels[text], device, options, measuring)
         else:
-            choices[text] = _alone(work[text][0], device)
+            choices[text] = _alone(kernels[text][0], device)
     return tuple(_overruled(plan, choices, device) for plan in plans), tuple(choices.values())
 
 
@@ -156,13 +160,13 @@ def _overruled(plan: Plan, choices: Mapping[str, Choice], device: Device) -> Pla
 
 def _given_back(cut: Cut, pattern: Pattern, module: Module) -> Iterator[Pattern]:
     """A cut of the region that `pattern` is, in the values of `module`."""
-    _, made = outlined(pattern, module)
-    value = {copy: original for original, copy in made.items()}
+    _, copies = outlined(pattern, module)
+    original = {copy: value for value, copy in copies.items()}
     for part in cut:
         yield Pattern(
-            tuple(value[one] for one in part.instructions),
-            tuple(value[one] for one in part.inputs),
-            tuple(value[one] for one in part.outputs),
+            tuple(original[value] for value in part.instructions),
+            tuple(original[value] for value in part.inputs),
+            tuple(original[value] for value in part.outputs),
         )
 
 
@@ -173,12 +177,12 @@ def _choice(
     region, _ = outlined(pattern, owner)
     kernels: dict[Pattern, Kernel] = {}
 
-    def schedulable(part: Pattern, given: Device) -> Refusal | None:
-        refusal = feasible(part, given)
+    def schedulable(part: Pattern, target: Device) -> Refusal | None:
+        refusal = feasible(part, target)
         if refusal is None and part not in kernels:
             try:
                 name = symbol_of(pattern_key(part))
-                kernels[part] = schedule(part, region, given, name, options.verify_passes)
+                kernels[part] = schedule(part, region, target, name, options.verify_passes)
             except Refused as refused:
                 return refused.refusal
         return refusal
@@ -233,12 +237,12 @@ class _Run:
         self._launches, self._idles = [], []
         for part in cut:
             kernel = kernels[part]
-            given = buffers(kernel.kernel, [values[value] for value in part.inputs], bindings)
+            arrays = buffers(kernel.kernel, [values[value] for value in part.inputs], bindings)
             alone = cost(part, device.one_unit).seconds <= device.inline_seconds
             threads = 1 if alone else device.units
-            launch, made, idle = kernel.prepared(given, bindings, self._pool, threads)
+            launch, outputs, idle = kernel.prepared(arrays, bindings, self._pool, threads)
             launch()
-            for value, array in zip(part.outputs, made, strict=True):
+            for value, array in zip(part.outputs, outputs, strict=True):
                 extents = [dims.evaluate(dim, bindings) for dim in value.shape.dims]
                 values[value] = array.reshape(extents)
             self._launches.append(launch)
@@ -259,35 +263,32 @@ class _Run:
             kernel = self._kernels[part]
 
             def ours(
-                given: Sequence[Array], kernel: CpuKernel = kernel, part: Pattern = part
+                arrays: Sequence[Array], kernel: CpuKernel = kernel, part: Pattern = part
             ) -> Any:
-                return run_kernel(kernel, part, given, self._bindings)
+                return run_kernel(kernel, part, arrays, self._bindings)
 
             check = check_kernel(part, self._region, ours, self._bindings)
             if not check.passed:
                 return str(check)
         return ""
 
-    def _outputs(self, part: Pattern, given: Sequence[Array]) -> list[Any]:
-        return run_kernel(self._kernels[part], part, given, self._bindings)
-
 
 def _timed(runs: Sequence[_Run], device: Device, measuring: Measuring) -> list[Trial]:
     calls: dict[str, Callable[[], object]] = {}
-    for number, one in enumerate(runs):
-        calls |= {f"run {number}": one.run, f"idle {number}": one.idle}
-    found = compare(calls, measuring.rounds, 0.002, measuring.seconds).seconds
+    for number, run in enumerate(runs):
+        calls |= {f"run {number}": run.run, f"idle {number}": run.idle}
+    seconds = compare(calls, measuring.rounds, 0.002, measuring.seconds).seconds
     times = []
-    for number, one in enumerate(runs):
-        launches = len(one.cut) * device.launch_seconds
-        idle = float(np.median(found[f"idle {number}"]))
-        times.append(np.maximum(found[f"run {number}"] - idle, 1e-9) + launches)
+    for number, run in enumerate(runs):
+        launches = len(run.cut) * device.launch_seconds
+        idle = float(np.median(seconds[f"idle {number}"]))
+        times.append(np.maximum(seconds[f"run {number}"] - idle, 1e-9) + launches)
     return [
         Trial(
-            one.cut,
-            sum(cost(part, device).seconds for part in one.cut),
+            run.cut,
+            sum(cost(part, device).seconds for part in run.cut),
             float(np.median(taken)),
             paired_ratio(taken, times[0]),
         )
-        for one, taken in zip(runs, times, strict=True)
+        for run, taken in zip(runs, times, strict=True)
     ]

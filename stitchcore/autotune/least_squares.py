@@ -35,10 +35,10 @@ class Measured:
 
 def coefficient(device: Device, name: str) -> float:
     """The coefficient `name` of a record."""
-    found: Any = device
+    value: Any = device
     for part in name.split("."):
-        found = getattr(found, part)
-    return float(found)
+        value = getattr(value, part)
+    return float(value)
 
 
 def with_coefficient(record: Any, name: str, value: float) -> Any:
@@ -50,7 +50,7 @@ def with_coefficient(record: Any, name: str, value: float) -> Any:
 
 def error(device: Device, measured: Sequence[Measured], seconds: Seconds) -> float:
     """How far estimates are from what was measured."""
-    ratios = [math.log(seconds(one.pattern, device) / one.seconds) for one in measured]
+    ratios = [math.log(seconds(kernel.pattern, device) / kernel.seconds) for kernel in measured]
     return math.sqrt(sum(ratio * ratio for ratio in ratios) / len(ratios))
 
 
@@ -69,7 +69,7 @@ def descended(
                     if name == "overlap" and value > 1:
                         continue
                     tried: Device = with_coefficient(best, name, value)
-                    found = error(tried, measured, seconds)
-                    if found < least * (1 - 1e-6):
-                        best, least, moved = tried, found, True
+                    tried_error = error(tried, measured, seconds)
+                    if tried_error < least * (1 - 1e-6):
+                        best, least, moved = tried, tried_error, True
     return best

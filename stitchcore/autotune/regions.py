@@ -1,4 +1,4 @@
-"""Tuning of a job's artifact: measurement overrules plans before they are proved.
+"""Tuning of a job's artifact: measurement overrules plans before they are verified.
 
 With a budget (STITCH_TUNE, or a worker's --tune) the kernels of all regions are measured against
 other cuts of themselves, the heaviest first, on the machine that makes the artifact (kernels.py).
@@ -56,42 +56,46 @@ class Tuning(msgspec.Struct, frozen=True):
 
     def figure(self) -> str:
         """For the report's reader."""
-        told = f"{len(self.overruled)} of {self.kernels} distinct kernels cut elsewhere"
-        told += f" ({self.measured} measured)"
+        figure = f"{len(self.overruled)} of {self.kernels} distinct kernels cut elsewhere"
+        figure += f" ({self.measured} measured)"
         if self.overruled:
-            told += f": {self.seconds_before * 1e6:,.0f} → {self.seconds_after * 1e6:,.0f} µs"
-        return f"{told} on {self.machine}"
+            figure += f": {self.seconds_before * 1e6:,.0f} → {self.seconds_after * 1e6:,.0f} µs"
+        return f"{figure} on {self.machine}"
 
 
 def tuned(
-    made: CompiledRegions, device: Device, options: BuildOptions, budget: float, progress: Progress
+    compiled: CompiledRegions,
+    device: Device,
+    options: BuildOptions,
+    budget: float,
+    progress: Progress,
 ) -> tuple[CompiledRegions, Tuning]:
-    """`made` with what measurement overruled within about `budget` seconds of this CPU.
+    """`compiled` with what measurement overruled within about `budget` seconds of this CPU.
 
     Raises Refused where a kernel that was compiled before cannot be compiled.
     """
-    keys = list(made.regions)
-    plans = [made.regions[key].plan for key in keys]
-    symbols = {name for key in keys for name in made.regions[key].module.symbols}
+    keys = list(compiled.regions)
+    plans = [compiled.regions[key].plan for key in keys]
+    symbols = {name for key in keys for name in compiled.regions[key].module.symbols}
     measuring = Measuring(dict.fromkeys(symbols, SYMBOL_SIZE), 11, KERNEL_SECONDS, budget)
-    found, choices = tune_all(
+    replans, choices = tune_all(
         plans, device, options, measuring, lambda done, total: progress("tune", done, total)
     )
-    pairs = zip(keys, plans, found, strict=True)
+    pairs = zip(keys, plans, replans, strict=True)
     changed = {key: new for key, old, new in pairs if _kernels(new) != _kernels(old)}
-    rebuilt = replanned(made, changed, device, options) if changed else made
-    return rebuilt, _told(made, plans, choices, budget)
+    rebuilt = replanned(compiled, changed, device, options) if changed else compiled
+    return rebuilt, _tuning(compiled, plans, choices, budget)
 
 
 def _kernels(plan: Plan) -> list[tuple[Pattern, ...]]:
-    return [one.patterns for one in (plan, *bodies(plan).values())]
+    return [computation.patterns for computation in (plan, *bodies(plan).values())]
 
 
-def _told(
-    made: CompiledRegions, plans: Sequence[Plan], choices: Sequence[Choice], budget: float
+def _tuning(
+    compiled: CompiledRegions, plans: Sequence[Plan], choices: Sequence[Choice], budget: float
 ) -> Tuning:
     before, after = gain(choices)
-    names = _names(made, plans)
+    names = _names(compiled, plans)
     machine = host()
     return Tuning(
         f"{machine.model}, {machine.cores} processors",
@@ -106,20 +110,20 @@ def _told(
 
 
 def _overruled(choice: Choice, names: Mapping[str, str]) -> Overruled:
-    first, kept = choice.trials[0], choice.trials[choice.kept]
-    ratio = (kept.ratio.low, kept.ratio.value, kept.ratio.high)
+    first, winner = choice.trials[0], choice.trials[choice.kept]
+    ratio = (winner.ratio.low, winner.ratio.value, winner.ratio.high)
     name = names.get(pattern_text(choice.pattern), "in a loop or branch")
-    return Overruled(name, len(kept.cut), first.seconds, kept.seconds, ratio)
+    return Overruled(name, len(winner.cut), first.seconds, winner.seconds, ratio)
 
 
-def _names(made: CompiledRegions, plans: Sequence[Plan]) -> dict[str, str]:
+def _names(compiled: CompiledRegions, plans: Sequence[Plan]) -> dict[str, str]:
     return {
-        pattern_text(pattern): made.kernels[key].kernel.name
-        for region, plan in zip(made.regions.values(), plans, strict=True)
+        pattern_text(pattern): compiled.kernels[key].kernel.name
+        for region, plan in zip(compiled.regions.values(), plans, strict=True)
         for pattern, key in zip(plan.patterns, region.keys, strict=True)
     }
 
 
-def file_of(found: Tuning | None) -> dict[str, bytes]:
+def file_of(tuning: Tuning | None) -> dict[str, bytes]:
     """The artifact's file of what tuning found; none where nothing was tuned."""
-    return {} if found is None else {FILE: msgspec.json.encode(found, order="sorted")}
+    return {} if tuning is None else {FILE: msgspec.json.encode(tuning, order="sorted")}

@@ -77,21 +77,23 @@ def command(
     state, seconds = module_pipeline.run(
         module, output, "compile", planner=planner, restart=restart
     )
-    made = compiled(state, seconds)
-    bindings = parse_bindings(bind, made.plan, output)
+    compiled_module = compiled(state, seconds)
+    bindings = parse_bindings(bind, compiled_module.plan, output)
     count = threads or state.options.jobs
-    inputs = _captured(made.plan, bindings) if captured else {}
-    loaded = load(made)
+    inputs = _captured(compiled_module.plan, bindings) if captured else {}
+    loaded = load(compiled_module)
     results = []
     with output.console.status("kernels") as status:
-        for number, (plan, pattern) in enumerate(made.uses()):
+        for number, (plan, pattern) in enumerate(compiled_module.uses()):
             status.update(f"kernel {number + 1}/{len(loaded)}")
-            own = inputs.get(plan.module.entry, {})
-            given = [own[v] for v in pattern.inputs] if captured else None
-            runner = _Bench(plan, bindings, rounds, count, not no_xla, plan is not made.plan)
-            results.append(runner.measure(pattern, loaded[number], given))
+            values = inputs.get(plan.module.entry, {})
+            arrays = [values[v] for v in pattern.inputs] if captured else None
+            runner = _KernelTimer(
+                plan, bindings, rounds, count, not no_xla, plan is not compiled_module.plan
+            )
+            results.append(runner.measure(pattern, loaded[number], arrays))
     _show(results, output, count)
-    if any(not one.check.passed for one in results):
+    if any(not timed.check.passed for timed in results):
         raise SystemExit(1)
 
 
@@ -102,45 +104,50 @@ def times(
     output: common.Output,
 ) -> dict[str, float]:
     """Median seconds of each kernel that is right, by name."""
-    made = compiled(state, seconds)
-    bindings = parse_bindings(bind, made.plan, output)
-    loaded = load(made)
-    found = {}
+    compiled_module = compiled(state, seconds)
+    bindings = parse_bindings(bind, compiled_module.plan, output)
+    loaded = load(compiled_module)
+    seconds_of = {}
     with output.console.status("kernels") as status:
-        for number, (plan, pattern) in enumerate(made.uses()):
+        for number, (plan, pattern) in enumerate(compiled_module.uses()):
             status.update(f"kernel {number + 1}/{len(loaded)}")
-            runner = _Bench(
-                plan, bindings, FEW_ROUNDS, state.options.jobs, False, plan is not made.plan
+            runner = _KernelTimer(
+                plan,
+                bindings,
+                FEW_ROUNDS,
+                state.options.jobs,
+                False,
+                plan is not compiled_module.plan,
             )
-            one = runner.measure(pattern, loaded[number], None)
-            if one.check.passed:
-                found[one.name] = one.seconds
-    return found
+            timed = runner.measure(pattern, loaded[number], None)
+            if timed.check.passed:
+                seconds_of[timed.name] = timed.seconds
+    return seconds_of
 
 
-def parse_bindings(given: Sequence[str], plan: Plan, output: common.Output) -> dict[str, int]:
+def parse_bindings(texts: Sequence[str], plan: Plan, output: common.Output) -> dict[str, int]:
     """Sizes of the module's symbols; ends the command when one is missing or is not a number."""
-    found = {}
-    for text in given:
+    bindings = {}
+    for text in texts:
         name, _, size = text.partition("=")
         if not size.isdigit():
             common.fail(output, f"--bind {text}", "not NAME=SIZE", "for example --bind B=32")
-        found[name] = int(size)
-    missing = [name for name in plan.module.symbols if name not in found]
+        bindings[name] = int(size)
+    missing = [name for name in plan.module.symbols if name not in bindings]
     if missing:
         why = f"the module has symbolic dimensions {', '.join(missing)}"
         common.fail(output, plan.module.name, why, f"pass --bind {missing[0]}=SIZE")
-    return found
+    return bindings
 
 
 def _captured(plan: Plan, bindings: Mapping[str, int]) -> Mapping[Computation, Mapping[Any, Array]]:
     integers = integer_limit(plan.module, bindings)
-    given = arguments(plan.module.entry.parameters, bindings, 0, integers=integers)
-    return captured_inputs(plan, given, bindings)
+    inputs = arguments(plan.module.entry.parameters, bindings, 0, integers=integers)
+    return captured_inputs(plan, inputs, bindings)
 
 
 @dataclass(frozen=True)
-class _Bench:
+class _KernelTimer:
     """How kernels of one computation are measured: the entry, or one that is `called`."""
 
     plan: Plan
@@ -150,28 +157,28 @@ class _Bench:
     with_xla: bool
     called: bool
 
-    def measure(self, pattern: Pattern, kernel: CpuKernel, given: list[Array] | None) -> Timed:
+    def measure(self, pattern: Pattern, kernel: CpuKernel, captured: list[Array] | None) -> Timed:
         """Judge `kernel` as `pattern`, then time it beside XLA."""
 
         def run(arrays: Sequence[Array]) -> list[Array]:
             return run_kernel(kernel, pattern, arrays, self.bindings, self.threads)
 
-        check = check_kernel(pattern, self.plan.module, run, self.bindings, given)
-        inputs = given or arguments(pattern.inputs, self.bindings, 0, check.data)
-        rival, note = self._rival(pattern, inputs)
+        check = check_kernel(pattern, self.plan.module, run, self.bindings, captured)
+        inputs = captured or arguments(pattern.inputs, self.bindings, 0, check.data)
+        baseline, note = self._baseline(pattern, inputs)
         placed = buffers(kernel.kernel, inputs, self.bindings)
         ours: list[float] = []
         theirs: list[float] = []
         for _ in range(self.rounds):
             ours.append(_median(kernel.seconds(placed, self.bindings, REPEATS, self.threads)))
-            if rival is not None:
-                theirs.append(_median(rival.seconds(REPEATS)))
+            if baseline is not None:
+                theirs.append(_median(baseline.seconds(REPEATS)))
         ratio = paired_ratio(theirs, ours) if theirs else None
         name, size = kernel.kernel.name, len(pattern.instructions)
         other = _median(theirs) if theirs else None
         return Timed(name, size, check, _median(ours), other, ratio, note, self.called)
 
-    def _rival(
+    def _baseline(
         self, pattern: Pattern, inputs: list[Array]
     ) -> tuple[xla_baseline.Executable | None, str]:
         if not self.with_xla:
@@ -192,41 +199,41 @@ def _median(values: Sequence[float]) -> float:
 
 def _show(results: list[Timed], output: common.Output, threads: int) -> None:
     if output.as_json:
-        output.document({"threads": threads, "kernels": [_document(one) for one in results]})
+        output.document({"threads": threads, "kernels": [_document(timed) for timed in results]})
         return
     rows = [
         (
-            one.name + (" (loop body or branch)" if one.called else ""),
-            one.instructions,
-            "ok" if one.check.passed else f"WRONG {one.check}",
-            common.seconds_text(one.seconds),
-            common.seconds_text(one.xla_seconds) if one.xla_seconds else "",
-            one.ratio or "",
-            one.note or ("" if one.check.informative else "data could not show an error"),
+            timed.name + (" (loop body or branch)" if timed.called else ""),
+            timed.instructions,
+            "ok" if timed.check.passed else f"WRONG {timed.check}",
+            common.seconds_text(timed.seconds),
+            common.seconds_text(timed.xla_seconds) if timed.xla_seconds else "",
+            timed.ratio or "",
+            timed.note or ("" if timed.check.informative else "data could not show an error"),
         )
-        for one in results
+        for timed in results
     ]
     output.console.print(common.table(f"{threads} threads", COLUMNS, rows))
 
 
-def _document(one: Timed) -> dict[str, Any]:
+def _document(timed: Timed) -> dict[str, Any]:
     """One kernel as plain data: seconds, absolute errors, and ratios with their 95 % interval."""
-    judged = one.check.judgements
-    ratio = one.ratio
+    judgements = timed.check.judgements
+    ratio = timed.ratio
     return {
-        "name": one.name,
-        "called": one.called,
-        "instructions": one.instructions,
-        "passed": one.check.passed,
-        "informative": one.check.informative,
-        "data": one.check.data,
-        "elements": sum(found.elements for found in judged),
-        "failures": sum(found.failures for found in judged),
-        "worst_error": max((found.worst_ours for found in judged), default=0.0),
-        "seconds": one.seconds,
-        "xla_seconds": one.xla_seconds,
+        "name": timed.name,
+        "called": timed.called,
+        "instructions": timed.instructions,
+        "passed": timed.check.passed,
+        "informative": timed.check.informative,
+        "data": timed.check.data,
+        "elements": sum(judgement.elements for judgement in judgements),
+        "failures": sum(judgement.failures for judgement in judgements),
+        "worst_error": max((judgement.worst_ours for judgement in judgements), default=0.0),
+        "seconds": timed.seconds,
+        "xla_seconds": timed.xla_seconds,
         "xla_over_ours": (
             {"median": ratio.value, "low": ratio.low, "high": ratio.high} if ratio else None
         ),
-        "note": one.note,
+        "note": timed.note,
     }

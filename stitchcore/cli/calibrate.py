@@ -39,21 +39,21 @@ def command(target: str | None, out: Path | None, as_json: bool) -> None:
             def progress(name: str, done: int, total: int) -> None:
                 bar.update(task, description=name, completed=done, total=total)
 
-            found = calibrate.calibrate(device, progress)
+            calibration = calibrate.calibrate(device, progress)
     except Refused as refused:
         common.fail_refused(output, device.target, refused)
     if out is not None:
-        calibrate.write(found, out)
+        calibrate.write(calibration, out)
     names = COEFFICIENTS if device.kind == "cpu" else GPU_COEFFICIENTS
-    named = {name: coefficient(found.device, name) for name in names}
+    named = {name: coefficient(calibration.device, name) for name in names}
     if as_json:
-        document = {"device": named, "error": found.error, "before": found.before}
+        document = {"device": named, "error": calibration.error, "before": calibration.before}
         output.document({**document, "file": str(out) if out else None})
         return
     rows = [
-        (one.name, common.seconds_text(one.seconds), common.seconds_text(one.estimate),
-         f"{one.estimate / one.seconds:.2f}")
-        for one in found.kernels
+        (kernel.name, common.seconds_text(kernel.seconds), common.seconds_text(kernel.estimate),
+         f"{kernel.estimate / kernel.seconds:.2f}")
+        for kernel in calibration.kernels
     ]  # fmt: skip
     what = "one unit" if device.kind == "cpu" else "one launch"
     output.console.print(common.table(f"{device.target}: {what}", COLUMNS, rows))
@@ -62,7 +62,7 @@ def command(target: str | None, out: Path | None, as_json: bool) -> None:
     ]
     output.console.print(common.table("", ("coefficient", "before>", "now>"), changes))
     output.console.print(
-        f"estimates are off by a factor of {2.718281828**found.error:.2f} "
-        f"(before: {2.718281828**found.before:.2f})"
+        f"estimates are off by a factor of {2.718281828**calibration.error:.2f} "
+        f"(before: {2.718281828**calibration.before:.2f})"
         + (f"; written to {out}" if out else "; --out FILE.json keeps the record")
     )

@@ -140,12 +140,16 @@ def host_target() -> str:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """A rich table; columns whose name ends in `>` are aligned right."""
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    rich_table = Table(
+        title=title, title_justify="left", box=None, pad_edge=False, header_style="bold"
+    )
     for column in columns:
-        made.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")
+        rich_table.add_column(
+            column.rstrip(">"), justify="right" if column.endswith(">") else "left"
+        )
     for row in rows:
-        made.add_row(*(str(cell) for cell in row))
-    return made
+        rich_table.add_row(*(str(cell) for cell in row))
+    return rich_table
 
 
 def seconds_text(seconds: float) -> str:

@@ -54,8 +54,8 @@ def command(
     page = render.html(module_pipeline.report_of(state, str(module), seconds))
     _write(folder / "report.html", page)
     if as_json:
-        left = Counter(
-            r.reason.value for one in module_pipeline.plans_of(state) for r in one.refusals
+        reasons = Counter(
+            r.reason.value for plan in module_pipeline.plans_of(state) for r in plan.refusals
         )
         output.document(
             {
@@ -64,7 +64,7 @@ def command(
                 "kernels": len(state.kernels),
                 "binaries": binaries,
                 "refused": [str(refusal) for refusal in state.refused],
-                "left_as_it_was": dict(left),
+                "left_as_it_was": dict(reasons),
                 "report": str(folder / "report.html"),
             }
         )
@@ -81,7 +81,7 @@ def command(
 def _resources(state: ModuleState) -> list[str]:
     """What a GPU's kernels need, and which of them were refused."""
     fits = [fit for unit in state.units for fit in unit.fits]
-    lines = [f"refused, its operations stay as they were: {one}" for one in state.refused]
+    lines = [f"refused, its operations stay as they were: {refusal}" for refusal in state.refused]
     if fits:
         used = [fit.resources.registers for fit in fits]
         spilled = sum(fit.resources.spill_bytes > 0 for fit in fits)
@@ -104,23 +104,23 @@ def _write(path: Path, content: str | bytes) -> str:
 def _binary(unit: Unit, number: int, folder: Path) -> dict[str, Any]:
     """Source and binary of a unit, and what its compiler said: loops it left scalar on a CPU,
     registers and spills on a GPU."""
-    made = unit.binary
-    entry: dict[str, Any] = {"kernels": len(unit.kernels), "bytes": len(made.data)}
+    binary = unit.binary
+    entry: dict[str, Any] = {"kernels": len(unit.kernels), "bytes": len(binary.data)}
     name = f"kernels_{number:02d}"
-    if isinstance(made, CompiledLibrary):
+    if isinstance(binary, CompiledLibrary):
         return {
-            "file": _write(folder / f"{name}.so", made.data),
+            "file": _write(folder / f"{name}.so", binary.data),
             "source": _write(folder / f"{name}.c", unit.source),
             **entry,
-            "compiler": made.compiler,
-            "vector_loops": len(made.loops) - len(made.scalar_loops),
-            "scalar_loops": [f"{loop.loop}: {loop.reason}" for loop in made.scalar_loops],
+            "compiler": binary.compiler,
+            "vector_loops": len(binary.loops) - len(binary.scalar_loops),
+            "scalar_loops": [f"{loop.loop}: {loop.reason}" for loop in binary.scalar_loops],
         }
     return {
-        "file": _write(folder / f"{name}.cubin", made.data),
+        "file": _write(folder / f"{name}.cubin", binary.data),
         "source": _write(folder / f"{name}.cu", unit.source),
         **entry,
-        "compiler": f"NVRTC {made.version}",
+        "compiler": f"NVRTC {binary.version}",
         "registers": max((fit.resources.registers for fit in unit.fits), default=0),
         "registers_predicted": max((fit.predicted for fit in unit.fits), default=0),
         "spill_bytes": sum(fit.resources.spill_bytes for fit in unit.fits),

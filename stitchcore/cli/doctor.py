@@ -80,7 +80,7 @@ def command(interpreter: str, as_json: bool) -> None:
             findings.append(check())
     works = all(finding.state != "missing" for finding in findings)
     if as_json:
-        output.document({"works": works, "findings": [asdict(one) for one in findings]})
+        output.document({"works": works, "findings": [asdict(finding) for finding in findings]})
     else:
         _show(findings, works, output)
     raise SystemExit(0 if works else 1)
@@ -88,8 +88,8 @@ def command(interpreter: str, as_json: bool) -> None:
 
 def _show(findings: list[Finding], works: bool, output: common.Output) -> None:
     rows = [
-        (MARKS[one.state], one.subject, one.detail.replace("[", "\\["), one.mend)
-        for one in findings
+        (MARKS[finding.state], finding.subject, finding.detail.replace("[", "\\["), finding.mend)
+        for finding in findings
     ]
     output.console.print(common.table("", ("", "what", "found", "to mend it"), rows))
     verdict = (
@@ -100,10 +100,10 @@ def _show(findings: list[Finding], works: bool, output: common.Output) -> None:
 
 def _python(interpreter: str) -> Finding:
     code = "import sys, platform; print(platform.python_version(), sys.version_info >= (3, 9))"
-    found = _ask(interpreter, code)
-    if isinstance(found, Finding):
-        return found
-    version, enough = found.split()
+    answer = _ask(interpreter, code)
+    if isinstance(answer, Finding):
+        return answer
+    version, enough = answer.split()
     state, mend = ("ok", "") if enough == "True" else ("missing", "use 3.9 or later")
     return Finding("Python of the job", state, f"{version} ({interpreter})", mend)
 
@@ -111,10 +111,10 @@ def _python(interpreter: str) -> Finding:
 def _plugin(interpreter: str) -> Finding:
     """TensorFlow and the plug-in in it, tried as the job would."""
     subject = "TensorFlow and plug-in"
-    found = _ask(interpreter, _LOAD_PLUGIN, subject)
-    if isinstance(found, Finding):
-        return found
-    return Finding(subject, "ok", f"TensorFlow {found}, plug-in and shim of this version load")
+    version = _ask(interpreter, _LOAD_PLUGIN, subject)
+    if isinstance(version, Finding):
+        return version
+    return Finding(subject, "ok", f"TensorFlow {version}, plug-in and shim of this version load")
 
 
 def _ask(interpreter: str, code: str, subject: str = "Python of the job") -> str | Finding:

@@ -80,8 +80,8 @@ def command(
         _of_module(module, target, planner, first, second, output)
         return
     where = (store or settings.of_this_process().store).absolute()
-    found = _session(where, session, output) if session else _newest(where, artifact, output)
-    _of_job(found, first, second, output)
+    graphs = _session(where, session, output) if session else _newest(where, artifact, output)
+    _of_job(graphs, first, second, output)
 
 
 # ---- of a module -------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def _of_module(
 def _instruction(plan: Plan, name: str, path: Path, output: common.Output) -> Instruction:
     found = why.find(plan.module, name)
     if not found:
-        origins = {origin for told in plan.module.provenance.values() for origin in told}
+        origins = {origin for sources in plan.module.provenance.values() for origin in sources}
         known = sorted({*names(plan.module).values(), *origins})
         mend = "`stitch plan --dump DIR` lists the names"
         close = difflib.get_close_matches(name.removeprefix("%"), known, jobs.NEAR, 0.6)
@@ -146,12 +146,12 @@ def _session(store: Path, session: str, output: common.Output) -> list[Job]:
     """The artifacts that a session used, one per graph."""
     folder = Path(session)
     if not (folder / "events.jsonl").exists():
-        found = sorted(store.glob(f"sessions/{session}*/events.jsonl"))
-        if not found:
+        events = sorted(store.glob(f"sessions/{session}*/events.jsonl"))
+        if not events:
             known = sorted(path.parent.name for path in store.glob("sessions/*/events.jsonl"))
             mend = f"sessions there: {', '.join(known[-LISTED:]) or 'none'}"
             common.fail(output, f"session {session}", f"not in {store}/sessions", mend)
-        folder = found[-1].parent
+        folder = events[-1].parent
     record = Record()
     for event in EventFile(folder / "events.jsonl").read():
         record.add(event)
@@ -163,9 +163,9 @@ def _session(store: Path, session: str, output: common.Output) -> list[Job]:
         if (home / "artifacts" / key / "report.json").exists()
     ]
     if not jobs_:
-        told = {f"{g.reason} {g.detail}".strip() for g in record.graphs.values() if g.reason}
-        told |= {f"{count} x {reason}" for reason, count in record.refusals.items()}
-        reason = "; ".join(sorted(told)) or "no training step was seen"
+        causes = {f"{g.reason} {g.detail}".strip() for g in record.graphs.values() if g.reason}
+        causes |= {f"{count} x {reason}" for reason, count in record.refusals.items()}
+        reason = "; ".join(sorted(causes)) or "no training step was seen"
         mend = "nothing was built, so there is no report to explain from; see the reasons"
         common.fail(output, f"session {folder.name}", reason, mend)
     return jobs_
@@ -180,20 +180,20 @@ def _read(folder: Path, output: common.Output) -> Job:
         common.fail(output, str(folder), str(error), "`stitch run --fresh` builds it again")
 
 
-def _of_job(found: Sequence[Job], first: str, second: str | None, output: common.Output) -> None:
-    job = next((one for one in found if jobs.find(one.report, first)), found[0])
+def _of_job(graphs: Sequence[Job], first: str, second: str | None, output: common.Output) -> None:
+    job = next((graph for graph in graphs if jobs.find(graph.report, first)), graphs[0])
     positions = [_positions(job.report, name, output) for name in (first, second) if name]
     if len(positions) == 1:
         _show_places([jobs.place(job.report, position) for position in positions[0]], output)
         return
     for name, several in zip((first, second), positions, strict=True):
         if len(several) > 1:
-            told = [jobs.place(job.report, position).name for position in several[:LISTED]]
+            listed = [jobs.place(job.report, position).name for position in several[:LISTED]]
             more = f" and {len(several) - LISTED} more" if len(several) > LISTED else ""
-            why_ = f"{len(several)} operations have this name: {', '.join(told)}{more}"
+            why_ = f"{len(several)} operations have this name: {', '.join(listed)}{more}"
             common.fail(output, str(name), why_, "name one of them in full")
-    one, other = positions[0][0], positions[1][0]
-    _show(jobs.explain(job.report, job.modules, one, other), output)
+    first_position, second_position = positions[0][0], positions[1][0]
+    _show(jobs.explain(job.report, job.modules, first_position, second_position), output)
 
 
 def _positions(report: Report, name: str, output: common.Output) -> list[int]:
@@ -210,9 +210,9 @@ def _line(place: Place) -> str:
         return f"{place.name} ({place.opcode}): kernel {', '.join(map(str, place.kernels))}"
     if place.reason == SOURCE:
         return f"{place.name} ({place.opcode}): {place.detail or 'no work of its own'}"
-    told = ": ".join(filter(None, (meaning(place.reason), place.detail)))
+    because = ": ".join(filter(None, (meaning(place.reason), place.detail)))
     line = f"{place.name} ({place.opcode}): left as it was, {place.reason}"
-    return line + (f" ({told})" if told else "")
+    return line + (f" ({because})" if because else "")
 
 
 def _show_places(places: list[Place], output: common.Output) -> None:

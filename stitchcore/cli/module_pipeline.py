@@ -15,7 +15,7 @@ from stitchcore.codegen import c as emit_c
 from stitchcore.codegen import cuda as emit_cuda
 from stitchcore.compiler import pipeline
 from stitchcore.compiler.pipeline import Dump, restartable
-from stitchcore.compiler.stages import BuildOptions, ModuleState, stages_for
+from stitchcore.compiler.stages import ModuleState, build_options, stages_for
 from stitchcore.device.records import Device
 from stitchcore.errors import Refused
 from stitchcore.fusion import candidates
@@ -58,7 +58,7 @@ def run(
         common.fail(output, str(restart), "not a stage that can be restarted", mend)
     if restart is not None and not restart.is_file():
         common.fail(output, str(restart), "no such file", "write it with --dump, then edit it")
-    build = BuildOptions(chosen, options.jobs, options.cache, verify_passes=options.verify_passes)
+    build = build_options(options, chosen)
     module = common.read_module(path, output)
     wanted = stages[: [stage.name for stage in stages].index(last) + 1]
     seconds: dict[str, float] = {}
@@ -104,11 +104,11 @@ def saved_bytes(plan: Plan, device: Device) -> list[int]:
 def moved_bytes(plan: Plan, device: Device) -> list[tuple[int, int]]:
     """Off-chip bytes of each kernel's instructions one by one, and of the kernel."""
     graph = candidates.build(plan.module, {})
-    found = []
+    moved = []
     for pattern in plan.patterns:
-        work = [v for v in pattern.instructions if graph.roles[graph.position[v]] is Role.PLACED]
-        found.append((unfused(work, device).bytes, cost(pattern, device).bytes))
-    return found
+        placed = [v for v in pattern.instructions if graph.roles[graph.position[v]] is Role.PLACED]
+        moved.append((unfused(placed, device).bytes, cost(pattern, device).bytes))
+    return moved
 
 
 def report_of(
@@ -164,11 +164,11 @@ def _report_kernels(
     moved = moved_bytes(plan, state.device)
     fits = {fit.kernel: fit for unit in state.units for fit in unit.fits}
     refused = {refusal.subject: refusal for refusal in state.refused}
-    made = []
+    rows = []
     for number, pattern in enumerate(plan.patterns):
         kernel = state.kernels[state.of[number]] if state.kernels else None
         name = kernel.name if kernel else f"pattern {number}"
-        found = ReportKernel(
+        row = ReportKernel(
             name,
             len(pattern.instructions),
             max(0, moved[number][0] - moved[number][1]),
@@ -181,8 +181,8 @@ def _report_kernels(
             measured_ns=round(measured.get(name, 0.0) * 1e9),
             schemes=scheme_counts.count(kernel) if kernel else {},
         )
-        made.append(_with_resources(found, fits[name]) if name in fits else found)
-    return tuple(made)
+        rows.append(_with_resources(row, fits[name]) if name in fits else row)
+    return tuple(rows)
 
 
 def _with_resources(kernel: ReportKernel, fit: Fit) -> ReportKernel:

@@ -24,25 +24,25 @@ PR_SET_PDEATHSIG = 1
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one request. Raises what the pipeline raises beyond refusals: the parent reports it."""
-    given = _arguments(arguments)
+    parsed = _arguments(arguments)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from stitchcore.optimize.pipeline import optimize  # imports TensorFlow: after the limits
 
-    store = given.store
-    request = store / "requests" / given.digest
+    store = parsed.store
+    request = store / "requests" / parsed.digest
     target = json.loads((request / "meta.json").read_text())["target"]
     if target not in DEVICES:
         raise Refused(target, Reason.WRONG_TARGET, "no device record of this name")
     options = Options(
         store,
-        given.cache,
-        given.key,
-        given.dump,
-        planner=given.planner,
-        jobs=given.jobs,
-        restart=given.restart,
-        verify_passes=given.verify_passes,
+        parsed.cache,
+        parsed.key,
+        parsed.dump,
+        planner=parsed.planner,
+        jobs=parsed.jobs,
+        restart=parsed.restart,
+        verify_passes=parsed.verify_passes,
     )
     optimize(request, str(store), DEVICES[target], options)
     return 0

@@ -115,10 +115,10 @@ def worker_python(job: Sequence[str], job_tf: str, own_tf: str) -> str | None:
     command = [program, "-c", check]
     env = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(PACKAGE)}
     try:
-        found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        completed = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    usable = found.returncode == 0 and _minor(found.stdout.strip()) == _minor(job_tf)
+    usable = completed.returncode == 0 and _minor(completed.stdout.strip()) == _minor(job_tf)
     return program if usable else None
 
 

@@ -73,7 +73,7 @@ def document(state: ModuleState) -> dict[str, Any]:
     return {
         "target": state.device.target,
         "planner": plan.planner,
-        "planners": [asdict(one) for one in planners.tried([plan])],
+        "planners": [asdict(planner) for planner in planners.tried([plan])],
         "bound": asdict(proved) if (proved := planners.bound([plan])) else None,
         **_planned(plan, state, state.of),
         "loop_bodies": [
@@ -101,17 +101,17 @@ def _planned(plan: Plan, state: ModuleState, of: Sequence[int]) -> dict[str, Any
         "unfused": _estimate(plan.unfused),
         "planned": _estimate(plan.planned),
         "refusals": [
-            {"subject": one.subject, "reason": one.reason.value, "detail": one.detail}
-            for one in plan.refusals
+            {"subject": refusal.subject, "reason": refusal.reason.value, "detail": refusal.detail}
+            for refusal in plan.refusals
         ],
     }
 
 
 def _estimate(estimate: Estimate) -> dict[str, Any]:
     """Its fields, with the one that could be taken for a measurement named as what it is."""
-    found = asdict(estimate)
-    found["seconds_estimated"] = found.pop("seconds")
-    return found
+    fields = asdict(estimate)
+    fields["seconds_estimated"] = fields.pop("seconds")
+    return fields
 
 
 def summary(plan: Plan) -> list[str]:
@@ -127,7 +127,7 @@ def summary(plan: Plan) -> list[str]:
     lines += [planners.bound_text(proved)] if proved else []
     inner = bodies(plan)
     if inner:
-        more = sum(len(one.patterns) for one in inner.values())
+        more = sum(len(body.patterns) for body in inner.values())
         lines.append(f"{len(inner)} loop bodies and branches hold {more} more kernels")
     counted = Counter(refusal.reason.value for refusal in plan.refusals)
     lines += [f"left as it was: {count} x {reason}" for reason, count in counted.most_common()]
@@ -140,13 +140,13 @@ def _tried(plan: Plan) -> list[tuple[object, ...]]:
     saved = {**proved.found, "exact": proved.saved} if proved else {}
     return [
         (
-            one.planner,
-            one.kernels,
-            common.seconds_text(one.seconds),
-            f"{1 - planners.gap(proved, saved[one.planner]):.2%}" if proved else "",
-            common.seconds_text(one.took),
+            planner.planner,
+            planner.kernels,
+            common.seconds_text(planner.seconds),
+            f"{1 - planners.gap(proved, saved[planner.planner]):.2%}" if proved else "",
+            common.seconds_text(planner.took),
         )
-        for one in plan.tried
+        for planner in plan.tried
     ]
 
 

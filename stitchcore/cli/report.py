@@ -46,29 +46,31 @@ def command(
     output = common.Output(as_json)
     options = settings.of_this_process()
     if source is None or source.suffix == ".json":
-        made = _stored(source or _newest(options, artifact, output), output)
+        report = _stored(source or _newest(options, artifact, output), output)
     else:
-        made = _of_module(source, output, target, planner, bind if measure else None)
+        report = _of_module(source, output, target, planner, bind if measure else None)
     try:
-        out.write_text(render.html(made), encoding="utf-8")
+        out.write_text(render.html(report), encoding="utf-8")
     except OSError as error:
         common.fail(output, str(out), str(error), "--out names a file that can be written")
     if as_json:
-        output.document({"report": str(out), "title": made.title, "kernels": len(made.kernels)})
+        output.document({"report": str(out), "title": report.title, "kernels": len(report.kernels)})
         return
-    output.console.print(f"{made.title}: {len(made.kernels)} kernels; page: {out}", markup=False)
+    output.console.print(
+        f"{report.title}: {len(report.kernels)} kernels; page: {out}", markup=False
+    )
 
 
 def _newest(options: Options, prefix: str, output: common.Output) -> Path:
     """The newest stored report whose artifact's key begins so."""
     store = Path(options.store)
-    found = sorted(
+    stored = sorted(
         store.glob(f"artifacts/{prefix}*/report.json"), key=lambda path: path.stat().st_mtime
     )
-    if not found:
+    if not stored:
         where = f"{store}/artifacts/{prefix}*"
         common.fail(output, where, "no report there", NEAREST)
-    return found[-1]
+    return stored[-1]
 
 
 def _stored(path: Path, output: common.Output) -> Report:

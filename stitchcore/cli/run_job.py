@@ -115,8 +115,8 @@ class Record:
             graph.reason, graph.detail = reason, str(event.get("detail") or "")
         graph.key = str(event.get("key") or graph.key)
         if kind == "memory":
-            told = ("of", "stitched", "untouched", "ratio", "why")
-            graph.memory = {name: event[name] for name in told if name in event}
+            fields = ("of", "stitched", "untouched", "ratio", "why")
+            graph.memory = {name: event[name] for name in fields if name in event}
         if kind in ("savings", "rolled_back") and event.get("baseline_ns"):
             _take_figures(graph, event)
 

@@ -140,8 +140,8 @@ def _lines(step: Step) -> list[str]:
         both = f"{common.bytes_text(untouched)} → {common.bytes_text(stitched)}"
         lines.append(f"  peak {step.memory['of']} memory {both} ({stitched / untouched:.3f})")
     if step.refusals:
-        told = ", ".join(f"{count} x {reason}" for reason, count in step.refusals.items())
-        lines.append(f"  left as it was: {told}")
+        counts = ", ".join(f"{count} x {reason}" for reason, count in step.refusals.items())
+        lines.append(f"  left as it was: {counts}")
     if step.report:
         lines.append(f"  report: {step.report}")
     return lines

@@ -89,13 +89,14 @@ def _show(tuned: kernels.Tuned, file: Path | None, output: common.Output) -> Non
         return
     rows = []
     for number, choice in enumerate(tuned.choices):
-        first, kept = choice.trials[0], choice.trials[choice.kept]
+        first, winner = choice.trials[0], choice.trials[choice.kept]
         if not choice.kept:
             continue
         rows.append(
             (number, len(choice.trials), common.seconds_text(first.estimate),
-             common.seconds_text(first.seconds), f"{len(kept.cut)} kernels",
-             common.seconds_text(kept.estimate), common.seconds_text(kept.seconds), kept.ratio)
+             common.seconds_text(first.seconds), f"{len(winner.cut)} kernels",
+             common.seconds_text(winner.estimate), common.seconds_text(winner.seconds),
+             winner.ratio)
         )  # fmt: skip
     if rows:
         output.console.print(common.table("overruled", COLUMNS, rows))

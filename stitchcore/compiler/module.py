@@ -34,9 +34,14 @@ class Unit:
         return self.binary
 
 
+REFUSED = -1
+"""The unit of a kernel that has none."""
+
+
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A distinct kernel: its content key, loop IR and the unit that exports `kernel.name`."""
+    """A distinct kernel: its content key, loop IR and the unit that exports `kernel.name`, or
+    REFUSED."""
 
     key: str
     kernel: Kernel

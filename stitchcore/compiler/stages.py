@@ -15,7 +15,13 @@ from pathlib import Path
 from stitchcore.artifact.keys import kernel_key
 from stitchcore.codegen import c as emit_c
 from stitchcore.compiler import restart
-from stitchcore.compiler.module import CompiledKernel, CompiledKernels, CompiledModule, Unit
+from stitchcore.compiler.module import (
+    REFUSED,
+    CompiledKernel,
+    CompiledKernels,
+    CompiledModule,
+    Unit,
+)
 from stitchcore.compiler.pipeline import Dump, Progress, RestartText, Stage, numbered, run
 from stitchcore.compiler.restart import Source
 from stitchcore.device.records import Device
@@ -34,7 +40,7 @@ from stitchcore.hlo.transforms import keep_checks
 from stitchcore.hlo.transforms.expand import expand
 from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.loop_ir.printer import print_kernel
-from stitchcore.options import PLANNER
+from stitchcore.options import PLANNER, Options
 from stitchcore.schedule.pipeline import feasible, passes_text, schedule, trace
 from stitchcore.toolchain import c_compiler, cuda_compiler
 from stitchcore.toolchain.c_compiler import CompiledLibrary, compile_c, find_compiler
@@ -64,6 +70,19 @@ class BuildOptions:
     kernel_a_unit: bool = False
     remote_compile: RemoteCompiler | None = None
     verify_passes: bool = False
+
+
+def build_options(
+    options: Options, planner: str | None = None, remote_compile: RemoteCompiler | None = None
+) -> BuildOptions:
+    """What of the process's settings a build depends on; `planner` overrules theirs."""
+    return BuildOptions(
+        planner or options.planner,
+        options.jobs,
+        options.cache,
+        remote_compile=remote_compile,
+        verify_passes=options.verify_passes,
+    )
 
 
 @dataclass(frozen=True)
@@ -114,7 +133,7 @@ def compiled(state: ModuleState, seconds: Mapping[str, float]) -> CompiledModule
     return CompiledModule(
         state.plan,
         state.device,
-        tuple(compiled_kernels(kernels, state.units)),
+        tuple(_compiled_kernels(kernels, state.units)),
         state.of,
         state.units,
         state.refused,
@@ -123,14 +142,12 @@ def compiled(state: ModuleState, seconds: Mapping[str, float]) -> CompiledModule
     )
 
 
-def compiled_kernels(
+def _compiled_kernels(
     kernels: Mapping[str, Kernel], units: Sequence[Unit]
 ) -> Iterator[CompiledKernel]:
-    """Those of `kernels`, by key, that a unit holds."""
     holder = {kernel.name: n for n, unit in enumerate(units) for kernel in unit.kernels}
     for key, kernel in kernels.items():
-        if kernel.name in holder:
-            yield CompiledKernel(key, kernel, holder[kernel.name])
+        yield CompiledKernel(key, kernel, holder.get(kernel.name, REFUSED))
 
 
 def without_unbuildable(start: ModuleState, tried: ModuleState) -> ModuleState:
@@ -359,11 +376,10 @@ def compile_kernels(
     state = ModuleState(module, device, options, kernels=tuple(kernels.values()))
     state = run(stages_for(device)[len(PLANNED) :], state, dump, seconds=seconds)
     keys = {kernel.name: key for key, kernel in kernels.items()}
-    return CompiledKernels(
-        {kernel.key: kernel for kernel in compiled_kernels(kernels, state.units)},
-        state.units,
-        {keys[refusal.subject]: refusal for refusal in state.refused},
-    )
+    refused = {keys[refusal.subject]: refusal for refusal in state.refused}
+    entries = _compiled_kernels(kernels, state.units)
+    built = {entry.key: entry for entry in entries if entry.key not in refused}
+    return CompiledKernels(built, state.units, refused)
 
 
 def _compile_text(state: ModuleState) -> str:

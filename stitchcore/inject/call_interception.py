@@ -46,24 +46,24 @@ class Caller(threading.local):
     probing: Any = None  # the Program whose compiled bodies are being shown to Grappler
 
 
-def _asked(question: Callable[..., Any], otherwise: Any, *about: Any) -> Any:
+def _or_default(question: Callable[..., Any], otherwise: Any, *about: Any) -> Any:
     try:
         return question(*about)
     except Exception:
         return otherwise
 
 
-def _made(caller: Caller, key: Hashable, chooser: Chooser, run: Callable[[bool, Any], Any]) -> Any:
+def _call(caller: Caller, key: Hashable, chooser: Chooser, run: Callable[[bool, Any], Any]) -> Any:
     """`run` (marked?, what to call) as `chooser` decides, again where the first has not begun."""
     failed: Optional[Exception] = None
     while True:
-        marked, called = _asked(chooser.choose, (False, key), key)
+        marked, called = _or_default(chooser.choose, (False, key), key)
         caller.now = (key, marked)
         again = False
         try:
             result = run(marked, called)
         except Exception as error:
-            again = _asked(chooser.recover, False, key, marked, called != key)
+            again = _or_default(chooser.recover, False, key, marked, called != key)
             if not again:
                 raise
             failed = error
@@ -71,9 +71,9 @@ def _made(caller: Caller, key: Hashable, chooser: Chooser, run: Callable[[bool, 
             caller.now = None
         if not again:
             if key in chooser.unconfirmed:
-                _asked(chooser.confirm, None, key, marked, called != key)
+                _or_default(chooser.confirm, None, key, marked, called != key)
             if failed is not None:
-                _asked(chooser.recovered, None, key, failed)
+                _or_default(chooser.recovered, None, key, failed)
             return result
 
 
@@ -104,7 +104,10 @@ def install_functions(caller: Caller, chooser: Chooser) -> None:
             if not marked:
                 return original(self, called, tensor_inputs, num_outputs)
             options = self.function_call_options
-            entry = cache.get(id(options)) or (options, _asked(_marked_options, options, options))
+            entry = cache.get(id(options)) or (
+                options,
+                _or_default(_marked_options, options, options),
+            )
             cache[id(options)] = entry
             self.function_call_options = entry[1]
             try:
@@ -112,10 +115,10 @@ def install_functions(caller: Caller, chooser: Chooser) -> None:
             finally:
                 self.function_call_options = options
 
-        outputs = _made(caller, name, chooser, run)
+        outputs = _call(caller, name, chooser, run)
         if name not in visited:
             visited.add(name)
-            _asked(chooser.after_first_call, None, self, name, tensor_inputs)
+            _or_default(chooser.after_first_call, None, self, name, tensor_inputs)
         return outputs
 
     context.Context.call_function = call_function
@@ -142,6 +145,6 @@ def install_sessions(caller: Caller, chooser: Chooser) -> None:
             return original(self, handle, targets, fetch_list, feed_dict, options, run_metadata)
 
         key = (id(self), tuple(map(id, operations)), len(feed_dict))
-        return _made(caller, key, chooser, run)
+        return _call(caller, key, chooser, run)
 
     session.BaseSession._do_run = _do_run

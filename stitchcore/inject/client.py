@@ -55,9 +55,9 @@ class Expected:
     public_keys: Tuple[bytes, ...]
     verify: Verify
 
-    def on(self, asked: str) -> Expected:
+    def on(self, target: str) -> Expected:
         """The same of a graph whose request named another target."""
-        return replace(self, target=asked)
+        return replace(self, target=target)
 
 
 class Source(Protocol):
@@ -69,9 +69,9 @@ class Source(Protocol):
     def answer(self, digest: str) -> Optional[Dict[str, Any]]:
         """Where the request stands (docs/contracts.md section 5); None while nothing is known."""
 
-    def fetch(self, key: str, digest: str, asked: str) -> Artifact:
-        """The verified artifact that a ready answer named, for the target that was `asked` for.
-        Raises Refused with what is wrong."""
+    def fetch(self, key: str, digest: str, target: str) -> Artifact:
+        """The verified artifact that a ready answer named, for `target`. Raises Refused with what
+        is wrong."""
 
     def revoked(self, key: str) -> bool:
         """True when an artifact must not run any more."""
@@ -80,7 +80,7 @@ class Source(Protocol):
         """Takes in an event of the job, to pass it on."""
 
     def say(self, fields: Mapping[str, Any], every: float) -> None:
-        """Has a swap group told `fields` (words.py), again and again every so many seconds."""
+        """Has a swap group told `fields` (swap_group_messages.py), again every so many seconds."""
 
     def heard(self, name: str) -> Optional[swap_group.Heard]:
         """The last answer of that group's round."""
@@ -199,11 +199,11 @@ class Folder:
     def answer(self, digest: str) -> Optional[Dict[str, Any]]:
         return answer(self._store, digest)
 
-    def fetch(self, key: str, digest: str, asked: str) -> Artifact:
+    def fetch(self, key: str, digest: str, target: str) -> Artifact:
         if not KEY.match(key):
             raise reasons.Refused(reasons.BAD_ARTIFACT, "key")
         folder = os.path.join(self._store, "artifacts", key)
-        artifact = verified(reader(folder), digest, self._expected.on(asked))
+        artifact = verified(reader(folder), digest, self._expected.on(target))
         if artifact.key != key:
             raise reasons.Refused(reasons.BAD_ARTIFACT, "manifest is of another key")
         return artifact

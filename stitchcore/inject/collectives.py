@@ -39,10 +39,10 @@ def _order(graph: Any) -> Dict[str, Tuple[Any, int]]:
 def check(original: Any, stitched: Any) -> None:
     """Raises Refused(COLLECTIVE) where the two differ in their collectives, but for the node that a
     collective's value comes from."""
-    own, new = _order(original), _order(stitched)
-    if own.keys() != new.keys():
+    before_patch, new = _order(original), _order(stitched)
+    if before_patch.keys() != new.keys():
         raise reasons.Refused(reasons.COLLECTIVE, "the patch changes the collectives")
-    for name, (node, before) in own.items():
+    for name, (node, before) in before_patch.items():
         other, after = new[name]
         if before != after:
             raise reasons.Refused(reasons.COLLECTIVE, f"{node.op} would run in another order")

@@ -144,7 +144,7 @@ def completion_order(
 
     Raises ValueError where there is none: an executor would end without having run such a graph.
     """
-    control = [[*own, *ends.get(i, ())] for i, own in enumerate(edges.control)]
+    control = [[*sources, *ends.get(i, ())] for i, sources in enumerate(edges.control)]
     consumers = [list(uses) for uses in edges.consumers]
     for exit_, sources in ends.items():
         for source in sources:
@@ -366,9 +366,9 @@ def number(graph: Any, preserve: Iterable[str] = ()) -> Numbering:
     functions = _function_hashes(graph.library)
     edges = edges_of(nodes)
     shapes = [_shapes(node) for node in nodes]
-    own = [_attributes(node, functions) for node in nodes]
+    attributes = [_attributes(node, functions) for node in nodes]
     local = [
-        _hash(own[i], _masked(shapes[i]), b"preserved" if node.name in preserved else b"")
+        _hash(attributes[i], _masked(shapes[i]), b"preserved" if node.name in preserved else b"")
         for i, node in enumerate(nodes)
     ]
     full = _propagate(edges, local, topological(nodes, edges))

@@ -46,7 +46,7 @@ Complain = Callable[[str, str, str], None]  # (digest or "", reason, detail)
 
 
 @dataclass
-class Asked:
+class Request:
     """A graph that was handed in. `due` and `since` are readings of the monotonic clock."""
 
     digest: str
@@ -76,11 +76,11 @@ class Contact:
     said: Set[str] = field(default_factory=set)
 
 
-def body_of(asked: Asked, session: str) -> bytes:
+def body_of(request: Request, session: str) -> bytes:
     """The gzipped body of a submission; `preserve` and the rest as the worker reads them. The
     session begins with it: what the job claims to have saved is bounded by the time since."""
-    graph = base64.b64encode(asked.graph).decode()
-    document = {**asked.meta, "graph": graph, "session": session}
+    graph = base64.b64encode(request.graph).decode()
+    document = {**request.meta, "graph": graph, "session": session}
     return gzip.compress(json.dumps(document).encode(), 6)
 
 
@@ -151,7 +151,7 @@ class Gateway:
         self._endpoint = endpoint
         self._expected = expected
         self._complain = complain
-        self._asked: Dict[str, Asked] = {}
+        self._requests: Dict[str, Request] = {}
         self._revoked: FrozenSet[str] = frozenset()
         self._random = random.Random(os.urandom(16))  # the job's own generator is left alone
         self._contact = Contact(time.monotonic())
@@ -167,15 +167,15 @@ class Gateway:
     def submit(self, digest: str, graph: bytes, meta: Mapping[str, Any]) -> None:
         now = time.monotonic()
         with self._lock:
-            self._asked.setdefault(digest, Asked(digest, graph, meta, now, now))
+            self._requests.setdefault(digest, Request(digest, graph, meta, now, now))
         self._wake.set()
 
     def answer(self, digest: str) -> Optional[Dict[str, Any]]:
-        asked = self._asked.get(digest)
-        return asked.answer if asked is not None else None
+        request = self._requests.get(digest)
+        return request.answer if request is not None else None
 
-    def fetch(self, key: str, digest: str, asked: str) -> client.Artifact:
-        known = self._asked.get(digest)
+    def fetch(self, key: str, digest: str, target: str) -> client.Artifact:
+        known = self._requests.get(digest)
         if known is None or known.artifact is None or known.artifact.key != key:
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"artifact {key[:12]} was not fetched")
         artifact, known.artifact = known.artifact, None  # its bytes are not needed twice
@@ -228,13 +228,13 @@ class Gateway:
 
     def _turn(self) -> float:
         """Does what is due; returns the seconds until something else is."""
-        for asked in self._open():
-            if asked.due <= time.monotonic() and not self._ended:
-                self._ask(asked)
+        for request in self._open():
+            if request.due <= time.monotonic() and not self._ended:
+                self._ask(request)
         self._speak()
         self._report()
         now = time.monotonic()
-        due = [asked.due - now for asked in self._open()]
+        due = [request.due - now for request in self._open()]
         spoken = self._messages.due()
         if spoken is not None:
             due.append(spoken - now)
@@ -242,10 +242,10 @@ class Gateway:
             due.append(self._reports_due - now)
         return max(0.01, min([*due, 3600.0]))
 
-    def _open(self) -> List[Asked]:
+    def _open(self) -> List[Request]:
         """Graphs without a final answer; the job's threads may add to them meanwhile."""
         with self._lock:
-            return [asked for asked in self._asked.values() if not asked.settled]
+            return [request for request in self._requests.values() if not request.settled]
 
     def _call(
         self,
@@ -283,104 +283,104 @@ class Gateway:
 
     # Graphs
 
-    def _ask(self, asked: Asked) -> None:
+    def _ask(self, request: Request) -> None:
         try:
-            if not asked.key:
-                body = body_of(asked, self._outbox.session)
+            if not request.key:
+                body = body_of(request, self._outbox.session)
                 answer = self._call("POST", "/v1/graphs", body, ANSWER_BYTES)
             else:
                 limit = int(cache.SHARE * self._config.cache_limit)
                 limit = min(contract.MAXIMUM_ARTIFACT_BYTES, limit)
-                asked.cached = asked.cached or self._cached(asked)
-                known = {"If-None-Match": asked.etag} if asked.cached else {}
-                answer = self._call("GET", f"/v1/artifacts/{asked.key}", None, limit, known)
-            self._understand(asked, answer)
-            asked.attempts = 0
+                request.cached = request.cached or self._cached(request)
+                known = {"If-None-Match": request.etag} if request.cached else {}
+                answer = self._call("GET", f"/v1/artifacts/{request.key}", None, limit, known)
+            self._understand(request, answer)
+            request.attempts = 0
         except reasons.Refused as error:
-            self._failed(asked, error)
+            self._failed(request, error)
 
-    def _understand(self, asked: Asked, answer: wire.Response) -> None:
+    def _understand(self, request: Request, answer: wire.Response) -> None:
         draw = self._random.random()
-        if asked.key and answer.status == 304 and asked.cached is not None:
-            self._accept(asked, asked.cached)
-        elif asked.key and answer.status == 200:
-            self._take(asked, answer.body, answer.headers.get("etag", ""))
-        elif asked.key and answer.status == 404:  # it has lost everything: ask anew
-            asked.key, asked.due = "", time.monotonic() + wait_of(None, draw)
+        if request.key and answer.status == 304 and request.cached is not None:
+            self._accept(request, request.cached)
+        elif request.key and answer.status == 200:
+            self._take(request, answer.body, answer.headers.get("etag", ""))
+        elif request.key and answer.status == 404:  # it has lost everything: ask anew
+            request.key, request.due = "", time.monotonic() + wait_of(None, draw)
         elif answer.status in (200, 202):
             document = self._document(answer)
             key = document.get("key")
             if not isinstance(key, str) or not client.KEY.match(key):
                 raise reasons.Refused(reasons.GATEWAY_ERROR, "an answer without a key")
-            asked.key = key
-            asked.answer = {**document, "status": "pending"}
+            request.key = key
+            request.answer = {**document, "status": "pending"}
             wait = 0.0 if answer.status == 200 else wait_of(document.get("retry_after"), draw)
-            asked.due = time.monotonic() + wait
+            request.due = time.monotonic() + wait
         elif answer.status in (409, 410, 413):
             document = self._document(answer)
             if document.get("retry_after") is not None:  # refused for now
-                asked.due = time.monotonic() + wait_of(document["retry_after"], draw)
+                request.due = time.monotonic() + wait_of(document["retry_after"], draw)
                 reason = _word(document.get("reason"))
-                self._complain(asked.digest, reason, str(document.get("detail") or ""))
+                self._complain(request.digest, reason, str(document.get("detail") or ""))
             else:
                 detail = document.get("detail") or document.get("what") or ""
-                self._refuse(asked, _word(document.get("reason")), str(detail))
+                self._refuse(request, _word(document.get("reason")), str(detail))
         elif answer.status in (429, 503):
-            asked.due = time.monotonic() + wait_of(answer.headers.get("retry-after"), draw)
+            request.due = time.monotonic() + wait_of(answer.headers.get("retry-after"), draw)
         else:
             raise reasons.Refused(reasons.GATEWAY_ERROR, f"status {answer.status}")
 
-    def _expects(self, asked: Asked) -> client.Expected:
-        return self._expected.on(str(asked.meta["target"]))
+    def _expects(self, request: Request) -> client.Expected:
+        return self._expected.on(str(request.meta["target"]))
 
-    def _cached(self, asked: Asked) -> Optional[client.Artifact]:
+    def _cached(self, request: Request) -> Optional[client.Artifact]:
         """What an earlier process kept; removed when it does not hold (any more)."""
-        folder = cache.folder(self._config.store, asked.digest)
+        folder = cache.folder(self._config.store, request.digest)
         if not cache.touch(folder):
             return None
         read = client.reader(folder)
         try:
-            asked.etag = read(ETAG, 128).decode("ascii", "replace")
-            artifact = client.verified(read, asked.digest, self._expects(asked))
+            request.etag = read(ETAG, 128).decode("ascii", "replace")
+            artifact = client.verified(read, request.digest, self._expects(request))
         except reasons.Refused as error:
             cache.forget(folder)
             detail = f"kept by an earlier process: {error.detail}"
-            self._complain(asked.digest, error.reason, detail)
+            self._complain(request.digest, error.reason, detail)
             return None
-        return artifact if ETAG_VALUE.fullmatch(asked.etag) else None
+        return artifact if ETAG_VALUE.fullmatch(request.etag) else None
 
-    def _take(self, asked: Asked, data: bytes, etag: str) -> None:
+    def _take(self, request: Request, data: bytes, etag: str) -> None:
         """Verifies an artifact and keeps it; a bad one is the final answer to this graph."""
         try:
             files = unpack(data)
-            artifact = client.verified(file_of(files), asked.digest, self._expects(asked))
+            artifact = client.verified(file_of(files), request.digest, self._expects(request))
         except reasons.Refused as error:
-            self._refuse(asked, error.reason, error.detail)
+            self._refuse(request, error.reason, error.detail)
             return
         try:
-            folder = cache.folder(self._config.store, asked.digest)
+            folder = cache.folder(self._config.store, request.digest)
             stored = {**files, ETAG: etag[:128].encode("ascii", "replace")}
             cache.keep(self._config.store, folder, stored, self._config.cache_limit)
         except reasons.Refused as error:  # the job has it in memory: only the next start pays
-            self._complain(asked.digest, error.reason, error.detail)
-        self._accept(asked, artifact)
+            self._complain(request.digest, error.reason, error.detail)
+        self._accept(request, artifact)
 
-    def _accept(self, asked: Asked, artifact: client.Artifact) -> None:
+    def _accept(self, request: Request, artifact: client.Artifact) -> None:
         if self.revoked(artifact.key):
-            self._refuse(asked, reasons.REVOKED, f"artifact {artifact.key[:12]}")
+            self._refuse(request, reasons.REVOKED, f"artifact {artifact.key[:12]}")
             return
-        asked.graph, asked.cached, asked.artifact = b"", None, artifact
-        asked.answer = {"status": "ready", "key": artifact.key}
+        request.graph, request.cached, request.artifact = b"", None, artifact
+        request.answer = {"status": "ready", "key": artifact.key}
 
-    def _refuse(self, asked: Asked, reason: str, detail: str) -> None:
-        asked.graph = b""
-        asked.answer = {"status": "refused", "reason": reason, "detail": detail}
+    def _refuse(self, request: Request, reason: str, detail: str) -> None:
+        request.graph = b""
+        request.answer = {"status": "refused", "reason": reason, "detail": detail}
 
-    def _failed(self, asked: Asked, error: reasons.Refused) -> None:
-        asked.attempts += 1
+    def _failed(self, request: Request, error: reasons.Refused) -> None:
+        request.attempts += 1
         now = time.monotonic()
-        patient = now - asked.since < PATIENCE_SECONDS
-        asked.due = now + pause(asked.attempts, patient, self._random.random())
+        patient = now - request.since < PATIENCE_SECONDS
+        request.due = now + pause(request.attempts, patient, self._random.random())
         self._contact.failure = error
         if not patient:
             self._say(error)

@@ -73,8 +73,8 @@ def has_kernel_random(graph: Any) -> bool:
 def devices(graph: Any, cores: float, task: str = "") -> float:
     """How many devices a graph's nodes are placed on: GPUs, or all `cores` where there is none.
     Those of other tasks than `task` are other processes' to report."""
-    own = [node.device for node in graph.node if node.device.startswith(f"{task}/")]
-    gpus = {device for device in own if target.is_gpu(device)}
+    placed = [node.device for node in graph.node if node.device.startswith(f"{task}/")]
+    gpus = {device for device in placed if target.is_gpu(device)}
     return float(len(gpus) or cores)
 
 

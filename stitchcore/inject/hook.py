@@ -176,14 +176,14 @@ class Hook:
             if self._caller.probing is not None:
                 self._caller.probing.reason = reason
             return None
-        asked = target.of_graph({node.device for node in graph.node}, self._target)
+        graph_target = target.of_graph({node.device for node in graph.node}, self._target)
         preserve = frozenset(self._plugin.preserved(item))
         records = self._plugin.shapes(item, [node.name for node in graph.node])
         annotated, types = graphs.annotate(graph, records)
         handed = redact.structure(annotated)
         numbering = digest.number(handed, preserve)
         program = self._program(
-            Program(numbering.digest, asked), numbering, graph, handed, preserve
+            Program(numbering.digest, graph_target), numbering, graph, handed, preserve
         )
         view = View(graph, numbering, preserve, types)
         if self._caller.probing is not None:
@@ -212,8 +212,8 @@ class Hook:
                 new = (program.digest, region) not in self._noted
                 self._noted.add((program.digest, region))
             if new:
-                told = {"reason": reasons.STRUCTURE, "detail": f"{region}: {fault}"}
-                self._events.write("refused", digest=program.digest, **told)
+                reported = {"reason": reasons.STRUCTURE, "detail": f"{region}: {fault}"}
+                self._events.write("refused", digest=program.digest, **reported)
         return patched.graph
 
     @staticmethod

@@ -74,8 +74,8 @@ class Watch:
         if on_gpu:
             self._before = allocated_peak() if untouched_steps > 1 else 0
             if not self._before:
-                told = "the allocator does not tell its peak"
-                self._why = told if untouched_steps > 1 else "no untouched step before the swap"
+                silent = "the allocator does not tell its peak"
+                self._why = silent if untouched_steps > 1 else "no untouched step before the swap"
         else:
             self._before = resident_peak()
             if not native.watch_memory(step):
@@ -86,7 +86,7 @@ class Watch:
         blocks have been timed. None: not yet."""
         if self._why:
             return Finding(self._of, why=self._why)
-        finding = self._found(enough or decided)
+        finding = self._measured(enough or decided)
         if finding is not None and (finding.over or decided or enough or self._has_enough()):
             self.close()
             return finding
@@ -104,9 +104,9 @@ class Watch:
         """What is known at the end of the job."""
         self.close()
         why = self._why or "the job ended before there were enough blocks"
-        return (None if self._why else self._found(True)) or Finding(self._of, why=why)
+        return (None if self._why else self._measured(True)) or Finding(self._of, why=why)
 
-    def _found(self, late: bool) -> Optional[Finding]:
+    def _measured(self, late: bool) -> Optional[Finding]:
         if self._of == "resident":
             return compare(self._plugin.memory(self._step), self._before)
         now = allocated_peak() if self._before else 0

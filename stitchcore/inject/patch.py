@@ -104,10 +104,10 @@ def _build_added(
     place = nodes[names.node(entry["device_of"])]
     node.device = place.device
     # What it raises is the user's error: told as of the operation in whose place it is.
-    told = node.experimental_debug_info
-    told.CopyFrom(place.experimental_debug_info)
-    if not told.original_node_names:
-        told.original_node_names.append(place.name)
+    origin = node.experimental_debug_info
+    origin.CopyFrom(place.experimental_debug_info)
+    if not origin.original_node_names:
+        origin.original_node_names.append(place.name)
     node.input.extend(names.reference(reference) for reference in entry["inputs"])
     if "_output_shapes" in node.attr:
         for shape in node.attr["_output_shapes"].list.shape:
@@ -205,12 +205,12 @@ class _Regions:
 
     def _region(self, region: Mapping[str, Any]) -> _Region:
         names, added = self._names, region["add"]
-        own = [self._added[str(entry["name"])] for entry in added]
+        new_names = [self._added[str(entry["name"])] for entry in added]
         nodes = [
             _build_added(self._graph, entry, name, names, self._nodes)
-            for entry, name in zip(added, own)
+            for entry, name in zip(added, new_names)
         ]
-        origins = {name: names.node(entry["device_of"]) for entry, name in zip(added, own)}
+        origins = {name: names.node(entry["device_of"]) for entry, name in zip(added, new_names)}
         rewire = {}
         for old, new in region["rewire"]:
             source, target = names.reference(old), names.reference(new)

@@ -155,8 +155,8 @@ def reason_of(failure: str) -> str:
     launch's with what the launch library says (native/gpu.cc)."""
     if failure.startswith(GUARD):
         return reasons.GUARD_FAILED
-    told = LAUNCH_FAILURE.match(failure)
-    return GPU_REASONS.get(int(told[1]) if told else 0, reasons.KERNEL_FAILED)
+    launch = LAUNCH_FAILURE.match(failure)
+    return GPU_REASONS.get(int(launch[1]) if launch else 0, reasons.KERNEL_FAILED)
 
 
 class Plugin:

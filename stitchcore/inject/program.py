@@ -36,7 +36,7 @@ class Program:
     reason: Optional[str] = None
     swapped: bool = False  # swap_begin has been written
     settled: bool = False  # swap_ok has been written
-    joined: bool = False  # it meets other replicas: they swap together (joined.py)
+    joined: bool = False  # it meets other replicas: they swap together (swap_group_member.py)
     enlisted: bool = False  # one caller is their member
     devices: float = 1.0  # that its graph uses: GPUs, or cores
     unfit: bool = False  # a call's sizes were not those of its kernels, and that has been told
@@ -82,7 +82,7 @@ class View:
 
 
 class Member(Protocol):
-    """What makes this instance swap together with other replicas' (joined.py)."""
+    """What makes this instance swap together with other replicas' (swap_group_member.py)."""
 
     def ask_back(self, reason: str, detail: str) -> None: ...
 

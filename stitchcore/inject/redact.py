@@ -166,7 +166,7 @@ def _function(function: Any, copy: Any, numbers: _Numbers) -> None:
     for field in ("description", "summary"):
         copy.signature.ClearField(field)
     copy.signature.name = numbers("f", function.signature.name)
-    outputs = {one.name: f"r{k}" for k, one in enumerate(function.signature.output_arg)}
+    outputs = {argument.name: f"r{k}" for k, argument in enumerate(function.signature.output_arg)}
     effects = {name: f"c{k}" for k, name in enumerate(function.signature.control_output)}
     for argument in copy.signature.input_arg:
         argument.name, argument.description = inner("n", argument.name), ""
@@ -175,7 +175,7 @@ def _function(function: Any, copy: Any, numbers: _Numbers) -> None:
     copy.signature.control_output[:] = [effects[name] for name in copy.signature.control_output]
     for node in copy.node_def:
         node.name = inner("n", node.name)
-        node.input[:] = [reference(one) for one in node.input]
+        node.input[:] = [reference(text) for text in node.input]
         node.attr.pop("_class", None)
         _strip(node, numbers)
     _replace(copy.ret, {outputs[k]: reference(v) for k, v in function.ret.items()})
@@ -222,5 +222,5 @@ def renamed(
 
 def _renamed(reference: str, name: Callable[[str], str]) -> str:
     mark = "^" if reference.startswith("^") else ""
-    own, colon, port = reference[len(mark) :].partition(":")
-    return mark + name(own) + colon + port
+    node, colon, port = reference[len(mark) :].partition(":")
+    return mark + name(node) + colon + port

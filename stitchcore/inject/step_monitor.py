@@ -251,7 +251,7 @@ class Follower:
             blocks = timer.blocks(instance.history)
             entry: Dict[str, Any] = {"digest": instance.program.reported}
             for arm, name in ((ORIGINAL, "original"), (STITCHED, "stitched")):
-                times = [time for own, block in blocks if own == arm for time in block]
+                times = [time for block_arm, block in blocks if block_arm == arm for time in block]
                 entry[f"{name}_steps"] = self._plugin.passes(instance.step, arm)
                 entry[f"{name}_ns"] = statistics.median(times) if times else None
             figures.append(entry)

@@ -211,7 +211,7 @@ class Original:
             if source < 0 or (merges and operations[source].endswith(LOOP_BACK)):
                 continue
             frame = frame or self.outer[source]
-            taken = self.given(source, port)
+            taken = self.alive_at(source, port)
             if not merges:
                 alive = self.branches.both(alive, taken)
             elif port >= 0:
@@ -227,7 +227,7 @@ class Original:
             self.outer[i] = self.frames.parents[frame]
             self.leaving[i] = self.branches.outside(alive, frame)
 
-    def given(self, source: int, port: int) -> int:
+    def alive_at(self, source: int, port: int) -> int:
         """The branches in which an output has a value, or a node has run (port -1)."""
         alive = self.leaving[source]
         if port < 0 or self.read.operations[source] not in SWITCHES:
@@ -391,10 +391,10 @@ class _Checking:
         before = self.original.read.number.get(self.read.names[source])
         return None if before is None else self.original.outer[before]
 
-    def given(self, source: int, port: int) -> int:
+    def alive_at(self, source: int, port: int) -> int:
         if self.read.names[source] in self.added:
             return self.alive.get(source, 0)
-        return self.original.given(self.original.read.number[self.read.names[source]], port)
+        return self.original.alive_at(self.original.read.number[self.read.names[source]], port)
 
     def place(self, i: int) -> None:
         """A new node's frame and branches: those of its inputs."""
@@ -407,12 +407,12 @@ class _Checking:
             if source_frame is None:
                 sound = False
                 continue
-            own = frame if before is None or node.op in ENTERS else self.original.inner[before]
-            if own is not None and source_frame != own:
-                self._another_frame(i, reference, source_frame, own)
+            expected = frame if before is None or node.op in ENTERS else self.original.inner[before]
+            if expected is not None and source_frame != expected:
+                self._another_frame(i, reference, source_frame, expected)
                 sound = False
             frame = source_frame if frame is None else frame
-            alive = self.original.branches.both(alive, self.given(source, port))
+            alive = self.original.branches.both(alive, self.alive_at(source, port))
         self.inner[i] = self.outer[i] = frame = frame or 0
         self.alive[i] = alive
         if node.op in ENTERS:
@@ -426,10 +426,10 @@ class _Checking:
             elif alive != self.original.alive[before]:
                 self.fault(i, f"it is not alive in the branches in which {origin!r} was")
 
-    def _another_frame(self, i: int, reference: str, source_frame: int, own: int) -> None:
+    def _another_frame(self, i: int, reference: str, source_frame: int, expected: int) -> None:
         text = self.original.frames.text
         what = f"input {reference!r} is" if reference else "it is"
-        self.fault(i, f"{what} in {text(source_frame)}, not in {text(own)}", reference)
+        self.fault(i, f"{what} in {text(source_frame)}, not in {text(expected)}", reference)
 
     def kept_place(self, i: int, before: int) -> None:
         """A node that stays is fed from its own frame, in the branches that it lived in."""
@@ -446,12 +446,12 @@ class _Checking:
                 if frame != original.inner[before]:
                     self._another_frame(i, reference, frame, original.inner[before])
                     return
-            alive = original.branches.both(alive, self.given(source, port))
-            ways.append(self.given(source, port))
+            alive = original.branches.both(alive, self.alive_at(source, port))
+            ways.append(self.alive_at(source, port))
         if merges:
             was = original.read.edges[before]
             same = all(
-                port < 0 or source < 0 or original.given(source, port) == way
+                port < 0 or source < 0 or original.alive_at(source, port) == way
                 for way, (source, port) in zip(ways, was)
             )
         else:

@@ -80,20 +80,20 @@ class _Deadline:
         self._socket = connection
         self._deadline = deadline
 
-    def _left(self) -> float:
+    def _remaining(self) -> float:
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
             raise socket.timeout("deadline")
         return seconds
 
     def receive(self, buffer: Any) -> int:
-        self._socket.settimeout(self._left())
+        self._socket.settimeout(self._remaining())
         return self._socket.recv_into(buffer)
 
     def sendall(self, data: Any) -> None:
         view = memoryview(data).cast("B")
         while len(view):
-            self._socket.settimeout(self._left())
+            self._socket.settimeout(self._remaining())
             view = view[self._socket.send(view[:CHUNK]) :]
 
     def makefile(self, _mode: str) -> io.BufferedReader:

@@ -46,7 +46,7 @@ def add_lifted(context: Any, definition: Any) -> bytes:
     return bytes(name)
 
 
-def told(definition: Any, variables: Mapping[int, Any]) -> Any:
+def with_variable_shapes(definition: Any, variables: Mapping[int, Any]) -> Any:
     """A copy of a FunctionDef with its variables' shapes, which a nested call does not pass on.
 
     Raises Refused(XLA_NOT_LIFTED) where other shapes were told before.
@@ -103,7 +103,7 @@ def instantiate(
     if not context.has_function(body.encode()):
         raise reasons.Refused(reasons.XLA_NOT_LIFTED, "the compiled function is not registered")
     definition = context.get_function_def(body)  # those in Grappler's library are incomplete
-    new = told(definition, variables) if variables else definition
+    new = with_variable_shapes(definition, variables) if variables else definition
     name = add_lifted(context, new)  # TensorFlow takes it: it will take the one below
     if new is not definition:
         register_anew(context, definition, new)

@@ -30,16 +30,16 @@ def find(report: Report, name: str) -> list[int]:
     """Positions of the nodes called `name`, by the graph or by the script; else of those whose name
     ends in it; else of those that have its parts in order."""
     parts = [part for part in name.split("/") if part]
-    found: tuple[list[int], list[int], list[int]] = ([], [], [])
+    matches: tuple[list[int], list[int], list[int]] = ([], [], [])
     for position, node in enumerate(report.nodes):
-        names = [one for one in (node.name, node.written) if one]
+        names = [candidate for candidate in (node.name, node.written) if candidate]
         if name in names:
-            found[0].append(position)
-        elif any(one.endswith("/" + name) for one in names):
-            found[1].append(position)
-        elif any(_in_order(parts, one.split("/")) for one in names):
-            found[2].append(position)
-    return next((one for one in found if one), [])
+            matches[0].append(position)
+        elif any(candidate.endswith("/" + name) for candidate in names):
+            matches[1].append(position)
+        elif any(_in_order(parts, candidate.split("/")) for candidate in names):
+            matches[2].append(position)
+    return next((positions for positions in matches if positions), [])
 
 
 def _in_order(parts: Sequence[str], whole: Sequence[str]) -> bool:
@@ -51,11 +51,11 @@ def near(report: Report, name: str) -> list[str]:
     """Names that `name` may have meant: of operations, or what they end in."""
     full = {node.written or node.name for node in report.nodes}
     depth = name.count("/") + 1
-    tails = {"/".join(one.split("/")[-depth:]) for one in full}
+    tails = {"/".join(full_name.split("/")[-depth:]) for full_name in full}
     candidates = sorted(full | tails)
-    lower = {one.lower(): one for one in candidates}
+    lower = {candidate.lower(): candidate for candidate in candidates}
     close = difflib.get_close_matches(name.lower(), list(lower), NEAR, 0.6)
-    return [lower[one] for one in close]
+    return [lower[candidate] for candidate in close]
 
 
 def place(report: Report, position: int) -> Place:
@@ -72,31 +72,31 @@ def explain(
 ) -> Explanation:
     """Why two nodes are, or are not, in one kernel."""
     places = place(report, first), place(report, second)
-    one, other = report.nodes[first], report.nodes[second]
-    if one.kernel == other.kernel != NO_KERNEL:
+    first_node, second_node = report.nodes[first], report.nodes[second]
+    if first_node.kernel == second_node.kernel != NO_KERNEL:
         return Explanation(*places, True, "", "one kernel computes both")
-    for told in places:
-        if not told.kernels:
-            detail = f"{told.name} is in no kernel" + (f": {told.detail}" if told.detail else "")
-            return Explanation(*places, False, told.reason, detail)
-    if one.region == other.region != NO_REGION:
-        reason, detail, path = _kernels(report, modules, one, other)
+    for ended in places:
+        if not ended.kernels:
+            detail = f"{ended.name} is in no kernel" + (f": {ended.detail}" if ended.detail else "")
+            return Explanation(*places, False, ended.reason, detail)
+    if first_node.region == second_node.region != NO_REGION:
+        reason, detail, path = _kernels(report, modules, first_node, second_node)
         return Explanation(*places, False, reason, detail, path)
     return _regions(report, places, first, second)
 
 
 def _kernels(
-    report: Report, modules: Mapping[str, ReportModule], one: ReportNode, other: ReportNode
+    report: Report, modules: Mapping[str, ReportModule], first: ReportNode, second: ReportNode
 ) -> tuple[str, str, tuple[str, ...]]:
     """Why two kernels of one region are not one."""
-    region = report.regions[one.region]
+    region = report.regions[first.region]
     stored = modules.get(region.key)
     device = DEVICES.get(report.target)
     if stored is None or device is None:
         return "", "the artifact does not hold the plan of their region", ()
     module = parse(stored.module)
     plan = parse_plan(stored.plan, module, device, cost, "plan", stored.planner).plan
-    numbers = one.kernel - region.first_kernel, other.kernel - region.first_kernel
+    numbers = first.kernel - region.first_kernel, second.kernel - region.first_kernel
     reason, detail, path = apart(plan, numbers, device, cost, _schedulable(module))
     return reason, f"{detail} (kernels of one region, {region.name})", path
 
@@ -114,8 +114,8 @@ def _schedulable(module: Module) -> Feasibility:
 
 def _regions(report: Report, places: tuple[Place, Place], first: int, second: int) -> Explanation:
     """Why two nodes are in different regions."""
-    one, other = report.nodes[first], report.nodes[second]
-    told = tuple(_differences(one, other))
+    first_node, second_node = report.nodes[first], report.nodes[second]
+    differences = tuple(_differences(first_node, second_node))
     for start, end in ((first, second), (second, first)):
         path = between(report, start, end)
         if path:
@@ -128,9 +128,11 @@ def _regions(report: Report, places: tuple[Place, Place], first: int, second: in
                 f"kernel{why}: it waits for the region of {waits[0]}, and that of {waits[1]} for it"
             )
             names = tuple(node.written or node.name for node in path)
-            return Explanation(*places, False, Reason.CYCLE.value, detail, names, told)
-    if told:
-        return Explanation(*places, False, "", "nodes of one region share what follows", (), told)
+            return Explanation(*places, False, Reason.CYCLE.value, detail, names, differences)
+    if differences:
+        return Explanation(
+            *places, False, "", "nodes of one region share what follows", (), differences
+        )
     detail = (
         "nothing joins their regions: no tensor goes from one to the other, and they read no large "
         "tensor in common"
@@ -138,22 +140,22 @@ def _regions(report: Report, places: tuple[Place, Place], first: int, second: in
     return Explanation(*places, False, Reason.NOT_PROFITABLE.value, detail)
 
 
-def _differences(one: ReportNode, other: ReportNode) -> list[str]:
-    found = []
-    if one.device != other.device:
-        found.append(f"device {one.device or 'any'} and {other.device or 'any'}")
-    if one.frame != other.frame:
-        found.append(f"while loop {one.frame or 'none'} and {other.frame or 'none'}")
-    if one.branches != other.branches:
-        told = [" and ".join(node.branches) or "runs always" for node in (one, other)]
-        found.append(f"branches: the first {told[0]}, the second {told[1]}")
-    if one.level != other.level:
-        found.append(
-            f"level {one.level} and {other.level}: operations outside regions run between levels"
+def _differences(first: ReportNode, second: ReportNode) -> list[str]:
+    differences = []
+    if first.device != second.device:
+        differences.append(f"device {first.device or 'any'} and {second.device or 'any'}")
+    if first.frame != second.frame:
+        differences.append(f"while loop {first.frame or 'none'} and {second.frame or 'none'}")
+    if first.branches != second.branches:
+        branches = [" and ".join(node.branches) or "runs always" for node in (first, second)]
+        differences.append(f"branches: the first {branches[0]}, the second {branches[1]}")
+    if first.level != second.level:
+        differences.append(
+            f"level {first.level} and {second.level}: operations outside regions run between levels"
         )
-    if one.small != other.small:
-        found.append("one is of scalars and small vectors, which have regions of their own")
-    return found
+    if first.small != second.small:
+        differences.append("one is of scalars and small vectors, which have regions of their own")
+    return differences
 
 
 def between(report: Report, start: int, end: int) -> list[ReportNode]:

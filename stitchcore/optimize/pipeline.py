@@ -26,7 +26,7 @@ from stitchcore.autotune.regions import Tuning, file_of, tuned
 from stitchcore.compiler import pipeline
 from stitchcore.compiler.pipeline import Dump, Progress, Stage, numbered
 from stitchcore.compiler.regions import CompiledRegions, compile_regions, program, stitched_share
-from stitchcore.compiler.stages import BuildOptions, RemoteCompiler
+from stitchcore.compiler.stages import RemoteCompiler, build_options
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.fusion.cost import total
@@ -40,8 +40,8 @@ from stitchcore.optimize.request import Request, read_request
 from stitchcore.options import Options
 from stitchcore.toolchain.c_compiler import find_compiler
 from stitchcore.toolchain.nvrtc import nvrtc_version
-from stitchcore.verify.regions import Proof, measure, verify
-from stitchcore.verify.testbed import Bench, bench_of
+from stitchcore.verify.regions import Verification, measure, verify
+from stitchcore.verify.testbed import Testbed, open_testbed
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class RequestState:
     report: Progress
     dump: Dump = field(default_factory=Dump)
     remote_compile: RemoteCompiler | None = None
-    bench: Bench | None = None
+    testbed: Testbed | None = None
     opened: ExitStack = field(default_factory=ExitStack)
     partition: Any = None
     regions: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, Any] = field(default_factory=dict)
     lowered: Mapping[str, Any] = field(default_factory=dict)
     compiled: CompiledRegions | None = None
-    proof: Proof | None = None
+    verification: Verification | None = None
     programs: Mapping[str, RegionProgram] = field(default_factory=dict)
     fallbacks: str = ""
     live_bytes: int = 0
@@ -77,22 +77,22 @@ class RequestState:
 
 
 def optimize(
-    request: Path, store: str, device: Device, options: Options, prove_regions: bool = True
+    request: Path, store: str, device: Device, options: Options, verify_regions: bool = True
 ) -> str | Refusal:
     """Make the artifact of the request in folder `request` and publish it in `store`.
 
     Returns the artifact's key, or the Refusal that is also the request's answer. A request whose
-    artifact exists is answered at once. `prove_regions` False leaves verification and timing out
+    artifact exists is answered at once. `verify_regions` False leaves verification and timing out
     (to time the build alone); such artifacts are never published.
     """
     opened = open_store(store)
     digest = request.name
     edited = False
     try:
-        asked = read_request(request)
+        parsed = read_request(request)
         dump = _dump_of(options, digest)
         edited = dump.restart is not None
-        key = key_of(asked, device, options)
+        key = key_of(parsed, device, options)
         ready = {"status": "ready", "key": key} | ({"edited": True} if edited else {})
         known = package.exists(opened, key)
         if known and (dump.folder is None or dump.folder.exists()):
@@ -103,9 +103,9 @@ def optimize(
             pending = {"status": "pending", "stage": stage, "done": done, "total": total_}
             opened.answer(digest, pending)
 
-        start = RequestState(asked, device, options, report, dump)
-        state, seconds = _run(start, prove_regions)
-        if prove_regions:
+        start = RequestState(parsed, device, options, report, dump)
+        state, seconds = _run(start, verify_regions)
+        if verify_regions:
             if not known:
                 manifest, libraries, files = _packed(state, key, seconds)
                 signing = load_or_create_key(options.key)
@@ -127,26 +127,26 @@ def produce(
     options: Options,
     report: Progress,
     remote_compile: RemoteCompiler | None = None,
-    bench: Bench | None = None,
+    testbed: Testbed | None = None,
 ) -> Unsigned:
     """The artifact of a request, unsigned, published nowhere: what the compile child of a cluster's
-    worker makes. Its kernels are compiled by `remote_compile`, where there is one, and proved on
-    `bench` (default: what this machine has). Raises Refused."""
+    worker makes. Its kernels are compiled by `remote_compile`, where there is one, and verified on
+    `testbed` (default: what this machine has). Raises Refused."""
     dump = _dump_of(options, request.digest)
-    start = RequestState(request, device, options, report, dump, remote_compile, bench)
+    start = RequestState(request, device, options, report, dump, remote_compile, testbed)
     state, seconds = _run(start)
     return package.unsigned(*_packed(state, key_of(request, device, options), seconds))
 
 
 def _run(
-    state: RequestState, prove_regions: bool = True
+    state: RequestState, verify_regions: bool = True
 ) -> tuple[RequestState, Mapping[str, float]]:
     """What the stages make of `state`, and their wall seconds by name."""
-    stages = [stage for stage in STAGES if prove_regions or stage.name not in PROVING]
+    stages = [stage for stage in STAGES if verify_regions or stage.name not in VERIFICATION_STAGES]
     seconds: dict[str, float] = {}
     with state.opened:
-        if state.bench is not None:
-            state.opened.callback(state.bench.close)
+        if state.testbed is not None:
+            state.opened.callback(state.testbed.close)
         done = pipeline.run(stages, state, state.dump, seconds=seconds, progress=state.report)
     return done, seconds
 
@@ -228,7 +228,11 @@ def _lower(state: RequestState) -> RequestState:
 def _build(state: RequestState) -> RequestState:
     modules: dict[str, Module] = {key: low.module for key, low in state.lowered.items()}
     compiled = compile_regions(
-        modules, state.device, _build_options(state), state.dump, state.report
+        modules,
+        state.device,
+        build_options(state.options, remote_compile=state.remote_compile),
+        state.dump,
+        state.report,
     )
     refused = {refusal.subject: refusal for refusal in compiled.refusals}
     return _with_programs(_with_refused(replace(state, compiled=compiled), refused))
@@ -248,25 +252,13 @@ def _with_programs(state: RequestState) -> RequestState:
 
 def _with_refused(state: RequestState, refused: Mapping[str, Refusal]) -> RequestState:
     """`refused` structures, by key, told of each of their regions: once, for its first reason."""
-    told = {refusal.subject for refusal in state.refusals}
+    refused_regions = {refusal.subject for refusal in state.refusals}
     added = (
         replace(refused[key], subject=name)
         for name, key in state.regions.items()
-        if key in refused and name not in told
+        if key in refused and name not in refused_regions
     )
     return replace(state, refusals=(*state.refusals, *added))
-
-
-def _build_options(state: RequestState) -> BuildOptions:
-    """What the compiler's stages need of the process's settings."""
-    options = state.options
-    return BuildOptions(
-        options.planner,
-        options.jobs,
-        options.cache,
-        remote_compile=state.remote_compile,
-        verify_passes=options.verify_passes,
-    )
 
 
 def _tune(state: RequestState) -> RequestState:
@@ -276,7 +268,11 @@ def _tune(state: RequestState) -> RequestState:
         return state
     assert state.compiled is not None
     compiled, tuning = tuned(
-        state.compiled, state.device, _build_options(state), options.tune, state.report
+        state.compiled,
+        state.device,
+        build_options(state.options, remote_compile=state.remote_compile),
+        options.tune,
+        state.report,
     )
     figures = {**state.figures, "Tuned": tuning.figure()}
     return _with_programs(replace(state, compiled=compiled, tuning=tuning, figures=figures))
@@ -284,55 +280,61 @@ def _tune(state: RequestState) -> RequestState:
 
 def _verify(state: RequestState) -> RequestState:
     """Judge each distinct region against TensorFlow, and drop what is wrong."""
-    bench = state.bench or bench_of(state.device)
-    if isinstance(bench, Refusal):
-        why = f"{Reason.UNMEASURED.value}: {bench}"
+    testbed = state.testbed or open_testbed(state.device)
+    if isinstance(testbed, Refusal):
+        why = f"{Reason.UNMEASURED.value}: {testbed}"
         return replace(state, figures={**state.figures, "Proved and measured": why})
-    if state.bench is None:
-        state.opened.callback(bench.close)
+    if state.testbed is None:
+        state.opened.callback(testbed.close)
     assert state.compiled is not None
-    references = {key: bench.references(state.lowered[key].subgraph) for key in state.programs}
-    proof = verify(state.compiled, state.programs, references, state.report, bench.runners)
-    return _proved(replace(state, bench=bench), proof)
+    references = {key: testbed.references(state.lowered[key].subgraph) for key in state.programs}
+    verification = verify(state.compiled, state.programs, references, state.report, testbed.runners)
+    return _verified(replace(state, testbed=testbed), verification)
 
 
 def _measure(state: RequestState) -> RequestState:
     """Time each distinct region beside TensorFlow and XLA, those that weigh most first, and drop
     what is slower."""
-    if state.bench is None:
+    if state.testbed is None:
         return state
     assert state.compiled is not None
-    assert state.proof is not None
+    assert state.verification is not None
     compiled, uses = state.compiled.regions, Counter(state.regions.values())
     ordered = sorted(
         state.programs, key=lambda key: uses[key] * compiled[key].plan.planned.seconds, reverse=True
     )
     programs = {key: state.programs[key] for key in ordered}
     threads = int(state.request.meta.get("threads", 1))
-    rivals = {key: state.bench.rivals(state.lowered[key].subgraph) for key in ordered}
-    proof = measure(
+    baselines = {key: state.testbed.baselines(state.lowered[key].subgraph) for key in ordered}
+    verification = measure(
         state.compiled,
         programs,
-        rivals,
-        state.proof,
+        baselines,
+        state.verification,
         state.device,
         threads,
         state.report,
-        runners_of=state.bench.runners,
+        runners_of=state.testbed.runners,
     )
-    return _proved(state, proof)
+    return _verified(state, verification)
 
 
-def _proved(state: RequestState, proof: Proof) -> RequestState:
-    programs = {key: value for key, value in state.programs.items() if key not in proof.refused}
-    return _with_refused(replace(state, proof=proof, programs=programs), proof.refused)
+def _verified(state: RequestState, verification: Verification) -> RequestState:
+    programs = {
+        key: value for key, value in state.programs.items() if key not in verification.refused
+    }
+    return _with_refused(
+        replace(state, verification=verification, programs=programs), verification.refused
+    )
 
 
 def _fallback(state: RequestState) -> RequestState:
     """Give each launch the function that does its state where its kernel cannot."""
     from stitchcore.tensorflow.fallback import library, with_fallbacks
 
-    updates = {state.regions.get(one.name): len(one.updates) for one in state.partition.regions}
+    updates = {
+        state.regions.get(region.name): len(region.updates) for region in state.partition.regions
+    }
     programs: dict[str, RegionProgram] = {}
     refused: dict[str, Refusal] = {}
     for key, program_ in state.programs.items():
@@ -393,7 +395,7 @@ def _rehearse(state: RequestState) -> RequestState:
         state.partition,
         state.patch,
         package.kernel_entries(state.programs.values()),
-        tuple(one.data for one in state.compiled.libraries),
+        tuple(library.data for library in state.compiled.libraries),
         state.fallbacks,
         state.live_bytes,
         run=state.device.kind == "cpu",
@@ -422,15 +424,21 @@ STAGES: tuple[Stage[RequestState], ...] = numbered(
         "build", _build, lambda s: stage_texts.built(s.compiled, s.programs) if s.compiled else ""
     ),
     Stage("tune", _tune, lambda s: stage_texts.tuned(s.tuning)),
-    Stage("verify", _verify, lambda s: stage_texts.verified(s.proof) if s.proof else ""),
-    Stage("measure", _measure, lambda s: stage_texts.measured(s.proof) if s.proof else ""),
+    Stage(
+        "verify", _verify, lambda s: stage_texts.verified(s.verification) if s.verification else ""
+    ),
+    Stage(
+        "measure",
+        _measure,
+        lambda s: stage_texts.measured(s.verification) if s.verification else "",
+    ),
     Stage("fallback", _fallback, lambda s: stage_texts.fallbacks(s.programs)),
     Stage("limit", _limit, lambda s: stage_texts.limited(s.figures, s.refusals)),
     Stage("patch", _patch, lambda s: stage_texts.patch(s.patch) if s.patch else ""),
     Stage("rehearse", _rehearse, lambda s: stage_texts.rehearsed(s.figures, s.refusals)),
 )
 """From a request to a patch, in order; publishing follows."""
-PROVING = frozenset({"tune", "verify", "measure", "rehearse"})
+VERIFICATION_STAGES = frozenset({"tune", "verify", "measure", "rehearse"})
 
 
 # ---- the artifact ------------------------------------------------------------------------------
@@ -440,7 +448,7 @@ def _packed(
     """Manifest, libraries and reports."""
     assert state.compiled is not None
     assert state.patch is not None
-    libraries = tuple(one.data for one in state.compiled.libraries)
+    libraries = tuple(library.data for library in state.compiled.libraries)
     manifest = Manifest(
         key=key,
         digest=state.request.digest,
@@ -452,7 +460,7 @@ def _packed(
         patch=state.patch,
         expect=_expectation(state),
         refusals=dict(Counter(refusal.reason.value for refusal in state.refusals)),
-        measured=state.bench is not None,
+        measured=state.testbed is not None,
         functions=state.fallbacks,
     )
     outcome = Outcome(
@@ -462,7 +470,7 @@ def _packed(
         state.regions,
         state.compiled,
         state.programs,
-        state.proof,
+        state.verification,
         state.refusals,
         manifest.expect,
         seconds,

@@ -42,7 +42,7 @@ from stitchcore.report.schema import (
     encode,
     within_limit,
 )
-from stitchcore.verify.regions import Proof
+from stitchcore.verify.regions import Verification
 
 _CLONE = re.compile(r"(?:^|/)n(\d+)(?=$|/|:)")
 
@@ -56,9 +56,9 @@ class Outcome:
     device: Device
     partition: Any
     regions: Mapping[str, str]
-    made: CompiledRegions
+    compiled: CompiledRegions
     programs: Mapping[str, RegionProgram]
-    proof: Proof | None
+    verification: Verification | None
     refusals: Sequence[Refusal]
     expect: Expectation
     seconds: Mapping[str, float]
@@ -67,10 +67,10 @@ class Outcome:
 
 def report_files(outcome: Outcome) -> dict[str, bytes]:
     """The artifact's files that are for people, by name."""
-    told = report(outcome)
+    contents = report(outcome)
     return {
-        "report.json": encode(told),
-        "report.html": html(told).encode(),
+        "report.json": encode(contents),
+        "report.html": html(contents).encode(),
         MODULES: msgspec.json.encode(modules(outcome), order="sorted"),
     }
 
@@ -86,14 +86,14 @@ def report(outcome: Outcome) -> Report:
         if key in outcome.programs:
             origins = _origins(outcome, region)
             first[region.name] = len(kernels)
-            held = _holders(outcome.made.regions[key], origins)
-            kernel_of |= {node: len(kernels) + launch for node, launch in held.items()}
+            launch_of = _holders(outcome.compiled.regions[key], origins)
+            kernel_of |= {node: len(kernels) + launch for node, launch in launch_of.items()}
             kernels += _kernels(outcome, key)
             _spread(outcome, region, kernel_of)
     nodes = _nodes(outcome, kernel_of, reasons)
     expect = outcome.expect
-    libraries = outcome.made.libraries
-    plans = [region.plan for region in outcome.made.regions.values()]
+    libraries = outcome.compiled.libraries
+    plans = [region.plan for region in outcome.compiled.regions.values()]
     return Report(
         title=f"graph {outcome.digest[:12]}",
         target=outcome.device.target,
@@ -108,14 +108,17 @@ def report(outcome: Outcome) -> Report:
         bytes_saved=expect.bytes_saved,
         seconds_before=expect.seconds_before,
         seconds_after=expect.seconds_after,
-        seconds={**outcome.seconds, **{f"build.{k}": v for k, v in outcome.made.seconds.items()}},
+        seconds={
+            **outcome.seconds,
+            **{f"build.{k}": v for k, v in outcome.compiled.seconds.items()},
+        },
         figures={
-            **(outcome.proof.figures() if outcome.proof is not None else {}),
+            **(outcome.verification.figures() if outcome.verification is not None else {}),
             **outcome.figures,
         },
         regions=_regions(outcome, first),
         scalar_loops=tuple(
-            f"{loop.loop}: {loop.reason}" for one in libraries for loop in one.scalar_loops
+            f"{loop.loop}: {loop.reason}" for library in libraries for loop in library.scalar_loops
         ),
         planners=planners.side_by_side(plans),
         bound=planners.bound_text(proved) if (proved := planners.bound(plans)) else "",
@@ -130,11 +133,11 @@ def _origins(outcome: Outcome, region: Any) -> Sequence[int]:
     return origins
 
 
-def _holders(build: PlannedRegion, origins: Sequence[int]) -> dict[int, int]:
+def _holders(planned: PlannedRegion, origins: Sequence[int]) -> dict[int, int]:
     """The launch that holds most instructions of each node."""
     counts: dict[int, Counter[int]] = defaultdict(Counter)
-    provenance = build.plan.module.provenance
-    for number, pattern in enumerate(build.plan.patterns):
+    provenance = planned.plan.module.provenance
+    for number, pattern in enumerate(planned.plan.patterns):
         for instruction in pattern.instructions:
             for node in _sources(provenance.get(instruction, ()), origins):
                 counts[node][number] += 1
@@ -142,8 +145,8 @@ def _holders(build: PlannedRegion, origins: Sequence[int]) -> dict[int, int]:
 
 
 def _sources(names: Iterable[str], origins: Sequence[int]) -> set[int]:
-    found = {int(match[1]) for name in names for match in _CLONE.finditer(name)}
-    return {origins[number] for number in found if number < len(origins)}
+    clones = {int(match[1]) for name in names for match in _CLONE.finditer(name)}
+    return {origins[number] for number in clones if number < len(origins)}
 
 
 def _spread(outcome: Outcome, region: Any, kernel_of: dict[int, int]) -> None:
@@ -163,14 +166,14 @@ def _spread(outcome: Outcome, region: Any, kernel_of: dict[int, int]) -> None:
 def _texts(outcome: Outcome) -> dict[str, str]:
     """C or CUDA of each distinct kernel by itself."""
     render = emit_c.render if outcome.device.kind == "cpu" else emit_cuda.render
-    launches = (one for made in outcome.programs.values() for one in made.launches)
-    kernels = {one.kernel.name: one.kernel for one in launches}
+    launches = (launch for program in outcome.programs.values() for launch in program.launches)
+    kernels = {launch.kernel.name: launch.kernel for launch in launches}
     return {name: render([kernel]) for name, kernel in kernels.items()}
 
 
 def _kernels(outcome: Outcome, key: str) -> list[ReportKernel]:
-    build, program = outcome.made.regions[key], outcome.programs[key]
-    after = [cost(pattern, outcome.device).bytes for pattern in build.plan.patterns]
+    planned, program = outcome.compiled.regions[key], outcome.programs[key]
+    after = [cost(pattern, outcome.device).bytes for pattern in planned.plan.patterns]
     return [
         ReportKernel(
             launch.kernel.name,
@@ -183,7 +186,9 @@ def _kernels(outcome: Outcome, key: str) -> list[ReportKernel]:
             bytes_after=moved,
             schemes=scheme_counts.count(launch.kernel),
         )
-        for launch, pattern, moved in zip(program.launches, build.plan.patterns, after, strict=True)
+        for launch, pattern, moved in zip(
+            program.launches, planned.plan.patterns, after, strict=True
+        )
     ]
 
 
@@ -193,7 +198,7 @@ def _reasons(outcome: Outcome) -> dict[int, Refusal]:
     for refusal in outcome.refusals:
         by_subject.setdefault(refusal.subject, refusal)
     graph = outcome.partition.graph
-    found = {
+    refusal_of = {
         number: by_subject[node.name]
         for number, node in enumerate(graph.nodes)
         if node.name in by_subject
@@ -204,8 +209,8 @@ def _reasons(outcome: Outcome) -> dict[int, Refusal]:
             continue
         why = by_subject.get(region.name)
         if why is not None:
-            found |= dict.fromkeys(region.members, why)
-    return found
+            refusal_of |= dict.fromkeys(region.members, why)
+    return refusal_of
 
 
 def _nodes(
@@ -214,18 +219,18 @@ def _nodes(
     from stitchcore.tensorflow.coverage import node_bytes
     from stitchcore.tensorflow.levels import assign
 
-    found = outcome.partition
-    graph = found.graph
-    levels = assign(graph, found.classes, found.variables)
-    region_of = {node: n for n, region in enumerate(found.regions) for node in region.members}
-    made = []
+    partition = outcome.partition
+    graph = partition.graph
+    levels = assign(graph, partition.classes, partition.variables)
+    region_of = {node: n for n, region in enumerate(partition.regions) for node in region.members}
+    rows = []
     for number, node in enumerate(graph.nodes):
         kernel = kernel_of.get(number, NO_KERNEL)
         why = reasons.get(number) if kernel == NO_KERNEL else None
         reason, detail = (why.reason.value, why.detail) if why is not None else ("", "")
         inputs = tuple(dict.fromkeys(edge.node for edge in graph.data[number]))
         written = list(node.experimental_debug_info.original_node_names)[-1:]
-        told = ReportNode(
+        row = ReportNode(
             node.name,
             node.op,
             kernel,
@@ -236,49 +241,51 @@ def _nodes(
             bytes=node_bytes(graph, number) if why is not None else 0,
         )
         if number in region_of:
-            told = msgspec.structs.replace(
-                told,
+            row = msgspec.structs.replace(
+                row,
                 region=region_of[number],
                 level=levels.level[number],
                 device=node.device,
                 frame=graph.frames[number],
                 branches=tuple(branches(graph, number)),
-                small=found.classes.small[number],
+                small=partition.classes.small[number],
             )
-        made.append(told)
-    return tuple(made)
+        rows.append(row)
+    return tuple(rows)
 
 
 def modules(outcome: Outcome) -> dict[str, ReportModule]:
     """Modules and plans of stitched regions that became several kernels, by region key."""
-    builds = {key: outcome.made.regions[key] for key in outcome.programs}
+    planned_regions = {key: outcome.compiled.regions[key] for key in outcome.programs}
     return {
-        key: ReportModule(print_module(build.module), plan_text(build.plan), build.plan.planner)
-        for key, build in builds.items()
-        if len(build.plan.patterns) > 1
+        key: ReportModule(
+            print_module(planned.module), plan_text(planned.plan), planned.plan.planner
+        )
+        for key, planned in planned_regions.items()
+        if len(planned.plan.patterns) > 1
     }
 
 
 def _regions(outcome: Outcome, first: Mapping[str, int]) -> tuple[ReportRegion, ...]:
-    proofs = outcome.proof.regions if outcome.proof is not None else {}
-    made = []
+    verifications = outcome.verification.regions if outcome.verification is not None else {}
+    rows = []
     for region in outcome.partition.regions:
         key = outcome.regions.get(region.name, "")
-        build = outcome.made.regions.get(key)
-        made.append(
+        planned = outcome.compiled.regions.get(key)
+        rows.append(
             ReportRegion(
                 region.name,
                 key,
                 len(region.members),
                 key in outcome.programs,
-                len(build.plan.patterns) if build is not None else 0,
-                build.plan.unfused.bytes if build is not None else 0,
-                build.plan.planned.bytes if build is not None else 0,
-                proofs[key].summary() if key in proofs else {},
+                len(planned.plan.patterns) if planned is not None else 0,
+                planned.plan.unfused.bytes if planned is not None else 0,
+                planned.plan.planned.bytes if planned is not None else 0,
+                verifications[key].summary() if key in verifications else {},
                 first.get(region.name, NO_KERNEL),
                 tuple(_origins(outcome, region)) if region.name in first else (),
-                build.plan.unfused.seconds if build is not None else 0.0,
-                build.plan.planned.seconds if build is not None else 0.0,
+                planned.plan.unfused.seconds if planned is not None else 0.0,
+                planned.plan.planned.seconds if planned is not None else 0.0,
             )
         )
-    return tuple(made)
+    return tuple(rows)

@@ -46,11 +46,13 @@ def patterns() -> Markup:
         tag("circle", cx=4, cy=4, r=1.6, class_="ink"),
         tag("path", d="M0 4H8", class_="ink-line"),
     )
-    made = [
-        tag("pattern", one, id=f"pattern-{n}", width=8, height=8, patternUnits="userSpaceOnUse")
-        for n, one in enumerate((tag("path", d="M0 0"), *drawn))
+    elements = [
+        tag("pattern", path, id=f"pattern-{n}", width=8, height=8, patternUnits="userSpaceOnUse")
+        for n, path in enumerate((tag("path", d="M0 0"), *drawn))
     ]
-    return tag("svg", tag("defs", *made), width=0, height=0, class_="hidden", aria_hidden="true")
+    return tag(
+        "svg", tag("defs", *elements), width=0, height=0, class_="hidden", aria_hidden="true"
+    )
 
 
 def scatter(points: Sequence[Point], of: str) -> Markup:
@@ -84,10 +86,10 @@ def scatter(points: Sequence[Point], of: str) -> Markup:
 
 
 def _axes(ticks: Sequence[float], x: Axis, y: Axis) -> list[Markup]:
-    made = []
+    lines = []
     first, last = ticks[0], ticks[-1]
     for tick in ticks:
-        made += [
+        lines += [
             tag("line", class_="grid", x1=x(tick), y1=y(first), x2=x(tick), y2=y(last)),
             tag("line", class_="grid", x1=x(first), y1=y(tick), x2=x(last), y2=y(tick)),
             tag("text", seconds_text(tick * (1 + 1e-9)), x=x(tick), y=y(first) + 20,
@@ -95,18 +97,18 @@ def _axes(ticks: Sequence[float], x: Axis, y: Axis) -> list[Markup]:
             tag("text", seconds_text(tick * (1 + 1e-9)), x=LEFT - 8, y=y(tick) + 4,
                 class_="tick", text_anchor="end"),
         ]  # fmt: skip
-    return made
+    return lines
 
 
 def _point(point: Point, x: float, y: float) -> Markup:
-    told = (
+    label = (
         f"{point.name}: {seconds_text(point.predicted)} predicted, "
         f"{seconds_text(point.measured)} measured"
     )
     known = point.kernel != NO_KERNEL
     return tag(
         "circle",
-        tag("title", told),
+        tag("title", label),
         class_=f"point fill-{point.kernel % COLOURS}" if known else "point",
         cx=f"{x:.1f}",
         cy=f"{y:.1f}",

@@ -59,23 +59,23 @@ def place(inputs: Inputs) -> Layout:
 def layered(inputs: Inputs) -> list[int]:
     """Longest distance of each node from a source; a source stands right above its first reader.
     The edge that closes a loop is not counted."""
-    found, after = _distances(inputs)
+    layers, after = _distances(inputs)
     nearest: list[int | None] = [None] * len(inputs)
     for v, read in enumerate(inputs):
         for u in read:
             if after[v] > after[u]:
                 known = nearest[u]
-                nearest[u] = found[v] if known is None else min(known, found[v])
+                nearest[u] = layers[v] if known is None else min(known, layers[v])
     for v, read in enumerate(inputs):
         reader = nearest[v]
         if not read and reader is not None:
-            found[v] = max(found[v], reader - 1)
-    return found
+            layers[v] = max(layers[v], reader - 1)
+    return layers
 
 
 def _distances(inputs: Inputs) -> tuple[list[int], list[int]]:
     """Longest distances, and the order in which nodes were finished (inputs first)."""
-    found, after = [0] * len(inputs), [0] * len(inputs)
+    distances, after = [0] * len(inputs), [0] * len(inputs)
     state = bytearray(len(inputs))  # 0 new, 1 entered, 2 done
     finished = 0
     for start in range(len(inputs)):
@@ -88,10 +88,12 @@ def _distances(inputs: Inputs) -> tuple[list[int], list[int]]:
                 continue
             stack.pop()
             if state[v] == 1:
-                found[v] = max((found[u] + 1 for u in inputs[v] if state[u] == 2), default=0)
+                distances[v] = max(
+                    (distances[u] + 1 for u in inputs[v] if state[u] == 2), default=0
+                )
                 state[v], after[v] = 2, finished
                 finished += 1
-    return found, after
+    return distances, after
 
 
 def _ordered(inputs: Inputs, layers: Sequence[int]) -> list[list[int]]:
@@ -147,11 +149,11 @@ def _columns(widths: Sequence[int], starts: Sequence[int]) -> list[tuple[int, in
     high = max(4, math.ceil(len(widths) / columns))
     highest = high + math.ceil(high / 12)
     beginnings = set(starts)
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     first = 0
     for row in range(1, len(widths)):
         full = row - first >= high and row in beginnings
         if full or row - first >= highest:
-            found.append((first, row))
+            ranges.append((first, row))
             first = row
-    return [*found, (first, len(widths))]
+    return [*ranges, (first, len(widths))]

@@ -11,56 +11,61 @@ from stitchcore.report.schema import ReportPlanner
 
 def tried(plans: Iterable[Plan]) -> list[Tried]:
     """What each planner reached, summed over `plans`; nothing where one planner made them all."""
-    found: dict[str, list[Tried]] = {}
+    by_planner: dict[str, list[Tried]] = {}
     for plan in plans:
-        for one in plan.tried:
-            found.setdefault(one.planner, []).append(one)
+        for result in plan.tried:
+            by_planner.setdefault(result.planner, []).append(result)
     return [
         Tried(
             name,
-            sum(one.kernels for one in some),
-            sum(one.seconds for one in some),
-            sum(one.took for one in some),
+            sum(result.kernels for result in results),
+            sum(result.seconds for result in results),
+            sum(result.took for result in results),
         )
-        for name, some in found.items()
+        for name, results in by_planner.items()
     ]
 
 
 def bound(plans: Iterable[Plan]) -> Bound | None:
     """The bound over `plans` with the bodies of their loops; None where no planner proved one."""
-    found = [one.bound for plan in plans for one in (plan, *bodies(plan).values()) if one.bound]
-    if not found:
+    bounds = [
+        computation.bound
+        for plan in plans
+        for computation in (plan, *bodies(plan).values())
+        if computation.bound
+    ]
+    if not bounds:
         return None
-    names = dict.fromkeys(name for one in found for name in one.found)
+    names = dict.fromkeys(name for part in bounds for name in part.found)
     return Bound(
-        sum(one.pool for one in found),
-        sum(one.saved for one in found),
-        sum(one.limit for one in found),
-        all(one.closed for one in found),
-        max(one.rounds for one in found),
-        {name: sum(one.found.get(name, 0.0) for one in found) for name in names},
-        sum(one.missed for one in found),
+        sum(part.pool for part in bounds),
+        sum(part.saved for part in bounds),
+        sum(part.limit for part in bounds),
+        all(part.closed for part in bounds),
+        max(part.rounds for part in bounds),
+        {name: sum(part.found.get(name, 0.0) for part in bounds) for name in names},
+        sum(part.missed for part in bounds),
     )
 
 
-def gap(found: Bound, saved: float) -> float:
+def gap(proved: Bound, saved: float) -> float:
     """Share of the bound that `saved` seconds leave; 0 where nothing can be saved."""
-    return 1 - saved / found.limit if found.limit > 0 else 0.0
+    return 1 - saved / proved.limit if proved.limit > 0 else 0.0
 
 
-def bound_text(found: Bound) -> str:
+def bound_text(proved: Bound) -> str:
     """One line: what is proved, and how far the other planners' patterns are from it."""
-    if found.closed:
-        proved = "no choice from the pool saves more"
+    if proved.closed:
+        verdict = "no choice from the pool saves more"
     else:
-        more = gap(found, found.saved)
-        proved = f"stopped at its limit, or has no solver: the best may save {more:.2%} more"
-    if found.missed:
-        proved += f", and {found.missed} candidates were not looked at"
-    others = ", ".join(f"{name} {gap(found, saved):.2%}" for name, saved in found.found.items())
+        more = gap(proved, proved.saved)
+        verdict = f"stopped at its limit, or has no solver: the best may save {more:.2%} more"
+    if proved.missed:
+        verdict += f", and {proved.missed} candidates were not looked at"
+    others = ", ".join(f"{name} {gap(proved, saved):.2%}" for name, saved in proved.found.items())
     return (
-        f"exact: {found.saved * 1e3:.3f} ms saved, at most {found.limit * 1e3:.3f} ms "
-        f"({proved}); pool of {found.pool} patterns, {found.rounds} searches; below the bound: "
+        f"exact: {proved.saved * 1e3:.3f} ms saved, at most {proved.limit * 1e3:.3f} ms "
+        f"({verdict}); pool of {proved.pool} patterns, {proved.rounds} searches; below the bound: "
         f"{others}"
     )
 
@@ -77,15 +82,17 @@ def side_by_side(plans: Sequence[Plan]) -> tuple[ReportPlanner, ...]:
     if proved is not None and proved.limit > 0:
         saved = {**proved.found, "exact": proved.saved}
         gaps = {name: gap(proved, seconds) for name, seconds in saved.items()}
-    planned = [one for plan in plans for one in (plan, *bodies(plan).values())]
-    kernels = sum(len(one.patterns) for one in planned)
+    computations = [part for plan in plans for part in (plan, *bodies(plan).values())]
+    kernels = sum(len(part.patterns) for part in computations)
     compared = tried(plans)
-    if most not in {one.planner for one in compared}:
-        compared.append(Tried(most, kernels, sum(one.planned.seconds for one in planned)))
+    if most not in {result.planner for result in compared}:
+        seconds = sum(part.planned.seconds for part in computations)
+        compared.append(Tried(most, kernels, seconds))
     return tuple(
         ReportPlanner(
-            *(one.planner, one.kernels, one.seconds, one.took, gaps.get(one.planner)),
-            chosen=one.planner == most,
+            *(result.planner, result.kernels, result.seconds, result.took),
+            gaps.get(result.planner),
+            chosen=result.planner == most,
         )
-        for one in compared
+        for result in compared
     )

@@ -79,5 +79,5 @@ MEANINGS: Mapping[Reason, str] = {
 
 def meaning(value: str) -> str:
     """The sentence for a reason's value; "" for what is no reason."""
-    found = next((reason for reason in Reason if reason.value == value), None)
-    return MEANINGS.get(found, "") if found is not None else ""
+    known = next((reason for reason in Reason if reason.value == value), None)
+    return MEANINGS.get(known, "") if known is not None else ""

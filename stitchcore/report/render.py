@@ -85,7 +85,7 @@ class _Strings:
 
 def _data(page: Page) -> dict[str, Any]:
     """What the script draws: columns of nodes, kernels, texts by name of a kernel."""
-    told, placed, report = _Strings(), page.layout, page.report
+    strings, placed, report = _Strings(), page.layout, page.report
     nodes = report.nodes
     known = {row.reason: row.meaning for row in page.reasons}
     return {
@@ -97,12 +97,12 @@ def _data(page: Page) -> dict[str, Any]:
         "y": placed.y,
         "inputs": page.inputs,
         "names": [node.name for node in nodes],
-        "written": [told(node.written) for node in nodes],
-        "ops": [told(node.op) for node in nodes],
+        "written": [strings(node.written) for node in nodes],
+        "ops": [strings(node.op) for node in nodes],
         "kernel": page.kernel_of,
-        "reasons": [told(node.reason) for node in nodes],
-        "details": [told(node.detail) for node in nodes],
-        "strings": told.all,
+        "reasons": [strings(node.reason) for node in nodes],
+        "details": [strings(node.detail) for node in nodes],
+        "strings": strings.all,
         "meanings": known,
         "kernels": [_kernel(number, page) for number in range(len(page.kernels))],
         "texts": {kernel.name: kernel.text for kernel in page.kernels if kernel.text},

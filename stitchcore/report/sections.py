@@ -19,14 +19,18 @@ SCHEMES = ("local", "regional", "global")
 
 def header(page: Page) -> Markup:
     """Whose page it is, what was gained, kernels and bytes before and after."""
-    told, report = page.headline, page.report
-    tone = {True: "gained", False: "lost", None: ""}[told.gained]
+    headline, report = page.headline, page.report
+    tone = {True: "gained", False: "lost", None: ""}[headline.gained]
     figure = tag(
         "div",
         tag(
-            "p", tag("span", told.value, class_=f"value {tone}".strip()), " ", told.of, class_="of"
+            "p",
+            tag("span", headline.value, class_=f"value {tone}".strip()),
+            " ",
+            headline.of,
+            class_="of",
         ),
-        tag("p", told.how, class_="how"),
+        tag("p", headline.how, class_="how"),
         class_="headline",
     )
     pairs: list[Pair] = [
@@ -50,24 +54,24 @@ def header(page: Page) -> Markup:
 
 def _pair(label: str, before: float, after: float, write: Callable[[float], str]) -> Markup:
     share = change(after / before) if before > 0 else ""
-    told = f"{label}: {write(before)} before, {write(after)} after"
+    description = f"{label}: {write(before)} before, {write(after)} after"
     return tag(
         "div",
         tag("p", tag("span", label, class_="muted"), tag("span", share, class_="share")),
         tag("p", tag("strong", write(before)), " → ", tag("strong", write(after)), class_="both"),
-        charts.bars(before, after, max(before, after), told),
+        charts.bars(before, after, max(before, after), description),
         class_="pair",
     )
 
 
 def _saved(report: Report) -> Markup:
     saved, saveable = number(report.bytes_saved) or 0.0, number(report.bytes_saveable) or 0.0
-    told = saved_text(saved, saveable)
+    text = saved_text(saved, saveable)
     return tag(
         "div",
         tag("p", tag("span", "Bytes saved per step", class_="muted")),
-        tag("p", tag("strong", told), class_="both"),
-        charts.bars(saveable, saved, max(saveable, saved), f"Bytes saved per step: {told}"),
+        tag("p", tag("strong", text), class_="both"),
+        charts.bars(saveable, saved, max(saveable, saved), f"Bytes saved per step: {text}"),
         class_="pair",
     )
 
@@ -181,17 +185,17 @@ def _kernel(page: Page, position: int, most: int) -> Sequence[str]:
     label = f"Show kernel {position} in the graph"
     name = tag("button", charts.swatch(position), f"K{position}", type="button",
                class_="kernel", data_kernel=position, aria_label=label)  # fmt: skip
-    told = kernel.bytes_before or kernel.bytes_after
+    has_bytes = kernel.bytes_before or kernel.bytes_after
     moved = f"{bytes_text(kernel.bytes_before)} → {bytes_text(kernel.bytes_after)}"
     saved = f"{bytes_text(kernel.bytes_saved)} saved" if kernel.bytes_saved else NONE
-    drawn = charts.bars(kernel.bytes_before, kernel.bytes_after, most, moved) if told else ""
+    drawn = charts.bars(kernel.bytes_before, kernel.bytes_after, most, moved) if has_bytes else ""
     return (
         name,
         join((tag("span", page.contents[position]), " ", tag("code", kernel.name, class_="muted"))),
         f"{kernel.operations:,}",
         str(kernel.phases or NONE),
         _schemes(kernel),
-        moved if told else saved,
+        moved if has_bytes else saved,
         drawn,
         _nanoseconds(kernel.estimate_ns),
         _nanoseconds(kernel.measured_ns),
@@ -201,13 +205,13 @@ def _kernel(page: Page, position: int, most: int) -> Sequence[str]:
 
 def facts(kernel: ReportKernel) -> list[tuple[str, str]]:
     """What is told of one kernel beside its name, by label; "" where nothing is known."""
-    told = kernel.bytes_before or kernel.bytes_after
+    has_bytes = kernel.bytes_before or kernel.bytes_after
     return [
         ("instructions", f"{kernel.operations:,}"),
         ("phases", str(kernel.phases or "")),
         ("values", _schemes(kernel)),
-        ("bytes before", bytes_text(kernel.bytes_before) if told else ""),
-        ("bytes after", bytes_text(kernel.bytes_after) if told else ""),
+        ("bytes before", bytes_text(kernel.bytes_before) if has_bytes else ""),
+        ("bytes after", bytes_text(kernel.bytes_after) if has_bytes else ""),
         ("bytes saved", bytes_text(kernel.bytes_saved)),
         ("predicted", _nanoseconds(kernel.estimate_ns)),
         ("measured", _nanoseconds(kernel.measured_ns).strip(NONE)),
@@ -216,8 +220,8 @@ def facts(kernel: ReportKernel) -> list[tuple[str, str]]:
 
 
 def _schemes(kernel: ReportKernel) -> str:
-    found = [(kernel.schemes.get(scheme, 0), scheme) for scheme in SCHEMES]
-    return ", ".join(f"{count:,} {scheme}" for count, scheme in found if count)
+    counts = [(kernel.schemes.get(scheme, 0), scheme) for scheme in SCHEMES]
+    return ", ".join(f"{count:,} {scheme}" for count, scheme in counts if count)
 
 
 def _nanoseconds(value: int) -> str:
@@ -236,21 +240,21 @@ def resources(kernel: ReportKernel) -> str:
 def prediction(page: Page) -> Markup:
     """Predicted against measured, or why there is nothing measured."""
     if not page.points:
-        told = (
+        text = (
             "Nothing of this was timed. `stitch report MODULE --measure` times every kernel on "
             "this machine; a job's regions are timed by its worker."
         )
-        return section("prediction", "Predicted against measured", tag("p", told))
+        return section("prediction", "Predicted against measured", tag("p", text))
     off = sorted(point.measured / point.predicted for point in page.points)
     middle = off[len(off) // 2]
-    far = sum(not 0.5 <= one <= 2 for one in off)
-    told = (
+    far = sum(not 0.5 <= ratio <= 2 for ratio in off)
+    text = (
         f"{len(off)} {page.points_of}s were timed. On the diagonal prediction and measurement "
         f"agree; above it they took longer. Measured over predicted: {middle:.2f} in the middle, "
         f"{off[0]:.2f} to {off[-1]:.2f}; {far} are off by more than twice."
     )
     chart = tag("figure", charts.scatter(page.points, page.points_of))
-    return section("prediction", "Predicted against measured", tag("p", told), chart)
+    return section("prediction", "Predicted against measured", tag("p", text), chart)
 
 
 def planners(page: Page) -> Markup:
@@ -260,13 +264,13 @@ def planners(page: Page) -> Markup:
         return Markup("")
     rows = [
         (
-            tag("strong", f"{one.name} (taken)") if one.chosen else one.name,
-            f"{one.kernels:,}",
-            seconds_text(number(one.seconds) or 0.0),
-            seconds_text(number(one.took) or 0.0) if one.took else NONE,
-            f"{one.gap:.2%}" if one.gap is not None else NONE,
+            tag("strong", f"{planner.name} (taken)") if planner.chosen else planner.name,
+            f"{planner.kernels:,}",
+            seconds_text(number(planner.seconds) or 0.0),
+            seconds_text(number(planner.took) or 0.0) if planner.took else NONE,
+            f"{planner.gap:.2%}" if planner.gap is not None else NONE,
         )
-        for one in report.planners
+        for planner in report.planners
     ]
     heads = ("planner", "kernels>", "estimated time>", "planning took>", "below the bound>")
     alone = "" if len(rows) > 1 else "Only this one was asked: `--planner auto` compares all three."
@@ -299,15 +303,15 @@ def regions(page: Page) -> Markup:
     heads = ("region", "state", "operations>", "kernels>", "bytes before, after>",
              "predicted>", "TensorFlow>", "stitched>", "XLA>", "of TensorFlow's, 95 %>",
              "proof")  # fmt: skip
-    order = sorted(page.report.regions, key=lambda one: one.bytes_after - one.bytes_before)
+    order = sorted(page.report.regions, key=lambda region: region.bytes_after - region.bytes_before)
     rows = [_region(region) for region in order]
     return section("regions", "Regions", table(heads, rows, tall=True))
 
 
 def _region(region: ReportRegion) -> Sequence[str]:
     def took(who: str) -> str:
-        found = measured(region, who)
-        return seconds_text(found) if found else NONE
+        seconds = measured(region, who)
+        return seconds_text(seconds) if seconds else NONE
 
     ratio = interval(region.proof.get("ratio"))
     shown = {"passed", "worst_error", "framework_error", "note"}
@@ -377,4 +381,4 @@ def table(
 def everything(page: Page) -> Markup:
     """The page's body: what was gained first, how it was made last."""
     sections = (job, graph, kernels, operations, prediction, planners, reasons, regions, rest)
-    return join((header(page), tag("main", *(one(page) for one in sections))))
+    return join((header(page), tag("main", *(write(page) for write in sections))))

@@ -107,18 +107,18 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        finite = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) and found >= 0 else None
+    return finite if math.isfinite(finite) and finite >= 0 else None
 
 
 def interval(value: Any) -> Interval | None:
     """[low, middle, high] of a proof; None for anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 3:
         return None
-    found = [number(one) for one in value]
-    low, middle, high = found
+    numbers = [number(end) for end in value]
+    low, middle, high = numbers
     if low is None or middle is None or high is None or not low <= middle <= high:
         return None
     return low, middle, high
@@ -127,8 +127,8 @@ def interval(value: Any) -> Interval | None:
 def measured(region: ReportRegion, who: str) -> float | None:
     """Seconds that a contestant of a region's proof took."""
     seconds = region.proof.get("seconds")
-    found = number(seconds.get(who)) if isinstance(seconds, Mapping) else None
-    return found or None
+    value = number(seconds.get(who)) if isinstance(seconds, Mapping) else None
+    return value or None
 
 
 def change(ratio: float) -> str:
@@ -193,17 +193,17 @@ def _estimated(report: Report) -> Headline:
 
 def _contents(report: Report) -> tuple[str, ...]:
     """The opcodes that each kernel has most of, by number; those that only shape values last."""
-    found: list[Counter[str]] = [Counter() for _ in report.kernels]
+    opcodes_of: list[Counter[str]] = [Counter() for _ in report.kernels]
     for node in report.nodes:
-        if 0 <= node.kernel < len(found):
-            found[node.kernel][node.op] += 1
+        if 0 <= node.kernel < len(opcodes_of):
+            opcodes_of[node.kernel][node.op] += 1
 
     def words(counts: Counter[str]) -> str:
         order = sorted(counts, key=lambda op: (op.lower() in SHAPING, -counts[op], op))
         more = " …" if len(order) > NAMED else ""
         return ", ".join(order[:NAMED]) + more
 
-    return tuple(words(counts) for counts in found)
+    return tuple(words(counts) for counts in opcodes_of)
 
 
 # ---- predicted and measured --------------------------------------------------------------------
@@ -218,10 +218,10 @@ def _points(report: Report) -> tuple[tuple[Point, ...], str]:
         return kernels, "kernel"
     regions: dict[str, Point] = {}
     for region in report.regions:
-        predicted, found = number(region.seconds_after), measured(region, "stitched")
-        if region.stitched and predicted and found:
+        predicted, measured_seconds = number(region.seconds_after), measured(region, "stitched")
+        if region.stitched and predicted and measured_seconds:
             first = region.first_kernel if 0 <= region.first_kernel < len(report.kernels) else -1
-            regions.setdefault(region.key, Point(region.name, predicted, found, first))
+            regions.setdefault(region.key, Point(region.name, predicted, measured_seconds, first))
     return tuple(regions.values()), "region"
 
 
@@ -240,5 +240,6 @@ def _reasons(report: Report) -> tuple[ReasonRow, ...]:
         counts.setdefault(reason, max(0, count))
     order = sorted(counts, key=lambda reason: (-moved[reason], -counts[reason], reason))
     return tuple(
-        ReasonRow(one, meaning(one), counts[one], moved[one], tuple(examples[one])) for one in order
+        ReasonRow(reason, meaning(reason), counts[reason], moved[reason], tuple(examples[reason]))
+        for reason in order
     )

@@ -165,7 +165,10 @@ class CpuKernel:
         operands = [np.asarray(array, order="C") for array in inputs]
         _check(kernel, Role.INPUT, operands, bindings)
         if outputs is None:
-            results = [_allocate(b, bindings) for b in kernel.with_role(Role.OUTPUT)]
+            results = [
+                unwritten(_shape(buffer, bindings), DTYPES[buffer.dtype].numpy)
+                for buffer in kernel.with_role(Role.OUTPUT)
+            ]
         else:
             results = list(outputs)
             _check(kernel, Role.OUTPUT, results, bindings)
@@ -217,10 +220,6 @@ def _split(tasks: int, threads: int) -> list[tuple[int, int]]:
 
 def _shape(buffer: Buffer, bindings: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(index.evaluate(extent, bindings) for extent in buffer.dims)
-
-
-def _allocate(buffer: Buffer, bindings: Mapping[str, int]) -> Array:
-    return unwritten(_shape(buffer, bindings), DTYPES[buffer.dtype].numpy)
 
 
 def _check(

@@ -152,7 +152,7 @@ class CudaLibrary:
         self._call("stitch_cuda_open", path, ctypes.byref(self._handle))
 
     def load(self, table: bytes) -> Program:
-        """A program from a launch table (`launch_table.write`)."""
+        """A program from a launch table (`cuda_table.write`)."""
         program = ctypes.c_void_p()
         size = ctypes.c_size_t(len(table))
         self._call("stitch_program_load", _alive(self._handle), table, size, ctypes.byref(program))

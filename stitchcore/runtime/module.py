@@ -73,12 +73,12 @@ def interpret(
     for step, dead in zip(steps, _last_uses(plan, steps), strict=True):
         if isinstance(step, int):
             pattern = plan.patterns[step]
-            made = launch(plan, step, [values[value] for value in pattern.inputs])
-            values.update(zip(pattern.outputs, made, strict=True))
+            outputs = launch(plan, step, [values[value] for value in pattern.inputs])
+            values.update(zip(pattern.outputs, outputs, strict=True))
         else:
-            given = [values[operand] for operand in step.operands]
-            values[step] = _control(plan, step, given, sizes, launch)
-            del given
+            operands = [values[operand] for operand in step.operands]
+            values[step] = _control(plan, step, operands, sizes, launch)
+            del operands
         for value in dead:
             values.pop(value, None)
     return [values[value] for value in plan.module.outputs]
@@ -97,54 +97,54 @@ def _last_uses(plan: Plan, steps: Sequence[int | Instruction]) -> list[list[Inst
 
 
 def _control(
-    plan: Plan, node: Instruction, given: list[Value], sizes: Mapping[str, int], launch: Launch
+    plan: Plan, node: Instruction, operands: list[Value], sizes: Mapping[str, int], launch: Launch
 ) -> Value:
     """The value of an instruction outside kernels; what it calls runs by the nested plans."""
 
     def call(body: Computation, arguments: Sequence[Value]) -> Value:
-        made = interpret(plan.nested[body], arguments, sizes, launch)
-        return tuple(made) if body.root.opcode == opcodes.TUPLE else made[0]
+        outputs = interpret(plan.nested[body], arguments, sizes, launch)
+        return tuple(outputs) if body.root.opcode == opcodes.TUPLE else outputs[0]
 
     if node.opcode == opcodes.WHILE:
-        state = given[0]
+        state = operands[0]
         while bool(call(node["condition"], [state])):
             state = call(node["body"], [state])
         return state
     if node.opcode == opcodes.CONDITIONAL:
-        chosen = branch(node, given[0])
-        return call(node["branch_computations"][chosen], [given[1 + chosen]])
-    return apply(node, given, plan.module, sizes)
+        chosen = branch(node, operands[0])
+        return call(node["branch_computations"][chosen], [operands[1 + chosen]])
+    return apply(node, operands, plan.module, sizes)
 
 
 def captured_inputs(
-    plan: Plan, given: Sequence[Value], bindings: Mapping[str, int], warm: int = 2
+    plan: Plan, arguments: Sequence[Value], bindings: Mapping[str, int], warm: int = 2
 ) -> dict[Computation, dict[Instruction, Value]]:
-    """Inputs of every pattern, by computation, as a numpy run of the module on `given` makes them.
+    """Inputs of every pattern, by computation, as a numpy run of the module makes them.
 
     Of a loop they are those of iteration `warm` (or of the last before), because initial states are
     often constant; of a conditional, each branch's own operand, taken or not.
     """
-    found: dict[Computation, dict[Instruction, Value]] = {}
-    _capture(plan, given, bindings, warm, found)
-    return found
+    captured: dict[Computation, dict[Instruction, Value]] = {}
+    _capture(plan, arguments, bindings, warm, captured)
+    return captured
 
 
 def _capture(
     plan: Plan,
-    given: Sequence[Value],
+    arguments: Sequence[Value],
     bindings: Mapping[str, int],
     warm: int,
-    found: dict[Computation, dict[Instruction, Value]],
+    captured: dict[Computation, dict[Instruction, Value]],
 ) -> None:
     calls = [node for node in plan.opaque if opcodes.record(node.opcode).kind == "control"]
     keep = {value for pattern in plan.patterns for value in pattern.inputs}
     keep |= {operand for node in calls for operand in node.operands}
-    values = evaluate_all(plan.module, given, bindings, "storage", keep)
-    found[plan.module.entry] = values
+    values = evaluate_all(plan.module, arguments, bindings, "storage", keep)
+    captured[plan.module.entry] = values
 
     def call(body: Computation, state: Value) -> Value:
-        made = evaluate(plan.nested[body].module, [state], bindings)
-        return tuple(made) if body.root.opcode == opcodes.TUPLE else made[0]
+        outputs = evaluate(plan.nested[body].module, [state], bindings)
+        return tuple(outputs) if body.root.opcode == opcodes.TUPLE else outputs[0]
 
     for node in calls:
         if node.opcode == opcodes.WHILE:
@@ -155,10 +155,10 @@ def _capture(
                     break
                 state = after
             for body in (node["condition"], node["body"]):
-                _capture(plan.nested[body], [state], bindings, warm, found)
+                _capture(plan.nested[body], [state], bindings, warm, captured)
         elif node.opcode == opcodes.CONDITIONAL:
             for body, operand in zip(node["branch_computations"], node.operands[1:], strict=True):
-                _capture(plan.nested[body], [values[operand]], bindings, warm, found)
+                _capture(plan.nested[body], [values[operand]], bindings, warm, captured)
 
 
 def run_kernel(
@@ -170,11 +170,11 @@ def run_kernel(
 ) -> list[Value]:
     """Outputs of `pattern` (in HLO's shapes) by its kernel, whose buffers hold the same bytes with
     dimensions collapsed or split."""
-    given = buffers(kernel.kernel, inputs, bindings)
-    made = kernel.run(given, bindings, threads)
+    input_buffers = buffers(kernel.kernel, inputs, bindings)
+    output_buffers = kernel.run(input_buffers, bindings, threads)
     return [
         array.reshape([dims.evaluate(dim, bindings) for dim in value.shape.dims])
-        for array, value in zip(made, pattern.outputs, strict=True)
+        for array, value in zip(output_buffers, pattern.outputs, strict=True)
     ]
 
 
@@ -191,18 +191,18 @@ def bind(module: Module, arguments: Sequence[Value]) -> dict[str, int]:
 
     Raises ValueError for a symbol that no shape gives, or two shapes that disagree.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for parameter, argument in zip(module.entry.parameters, arguments, strict=True):
         if parameter.shape.elements is not None:
             continue
         for dim, extent in zip(parameter.shape.dims, np.shape(argument), strict=True):
             for name in module.symbols:
-                if dim == dims.symbol(name) and found.setdefault(name, extent) != extent:
-                    raise ValueError(f"symbol {name} is {found[name]} and {extent}")
-    missing = [name for name in module.symbols if name not in found]
+                if dim == dims.symbol(name) and sizes.setdefault(name, extent) != extent:
+                    raise ValueError(f"symbol {name} is {sizes[name]} and {extent}")
+    missing = [name for name in module.symbols if name not in sizes]
     if missing:
         raise ValueError(f"no argument gives the size of {missing}: pass bindings")
-    return found
+    return sizes
 
 
 def apply(

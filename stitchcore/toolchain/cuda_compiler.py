@@ -52,7 +52,7 @@ def compile_kernels(
     without NVRTC, Refused(WRONG_TARGET) for an architecture it does not know.
     """
     require(target)
-    work: list[Kernel] = []
+    fitting: list[Kernel] = []
     refusals: list[Refusal] = []
     for kernel in kernels:
         try:
@@ -61,9 +61,9 @@ def compile_kernels(
             refusals.append(refused.refusal)
             progress(1)
         else:
-            work.append(kernel)
+            fitting.append(kernel)
     units: list[CudaUnit] = []
-    for batch in batches(work):
+    for batch in batches(fitting):
         compiled, refused_here = _compile_batch(batch, target, cache)
         units += compiled
         refusals += refused_here
@@ -86,12 +86,12 @@ def batches(kernels: Sequence[Kernel]) -> list[tuple[Kernel, ...]]:
     groups: list[list[Kernel]] = []
     sections = 0
     for kernel in kernels:
-        own = sum(len(phase.sections) for phase in kernel.phases)
-        if not groups or len(groups[-1]) == nvrtc.BATCH or sections + own > MOST_SECTIONS:
+        count = sum(len(phase.sections) for phase in kernel.phases)
+        if not groups or len(groups[-1]) == nvrtc.BATCH or sections + count > MOST_SECTIONS:
             groups.append([])
             sections = 0
         groups[-1].append(kernel)
-        sections += own
+        sections += count
     return [tuple(batch) for batch in groups]
 
 
@@ -109,8 +109,8 @@ def compile_edited(
 ) -> CudaUnit:
     """`source`, which a person changed, as it is; it has to have the kernels by name.
 
-    Raises Refused as nvrtc.compile_cuda and fit.judged, and for spills, as nobody relaxes bounds
-    that were written by hand.
+    Raises Refused as nvrtc.compile_cuda and launch_bounds.judged, and for spills, as nobody relaxes
+    bounds that were written by hand.
     """
     program = compile_source(source, target, cache)
     unit = unit_of(kernels, source, program, _assumed(kernels, target))
@@ -168,9 +168,9 @@ def unit_of(
 ) -> CudaUnit:
     """`program`, compiled from `source` under `bounds`, judged.
 
-    Raises Refused as fit.judged, and for a kernel that the program does not have.
+    Raises Refused as launch_bounds.judged, and for a kernel that the program does not have.
     """
-    used = {one.name: one for one in program.resources}
+    used = {resources.name: resources for resources in program.resources}
     for kernel in kernels:
         if kernel.name not in used:
             raise Refused(kernel.name, Reason.COMPILE_FAILED, "the source has no such __global__")

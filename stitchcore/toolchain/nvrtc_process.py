@@ -50,8 +50,13 @@ class Compiler:
 
     def __init__(self, limits: Limits = DEFAULT, command: tuple[str, ...] = ()) -> None:
         self._limits = limits
-        own = (sys.executable, "-m", "stitchcore.toolchain.nvrtc_process", str(limits.memory_bytes))
-        self._command = command or own
+        default_command = (
+            sys.executable,
+            "-m",
+            "stitchcore.toolchain.nvrtc_process",
+            str(limits.memory_bytes),
+        )
+        self._command = command or default_command
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
@@ -60,7 +65,7 @@ class Compiler:
         """As nvrtc.compile_cuda. Raises Refused(COMPILE_FAILED) also for what was cut, or died."""
         with self._lock:
             process = self._running()
-            answer = self._asked(process, {"source": source, "target": target})
+            answer = self._exchange(process, {"source": source, "target": target})
         if "reason" in answer:
             raise Refused("nvrtc", Reason(answer["reason"]), answer["detail"])
         return CompiledProgram(
@@ -87,7 +92,9 @@ class Compiler:
             )
         return self._process
 
-    def _asked(self, process: subprocess.Popen[bytes], request: dict[str, str]) -> dict[str, Any]:
+    def _exchange(
+        self, process: subprocess.Popen[bytes], request: dict[str, str]
+    ) -> dict[str, Any]:
         assert process.stdin is not None and process.stdout is not None
         began, used = time.monotonic(), _processor_seconds(process.pid)
         try:

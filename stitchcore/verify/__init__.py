@@ -1,1 +1,1 @@
-"""Proof: kernels are judged against float64, and timed beside what they replace."""
+"""Verification: kernels are judged against float64, and timed beside what they replace."""

@@ -161,7 +161,7 @@ def _verdict(
     worst_theirs: float,
     scale: float,
     decided: NDArray[np.bool_] | None,
-    told: bool,
+    shows_errors: bool,
 ) -> Judgement:
     by_decision = bad & decided if decided is not None else np.zeros_like(bad)
     failures = int(np.count_nonzero(bad & ~by_decision))
@@ -172,7 +172,9 @@ def _verdict(
     if failures:
         position = tuple(int(i) for i in np.argwhere(bad & ~by_decision)[0])
         where = f"first at {position}"
-    return Judgement(passed, told, bad.size, failures, decisions, worst, worst_theirs, scale, where)
+    return Judgement(
+        passed, shows_errors, bad.size, failures, decisions, worst, worst_theirs, scale, where
+    )
 
 
 def informative(values: NDArray[np.generic]) -> bool:

@@ -242,6 +242,6 @@ def capture(
     patterns: Sequence[Pattern],
     bindings: Mapping[str, int] | None = None,
 ) -> dict[Instruction, Array]:
-    """Every input of `patterns` as a run of `module` on `given` (storage precision) makes it."""
+    """Every input of `patterns` as a run of `module` on `inputs` (storage precision) makes it."""
     keep = {value for pattern in patterns for value in pattern.inputs}
     return evaluate_all(module, inputs, bindings, "storage", keep)

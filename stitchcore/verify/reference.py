@@ -28,7 +28,7 @@ def telling(
 ) -> tuple[str, list[Array], list[Array]]:
     """(family, inputs, float64 outputs) of the first family of drawn data on which every output is
     finite and not constant, else of the one with most such outputs: other data proves nothing.
-    With `outside` some places to look up or update are in no table (capture.placed): for a
+    With `outside` some places to look up or update are in no table (inputs.placed): for a
     framework that raises an error for these, without."""
     best: tuple[int, str, list[Array], list[Array]] | None = None
     integers = integer_limit(module, bindings)
@@ -36,10 +36,10 @@ def telling(
         drawn = arguments(module.entry.parameters, bindings, seed, family, integers)
         inputs = placed(module, drawn, seed, integers, outside)
         exact = evaluate(module, inputs, bindings, "float64")
-        told = sum(informative(array) for array in exact)
-        if best is None or told > best[0]:
-            best = (told, family, inputs, exact)
-        if told == len(exact):
+        informative_outputs = sum(informative(array) for array in exact)
+        if best is None or informative_outputs > best[0]:
+            best = (informative_outputs, family, inputs, exact)
+        if informative_outputs == len(exact):
             break
     assert best is not None
     return best[1:]

@@ -146,8 +146,8 @@ class RegionCheck:
     """Judgements of a region's outputs, on data of one family.
 
     `apart` is, by output, the share of elements on which the framework itself is far from the
-    region's module: that the kernels do what the module says is no proof where the module does not
-    say what the framework computes.
+    region's module: that the kernels do what the module says proves nothing where the module does
+    not say what the framework computes.
     """
 
     judgements: tuple[Judgement, ...]
@@ -186,7 +186,7 @@ def check_region(
     bindings: Mapping[str, int],
     seed: int = 0,
 ) -> RegionCheck:
-    """Judge the launches on drawn inputs of the most telling family (capture.FAMILIES)."""
+    """Judge the launches on drawn inputs of the most telling family (inputs.FAMILIES)."""
     family, inputs, exact = telling(module, bindings, seed)
     return _judged(runner, module, reference, bindings, inputs, exact, family)
 
@@ -239,8 +239,8 @@ def time_region(
     threads: int,
     limit_seconds: float,
 ) -> Comparison:
-    """Interleaved times of `rivals`, of "stitched", and of "idle": our launches without their work,
-    which is what calling them from Python costs. Short runs are repeated (measure.compare)."""
+    """Interleaved times of `baselines`, "stitched", and "idle": our launches without their work,
+    which is what calling them from Python costs. Short runs are repeated (timing.compare)."""
     integers = integer_limit(module, bindings)
     inputs = arguments(module.entry.parameters, bindings, 0, "positive", integers)
     with ThreadPoolExecutor(max_workers=threads) as pool:

@@ -1,4 +1,4 @@
-"""Proof of a build: every distinct region right and not slower, or refused.
+"""Region verification: every distinct region right and not slower, or refused.
 
 Times are the region's own: what a call from outside costs is taken off each contestant, and our
 launches pay what the framework's executor asks for one operation each. XLA is timed beside the
@@ -33,7 +33,7 @@ from stitchcore.verify.region import (
 from stitchcore.verify.timing import Comparison, Ratio, paired_ratio
 
 SYMBOL_SIZE = 32
-"""What each symbol is bound to in a proof."""
+"""What each symbol is bound to in a verification."""
 
 REGION_SECONDS = 0.5
 """Longest that one region is timed, XLA's compilation not counted."""
@@ -50,7 +50,7 @@ cannot be timed from there: the job's own paired blocks judge it (docs/decisions
 
 
 Runners = Callable[[CompiledRegions, Mapping[str, RegionProgram]], Mapping[str, RegionRunner]]
-"""Loads regions where they are to be proved."""
+"""Loads regions where they are verified."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class RegionTiming:
 
 
 @dataclass(frozen=True)
-class RegionProof:
+class RegionVerification:
     """A region's check and, once measured, its timing."""
 
     check: RegionCheck
@@ -83,7 +83,7 @@ class RegionProof:
 
     def summary(self) -> dict[str, Any]:
         """For report.json. Intervals are [low, median, high]."""
-        found: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "passed": self.check.passed,
             "informative": self.check.informative,
             "data": self.check.data,
@@ -93,50 +93,50 @@ class RegionProof:
         timing = self.timing
         for name, ratio in (("ratio", timing.ratio), ("xla_ratio", timing.xla_ratio)):
             if ratio is not None:
-                found[name] = [ratio.low, ratio.value, ratio.high]
+                summary[name] = [ratio.low, ratio.value, ratio.high]
         if timing.seconds:
-            found["seconds"] = dict(timing.seconds)
+            summary["seconds"] = dict(timing.seconds)
         if timing.note:
-            found["note"] = timing.note
-        return found
+            summary["note"] = timing.note
+        return summary
 
 
 @dataclass(frozen=True)
-class Proof:
-    """By region key: the proofs, and the refusals (WRONG_RESULT, SLOWER) of those that failed."""
+class Verification:
+    """By region key: what was verified, and refusals (WRONG_RESULT, SLOWER) of what failed."""
 
-    regions: Mapping[str, RegionProof]
+    regions: Mapping[str, RegionVerification]
     refused: Mapping[str, Refusal]
 
     def figures(self) -> dict[str, str]:
-        """How much was proved, for the report's reader."""
-        proofs = self.regions.values()
-        timed = sum(proof.timing.ratio is not None for proof in proofs)
-        beside = sum(proof.timing.xla_ratio is not None for proof in proofs)
-        told = f"{timed} of {len(self.regions)}, {beside} beside XLA"
+        """How much was timed, for the report's reader."""
+        verifications = self.regions.values()
+        timed = sum(verification.timing.ratio is not None for verification in verifications)
+        beside = sum(verification.timing.xla_ratio is not None for verification in verifications)
+        figure = f"{timed} of {len(self.regions)}, {beside} beside XLA"
         notes: dict[str, int] = {}
-        for proof in proofs:
-            if proof.timing.ratio is None and proof.check.passed:
-                notes[proof.timing.note] = notes.get(proof.timing.note, 0) + 1
-        told += "".join(f"; {count} not: {note}" for note, count in notes.items())
-        return {"Distinct regions timed": told}
+        for verification in verifications:
+            if verification.timing.ratio is None and verification.check.passed:
+                notes[verification.timing.note] = notes.get(verification.timing.note, 0) + 1
+        figure += "".join(f"; {count} not: {note}" for note, count in notes.items())
+        return {"Distinct regions timed": figure}
 
 
 def verify(
-    made: CompiledRegions,
+    compiled: CompiledRegions,
     programs: Mapping[str, RegionProgram],
     references: Mapping[str, References],
     progress: Progress | None = None,
     runners_of: Runners | None = None,
-) -> Proof:
+) -> Verification:
     """Judge every region's results against the framework's and float64."""
-    runners = (runners_of or on_processor)(made, programs)
-    proofs: dict[str, RegionProof] = {}
+    runners = (runners_of or on_processor)(compiled, programs)
+    verifications: dict[str, RegionVerification] = {}
     refused: dict[str, Refusal] = {}
     for number, (key, runner) in enumerate(runners.items()):
         if progress is not None:
             progress("verify", number, len(runners))
-        module = made.regions[key].module
+        module = compiled.regions[key].module
         bindings = dict.fromkeys(module.symbols, SYMBOL_SIZE)
         try:
             check = check_region(runner, module, references[key].framework, bindings)
@@ -146,29 +146,29 @@ def verify(
         except Refused as error:  # the device does not run it
             refused[key] = replace(error.refusal, subject=key[:12])
             continue
-        proofs[key] = RegionProof(check)
+        verifications[key] = RegionVerification(check)
         if not check.passed:
             refused[key] = Refusal(key[:12], Reason.WRONG_RESULT, check.detail)
-    return Proof(proofs, refused)
+    return Verification(verifications, refused)
 
 
 def measure(
-    made: CompiledRegions,
+    compiled: CompiledRegions,
     programs: Mapping[str, RegionProgram],
     references: Mapping[str, References],
-    proof: Proof,
+    verification: Verification,
     device: Device,
     threads: int,
     progress: Progress | None = None,
     total_seconds: float = TOTAL_SECONDS,
     runners_of: Runners | None = None,
-) -> Proof:
+) -> Verification:
     """Time the regions that are right beside the framework; those that are slower are refused.
 
     `programs` are in the order in which they are timed for `total_seconds` altogether.
     """
-    runners = (runners_of or on_processor)(made, programs)
-    proofs, refused = dict(proof.regions), dict(proof.refused)
+    runners = (runners_of or on_processor)(compiled, programs)
+    verifications, refused = dict(verification.regions), dict(verification.refused)
     began = time.perf_counter()
     for number, (key, runner) in enumerate(runners.items()):
         if progress is not None:
@@ -176,37 +176,36 @@ def measure(
         spent = time.perf_counter() - began
         if spent > total_seconds:
             note = f"the {total_seconds:g} s for timing were spent on regions that weigh more"
-            proofs[key] = replace(proofs[key], timing=RegionTiming(note=note))
+            verifications[key] = replace(verifications[key], timing=RegionTiming(note=note))
             continue
-        timer = _Timer(made.regions[key].module, runner, references[key], device, threads)
+        timer = _Timer(compiled.regions[key].module, runner, references[key], device, threads)
         try:
             timing = timer.run(with_xla=spent <= XLA_SHARE * total_seconds)
         except Refused as error:  # the device does not run it, or not any more
             refused[key] = replace(error.refusal, subject=key[:12])
             continue
-        proofs[key] = replace(proofs[key], timing=timing)
+        verifications[key] = replace(verifications[key], timing=timing)
         if timing.ratio is not None and timing.ratio.low > SLOWER:
-            detail = f"{timing.ratio} of the framework's time, {_figures(timing)}"
+            times = ", ".join(f"{name} {s * 1e6:.1f} µs" for name, s in timing.seconds.items())
+            detail = f"{timing.ratio} of the framework's time, {times}"
             refused[key] = Refusal(key[:12], Reason.SLOWER, detail)
-    return Proof(proofs, refused)
+    return Verification(verifications, refused)
 
 
 def on_processor(
-    made: CompiledRegions, programs: Mapping[str, RegionProgram]
+    compiled: CompiledRegions, programs: Mapping[str, RegionProgram]
 ) -> Mapping[str, RegionRunner]:
     """Regions on this machine's processor."""
-    libraries = [load_library(library.data) for library in made.libraries]
+    libraries = [load_library(library.data) for library in compiled.libraries]
     return {
         key: Runner(
             chosen,
-            tuple(CpuKernel(libraries[one.library], one.kernel) for one in chosen.launches),
+            tuple(
+                CpuKernel(libraries[launch.library], launch.kernel) for launch in chosen.launches
+            ),
         )
         for key, chosen in programs.items()
     }
-
-
-def _figures(timing: RegionTiming) -> str:
-    return ", ".join(f"{name} {value * 1e6:.1f} µs" for name, value in timing.seconds.items())
 
 
 @dataclass(frozen=True)
@@ -222,20 +221,20 @@ class _Timer:
     def run(self, with_xla: bool) -> RegionTiming:
         """Interleaved times. XLA's absence is a note, not a failure."""
         bindings = dict.fromkeys(self.module.symbols, SYMBOL_SIZE)
-        rivals = {"framework": self.references.framework, "call": self.references.call}
+        baselines = {"framework": self.references.framework, "call": self.references.call}
         note = "" if with_xla else "no time left for XLA's compiler"
 
         def timed() -> Comparison:
             return time_region(
-                self.runner, self.module, rivals, bindings, self.threads, REGION_SECONDS
+                self.runner, self.module, baselines, bindings, self.threads, REGION_SECONDS
             )
 
         if with_xla:
-            rivals["xla"] = self.references.xla
+            baselines["xla"] = self.references.xla
         try:
             times = timed()
         except Refused as refused:
-            if rivals.pop("xla", None) is None:
+            if baselines.pop("xla", None) is None:
                 raise
             note = f"no XLA: {refused.refusal.detail}"
             times = timed()
@@ -244,17 +243,19 @@ class _Timer:
     def _timing(self, times: Comparison, note: str) -> RegionTiming:
         """What each contestant takes without what it costs to call it from here."""
         call, launches = times.median("call"), self.runner.launches
-        own = times.seconds["stitched"] - times.seconds["idle"]
-        net = {"stitched": own.clip(min=0.0) + launches * self.device.launch_seconds}
+        running = times.seconds["stitched"] - times.seconds["idle"]
+        net = {"stitched": running.clip(min=0.0) + launches * self.device.launch_seconds}
         for name in ("framework", "xla"):
             if name in times.seconds:
                 net[name] = (times.seconds[name] - times.seconds["call"]).clip(min=1e-9)
         seconds = {name: float(np.median(values)) for name, values in net.items()}
-        told = {
+        ratios = {
             name: paired_ratio(net["stitched"], net[name])
             for name in ("framework", "xla")
             if name in net and seconds[name] >= CALL_SHARE * call
         }
-        if "framework" not in told:
+        if "framework" not in ratios:
             note = f"shorter than {CALL_SHARE:g} of what a call from outside costs"
-        return RegionTiming(seconds | {"call": call}, told.get("framework"), told.get("xla"), note)
+        return RegionTiming(
+            seconds | {"call": call}, ratios.get("framework"), ratios.get("xla"), note
+        )

@@ -54,19 +54,19 @@ def _rounded(
     exact = frozenset(decisions(module))
 
     def build(node: Instruction, operands: tuple[Instruction, ...]) -> Instruction:
-        made = instruction(node.opcode, node.shape, operands, **dict(node.attributes))
+        exactly = instruction(node.opcode, node.shape, operands, **dict(node.attributes))
         error = 0.0 if node in exact else _error(node)
         if not error:
-            return made
+            return exactly
         factor = 1.0 + float(random.choice((-1.0, 1.0))) * error
-        one = instruction(
+        constant = instruction(
             op.CONSTANT, Shape(node.shape.dtype), value=scalar(factor, node.shape.dtype)
         )
-        wide = instruction(op.BROADCAST, node.shape, (one,), dimensions=())
-        return instruction(op.MULTIPLY, node.shape, (made, wide))
+        wide = instruction(op.BROADCAST, node.shape, (constant,), dimensions=())
+        return instruction(op.MULTIPLY, node.shape, (exactly, wide))
 
-    entry, made = rebuild(module.entry, build)
-    return Module(module.name, entry, module.symbols), made
+    entry, rebuilt = rebuild(module.entry, build)
+    return Module(module.name, entry, module.symbols), rebuilt
 
 
 def _error(node: Instruction) -> float:

@@ -1,9 +1,9 @@
-"""Where an artifact is proved and timed: this machine's processor, or a GPU of its target.
+"""Where an artifact is verified and timed: this machine's processor, or a GPU of its target.
 
-A proof for a GPU is worth something only where both are on one: our launches, by the very tables
-that a job will load, and TensorFlow's own operations, which are the reference (docs/decisions.md 9,
-31). Where either is missing there is no bench, and the artifact says that nobody measured it, and
-why.
+A verification for a GPU is worth something only where both are on one: our launches, by the very
+tables that a job will load, and TensorFlow's own operations, which are the reference
+(docs/decisions.md 9, 31). Where either is missing there is no testbed, and the artifact says that
+nobody measured it, and why.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ ReferencesOf = Callable[[Any], References]
 
 
 @dataclass(frozen=True)
-class Bench:
-    """`runners` loads regions; `references` computes one as TensorFlow does, `rivals` does so to be
-    timed (its results may be missing). `close` gives back what was loaded."""
+class Testbed:
+    """`runners` loads regions; `references` computes one as TensorFlow does, `baselines` does so to
+    be timed (its results may be missing). `close` gives back what was loaded."""
 
     runners: Runners
     references: ReferencesOf
-    rivals: ReferencesOf
+    baselines: ReferencesOf
     close: Callable[[], None]
 
 
-def bench_of(device: Device) -> Bench | Refusal:
-    """The bench for artifacts of `device`'s target here, or why there is none."""
+def open_testbed(device: Device) -> Testbed | Refusal:
+    """The testbed for artifacts of `device`'s target here, or why there is none."""
     if device.kind == "cpu":
         return _processor()
     try:
@@ -50,44 +50,44 @@ def bench_of(device: Device) -> Bench | Refusal:
         return refused.refusal
 
 
-def _processor() -> Bench:
-    made: dict[str, References] = {}
+def _processor() -> Testbed:
+    by_key: dict[str, References] = {}
 
     def references(function: Any) -> References:
         from stitchcore.tensorflow import run_region
 
-        if function.key not in made:
+        if function.key not in by_key:
             plain, call = run_region.runner(function), run_region.empty(function)
-            made[function.key] = References(plain, run_region.under_xla(function), call)
-        return made[function.key]
+            by_key[function.key] = References(plain, run_region.under_xla(function), call)
+        return by_key[function.key]
 
-    return Bench(on_processor, references, references, lambda: None)
+    return Testbed(on_processor, references, references, lambda: None)
 
 
-def _gpu(asked: str) -> Bench:
+def _gpu(required_target: str) -> Testbed:
     """Raises Refused: NO_DEVICE, WRONG_TARGET, NO_COMPILER (of the launch library)."""
     seen = target.tf_devices()
     try:
-        found = target.of_graph(("/device:GPU:0",), "", lambda: seen)
+        present_target = target.of_graph(("/device:GPU:0",), "", lambda: seen)
     except reasons.Refused as refused:
         detail = f"this worker's TensorFlow: {refused.detail}"
-        raise Refused(asked, Reason(refused.reason), detail) from refused
-    if found != asked:
-        raise Refused(asked, Reason.WRONG_TARGET, f"the GPU here is {found}")
+        raise Refused(required_target, Reason(refused.reason), detail) from refused
+    if present_target != required_target:
+        raise Refused(required_target, Reason.WRONG_TARGET, f"the GPU here is {present_target}")
     _grow_as_needed()
     device = CupyDevice()
     try:
         cuda = CudaLibrary(build.build_launch(), Path(device.driver))
     except (LaunchError, build.BuildError) as error:
-        raise Refused(asked, Reason.NO_DEVICE, f"the launch library: {error}") from error
-    made = gpu_bench(device, cuda, _on_gpu, _timed_on_gpu)
+        raise Refused(required_target, Reason.NO_DEVICE, f"the launch library: {error}") from error
+    testbed = gpu_testbed(device, cuda, _on_gpu, _timed_on_gpu)
 
     def close() -> None:
-        made.close()
+        testbed.close()
         cuda.close()
         device.close()
 
-    return Bench(made.runners, made.references, made.rivals, close)
+    return Testbed(testbed.runners, testbed.references, testbed.baselines, close)
 
 
 def _grow_as_needed() -> None:
@@ -104,9 +104,9 @@ def _on_gpu(function: Any) -> References:
     from stitchcore.tensorflow import run_region
 
     def placed(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def on_first(given: Any) -> Any:
+        def on_first(inputs: Any) -> Any:
             with tf.device("/GPU:0"):
-                return run(given)
+                return run(inputs)
 
         return on_first
 
@@ -125,26 +125,28 @@ def _timed_on_gpu(function: Any) -> References:
     )
 
 
-def gpu_bench(
-    device: Gpu, cuda: CudaLibrary, references: ReferencesOf, rivals: ReferencesOf
-) -> Bench:
-    """A bench on `device`, whose context is current in this thread. It closes neither."""
+def gpu_testbed(
+    device: Gpu, cuda: CudaLibrary, references: ReferencesOf, baselines: ReferencesOf
+) -> Testbed:
+    """A testbed on `device`, whose context is current in this thread. It closes neither."""
     loaded: list[Program] = []
     regions: list[GpuRegion] = []
 
     def runners(
-        made: CompiledRegions, programs: Mapping[str, RegionProgram]
+        compiled: CompiledRegions, programs: Mapping[str, RegionProgram]
     ) -> Mapping[str, RegionRunner]:
         tables = {}
-        for number in {one.library for program in programs.values() for one in program.launches}:
-            loaded.append(_loaded(cuda, made.libraries[number].data))
+        for number in {
+            launch.library for program in programs.values() for launch in program.launches
+        }:
+            loaded.append(_loaded(cuda, compiled.libraries[number].data))
             tables[number] = loaded[-1]
-        found = {
-            key: GpuRegion(program, [tables[one.library] for one in program.launches], device)
+        loadable = {
+            key: GpuRegion(program, [tables[launch.library] for launch in program.launches], device)
             for key, program in programs.items()
         }
-        regions.extend(found.values())
-        return found
+        regions.extend(loadable.values())
+        return loadable
 
     def close() -> None:
         for region in regions:
@@ -152,7 +154,7 @@ def gpu_bench(
         while loaded:
             loaded.pop().unload()
 
-    return Bench(runners, references, rivals, close)
+    return Testbed(runners, references, baselines, close)
 
 
 def _loaded(cuda: CudaLibrary, table: bytes) -> Program:

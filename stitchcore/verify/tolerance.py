@@ -49,11 +49,11 @@ def _composed(
     error = dict.fromkeys(inputs, 0.0)
     for node in instructions:
         inherited = max((error[operand] for operand in node.operands), default=0.0)
-        error[node] = inherited + _own(node)
+        error[node] = inherited + _own_error(node)
     return error
 
 
-def _own(node: Instruction) -> float:
+def _own_error(node: Instruction) -> float:
     record = opcodes.record(node.opcode)
     if record.kind == "elementwise":
         return max(record.ulp, 0.5 if record.flops else 0.0) * unit(node.shape.dtype)

@@ -49,8 +49,8 @@ class Executable:
 
     def _call(self) -> list[Any]:
         results = self._executable.execute_sharded(self._arguments)
-        made = results.disassemble_into_single_device_arrays()
-        return [result[0] for result in made]
+        outputs = results.disassemble_into_single_device_arrays()
+        return [result[0] for result in outputs]
 
 
 def load(text: str, arguments: Sequence[Array]) -> Executable:

@@ -58,7 +58,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> None:
         raise Refused("compiler", Reason.NO_COMPILER, "none works")
 
-    monkeypatch.setattr(doctor.toolchain, "find_compiler", none)
+    monkeypatch.setattr(doctor.c_compiler, "find_compiler", none)
     finding = doctor._compiler()
     assert finding.state == "missing"
     assert "apt-get install gcc" in finding.mend

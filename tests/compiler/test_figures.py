@@ -20,7 +20,7 @@ from stitchcore.optimize import pipeline
 from stitchcore.report.markup import saved_text
 from stitchcore.tensorflow import live_bytes
 from stitchcore.tensorflow.coverage import coverage, region_bytes
-from stitchcore.verify.regions import Proof
+from stitchcore.verify.regions import Verification
 from tests.optimize.test_pipeline import DIGEST, options_in, submit
 
 KEPT = 2
@@ -49,13 +49,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     with pytest.MonkeyPatch.context() as patched:
         counted: dict[str, int] = {}
 
-        def measured(work: pipeline.RequestState) -> pipeline.RequestState:
-            assert work.proof is not None
-            uses = [key for key in work.regions.values() if key in work.programs]
+        def measured(state: pipeline.RequestState) -> pipeline.RequestState:
+            assert state.verification is not None
+            uses = [key for key in state.regions.values() if key in state.programs]
             slow = max(set(uses), key=uses.count)
             counted["slower"] = uses.count(slow)
             refused = {slow: Refusal(slow[:12], Reason.SLOWER, "made so")}
-            return pipeline._proved(work, Proof(work.proof.regions, refused))
+            return pipeline._verified(state, Verification(state.verification.regions, refused))
 
         def limited(partition: Any, chosen: Any) -> Any:
             before = live_bytes.peak(partition, ())

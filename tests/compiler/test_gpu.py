@@ -49,9 +49,9 @@ from stitchcore.inject import build, digest, graphs, patch, plugin, structure
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.optimize import pipeline
 from stitchcore.optimize.request import read_request
+from stitchcore.verify import testbed as testbeds
 from stitchcore.verify.region import RegionRunner
 from stitchcore.verify.regions import References
-from stitchcore.verify.testbed import Bench, bench_of, gpu_bench
 from tests.launch.standin_cuda import Standin, open_library
 from tests.optimize.test_pipeline import CAPTURED, DIGEST, options_in, submit
 from tests.runtime.host import Kernels, host_device, in_c
@@ -67,7 +67,7 @@ class Produced:
     graph: Any
     preserve: list[str]
     made: Unsigned
-    proved: Unsigned
+    verified: Unsigned
     said: list[str]
 
 
@@ -91,21 +91,21 @@ def produced(tmp_path_factory: pytest.TempPathFactory, needs_nvrtc: None) -> Pro
     standin.do("cuInit", 0)
     cuda = open_library(standin)
     with host_device(standin) as device:
-        bench = on_standin(standin, gpu_bench(device, cuda, references, references))
-        proved = pipeline.produce(request, DEVICES["sm_90"], options, report, None, bench)
+        testbed = on_standin(standin, testbeds.gpu_testbed(device, cuda, references, references))
+        verified = pipeline.produce(request, DEVICES["sm_90"], options, report, None, testbed)
     cuda.close()
     assert standin.errors() == []
-    return Produced(graph, list(request.meta["preserve"]), made, proved, said)
+    return Produced(graph, list(request.meta["preserve"]), made, verified, said)
 
 
 def references(function: Any) -> References:
     """TensorFlow's on the processor: what a GPU's would be but for its rules."""
-    found = bench_of(DEVICES["cpu-x86-64-v3"])
-    assert isinstance(found, Bench)
-    return found.references(function)
+    here = testbeds.open_testbed(DEVICES["cpu-x86-64-v3"])
+    assert isinstance(here, testbeds.Testbed)
+    return here.references(function)
 
 
-def on_standin(standin: Standin, bench: Bench) -> Bench:
+def on_standin(standin: Standin, testbed: testbeds.Testbed) -> testbeds.Testbed:
     """Kernels compute what the same objects do in C."""
 
     def runners(
@@ -113,9 +113,9 @@ def on_standin(standin: Standin, bench: Bench) -> Bench:
     ) -> Mapping[str, RegionRunner]:
         launched = {one.kernel.name: one.kernel for p in programs.values() for one in p.launches}
         standin.on_launch(Kernels(list(launched.values()), in_c(list(launched.values()))))
-        return bench.runners(made, programs)
+        return testbed.runners(made, programs)
 
-    return replace(bench, runners=runners)
+    return replace(testbed, runners=runners)
 
 
 @pytest.mark.slow
@@ -136,18 +136,18 @@ def test_a_captured_step_becomes_programs_that_nobody_measured(produced: Produce
 
 
 @pytest.mark.slow
-def test_beside_a_gpu_they_are_proved_and_timed_on_it(produced: Produced) -> None:
+def test_beside_a_gpu_they_are_verified_and_timed_on_it(produced: Produced) -> None:
     """By the launch tables that the job will load."""
-    proved = produced.proved
-    manifest = check_files(proved.key, proved.files, {"digest": DIGEST, "target": "sm_90"})
+    verified = produced.verified
+    manifest = check_files(verified.key, verified.files, {"digest": DIGEST, "target": "sm_90"})
     assert manifest.measured
-    report = json.loads(proved.files["report.json"])
+    report = json.loads(verified.files["report.json"])
     stitched = [region for region in report["regions"] if region["stitched"]]
     assert len(stitched) >= 5
     for region in stitched:
         assert region["proof"]["passed"] and region["proof"]["informative"], region["name"]
     assert "wrong_result" not in report["refusals"]
-    assert "unmeasured: " not in proved.files["report.json"].decode()
+    assert "unmeasured: " not in verified.files["report.json"].decode()
 
 
 def native_check() -> graphs.Check:

@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 
 from stitchcore.codegen import cuda as emit_cuda
+from stitchcore.compiler.module import REFUSED
 from stitchcore.compiler.pipeline import Dump, run
+from stitchcore.compiler.regions import compile_regions
+from stitchcore.compiler.restart import UNIT_HEADER
 from stitchcore.compiler.stages import (
     PLANNED,
     BuildOptions,
     ModuleState,
     compile_module,
+    compiled,
     stages_for,
 )
 from stitchcore.device.host import host_device
@@ -251,7 +255,39 @@ def test_a_kernel_that_a_gpu_cannot_hold_is_refused_alone(monkeypatch: pytest.Mo
     [refusal] = less.refused
     assert (refusal.subject, refusal.reason) == (first, Reason.SHARED_MEMORY)
     assert "refused: " in stages_for(device)[-1].text(less)
+    module = compiled(less, {})
+    assert [module.kernels[n].unit for n in module.kernels_of(module.plan)] == [REFUSED, 0]
 
 
 def test_planned_stages_stop_before_sources() -> None:
     assert [stage.name for stage in PLANNED] == ["import", "simplify", "plan", "schedule"]
+
+
+@pytest.mark.slow
+def test_a_job_on_a_gpu_is_dumped_and_restarted_as_all_else(
+    needs_nvrtc: None, tmp_path: Path
+) -> None:
+    """Emit and compile too, each kernel a program of its own; a line that is wrong is named."""
+    device, key = DEVICES["sm_90"], "ab" * 32
+    fresh = compile_regions({key: SMALL}, device, BuildOptions(), Dump(tmp_path / "dump"))
+    folder = tmp_path / "dump" / "kernels"
+    assert sorted(path.name for path in folder.iterdir()) == ["04_emit.cu", "05_compile.txt"]
+    assert (folder / "04_emit.cu").read_text().count(UNIT_HEADER) == len(fresh.kernels)
+    (edits := tmp_path / "kernels").mkdir()
+    multiplied = edit(folder / "04_emit.cu", edits, lambda text: text.replace(" * ", " + "))
+    changed = compile_regions({key: SMALL}, device, BuildOptions(), Dump(restart=multiplied))
+    assert [library.data for library in changed.libraries] != [
+        library.data for library in fresh.libraries
+    ]
+    broken = edit(
+        folder / "04_emit.cu",
+        edits,
+        lambda text: text.replace("st_shared, st_block, 1);", "st_shared st_block, 1);", 1),
+    )
+    with pytest.raises(Refused) as caught:
+        compile_regions({key: SMALL}, device, BuildOptions(), Dump(restart=broken))
+    line = next(
+        n for n, text in enumerate(broken.read_text().splitlines(), 1) if "shared st_block" in text
+    )
+    assert caught.value.refusal.reason is Reason.COMPILE_FAILED
+    assert f"04_emit.cu:{line}" in str(caught.value.refusal)

@@ -42,9 +42,9 @@ def options(folder: Path, dump: Path | None = None, restart: Path | None = None)
     return replace(plain, dump=dump, restart=restart)
 
 
-def optimized(folder: Path, chosen: Options, prove: bool = False) -> str | Refusal:
+def optimized(folder: Path, chosen: Options, verify: bool = False) -> str | Refusal:
     request = folder / "store" / "requests" / DIGEST
-    return pipeline.optimize(request, str(folder / "store"), host_device(), chosen, prove)
+    return pipeline.optimize(request, str(folder / "store"), host_device(), chosen, verify)
 
 
 def largest(work: Path) -> Path:

@@ -18,7 +18,7 @@ from stitchcore.loop_ir.nodes import Kernel, Role
 from stitchcore.loop_ir.printer import print_kernel
 from stitchcore.runtime.gpu.compile_module import compile_for_gpu
 from stitchcore.runtime.gpu.executor import Loaded, capture_refused, captured
-from stitchcore.runtime.gpu.program import Copy, HostCall, Loop, Stretch, every_step
+from stitchcore.runtime.gpu.program import Copy, HostCall, LaunchRange, Loop, every_step
 from stitchcore.toolchain import cuda_compiler
 from tests.hlo import workloads
 from tests.launch.standin_cuda import Standin
@@ -135,7 +135,7 @@ def test_a_loop_whose_state_changes_places(standin: Standin, start: int, trips: 
     assert max(found.errors) < TOLERANCE
     [loop] = [s for s in every_step(found.module.steps) if isinstance(s, Loop)]
     assert loop.trips == trips and not found.module.waits
-    [stretch] = [step for step in loop.body if isinstance(step, Stretch)]
+    [stretch] = [step for step in loop.body if isinstance(step, LaunchRange)]
     launched = found.module.table.launches[stretch.first : stretch.first + stretch.count]
     places = [
         [word for word in one.words if isinstance(word, InRegion | Output)] for one in launched
@@ -323,7 +323,7 @@ ENTRY main (x: f32[2,3]) -> (f32[6], f32[2,3], s32[3]) {
 """
     found = compare(parse(text), standin)
     assert found.errors == [0, 0, 0]
-    assert not any(isinstance(step, Stretch) for step in found.module.steps)
+    assert not any(isinstance(step, LaunchRange) for step in found.module.steps)
 
 
 def test_a_kernel_that_the_compiler_refuses_is_planned_again_in_parts(

@@ -1,4 +1,4 @@
-"""Regions proved on a device: the stand-in driver, and C for what kernels compute."""
+"""Regions verified on a device: the stand-in driver, and C for what kernels compute."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from stitchcore.hlo.text.parser import parse
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.runtime.cuda_library import DeviceBuffer, LaunchError, LaunchReason
 from stitchcore.runtime.gpu.region import REASONS, reason_of
+from stitchcore.verify import testbed as testbeds
 from stitchcore.verify.regions import References, measure, verify
-from stitchcore.verify.testbed import Bench, bench_of, gpu_bench
 from tests.launch.standin_cuda import Live, Standin, open_library
 from tests.runtime.host import HostDevice, Kernels, in_c
 
@@ -90,22 +90,24 @@ class Failing(HostDevice):
 
 
 @contextmanager
-def bench(
+def opened_testbed(
     standin: Standin, made: Made, framework: Callable[[Sequence[Any]], list[Any]] = right
-) -> Iterator[Bench]:
+) -> Iterator[testbeds.Testbed]:
     """On the stand-in; when it is closed nothing of it is left."""
     kernels = [launch.kernel for launch in made[1][KEY].launches]
     standin.on_launch(Kernels(kernels, in_c(kernels)))
     references = References(framework, framework, nothing)
     cuda = open_library(standin)
     with standin.context():
-        found = gpu_bench(Failing(standin), cuda, lambda f: references, lambda f: references)
-        yield found
-        found.close()
+        on_gpu = testbeds.gpu_testbed(
+            Failing(standin), cuda, lambda f: references, lambda f: references
+        )
+        yield on_gpu
+        on_gpu.close()
         cuda.close()
 
 
-def proved(made: Made, on: Bench) -> Any:
+def verified(made: Made, on: testbeds.Testbed) -> Any:
     references = {KEY: on.references(None)}
     checked = verify(*made, references, None, on.runners)
     if checked.refused:
@@ -113,9 +115,9 @@ def proved(made: Made, on: Bench) -> Any:
     return measure(*made, references, checked, DEVICE, 1, None, 0.5, on.runners)
 
 
-def test_a_region_is_proved_and_timed_on_the_device(standin: Standin, made: Made) -> None:
-    with bench(standin, made) as on:
-        found = proved(made, on)
+def test_a_region_is_verified_and_timed_on_the_device(standin: Standin, made: Made) -> None:
+    with opened_testbed(standin, made) as on:
+        found = verified(made, on)
     timing = found.regions[KEY].timing
     assert found.regions[KEY].check.passed and found.regions[KEY].check.informative
     assert set(timing.seconds) == {"framework", "stitched", "xla", "call"}
@@ -124,16 +126,16 @@ def test_a_region_is_proved_and_timed_on_the_device(standin: Standin, made: Made
 
 def test_a_wrong_region_is_refused(standin: Standin, made: Made) -> None:
     """What the framework computes there is another thing."""
-    with bench(standin, made, wrong) as on:
-        found = proved(made, on)
+    with opened_testbed(standin, made, wrong) as on:
+        found = verified(made, on)
     assert found.refused[KEY].reason is Reason.WRONG_RESULT
     assert standin.errors() == []
 
 
 def test_a_wrong_kernel_is_refused(standin: Standin, made: Made) -> None:
-    with bench(standin, made) as on:
+    with opened_testbed(standin, made) as on:
         standin.on_launch(lambda ran: None)  # writes nothing
-        found = proved(made, on)
+        found = verified(made, on)
     assert found.refused[KEY].reason is Reason.WRONG_RESULT
 
 
@@ -141,10 +143,10 @@ def test_a_wrong_kernel_is_refused(standin: Standin, made: Made) -> None:
 def test_each_failure_of_the_driver_is_a_refusal_and_leaves_nothing(
     standin: Standin, made: Made
 ) -> None:
-    """Every call of a proof's life fails once, in turn."""
+    """Every call of a verification's life fails once, in turn."""
     reasons = set()
     for call in range(1, 400):
-        with bench(standin, made) as on:
+        with opened_testbed(standin, made) as on:
             standin.fail(call)
             try:
                 found = verify(*made, {KEY: on.references(None)}, None, on.runners)
@@ -160,19 +162,19 @@ def test_each_failure_of_the_driver_is_a_refusal_and_leaves_nothing(
         if refusal is not None:
             reasons.add(refusal.reason)
     else:
-        raise AssertionError("a proof has more calls than that")
+        raise AssertionError("a verification has more calls than that")
     assert call > 10
     assert reasons <= {*REASONS.values(), Reason.KERNEL_FAILED} and len(reasons) > 1
 
 
-def test_without_a_gpu_there_is_no_bench_and_a_reason() -> None:
+def test_without_a_gpu_there_is_no_testbed_and_a_reason() -> None:
     pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
-    found = bench_of(DEVICE)
-    if isinstance(found, Bench):
-        found.close()
+    here = testbeds.open_testbed(DEVICE)
+    if isinstance(here, testbeds.Testbed):
+        here.close()
         pytest.skip("there is a GPU here")
-    assert found.reason in (Reason.NO_DEVICE, Reason.WRONG_TARGET)
-    assert "this worker's TensorFlow" in found.detail or "GPU" in found.detail
+    assert here.reason in (Reason.NO_DEVICE, Reason.WRONG_TARGET)
+    assert "this worker's TensorFlow" in here.detail or "GPU" in here.detail
 
 
 @pytest.mark.parametrize("reason", list(LaunchReason))

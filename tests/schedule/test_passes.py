@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from stitchcore import options
-from stitchcore.compiler.stages import PLANNED, State, run_stages
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, ModuleState, build_options
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo.ir.module import Module
 from stitchcore.loop_ir.index import Variable
@@ -16,7 +17,6 @@ from stitchcore.loop_ir.nodes import Barrier, Kernel, Phase, Scope
 from stitchcore.loop_ir.printer import print_kernel
 from stitchcore.loop_ir.verifier import IllegalKernel
 from stitchcore.loop_ir.visitor import mapped
-from stitchcore.optimize import pipeline
 from stitchcore.schedule import pipeline as scheduler
 from stitchcore.schedule.pipeline import PASSES, passes_text, schedule, trace
 from tests.schedule.modules import module_of, parameter, reduce, whole
@@ -95,13 +95,12 @@ def test_the_switch_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule(whole(module), module, GPU, "kernel")
     for value in ("0", "1"):
         settings = options.read({"STITCH_VERIFY_PASSES": value})
-        build = replace(pipeline.build_options(settings), cache=None)
-        state = State(module, GPU, build)
+        state = ModuleState(module, GPU, build_options(settings))
         if value == "0":
-            assert run_stages(state, PLANNED, {}).kernels
+            assert run(PLANNED, state).kernels
         else:
             with pytest.raises(IllegalKernel, match=r"^after barriers: k_"):
-                run_stages(state, PLANNED, {})
+                run(PLANNED, state)
 
 
 def test_the_list_is_printed() -> None:

@@ -197,7 +197,7 @@ def by_kernels(modules: Sequence[Module | str]) -> list[Program]:
     """The regions as a job would run them: planned, scheduled, compiled together, launched."""
     device = host_device()
     whole = {str(n): module for n, module in enumerate(modules) if isinstance(module, Module)}
-    built = regions.build(whole, device, BuildOptions())
+    built = regions.compile_regions(whole, device, BuildOptions())
     libraries = [load_library(library.data) for library in built.libraries]
     refused = {r.subject: f"refused: {r.reason.value} {r.detail}" for r in built.refusals}
     programs: list[Program] = []

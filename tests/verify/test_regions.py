@@ -1,4 +1,4 @@
-"""Proofs of small regions against references made for the purpose: right or wrong, fast or slow."""
+"""Verification of small regions against references made for it: right or wrong, fast or slow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stitchcore.device.host import host_device
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo.text.parser import parse
 from stitchcore.launch.region_program import RegionProgram
-from stitchcore.verify.regions import Proof, References, measure, verify
+from stitchcore.verify.regions import References, Verification, measure, verify
 
 Array = np.ndarray[Any, np.dtype[Any]]
 KEY = "region"
@@ -57,11 +57,11 @@ def no_xla(given: Sequence[Array]) -> list[Array]:
     raise Refused("region", Reason.LOWERING_FAILED, "an operation XLA does not know")
 
 
-def proof(
+def verification(
     made: tuple[CompiledRegions, dict[str, RegionProgram]],
     references: References,
     seconds: float = 12.0,
-) -> Proof:
+) -> Verification:
     checked = verify(*made, {KEY: references})
     return measure(*made, {KEY: references}, checked, host_device(), 1, None, seconds)
 
@@ -69,7 +69,7 @@ def proof(
 def test_a_region_that_wins_is_kept_with_its_figures(
     made: tuple[CompiledRegions, dict[str, RegionProgram]],
 ) -> None:
-    found = proof(made, References(slow, right, nothing))
+    found = verification(made, References(slow, right, nothing))
     assert not found.refused
     timing = found.regions[KEY].timing
     assert timing.ratio is not None
@@ -105,14 +105,14 @@ def test_a_region_that_loses_is_refused_with_its_figure() -> None:
 def test_without_xla_the_framework_is_still_timed(
     made: tuple[CompiledRegions, dict[str, RegionProgram]],
 ) -> None:
-    timing = proof(made, References(slow, no_xla, nothing)).regions[KEY].timing
+    timing = verification(made, References(slow, no_xla, nothing)).regions[KEY].timing
     assert timing.ratio is not None
     assert timing.xla_ratio is None
     assert "does not know" in timing.note
 
 
 def test_a_wrong_kernel_is_refused(made: tuple[CompiledRegions, dict[str, RegionProgram]]) -> None:
-    """Kernels of one region proved as another, whose last operation differs."""
+    """Kernels of one region verified as another, whose last operation differs."""
 
     def subtracted(given: Sequence[Array]) -> list[Array]:
         return [np.tanh(given[0]) * given[0] - given[0]]
@@ -141,7 +141,7 @@ def test_a_module_that_is_not_the_frameworks_is_refused(
 def test_a_call_that_costs_more_than_the_region_is_not_a_measurement(
     made: tuple[CompiledRegions, dict[str, RegionProgram]],
 ) -> None:
-    timing = proof(made, References(slow, right, slow)).regions[KEY].timing
+    timing = verification(made, References(slow, right, slow)).regions[KEY].timing
     assert timing.ratio is None
     assert "call from outside" in timing.note
 
@@ -149,6 +149,6 @@ def test_a_call_that_costs_more_than_the_region_is_not_a_measurement(
 def test_what_the_time_limit_left_out_is_said(
     made: tuple[CompiledRegions, dict[str, RegionProgram]],
 ) -> None:
-    found = proof(made, References(slow, right, nothing), seconds=-1.0)
+    found = verification(made, References(slow, right, nothing), seconds=-1.0)
     assert found.regions[KEY].timing.ratio is None
     assert "weigh more" in found.figures()["Distinct regions timed"]

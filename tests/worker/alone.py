@@ -51,7 +51,7 @@ def fill(folder: Path) -> None:
 
 
 def main(folder: Path, key: str, what: str, stage: str) -> None:
-    def told(event: str, _: str) -> None:
+    def observe(event: str, _: str) -> None:
         if event == stage and what == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if event == stage and what == "fill":
@@ -59,7 +59,7 @@ def main(folder: Path, key: str, what: str, stage: str) -> None:
 
     given = service(folder)
     try:
-        print(process(Service(**{**vars(given), "told": told}), key))
+        print(process(Service(**{**vars(given), "observe": observe}), key))
     except Refused as refused:
         print(refused.refusal.reason.value)
 

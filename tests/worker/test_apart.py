@@ -121,7 +121,7 @@ def test_where_the_kernel_gives_no_mounts_it_is_said(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
-from stitchcore import isolate
+from stitchcore.sandbox import isolate
 children = []
 for mode in (0o700, 0):
     child = isolate.command(["sleep", "60"], isolate.Limits(60, 2**30, 60))

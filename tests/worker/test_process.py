@@ -155,7 +155,7 @@ def test_a_worker_whose_lease_is_taken_stops_and_leaves_no_artifact(service: Ser
         if event == "lower":
             assert any(stolen() for _ in range(100))
 
-    assert process(replace(service, told=steal), key) == "lost"
+    assert process(replace(service, observe=steal), key) == "lost"
     assert not service.store.list(unsigned.FOLDER)
 
 
@@ -232,7 +232,7 @@ def test_a_childs_words_reach_no_terminal_as_they_are(
     def told(event: str, key: str) -> None:
         seen.append((event, answer(service, key)))
 
-    assert process(replace(service, told=told), key) == "refused"
+    assert process(replace(service, observe=told), key) == "refused"
     counts = {(one["done"], one["total"]) for event, one in seen if event == "unknown"}
     assert counts == {(0, compiling.MOST_COUNTED)}
     refusal = answer(service, key)
@@ -288,7 +288,7 @@ def test_what_earlier_attempts_have_spent_is_in_the_final_answer(
 
     replaced(tmp_path, monkeypatch, f"{SPIN}\n{line}\nimport time; time.sleep(600)\n")
     with pytest.raises(KeyboardInterrupt):
-        process(replace(service, told=lost), key)
+        process(replace(service, observe=lost), key)
     assert answer(service, key)["spent"]["compile"] >= 0.45
     replaced(tmp_path, monkeypatch, f"{SPIN}\nimport os; os.kill(os.getpid(), 11)\n")
     assert process(service, key) == "again"

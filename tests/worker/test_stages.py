@@ -151,13 +151,13 @@ def test_a_store_that_times_out_costs_time_only(tmp_path: Path) -> None:
     def told(event: str, _: str) -> None:
         files.late = files.late or event == "lower"
 
-    late = replace(given, store=store, told=told)
+    late = replace(given, store=store, observe=told)
     with pytest.raises(Refused) as caught:
         process(late, key)
     assert caught.value.refusal.reason is Reason.STORE_UNREADABLE
     whole(given.store)
     files.late = False
-    assert process(replace(late, told=given.told), key) == "signing"
+    assert process(replace(late, observe=given.observe), key) == "signing"
     files.late = True
     with pytest.raises(Refused):
         run_once(Signer(store, sign.load_or_create_key(tmp_path / "key"), ()))

@@ -59,7 +59,7 @@ def file_of(kept: Units, key: str) -> Path:
 def test_what_was_kept_is_found(kept: Units) -> None:
     unit = made()
     assert kept.find(unit.key) is None
-    kept.keep(unit)
+    kept.put(unit)
     assert kept.find(unit.key) == unit
     elsewhere = replace(kept, scope="ab" * 32)
     assert elsewhere.find(unit.key) is None, "a namespace finds its own"
@@ -67,7 +67,7 @@ def test_what_was_kept_is_found(kept: Units) -> None:
 
 def test_a_forged_unit_is_refused(kept: Units, tmp_path: Path) -> None:
     unit = made()
-    kept.keep(unit)
+    kept.put(unit)
     file = file_of(kept, unit.key)
     good = file.read_bytes()
 
@@ -82,12 +82,12 @@ def test_a_forged_unit_is_refused(kept: Units, tmp_path: Path) -> None:
     for length in (0, 10, 32, len(good) - 1):
         assert refused(good[:length])
     other = made(SOURCE.replace("1;", "2;"))
-    kept.keep(other)
+    kept.put(other)
     assert refused(file_of(kept, other.key).read_bytes()), "another unit's bytes under this name"
-    replace(kept, secret=b"t" * 32).keep(replace_library(unit, other.library))
+    replace(kept, secret=b"t" * 32).put(replace_library(unit, other.library))
     assert refused(file.read_bytes()), "written by who does not have the secret"
     stolen = replace(kept, scope="ab" * 32)
-    stolen.keep(unit)
+    stolen.put(unit)
     assert refused(file_of(stolen, unit.key).read_bytes()), "of another scope"
     file.write_bytes(good)
     assert kept.find(unit.key) == unit
@@ -106,7 +106,7 @@ def test_only_libraries_of_the_target_are_kept(kept: Units) -> None:
         unit.library[:16] + b"\x02" + unit.library[17:],
     ):
         with pytest.raises(Refused):
-            kept.keep(replace_library(unit, bad))
+            kept.put(replace_library(unit, bad))
     assert kept.find(unit.key) is None
 
 
@@ -120,7 +120,7 @@ kept = Units(open_store(root), b"s" * 32, "cluster", host().target)
 unit = Unit("ab" * 32, "gcc", "x" * 2_000_000, library)
 print("ready", flush=True)
 while True:
-    kept.keep(unit)
+    kept.put(unit)
 """
 
 

@@ -40,102 +40,104 @@ log = logging.getLogger("stitch.worker")
 
 def main(
     arguments: Sequence[str] | None = None,
-    told: Callable[[str, str], None] = lambda event, key: None,
+    observe: Callable[[str, str], None] = lambda event, key: None,
 ) -> int:
-    """Consume until a signal; `told` hears of every stage (event, request key). Returns 2 where
+    """Consume until a signal; `observe` hears of every stage (event, request key). Returns 2 where
     this machine cannot serve."""
-    given = _arguments(arguments)
+    parsed = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    return startup.guarded("worker", lambda: _run(given, told))
+    return startup.guarded("worker", lambda: _run(parsed, observe))
 
 
-def _run(given: argparse.Namespace, told: Callable[[str, str], None]) -> int:
+def _run(parsed: argparse.Namespace, observe: Callable[[str, str], None]) -> int:
     with needed("this machine cannot serve", "`stitch doctor` tells what it lacks", Refused):
         machine, tf = host(), tensorflow_minor()
-        target = served(given.target, machine.target)
+        target = served(parsed.target, machine.target)
     reachable = isolate.open_to_children()
     for what, why in reachable.items():
         log.warning("open to compile children here: %s (%s)", what, why)
     if swept := isolate.sweep():
         log.info("%d folders of children whose workers were killed: removed", swept)
     alone = "a file of 32 bytes alone in its folder, or one that can be made"
-    with needed(f"--kernel-key {given.kernel_key}", alone):
-        secret, hidden = _kernel_secret(given.kernel_key)
-    if given.heartbeat is not None:
-        given.heartbeat.unlink(missing_ok=True)  # of the process before, in a pod's /tmp
-    url = startup.broker(given.broker or broker_url(os.environ))
+    with needed(f"--kernel-key {parsed.kernel_key}", alone):
+        secret, hidden = _kernel_secret(parsed.kernel_key)
+    if parsed.heartbeat is not None:
+        parsed.heartbeat.unlink(missing_ok=True)  # of the process before, in a pod's /tmp
+    url = startup.broker(parsed.broker or broker_url(os.environ))
     with needed("what is reserved", "give --reserved-cores N"):
-        cores = given.reserved_cores or reserved_cores(os.environ)
-    store = startup.store(given.store)
+        cores = parsed.reserved_cores or reserved_cores(os.environ)
+    store = startup.store(parsed.store)
     with needed("--leases or STITCH_LEASES", "give --leases redis://host:port/0"):
-        named = given.leases or leases_url(os.environ)
-        leases = open_leases(named or url, given.store, given.lease_seconds)
+        named = parsed.leases or leases_url(os.environ)
+        leases = open_leases(named or url, parsed.store, parsed.lease_seconds)
     service = Service(
         store,
         leases,
         target,
         tf,
         isolate.Limits(
-            given.seconds,
-            given.memory,
-            int(given.seconds * machine.cores),
-            hidden=hidden_from_children(given.store, [*given.hide, *hidden]),
-            shown=tuple(given.show),
+            parsed.seconds,
+            parsed.memory,
+            int(parsed.seconds * machine.cores),
+            hidden=hidden_from_children(parsed.store, [*parsed.hide, *hidden]),
+            shown=tuple(parsed.show),
         ),
-        given.logs or Path(tempfile.mkdtemp(prefix="stitch-worker-")),
-        given.planner,
-        given.tune,
-        given.jobs or machine.cores,
-        given.lease_seconds,
-        told,
+        parsed.logs or Path(tempfile.mkdtemp(prefix="stitch-worker-")),
+        parsed.planner,
+        parsed.tune,
+        parsed.jobs or machine.cores,
+        parsed.lease_seconds,
+        observe,
         secret,
         tuple(reachable),
     )
     broker = broker_for(
         url,
-        given.seconds,
-        concurrency=given.concurrency,
-        heartbeat=given.heartbeat,
-        visibility=given.visibility,
-        grace=given.grace,
+        parsed.seconds,
+        concurrency=parsed.concurrency,
+        heartbeat=parsed.heartbeat,
+        visibility=parsed.visibility,
+        grace=parsed.grace,
     )
     app = make_app(service, broker)
     queue = queue_name(service.target, service.tf)
     log.info("%s, TensorFlow %s: consuming %s", service.target, service.tf, queue)
     name = f"{queue}.{os.getpid()}@%h"
-    reserved = Reserved(cores, given.reserved_gpus)
-    meter = Meter(store.reopened(), target, reserved, lambda: waiting(given.concurrency))
+    reserved = Reserved(cores, parsed.reserved_gpus)
+    meter = Meter(store.reopened(), target, reserved, lambda: waiting(parsed.concurrency))
     consume(app, name, meter)
     return 0
 
 
-def served(asked: str, own: str) -> str:
+def served(requested: str, processor: str) -> str:
     """The target of this worker's queue: its own processor, or a GPU that it can compile for.
 
     Raises Refused: NO_COMPILER, and WRONG_TARGET for what it cannot compile for.
     """
-    if not asked.startswith("sm_"):
+    if not requested.startswith("sm_"):
         find_compiler()
-        if asked not in ("", own):
-            detail = f"this machine is {own}: a region is proved on the processor it is made for"
-            raise Refused(asked, Reason.WRONG_TARGET, detail)
-        return own
-    cuda_compiler.require(asked)
+        if requested not in ("", processor):
+            detail = (
+                f"this machine is {processor}: a region is verified on the processor it is made for"
+            )
+            raise Refused(requested, Reason.WRONG_TARGET, detail)
+        return processor
+    cuda_compiler.require(requested)
     log.info(
-        "compiling for %s: proved and timed where children find such a GPU and a TensorFlow that "
-        "sees it, else %s (the artifact says why)", asked, Reason.UNMEASURED.value,
+        "compiling for %s: verified and timed where children find such a GPU and a TensorFlow that "
+        "sees it, else %s (the artifact says why)", requested, Reason.UNMEASURED.value,
     )  # fmt: skip
-    return asked
+    return requested
 
 
 def _kernel_secret(path: Path | None) -> tuple[bytes | None, list[str]]:
-    """What kernels are kept under, and the folder that children must not see for it. Raises OSError
-    or ValueError for a file that cannot be used."""
+    """What kernels are cached under, and the folder that children must not see for it. Raises
+    OSError or ValueError for a file that cannot be used."""
     if path is None:
-        log.info("kernels are not kept for other graphs: no --kernel-key")
+        log.info("kernels are not cached for other graphs: no --kernel-key")
         return None, []
     if shared := isolate.mounts_shared():
-        log.warning("kernels are not kept for other graphs: no mounts of its own: %s", shared)
+        log.warning("kernels are not cached for other graphs: no mounts of its own: %s", shared)
         return None, []
     return load_or_create_secret(path), [str(path.absolute().parent)]
 
@@ -175,7 +177,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="folder below /home, /tmp or /run that children need: a compiler's, "
                              "say")  # fmt: skip
     parser.add_argument("--kernel-key", type=Path,
-                        help="file, alone in its folder, of the secret that all workers keep "
+                        help="file, alone in its folder, of the secret that all workers cache "
                              "kernels under; made if missing")  # fmt: skip
     parser.add_argument("--logs", type=Path, help="folder of the compile children's output")
     parser.add_argument("--heartbeat", type=Path, help="file to touch while consuming")

@@ -61,9 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _claim_stdout() -> TextIO:
     """Standard output for progress alone: what libraries print goes to standard error."""
-    kept = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    progress = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    return kept
+    return progress
 
 
 def workshop(descriptor: int) -> RemoteCompiler:
@@ -87,7 +87,7 @@ def _library(source: str, answer: bytes | None) -> CompiledLibrary | None:
 
 
 def _produce(folder: Path, progress: TextIO, remote_compile: RemoteCompiler | None) -> None:
-    given = _awaited(folder / "options.json")
+    handed_over = _awaited(folder / "options.json")
 
     def report(stage: str, done: int, total: int) -> None:
         line = {"stage": stage, "done": done, "total": total, "time": time.time()}
@@ -101,19 +101,21 @@ def _produce(folder: Path, progress: TextIO, remote_compile: RemoteCompiler | No
         raise Refused("graph", Reason.GRAPH_TOO_LARGE, detail)
     from stitchcore.optimize.pipeline import produce  # imports TensorFlow
 
-    request = Request(_checked(request, str(given["key"])), request.graph, request.meta)
+    request = Request(_checked(request, str(handed_over["key"])), request.graph, request.meta)
     options = Options(
         folder,
         folder / "kernels",
         folder / "no-key",
-        planner=str(given["planner"]),
-        tune=float(given["tune"]),
-        jobs=int(given["jobs"]),
+        planner=str(handed_over["planner"]),
+        tune=float(handed_over["tune"]),
+        jobs=int(handed_over["jobs"]),
     )
-    made = produce(request, DEVICES[str(request.meta["target"])], options, report, remote_compile)
+    artifact = produce(
+        request, DEVICES[str(request.meta["target"])], options, report, remote_compile
+    )
     to = folder / "unsigned"
     to.mkdir()
-    for name, data in made.files.items():
+    for name, data in artifact.files.items():
         (to / name).write_bytes(data)
     report("packed", 1, 1)
 
@@ -138,18 +140,18 @@ def _checked(request: Request, key: str) -> str:
     preserve = [str(name) for name in meta.get("preserve", ())]
     try:
         numbering = digest.number(graph, preserve)
-        kept = [numbering.ids[name] for name in preserve]
+        preserved = [numbering.ids[name] for name in preserve]
     except (ValueError, KeyError) as error:
         raise Refused("graph", Reason.PARSE_ERROR, str(error)) from error
-    asked = _asked(meta, request.tf, kept)
-    found = request_key(numbering.digest, *asked, tenant=request.tenant)
-    if found != key or meta.get("digest", numbering.digest) != numbering.digest:
-        detail = f"the graph's own key is {found[:16]}, not {key[:16]}"
+    about = _key_fields(meta, request.tf, preserved)
+    computed = request_key(numbering.digest, *about, tenant=request.tenant)
+    if computed != key or meta.get("digest", numbering.digest) != numbering.digest:
+        detail = f"the graph's own key is {computed[:16]}, not {key[:16]}"
         raise Refused("request", Reason.DIGEST_MISMATCH, detail)
     return numbering.digest
 
 
-def _asked(
+def _key_fields(
     meta: Mapping[str, Any], tf: str, preserve: Sequence[int]
 ) -> tuple[str, str, int, Sequence[int], bool, bool]:
     flags = bool(meta.get("xla", False)), bool(meta.get("deterministic", False))
@@ -157,8 +159,12 @@ def _asked(
 
 
 def _leave(folder: Path, refusal: Refusal) -> None:
-    told = {"subject": refusal.subject, "reason": refusal.reason.value, "detail": refusal.detail}
-    (folder / "refused.json").write_text(json.dumps(told))
+    document = {
+        "subject": refusal.subject,
+        "reason": refusal.reason.value,
+        "detail": refusal.detail,
+    }
+    (folder / "refused.json").write_text(json.dumps(document))
 
 
 if __name__ == "__main__":

@@ -53,9 +53,9 @@ def collect(
     requests = list(_requests(store))
     gone = [*_leftovers(store, now), *_abandoned(requests, now)]
     answered = (entry for entry, status in requests if status in FINAL)
-    kept = sorted([*_entries(store), *answered], key=lambda entry: entry.made)
-    total = sum(entry.size for entry in kept)
-    for entry in kept:
+    remaining = sorted([*_entries(store), *answered], key=lambda entry: entry.made)
+    total = sum(entry.size for entry in remaining)
+    for entry in remaining:
         old = now - entry.made > days * 86400
         if old or (limit is not None and total > limit):
             gone.append(entry)
@@ -123,9 +123,9 @@ def _leftovers(store: Store, now: float) -> Iterator[Entry]:
 
 def _entry(store: Store, *parts: str) -> Entry:
     """Size of all files below, and when the latest of them was written."""
-    found: dict[str, Any] = store.details(*parts)
-    sizes = [int(info.get("size") or 0) for info in found.values()]
-    times = [_seconds(info) for info in found.values()]
+    files: dict[str, Any] = store.details(*parts)
+    sizes = [int(info.get("size") or 0) for info in files.values()]
+    times = [_seconds(info) for info in files.values()]
     return Entry(parts, max(times, default=0.0), sum(sizes))
 
 
@@ -145,13 +145,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--days", type=float, default=DAYS, help="keep what was made since")
     parser.add_argument("--bytes", type=int, default=None, help="most that artifacts may take")
     parser.add_argument("--dry-run", action="store_true", help="only say what would go")
-    given = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
 
     def run() -> int:
-        store = startup.store(given.store)
-        with needed(f"--store {given.store}", "run it again when the store answers", Refused):
-            gone = collect(store, time.time(), given.days, given.bytes, given.dry_run)
+        store = startup.store(parsed.store)
+        with needed(f"--store {parsed.store}", "run it again when the store answers", Refused):
+            gone = collect(store, time.time(), parsed.days, parsed.bytes, parsed.dry_run)
         log.info("%d entries, %d bytes", len(gone), sum(entry.size for entry in gone))
         return 0
 

@@ -38,7 +38,7 @@ SOURCES = tuple(
         for module in (stitchcore, stitch_worker)
     )
 )
-PROVING = frozenset({"tune", "verify", "measure"})
+MEASURE_STAGES = frozenset({"tune", "verify", "measure"})
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Spent:
 
     def used(self, seconds: float) -> None:
         """The child has used so many in all; those that are new count to its stage."""
-        purpose = "measure" if self.stage in PROVING else "compile"
+        purpose = "measure" if self.stage in MEASURE_STAGES else "compile"
         new = max(0.0, seconds - self._child)
         self.seconds[purpose] = round(self.seconds[purpose] + new, 3)
         self._child += new
@@ -100,17 +100,17 @@ def compile_alone(
     progress: Progress,
     stop: Callable[[], bool],
     spent: Spent,
-    kept: Units | None = None,
+    cache: Units | None = None,
 ) -> Unsigned | Refusal | Died | None:
     """Run the child to its end. None: `stop` said that nobody wants the result any more.
 
-    `progress` is called at least every few seconds while the child lives. With `kept` its kernels
+    `progress` is called at least every few seconds while the child lives. With `cache` its kernels
     are compiled by a workshop, where they are not there already. Raises OSError where no child can
     be started.
     """
-    if kept is None:
+    if cache is None:
         return _run(job, limits, log, progress, stop, spent, None)
-    workshop = Workshop(kept, limits, job.jobs)
+    workshop = Workshop(cache, limits, job.jobs)
     try:
         with workshop.open() as channel:
             return _run(job, limits, log, progress, stop, spent, channel)
@@ -159,8 +159,8 @@ def _hand_over(folder: Path, job: Job) -> None:
     (folder / "request").mkdir()
     (folder / "request" / "graph.pb").write_bytes(job.graph)
     (folder / "request" / "meta.json").write_bytes(job.meta)
-    told = {"key": job.key, "planner": job.planner, "jobs": job.jobs, "tune": job.tune}
-    (folder / ".options").write_text(json.dumps(told))
+    options = {"key": job.key, "planner": job.planner, "jobs": job.jobs, "tune": job.tune}
+    (folder / ".options").write_text(json.dumps(options))
     (folder / ".options").rename(folder / "options.json")
 
 
@@ -173,7 +173,7 @@ def _follow(
     spent: Spent,
 ) -> Died | None:
     """Until the child ends by itself with code 0: None; else why it did not."""
-    told = ("start", 0, 1)
+    stage = ("start", 0, 1)
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(lines, selectors.EVENT_READ)
@@ -189,9 +189,9 @@ def _follow(
                 *whole, rest = (rest + data).split(b"\n")
                 rest = rest[-LINE_BYTES:]
                 for line in whole:
-                    told = _line(line, spent) or told
-                    progress(*told)
-            progress(*told)
+                    stage = _line(line, spent) or stage
+                    progress(*stage)
+            progress(*stage)
             if stop():
                 return Died("")
             if child.late():
@@ -203,9 +203,9 @@ def _follow(
 def _line(line: bytes, spent: Spent) -> tuple[str, int, int] | None:
     """A progress line, None for anything else: the child may write what it likes."""
     try:
-        told = json.loads(line[:LINE_BYTES])
-        stage = str(told["stage"])[:32]
-        done, total = (min(max(0, int(told[name])), MOST_COUNTED) for name in ("done", "total"))
+        message = json.loads(line[:LINE_BYTES])
+        stage = str(message["stage"])[:32]
+        done, total = (min(max(0, int(message[name])), MOST_COUNTED) for name in ("done", "total"))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     spent.stage = stage
@@ -214,7 +214,7 @@ def _line(line: bytes, spent: Spent) -> tuple[str, int, int] | None:
 
 def _plain(text: object, most: int) -> str:
     """A child's words as they may go to terminals, logs and UTF-8: nothing that does not print."""
-    return "".join(one if one.isprintable() else " " for one in str(text)[:most])
+    return "".join(character if character.isprintable() else " " for character in str(text)[:most])
 
 
 def _ended(child: isolate.Child) -> Died | None:
@@ -233,9 +233,11 @@ def _result(child: isolate.Child, job: Job, log: Path) -> Unsigned | Refusal | D
     refused = child.folder / "refused.json"
     try:
         if refused.exists():
-            told = json.loads(read_regular(refused, 65536))
-            reason = Reason(told["reason"])
-            return Refusal(_plain(told["subject"], 200), reason, _plain(told["detail"], 500))
+            document = json.loads(read_regular(refused, 65536))
+            reason = Reason(document["reason"])
+            return Refusal(
+                _plain(document["subject"], 200), reason, _plain(document["detail"], 500)
+            )
         if not (child.folder / "unsigned" / MANIFEST).exists():
             return Died(f"it left no answer (see {log})")
         files = read_files(child.folder / "unsigned")

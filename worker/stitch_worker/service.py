@@ -42,9 +42,10 @@ KEY = re.compile(r"[0-9a-f]{64}")
 @dataclass(frozen=True)
 class Service:
     """What a worker works with. `target` and `tf` (minor version) are its own; `logs` is a folder
-    of this machine; `told` gets (event, key) for metrics and tests. `secret` is what kernels are
-    kept under for other graphs (units.py); without one they are not kept. `open` is what compile
-    children can reach here though they should not: it goes into every answer, to be counted."""
+    of this machine; `observe` gets (event, key) for metrics and tests. `secret` is what kernels are
+    cached under for other graphs (units.py); without one they are not cached. `open` is what
+    compile children can reach here though they should not: it goes into every answer, to be
+    counted."""
 
     store: Store
     leases: Leases
@@ -56,7 +57,7 @@ class Service:
     tune: float = 0.0
     jobs: int = 1
     lease_seconds: float = SECONDS
-    told: Callable[[str, str], None] = lambda event, key: None
+    observe: Callable[[str, str], None] = lambda event, key: None
     secret: bytes | None = None
     open: tuple[str, ...] = ()
 
@@ -115,14 +116,14 @@ def _ready(service: Service, answer: Mapping[str, Any] | None) -> bool:
 
 
 def _process(service: Service, key: str, known: Attempts, answers: Answers, keeper: Keeper) -> str:
-    kept = service.store.exists("requests", key, "meta.json")
+    present = service.store.exists("requests", key, "meta.json")
     answer = service.store.read_answer(key)  # as late as may be: the signer may write it
     if _ready(service, answer):
         return "ready"  # who had the lease before us has done it
     if answer is not None and is_final(answer):
         answers.still(answer)
         return "refused"
-    if not kept:
+    if not present:
         return "gone"
     answers.pending("start", spent=known.spent)
     job = _job(service, key)
@@ -152,14 +153,14 @@ def _job(service: Service, key: str) -> Job:
         meta = json.loads(data)
         digest, target = str(meta["digest"]), str(meta["target"])
         request = Request(digest, store.read("requests", key, "graph.pb"), meta)
-        found = (target, request.tf, int(meta.get("abi", KERNEL_ABI)))
+        needs = (target, request.tf, int(meta.get("abi", KERNEL_ABI)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Refused("meta.json", Reason.PARSE_ERROR, repr(error)) from error
     if target != service.target or target not in DEVICES:
         raise Refused(target, Reason.WRONG_TARGET, f"this worker is {service.target}")
-    if found != (service.target, service.tf, KERNEL_ABI):
+    if needs != (service.target, service.tf, KERNEL_ABI):
         detail = f"this worker has TensorFlow {service.tf}, ABI {KERNEL_ABI}"
-        raise Refused(f"TensorFlow {found[1]}, ABI {found[2]}", Reason.UNSUPPORTED_VERSION, detail)
+        raise Refused(f"TensorFlow {needs[1]}, ABI {needs[2]}", Reason.UNSUPPORTED_VERSION, detail)
     folder = service.logs
     options = Options(folder, folder, folder, planner=service.planner, tune=service.tune)
     artifact = key_of(request, DEVICES[target], options)
@@ -180,12 +181,12 @@ def _compile(service: Service, job: Job, known: Attempts, answers: Answers, keep
 
     def progress(stage: str, done: int, total: int) -> None:
         answers.pending(stage, done, total, spent=dict(spent.seconds))
-        service.told(stage, key)
+        service.observe(stage, key)
 
-    service.told("begin", key)
+    service.observe("begin", key)
     log = service.logs / f"{key[:16]}.log"
-    kept = _kept(service, job)
-    result = compile_alone(job, service.limits, log, progress, keeper.lost.is_set, spent, kept)
+    cache = _unit_cache(service, job)
+    result = compile_alone(job, service.limits, log, progress, keeper.lost.is_set, spent, cache)
     if result is None or not keeper.check():
         return "lost"
     ended = _with_end(known, result, spent)
@@ -203,23 +204,23 @@ def _compile(service: Service, job: Job, known: Attempts, answers: Answers, keep
     return _hand_on(service, key, result, answers, spent)
 
 
-def _kept(service: Service, job: Job) -> Units | None:
-    """Where this request's kernels are kept, None where they are not."""
+def _unit_cache(service: Service, job: Job) -> Units | None:
+    """The cache of this request's kernels, None where it has none."""
     if service.secret is None or job.scope is None:
         return None
     return Units(service.store, service.secret, job.scope, service.target)
 
 
-def _hand_on(service: Service, key: str, made: Unsigned, answers: Answers, spent: Spent) -> str:
+def _hand_on(service: Service, key: str, artifact: Unsigned, answers: Answers, spent: Spent) -> str:
     """To the signer, who gives the answer."""
     answers.pending("upload", spent=dict(spent.seconds))
-    service.told("upload", key)
+    service.observe("upload", key)
     about = (answers.token, spent.seconds, spent.units, service.open, answers.account)
     origin = unsigned.Origin(key, code_version(), *about)
-    unsigned.upload(service.store, made, origin)
-    service.told("uploaded", key)
+    unsigned.upload(service.store, artifact, origin)
+    service.observe("uploaded", key)
     answers.pending("sign", spent=dict(spent.seconds))
-    service.told("signing", key)
+    service.observe("signing", key)
     return "signing"
 
 

@@ -197,42 +197,42 @@ def resign(signer: Signer) -> int:
 # ---- the process -------------------------------------------------------------------------------
 def main(arguments: Sequence[str] | None = None) -> int:
     """Sign until SIGTERM or SIGINT."""
-    given = _arguments(arguments)
+    parsed = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    return startup.guarded("signer", lambda: _run(given))
+    return startup.guarded("signer", lambda: _run(parsed))
 
 
-def _run(given: argparse.Namespace) -> int:
-    with needed(f"--key {given.key}", "a file of 32 bytes that only the signer may read"):
-        sign.load_or_create_key(given.key)
+def _run(parsed: argparse.Namespace) -> int:
+    with needed(f"--key {parsed.key}", "a file of 32 bytes that only the signer may read"):
+        sign.load_or_create_key(parsed.key)
     with needed("--also-valid", "at most one other public key, of 64 hexadecimal digits"):
-        key, public = _keys(given)
-    store = startup.store(given.store)
-    signer = Signer(store, key, public, options.signature(given.planner, given.tune))
+        key, public = _keys(parsed)
+    store = startup.store(parsed.store)
+    signer = Signer(store, key, public, options.signature(parsed.planner, parsed.tune))
     announce(signer)
-    if given.revoke:
-        revoke(signer.store, given.revoke)
+    if parsed.revoke:
+        revoke(signer.store, parsed.revoke)
         return 0
-    if given.resign:
+    if parsed.resign:
         log.info("%d artifacts signed again", resign(signer))
         return 0
-    if given.once:
+    if parsed.once:
         run_once(signer)
         return 0
     _complete(signer)
-    _serve(signer, lambda: _keys(given), given.heartbeat)
+    _serve(signer, lambda: _keys(parsed), parsed.heartbeat)
     return 0
 
 
-def _keys(given: argparse.Namespace) -> Keys:
+def _keys(parsed: argparse.Namespace) -> Keys:
     """The key that signs and the public keys that are valid, its own first, as files have them now.
     Raises OSError or ValueError."""
-    key = sign.load_or_create_key(given.key)
-    file = given.also_valid_file
-    held = file.read_text(encoding="ascii").split() if file and file.exists() else []
-    also = [*given.also_valid, *held]
+    key = sign.load_or_create_key(parsed.key)
+    file = parsed.also_valid_file
+    in_file = file.read_text(encoding="ascii").split() if file and file.exists() else []
+    also = [*parsed.also_valid, *in_file]
     public = tuple(dict.fromkeys([sign.public_hex(key), *also]))
-    if len(public) > 2 or not all(KEY.fullmatch(one) for one in public):
+    if len(public) > 2 or not all(KEY.fullmatch(digits) for digits in public):
         raise ValueError(", ".join(also))
     return key, public
 

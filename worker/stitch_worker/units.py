@@ -78,7 +78,7 @@ class Units:
         check(unit, key, self.target)
         return unit
 
-    def keep(self, unit: Unit) -> None:
+    def put(self, unit: Unit) -> None:
         """Put a unit where `find` finds it. Raises Refused: BAD_ARTIFACT, STORE_UNREADABLE."""
         check(unit, unit.key, self.target)
         body = msgspec.msgpack.encode(unit)
@@ -99,7 +99,7 @@ def check(unit: Unit, key: str, target: str) -> None:
 
 
 def scope_of(meta: Mapping[str, object]) -> str | None:
-    """The scope that the gateway wrote into a request; None: its kernels are not kept."""
+    """The scope that the gateway wrote into a request; None: its kernels are not cached."""
     scope = meta.get("scope")
     return scope if isinstance(scope, str) and SCOPE.fullmatch(scope) else None
 

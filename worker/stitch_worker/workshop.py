@@ -1,11 +1,11 @@
 """Compiles what a compile child asks for, outside of it: one process per translation unit.
 
 The child parses a stranger's graph and may have been taken over; the C it sends is a stranger's
-text, and the compiler that reads it may be taken over too. But a unit is kept under the digest of
+text, and the compiler that reads it may be taken over too. But a unit is cached under the digest of
 its text, and the process that compiles it gets that text alone, on a descriptor, and works in a
 folder that no other process sees: whatever happens in it is a function of the text. So no text can
-change what is kept for another one. That needs a mount namespace (`isolate.mounts_shared`);
-without one there is no workshop and nothing is kept.
+change what is cached for another one. That needs a mount namespace (`isolate.mounts_shared`);
+without one there is no workshop and nothing is cached.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _TIMES = re.compile(rb"(\d+)m([\d.]+)s (\d+)m([\d.]+)s\n(\d+)m([\d.]+)s (\d+)m([
 
 @dataclass
 class Workshop:
-    """Serves one compile child. `counts` are units by what became of them: hit (was kept), miss
-    (compiled and kept), refused (what was kept is not a worker's; compiled anew), failed (left to
-    the child); `seconds` the processor seconds that compilers used."""
+    """Serves one compile child. `counts` are units by result: hit (was cached), miss
+    (compiled and cached), refused (what was cached is not a worker's; compiled anew), failed (left
+    to the child); `seconds` the processor seconds that compilers used."""
 
-    kept: Units
+    cache: Units
     limits: isolate.Limits
     jobs: int
     counts: Counter[str] = field(default_factory=Counter)
@@ -70,12 +70,14 @@ class Workshop:
             ours.close()
 
     def _serve(self, channel: socket.socket) -> None:
-        device, compiler = DEVICES[self.kept.target], find_compiler()
+        device, compiler = DEVICES[self.cache.target], find_compiler()
         try:
-            while (sources := _asked(channel)) is not None:
+            while (sources := _receive_sources(channel)) is not None:
                 with ThreadPoolExecutor(max_workers=max(1, self.jobs)) as pool:
-                    made = pool.map(lambda source: self._unit(source, device, compiler), sources)
-                    for unit, result, seconds in made:
+                    compiled = pool.map(
+                        lambda source: self._unit(source, device, compiler), sources
+                    )
+                    for unit, result, seconds in compiled:
                         self.counts[result] += 1
                         self.seconds += seconds
                         with contextlib.suppress(OSError):  # who asked is gone; the rest counts too
@@ -86,33 +88,33 @@ class Workshop:
         finally:
             _shut(channel)  # whoever waits for an answer learns that none comes
 
-    def _unit(self, data: bytes, device: Device, compiler: Compiler) -> Made:
+    def _unit(self, data: bytes, device: Device, compiler: Compiler) -> Compiled:
         key = unit_key(data.decode(), compiler, device)
         result = "miss"
         try:
-            found = self.kept.find(key)
-            if found is not None:
-                return found, "hit", 0.0
+            cached = self.cache.find(key)
+            if cached is not None:
+                return cached, "hit", 0.0
         except Refused as refused:
             log.warning("%s", refused.refusal)
             if refused.refusal.reason is not Reason.STORE_UNREADABLE:
                 result = "refused"
-        made, seconds = compile_alone(
+        unit, seconds = compile_alone(
             data, key, command(compiler, device), compiler.version, self.limits, self._end
         )
-        if made is None:
+        if unit is None:
             return None, "failed", seconds
         try:
-            self.kept.keep(made)
+            self.cache.put(unit)
         except Refused as refused:
-            log.warning("not kept: %s", refused.refusal)
+            log.warning("not cached: %s", refused.refusal)
             if refused.refusal.reason is not Reason.STORE_UNREADABLE:
                 return None, "failed", seconds
-        return made, result, seconds
+        return unit, result, seconds
 
 
-Made = tuple[Unit | None, str, float]
-"""A unit, what became of it (`Workshop.counts`), processor seconds."""
+Compiled = tuple[Unit | None, str, float]
+"""A unit, its result (`Workshop.counts`), processor seconds."""
 
 
 def _shut(channel: socket.socket) -> None:
@@ -120,7 +122,7 @@ def _shut(channel: socket.socket) -> None:
         channel.shutdown(socket.SHUT_RDWR)
 
 
-def _asked(channel: socket.socket) -> list[bytes] | None:
+def _receive_sources(channel: socket.socket) -> list[bytes] | None:
     """The sources of a round: their number, then each. Raises ValueError for too many or large."""
     head = units.receive(channel, 4)
     if head is None:
@@ -128,12 +130,12 @@ def _asked(channel: socket.socket) -> list[bytes] | None:
     count = int.from_bytes(head, "big")
     if count > units.MAXIMUM_UNITS:
         raise ValueError(f"{count} units")
-    sources, left = [], units.MAXIMUM_BYTES
+    sources, remaining = [], units.MAXIMUM_BYTES
     for _ in range(count):
-        source = units.receive(channel, min(left, units.MAXIMUM_SOURCE))
+        source = units.receive(channel, min(remaining, units.MAXIMUM_SOURCE))
         if source is None:
             return None
-        left -= len(source)
+        remaining -= len(source)
         sources.append(source)
     return sources
 
@@ -148,16 +150,20 @@ def compile_alone(
 ) -> tuple[Unit | None, float]:
     """The unit of `source`, made by `compiler` in a process of its own, and the processor seconds
     it took; None where it fails, breaks a limit, or `end` is set. Raises OSError."""
-    with _memory(b"source", source) as given, _memory(b"library") as out, _memory(b"said") as said:
+    with (
+        _memory(b"source", source) as stdin,
+        _memory(b"library") as stdout,
+        _memory(b"said") as stderr,
+    ):
         argv = ["sh", "-c", _PROGRAM, "sh", *compiler]
-        own = replace(
+        compiler_limits = replace(
             limits,
             private=FOLDER_BYTES,
             file_bytes=units.MAXIMUM_LIBRARY,
             apart=True,
             shown=(*limits.shown, str(c_compiler.INCLUDE)),
         )
-        child = isolate.command(argv, own, stdin=given, stdout=out, stderr=said)
+        child = isolate.command(argv, compiler_limits, stdin=stdin, stdout=stdout, stderr=stderr)
         started = time.monotonic()
         look = started + 0.5
         try:
@@ -171,22 +177,24 @@ def compile_alone(
         finally:
             child.stop()
         elapsed = time.monotonic() - started
-        remarks = _content(said, units.MAXIMUM_REMARKS)
+        remarks = _content(stderr, units.MAXIMUM_REMARKS)
         if code != 0:
             log.warning("unit %s: %s", key[:16], _short(remarks) if code else "it was ended")
             return None, elapsed if code is None else min(elapsed, _seconds(remarks, elapsed))
         seconds = min(elapsed, _seconds(remarks, elapsed))
-        library = _content(out, units.MAXIMUM_LIBRARY)
+        library = _content(stdout, units.MAXIMUM_LIBRARY)
     return Unit(key, version, _TIMES.sub(b"", remarks).decode(errors="replace"), library), seconds
 
 
 def _seconds(said: bytes, otherwise: float) -> float:
     """Processor seconds of the compiler, by the shell's `times`."""
-    found = _TIMES.search(said)
-    if found is None:
+    times = _TIMES.search(said)
+    if times is None:
         return otherwise
-    own = [float(part) for part in found.groups()]
-    return sum(60 * minutes + seconds for minutes, seconds in zip(own[::2], own[1::2], strict=True))
+    parts = [float(part) for part in times.groups()]
+    return sum(
+        60 * minutes + seconds for minutes, seconds in zip(parts[::2], parts[1::2], strict=True)
+    )
 
 
 def _short(said: bytes) -> str:

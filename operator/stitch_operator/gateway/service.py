@@ -106,7 +106,7 @@ class Memory:
     pending: dict[str, Known] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)
     finished: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    told: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
+    counted_refusals: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
     locks: tuple[asyncio.Lock, ...] = ()
 
 
@@ -144,7 +144,7 @@ class Service:
             (self._settle, FIGURES_SECONDS),
             (self._read_idle, waiting.LOOK_SECONDS),
         )
-        self._tasks = [asyncio.create_task(every(*one)) for one in loops]
+        self._tasks = [asyncio.create_task(every(*loop)) for loop in loops]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -166,23 +166,23 @@ class Service:
 
     # Calls
 
-    async def submit(self, identity: Identity, asked: SubmitGraph) -> Standing:
+    async def submit(self, identity: Identity, request: SubmitGraph) -> Standing:
         """Where a graph stands, after it was handed in."""
-        found = await self.parts.digests.of(asked.graph, asked.preserve)
+        graph = await self.parts.digests.of(request.graph, request.preserve)
         key = request_key(
-            *(found.digest, asked.target, asked.minor, asked.abi, found.preserve),
-            xla=asked.xla,
-            deterministic=asked.deterministic,
+            *(graph.digest, request.target, request.minor, request.abi, graph.preserve),
+            xla=request.xla,
+            deterministic=request.deterministic,
             tenant=tenant_of(identity.namespace),
         )
         meta = {
-            "digest": found.digest,
+            "digest": graph.digest,
             "tenant": tenant_of(identity.namespace),
             "scope": scope_of(self.parts.cache_scope, identity.namespace),
-            **{name: getattr(asked, name) for name in META},
+            **{name: getattr(request, name) for name in META},
         }
-        known = Known(key, found.digest, asked.target, asked.minor, None, 0, None, None)
-        handed = Handed(asked.graph, json.dumps(meta, sort_keys=True), asked.session)
+        known = Known(key, graph.digest, request.target, request.minor, None, 0, None, None)
+        handed = Handed(request.graph, json.dumps(meta, sort_keys=True), request.session)
         return await self._stands(identity, known, handed)
 
     async def standing(self, identity: Identity, key: str) -> Standing:
@@ -208,25 +208,25 @@ class Service:
         if standing.key in self.trust.revoked:
             self._archives.drop(standing.key)
             raise Rejected(Problem.REVOKED, f"artifact {standing.key[:12]} is revoked")
-        found = self._archives.get(standing.key)
-        if found is None:
-            found = await self.store(archive.pack, self.parts.store, standing.key)
-            self._archives.keep(standing.key, found)
-        return standing.key, found
+        archived = self._archives.get(standing.key)
+        if archived is None:
+            archived = await self.store(archive.pack, self.parts.store, standing.key)
+            self._archives.keep(standing.key, archived)
+        return standing.key, archived
 
     async def known(self, namespace: str, key: str) -> Known:
         """The namespace's request by its own or its artifact's key. Raises Rejected(NOT_FOUND)."""
         memory, now = self._memory.known, time.monotonic()
-        until, found = memory.get((namespace, key), (0.0, None))
-        if found is not None and now < until:
-            return found
-        found = await self.ledger(self.parts.ledger.find, namespace, key)
-        if found is None:
+        until, known = memory.get((namespace, key), (0.0, None))
+        if known is not None and now < until:
+            return known
+        known = await self.ledger(self.parts.ledger.find, namespace, key)
+        if known is None:
             what = f"namespace {namespace!r} has handed in no graph of key {key[:12]}"
             raise Rejected(Problem.NOT_FOUND, what)
-        if found.artifact is not None:
-            _remember(memory, (namespace, key), (now + 10.0, found))
-        return found
+        if known.artifact is not None:
+            _remember(memory, (namespace, key), (now + 10.0, known))
+        return known
 
     # Standing
 
@@ -250,38 +250,38 @@ class Service:
         served = queue in self.parts.queue.served()
         moments = (self._code, self._since, time.time())
         at = Situation(answer, published, known.enqueued, 0, served, *moments)
-        found = decide(at)
-        if found is Next.ENQUEUE and handed is None and not await self._is_kept(known):
+        step = decide(at)
+        if step is Next.ENQUEUE and handed is None and not await self._is_kept(known):
             raise self._collected(known)
-        if found is Next.ENQUEUE and known.enqueued is not None:
-            found = decide(replace(at, waiting=await self._waiting(queue)))
+        if step is Next.ENQUEUE and known.enqueued is not None:
+            step = decide(replace(at, waiting=await self._waiting(queue)))
         if handed is not None:
             results = {Next.READY: "hit", Next.ENQUEUE: "miss"}
-            self.metrics.cache(results.get(found, "join"))
-        if found is not Next.NO_WORKER:
-            await self._admit(identity, known, handed, found)
+            self.metrics.cache(results.get(step, "join"))
+        if step is not Next.NO_WORKER:
+            await self._admit(identity, known, handed, step)
         if status in ("ready", "refused") and known.request not in self._memory.finished:
             await self._finish(known, answer or {})
-        if found is Next.READY:
+        if step is Next.READY:
             artifact = str((answer or {})["key"])
             if await self.ledger(self.parts.ledger.breaker, identity, artifact, known.target):
                 return crashed(known.request, artifact)
-        if found is Next.ENQUEUE:
+        if step is Next.ENQUEUE:
             await self._enqueue(known)
-        return tell(known.request, found, answer, queue)
+        return tell(known.request, step, answer, queue)
 
     async def _current(self, namespace: str, known: Known) -> Known:
-        found = await self.ledger(self.parts.ledger.find, namespace, known.request)
-        return found or known
+        row = await self.ledger(self.parts.ledger.find, namespace, known.request)
+        return row or known
 
     async def _admit(
-        self, identity: Identity, known: Known, handed: Handed | None, found: Next
+        self, identity: Identity, known: Known, handed: Handed | None, step: Next
     ) -> None:
         """Charge for a compile, or for a request that waits for one, and keep what was handed in:
         in this order, so that what is turned away leaves nothing behind."""
-        waits = found in (Next.ENQUEUE, Next.WAIT)
+        waits = step in (Next.ENQUEUE, Next.WAIT)
         new = handed is not None and waits and not await self._is_kept(known)
-        if found is Next.ENQUEUE or new:
+        if step is Next.ENQUEUE or new:
             wait = self._compiles.take(identity.namespace, 1, time.monotonic())
             if wait:
                 raise Rejected(Problem.RATE_LIMITED, "too many new graphs", wait)
@@ -345,7 +345,7 @@ class Service:
         if await self.ledger(self.parts.ledger.finished, *final):
             for result, count in answers.kernels(answer).items():
                 self.metrics.cache(f"kernel_{result}", count)
-            for what in {str(one) for one in answer.get("open") or ()}:
+            for what in {str(path) for path in answer.get("open") or ()}:
                 self.metrics.unconfined(what)
         _remember(self._memory.finished, known.request, None)
 
@@ -361,10 +361,10 @@ class Service:
     async def _count_once(self, namespace: str, standing: Standing) -> None:
         """Count a refusal once per namespace and graph, however often it is asked for."""
         mark = (namespace, f"{standing.request}:{standing.reason}")
-        if mark not in self._memory.told:
+        if mark not in self._memory.counted_refusals:
             about = (namespace, standing.request, standing.reason, time.time())
             await self.ledger(self.parts.ledger.refused, *about)
-            _remember(self._memory.told, mark, None)
+            _remember(self._memory.counted_refusals, mark, None)
 
     # In the background
 

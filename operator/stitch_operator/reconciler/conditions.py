@@ -82,7 +82,7 @@ def _said(kind: Type, reason: str) -> Held:
 
 def _skipped(facts: Facts) -> Held | None:
     """Pods that the webhook missed are told of before those it left alone."""
-    if any(not pod.told for pod in facts.pods):
+    if any(not pod.reviewed for pod in facts.pods):
         return Held(facts.missed, MISSED_TEXT)
     reasons = Counter(pod.skipped for pod in facts.pods if pod.skipped)
     if not reasons:

@@ -27,24 +27,24 @@ def decide(seen: Seen, release: Release, times: Times, now: float) -> Decision:
     trusted = _authorities(seen.get(Role.TRUST))
     known = _keys(seen.get(Role.TRUST))
     hooked = _hooked(seen.get(Role.HOOKS))
-    made: list[Write | None] = []
+    writes: list[Write | None] = []
     if release.certificates.mode == "self":
-        made += _certificates(seen, release, trusted, hooked, times, now)
+        writes += _certificates(seen, release, trusted, hooked, times, now)
     if not release.secrets.signing:
-        made.append(keys.signing(seen.get(Role.SIGNING), known, times, now))
+        writes.append(keys.signing(seen.get(Role.SIGNING), known, times, now))
     if not release.secrets.kernel_key:
-        made.append(keys.kernel_key(seen.get(Role.KERNEL_KEY)))
+        writes.append(keys.kernel_key(seen.get(Role.KERNEL_KEY)))
     if not release.secrets.broker:
         host = f"{release.name}-redis.{release.namespace}.svc"
-        made.append(keys.broker(seen.get(Role.BROKER), host))
-    made.append(_trust(seen, trusted, known, times, now))
+        writes.append(keys.broker(seen.get(Role.BROKER), host))
+    writes.append(_trust(seen, trusted, known, times, now))
     if hooked is not None:
-        made.append(_hooks(seen, hooked, times, now))
-    wanted = [one for one in made if one is not None]
-    strange = [one.role for one in wanted if one.role in seen and not seen[one.role].ours]
+        writes.append(_hooks(seen, hooked, times, now))
+    wanted = [write for write in writes if write is not None]
+    strange = [write.role for write in wanted if write.role in seen and not seen[write.role].ours]
     problems = [f"{role}: it is not of this release, and stays as it is" for role in strange]
     return Decision(
-        tuple(one for one in wanted if one.role not in strange),
+        tuple(write for write in wanted if write.role not in strange),
         (*problems, *_missing(seen, release)),
     )
 
@@ -57,19 +57,19 @@ def _certificates(
     times: Times,
     now: float,
 ) -> list[Write | None]:
-    held = seen.get(Role.AUTHORITY)
+    secret = seen.get(Role.AUTHORITY)
     known = [trusted] if hooked is None else [trusted, hooked]
-    made = [rotation.authority(f"{release.name}-ca", held, known, times, now)]
-    by = rotation.signer(held)
+    writes = [rotation.authority(f"{release.name}-ca", secret, known, times, now)]
+    by = rotation.signer(secret)
     if by is None:
-        return made
+        return writes
     for role, bundle, names in (
         (Role.WEBHOOK, hooked, webhook_names(release)),
         (Role.GATEWAY, trusted, gateway_names(release)),
         (Role.STORE, trusted, _service(release, "store")),
     ):
-        made.append(rotation.server(role, seen.get(role), by, bundle, names, times, now))
-    return made
+        writes.append(rotation.server(role, seen.get(role), by, bundle, names, times, now))
+    return writes
 
 
 def webhook_names(release: Release) -> list[str]:
@@ -118,43 +118,43 @@ def _hooks(seen: Seen, hooked: Bundle, times: Times, now: float) -> Write | None
 def _changed(
     seen: Seen, role: Role, data: Mapping[str, bytes], states: Mapping[str, str]
 ) -> Write | None:
-    held = seen.get(role)
-    if held is not None and held.data == data:
-        if all(held.annotations.get(name) == state for name, state in states.items()):
+    present = seen.get(role)
+    if present is not None and present.data == data:
+        if all(present.annotations.get(name) == state for name, state in states.items()):
             return None
     return Write(role, data, states)
 
 
-def _authorities(held: Held | None) -> Bundle:
-    found = issuing.certificates(text(held, AUTHORITIES))
-    return bundles.read(found, held.annotations if held else {})
+def _authorities(config_map: Held | None) -> Bundle:
+    certificates = issuing.certificates(text(config_map, AUTHORITIES))
+    return bundles.read(certificates, config_map.annotations if config_map else {})
 
 
-def _keys(held: Held | None) -> Bundle:
-    found = keys.listed(text(held, PUBLIC_KEYS))
-    return bundles.read(found, held.annotations if held else {}, KEYS_STATE)
+def _keys(config_map: Held | None) -> Bundle:
+    public = keys.listed(text(config_map, PUBLIC_KEYS))
+    return bundles.read(public, config_map.annotations if config_map else {}, KEYS_STATE)
 
 
-def _hooked(held: Held | None) -> Bundle | None:
+def _hooked(hooks: Held | None) -> Bundle | None:
     """What every hook trusts."""
-    if held is None or not held.data:
+    if hooks is None or not hooks.data:
         return None
-    found = [issuing.certificates(pem) for pem in held.data.values()]
-    common = reduce(lambda a, b: {k: a[k] for k in a if k in b}, found)
-    return bundles.read(common, held.annotations)
+    trusted = [issuing.certificates(pem) for pem in hooks.data.values()]
+    common = reduce(lambda a, b: {k: a[k] for k in a if k in b}, trusted)
+    return bundles.read(common, hooks.annotations)
 
 
 def _missing(seen: Seen, release: Release) -> list[str]:
     """What somebody else was to bring and did not."""
-    found = []
+    problems = []
     if release.certificates.mode == "existing":
         for role, name in (
             (Role.WEBHOOK, release.webhook_tls),
             (Role.GATEWAY, release.gateway_tls),
         ):
             if not rotation.needed(seen.get(role)):
-                found.append(f"Secret {name}: it is not there, or its ca.crt is no certificate")
+                problems.append(f"Secret {name}: it is not there, or its ca.crt is no certificate")
     if release.secrets.signing and not keys.public_keys(seen.get(Role.SIGNING)):
         name = f"Secret {release.secrets.signing}"
-        found.append(f"{name}: it is not there, or its {keys.SIGNS} is not 32 bytes")
-    return found
+        problems.append(f"{name}: it is not there, or its {keys.SIGNS} is not 32 bytes")
+    return problems

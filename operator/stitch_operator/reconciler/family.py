@@ -163,7 +163,7 @@ class Family:
 
     def counts(self, pod: Pod) -> bool:
         """Whether a pod is of ours: the webhook had it, or should have."""
-        return pod.told or self.asked(pod)
+        return pod.reviewed or self.asked(pod)
 
     def asked(self, pod: Pod) -> bool:
         """By the rules of the webhook: its own word, its workload's, its namespace's."""

@@ -72,7 +72,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
         return self.phase in ("Pending", "Running", "Unknown") and not self.leaving
 
     @property
-    def told(self) -> bool:
+    def reviewed(self) -> bool:
         """Whether the webhook has had it."""
         return bool(self.injected or self.skipped or self.would)
 
@@ -104,7 +104,7 @@ def read_pod(document: Document, excluded: frozenset[str]) -> Pod | None:
     if metadata["namespace"] in excluded or ours or placement.mirror(document):
         return None
     status = document.get("status") or {}
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
         "uid": metadata["uid"],
@@ -115,15 +115,15 @@ def read_pod(document: Document, excluded: frozenset[str]) -> Pod | None:
         "leaving": _leaving(metadata, status),
     }
     injected = any(v.get("name") == pieces.RUNTIME_VOLUME for v in spec.get("volumes") or [])
-    made["skipped"] = annotations.get(names.SKIPPED, "")[:64]
-    made["would"] = names.WOULD_INJECT in annotations
+    fields["skipped"] = annotations.get(names.SKIPPED, "")[:64]
+    fields["would"] = names.WOULD_INJECT in annotations
     if injected and annotations.get(names.INJECTED):
-        made |= _of_injected(document, annotations)
-    if made["asked"] is not None or made.get("injected") or made["skipped"]:
-        made["workload"] = injection.owner(document)
+        fields |= _of_injected(document, annotations)
+    if fields["asked"] is not None or fields.get("injected") or fields["skipped"]:
+        fields["workload"] = injection.owner(document)
         every = status.get("containerStatuses") or []
-        made["failure"] = _failure(_trains(spec, every) if injected else every)
-    return Pod(**made)
+        fields["failure"] = _failure(_trains(spec, every) if injected else every)
+    return Pod(**fields)
 
 
 def read_workload(
@@ -163,8 +163,8 @@ def own_word(document: Document) -> bool | None:
     said = [
         policy.texts(document, field).get(names.OPTIMIZE) for field in ("annotations", "labels")
     ]
-    found = [one for one in said if one is not None]
-    return None if not found else "false" not in found
+    words = [word for word in said if word is not None]
+    return None if not words else "false" not in words
 
 
 def mode_of(document: Document) -> str:
@@ -177,9 +177,9 @@ def mode_of(document: Document) -> str:
 
 
 def controller(metadata: Document) -> Owner | None:
-    for one in metadata.get("ownerReferences") or []:
-        if one.get("controller"):
-            return Owner(one["apiVersion"], one["kind"], one["name"], one["uid"])
+    for owner in metadata.get("ownerReferences") or []:
+        if owner.get("controller"):
+            return Owner(owner["apiVersion"], owner["kind"], owner["name"], owner["uid"])
     return None
 
 
@@ -192,7 +192,8 @@ def _leaving(metadata: Document, status: Document) -> bool:
     """Whether it ends because of somebody else: deleted, evicted, preempted, its node lost."""
     conditions = status.get("conditions") or []
     disrupted = any(
-        one.get("type") == "DisruptionTarget" and one.get("status") == "True" for one in conditions
+        condition.get("type") == "DisruptionTarget" and condition.get("status") == "True"
+        for condition in conditions
     )
     return bool(metadata.get("deletionTimestamp") or status.get("reason") or disrupted)
 
@@ -200,23 +201,25 @@ def _leaving(metadata: Document, status: Document) -> bool:
 def _of_injected(document: Document, annotations: Mapping[str, str]) -> dict[str, Any]:
     spec, status = document["spec"], document.get("status") or {}
     trains = _trains(spec, status.get("containerStatuses") or [])
-    states = [one.get(field) or {} for one in trains for field in ("state", "lastState")]
+    states = [
+        container.get(field) or {} for container in trains for field in ("state", "lastState")
+    ]
     begun = [
         seconds(state[kind].get("startedAt"))
         for state in states
         for kind in ("running", "terminated")
         if kind in state
     ]
-    ended = [(one.get("state") or {}).get("terminated") for one in trains]
-    finished = [seconds(one.get("finishedAt")) for one in ended if one]
-    started = min((one for one in begun if one is not None), default=None)
+    ended = [(container.get("state") or {}).get("terminated") for container in trains]
+    finished = [seconds(state.get("finishedAt")) for state in ended if state]
+    started = min((time for time in begun if time is not None), default=None)
     image, stuck, delivered, gave_up = _delivery(spec, status)
     return {
         "injected": annotations[names.INJECTED][:64],
         "image": image,
         "mode": mode_of(document),
         "started": started,
-        "finished": max((one for one in finished if one), default=None) if all(ended) else None,
+        "finished": max((time for time in finished if time), default=None) if all(ended) else None,
         "stuck": stuck,
         "gave_up": gave_up,
         "delivered": delivered or started is not None,
@@ -231,19 +234,19 @@ def _trains(spec: Document, statuses: Iterable[Document]) -> list[Document]:
         for mount in container.get("volumeMounts") or []
         if mount.get("name") == pieces.RUNTIME_VOLUME
     }
-    return [one for one in statuses if one.get("name") in injected]
+    return [container for container in statuses if container.get("name") in injected]
 
 
 def _failure(statuses: Iterable[Document]) -> Failure | None:
     """The last one, also of a container that was started again."""
-    found = []
-    for one in statuses:
+    failures = []
+    for container in statuses:
         for field in ("state", "lastState"):
-            ended = (one.get(field) or {}).get("terminated") or {}
+            ended = (container.get(field) or {}).get("terminated") or {}
             times = seconds(ended.get("startedAt")), seconds(ended.get("finishedAt"))
             if ended.get("exitCode") and times[1] is not None:
-                found.append(Failure(times[0] or times[1], times[1]))
-    return max(found, key=lambda one: one.finished, default=None)
+                failures.append(Failure(times[0] or times[1], times[1]))
+    return max(failures, key=lambda failure: failure.finished, default=None)
 
 
 def _delivery(spec: Document, status: Document) -> tuple[str, str, bool, float | None]:
@@ -253,18 +256,18 @@ def _delivery(spec: Document, status: Document) -> tuple[str, str, bool, float |
             return str(container.get("image", "")), *_of_init_container(status)
     volume = next(v for v in spec["volumes"] if v.get("name") == pieces.RUNTIME_VOLUME)
     image = str((volume.get("image") or {}).get("reference", ""))
-    for one in status.get("containerStatuses") or []:
-        waiting = (one.get("state") or {}).get("waiting") or {}
+    for entry in status.get("containerStatuses") or []:
+        waiting = (entry.get("state") or {}).get("waiting") or {}
         if image and image in str(waiting.get("message", "")):
             return image, str(waiting.get("reason", "")), False, None
     return image, "", False, None
 
 
 def _of_init_container(status: Document) -> tuple[str, bool, float | None]:
-    for one in status.get("initContainerStatuses") or []:
-        if one.get("name") != pieces.INIT_CONTAINER:
+    for container in status.get("initContainerStatuses") or []:
+        if container.get("name") != pieces.INIT_CONTAINER:
             continue
-        state = one.get("state") or {}
+        state = container.get("state") or {}
         waiting = str((state.get("waiting") or {}).get("reason") or "")
         ended = state.get("terminated")
         if ended and ended.get("exitCode"):

@@ -45,21 +45,21 @@ class Times:
 
 
 def authority(
-    name: str, held: Held | None, bundles: Sequence[Bundle], times: Times, now: float
+    name: str, secret: Held | None, bundles: Sequence[Bundle], times: Times, now: float
 ) -> Write | None:
     """The next step of the authority's Secret. `bundles` are all that must know a successor."""
-    current, successor = signer(held), _pair(held, "next")
-    if held is None or current is None:
-        made = issuing.authority(name, now, times.authority)
-        return Write(Role.AUTHORITY, _named("ca", made))
+    current, successor = signer(secret), _pair(secret, "next")
+    if secret is None or current is None:
+        pair = issuing.authority(name, now, times.authority)
+        return Write(Role.AUTHORITY, _named("ca", pair))
     span = issuing.life(current.certificate)
     ending = not span.begin <= now < span.end - times.leaf
     if successor is None or not _usable(successor.certificate, now):
-        if ROTATE not in held.annotations and not ending and now < span.end - times.renew:
+        if ROTATE not in secret.annotations and not ending and now < span.end - times.renew:
             return None
-        made = issuing.authority(name, now, times.authority)
-        return Write(Role.AUTHORITY, {**_named("ca", current), **_named("next", made)})
-    hurry = ending or held.annotations.get(ROTATE) == NOW
+        pair = issuing.authority(name, now, times.authority)
+        return Write(Role.AUTHORITY, {**_named("ca", current), **_named("next", pair)})
+    hurry = ending or secret.annotations.get(ROTATE) == NOW
     wait = times.propagation if hurry else times.overlap
     if not _trusted(successor, bundles, wait, now):
         return None
@@ -68,7 +68,7 @@ def authority(
 
 def server(
     role: Role,
-    held: Held | None,
+    secret: Held | None,
     by: Pair,
     bundle: Bundle | None,
     names: Sequence[str],
@@ -76,56 +76,56 @@ def server(
     now: float,
 ) -> Write | None:
     """The next step of a server's Secret. `bundle` is what its clients trust; None: nobody asks."""
-    present = _of_server(held)
-    if held is not None and present is not None:
-        if ROTATE not in held.annotations and not _due(present, by, names, now):
+    present = _of_server(secret)
+    if secret is not None and present is not None:
+        if ROTATE not in secret.annotations and not _due(present, by, names, now):
             return None
-    works = present is not None and _works(present, held, bundle, now)
+    works = present is not None and _works(present, secret, bundle, now)
     wait = times.propagation if works else 0.0
     if not _usable(by.certificate, now):
         return None  # its successor will
     if bundle is not None and not _trusted(by, [bundle], wait, now):
         return None
-    made = issuing.server(names, by, now, times.leaf)
-    data = {CERTIFICATE: made.pem, KEY: made.key_pem, AUTHORITY: by.pem}
+    pair = issuing.server(names, by, now, times.leaf)
+    data = {CERTIFICATE: pair.pem, KEY: pair.key_pem, AUTHORITY: by.pem}
     return Write(role, data, {ROTATE: None})
 
 
-def signer(held: Held | None) -> Pair | None:
+def signer(secret: Held | None) -> Pair | None:
     """The authority that signs at present."""
-    return _pair(held, "ca")
+    return _pair(secret, "ca")
 
 
-def authorities(held: Held | None) -> dict[str, str]:
+def authorities(secret: Held | None) -> dict[str, str]:
     """Certificates that the authority's Secret wants trusted."""
-    found = [pair for pair in (signer(held), _pair(held, "next")) if pair is not None]
-    return {issuing.identity(one.certificate): one.pem.decode() for one in found}
+    pairs = [pair for pair in (signer(secret), _pair(secret, "next")) if pair is not None]
+    return {issuing.identity(pair.certificate): pair.pem.decode() for pair in pairs}
 
 
-def needed(held: Held | None) -> dict[str, str]:
+def needed(secret: Held | None) -> dict[str, str]:
     """Who signed what the server of this Secret shows."""
-    return issuing.certificates(held.data.get(AUTHORITY, b"")) if held is not None else {}
+    return issuing.certificates(secret.data.get(AUTHORITY, b"")) if secret is not None else {}
 
 
-def _pair(held: Held | None, name: str) -> Pair | None:
-    if held is None:
+def _pair(secret: Held | None, name: str) -> Pair | None:
+    if secret is None:
         return None
-    return issuing.pair(held.data.get(f"{name}.crt", b""), held.data.get(f"{name}.key", b""))
+    return issuing.pair(secret.data.get(f"{name}.crt", b""), secret.data.get(f"{name}.key", b""))
 
 
 def _named(name: str, pair: Pair) -> dict[str, bytes]:
     return {f"{name}.crt": pair.pem, f"{name}.key": pair.key_pem}
 
 
-def _of_server(held: Held | None) -> x509.Certificate | None:
-    if held is None:
+def _of_server(secret: Held | None) -> x509.Certificate | None:
+    if secret is None:
         return None
-    found = issuing.pair(held.data.get(CERTIFICATE, b""), held.data.get(KEY, b""))
-    return None if found is None else found.certificate
+    pair = issuing.pair(secret.data.get(CERTIFICATE, b""), secret.data.get(KEY, b""))
+    return None if pair is None else pair.certificate
 
 
 def _trusted(pair: Pair, bundles: Sequence[Bundle], wait: float, now: float) -> bool:
-    ages = [one.age(issuing.identity(pair.certificate), now) for one in bundles]
+    ages = [bundle.age(issuing.identity(pair.certificate), now) for bundle in bundles]
     return all(age is not None and age >= wait for age in ages)
 
 
@@ -142,8 +142,10 @@ def _due(present: x509.Certificate, by: Pair, names: Sequence[str], now: float) 
     return not (issuing.serves(present, names) and issuing.signed(present, by.certificate))
 
 
-def _works(present: x509.Certificate, held: Held | None, bundle: Bundle | None, now: float) -> bool:
+def _works(
+    present: x509.Certificate, secret: Held | None, bundle: Bundle | None, now: float
+) -> bool:
     """Whether clients get on with what is there, so that there is something to lose."""
     if not _usable(present, now):
         return False
-    return bundle is None or any(one in bundle.items for one in needed(held))
+    return bundle is None or any(issuer in bundle.items for issuer in needed(secret))

@@ -68,28 +68,28 @@ def status(known: Known, now: float) -> Status:
     """The status that a job should have. Epoch seconds."""
     before = known.before or PENDING
     counted = considered(known.replicas)
-    made = _with_sums(before, known)
+    after = _with_sums(before, known)
     if not counted:
-        return made
-    stands = [stand(one, known.read) for one in counted]
-    made = replace(made, replicas=_replicas(counted, before, known.read))
+        return after
+    stands = [stand(replica, known.read) for replica in counted]
+    after = replace(after, replicas=_replicas(counted, before, known.read))
     phase, reason = best(stands)
     if known.read is None and phase == "Observing" and before.phase not in OF_PODS:
         phase, reason = before.phase, before.reason
     if known.read is not None:
         speedup, graphs, refusals = _speedup(counted), _graphs(counted), _refusals(counted)
-        made = replace(made, speedup=speedup, graphs=graphs, refusals=refusals)
-    made = replace(made, phase=phase, reason=reason)
-    facts = Facts(phase, reason, [one.pod for one in counted], _states(counted), MISSED)
-    held = conditions.held(facts, known.read is not None)
-    return replace(made, conditions=conditions.after(before.conditions, held, now))
+        after = replace(after, speedup=speedup, graphs=graphs, refusals=refusals)
+    after = replace(after, phase=phase, reason=reason)
+    facts = Facts(phase, reason, [replica.pod for replica in counted], _states(counted), MISSED)
+    holding = conditions.held(facts, known.read is not None)
+    return replace(after, conditions=conditions.after(before.conditions, holding, now))
 
 
 def considered(replicas: Sequence[Replica]) -> list[Replica]:
     """The pods that are there, or, once all have ended, those that did."""
-    active = [one for one in replicas if one.pod.active]
+    active = [replica for replica in replicas if replica.pod.active]
     chosen = active or replicas
-    return sorted(chosen, key=lambda one: (one.pod.name, one.pod.uid))
+    return sorted(chosen, key=lambda replica: (replica.pod.name, replica.pod.uid))
 
 
 def due(replica: Replica) -> float | None:
@@ -101,7 +101,11 @@ def due(replica: Replica) -> float | None:
 
 def best(stands: Iterable[Stand]) -> Stand:
     """The first by ORDER; of equals the first reason, so that it does not change by itself."""
-    return min(stands, key=lambda one: (ORDER.index(one[0]), one[1]), default=("Pending", ""))
+    return min(
+        stands,
+        key=lambda candidate: (ORDER.index(candidate[0]), candidate[1]),
+        default=("Pending", ""),
+    )
 
 
 # One pod
@@ -154,9 +158,11 @@ def graph_stand(graph: Graph, pod: Pod) -> Stand:
 
 
 def _replicas(counted: Sequence[Replica], before: Status, read: float | None) -> Replicas:
-    injected = sum(bool(one.pod.injected) for one in counted)
-    missed = sum(not one.pod.told for one in counted)
-    swapped = sum(any(graph.swap in ("begun", "ok") for graph in _of(one)) for one in counted)
+    injected = sum(bool(replica.pod.injected) for replica in counted)
+    missed = sum(not replica.pod.reviewed for replica in counted)
+    swapped = sum(
+        any(graph.swap in ("begun", "ok") for graph in _of(replica)) for replica in counted
+    )
     if read is None:
         swapped = min(before.replicas.swapped, injected)
     total = len(counted)
@@ -180,7 +186,7 @@ def speedup_of(replica: Replica) -> Speedup | None:
     running = [graph for graph in swapped if graph.swap in ("begun", "ok")]
     if not running:
         return UNCHANGED
-    most = max(running, key=lambda one: (one.steps, one.graph))
+    most = max(running, key=lambda graph: (graph.steps, graph.graph))
     if most.ratio is None or most.low is None or most.high is None:
         return None
     return Speedup(ratio=most.ratio, low=most.low, high=most.high)
@@ -188,12 +194,12 @@ def speedup_of(replica: Replica) -> Speedup | None:
 
 def _speedup(counted: Sequence[Replica]) -> Speedup | None:
     """The slowest replica's; None as long as one that has swapped is not measured, or none has."""
-    took_part = [one for one in counted if any(graph.swap for graph in _of(one))]
-    found = [speedup_of(one) for one in took_part]
-    known = [one for one in found if one is not None]
-    if not known or len(known) < len(found):
+    took_part = [replica for replica in counted if any(graph.swap for graph in _of(replica))]
+    speedups = [speedup_of(replica) for replica in took_part]
+    known = [speedup for speedup in speedups if speedup is not None]
+    if not known or len(known) < len(speedups):
         return None
-    slowest = min(known, key=lambda one: (one.ratio, one.low, one.high))
+    slowest = min(known, key=lambda speedup: (speedup.ratio, speedup.low, speedup.high))
     return Speedup(
         ratio=round(slowest.ratio, RATIO_DIGITS),
         low=round(slowest.low, RATIO_DIGITS),
@@ -204,33 +210,33 @@ def _speedup(counted: Sequence[Replica]) -> Speedup | None:
 def _graphs(counted: Sequence[Replica]) -> list[GraphStatus]:
     """Each graph once: as it stands in the pod where it has come furthest, and its least ratio."""
     stands: dict[str, list[Stand]] = {}
-    found: dict[str, list[Graph]] = {}
-    for one in counted:
-        for graph in _of(one):
-            stands.setdefault(graph.graph, []).append(graph_stand(graph, one.pod))
-            found.setdefault(graph.graph, []).append(graph)
-    made = []
-    for digest, some in found.items():
+    by_digest: dict[str, list[Graph]] = {}
+    for replica in counted:
+        for graph in _of(replica):
+            stands.setdefault(graph.graph, []).append(graph_stand(graph, replica.pod))
+            by_digest.setdefault(graph.graph, []).append(graph)
+    statuses = []
+    for digest, graphs in by_digest.items():
         phase, reason = best(stands[digest])
-        ratios = [graph.ratio for graph in some if graph.ratio is not None]
-        made.append(
+        ratios = [graph.ratio for graph in graphs if graph.ratio is not None]
+        statuses.append(
             GraphStatus(
                 graph=digest,
                 phase=phase,
                 reason=reason,
-                artifact=max(graph.key for graph in some),
+                artifact=max(graph.key for graph in graphs),
                 speedup=round(min(ratios), RATIO_DIGITS) if ratios else None,
             )
         )
-    return sorted(made, key=lambda one: (ORDER.index(one.phase), one.graph))[:MOST_GRAPHS]
+    return sorted(statuses, key=lambda entry: (ORDER.index(entry.phase), entry.graph))[:MOST_GRAPHS]
 
 
 def _refusals(counted: Sequence[Replica]) -> list[RefusalCount]:
     reasons = Counter(
         graph.reason
-        for one in counted
-        for graph in _of(one)
-        if graph_stand(graph, one.pod)[0] in ("Refused", "RolledBack") and graph.reason
+        for replica in counted
+        for graph in _of(replica)
+        if graph_stand(graph, replica.pod)[0] in ("Refused", "RolledBack") and graph.reason
     )
     ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
     return [RefusalCount(reason=name, count=count) for name, count in ordered[:MOST_REFUSALS]]
@@ -238,15 +244,17 @@ def _refusals(counted: Sequence[Replica]) -> list[RefusalCount]:
 
 def _states(counted: Sequence[Replica]) -> list[Stand]:
     """Of all graphs, and of what is swapped now."""
-    found: list[Stand] = [graph_stand(graph, one.pod) for one in counted for graph in _of(one)]
-    if any(graph.swap in ("begun", "ok") for one in counted for graph in _of(one)):
-        found.append(("Optimized", "swapped"))
-    return found
+    states: list[Stand] = [
+        graph_stand(graph, replica.pod) for replica in counted for graph in _of(replica)
+    ]
+    if any(graph.swap in ("begun", "ok") for replica in counted for graph in _of(replica)):
+        states.append(("Optimized", "swapped"))
+    return states
 
 
 def _with_sums(before: Status, known: Known) -> Status:
     """Over all pods there were. A sum never falls: what is not told any more was counted."""
-    rows = [one.row for one in known.replicas if one.row is not None]
+    rows = [replica.row for replica in known.replicas if replica.row is not None]
     sums = {"gpu_saved": 0.0, "gpu_lost": 0.0, "cpu_saved": 0.0, "cpu_lost": 0.0}
     for row in (*rows, *known.gone):
         device = "cpu" if row.gpu == "cpu" else "gpu"

@@ -157,8 +157,8 @@ def loaded(module: GpuModule, device: Device, cuda: CudaLibrary) -> Iterator[Loa
         for literal in module.constants:
             inputs.append(allocate(len(literal.data)))
             device.upload(inputs[-1].address, literal.array)
-        own = [output.bytes * isinstance(output.place, Output) for output in module.outputs]
-        outputs = tuple(allocate(size) for size in own)
+        sizes = [output.bytes * isinstance(output.place, Output) for output in module.outputs]
+        outputs = tuple(allocate(size) for size in sizes)
         arena = allocate(program.arena_bytes())
         yield Loaded(module, device, program, tuple(inputs), outputs, arena)
     finally:
@@ -170,7 +170,7 @@ def loaded(module: GpuModule, device: Device, cuda: CudaLibrary) -> Iterator[Loa
 
 def captured(module: Loaded, kernels: bool = False) -> Callable[[], None]:
     """A run, or only its `kernels`, as a CUDA graph; call to launch it. The graph holds addresses,
-    so it must not be used when `one` has gone. Raises ValueError where the host takes part in a
+    so it must not be used when `module` is closed. Raises ValueError where the host takes part in a
     run."""
     why = capture_refused(module.module)
     if why:

@@ -81,13 +81,9 @@ def lower_module(compiled: CompiledModule, updates: bool = False) -> GpuModule:
         tuple(wanted),
         tuple(numbers.get(Temporary(n), -1) for n in range(len(memory.lives))),
         tuple(entry.kernel for entry in compiled.kernels),
-        tuple(_moved(launch) for launch in launches),
+        tuple(sum(size for size in launch.sizes if isinstance(size, int)) for launch in launches),
         tuple(builder.refused),
     )
-
-
-def _moved(launch: CudaLaunch) -> int:
-    return sum(size for size in launch.sizes if isinstance(size, int))
 
 
 def require(plan: Plan) -> None:

@@ -51,7 +51,7 @@ def ours(state: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_an_injected_pod() -> None:
     found = read()
-    assert found.injected and found.told and found.active
+    assert found.injected and found.reviewed and found.active
     assert (found.asked, found.mode, found.delivered) == (True, "optimize", False)
     assert found.image == support.release().image
     assert found.workload and found.created == SECONDS
@@ -169,7 +169,7 @@ def test_little_is_kept_of_pods_that_are_not_ours() -> None:
         "status": {"phase": "Running"},
     }  # fmt: skip
     found = read_pod(other, NONE)
-    assert found is not None and not found.told
+    assert found is not None and not found.reviewed
     assert len(msgspec.json.encode(found)) < 600
 
 

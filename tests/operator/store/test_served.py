@@ -99,8 +99,8 @@ def test_a_file_that_is_replaced_while_it_is_read_is_one_or_the_other(server: Se
 
 WRITE = """
 import os, sys
-from stitchcore import starting
-store = starting.store(sys.argv[1])
+from stitchcore.service import startup
+store = startup.store(sys.argv[1])
 store.answer("d", {"status": "ready"})
 """
 

@@ -42,16 +42,14 @@ def bit_generator(xp: Any, node: Instruction, operands: Sequence[Array]) -> tupl
     low = index + state[1]
     high = (low < index).astype("uint64") + state[2]
     words = _philox(xp, state[0], low, high)[:words_needed]
-    bits = words[0::2] | _shifted(xp, words[1::2]) if target.itemsize == 8 else words
+    bits = (
+        words[0::2] | (words[1::2] << xp.asarray(32, "uint64")) if target.itemsize == 8 else words
+    )
     unsigned = bits.astype(f"uint{8 * target.itemsize}")
     after = state[1] + xp.asarray(blocks, "uint64")
     carry = (after < state[1]).astype("uint64")
     new_state = xp.stack([state[0], after, state[2] + carry])
     return new_state, unsigned.view(target.name).reshape(shape.static)
-
-
-def _shifted(xp: Any, words: Array) -> Array:
-    return words << xp.asarray(32, "uint64")
 
 
 def _philox(xp: Any, key: Array, low: Array, high: Array) -> Array:
