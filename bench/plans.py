@@ -30,7 +30,7 @@ from stitchcore.compiler.stages import (
 )
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
-from stitchcore.fusion.canonical import pattern_key, taken_out
+from stitchcore.fusion.canonical import outlined, pattern_key
 from stitchcore.fusion.cost import cost
 from stitchcore.fusion.pattern import Pattern, Plan
 from stitchcore.fusion.text import bodies
@@ -83,7 +83,7 @@ def patterns_of(plan: Plan) -> dict[str, tuple[Pattern, Module]]:
 
 def measured(pattern: Pattern, owner: Module, device: Device) -> float:
     """Seconds of one thread for one run of `pattern`, its launch charged."""
-    region, made_of = taken_out(pattern, owner)
+    region, made_of = outlined(pattern, owner)
     parts = (pattern.instructions, pattern.inputs, pattern.outputs)
     whole = Pattern(*(tuple(made_of[value] for value in part) for part in parts))
     kernel = schedule(whole, region, device, symbol_of(pattern_key(pattern)))

@@ -21,7 +21,7 @@ from stitchcore.autotune.candidates import Cut, alternatives
 from stitchcore.compiler.stages import BuildOptions, compile_kernels, symbol_of
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal, Refused
-from stitchcore.fusion.canonical import pattern_key, pattern_text, taken_out
+from stitchcore.fusion.canonical import outlined, pattern_key, pattern_text
 from stitchcore.fusion.cost import cost, total
 from stitchcore.fusion.pattern import Pattern, Plan
 from stitchcore.fusion.text import bodies
@@ -160,7 +160,7 @@ def _overruled(plan: Plan, choices: Mapping[str, Choice], device: Device) -> Pla
 
 def _given_back(cut: Cut, pattern: Pattern, module: Module) -> Iterator[Pattern]:
     """A cut of the region that `pattern` is, in the values of `module`."""
-    _, copies = taken_out(pattern, module)
+    _, copies = outlined(pattern, module)
     original = {copy: value for value, copy in copies.items()}
     for part in cut:
         yield Pattern(
@@ -174,7 +174,7 @@ def _given_back(cut: Cut, pattern: Pattern, module: Module) -> Iterator[Pattern]
 def _choice(
     pattern: Pattern, owner: Module, device: Device, options: BuildOptions, measuring: Measuring
 ) -> Choice:
-    region, _ = taken_out(pattern, owner)
+    region, _ = outlined(pattern, owner)
     kernels: dict[Pattern, Kernel] = {}
 
     def schedulable(part: Pattern, target: Device) -> Refusal | None:

@@ -68,16 +68,16 @@ def host_device() -> Device:
 
 def _caches(folder: Path) -> dict[int, int]:
     """Data cache bytes by level."""
-    found: dict[int, int] = {}
+    bytes_of: dict[int, int] = {}
     for entry in sorted(folder.glob("index*")):
         try:
             if (entry / "type").read_text().strip() == "Instruction":
                 continue
             size = (entry / "size").read_text().strip()
-            found[int((entry / "level").read_text())] = _bytes(size)
+            bytes_of[int((entry / "level").read_text())] = _bytes(size)
         except (OSError, ValueError):
             continue
-    return found
+    return bytes_of
 
 
 def _bytes(size: str) -> int:

@@ -90,11 +90,13 @@ DEVICES: dict[str, Device] = {
 def read(path: Path) -> Device:
     """A record that `stitch calibrate` wrote. Raises Refused(PARSE_ERROR) saying what is wrong."""
     kinds: dict[str, Callable[[Any], Any]] = {"str": str, "int": int, "float": float}
-    kinds["Timing | None"] = lambda given: given if given is None else timing_of(given)
+    kinds["Timing | None"] = lambda timing: timing if timing is None else timing_of(timing)
     try:
-        found = {"timing": None, **json.loads(path.read_text())["device"]}
-        given = {one.name: kinds[str(one.type)](found[one.name]) for one in fields(Device)}
+        record = {"timing": None, **json.loads(path.read_text())["device"]}
+        values = {
+            field.name: kinds[str(field.type)](record[field.name]) for field in fields(Device)
+        }
     except (OSError, KeyError, TypeError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"
         raise Refused(str(path), Reason.PARSE_ERROR, why) from error
-    return Device(**given)
+    return Device(**values)

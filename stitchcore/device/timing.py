@@ -42,7 +42,7 @@ class Classes:
 
     def times(self, factor: float) -> Classes:
         """Every figure `factor` times."""
-        return Classes(*(factor * one for one in self.figures))
+        return Classes(*(factor * figure for figure in self.figures))
 
     @property
     def figures(self) -> tuple[float, ...]:
@@ -59,7 +59,7 @@ class Classes:
         )
 
 
-NAMES: tuple[str, ...] = tuple(one.name for one in fields(Classes))
+NAMES: tuple[str, ...] = tuple(field_.name for field_ in fields(Classes))
 
 
 @dataclass(frozen=True)
@@ -97,16 +97,16 @@ DISPATCHED = 128
 with one instruction of one warp."""
 
 
-def timing_of(found: Mapping[str, object]) -> Timing:
+def timing_of(record: Mapping[str, object]) -> Timing:
     """A Timing from what `dataclasses.asdict` made of one. Raises KeyError, TypeError, ValueError
     for anything else, lanes of 0 among it."""
     sides = []
     for side in ("cpi", "lanes"):
-        given = found[side]
-        if not isinstance(given, Mapping):
+        figures = record[side]
+        if not isinstance(figures, Mapping):
             raise TypeError(f"{side} is no object")
-        sides.append(Classes(*(float(given[name]) for name in NAMES)))
-    hertz = float(str(found["hertz"]))
+        sides.append(Classes(*(float(figures[name]) for name in NAMES)))
+    hertz = float(str(record["hertz"]))
     if hertz <= 0 or min(sides[1].figures) <= 0:
         raise ValueError("clocks and lanes are more than 0")
     return Timing(hertz, *sides)

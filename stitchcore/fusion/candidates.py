@@ -123,14 +123,14 @@ class Graph:
 
 def bodies(graph: Graph) -> list[Module]:
     """The computations that control-flow instructions of `graph` call, each once, as modules."""
-    found: dict[Computation, Module] = {}
+    modules: dict[Computation, Module] = {}
     for instruction in graph.instructions:
         if opcodes.record(instruction.opcode).kind != "control":
             continue
         for body in called_computations(instruction):
             name = f"{graph.module.name}_body"
-            found.setdefault(body, Module(name, body, graph.module.symbols))
-    return list(found.values())
+            modules.setdefault(body, Module(name, body, graph.module.symbols))
+    return list(modules.values())
 
 
 def build(module: Module, excluded: Mapping[Instruction, tuple[Reason, str]]) -> Graph:
@@ -230,10 +230,10 @@ def _reads(
     """Bases of every instruction."""
     bases: list[tuple[int, ...]] = []
     for instruction in instructions:
-        found: dict[int, None] = {}
+        bases_of_operands: dict[int, None] = {}
         for operand in instruction.operands:
             u = position[operand]
             for base in bases[u] if through[u] else (u,):
-                found[base] = None
-        bases.append(tuple(found))
+                bases_of_operands[base] = None
+        bases.append(tuple(bases_of_operands))
     return tuple(bases)

@@ -39,33 +39,33 @@ def pattern_key(pattern: Pattern) -> str:
 
 def pattern_module(pattern: Pattern, module: Module, name: str = "pattern") -> Module:
     """The pattern as a module of its own: inputs become parameters, outputs the root tuple."""
-    return taken_out(pattern, module, name)[0]
+    return outlined(pattern, module, name)[0]
 
 
-def taken_out(
+def outlined(
     pattern: Pattern, module: Module | None, name: str = "pattern"
 ) -> tuple[Module, dict[Instruction, Instruction]]:
     """The pattern as a module of its own, and what each of its values is there. Equal patterns
     become the same values (instructions are interned). Symbols and origins are those of `module`;
     a static pattern needs none."""
-    made: dict[Instruction, Instruction] = {}
+    copies: dict[Instruction, Instruction] = {}
     for number, value in enumerate(pattern.inputs):
-        made[value] = instruction(opcodes.PARAMETER, value.shape, number=number)
-    parameters = tuple(made[value] for value in pattern.inputs)
+        copies[value] = instruction(opcodes.PARAMETER, value.shape, number=number)
+    parameters = tuple(copies[value] for value in pattern.inputs)
     for node in pattern.instructions:
-        operands = (made[operand] for operand in node.operands)
-        made[node] = instruction(node.opcode, node.shape, operands, **dict(node.attributes))
+        operands = (copies[operand] for operand in node.operands)
+        copies[node] = instruction(node.opcode, node.shape, operands, **dict(node.attributes))
     shape = Shape("tuple", (), tuple(value.shape for value in pattern.outputs))
-    root = instruction(opcodes.TUPLE, shape, (made[value] for value in pattern.outputs))
+    root = instruction(opcodes.TUPLE, shape, (copies[value] for value in pattern.outputs))
     entry = make_computation(parameters, root)
     if module is None:
-        return Module(name, entry), made
+        return Module(name, entry), copies
     provenance = {
-        made[node]: module.provenance[node]
+        copies[node]: module.provenance[node]
         for node in pattern.instructions
         if node in module.provenance
     }
-    return Module(name, entry, module.symbols, (), provenance), made
+    return Module(name, entry, module.symbols, (), provenance), copies
 
 
 def _attributes(node: Instruction) -> str:

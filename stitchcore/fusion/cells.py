@@ -10,7 +10,7 @@ The delta-evaluator (section 5.4 there) estimates what one kernel of a set saves
 per cell, from figures gathered once per cell: bytes that need not be moved, launches, less the
 phases that the kernel must wait for. It follows cost.py but for registers and shared memory, which
 it leaves alone as the paper does, and on a GPU for what does not add up over cells: what is
-computed again at broadcasts, the longest way of a warp, code.
+computed again at broadcasts, the critical path of a warp, code.
 """
 
 from __future__ import annotations
@@ -91,12 +91,16 @@ def lone(dag: Dag, c: int) -> Part:
     return Part(1 << c, dag.below[c], dag.above[c], 0.0)
 
 
-def union(one: Part, other: Part, judge: Judge) -> Part | None:
+def union(first: Part, second: Part, judge: Judge) -> Part | None:
     """Both in one kernel; what lies on paths between them may be missing."""
-    known = max(one.cells, other.cells, key=int.bit_count)
-    cells = one.cells | other.cells
+    known = max(first.cells, second.cells, key=int.bit_count)
+    cells = first.cells | second.cells
     saved = judge(cells, known)
-    return None if saved is None else Part(cells, one.down | other.down, one.up | other.up, saved)
+    return (
+        None
+        if saved is None
+        else Part(cells, first.down | second.down, first.up | second.up, saved)
+    )
 
 
 def hull(part: Part, judge: Judge) -> Part | None:
@@ -149,63 +153,63 @@ class Window:
         return tuple(sorted(p for c in bits(cells) for p in self.cells[c].members))
 
 
-def window(given: Problem, members: Sequence[int]) -> Window:
+def window(problem: Problem, members: Sequence[int]) -> Window:
     """The cells of `members` (ascending positions of one level) with their Dag."""
-    graph, extractor, inside = given.graph, given.extractor, set(members)
-    groups = _groups(given, members)
-    made = {v: c for c, v in enumerate(groups)}
+    graph, extractor, inside = problem.graph, problem.extractor, set(members)
+    groups = _groups(problem, members)
+    cell_of = {v: c for c, v in enumerate(groups)}
     patterns = [extractor.pattern(tuple(group)) for group in groups.values()]
     number: dict[Instruction, int] = {}
-    found: list[tuple[int, float, bool]] = []
+    entries: list[tuple[int, float, bool]] = []
     readers: list[int] = []
     reads: list[list[int]] = []
-    consumers = [0] * len(made)
+    consumers = [0] * len(cell_of)
     for c, pattern in enumerate(patterns):
         reads.append([])
         for read, base in _reads(pattern):
             k = number.setdefault(read, len(number))
-            if k == len(found):
-                whole = byte_size(base.shape)
-                size = whole if read is base else min(whole, taken_size(read))
-                seconds = transfer(size, whole, given.device)
-                maker = made.get(graph.position[base], -1)
-                found.append((maker, seconds, whole > given.device.cache_bytes))
+            if k == len(entries):
+                total = byte_size(base.shape)
+                size = total if read is base else min(total, taken_size(read))
+                seconds = transfer(size, total, problem.device)
+                maker = cell_of.get(graph.position[base], -1)
+                entries.append((maker, seconds, total > problem.device.cache_bytes))
                 readers.append(0)
             readers[k] |= 1 << c
             reads[c].append(k)
-            if found[k][0] >= 0:
-                consumers[found[k][0]] |= 1 << c
-    own: list[list[int]] = [[] for _ in made]
-    for k, (maker, _, _) in enumerate(found):
+            if entries[k][0] >= 0:
+                consumers[entries[k][0]] |= 1 << c
+    keys_of: list[list[int]] = [[] for _ in cell_of]
+    for k, (maker, _, _) in enumerate(entries):
         if maker >= 0:
-            own[maker].append(k)
+            keys_of[maker].append(k)
     cells = tuple(
         Cell(
             tuple(group),
             tuple(reads[c]),
-            tuple(own[c]),
-            transfer(written_size(graph.instructions[v]), graph.bytes[v], given.device),
-            _work(patterns[c], given.device),
+            tuple(keys_of[c]),
+            transfer(written_size(graph.instructions[v]), graph.bytes[v], problem.device),
+            _work(patterns[c], problem.device),
             len(patterns[c].instructions),
             graph.demanded[v] or any(w not in inside for w in extractor.readers(v)),
             crosses_tasks(graph.instructions[v]),
         )
         for c, (v, group) in enumerate(groups.items())
     )
-    keys = tuple(Key(m, r, s, big) for (m, s, big), r in zip(found, readers, strict=True))
-    return Window(cells, dag(consumers), keys, given.device)
+    keys = tuple(Key(m, r, s, big) for (m, s, big), r in zip(entries, readers, strict=True))
+    return Window(cells, dag(consumers), keys, problem.device)
 
 
 def _work(pattern: Pattern, device: Device) -> Work:
-    return sum((priced(one, device) for one in pattern.instructions), Work())
+    return sum((priced(instruction, device) for instruction in pattern.instructions), Work())
 
 
-def _groups(given: Problem, members: Sequence[int]) -> dict[int, list[int]]:
+def _groups(problem: Problem, members: Sequence[int]) -> dict[int, list[int]]:
     """The members of each cell by the position of its value, in order."""
-    graph, inside = given.graph, set(members)
+    graph, inside = problem.graph, set(members)
     root: dict[int, int] = {}
     for v in reversed(members):
-        readers = given.extractor.readers(v)
+        readers = problem.extractor.readers(v)
         alone = len(readers) == 1 and readers[0] in inside and not graph.demanded[v]
         reduces = opcodes.record(graph.instructions[v].opcode).kind == "reduce"
         root[v] = root[readers[0]] if alone and not reduces else v
@@ -264,9 +268,9 @@ class Delta:
         """A Judge."""
         if cells not in self._saved:
             facts = self._grown(cells, known)
-            whole = self._seconds(cells, facts)
+            together = self._seconds(cells, facts)
             allowed = within_limits(facts.instructions, facts.buffers) is None
-            self._saved[cells] = facts.apart - whole if allowed else None
+            self._saved[cells] = facts.apart - together if allowed else None
         return self._saved[cells]
 
     def seconds(self, cells: int) -> float:
@@ -310,34 +314,38 @@ class Delta:
                         memory -= self._window.cells[m].seconds
                         buffers -= 1
             inside = grown
-        made = _Facts(apart, memory, work, instructions, buffers, large)
-        self._facts[cells] = made
-        return made
+        grown_facts = _Facts(apart, memory, work, instructions, buffers, large)
+        self._facts[cells] = grown_facts
+        return grown_facts
 
     def _seconds(self, cells: int, facts: _Facts) -> float:
         memory, phases = facts.memory, 1
         crossing = cells & self._crossing
         if crossing:
-            after = self._phases(cells, crossing)
-            phases = len(after)
+            starts = self._phases(cells, crossing)
+            phases = len(starts)
             if phases > 1:
                 for k in bits(facts.large):
                     key = self._window.keys[k]
-                    first = [one & ~two for one, two in zip(after, [*after[1:], 0], strict=True)]
-                    times = sum(1 for one in first if one & key.readers & cells)
+                    first = [
+                        now & ~later for now, later in zip(starts, [*starts[1:], 0], strict=True)
+                    ]
+                    times = sum(1 for phase in first if phase & key.readers & cells)
                     memory += key.seconds * (times - 1)
         device = self._window.device
-        way = 0.0 if device.timing is None else phases * device.timing.cpi.memory
-        return kernel_seconds(memory, latency.seconds(facts.work, device, way=way), phases, device)
+        path_cycles = 0.0 if device.timing is None else phases * device.timing.cpi.memory
+        return kernel_seconds(
+            memory, latency.seconds(facts.work, device, path_cycles=path_cycles), phases, device
+        )
 
     def _phases(self, cells: int, crossing: int) -> list[int]:
         """For each phase, the cells that can run no earlier; the first holds all."""
-        after = [cells]
+        starts = [cells]
         for c in bits(crossing):
-            phase = max(n for n, late in enumerate(after) if late >> c & 1)
+            phase = max(n for n, late in enumerate(starts) if late >> c & 1)
             later = self._window.dag.below[c] & cells & ~(1 << c)
-            if later and phase + 1 == len(after):
-                after.append(0)
+            if later and phase + 1 == len(starts):
+                starts.append(0)
             if later:
-                after[phase + 1] |= later
-        return after
+                starts[phase + 1] |= later
+        return starts

@@ -71,30 +71,42 @@ class Terms:
 def cost(pattern: Pattern, device: Device) -> Estimate:
     """The estimate of `pattern` as one kernel on `device`."""
     traffic = _traffic(pattern, device)
-    held = _held(pattern, traffic.phases, device)
-    memory = (traffic.once + traffic.again) * held.slowed
-    compute = _compute(pattern, device, held.share, traffic.phases, again=True)
+    residency = _residency(pattern, traffic.phases, device)
+    memory = (traffic.once + traffic.rereads) * residency.slowed
+    compute = _compute(pattern, device, residency.share, traffic.phases, recomputed=True)
     seconds = kernel_seconds(memory, compute, traffic.phases, device)
     if device.timing is not None:
         seconds += _overhead(pattern, traffic.phases, device)
     flops = sum(map(work, pattern.instructions))
-    return Estimate(traffic.bytes, flops, 1, held.registers, held.shared_bytes, held.share, seconds)
+    return Estimate(
+        traffic.bytes,
+        flops,
+        1,
+        residency.registers,
+        residency.shared_bytes,
+        residency.share,
+        seconds,
+    )
 
 
 def terms(pattern: Pattern, device: Device) -> Terms:
     """The parts of `cost(pattern, device).seconds`: what each adds to those before it."""
     traffic = _traffic(pattern, device)
-    held = _held(pattern, traffic.phases, device)
-    once, memory = traffic.once * held.slowed, (traffic.once + traffic.again) * held.slowed
-    least, whole = (
-        _compute(pattern, device, held.share, traffic.phases, again) for again in (False, True)
+    residency = _residency(pattern, traffic.phases, device)
+    once, memory = (
+        traffic.once * residency.slowed,
+        (traffic.once + traffic.rereads) * residency.slowed,
+    )
+    least, recomputed = (
+        _compute(pattern, device, residency.share, traffic.phases, repeats)
+        for repeats in (False, True)
     )
     steps = [
         kernel_seconds(once, 0.0, 1, device),
         kernel_seconds(memory, 0.0, 1, device),
         kernel_seconds(memory, least, 1, device),
-        kernel_seconds(memory, whole, 1, device),
-        kernel_seconds(memory, whole, traffic.phases, device),
+        kernel_seconds(memory, recomputed, 1, device),
+        kernel_seconds(memory, recomputed, traffic.phases, device),
     ]
     return Terms(
         transfers=steps[0] - device.launch_seconds,
@@ -108,7 +120,7 @@ def terms(pattern: Pattern, device: Device) -> Terms:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Residency:
     """What a thread and a block of a kernel hold, the share of a device's threads that are resident
     so, and how much longer transfers take for it."""
 
@@ -118,30 +130,36 @@ class _Held:
     slowed: float
 
 
-def _held(pattern: Pattern, phases: int, device: Device) -> _Held:
+def _residency(pattern: Pattern, phases: int, device: Device) -> _Residency:
     registers = occupancy.registers(pattern, phases, device)
     shared = occupancy.shared_bytes(pattern, device, crosses_tasks)
     share = occupancy.occupancy(registers, shared, device)
-    return _Held(registers, shared, share, occupancy.slowed(share, device))
+    return _Residency(registers, shared, share, occupancy.slowed(share, device))
 
 
-def _compute(pattern: Pattern, device: Device, share: float, phases: int, again: bool) -> float:
-    """Seconds of a kernel's arithmetic; without `again` as if every value were computed once for
-    each of its elements."""
+def _compute(
+    pattern: Pattern, device: Device, share: float, phases: int, recomputed: bool
+) -> float:
+    """Seconds of a kernel's arithmetic; without `recomputed` as if every value were computed once
+    for each of its elements."""
     timing, instructions = device.timing, pattern.instructions
     if timing is None:
         return sum(map(work, instructions)) / device.flops_per_second
-    found = _executed(pattern, again)
-    way = latency.longest_way(instructions, timing, crosses_tasks) + phases * timing.cpi.memory
-    return latency.seconds(found, device, share, way)
+    executed = _executed(pattern, recomputed)
+    path_cycles = (
+        latency.critical_path(instructions, timing, crosses_tasks) + phases * timing.cpi.memory
+    )
+    return latency.seconds(executed, device, share, path_cycles)
 
 
 @lru_cache(maxsize=65536)
-def _executed(pattern: Pattern, again: bool) -> Work:
+def _executed(pattern: Pattern, recomputed: bool) -> Work:
     """What the lanes of a GPU execute for a kernel."""
-    times = repetitions(pattern.instructions, pattern.outputs) if again else {}
-    counts = ((one, counted(one, crosses_tasks)) for one in pattern.instructions)
-    parts = (found.times(times.get(one, 1.0)) for one, found in counts)
+    times = repetitions(pattern.instructions, pattern.outputs) if recomputed else {}
+    counts = (
+        (instruction, counted(instruction, crosses_tasks)) for instruction in pattern.instructions
+    )
+    parts = (classes.times(times.get(instruction, 1.0)) for instruction, classes in counts)
     return Work(0, sum(parts, latency.NOTHING))
 
 
@@ -153,13 +171,15 @@ def priced(instruction: Instruction, device: Device) -> Work:
 
 def arithmetic_seconds(instructions: Iterable[Instruction], device: Device) -> float:
     """What the instructions would add to a kernel that has nothing else to do."""
-    return latency.seconds(sum((priced(one, device) for one in instructions), Work()), device)
+    return latency.seconds(
+        sum((priced(instruction, device) for instruction in instructions), Work()), device
+    )
 
 
 def _overhead(pattern: Pattern, phases: int, device: Device) -> float:
     """Seconds of spilled registers and of code, which every multiprocessor reads through the L2
     cache."""
-    count = sum(sum(element(one).figures) for one in pattern.instructions)
+    count = sum(sum(element(instruction).figures) for instruction in pattern.instructions)
     spilled = occupancy.spilled_bytes(pattern, phases, device)
     moved = spilled + count * CODE_BYTES * device.units
     return moved / (device.bytes_per_second * device.cached_speedup)
@@ -172,7 +192,7 @@ class _Traffic:
 
     bytes: int
     once: float
-    again: float
+    rereads: float
     phases: int
 
 
@@ -182,19 +202,19 @@ def _traffic(pattern: Pattern, device: Device) -> _Traffic:
     for instruction in pattern.instructions:
         for operand in instruction.operands:
             users.setdefault(operand, []).append(instruction)
-    moved, once, again = 0, 0.0, 0.0
+    moved, once, rereads = 0, 0.0, 0.0
     for value in pattern.inputs:
         readers = users.get(value, [])
         size, whole = read_size(value, readers), byte_size(value.shape)
         times = len({phases[reader] for reader in readers}) if whole > device.cache_bytes else 1
         moved += size * times
         once += transfer(size, whole, device)
-        again += transfer(size, whole, device) * (times - 1)
+        rereads += transfer(size, whole, device) * (times - 1)
     for value in pattern.outputs:
         size, whole = _written(value, pattern, users), byte_size(value.shape)
         moved += size
         once += transfer(size, whole, device)
-    return _Traffic(moved, once, again, 1 + max(phases.values(), default=0))
+    return _Traffic(moved, once, rereads, 1 + max(phases.values(), default=0))
 
 
 def transfer(touched: int, whole: int, device: Device) -> float:
@@ -240,11 +260,11 @@ def single(instruction: Instruction, device: Device) -> Estimate:
 
 
 def _alone(instruction: Instruction, device: Device) -> float:
-    way = 0.0
+    path_cycles = 0.0
     if device.timing is not None:
-        own = latency.longest_way([instruction], device.timing, crosses_tasks)
-        way = own + device.timing.cpi.memory
-    return latency.seconds(priced(instruction, device), device, 1.0, way)
+        chain_cycles = latency.critical_path([instruction], device.timing, crosses_tasks)
+        path_cycles = chain_cycles + device.timing.cpi.memory
+    return latency.seconds(priced(instruction, device), device, 1.0, path_cycles)
 
 
 def traffic(instruction: Instruction) -> int:
@@ -263,14 +283,14 @@ def transfers(instruction: Instruction) -> list[tuple[int, int]]:
     sizes = [byte_size(operand.shape) for operand in operands]
     match instruction.opcode:
         case opcodes.GATHER | opcodes.DYNAMIC_SLICE:
-            return [(written, written), (written, sizes[0]), *((one, one) for one in sizes[1:])]
+            return [(written, written), (written, sizes[0]), *((size, size) for size in sizes[1:])]
         case opcodes.DYNAMIC_UPDATE_SLICE:
             return [(2 * sizes[1], sizes[0])]
         case opcodes.SCATTER if len(operands) == 3:
             fresh = written if operands[0].opcode == opcodes.BROADCAST else 0
             return [(sizes[1], sizes[1]), (3 * sizes[2], sizes[0]), (fresh, written)]
     bases = [_base_size(operand) for operand in dict.fromkeys(operands)]
-    return [(one, one) for one in (written, *bases)]
+    return [(size, size) for size in (written, *bases)]
 
 
 def total(estimates: Iterable[Estimate]) -> Estimate:
@@ -374,6 +394,6 @@ def crosses_tasks(instruction: Instruction) -> bool:
     if byte_size(source) <= SCALAR_LIMIT:
         return False
     first = min(instruction["dimensions"], default=source.rank)
-    kept = [axis for axis in range(source.rank) if axis not in instruction["dimensions"]]
-    rows = any(extent(source.dims[axis]) > 1 for axis in kept)
-    return not (rows and all(axis < first for axis in kept))
+    remaining = [axis for axis in range(source.rank) if axis not in instruction["dimensions"]]
+    rows = any(extent(source.dims[axis]) > 1 for axis in remaining)
+    return not (rows and all(axis < first for axis in remaining))

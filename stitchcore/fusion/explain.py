@@ -101,10 +101,10 @@ def explain(
     places = place(plan, first), place(plan, second)
     if set(places[0].kernels) & set(places[1].kernels):
         return Explanation(*places, True, "", "one kernel computes both")
-    for one in places:
-        if not one.kernels:
-            detail = f"{one.name} is in no kernel" + (f": {one.detail}" if one.detail else "")
-            return Explanation(*places, False, one.reason, detail)
+    for where in places:
+        if not where.kernels:
+            detail = f"{where.name} is in no kernel" + (f": {where.detail}" if where.detail else "")
+            return Explanation(*places, False, where.reason, detail)
     numbers = places[0].kernels[0], places[1].kernels[0]
     reason, detail, path = apart(plan, numbers, device, cost, feasible)
     return Explanation(*places, False, reason, detail, path)
@@ -173,11 +173,12 @@ def _against(
         }
     )
     level = levels.assign(graph).of
-    here, there = (_levels(graph, level, pattern) for pattern in patterns)
-    if not here & there:
+    first_at, second_at = (_levels(graph, level, pattern) for pattern in patterns)
+    if not first_at & second_at:
         detail = (
-            f"the first is computed at level {_spread(here)} between library calls, the second at "
-            f"level {_spread(there)}: a kernel has one level, and these move the fewest bytes"
+            f"the first is computed at level {_spread(first_at)} between library calls, the "
+            f"second at level {_spread(second_at)}: a kernel has one level, and these move the "
+            "fewest bytes"
         )
         return Reason.NOT_PROFITABLE.value, detail
     merged = Extractor(graph).pattern(tuple(placed))
@@ -194,8 +195,8 @@ def _levels(graph: Graph, level: Sequence[int], pattern: Pattern) -> set[int]:
     return {level[v] for v in at if graph.roles[v] is Role.PLACED}
 
 
-def _spread(found: set[int]) -> str:
-    return ", ".join(map(str, sorted(found))) or "none"
+def _spread(level_set: set[int]) -> str:
+    return ", ".join(map(str, sorted(level_set))) or "none"
 
 
 def _priced(
@@ -211,7 +212,7 @@ def _priced(
     joined = asdict(terms(merged, device))
     parts = [asdict(terms(pattern, device)) for pattern in patterns]
     lost = {name: joined[name] - sum(part[name] for part in parts) for name in joined}
-    told = ", ".join(
+    compared = ", ".join(
         f"{name} {joined[name] * 1e6:.1f} against {(joined[name] - more) * 1e6:.1f}"
         for name, more in lost.items()
         if joined[name] or more
@@ -220,11 +221,11 @@ def _priced(
         worst = max(lost, key=lambda name: lost[name])
         return (
             f"one kernel is estimated at {together * 1e6:.1f} µs, two at {two * 1e6:.1f} µs; most "
-            f"is lost on {worst} (µs: {told})"
+            f"is lost on {worst} (µs: {compared})"
         )
     return (
         f"nothing forbids it; the {plan.planner} planner did not choose it (one kernel "
-        f"{together * 1e6:.1f} µs, two {two * 1e6:.1f} µs; µs: {told})"
+        f"{together * 1e6:.1f} µs, two {two * 1e6:.1f} µs; µs: {compared})"
     )
 
 

@@ -14,46 +14,46 @@ MERGE_LAUNCHES = 8
 """Patterns estimated below this many launches are merged with others of their level."""
 
 
-def merged(given: Problem, scopes: Sequence[Scope]) -> list[Scope]:
+def merged(problem: Problem, scopes: Sequence[Scope]) -> list[Scope]:
     """Small scopes with equal keys joined; they cannot depend on each other."""
-    limit = MERGE_LAUNCHES * given.device.launch_seconds
+    limit = MERGE_LAUNCHES * problem.device.launch_seconds
     small: dict[Key, list[Scope]] = {}
-    kept: list[Scope] = []
+    scopes_out: list[Scope] = []
     for scope in scopes:
-        if given.cost(scope.pattern, given.device).seconds <= limit:
+        if problem.cost(scope.pattern, problem.device).seconds <= limit:
             small.setdefault(scope.key, []).append(scope)
         else:
-            kept.append(scope)
+            scopes_out.append(scope)
     for group in small.values():
         for batch in _batches(group):
-            kept += _joined(given, batch)
-    return _in_company(given, kept)
+            scopes_out += _joined(problem, batch)
+    return _in_company(problem, scopes_out)
 
 
-def _in_company(given: Problem, scopes: Sequence[Scope]) -> list[Scope]:
+def _in_company(problem: Problem, scopes: Sequence[Scope]) -> list[Scope]:
     """Lone instructions of one level joined, or a single one with the cheapest scope there is."""
     lone: dict[Key, list[Scope]] = {}
     others: dict[Key, list[Scope]] = {}
     for scope in scopes:
         (lone if len(scope.members) == 1 else others).setdefault(scope.key, []).append(scope)
-    done: list[Scope] = []
+    merged_scopes: list[Scope] = []
     for key, group in lone.items():
         company = others.get(key, [])
         if len(group) == 1 and company:
-            host = min(company, key=lambda s: (given.seconds([s]), s.members))
+            host = min(company, key=lambda s: (problem.seconds([s]), s.members))
             company.remove(host)
             group.append(host)
         for batch in _batches(group):
-            done += _joined(given, batch)
-    return done + [scope for group in others.values() for scope in group]
+            merged_scopes += _joined(problem, batch)
+    return merged_scopes + [scope for group in others.values() for scope in group]
 
 
-def _joined(given: Problem, batch: list[Scope]) -> list[Scope]:
+def _joined(problem: Problem, batch: list[Scope]) -> list[Scope]:
     """One scope of all, or the batch as it is where that is refused."""
     if len(batch) == 1:
         return batch
-    joined = given.scope(batch[0].key, (v for scope in batch for v in scope.members))
-    return [joined] if given.accept(joined.pattern) is None else batch
+    joined = problem.scope(batch[0].key, (v for scope in batch for v in scope.members))
+    return [joined] if problem.accept(joined.pattern) is None else batch
 
 
 def _batches(group: list[Scope]) -> list[list[Scope]]:

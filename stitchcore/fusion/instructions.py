@@ -125,10 +125,10 @@ def counted(instruction: Instruction, crosses: Callable[[Instruction], bool]) ->
     if kind == "reduce":
         source = extent(instruction.operands[0].shape.size)
         rows = extent(instruction.shape.size)
-        found = counts.times(source)
+        executed = counts.times(source)
         if rows and source > rows and not crosses(instruction):
-            found += combining(source // rows).times(rows)
-        return found
+            executed += combining(source // rows).times(rows)
+        return executed
     if kind == "scatter":
         return counts.times(extent(instruction.operands[2].shape.size))
     return counts.times(extent(instruction.shape.size))
@@ -142,37 +142,37 @@ def repetitions(
 
     `instructions` are in topological order.
     """
-    keep = _kept(instructions, outputs)
-    found: dict[Instruction, float] = {}
+    stored = _stored(instructions, outputs)
+    times_of: dict[Instruction, float] = {}
     for value in reversed(instructions):
-        own = found[value] = 1.0 if value in keep else found.get(value, 1.0)
+        own_times = times_of[value] = 1.0 if value in stored else times_of.get(value, 1.0)
         passes = opcodes.record(value.opcode).kind in PASSING
         for operand in value.operands:
-            times = own if passes else 1.0
+            times = own_times if passes else 1.0
             if value.opcode == opcodes.BROADCAST:
                 whole, part = extent(value.shape.size), extent(operand.shape.size)
                 times *= max(whole / max(part, 1), 1.0)
-            found[operand] = max(found.get(operand, 1.0), times)
-    return found
+            times_of[operand] = max(times_of.get(operand, 1.0), times)
+    return times_of
 
 
 PASSING = opcodes.POINTWISE | {"movement"}
 """Kinds that compute an operand's element as often as their own."""
 
 
-def _kept(
+def _stored(
     instructions: Sequence[Instruction], outputs: Sequence[Instruction]
 ) -> frozenset[Instruction]:
     """Values that are computed once for each of their elements."""
     costs = lane_costs(instructions)
-    kept = set(outputs)
+    stored = set(outputs)
     for value in instructions:
         kind = opcodes.record(value.opcode).kind
         if kind in ("reduce", "scatter", "update"):
-            kept.add(value)
+            stored.add(value)
         if value.opcode == opcodes.BROADCAST:
-            kept.update(o for o in value.operands if costs.get(o, 1) >= KEPT_COST)
-    return frozenset(kept)
+            stored.update(o for o in value.operands if costs.get(o, 1) >= KEPT_COST)
+    return frozenset(stored)
 
 
 def lane_costs(instructions: Sequence[Instruction]) -> Mapping[Instruction, int]:

@@ -8,8 +8,8 @@ class of instruction. Three things bound the cycles of a kernel here:
   its instructions when each waits for the one before (lanes over resident threads is the same);
 - what the multiprocessors can issue: CPI from published latencies says nothing of throughput, and
   with many warps resident that is what binds (the wave is not shorter than its instructions);
-- one warp's longest way through the pattern, as a kernel has one wave at least, with one load from
-  global memory that nothing hides for each phase.
+- one warp's critical path through the pattern, as a kernel has one wave at least, with one load
+  from global memory that nothing hides for each phase.
 
 How occupancy bounds the loads under way, and so the bandwidth, is occupancy.py's.
 """
@@ -58,9 +58,9 @@ def work_of(
     return Work(flops, counted(instruction, crosses))
 
 
-def seconds(work: Work, device: Device, share: float = 1.0, way: float = 0.0) -> float:
+def seconds(work: Work, device: Device, share: float = 1.0, path_cycles: float = 0.0) -> float:
     """What `work` takes all units of `device`. Of a GPU with a `share` of the threads it can hold;
-    `way` are the cycles of one warp's longest way: there is a wave at least."""
+    `path_cycles` are those of one warp's critical path: there is a wave at least."""
     timing = device.timing
     if timing is None:
         return work.flops / device.flops_per_second
@@ -68,13 +68,13 @@ def seconds(work: Work, device: Device, share: float = 1.0, way: float = 0.0) ->
     if not resident:
         return float("inf")
     waves = timing.chain(work.counts) / resident
-    return max(timing.issue(work.counts) / device.units, waves, way) / timing.hertz
+    return max(timing.issue(work.counts) / device.units, waves, path_cycles) / timing.hertz
 
 
-def longest_way(
+def critical_path(
     instructions: Sequence[Instruction], timing: Timing, crosses: Callable[[Instruction], bool]
 ) -> float:
-    """Cycles of the dependent instructions on the longest way through `instructions`, which are in
+    """Cycles of the dependent instructions on the longest path through `instructions`, which are in
     topological order: those of one element, of a reduction also what one lane adds up."""
     ends: dict[Instruction, float] = {}
     for value in instructions:
@@ -84,11 +84,11 @@ def longest_way(
 
 
 def _cycles(value: Instruction, timing: Timing, crosses: Callable[[Instruction], bool]) -> float:
-    one = timing.chain(element(value))
+    per_element = timing.chain(element(value))
     if opcodes.record(value.opcode).kind != "reduce":
-        return one
+        return per_element
     row = extent(value.operands[0].shape.size) // max(extent(value.shape.size), 1)
     if crosses(value):
-        return one * min(row, MOST_SERIAL)
+        return per_element * min(row, MOST_SERIAL)
     lanes = WARP_LANES if row <= WARP_ROW else 8 * WARP_LANES
-    return one * -(-row // lanes) + timing.chain(combining(row)) / lanes
+    return per_element * -(-row // lanes) + timing.chain(combining(row)) / lanes

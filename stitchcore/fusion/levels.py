@@ -38,16 +38,16 @@ class _State:
     level: list[int]
     read_at: list[Counter[int]]
 
-    def crossing(self, v: int, own: int | None) -> int:
-        """Bytes moved for value v if it is computed at `own` (None: it comes from outside)."""
+    def crossing(self, v: int, level: int | None) -> int:
+        """Bytes moved for value v if it is computed at `level` (None: it comes from outside)."""
         levels = self.read_at[v]
-        if own is None:
+        if level is None:
             return self.graph.bytes[v] * len(levels)
-        others = len(levels) - (own in levels)
+        others = len(levels) - (level in levels)
         stored = others > 0 or self.graph.demanded[v]
         return self.graph.bytes[v] * (others + stored)
 
-    def own(self, v: int) -> int | None:
+    def placed_level(self, v: int) -> int | None:
         return self.level[v] if self.graph.roles[v] is Role.PLACED else None
 
     def cost(self, v: int, level: int) -> int:
@@ -55,7 +55,7 @@ class _State:
         total = self.crossing(v, level)
         for u in self.graph.reads[v]:
             self.read_at[u][level] += 1
-            total += self.crossing(u, self.own(u))
+            total += self.crossing(u, self.placed_level(u))
             self._unread(u, level)
         return total
 
@@ -70,7 +70,7 @@ class _State:
         for u in self.graph.reads[v]:
             self._unread(u, self.level[v])
 
-    def settle(self, v: int, level: int) -> None:
+    def put(self, v: int, level: int) -> None:
         self.level[v] = level
         for u in self.graph.reads[v]:
             self.read_at[u][level] += 1
@@ -83,7 +83,7 @@ def assign(graph: Graph) -> Levels:
     state = _State(graph, level, [Counter() for _ in level])
     placed = graph.placed()
     for v in placed:
-        state.settle(v, level[v])
+        state.put(v, level[v])
     top = max(level, default=0)
     for order, forward in ((reversed(placed), False), (placed, True), (reversed(placed), False)):
         for v in order:
@@ -114,7 +114,7 @@ def _move(state: _State, v: int, low: int, high: int, forward: bool) -> None:
         cost = state.cost(v, level)
         if cost < best_cost or (cost == best_cost and late and level > best):
             best, best_cost = level, cost
-    state.settle(v, best)
+    state.put(v, best)
 
 
 def _is_placed(graph: Graph, v: int) -> bool:

@@ -85,7 +85,11 @@ def spilled_bytes(pattern: Pattern, phases: int, device: Device) -> int:
     words = round(wanted_registers(pattern, phases)) - MOST_REGISTERS
     if words <= 0:
         return 0
-    return words * SPILLED_BYTES * max(extent(one.shape.size) for one in pattern.instructions)
+    return (
+        words
+        * SPILLED_BYTES
+        * max(extent(instruction.shape.size) for instruction in pattern.instructions)
+    )
 
 
 @lru_cache(maxsize=65536)
@@ -97,14 +101,14 @@ def rows_held(pattern: Pattern, largest: int, crosses: Callable[[Instruction], b
         return 0
     last = _last_uses(pattern)
     ends: dict[int, int] = {}
-    held = most = 0
+    live = most = 0
     for number, value in enumerate(pattern.instructions):
         if value in sizes:
-            held += sizes[value]
-            most = max(most, held)
+            live += sizes[value]
+            most = max(most, live)
             end = last.get(value, number)
             ends[end] = ends.get(end, 0) + sizes[value]
-        held -= ends.pop(number, 0)
+        live -= ends.pop(number, 0)
     return most
 
 
@@ -113,8 +117,8 @@ def shared_bytes(pattern: Pattern, device: Device, crosses: Callable[[Instructio
     much; the scheduler keeps what fits."""
     if device.kind == "cpu":
         return 0
-    held = rows_held(pattern, device.group_bytes // BLOCKS_HELD, crosses)
-    return min(held, device.group_bytes)
+    live = rows_held(pattern, device.group_bytes // BLOCKS_HELD, crosses)
+    return min(live, device.group_bytes)
 
 
 def _long_rows(pattern: Pattern, crosses: Callable[[Instruction], bool]) -> dict[Instruction, int]:

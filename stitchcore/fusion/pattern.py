@@ -101,7 +101,7 @@ CostFunction = Callable[[Pattern, Device], Estimate]
 """Pure and memoised."""
 
 Feasibility = Callable[[Pattern, Device], Refusal | None]
-"""None when the pattern can be scheduled (schedule/), else why not. Handed in: plan < schedule."""
+"""None when the pattern can be scheduled (schedule/), else why not; fusion imports no schedule."""
 
 
 class Planner(Protocol):

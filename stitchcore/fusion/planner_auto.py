@@ -26,18 +26,18 @@ def plan(module: Module, device: Device, cost: CostFunction, feasible: Feasibili
     tried: list[Tried] = []
     for name, planner in CHOICES.items():
         start = time.perf_counter()
-        made = planner(module, device, cost, feasible)
+        candidate = planner(module, device, cost, feasible)
         took = time.perf_counter() - start
-        plans.append(made)
-        everything = [made, *bodies(made).values()]
-        kernels = sum(len(one.patterns) for one in everything)
-        tried.append(Tried(name, kernels, sum(one.planned.seconds for one in everything), took))
+        plans.append(candidate)
+        everything = [candidate, *bodies(candidate).values()]
+        kernels = sum(len(part.patterns) for part in everything)
+        tried.append(Tried(name, kernels, sum(part.planned.seconds for part in everything), took))
     return replace(_least(plans), tried=tuple(tried))
 
 
 def _least(plans: Sequence[Plan]) -> Plan:
     """The cheapest plan of one computation, with the cheapest of each that it calls."""
-    best = min(plans, key=lambda one: one.planned.seconds)
-    nested = {body: _least([one.nested[body] for one in plans]) for body in best.nested}
-    bound = next((one.bound for one in plans if one.bound is not None), None)
+    best = min(plans, key=lambda candidate: candidate.planned.seconds)
+    nested = {body: _least([candidate.nested[body] for candidate in plans]) for body in best.nested}
+    bound = next((candidate.bound for candidate in plans if candidate.bound is not None), None)
     return replace(best, planner="auto", nested=nested, bound=bound)

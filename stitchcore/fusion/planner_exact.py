@@ -49,32 +49,34 @@ def planner(options: ExactOptions) -> Planner:
     """The exact planner with other limits."""
 
     def exact(module: Module, device: Device, cost: CostFunction, feasible: Feasibility) -> Plan:
-        def choose(given: Problem) -> Choice:
-            return _choose(given, options)
+        def choose(problem: Problem) -> Choice:
+            return _choose(problem, options)
 
         return planner_rules.plan(module, device, cost, feasible, "exact", choose)
 
     return exact
 
 
-def _choose(given: Problem, options: ExactOptions) -> Choice:
+def _choose(problem: Problem, options: ExactOptions) -> Choice:
     others: dict[str, Choice] = {}
-    searched, others["explore"] = planner_explore.searched(given)
-    others["exhaustive"] = planner_exhaustive.packed(given)
+    searched, others["explore"] = planner_explore.searched(problem)
+    others["exhaustive"] = planner_exhaustive.packed(problem)
     refused = {v: why for choice in others.values() for v, why in choice.refused.items()}
     if refused:
         return Choice((), refused)
     proposed = [
-        partial(found.members, one) for found, several in searched for one in sorted(several)
+        partial(window.members, candidate)
+        for window, saving in searched
+        for candidate in sorted(saving)
     ]
     deadline = time.monotonic() + options.seconds
     scopes_ = {name: choice.scopes for name, choice in others.items()}
-    search = _Search(given, scopes_, proposed, deadline)
-    found = search.run()
-    plans = [planner_rules.recomputed(given, choice.scopes) for choice in others.values()]
-    if found is not None:
-        plans.append(planner_rules.recomputed(given, merged(given, found)))
-    return Choice(min(reversed(plans), key=given.seconds), {}, search.bound())
+    search = _Search(problem, scopes_, proposed, deadline)
+    packing = search.run()
+    plans = [planner_rules.recomputed(problem, choice.scopes) for choice in others.values()]
+    if packing is not None:
+        plans.append(planner_rules.recomputed(problem, merged(problem, packing)))
+    return Choice(min(reversed(plans), key=problem.seconds), {}, search.bound())
 
 
 class _Search:
@@ -82,14 +84,14 @@ class _Search:
 
     def __init__(
         self,
-        given: Problem,
+        problem: Problem,
         others: Mapping[str, Sequence[Scope]],
         proposed: Sequence[Callable[[], Members]],
         deadline: float,
     ) -> None:
-        self._given, self._deadline = given, deadline
-        self._alone = {v: given.scope((given.level[v],), [v]) for v in given.graph.placed()}
-        self._accepted = {s.members for found in others.values() for s in found}
+        self._problem, self._deadline = problem, deadline
+        self._alone = {v: problem.scope((problem.level[v],), [v]) for v in problem.graph.placed()}
+        self._accepted = {s.members for scopes in others.values() for s in scopes}
         self._scopes: dict[Members, Scope] = {}
         self._value: dict[Members, float] = {}
         for members in self._accepted:
@@ -103,16 +105,16 @@ class _Search:
         self._order = list(self._scopes)
         number = {members: n for n, members in enumerate(self._order)}
         self._known = {
-            name: frozenset(number[s.members] for s in found if s.members in number)
-            for name, found in others.items()
+            name: frozenset(number[s.members] for s in scopes if s.members in number)
+            for name, scopes in others.items()
         }
         self._sets = [frozenset(members) for members in self._order]
         self._values = [self._value[members] for members in self._order]
-        self._found = {
+        self._values_of_others = {
             name: sum(self._values[n] for n in some) for name, some in self._known.items()
         }
         self._forbidden: set[frozenset[int]] = set()
-        self._best = max(self._found.values(), default=0.0)
+        self._best = max(self._values_of_others.values(), default=0.0)
         self._limit = float("inf")
         self._closed = False
         self._rounds = 0
@@ -120,9 +122,9 @@ class _Search:
     def _add(self, members: Members) -> None:
         if len(members) == 1 or members in self._scopes:
             return
-        scope = self._given.scope((self._given.level[members[0]],), members)
-        apart = self._given.seconds(self._alone[v] for v in members)
-        value = apart - self._given.seconds([scope])
+        scope = self._problem.scope((self._problem.level[members[0]],), members)
+        apart = self._problem.seconds(self._alone[v] for v in members)
+        value = apart - self._problem.seconds([scope])
         if value > 0:
             self._scopes[members], self._value[members] = scope, value
 
@@ -131,7 +133,9 @@ class _Search:
         limit = max(self._limit, self._best)
         size = len(self._scopes) + len(self._alone)
         closed = self._closed and not self._missed
-        return Bound(size, self._best, limit, closed, self._rounds, self._found, self._missed)
+        return Bound(
+            size, self._best, limit, closed, self._rounds, self._values_of_others, self._missed
+        )
 
     def run(self) -> list[Scope] | None:
         """The best packing that can run, complete with lone instructions; None where the time was
@@ -144,21 +148,21 @@ class _Search:
             pool = set_packing.Pool(self._sets, self._values, known, frozenset(self._forbidden))
             packed = set_packing.pack(pool, self._deadline, memory)
             self._limit = min(self._limit, packed.limit)
-            found = self._checked(sorted(packed.chosen))
-            if found is not None and self._refused_alone(found):
+            scopes = self._checked(sorted(packed.chosen))
+            if scopes is not None and self._refused_alone(scopes):
                 return None
-            if found is not None:
+            if scopes is not None:
                 self._best = max(self._best, pool.value(packed.chosen))
                 self._closed = packed.closed
-                return found
+                return scopes
             if time.monotonic() > self._deadline:
                 return None
 
-    def _refused_alone(self, found: Sequence[Scope]) -> bool:
+    def _refused_alone(self, scopes: Sequence[Scope]) -> bool:
         """Whether the scheduler refuses an instruction that is left alone, which no set's
         acceptance has told."""
-        lone = [scope.pattern for scope in found if len(scope.members) == 1]
-        return any(self._given.accept(pattern) is not None for pattern in lone)
+        lone = [scope.pattern for scope in scopes if len(scope.members) == 1]
+        return any(self._problem.accept(pattern) is not None for pattern in lone)
 
     def _checked(self, numbers: Sequence[int]) -> list[Scope] | None:
         """The packing as scopes in a runnable order; None, and cuts, where it is none."""
@@ -167,24 +171,24 @@ class _Search:
         for members, n in chosen.items():
             if members in self._accepted:
                 continue
-            if self._given.accept(self._scopes[members].pattern) is None:
+            if self._problem.accept(self._scopes[members].pattern) is None:
                 self._accepted.add(members)
             else:
                 cuts.add(frozenset((n,)))
         covered = {v for members in chosen for v in members}
         levels: dict[int, list[Members]] = {}
         for members in (*chosen, *((v,) for v in self._alone if v not in covered)):
-            levels.setdefault(self._given.level[members[0]], []).append(members)
-        found: list[Scope] = []
+            levels.setdefault(self._problem.level[members[0]], []).append(members)
+        scopes: list[Scope] = []
         for level, sets in levels.items():
-            depth, cycle = ordered(sets, self._given.graph.reads)
+            depth, cycle = ordered(sets, self._problem.graph.reads)
             if cycle:
                 cuts.add(frozenset(chosen[members] for members in cycle if members in chosen))
             for members, deep in depth.items():
                 scope = self._scopes[members] if members in chosen else self._alone[members[0]]
-                found.append(replace(scope, key=(level, deep)))
+                scopes.append(replace(scope, key=(level, deep)))
         self._forbidden |= cuts
-        return None if cuts else found
+        return None if cuts else scopes
 
 
 def ordered(
@@ -196,15 +200,15 @@ def ordered(
         sorted({owner[u] for v in members for u in reads[v] if u in owner} - {n})
         for n, members in enumerate(sets)
     ]
-    waiting = [len(some) for some in before]
-    after: list[list[int]] = [[] for _ in sets]
-    for n, some in enumerate(before):
-        for m in some:
-            after[m].append(n)
+    waiting = [len(sources) for sources in before]
+    readers: list[list[int]] = [[] for _ in sets]
+    for n, sources in enumerate(before):
+        for m in sources:
+            readers[m].append(n)
     depth = [0] * len(sets)
     ready = [n for n, count in enumerate(waiting) if not count]
     for n in ready:
-        for m in after[n]:
+        for m in readers[n]:
             depth[m] = max(depth[m], depth[n] + 1)
             waiting[m] -= 1
             if not waiting[m]:

@@ -36,17 +36,17 @@ def plan(module: Module, device: Device, cost: CostFunction, feasible: Feasibili
     return planner_rules.plan(module, device, cost, feasible, "exhaustive", choose)
 
 
-def choose(given: Problem) -> Choice:
+def choose(problem: Problem) -> Choice:
     """The chosen scopes, with what each computes again."""
-    choice = packed(given)
-    return replace(choice, scopes=planner_rules.recomputed(given, choice.scopes))
+    choice = packed(problem)
+    return replace(choice, scopes=planner_rules.recomputed(problem, choice.scopes))
 
 
-def packed(given: Problem) -> Choice:
+def packed(problem: Problem) -> Choice:
     """The chosen scopes before anything is computed again."""
-    found = components(given.graph, given.level)
-    choice = planner_rules.accepted(given, (((level,), members) for level, members in found))
-    return replace(choice, scopes=merged(given, choice.scopes))
+    parts = components(problem.graph, problem.level)
+    choice = planner_rules.accepted(problem, (((level,), members) for level, members in parts))
+    return replace(choice, scopes=merged(problem, choice.scopes))
 
 
 def components(graph: Graph, level: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:

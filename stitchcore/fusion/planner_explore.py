@@ -52,59 +52,59 @@ def planner(options: ExploreOptions) -> Planner:
     """The exploring planner with other parameters."""
 
     def explore(module: Module, device: Device, cost: CostFunction, feasible: Feasibility) -> Plan:
-        def choose(given: Problem) -> Choice:
-            choice = packed(given, options)
-            return replace(choice, scopes=planner_rules.recomputed(given, choice.scopes))
+        def choose(problem: Problem) -> Choice:
+            choice = packed(problem, options)
+            return replace(choice, scopes=planner_rules.recomputed(problem, choice.scopes))
 
         return planner_rules.plan(module, device, cost, feasible, "explore", choose)
 
     return explore
 
 
-def packed(given: Problem, options: ExploreOptions = DEFAULTS) -> Choice:
+def packed(problem: Problem, options: ExploreOptions = DEFAULTS) -> Choice:
     """The chosen scopes before anything is computed again."""
-    return searched(given, options)[1]
+    return searched(problem, options)[1]
 
 
 def searched(
-    given: Problem, options: ExploreOptions = DEFAULTS
+    problem: Problem, options: ExploreOptions = DEFAULTS
 ) -> tuple[list[tuple[Window, set[int]]], Choice]:
     """The candidates of every window that save something (none is accepted yet), and the chosen
     scopes before anything is computed again."""
     proposed: list[tuple[Window, set[int]]] = []
     sets: list[tuple[Key, tuple[int, ...]]] = []
-    for key, members in windows(given, options):
-        found = cells.window(given, members)
-        several, plans = _plans(found, options)
-        proposed.append((found, several))
-        for depth, chosen in _ordered(found, _cheapest(given, found, plans)):
-            sets.append(((*key, depth), found.members(chosen)))
-    choice = planner_rules.accepted(given, sets)
-    return proposed, replace(choice, scopes=merged(given, choice.scopes))
+    for key, members in windows(problem, options):
+        window = cells.window(problem, members)
+        saving, plans = _plans(window, options)
+        proposed.append((window, saving))
+        for depth, chosen in _ordered(window, _cheapest(problem, window, plans)):
+            sets.append(((*key, depth), window.members(chosen)))
+    choice = planner_rules.accepted(problem, sets)
+    return proposed, replace(choice, scopes=merged(problem, choice.scopes))
 
 
-def windows(given: Problem, options: ExploreOptions) -> Iterator[tuple[Key, tuple[int, ...]]]:
+def windows(problem: Problem, options: ExploreOptions) -> Iterator[tuple[Key, tuple[int, ...]]]:
     """Components of levels, cut where they are larger than one search."""
-    for level, members in planner_exhaustive.components(given.graph, given.level):
-        work: list[tuple[Key, tuple[int, ...]]] = [((level,), members)]
-        while work:
-            key, part = work.pop()
+    for level, members in planner_exhaustive.components(problem.graph, problem.level):
+        pending: list[tuple[Key, tuple[int, ...]]] = [((level,), members)]
+        while pending:
+            key, part = pending.pop()
             if len(part) <= options.window:
                 yield key, part
                 continue
-            first, second = given.extractor.halves(part)
-            work += [((*key, 0), first), ((*key, 1), second)]
+            first, second = problem.extractor.halves(part)
+            pending += [((*key, 0), first), ((*key, 1), second)]
 
 
 # ---- candidates --------------------------------------------------------------------------------
 def candidates(dag: Dag, judge: Judge, options: ExploreOptions) -> list[list[Part]]:
     """The best sets of each cell, best first; each holds the cell and only what it reaches."""
-    found: list[list[Part]] = [[] for _ in dag.consumers]
-    for c in range(len(found) - 1, -1, -1):
-        groups = [found[d] for d in bits(dag.consumers[c])]
+    best: list[list[Part]] = [[] for _ in dag.consumers]
+    for c in range(len(best) - 1, -1, -1):
+        groups = [best[d] for d in bits(dag.consumers[c])]
         unions = reduction(cells.lone(dag, c), groups, judge, options)
-        found[c] = _legal(unions, judge, options)
-    return found
+        best[c] = _legal(unions, judge, options)
+    return best
 
 
 def remote(groups: Sequence[Sequence[Part]], judge: Judge, options: ExploreOptions) -> list[Part]:
@@ -124,7 +124,7 @@ def reduction(
         return _top([cells.union(a, b, judge) for a in parts[0] for b in parts[1]], options)
     unions: list[Part | None] = [base]
     for group in groups:
-        unions += [cells.union(one, some, judge) for one in unions if one for some in group]
+        unions += [cells.union(union, part, judge) for union in unions if union for part in group]
     return _top(unions, options)
 
 
@@ -156,44 +156,44 @@ def beam(choices: Iterable[Sequence[Part]], options: ExploreOptions) -> list[tup
     """The best plans, best first, each as disjoint sets that save something: at most one of each
     of `choices`, in their order."""
     partial = [_Partial(0.0, 0, ())]
-    for some in choices:
-        grown = {one.covered: one for one in partial}
-        for one in partial:
-            for part in some:
-                if part.cells & one.covered or part.saved <= 0 or waits(part, one.chosen):
+    for parts in choices:
+        grown = {state.covered: state for state in partial}
+        for state in partial:
+            for part in parts:
+                if part.cells & state.covered or part.saved <= 0 or waits(part, state.chosen):
                     continue
-                chosen = (*one.chosen, part)
-                more = _Partial(one.saved + part.saved, one.covered | part.cells, chosen)
+                chosen = (*state.chosen, part)
+                more = _Partial(state.saved + part.saved, state.covered | part.cells, chosen)
                 known = grown.get(more.covered)
                 if known is None or more.saved > known.saved:
                     grown[more.covered] = more
-        partial = sorted(grown.values(), key=lambda one: (-one.saved, one.covered))
+        partial = sorted(grown.values(), key=lambda state: (-state.saved, state.covered))
         partial = partial[: options.beams]
-    return [one.chosen for one in partial]
+    return [state.chosen for state in partial]
 
 
 def waits(part: Part, chosen: Sequence[Part]) -> bool:
     """Whether the kernel of `part` would wait for itself through some of `chosen`."""
     reached = part.down & ~part.cells
-    left = list(chosen)
+    remaining = list(chosen)
     while True:
-        entered = [one for one in left if one.cells & reached]
+        entered = [other for other in remaining if other.cells & reached]
         if not entered:
             return False
-        left = [one for one in left if not one.cells & reached]
-        for one in entered:
-            reached |= one.down
+        remaining = [other for other in remaining if not other.cells & reached]
+        for other in entered:
+            reached |= other.down
         if reached & part.cells:
             return True
 
 
-def _plans(found: Window, options: ExploreOptions) -> tuple[set[int], list[list[int]]]:
+def _plans(window: Window, options: ExploreOptions) -> tuple[set[int], list[list[int]]]:
     """The candidates that save something in one window, and the beam's plans, each complete with
     lone cells."""
-    judge = cells.Delta(found).judge
-    sets = candidates(found.dag, judge, options)
-    virtual = remote([sets[c] for c in _starts(found)], judge, options)
-    everything = (1 << len(found.cells)) - 1
+    judge = cells.Delta(window).judge
+    sets = candidates(window.dag, judge, options)
+    virtual = remote([sets[c] for c in _starts(window)], judge, options)
+    everything = (1 << len(window.cells)) - 1
     plans = []
     for chosen in beam((virtual, *sets), options):
         covered = sum(part.cells for part in chosen)
@@ -202,18 +202,20 @@ def _plans(found: Window, options: ExploreOptions) -> tuple[set[int], list[list[
     return {p.cells for some in (virtual, *sets) for p in some if p.saved > 0}, plans
 
 
-def _cheapest(given: Problem, found: Window, plans: Sequence[list[int]]) -> list[int]:
+def _cheapest(problem: Problem, window: Window, plans: Sequence[list[int]]) -> list[int]:
     """The plan with the least seconds by cost.py."""
     if len(plans) == 1:
         return plans[0]
-    kernels: dict[int, float] = {}
-    for one in {one for several in plans for one in several}:
-        pattern = given.extractor.pattern(found.members(one))
-        kernels[one] = given.cost(pattern, given.device).seconds
-    return min(plans, key=lambda several: sum(kernels[one] for one in several))
+    seconds_of: dict[int, float] = {}
+    for kernel in {kernel for kernels_of_plan in plans for kernel in kernels_of_plan}:
+        pattern = problem.extractor.pattern(window.members(kernel))
+        seconds_of[kernel] = problem.cost(pattern, problem.device).seconds
+    return min(
+        plans, key=lambda kernels_of_plan: sum(seconds_of[kernel] for kernel in kernels_of_plan)
+    )
 
 
-def _starts(found: Window) -> list[int]:
+def _starts(window: Window) -> list[int]:
     """Cells that read nothing of the window, or large values that others read too."""
 
     def shared(key: cells.Key) -> bool:
@@ -221,26 +223,26 @@ def _starts(found: Window) -> list[int]:
 
     return [
         c
-        for c, cell in enumerate(found.cells)
-        if all(found.keys[k].maker < 0 for k in cell.reads)
-        or any(shared(found.keys[k]) for k in cell.reads)
+        for c, cell in enumerate(window.cells)
+        if all(window.keys[k].maker < 0 for k in cell.reads)
+        or any(shared(window.keys[k]) for k in cell.reads)
     ]
 
 
-def _ordered(found: Window, chosen: Sequence[int]) -> list[tuple[int, int]]:
+def _ordered(window: Window, chosen: Sequence[int]) -> list[tuple[int, int]]:
     """(depth, set): every set deeper than those it reads; equally deep ones are independent."""
-    owner = {c: n for n, one in enumerate(chosen) for c in bits(one)}
-    after: list[set[int]] = [set() for _ in chosen]
+    owner = {c: n for n, kernel in enumerate(chosen) for c in bits(kernel)}
+    readers_of: list[set[int]] = [set() for _ in chosen]
     waiting = [0] * len(chosen)
-    for c, readers in enumerate(found.dag.consumers):
+    for c, readers in enumerate(window.dag.consumers):
         for d in bits(readers):
-            if owner[c] != owner[d] and owner[d] not in after[owner[c]]:
-                after[owner[c]].add(owner[d])
+            if owner[c] != owner[d] and owner[d] not in readers_of[owner[c]]:
+                readers_of[owner[c]].add(owner[d])
                 waiting[owner[d]] += 1
     depth = [0] * len(chosen)
     ready = [n for n, count in enumerate(waiting) if not count]
     for n in ready:
-        for m in after[n]:
+        for m in readers_of[n]:
             depth[m] = max(depth[m], depth[n] + 1)
             waiting[m] -= 1
             if not waiting[m]:

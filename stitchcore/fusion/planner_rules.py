@@ -101,26 +101,28 @@ def plan(
     """The plan that `choose` makes of `module` and of the bodies of its loops and branches."""
     excluded: dict[Instruction, Why] = {}
     for _ in range(ROUNDS):
-        given = problem(module, excluded, device, cost, feasible)
-        choice = choose(given)
+        current = problem(module, excluded, device, cost, feasible)
+        choice = choose(current)
         if not choice.refused:
             break
         excluded |= choice.refused
     else:
-        left = {given.graph.instructions[v]: (Reason.STEP_LIMIT, "") for v in given.graph.placed()}
-        given = problem(module, excluded | left, device, cost, feasible)
+        unplanned = {
+            current.graph.instructions[v]: (Reason.STEP_LIMIT, "") for v in current.graph.placed()
+        }
+        current = problem(module, excluded | unplanned, device, cost, feasible)
         choice = Choice(())
     nested = {
         body.entry: plan(body, device, cost, feasible, planner, choose)
-        for body in candidates.bodies(given.graph)
+        for body in candidates.bodies(current.graph)
     }
-    return _assemble(given, choice, planner, nested)
+    return _assemble(current, choice, planner, nested)
 
 
 def _assemble(
-    given: Problem, choice: Choice, planner: str, nested: Mapping[Computation, Plan]
+    problem: Problem, choice: Choice, planner: str, nested: Mapping[Computation, Plan]
 ) -> Plan:
-    graph, device = given.graph, given.device
+    graph, device = problem.graph, problem.device
     patterns = tuple(s.pattern for s in sorted(choice.scopes, key=lambda scope: scope.key))
     opaque = tuple(
         instruction
@@ -133,7 +135,7 @@ def _assemble(
         for v, (reason, detail) in graph.reasons.items()
     )
     before = unfused((graph.instructions[v] for v in graph.placed()), device)
-    after = total(given.cost(pattern, device) for pattern in patterns)
+    after = total(problem.cost(pattern, device) for pattern in patterns)
     return Plan(
         graph.module, patterns, opaque, refusals, before, after, planner, nested, choice.bound
     )
@@ -172,35 +174,38 @@ def _acceptance(
     return accept
 
 
-def accepted(given: Problem, sets: Iterable[tuple[Key, tuple[int, ...]]]) -> Choice:
+def accepted(problem: Problem, sets: Iterable[tuple[Key, tuple[int, ...]]]) -> Choice:
     """Scopes of `sets` of positions (ascending). What is refused is halved where least is carried
     over, again and again, down to instructions that no kernel can hold."""
-    ready: list[Scope] = []
+    scopes: list[Scope] = []
     refused: dict[Instruction, Why] = {}
     for start, members in sets:
-        work: list[tuple[Key, tuple[int, ...]]] = [(start, members)]
-        while work:
-            key, part = work.pop()
-            pattern = given.extractor.pattern(part)
-            refusal = given.accept(pattern)
+        pending: list[tuple[Key, tuple[int, ...]]] = [(start, members)]
+        while pending:
+            key, part = pending.pop()
+            pattern = problem.extractor.pattern(part)
+            refusal = problem.accept(pattern)
             if refusal is None:
-                ready.append(Scope(key, part, pattern))
+                scopes.append(Scope(key, part, pattern))
             elif len(part) == 1:
-                instruction = given.graph.instructions[part[0]]
+                instruction = problem.graph.instructions[part[0]]
                 refused[instruction] = (refusal.reason, refusal.detail)
             else:
-                first, second = given.extractor.halves(part)
-                work += [((*key, 0), first), ((*key, 1), second)]
-    return Choice([] if refused else ready, refused)
+                first, second = problem.extractor.halves(part)
+                pending += [((*key, 0), first), ((*key, 1), second)]
+    return Choice([] if refused else scopes, refused)
 
 
-def recomputed(given: Problem, scopes: Iterable[Scope]) -> list[Scope]:
+def recomputed(problem: Problem, scopes: Iterable[Scope]) -> list[Scope]:
     """Scopes that compute again what is dearer to read. A scope whose new pattern is refused keeps
     its old one; outputs follow from what the others then read."""
     ordered = sorted(scopes, key=lambda scope: scope.key)
-    extractor = given.extractor
+    extractor = problem.extractor
     parts = recompute.improve(
-        given.graph, [recompute.Part(scope.members) for scope in ordered], extractor, given.device
+        problem.graph,
+        [recompute.Part(scope.members) for scope in ordered],
+        extractor,
+        problem.device,
     )
     for _ in range(2):
         read = {v for part in parts for v in extractor.closure(part.members, part.extras)[1]}
@@ -208,7 +213,7 @@ def recomputed(given: Problem, scopes: Iterable[Scope]) -> list[Scope]:
         refused = [
             number
             for number, (scope, pattern) in enumerate(zip(ordered, patterns, strict=True))
-            if pattern != scope.pattern and given.accept(pattern) is not None
+            if pattern != scope.pattern and problem.accept(pattern) is not None
         ]
         if not refused:
             return [

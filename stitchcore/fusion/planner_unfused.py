@@ -16,7 +16,7 @@ def plan(module: Module, device: Device, cost: CostFunction, feasible: Feasibili
     return planner_rules.plan(module, device, cost, feasible, NAME, choose)
 
 
-def choose(given: Problem) -> Choice:
+def choose(problem: Problem) -> Choice:
     """A scope for each position; keys follow their order, which is topological."""
-    sets = (((given.level[v], v), (v,)) for v in given.graph.placed())
-    return planner_rules.accepted(given, sets)
+    sets = (((problem.level[v], v), (v,)) for v in problem.graph.placed())
+    return planner_rules.accepted(problem, sets)

@@ -110,14 +110,14 @@ def improve(graph: Graph, parts: list[Part], extractor: Extractor, device: Devic
         extras = cut(graph, inputs[number], stored)
         if not extras:
             continue
-        after = extractor.closure(part.members, extras)[1]
-        price = {v: graph.bytes[v] * (1 if stored(v) else 2) for v in {*reads, *after}}
-        saved = sum(price[v] for v in reads) - sum(price[v] for v in after)
+        inputs_after = extractor.closure(part.members, extras)[1]
+        bytes_of = {v: graph.bytes[v] * (1 if stored(v) else 2) for v in {*reads, *inputs_after}}
+        saved = sum(bytes_of[v] for v in reads) - sum(bytes_of[v] for v in inputs_after)
         more = arithmetic_seconds((graph.instructions[v] for v in extras), device)
         if saved / device.bytes_per_second > more:
             result[number] = Part(part.members, extras)
             readers.subtract(reads)
-            readers.update(after)
+            readers.update(inputs_after)
     return result
 
 
@@ -169,10 +169,10 @@ class _Network:
         while queue:
             node = queue.popleft()
             for edge in self._edges[node]:
-                after = self._target[edge]
-                if self._capacity[edge] > 0 and after not in level:
-                    level[after] = level[node] + 1
-                    queue.append(after)
+                target = self._target[edge]
+                if self._capacity[edge] > 0 and target not in level:
+                    level[target] = level[node] + 1
+                    queue.append(target)
         return level
 
     def _augment(self, source: int, sink: int, level: dict[int, int], position: list[int]) -> int:
@@ -182,10 +182,10 @@ class _Network:
         while node != sink:
             while position[node] < len(self._edges[node]):
                 edge = self._edges[node][position[node]]
-                after = self._target[edge]
-                if self._capacity[edge] > 0 and level.get(after, -1) == level[node] + 1:
+                target = self._target[edge]
+                if self._capacity[edge] > 0 and level.get(target, -1) == level[node] + 1:
                     path.append(edge)
-                    node = after
+                    node = target
                     break
                 position[node] += 1
             else:

@@ -1,8 +1,8 @@
-"""Set packing with forbidden combinations: independent parts, prices, branches, then CP-SAT.
+"""Set packing with forbidden combinations: independent parts, bound, search, then CP-SAT.
 
 Sets that share no element with each other, not even through others, are chosen apart: the parts of
 a plan are small. A part whose known packing meets the bound of set_packing_bound.py is optimal;
-what remains mostly is within a few branches (set_packing_search.py), and only else asked of
+what remains is mostly solved by branch and bound (set_packing_search.py), and only else asked of
 OR-Tools (set_packing_solver.py, extra `exact`). Without it, or at the end of the time, the best
 known packing stands, with the bound there is.
 """
@@ -13,8 +13,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stitchcore.fusion import set_packing_bound as prices
-from stitchcore.fusion import set_packing_search, set_packing_solver
+from stitchcore.fusion import set_packing_bound, set_packing_search, set_packing_solver
 
 SCALE = 1e12
 """CP-SAT counts in integers: picoseconds."""
@@ -43,7 +42,7 @@ class Pool:
         return sum(self.values[n] for n in chosen)
 
     def allowed(self, chosen: frozenset[int]) -> bool:
-        return not any(one <= chosen for one in self.forbidden)
+        return not any(combination <= chosen for combination in self.forbidden)
 
 
 def pack(pool: Pool, deadline: float, memory: dict[object, Packed] | None = None) -> Packed:
@@ -52,7 +51,7 @@ def pack(pool: Pool, deadline: float, memory: dict[object, Packed] | None = None
     memory = {} if memory is None else memory
     parts = []
     for part in _parts(pool):
-        forbidden = frozenset(one for one in pool.forbidden if one & part)
+        forbidden = frozenset(combination for combination in pool.forbidden if combination & part)
         key = part, forbidden
         if key not in memory:
             memory[key] = _part(pool, part, forbidden, deadline)
@@ -75,37 +74,41 @@ def _parts(pool: Pool) -> list[frozenset[int]]:
     for n, members in enumerate(pool.sets):
         for e in members:
             parent[find(first.setdefault(e, n))] = find(n)
-    for one in pool.forbidden:
-        start = min(one)
-        for n in one:
+    for combination in pool.forbidden:
+        start = min(combination)
+        for n in combination:
             parent[find(start)] = find(n)
-    found: dict[int, list[int]] = {}
+    components: dict[int, list[int]] = {}
     for n in range(len(pool.sets)):
-        found.setdefault(find(n), []).append(n)
-    return [frozenset(part) for part in found.values()]
+        components.setdefault(find(n), []).append(n)
+    return [frozenset(part) for part in components.values()]
 
 
 def _part(
     pool: Pool, part: frozenset[int], forbidden: Collection[frozenset[int]], deadline: float
 ) -> Packed:
-    never = {n for one in forbidden if len(one) == 1 for n in one}
+    never = {n for combination in forbidden if len(combination) == 1 for n in combination}
     order = sorted(part - never)
     at = {n: i for i, n in enumerate(order)}
     small = Pool(
         _atoms([pool.sets[n] for n in order]),
         [pool.values[n] for n in order],
         [frozenset(at[n] for n in known & part - never) for known in pool.known],
-        [frozenset(at[n] for n in one) for one in forbidden if not one & never],
+        [
+            frozenset(at[n] for n in combination)
+            for combination in forbidden
+            if not combination & never
+        ],
     )
     starts = [known for known in (*small.known, _greedy(small)) if small.allowed(known)]
     best = max(starts, key=lambda known: (small.value(known), sorted(known)))
     value = small.value(best)
-    priced = prices.bound(small.sets, small.values, best)
+    priced = set_packing_bound.bound(small.sets, small.values, best)
     limit = max(value, priced.limit)
-    found = Packed(best, limit, prices.close(limit, value))
-    if not found.closed and time.monotonic() < deadline:
-        found = _branched(small, found, priced.prices) or _solved(small, found, deadline)
-    return Packed(frozenset(order[n] for n in found.chosen), found.limit, found.closed)
+    packed = Packed(best, limit, set_packing_bound.close(limit, value))
+    if not packed.closed and time.monotonic() < deadline:
+        packed = _searched(small, packed, priced.prices) or _solved(small, packed, deadline)
+    return Packed(frozenset(order[n] for n in packed.chosen), packed.limit, packed.closed)
 
 
 def _atoms(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
@@ -115,11 +118,11 @@ def _atoms(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
         for e in members:
             where.setdefault(e, []).append(n)
     atoms = {tuple(numbers): atom for atom, numbers in enumerate(sorted(where.values()))}
-    found: list[set[int]] = [set() for _ in sets]
+    atom_sets: list[set[int]] = [set() for _ in sets]
     for numbers, atom in atoms.items():
         for n in numbers:
-            found[n].add(atom)
-    return [frozenset(members) for members in found]
+            atom_sets[n].add(atom)
+    return [frozenset(members) for members in atom_sets]
 
 
 def _greedy(pool: Pool) -> frozenset[int]:
@@ -134,7 +137,7 @@ def _greedy(pool: Pool) -> frozenset[int]:
     return frozenset(chosen)
 
 
-def _branched(pool: Pool, known: Packed, prices: Mapping[int, float]) -> Packed | None:
+def _searched(pool: Pool, known: Packed, prices: Mapping[int, float]) -> Packed | None:
     """The optimum where few branches find it."""
     best = set_packing_search.best(pool.sets, pool.values, pool.forbidden, known.chosen, prices)
     return None if best is None else Packed(best, pool.value(best), True)
@@ -142,15 +145,15 @@ def _branched(pool: Pool, known: Packed, prices: Mapping[int, float]) -> Packed 
 
 def _solved(pool: Pool, known: Packed, deadline: float) -> Packed:
     """What CP-SAT makes of it in the time that is left, or what was known."""
-    left = deadline - time.monotonic()
-    if left <= 0:
+    seconds_left = deadline - time.monotonic()
+    if seconds_left <= 0:
         return known
     worth = [round(value * SCALE) for value in pool.values]
-    found = set_packing_solver.ask(pool.sets, worth, pool.forbidden, known.chosen, left)
-    if found is None:
+    answer = set_packing_solver.ask(pool.sets, worth, pool.forbidden, known.chosen, seconds_left)
+    if answer is None:
         return known
-    best = max((known.chosen, found.chosen), key=lambda some: (pool.value(some), sorted(some)))
-    if found.optimal:
+    best = max((known.chosen, answer.chosen), key=lambda some: (pool.value(some), sorted(some)))
+    if answer.optimal:
         return Packed(best, pool.value(best), True)
-    bound = (found.bound + len(pool.sets)) / SCALE
+    bound = (answer.bound + len(pool.sets)) / SCALE
     return Packed(best, max(pool.value(best), min(known.limit, bound)), False)

@@ -122,11 +122,11 @@ def _share(prices: dict[int, float], members: frozenset[int], amount: float) -> 
 
 def _lower(prices: dict[int, float], members: frozenset[int], value: float) -> None:
     """Take the prices of `members` down to `value` together, none below 0."""
-    left = [e for e in members if prices[e] > 0]
-    while left and (excess := sum(prices[e] for e in members) - value) > 0:
-        step = min(excess / len(left), min(prices[e] for e in left))
-        for e in left:
+    positive = [e for e in members if prices[e] > 0]
+    while positive and (excess := sum(prices[e] for e in members) - value) > 0:
+        step = min(excess / len(positive), min(prices[e] for e in positive))
+        for e in positive:
             prices[e] = max(0.0, prices[e] - step)
-        if step * len(left) >= excess:
+        if step * len(positive) >= excess:
             return
-        left = [e for e in left if prices[e] > 0]
+        positive = [e for e in positive if prices[e] > 0]

@@ -57,11 +57,11 @@ def best(
     options = _options(sets, values, prices, elements)
     limit, top = sum(prices.values()), known
     gap = limit - sum(values[n] for n in known) - TOLERANCE * limit
-    work = [_Branch(0, 0, 0.0, frozenset())]
+    pending = [_Branch(0, 0, 0.0, frozenset())]
     for _ in range(BRANCHES):
-        if not work:
+        if not pending:
             return top
-        branch = work.pop()
+        branch = pending.pop()
         if branch.lost >= gap:
             continue
         at = branch.at
@@ -71,13 +71,15 @@ def best(
             top, gap = branch.chosen, branch.lost - TOLERANCE * limit
             continue
         alone = branch.lost + prices[elements[at]]
-        work.append(_Branch(at + 1, branch.covered, alone, branch.chosen))
+        pending.append(_Branch(at + 1, branch.covered, alone, branch.chosen))
         for option in options[at]:
             chosen = branch.chosen | {option.number}
-            if option.bits & branch.covered or any(one <= chosen for one in forbidden):
+            if option.bits & branch.covered or any(
+                combination <= chosen for combination in forbidden
+            ):
                 continue
             covered = branch.covered | option.bits
-            work.append(_Branch(at + 1, covered, branch.lost + option.lost, chosen))
+            pending.append(_Branch(at + 1, covered, branch.lost + option.lost, chosen))
     return None
 
 
@@ -86,13 +88,13 @@ def _raised(
 ) -> dict[int, float]:
     """Prices that cover the value of every set; their sum is no more than what `prices` and the
     sets' values beyond them bound."""
-    found = dict(prices)
+    raised = dict(prices)
     for members, value in zip(sets, values, strict=True):
-        missing = value - sum(found[e] for e in members)
+        missing = value - sum(raised[e] for e in members)
         if missing > 0:
             for e in members:
-                found[e] += missing / len(members)
-    return found
+                raised[e] += missing / len(members)
+    return raised
 
 
 def _options(
@@ -103,11 +105,11 @@ def _options(
 ) -> list[list[_Option]]:
     """Of each element the sets that hold it and none before it, those that lose least last."""
     place = {e: n for n, e in enumerate(elements)}
-    found: list[list[_Option]] = [[] for _ in elements]
+    options: list[list[_Option]] = [[] for _ in elements]
     for n, members in enumerate(sets):
         lost = max(0.0, sum(prices[e] for e in members) - values[n])
         bits = sum(1 << place[e] for e in members)
-        found[min(place[e] for e in members)].append(_Option(n, bits, lost))
-    for some in found:
+        options[min(place[e] for e in members)].append(_Option(n, bits, lost))
+    for some in options:
         some.sort(key=lambda option: (-option.lost, option.number))
-    return found
+    return options

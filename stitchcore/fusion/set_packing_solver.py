@@ -38,13 +38,13 @@ def ask(
     problem = {
         "sets": [sorted(members) for members in sets],
         "worth": list(worth),
-        "forbidden": sorted(sorted(one) for one in forbidden),
+        "forbidden": sorted(sorted(combination) for combination in forbidden),
         "hint": sorted(hint),
         "seconds": min(seconds, 1e6),
     }
     command = [sys.executable, "-m", "stitchcore.fusion.set_packing_solver"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             input=json.dumps(problem),
             capture_output=True,
@@ -52,12 +52,12 @@ def ask(
             timeout=min(seconds, 1e6) + GRACE,
             check=True,
         )
-        found = json.loads(done.stdout)
+        answer = json.loads(process.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    if found is None:
+    if answer is None:
         return None
-    return Answer(frozenset(found["chosen"]), float(found["bound"]), bool(found["optimal"]))
+    return Answer(frozenset(answer["chosen"]), float(answer["bound"]), bool(answer["optimal"]))
 
 
 def _main() -> None:
@@ -75,8 +75,8 @@ def _main() -> None:
             holders.setdefault(e, []).append(n)
     for numbers in holders.values():
         model.add_at_most_one(take[n] for n in numbers)
-    for one in problem["forbidden"]:
-        model.add(sum(take[n] for n in one) <= len(one) - 1)
+    for combination in problem["forbidden"]:
+        model.add(sum(take[n] for n in combination) <= len(combination) - 1)
     for n, variable in enumerate(take):
         model.add_hint(variable, n in problem["hint"])
     model.maximize(sum(w * t for w, t in zip(problem["worth"], take, strict=True)))

@@ -56,18 +56,18 @@ def plan_text(plan: Plan) -> str:
 
 def bodies(plan: Plan) -> dict[Computation, Plan]:
     """Plans of all loop bodies and branches under `plan`, at any depth, callers first."""
-    found: dict[Computation, Plan] = {}
+    plans: dict[Computation, Plan] = {}
     waiting = list(plan.nested.items())
     while waiting:
         body, inner = waiting.pop(0)
-        if body not in found:
-            found[body] = inner
+        if body not in plans:
+            plans[body] = inner
             waiting += inner.nested.items()
-    return found
+    return plans
 
 
 def _printed(plan: Plan, name: Mapping[Instruction, str]) -> Iterator[str]:
-    own = {text: value for value, text in names(plan.module).items()}
+    value_of = {text: value for value, text in names(plan.module).items()}
     for number, pattern in enumerate(plan.patterns):
         yield f"kernel {number}: {len(pattern.instructions)} instructions"
         yield from (
@@ -80,7 +80,9 @@ def _printed(plan: Plan, name: Mapping[Instruction, str]) -> Iterator[str]:
             if values
         )
     for refusal in plan.refusals:
-        subject = name[own[refusal.subject]] if refusal.subject in own else refusal.subject
+        subject = (
+            name[value_of[refusal.subject]] if refusal.subject in value_of else refusal.subject
+        )
         yield f"left out {Refusal(subject, refusal.reason, refusal.detail)}"
 
 
@@ -123,14 +125,14 @@ def parse_plan(
     """
     reader = _Reader(file, module)
     sections = {section.computation: section for section in reader.sections(text)}
-    made: dict[Pattern, int] = {}
+    lines: dict[Pattern, int] = {}
 
     def plan_of(body: Module) -> Plan:
         section = sections.get(body.entry) or _Section(body.entry, 0)
         graph = candidates.build(body, section.left_out)
         checked = _Checked(reader, graph, section)
         ordered = checked.patterns()
-        made.update({pattern: kernel.line for kernel, pattern in ordered})
+        lines.update({pattern: kernel.line for kernel, pattern in ordered})
         patterns = tuple(pattern for _, pattern in ordered)
         name = names(body)
         return Plan(
@@ -147,7 +149,7 @@ def parse_plan(
             {inner.entry: plan_of(inner) for inner in candidates.bodies(graph)},
         )
 
-    return ReadPlan(plan_of(module), made)
+    return ReadPlan(plan_of(module), lines)
 
 
 def _is_opaque(role: Role) -> bool:
@@ -172,17 +174,17 @@ class _Reader:
         return Refused(f"{self.file}:{line}", Reason.PARSE_ERROR, message)
 
     def sections(self, text: str) -> list[_Section]:
-        found = [_Section(self.module.entry, 1)]
+        sections = [_Section(self.module.entry, 1)]
         for number, line in enumerate(text.splitlines(), 1):
             if line.startswith(("#", "planner ")) or not line.strip():
                 continue
-            section = found[-1]
+            section = sections[-1]
             words = line.split()
             if line.startswith("computation "):
                 body = self.labels.get(words[1])
                 if body is None:
                     raise self.error(number, f"the module has no {words[1]}")
-                found.append(_Section(body, number))
+                sections.append(_Section(body, number))
             elif _KERNEL.match(line):
                 section.kernels.append(_Kernel(number))
             elif line.startswith("left out "):
@@ -192,7 +194,7 @@ class _Reader:
                 self._part(section, words, number)
             else:
                 raise self.error(number, f"not a line of a plan: {line.strip()[:60]!r}")
-        return found
+        return sections
 
     def _left_out(
         self, section: _Section, line: str, number: int
@@ -239,38 +241,39 @@ class _Checked:
         """In a runnable order; the file's where that is one."""
         inside = [self._inside(kernel) for kernel in self._section.kernels]
         inputs = [
-            self._inputs(k, own) for k, own in zip(self._section.kernels, inside, strict=True)
+            self._inputs(k, instructions)
+            for k, instructions in zip(self._section.kernels, inside, strict=True)
         ]
         outputs = self._outputs(inside, inputs)
-        found = [
-            (kernel, Pattern(self._sorted(own), read, made))
-            for kernel, own, read, made in zip(
+        kernels = [
+            (kernel, Pattern(self._sorted(instructions), read, written))
+            for kernel, instructions, read, written in zip(
                 self._section.kernels, inside, inputs, outputs, strict=True
             )
         ]
-        return [found[number] for number in self._ordered(found)]
+        return [kernels[number] for number in self._ordered(kernels)]
 
     def _sorted(self, values: set[Instruction]) -> tuple[Instruction, ...]:
         return tuple(sorted(values, key=self._graph.position.__getitem__))
 
     def _inside(self, kernel: _Kernel) -> set[Instruction]:
-        graph, given = self._graph, set(kernel.inputs or ())
-        found = set(kernel.instructions)
-        if not found:
+        graph, inputs = self._graph, set(kernel.inputs or ())
+        instructions = set(kernel.instructions)
+        if not instructions:
             raise self._error(kernel.line, "the kernel has no instructions")
-        for value in found:
+        for value in instructions:
             if value not in graph.position:
                 raise self._error(kernel.line, f"nothing needs {self._name(value)}")
             if graph.roles[graph.position[value]] is Role.OPAQUE:
                 raise self._error(kernel.line, f"no kernel can hold {self._name(value)}")
-        stack = list(found)
+        stack = list(instructions)
         while stack:
             for operand in stack.pop().operands:
-                known = operand in found or operand in given
+                known = operand in instructions or operand in inputs
                 if not known and graph.through[graph.position[operand]]:
-                    found.add(operand)
+                    instructions.add(operand)
                     stack.append(operand)
-        return found
+        return instructions
 
     def _inputs(self, kernel: _Kernel, inside: set[Instruction]) -> tuple[Instruction, ...]:
         needed = {o for value in inside for o in value.operands if o not in inside}
@@ -320,29 +323,33 @@ class _Checked:
                 detail = f"no kernel makes {name}: list it in one, or add 'left out {name}: REASON'"
                 raise self._error(self._section.line, detail)
 
-    def _ordered(self, found: Sequence[tuple[_Kernel, Pattern]]) -> list[int]:
+    def _ordered(self, kernels: Sequence[tuple[_Kernel, Pattern]]) -> list[int]:
         """Kernel numbers, each after what it waits for. Raises Refused where two wait in turn."""
-        maker = {value: n for n, (_, pattern) in enumerate(found) for value in pattern.outputs}
+        maker = {value: n for n, (_, pattern) in enumerate(kernels) for value in pattern.outputs}
         order: list[int] = []
         state: dict[int | Instruction, bool] = {}  # entered: False, left: True
-        for start in range(len(found)):
+        for start in range(len(kernels)):
             stack: list[tuple[int | Instruction, bool]] = [(start, False)]
             while stack:
-                step, left = stack.pop()
-                if left:
+                step, leaving = stack.pop()
+                if leaving:
                     state[step] = True
                     order += [step] if isinstance(step, int) else []
                     continue
                 if step in state:
                     if not state[step]:
-                        line = found[step if isinstance(step, int) else start][0].line
+                        line = kernels[step if isinstance(step, int) else start][0].line
                         raise self._error(line, "this kernel waits for a value that waits for it")
                     continue
                 state[step] = False
                 stack.append((step, True))
-                needs = found[step][1].inputs if isinstance(step, int) else step.operands
+                needs = kernels[step][1].inputs if isinstance(step, int) else step.operands
                 later = [maker.get(value, value) for value in reversed(needs)]
-                stack += [(one, False) for one in later if not state.get(one, False)]
+                stack += [
+                    (step_needed, False)
+                    for step_needed in later
+                    if not state.get(step_needed, False)
+                ]
         return order
 
     def _name(self, value: Instruction) -> str:

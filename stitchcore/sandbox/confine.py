@@ -130,31 +130,31 @@ def _make_private(size: int) -> str:
 
 def _outermost(paths: Iterable[str]) -> list[str]:
     """The folders among them, none within another, and never all of the file system."""
-    found = {os.path.realpath(one) for one in paths}
-    folders = [one for one in found if one != "/" and os.path.isdir(one)]
-    return [one for one in sorted(folders) if not _beneath(one, folders)]
+    resolved = {os.path.realpath(path) for path in paths}
+    folders = [path for path in resolved if path != "/" and os.path.isdir(path)]
+    return [path for path in sorted(folders) if not _beneath(path, folders)]
 
 
 def _beneath(path: str, folders: Iterable[str]) -> bool:
     """Whether `path` is in one of the folders, and none of them itself."""
-    return any(path.startswith(one.rstrip("/") + "/") for one in folders if one != path)
+    return any(path.startswith(folder.rstrip("/") + "/") for folder in folders if folder != path)
 
 
 def _set_apart(shown: Sequence[str], also: Sequence[str]) -> str:
     """What is covered becomes this process's own: empty, but for the working folder and what is
     `shown`, each where it was. Why not, or ""."""
-    own = os.path.realpath(os.getcwd())
-    covered = _outermost((os.path.dirname(own), *COVERED, *also))
-    wanted = sorted({own, *(os.path.realpath(one) for one in shown)})
-    kept = {one: os.open(one, os.O_PATH) for one in wanted if _beneath(one, covered)}
+    working = os.path.realpath(os.getcwd())
+    covered = _outermost((os.path.dirname(working), *COVERED, *also))
+    wanted = sorted({working, *(os.path.realpath(path) for path in shown)})
+    handles = {path: os.open(path, os.O_PATH) for path in wanted if _beneath(path, covered)}
     for folder in covered:
         if why := _cover(folder, 0, COVERED_OPTIONS):
             return f"{folder}: {why}"
-    for path, handle in kept.items():
+    for path, handle in handles.items():
         if why := _bind(f"/proc/self/fd/{handle}", path):
             return f"{path}: {why}"
         os.close(handle)
-    os.chdir(own)
+    os.chdir(working)
     return ""
 
 
@@ -177,7 +177,9 @@ def _confine(limits: Limits, parent: int) -> str:
     """Takes this process's rights away; why the network is still open, or ""."""
     libc = ctypes.CDLL(None, use_errno=True)
     # Threads of the user count together where there is no user namespace: those that run stay.
-    others = sum(one.usage.threads for one in processes() if _owner(one.number) == os.getuid())
+    running = sum(
+        process.usage.threads for process in processes() if _owner(process.number) == os.getuid()
+    )
     still_open, shared = _separate()
     for folder in limits.hidden:
         if why := f"no user namespace ({shared})" if shared else _hide(folder):
@@ -191,7 +193,7 @@ def _confine(limits: Limits, parent: int) -> str:
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_CPU, limits.cpu_seconds)
     _limit(resource.RLIMIT_FSIZE, limits.file_bytes)
-    _limit(resource.RLIMIT_NPROC, limits.threads + others)
+    _limit(resource.RLIMIT_NPROC, limits.threads + running)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for capability in range(HIGHEST_CAPABILITY + 1):
         libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # gone with the exec that follows

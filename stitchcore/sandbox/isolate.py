@@ -110,7 +110,7 @@ class Child:
             _signal([root], signal.SIGSTOP)  # it starts nothing new; orphans still come to it
             self._look()
             for _ in range(KILL_ROUNDS):
-                below = [one for one in tree(root) if one != root]
+                below = [process for process in tree(root) if process != root]
                 if not below:
                     break
                 _signal(below, signal.SIGKILL)
@@ -143,7 +143,7 @@ def command(
     named in the child's first line on `stderr`; ask `network_open` to know before. Raises OSError.
     """
     folder = _Folder()
-    own = {
+    base = {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": folder.name,
         "TMPDIR": folder.name,
@@ -153,7 +153,7 @@ def command(
     try:
         process = subprocess.Popen(
             _launcher(limits, os.getpid(), argv),
-            env={**own, **(environment or {})},
+            env={**base, **(environment or {})},
             cwd=folder.name,
             stdin=stdin,
             stdout=stdout,
@@ -184,33 +184,33 @@ def mounts_shared() -> str:
 def open_to_children() -> dict[str, str]:
     """What this machine's kernel does not keep from children, and why: `network`, and
     `files` of others (where `apart` does nothing). Empty where all is as it should be."""
-    found = {"network": network_open(), "files": mounts_shared()}
-    return {what: why for what, why in found.items() if why}
+    reasons = {"network": network_open(), "files": mounts_shared()}
+    return {kept_open: why for kept_open, why in reasons.items() if why}
 
 
 @functools.cache
 def _probed() -> tuple[str, str]:
-    here = [sys.executable, "-I", "-S", PROGRAM, "probe"]
-    done = subprocess.run(here, capture_output=True, text=True, timeout=60)
-    if done.returncode != 0:
-        return f"exit code {done.returncode}", f"exit code {done.returncode}"
-    network, mounts = json.loads(done.stdout)
+    command_line = [sys.executable, "-I", "-S", PROGRAM, "probe"]
+    process = subprocess.run(command_line, capture_output=True, text=True, timeout=60)
+    if process.returncode != 0:
+        return f"exit code {process.returncode}", f"exit code {process.returncode}"
+    network, mounts = json.loads(process.stdout)
     return str(network), str(mounts)
 
 
 def _launcher(limits: Limits, parent: int, argv: Sequence[str]) -> list[str]:
-    here = [sys.executable, "-I", "-S", PROGRAM]
+    command_line = [sys.executable, "-I", "-S", PROGRAM]
     shown = (*limits.shown, sys.prefix, sys.base_prefix)
-    own = replace(limits, shown=shown, covered=(*limits.covered, *_homes()))
-    return [*here, json.dumps(asdict(own)), str(parent), *argv]
+    child_limits = replace(limits, shown=shown, covered=(*limits.covered, *_homes()))
+    return [*command_line, json.dumps(asdict(child_limits)), str(parent), *argv]
 
 
 def _homes() -> set[str]:
     """This user's home: credentials lie there."""
-    found = {os.path.expanduser("~")}
+    homes = {os.path.expanduser("~")}
     with contextlib.suppress(KeyError):  # a user without a name
-        found.add(pwd.getpwuid(os.getuid()).pw_dir)
-    return {one for one in found if os.path.isabs(one)}
+        homes.add(pwd.getpwuid(os.getuid()).pw_dir)
+    return {home for home in homes if os.path.isabs(home)}
 
 
 # Folders
@@ -278,14 +278,14 @@ def _open_and_again(remove: Callable[..., object], path: str, why: object) -> No
 
 def _tree(root: int) -> list[Process]:
     by_parent: dict[int, list[Process]] = {}
-    found = []
+    members = []
     for process in processes():
         by_parent.setdefault(process.parent, []).append(process)
         if process.number == root:
-            found.append(process)
-    for process in found:  # grows while it is walked: breadth first
-        found.extend(by_parent.get(process.number, ()))
-    return found
+            members.append(process)
+    for process in members:  # grows while it is walked: breadth first
+        members.extend(by_parent.get(process.number, ()))
+    return members
 
 
 def tree(root: int) -> list[int]:
@@ -295,11 +295,11 @@ def tree(root: int) -> list[int]:
 
 def usage(root: int) -> Usage:
     """What the tree of `root` uses now (Linux); shared pages count for each process."""
-    found = [process.usage for process in _tree(root)]
+    usages = [process.usage for process in _tree(root)]
     return Usage(
-        sum(one.memory for one in found),
-        sum(one.threads for one in found),
-        sum(one.seconds for one in found),
+        sum(member.memory for member in usages),
+        sum(member.threads for member in usages),
+        sum(member.seconds for member in usages),
     )
 
 

@@ -14,7 +14,7 @@ from stitchcore.launch.place import Constant, Launch, Place
 from stitchcore.tensorflow.graph import Edge
 
 
-def after(launches: Sequence[Launch], first: int) -> frozenset[int]:
+def dependents(launches: Sequence[Launch], first: int) -> frozenset[int]:
     """Launches that need an output of launch `first`, directly or not. Launches are in order."""
     written = set(launches[first].outputs)
     users = set()
@@ -35,7 +35,7 @@ def after_checks(
     """Control edges of a patch: (node, the checking node that it waits for). `names[i]` is launch
     i's node, `assignments` are the nodes that store values; the writer of a variable waits for its
     readers anyway."""
-    checking = [name for name, one in zip(names, launches, strict=True) if one.kernel.errors]
+    checking = [name for name, launch in zip(names, launches, strict=True) if launch.kernel.errors]
     if not checking:
         return []
     owners = {
@@ -58,11 +58,11 @@ def after_checks(
 
 
 def _closure(before: Mapping[str, set[str]], last: Iterable[str]) -> set[str]:
-    found: set[str] = set()
+    reached: set[str] = set()
     stack = list(last)
     while stack:
         name = stack.pop()
-        if name not in found:
-            found.add(name)
+        if name not in reached:
+            reached.add(name)
             stack.extend(before[name])
-    return found
+    return reached

@@ -70,8 +70,8 @@ def coverage(
         intensive=sum(sizes.values()),
         stitched=round(sum(size * share.get(i, 0.0) for i, size in sizes.items())),
         # Another cut than the regions' own, which in rare graphs has more levels.
-        saveable=max(sum(_at_best(partition, _whole(partition))), sum(at_best)),
-        saved=sum(max(0, min(one, best[name])) for name, one in saved.items()),
+        saveable=max(sum(_at_best(partition, _unrefused_regions(partition))), sum(at_best)),
+        saved=sum(max(0, min(amount, best[name])) for name, amount in saved.items()),
     )
 
 
@@ -94,7 +94,8 @@ def _moves(graph: GraphIndex, i: int) -> tuple[Moves, Moves]:
     """The tensors and variables (by their handles) that node i reads and writes, and bytes."""
     operation = graph.nodes[i].op
     outputs = [
-        (one := Edge(i, port), graph.byte_size(one)) for port in range(len(graph.output_types[i]))
+        (tensor := Edge(i, port), graph.byte_size(tensor))
+        for port in range(len(graph.output_types[i]))
     ]
     if operation == TAKES_OVER:
         return [], []
@@ -113,17 +114,17 @@ def _moves(graph: GraphIndex, i: int) -> tuple[Moves, Moves]:
 def _intensive(partition: Partition) -> list[int]:
     """Members of regions and whatever else moves bytes and was refused."""
     graph, classes = partition.graph, partition.classes
-    found = []
+    intensive = []
     for i, part in enumerate(classes.parts):
         refused = classes.reasons.get(i)
         counted = refused is not None and refused not in NOT_INTENSIVE
         if (part is Part.MEMBER or counted) and not is_view(graph, i):
             if graph.nodes[i].op not in BY_REFERENCE:
-                found.append(i)
-    return found
+                intensive.append(i)
+    return intensive
 
 
-def _whole(partition: Partition) -> list[tuple[int, ...]]:
+def _unrefused_regions(partition: Partition) -> list[tuple[int, ...]]:
     """The graph's regions if nothing memory-intensive were refused."""
     parts = list(partition.classes.parts)
     for i in _intensive(partition):
@@ -134,11 +135,11 @@ def _whole(partition: Partition) -> list[tuple[int, ...]]:
 
 def _at_best(partition: Partition, regions: Iterable[Sequence[int]]) -> list[int]:
     """What one kernel over each region (members in topological order) would save."""
-    kept = {partition.graph.number.get(name, -1) for name in partition.preserve}
-    return [_saves(partition, members, kept) for members in regions]
+    preserved = {partition.graph.number.get(name, -1) for name in partition.preserve}
+    return [_saves(partition, members, preserved) for members in regions]
 
 
-def _saves(partition: Partition, members: Sequence[int], kept: set[int]) -> int:
+def _saves(partition: Partition, members: Sequence[int], preserved: set[int]) -> int:
     graph, inside = partition.graph, set(members)
     parts, variables = partition.classes.parts, partition.variables
 
@@ -155,7 +156,9 @@ def _saves(partition: Partition, members: Sequence[int], kept: set[int]) -> int:
     escaped: set[Edge] = set()
     for i in reversed(members):
         ports = (
-            set(range(len(graph.output_types[i]))) if i in kept else _leaving(partition, i, inside)
+            set(range(len(graph.output_types[i])))
+            if i in preserved
+            else _leaving(partition, i, inside)
         )
         escaped |= {memory(Edge(i, port)) for port in ports}
         if is_view(graph, i):

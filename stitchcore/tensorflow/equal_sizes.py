@@ -45,7 +45,7 @@ Linear = Mapping[str, Fraction]
 
 
 @dataclass(frozen=True)
-class Ties:
+class SizeConstraints:
     """`dims` gives each name as a polynomial of symbols, each called like the first name that it
     stands for; a name that is not in it is unknown. Symbols in `assumed` rest on an assumption.
     `point` is an accepted binding of the symbols: each has a prime that divides no other's size."""
@@ -66,50 +66,50 @@ class Ties:
             if all(symbol in point for symbol in dims.symbols_of(dim))
         }
 
-    def without(self, symbol: str) -> Ties:
+    def without(self, symbol: str) -> SizeConstraints:
         """The names that depend on `symbol` are left unknown."""
-        return Ties(
+        return SizeConstraints(
             {n: dim for n, dim in self.dims.items() if symbol not in dims.symbols_of(dim)},
             self.assumed - {symbol},
             {name: size for name, size in self.point.items() if name != symbol},
         )
 
 
-def tie(names: Sequence[str], accepts: Accepts, most: int) -> Ties:
+def infer(names: Sequence[str], accepts: Accepts, most: int) -> SizeConstraints:
     """Relations among `names` by what inference `accepts`, with at most `most` questions."""
     search = _Search(dict(zip(names, _primes(len(names)), strict=True)), accepts, most - 1)
     if search.accepted({name: {name: Fraction(1)} for name in names}):
-        search.found = {name: {name: Fraction(1)} for name in names}
-        return search.ties()
+        search.placed = {name: {name: Fraction(1)} for name in names}
+        return search.constraints()
     for name in names:
         search.place(name)
-    if search.left <= 0:
-        search.left = 1
+    if search.questions <= 0:
+        search.questions = 1
         search.place_rest(names)
     search.judge()
-    return search.ties()
+    return search.constraints()
 
 
 def _primes(count: int) -> list[int]:
     """So many primes, the least of them 17 (UNITS have none of them), the largest first: what
     comes later is smaller, so that it may be the difference of two before."""
-    found: list[int] = []
+    primes: list[int] = []
     for number in itertools.count(17, 2):
-        if len(found) == count:
-            return found[::-1]
+        if len(primes) == count:
+            return primes[::-1]
         if all(number % divisor for divisor in range(3, int(number**0.5) + 1, 2)):
-            found.append(number)
+            primes.append(number)
     raise AssertionError
 
 
 @dataclass
 class _Search:
-    """`found` has the names placed so far; a symbol's size is its prime times its unit."""
+    """`questions` are left to ask; a symbol's size is its prime times its unit."""
 
     primes: Mapping[str, int]
     accepts: Accepts
-    left: int
-    found: dict[str, Linear] = field(default_factory=dict)
+    questions: int
+    placed: dict[str, Linear] = field(default_factory=dict)
     units: dict[str, int] = field(default_factory=dict)
     assumed: set[str] = field(default_factory=set)
     equal: list[tuple[str, str, Mapping[str, Linear]]] = field(default_factory=list)
@@ -117,11 +117,11 @@ class _Search:
 
     def symbols(self) -> list[str]:
         """In order of appearance."""
-        return list(dict.fromkeys(symbol for linear in self.found.values() for symbol in linear))
+        return list(dict.fromkeys(symbol for linear in self.placed.values() for symbol in linear))
 
     def accepted(
         self,
-        found: Mapping[str, Linear],
+        relations: Mapping[str, Linear],
         units: Mapping[str, int] | None = None,
         ones: Mapping[str, int] | None = None,
     ) -> bool:
@@ -132,58 +132,60 @@ class _Search:
         sizes |= ones or {}
         totals = {
             name: sum(factor * sizes[symbol] for symbol, factor in linear.items())
-            for name, linear in found.items()
+            for name, linear in relations.items()
         }
-        told = {name: int(size) for name, size in totals.items() if size > 0 and size == int(size)}
-        if self.left <= 0 or (len(told) < len(totals) and not ones):
+        valid = {name: int(size) for name, size in totals.items() if size > 0 and size == int(size)}
+        if self.questions <= 0 or (len(valid) < len(totals) and not ones):
             return False
-        self.left -= 1
-        return self.accepts(told)
+        self.questions -= 1
+        return self.accepts(valid)
 
     def place(self, name: str) -> None:
         """Find a relation for `name`; none leaves it unknown."""
-        own = {name: Fraction(1)}
+        itself = {name: Fraction(1)}
         for unit in (1, *sorted({*self.units.values()} - {1})):
-            if self.accepted({**self.found, name: own}, {name: unit}):
-                self._keep(name, own, {name: unit})
+            if self.accepted({**self.placed, name: itself}, {name: unit}):
+                self._keep(name, itself, {name: unit})
                 return
         known = self._most_used()
         for symbol in known:
-            if self.accepted({**self.found, name: {symbol: Fraction(1)}}):
-                self.equal.append((name, symbol, dict(self.found)))
+            if self.accepted({**self.placed, name: {symbol: Fraction(1)}}):
+                self.equal.append((name, symbol, dict(self.placed)))
                 self._keep(name, {symbol: Fraction(1)})
                 return
-        if self.accepted({**self.found, name: own}, {name: ALL_UNITS}):
+        if self.accepted({**self.placed, name: itself}, {name: ALL_UNITS}):
             for unit in (*UNITS, ALL_UNITS):
-                if self.accepted({**self.found, name: own}, {name: unit}):
-                    self._keep(name, own, {name: unit})
+                if self.accepted({**self.placed, name: itself}, {name: unit}):
+                    self._keep(name, itself, {name: unit})
                     self.assumed.add(name)
                     return
         for linear, units in self._relations(known):
-            if self.accepted({**self.found, name: linear}, units):
+            if self.accepted({**self.placed, name: linear}, units):
                 self._keep(name, linear, units)
                 self.assumed.update(linear)
                 return
-        for kept, dropped in itertools.combinations(self.symbols()[:MOST_PAIRED], 2):
-            merged = {other: _renamed(one, dropped, kept) for other, one in self.found.items()}
-            merged[name] = {kept: Fraction(1)}
-            unit = math.lcm(self.units.get(kept, 1), self.units.get(dropped, 1))
-            if self.accepted(merged, {kept: unit}):
-                self.found = merged
-                self.units[kept] = unit
-                self.assumed.add(kept)
+        for first, second in itertools.combinations(self.symbols()[:MOST_PAIRED], 2):
+            merged = {
+                other: _renamed(linear, second, first) for other, linear in self.placed.items()
+            }
+            merged[name] = {first: Fraction(1)}
+            unit = math.lcm(self.units.get(first, 1), self.units.get(second, 1))
+            if self.accepted(merged, {first: unit}):
+                self.placed = merged
+                self.units[first] = unit
+                self.assumed.add(first)
                 return
 
     def _keep(self, name: str, linear: Linear, units: Mapping[str, int] | None = None) -> None:
-        self.found[name] = linear
+        self.placed[name] = linear
         self.units |= units or {}
 
     def place_rest(self, names: Sequence[str]) -> None:
         """Assume that all names that are left are as most others are."""
         symbol = next(iter(self._most_used()), names[0])
-        rest = {name: {symbol: Fraction(1)} for name in names if name not in self.found}
-        if self.accepted({**self.found, **rest}):
-            self.found |= rest
+        rest = {name: {symbol: Fraction(1)} for name in names if name not in self.placed}
+        if self.accepted({**self.placed, **rest}):
+            self.placed |= rest
             self.assumed.add(symbol)
 
     def judge(self) -> None:
@@ -192,14 +194,14 @@ class _Search:
         for name, symbol, before in self.equal:
             apart = {**before, name: {name: Fraction(1)}}
             if symbol not in self.assumed and (
-                self.left < 2
+                self.questions < 2
                 or self.accepted(apart, ones={name: 1})
                 or self.accepted(apart, ones={symbol: 1})
             ):
                 self.assumed.add(symbol)
 
     def _most_used(self) -> list[str]:
-        used = Counter(symbol for linear in self.found.values() for symbol in linear)
+        used = Counter(symbol for linear in self.placed.values() for symbol in linear)
         return [symbol for symbol, _ in used.most_common()]
 
     def _relations(self, known: Sequence[str]) -> Iterator[tuple[Linear, dict[str, int]]]:
@@ -213,20 +215,20 @@ class _Search:
                 yield {first: Fraction(1), second: Fraction(1)}, {}
             yield {first: Fraction(1), second: Fraction(-1)}, {}
 
-    def ties(self) -> Ties:
-        found: dict[str, Dim] = {}
-        for name, linear in self.found.items():
+    def constraints(self) -> SizeConstraints:
+        sizes: dict[str, Dim] = {}
+        for name, linear in self.placed.items():
             total: Dim = 0
             for symbol, factor in linear.items():
                 total = total + dims.symbol(symbol) * int(factor * self.units.get(symbol, 1))
-            found[name] = total
+            sizes[name] = total
         point = {symbol: self.primes[symbol] for symbol in self.symbols()}
-        return Ties(found, frozenset(self.assumed & set(point)), point)
+        return SizeConstraints(sizes, frozenset(self.assumed & set(point)), point)
 
 
 def _renamed(linear: Linear, old: str, new: str) -> Linear:
-    made: dict[str, Fraction] = {}
+    factors: dict[str, Fraction] = {}
     for symbol, factor in linear.items():
         symbol = new if symbol == old else symbol
-        made[symbol] = made.get(symbol, Fraction(0)) + factor
-    return made
+        factors[symbol] = factors.get(symbol, Fraction(0)) + factor
+    return factors

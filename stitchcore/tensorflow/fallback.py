@@ -56,16 +56,16 @@ def with_fallbacks(function: Subgraph, program: RegionProgram, updates: int) -> 
 
 def library(programs: Iterable[RegionProgram]) -> bytes:
     """The functions of `programs`, each once, as a serialized FunctionDefLibrary."""
-    found = {
+    definitions = {
         launch.fallback.function: launch.fallback.definition
         for program in programs
         for launch in program.launches
         if launch.fallback is not None
     }
-    made = function_pb2.FunctionDefLibrary()
-    for name in sorted(found):
-        made.function.add().ParseFromString(found[name])
-    return bytes(made.SerializeToString(deterministic=True))
+    functions = function_pb2.FunctionDefLibrary()
+    for name in sorted(definitions):
+        functions.function.add().ParseFromString(definitions[name])
+    return bytes(functions.SerializeToString(deterministic=True))
 
 
 def _first_positions(program: RegionProgram, positions: Iterable[int]) -> dict[Place, int]:
@@ -121,10 +121,10 @@ def _slice(
     """Nodes that `names` are computed by, in order, and what these take: arguments of the region,
     and what an earlier launch has made."""
     by_name = {node.name: node for node in function.graph.node}
-    taken: dict[Name, None] = {}
+    inputs: dict[Name, None] = {}
     needed: set[str] = set()
     pending = [name for name in names if name[0] in by_name]
-    taken |= dict.fromkeys(name for name in names if name[0] not in by_name)
+    inputs |= dict.fromkeys(name for name in names if name[0] not in by_name)
     while pending:
         node, _ = pending.pop()
         if node in needed:
@@ -135,9 +135,9 @@ def _slice(
             if source[0] in by_name and source not in earlier:
                 pending.append(source)
             else:
-                taken[source] = None
+                inputs[source] = None
     inside = [node for node in function.graph.node if node.name in needed]
-    return inside, sorted(taken)
+    return inside, sorted(inputs)
 
 
 def _definition(
@@ -154,12 +154,15 @@ def _definition(
         copy.CopyFrom(node)
         used |= {parse_reference(reference) for reference in node.input}
 
-    def region(*given: Any) -> list[Any]:
-        known = {f"{name}:{port}": one for (name, port), one in zip(inputs, given, strict=True)}
+    def region(*arguments: Any) -> list[Any]:
+        known = {
+            f"{name}:{port}": argument
+            for (name, port), argument in zip(inputs, arguments, strict=True)
+        }
         mapped = {k: v for k, v in known.items() if parse_reference(k) in used}
         wanted = [f"{name}:{port}" for name, port in names]
         computed = [name for name in wanted if name not in known]
-        made = dict(
+        results = dict(
             zip(
                 computed,
                 tf.graph_util.import_graph_def(
@@ -168,9 +171,9 @@ def _definition(
                 strict=True,
             )
         )
-        return [tf.identity(known[name]) if name in known else made[name] for name in wanted]
+        return [tf.identity(known[name]) if name in known else results[name] for name in wanted]
 
     concrete = tf.function(region, autograph=False).get_concrete_function(*specs)
-    made = function_pb2.FunctionDef()
-    made.CopyFrom(concrete.function_def)
-    return made
+    definition = function_pb2.FunctionDef()
+    definition.CopyFrom(concrete.function_def)
+    return definition

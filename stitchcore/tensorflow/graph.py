@@ -93,8 +93,10 @@ class GraphIndex:
             else:
                 alive[i] = frozenset().union(*inputs, *controls)
             if node.op in ("Exit", "RefExit"):
-                own = max((p[3] for p in alive[i]), key=len, default="")
-                alive[i] = frozenset(p for p in alive[i] if p[3] != own or own == self.frames[i])
+                frame = max((p[3] for p in alive[i]), key=len, default="")
+                alive[i] = frozenset(
+                    p for p in alive[i] if p[3] != frame or frame == self.frames[i]
+                )
         return tuple(alive)
 
     def alive(self, tensor: Edge) -> frozenset[Predicate]:

@@ -50,10 +50,10 @@ def assign(graph: GraphIndex, classes: Classes, variables: Variables) -> Levels:
 
 def _fed(graph: GraphIndex) -> list[int]:
     """The collectives that wait for each node, as bits of a number."""
-    found = [i for i, node in enumerate(graph.nodes) if collectives.is_one(node)]
-    bit = {i: 1 << n for n, i in enumerate(found)}
+    collective_nodes = [i for i, node in enumerate(graph.nodes) if collectives.is_one(node)]
+    bit = {i: 1 << n for n, i in enumerate(collective_nodes)}
     fed = [0] * len(graph.nodes)
-    for i in reversed(graph.order) if found else ():
+    for i in reversed(graph.order) if collective_nodes else ():
         for consumer, _ in graph.consumers[i]:
             fed[i] |= fed[consumer] | bit.get(consumer, 0)
     return fed
@@ -63,43 +63,43 @@ def _earliest(
     graph: GraphIndex, classes: Classes, variables: Variables, kind: tuple[Kind, ...]
 ) -> list[int]:
     level = [0] * len(graph.nodes)
-    done = [False] * len(graph.nodes)
+    visited = [False] * len(graph.nodes)
     origin: list[Kind | None] = [None] * len(graph.nodes)
     for i in graph.order:
         sources = [tensor.node for tensor in graph.data[i]] + list(graph.control[i])
         sources += graph.ends.get(i, ())
-        own = classes.parts[i]
-        written = variables.before.get(i) if own is Part.READ else None
-        indices = lookups.indices_of(graph, i) if own is Part.MEMBER else None
+        part = classes.parts[i]
+        written = variables.before.get(i) if part is Part.READ else None
+        indices = lookups.indices_of(graph, i) if part is Part.MEMBER else None
         for source in sources:
-            if not done[source]:
+            if not visited[source]:
                 continue  # a loop's back edge
-            step = _step(classes.parts[source], own, origin[source], kind[i])
+            step = _step(classes.parts[source], part, origin[source], kind[i])
             if indices is not None and source == indices.node and origin[source] is not None:
                 step = 1
             level[i] = max(level[i], level[source] + (0 if source == written else step))
         if written is not None and classes.parts[written] is Part.MEMBER:
             rises = level[i] > level[written]
             origin[i] = "mixed" if rises else kind[written]
-        elif own is Part.MEMBER:
+        elif part is Part.MEMBER:
             origin[i] = kind[i]
-        elif own is Part.CLONE:
-            kinds = {origin[s] for s in sources if done[s] and origin[s] is not None}
+        elif part is Part.CLONE:
+            kinds = {origin[s] for s in sources if visited[s] and origin[s] is not None}
             origin[i] = kinds.pop() if len(kinds) == 1 else ("mixed" if kinds else None)
-        done[i] = True
+        visited[i] = True
     return level
 
 
-def _step(source: Part, own: Part, origin: Kind | None, kind: Kind) -> int:
+def _step(source: Part, target: Part, origin: Kind | None, kind: Kind) -> int:
     """How much the level rises along an edge.
 
     A clone carries the kind of the members it was computed from: only members of that kind can
     hold both it and them.
     """
     if source is Part.MEMBER or (source is not Part.OPAQUE and origin is not None):
-        if own is Part.CLONE:
+        if target is Part.CLONE:
             return 0
-        return 0 if own is Part.MEMBER and origin == kind else 1
+        return 0 if target is Part.MEMBER and origin == kind else 1
     return 0
 
 
@@ -128,13 +128,13 @@ def _later(graph: GraphIndex, classes: Classes, kind: tuple[Kind, ...], level: l
 
 def _holds_less(graph: GraphIndex, classes: Classes, i: int, level: list[int], latest: int) -> bool:
     """Whether keeping node i's inputs until `latest` holds no more bytes than its outputs."""
-    kept = 0
+    input_bytes = 0
     for tensor in set(graph.data[i]):
         if classes.parts[tensor.node] is Part.CLONE:
             continue
         if classes.parts[tensor.node] is Part.READ:
             return False
         used = any(c != i and level[c] >= latest for c, _ in graph.consumers[tensor.node])
-        kept += 0 if used else graph.byte_size(tensor)
-    made = sum(graph.byte_size(Edge(i, p)) for p in range(len(graph.output_types[i])))
-    return kept <= made
+        input_bytes += 0 if used else graph.byte_size(tensor)
+    output_bytes = sum(graph.byte_size(Edge(i, p)) for p in range(len(graph.output_types[i])))
+    return input_bytes <= output_bytes

@@ -73,7 +73,7 @@ class Peak:
     read."""
 
     bytes: int
-    held: Mapping[str, int]
+    by_region: Mapping[str, int]
 
 
 def limited(
@@ -83,22 +83,24 @@ def limited(
     the untouched step, and that of the step with the rest stitched."""
     before = peak(partition, ())
     allowed = max(round(before.bytes * limit), before.bytes + SLACK_BYTES)
-    kept = {region.name: (region, function, program) for region, function, program in chosen}
+    stitched = {region.name: (region, function, program) for region, function, program in chosen}
     refused: dict[str, Refusal] = {}
-    after = peak(partition, tuple(kept.values()))
-    while after.bytes > allowed and kept:
-        suspects = sorted((name for name in after.held if name in kept), key=after.held.__getitem__)
+    after = peak(partition, tuple(stitched.values()))
+    while after.bytes > allowed and stitched:
+        suspects = sorted(
+            (name for name in after.by_region if name in stitched), key=after.by_region.__getitem__
+        )
         tried = {}
-        for name in suspects[-TRIED:] or list(kept)[:1]:
-            rest = tuple(one for other, one in kept.items() if other != name)
-            tried[name] = peak(partition, rest)
-        name = min(reversed(tried), key=lambda one: tried[one].bytes)
+        for name in suspects[-TRIED:] or list(stitched)[:1]:
+            others = tuple(parts for other, parts in stitched.items() if other != name)
+            tried[name] = peak(partition, others)
+        name = min(reversed(tried), key=lambda region_name: tried[region_name].bytes)
         detail = (
             f"{after.bytes:,} live bytes in a stitched step, {before.bytes:,} in the untouched; "
             f"{tried[name].bytes:,} without this region"
         )
         refused[name] = Refusal(name, Reason.MEMORY, detail)
-        del kept[name]
+        del stitched[name]
         after = tried[name]
     return refused, before, after
 
@@ -123,19 +125,19 @@ def _run(steps: Sequence[Step]) -> Peak:
     missing = [len(sources) for sources in waits]
     ready = deque(number for number, count in enumerate(missing) if count == 0)
     alive: dict[Buffer, int] = {}
-    done = [False] * len(steps)
-    live, most, held = 0, 0, {}
+    finished = [False] * len(steps)
+    live, most, regions = 0, 0, {}
     while ready:
         number = ready.popleft()
         step = steps[number]
-        done[number] = True
+        finished[number] = True
         moved = _moved(step, readers, alive)
         alive.update({buffer: 0 if buffer in moved else size[buffer] for buffer in step.makes})
         live += sum(alive[buffer] for buffer in step.makes)
         if live + step.scratch > most:
-            most, held = live + step.scratch, _held(steps, done, number, alive, maker)
-        for taker, given in moved.items():
-            alive[taker], alive[given] = alive[given], 0
+            most, regions = live + step.scratch, _by_region(steps, finished, number, alive, maker)
+        for taker, donor in moved.items():
+            alive[taker], alive[donor] = alive[donor], 0
         for buffer in step.reads:
             readers[buffer] -= 1
         for buffer in (*step.reads, *step.makes):
@@ -145,7 +147,7 @@ def _run(steps: Sequence[Step]) -> Peak:
             missing[user] -= 1
             if not missing[user]:
                 ready.append(user)
-    return Peak(most, held)
+    return Peak(most, regions)
 
 
 def _moved(
@@ -153,29 +155,29 @@ def _moved(
 ) -> dict[Buffer, Buffer]:
     """Outputs that take over an input's memory, each input once."""
     moved: dict[Buffer, Buffer] = {}
-    for given, taker in step.forwards:
-        last = readers[given] == 1 and alive.get(given) == step.makes[taker]
-        if last and taker not in moved and given not in moved.values():
-            moved[taker] = given
+    for donor, taker in step.forwards:
+        last = readers[donor] == 1 and alive.get(donor) == step.makes[taker]
+        if last and taker not in moved and donor not in moved.values():
+            moved[taker] = donor
     return moved
 
 
-def _held(
+def _by_region(
     steps: Sequence[Step],
-    done: Sequence[bool],
+    finished: Sequence[bool],
     now: int,
     alive: Mapping[Buffer, int],
     maker: Mapping[Buffer, int],
 ) -> dict[str, int]:
-    found: dict[str, int] = defaultdict(int)
+    region_bytes: dict[str, int] = defaultdict(int)
     for buffer, count in alive.items():
-        found[steps[maker[buffer]].region] += count if buffer in maker else 0
+        region_bytes[steps[maker[buffer]].region] += count if buffer in maker else 0
     for number, step in enumerate(steps):
-        if step.region and (number == now or not done[number]):
-            found[step.region] += sum(alive.get(buffer, 0) for buffer in step.reads)
-            found[step.region] += step.scratch if number == now else 0
-    found.pop("", None)
-    return dict(found)
+        if step.region and (number == now or not finished[number]):
+            region_bytes[step.region] += sum(alive.get(buffer, 0) for buffer in step.reads)
+            region_bytes[step.region] += step.scratch if number == now else 0
+    region_bytes.pop("", None)
+    return dict(region_bytes)
 
 
 class _Steps:
@@ -212,7 +214,7 @@ class _Steps:
                 }
         for step in self._steps:
             step.reads = {self._root(buffer) for buffer in step.reads} - {_NOWHERE}
-            step.forwards = [(self._root(given), taker) for given, taker in step.forwards]
+            step.forwards = [(self._root(donor), taker) for donor, taker in step.forwards]
         return self._steps
 
     def _operation(self, i: int, step: Step) -> None:
@@ -233,7 +235,7 @@ class _Steps:
             else:
                 step.makes[buffer] = self._bytes(Edge(i, port))
                 if rule is not None and node.op not in _NEW_MEMORY:
-                    step.forwards += [(given, buffer) for given in step.reads]
+                    step.forwards += [(donor, buffer) for donor in step.reads]
 
     def _launches(self, region: Region, function: Subgraph, program: RegionProgram) -> None:
         for launch in program.launches:
@@ -278,9 +280,9 @@ class _Steps:
     def _bytes(self, tensor: Edge) -> int:
         name = self._graph.dtype(tensor).removesuffix("_ref")
         shape = self._graph.shape(tensor) or ()
-        known = [self._partition.sizes.dim(size) for size in shape]
+        shape_dims = [self._partition.sizes.dim(size) for size in shape]
         sizes = [
-            NOMINAL_SIZE if one is None else dims.evaluate(one, self._symbols) for one in known
+            NOMINAL_SIZE if dim is None else dims.evaluate(dim, self._symbols) for dim in shape_dims
         ]
         count = 1
         for size in sizes:

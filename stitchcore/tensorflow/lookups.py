@@ -132,8 +132,8 @@ def refuse(graph: GraphIndex, i: int) -> Reason | None:
     for extent in shape:
         size *= extent
     large = node.op == OF_VARIABLE and size > VARIABLE_BYTES
-    held = _verifier_bytes(graph, i, count)
-    return Reason.MEMORY if large or held > max(TABLE_BYTES, size // TABLE_SHARE) else None
+    memory = _verifier_bytes(graph, i, count)
+    return Reason.MEMORY if large or memory > max(TABLE_BYTES, size // TABLE_SHARE) else None
 
 
 def raised_before(graph: GraphIndex) -> dict[int, tuple[int, ...]]:
@@ -142,7 +142,7 @@ def raised_before(graph: GraphIndex) -> dict[int, tuple[int, ...]]:
     and not the sum's. One that may be dead where the lookup is not is none of them."""
     raising = [i for i in graph.order if graph.nodes[i].op in _RAISING]
     before = ancestor_sets(graph, raising)
-    found: dict[int, tuple[int, ...]] = {}
+    last_raising: dict[int, tuple[int, ...]] = {}
     for i in raising:
         if graph.nodes[i].op not in INDICES:
             continue
@@ -153,25 +153,25 @@ def raised_before(graph: GraphIndex) -> dict[int, tuple[int, ...]]:
             if n != i and before[i] >> n & 1 and (graph.frames[n], graph.deadness[n]) == place
         ]
         earlier = {n for n in known for m in known if n != m and before[m] >> n & 1}
-        found[i] = tuple(n for n in known if n not in earlier)
-    return found
+        last_raising[i] = tuple(n for n in known if n not in earlier)
+    return last_raising
 
 
 def unordered(graph: GraphIndex) -> frozenset[int]:
     """Lookups in a variable that another node may change before or after them: a kernel holds no
     lock of the variable while it reads."""
-    found: dict[Edge, list[int]] = defaultdict(list)
+    lookups_of: dict[Edge, list[int]] = defaultdict(list)
     writers: dict[Edge, list[int]] = defaultdict(list)
     for i in graph.order:
         handle = variable_of(graph, i)
         if handle is not None:
-            found[handle].append(i)
+            lookups_of[handle].append(i)
         for written in _may_write(graph, i):
             writers[written].append(i)
-    before = ancestor_sets(graph, [i for h in found for i in (*found[h], *writers[h])])
+    before = ancestor_sets(graph, [i for h in lookups_of for i in (*lookups_of[h], *writers[h])])
     return frozenset(
         i
-        for handle, lookups in found.items()
+        for handle, lookups in lookups_of.items()
         for i in lookups
         for writer in writers[handle]
         if not (before[i] >> writer | before[writer] >> i) & 1

@@ -78,11 +78,11 @@ def subgraph(partition: Partition, region: Region) -> Subgraph:
     Raises Refused(UNKNOWN_RANK, UNSUPPORTED_TYPE), and NOT_ALLOWED_OPERATION for an operation that
     is on no list, whatever let it into the region.
     """
-    made = _Builder(partition, region).build()
-    for node in made.graph.node:
+    function = _Builder(partition, region).build()
+    for node in function.graph.node:
         if node.op not in RUNNABLE:
             raise Refused(node.op, Reason.NOT_ALLOWED_OPERATION, "it may not run in a worker")
-    return made
+    return function
 
 
 class _Builder:
@@ -117,8 +117,8 @@ class _Builder:
                 updated[origin] = self._assign(i, values[origin])
             elif node.op in UPDATES:
                 origins = variables.written[i]
-                made = self._update(i, [_reference(values[origin]) for origin in origins])
-                updated |= {o: (name, 0) for o, name in zip(origins, made, strict=True)}
+                fresh = self._update(i, [_reference(values[origin]) for origin in origins])
+                updated |= {o: (name, 0) for o, name in zip(origins, fresh, strict=True)}
             elif node.op == lookups.OF_VARIABLE:
                 self._look_up(i, values[resolve(self.index, self.index.data[i][0])])
             else:
@@ -126,8 +126,8 @@ class _Builder:
         results = [self.names[tensor] for tensor in region.results]
         results += [updated[origin] for origin in region.updates]
         self.arguments = with_own_sizes(self.arguments)
-        found = (dim for argument in self.arguments for dim in argument.dims)
-        symbols = dict.fromkeys(name for dim in found for name in sorted(symbols_of(dim)))
+        argument_dims = (dim for argument in self.arguments for dim in argument.dims)
+        symbols = dict.fromkeys(name for dim in argument_dims for name in sorted(symbols_of(dim)))
         return Subgraph(
             self.result,
             tuple(self.arguments),
@@ -151,10 +151,10 @@ class _Builder:
             i for i in self.region.members if lookups.variable_of(self.index, i) == handle
         )
         sizes = lookups.table_shape(self.index, lookup) or ()
-        made = (f"a{len(self.arguments)}", 0)
+        name = (f"a{len(self.arguments)}", 0)
         dtype = self.index.dtype(Edge(lookup, 0))
         self.arguments.append(Argument(handle, True, dtype, sizes))
-        return made
+        return name
 
     def _argument(self, tensor: Edge, like: Edge, variable: bool) -> tuple[str, int]:
         shape = self.index.shape(like)
@@ -166,11 +166,11 @@ class _Builder:
             raise Refused(name, Reason.UNKNOWN_RANK, f"input of {self.region.name}")
         if dtype not in op_allowlist.ANY:
             raise Refused(name, Reason.UNSUPPORTED_TYPE, dtype)
-        made = (f"a{len(self.arguments)}", 0)
+        reference = (f"a{len(self.arguments)}", 0)
         self.arguments.append(Argument(tensor, variable, dtype, dims))
         if not variable:
-            self.names[tensor] = made
-        return made
+            self.names[tensor] = reference
+        return reference
 
     def _copy(self, i: int) -> None:
         source = self.index.nodes[i]
@@ -200,13 +200,13 @@ class _Builder:
 
     def _assign(self, i: int, value: tuple[str, int]) -> tuple[str, int]:
         operation = op_allowlist.ASSIGNMENTS[self.index.nodes[i].op]
-        given = self.names[self.index.data[i][1]]
+        operand = self.names[self.index.data[i][1]]
         if operation is None:
-            return given
+            return operand
         self.origins.append(i)
         node = self.result.node.add(name=f"n{len(self.result.node)}", op=operation)
         node.attr["T"].CopyFrom(self.index.nodes[i].attr["dtype"])
-        node.input.extend((_reference(value), _reference(given)))
+        node.input.extend((_reference(value), _reference(operand)))
         return (node.name, 0)
 
     def _update(self, i: int, values: list[str]) -> list[str]:
@@ -248,16 +248,16 @@ def with_own_sizes(arguments: Sequence[Argument]) -> list[Argument]:
                 uses.setdefault(name, set()).add(expression)
                 if expression == symbol(name) and scale > 0 and not argument.variable:
                     alone.add(name)
-    own: dict[Dim, Dim] = {}
+    fresh: dict[Dim, Dim] = {}
     for name, expressions in uses.items():
         if name not in alone and len(expressions) == 1:
-            own.setdefault(next(iter(expressions)), symbol(f"size{len(own)}"))
+            fresh.setdefault(next(iter(expressions)), symbol(f"size{len(fresh)}"))
 
     def renamed(dim: Dim) -> Dim:
         expression, scale, offset = primitive(dim)
-        return own[expression] * scale + offset if expression in own else dim
+        return fresh[expression] * scale + offset if expression in fresh else dim
 
-    return [replace(one, dims=tuple(map(renamed, one.dims))) for one in arguments]
+    return [replace(argument, dims=tuple(map(renamed, argument.dims))) for argument in arguments]
 
 
 def _reference(name: tuple[str, int]) -> str:
@@ -290,12 +290,12 @@ def as_function(function: Subgraph, jit: bool) -> Any:
         mapped = {k: v for k, v in inputs.items() if k[:-2] in used}
         direct = [inputs.get(name) for name in returned]
         wanted = [name for name in returned if name not in inputs]
-        made = iter(
+        imported = iter(
             tf.graph_util.import_graph_def(
                 function.graph, input_map=mapped, return_elements=wanted, name="region"
             )
         )
-        return [tf.identity(d) if d is not None else next(made) for d in direct]
+        return [tf.identity(d) if d is not None else next(imported) for d in direct]
 
     return tf.function(region, jit_compile=jit, autograph=False)
 
@@ -320,9 +320,9 @@ def _checked_shapes(function: Subgraph, point: Mapping[str, int]) -> semantics.S
     names = [node.name for node in function.graph.node if node.op in op_allowlist.CHECKED]
     if not names:
         return {}
-    made = as_function(function, jit=False).get_concrete_function(*specs(function, point)).graph
+    traced = as_function(function, jit=False).get_concrete_function(*specs(function, point)).graph
     return {
-        name: [tuple(t.shape) for t in made.get_operation_by_name(f"region/{name}").inputs]
+        name: [tuple(t.shape) for t in traced.get_operation_by_name(f"region/{name}").inputs]
         for name in names
     }
 
@@ -365,7 +365,7 @@ _FIELDS = {
 
 
 def _literal_text(literal: Any, shape: str, subject: str) -> str:
-    dtype, _, rest = shape.partition("[")
+    dtype, _, extents = shape.partition("[")
     if dtype not in _FIELDS:
         raise Refused(subject, Reason.ELIDED_CONSTANT, f"a constant of {dtype}")
     field, numpy = _FIELDS[dtype]
@@ -373,7 +373,7 @@ def _literal_text(literal: Any, shape: str, subject: str) -> str:
     array: np.ndarray[Any, Any] = (
         np.frombuffer(value, numpy) if isinstance(value, bytes) else np.array(value, numpy)
     )
-    dims = [int(d) for d in rest.partition("]")[0].split(",") if d]
+    dims = [int(d) for d in extents.partition("]")[0].split(",") if d]
     return _nested(array.reshape(dims))
 
 

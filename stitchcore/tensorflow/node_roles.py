@@ -196,8 +196,8 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables, kind: str) -> Reaso
 def _refuse_place(graph: GraphIndex, i: int, kind: str) -> Reason | None:
     """DEVICE_BOUNDARY for an allowed node whose work or data is not where kernels are."""
     on_host = kind == placement.GPU and placement.keeps_data_on_host(graph, i)
-    here = placement.is_on(graph.nodes[i].device, kind) and not on_host
-    return None if here else Reason.DEVICE_BOUNDARY
+    on_device = placement.is_on(graph.nodes[i].device, kind) and not on_host
+    return None if on_device else Reason.DEVICE_BOUNDARY
 
 
 def is_small(graph: GraphIndex, i: int) -> bool:

@@ -18,7 +18,7 @@ from stitchcore.inject.digest import LOOP_BACK
 from stitchcore.tensorflow import levels, lookups, op_allowlist, placement
 from stitchcore.tensorflow.graph import Edge, GraphIndex, index
 from stitchcore.tensorflow.node_roles import Classes, Part, classify
-from stitchcore.tensorflow.shape_inference import settle
+from stitchcore.tensorflow.shape_inference import infer_shapes
 from stitchcore.tensorflow.symbolic_sizes import Sizes, resolve
 from stitchcore.tensorflow.updates import UPDATES
 from stitchcore.tensorflow.variables import Variables, analyse
@@ -89,15 +89,15 @@ def partition(
     the given reason (a recut). Raises Refused(PARSE_ERROR) for a damaged graph.
     """
     preserved = tuple(preserve)
-    sizes = resolve(settle(graph))
+    sizes = resolve(infer_shapes(graph))
     indexed = index(sizes.graph)
     variables = analyse(indexed)
     left_out = {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}
-    kept = {indexed.number[name] for name in preserved if name in indexed.number}
+    must_stay = {indexed.number[name] for name in preserved if name in indexed.number}
     while True:
         classes = classify(indexed, variables, left_out, kind)
         groups, circular = grouped(indexed, classes, variables)
-        crossing = _crossing_unranked(indexed, groups, kept)
+        crossing = _crossing_unranked(indexed, groups, must_stay)
         if not crossing and not circular:
             break
         left_out |= dict.fromkeys(crossing, Reason.UNKNOWN_RANK)
@@ -105,14 +105,14 @@ def partition(
     regions: list[Region] = []
     refusals: list[Refusal] = []
     for members in groups:
-        if sum(_work(indexed, i) for i in members) < 2:
+        if sum(_operation_count(indexed, i) for i in members) < 2:
             refusals += [
                 Refusal(indexed.nodes[i].name, Reason.REGION_TOO_SMALL)
                 for i in members
                 if not is_view(indexed, i)
             ]
             continue
-        regions.append(_region(indexed, variables, classes, members, kept, len(regions)))
+        regions.append(_region(indexed, variables, classes, members, must_stay, len(regions)))
     refusals += [Refusal(indexed.nodes[i].name, r) for i, r in sorted(classes.reasons.items())]
     refusals += (*sizes.refusals, *variables.refusals)
     return Partition(
@@ -132,10 +132,10 @@ def grouped(
 
 
 def _crossing_unranked(
-    graph: GraphIndex, groups: Iterable[Sequence[int]], kept: set[int]
+    graph: GraphIndex, groups: Iterable[Sequence[int]], must_stay: set[int]
 ) -> set[int]:
     """Members with a tensor of unknown rank that enters or leaves their region."""
-    found = set()
+    crossing = set()
     for group in groups:
         inside = set(group)
         for i in group:
@@ -143,14 +143,14 @@ def _crossing_unranked(
                 if graph.dtype(tensor) == "resource" or tensor.node in inside:
                     continue
                 if graph.shape(tensor) is None:
-                    found.add(i)
-        for tensor in _results(graph, inside, group, kept):
+                    crossing.add(i)
+        for tensor in _results(graph, inside, group, must_stay):
             if graph.shape(tensor) is None:
-                found.add(tensor.node)
-    return found
+                crossing.add(tensor.node)
+    return crossing
 
 
-def _work(graph: GraphIndex, i: int) -> int:
+def _operation_count(graph: GraphIndex, i: int) -> int:
     """Operations that move data: an optimizer's update is several in one node, and so is what
     Grappler's remapper has fused."""
     several = graph.nodes[i].op in UPDATES or graph.nodes[i].op in FUSED
@@ -215,17 +215,17 @@ def _merge_small(
 ) -> list[tuple[int, ...]]:
     """Merge regions of little traffic with others of their level and kind."""
     position = {i: p for p, i in enumerate(graph.order)}
-    done: list[tuple[int, ...]] = []
+    merged: list[tuple[int, ...]] = []
     small: dict[tuple[int, levels.Kind], list[tuple[int, ...]]] = defaultdict(list)
     for group in groups:
         size, _ = _traffic(graph, group)
         if size < REMOTE_BYTES:
             small[placed.level[group[0]], placed.kind[group[0]]].append(group)
         else:
-            done.append(group)
+            merged.append(group)
     for batch in small.values():
-        done += _bounded(graph, position, batch)
-    return sorted(done, key=lambda group: position[group[0]])
+        merged += _bounded(graph, position, batch)
+    return sorted(merged, key=lambda group: position[group[0]])
 
 
 def _join_lone(
@@ -238,38 +238,38 @@ def _join_lone(
     company stays as it is.
     """
     position = {i: p for p, i in enumerate(graph.order)}
-    done: list[tuple[int, ...]] = []
+    joined: list[tuple[int, ...]] = []
     lone: dict[tuple[int, levels.Kind], list[tuple[int, ...]]] = defaultdict(list)
     company: dict[tuple[int, levels.Kind], list[tuple[int, ...]]] = defaultdict(list)
     for group in groups:
-        work = sum(_work(graph, i) for i in group)
+        operations = sum(_operation_count(graph, i) for i in group)
         key = placed.level[group[0]], placed.kind[group[0]]
-        (done if not work else lone[key] if work == 1 else company[key]).append(group)
+        (joined if not operations else lone[key] if operations == 1 else company[key]).append(group)
     for key, singles in lone.items():
         if len(singles) == 1 and company[key]:
             host = min(company[key], key=lambda group: (_traffic(graph, group), group))
             company[key].remove(host)
             singles.append(host)
-        done += _bounded(graph, position, singles)
-    done += [group for grouped in company.values() for group in grouped]
-    return sorted(done, key=lambda group: position[group[0]])
+        joined += _bounded(graph, position, singles)
+    joined += [group for grouped in company.values() for group in grouped]
+    return sorted(joined, key=lambda group: position[group[0]])
 
 
 def _bounded(
     graph: GraphIndex, position: Mapping[int, int], batch: Iterable[tuple[int, ...]]
 ) -> list[tuple[int, ...]]:
     """Groups merged in order into as few as REMOTE_TENSORS allows, each in topological order."""
-    done: list[tuple[int, ...]] = []
+    groups: list[tuple[int, ...]] = []
     merged: list[int] = []
     tensors = 0
     for group in batch:
         _, count = _traffic(graph, group)
         if merged and tensors + count > REMOTE_TENSORS:
-            done.append(tuple(sorted(merged, key=position.__getitem__)))
+            groups.append(tuple(sorted(merged, key=position.__getitem__)))
             merged, tensors = [], 0
         merged += group
         tensors += count
-    return [*done, tuple(sorted(merged, key=position.__getitem__))]
+    return [*groups, tuple(sorted(merged, key=position.__getitem__))]
 
 
 def _without_cycles(
@@ -297,14 +297,14 @@ def _without_cycles(
             owner[i] = group[0]
 
     def sources(node: int) -> list[int]:
-        found: dict[int, None] = {}
+        sources_of_group: dict[int, None] = {}
         for i in inside.get(node, (node,)):
             closes = graph.nodes[i].op in ("Merge", "RefMerge")
             for source in (*(t.node for t in graph.data[i]), *graph.control[i]):
                 if not (closes and graph.nodes[source].op.endswith(LOOP_BACK)):
-                    found[owner[source]] = None
-            found |= dict.fromkeys(owner[source] for source in graph.ends.get(i, ()))
-        return list(found)
+                    sources_of_group[owner[source]] = None
+            sources_of_group |= dict.fromkeys(owner[source] for source in graph.ends.get(i, ()))
+        return list(sources_of_group)
 
     entered: dict[int, int] = {}  # order of entry
     lowest: dict[int, int] = {}  # earliest entered node on the path that a node leads back to
@@ -317,8 +317,8 @@ def _without_cycles(
         entered[owner[root]] = lowest[owner[root]] = len(entered)
         path.append(owner[root])
         while pending:
-            node, rest = pending[-1]
-            source = next(rest, None)
+            node, remaining = pending[-1]
+            source = next(remaining, None)
             if source is None:
                 pending.pop()
                 if pending:
@@ -343,13 +343,13 @@ def _without_cycles(
         members = [i for node in component for i in inside.get(node, ())]
         if len(component) == 1 or not members:
             continue
-        taken = set(members)
+        members_set = set(members)
         for node in component:
             joined.pop(node, None)
         mended = len({(placed.level[i], placed.kind[i]) for i in members}) == 1 and all(
             node in inside
             or classes.parts[node] is Part.CLONE
-            or (classes.parts[node] is Part.READ and variables.before[node] in taken)
+            or (classes.parts[node] is Part.READ and variables.before[node] in members_set)
             for node in component
         )
         if mended:
@@ -376,7 +376,7 @@ def _region(
     variables: Variables,
     classes: Classes,
     members: tuple[int, ...],
-    kept: set[int],
+    must_stay: set[int],
     number: int,
 ) -> Region:
     inside = set(members)
@@ -415,7 +415,7 @@ def _region(
         handles |= dict.fromkeys(touched)
         for tensor in graph.data[i][len(touched) :]:
             use(tensor)
-    results = _results(graph, inside, members, kept)
+    results = _results(graph, inside, members, must_stay)
     first = graph.nodes[members[0]].name.rsplit("/", 1)[-1]
     name = f"r{number:03d}_{''.join(c if c.isalnum() else '_' for c in first)[:40]}"
     return Region(
@@ -437,9 +437,9 @@ def waits(cut: Partition, region: Region) -> list[int]:
     may wait for the region, and a region that waited for it would wait for itself.
     """
     graph = cut.graph
-    made = set(region.updates.values())
+    writes = set(region.updates.values())
     seen = {*region.members, *region.reads}
-    found: dict[int, None] = {}
+    outside: dict[int, None] = {}
     pending: list[int] = []
     for node in (*region.clones, *region.members, *region.reads):
         pending += graph.control[node]
@@ -454,21 +454,21 @@ def waits(cut: Partition, region: Region) -> list[int]:
             continue
         seen.add(source)
         part = cut.classes.parts[source]
-        if part is Part.CLONE or (part is Part.READ and cut.variables.before[source] in made):
+        if part is Part.CLONE or (part is Part.READ and cut.variables.before[source] in writes):
             pending += reversed((*graph.control[source], *(t.node for t in graph.data[source])))
         else:
-            found[source] = None
-    return list(found)
+            outside[source] = None
+    return list(outside)
 
 
 def _results(
-    graph: GraphIndex, inside: set[int], members: Sequence[int], kept: set[int]
+    graph: GraphIndex, inside: set[int], members: Sequence[int], must_stay: set[int]
 ) -> tuple[Edge, ...]:
     """Tensors of members that nodes outside read, or that must stay available."""
     results = []
     for i in members:
         used = {graph.data[c][p].port for c, p in graph.consumers[i] if p >= 0 and c not in inside}
-        if i in kept:
+        if i in must_stay:
             used |= set(range(len(graph.output_types[i])))
         results += [Edge(i, port) for port in sorted(used)]
     return tuple(results)

@@ -29,7 +29,7 @@ from stitchcore.launch.place import Constant, Input, Place, Temporary
 from stitchcore.launch.region_program import RegionLaunch, RegionProgram, Result
 from stitchcore.loop_ir import index
 from stitchcore.tensorflow import lookups, placement
-from stitchcore.tensorflow.control_edges import after, after_checks
+from stitchcore.tensorflow.control_edges import after_checks, dependents
 from stitchcore.tensorflow.fusion_node import FusionNode, datatype, encoded, tensorflow_type
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph
@@ -46,22 +46,22 @@ def patch(partition: Partition, chosen: Sequence[Chosen]) -> tuple[Patch, Mappin
     CONTROL_FLOW where nothing outside tells in which passes and branches it runs, DOES_NOT_UNIFY
     and UNSUPPORTED_OPCODE where a result is no tensor that the graph can take."""
     ids = digest.number(partition.request, partition.preserve).ids
-    whole = _Whole(partition, ids)
-    made: list[RegionPatch] = []
+    builder = _PatchBuilder(partition, ids)
+    patches: list[RegionPatch] = []
     refused: dict[str, Refusal] = {}
     for region, function, program in chosen:
         try:
-            _RegionPatch(whole, region, function, program).write()
-            made.append(whole.taken(region.name))
+            _RegionPatch(builder, region, function, program).write()
+            patches.append(builder.take(region.name))
         except Refused as error:
-            whole.taken(region.name)
+            builder.take(region.name)
             refused[region.name] = replace(error.refusal, subject=region.name)
-    return Patch(tuple(made)), refused
+    return Patch(tuple(patches)), refused
 
 
 @dataclass
-class _Whole:
-    """The patch while it is written: of the region at hand, until that is `taken`."""
+class _PatchBuilder:
+    """The patch while it is written: of the region at hand, until `take`."""
 
     partition: Partition
     ids: Mapping[str, int]
@@ -79,13 +79,13 @@ class _Whole:
     def raised_before(self) -> dict[int, tuple[int, ...]]:
         return lookups.raised_before(self.partition.graph)
 
-    def taken(self, name: str) -> RegionPatch:
-        made = RegionPatch(
+    def take(self, name: str) -> RegionPatch:
+        region_patch = RegionPatch(
             name, tuple(self.remove), tuple(self.add), tuple(self.rewire), tuple(self.controls)
         )
         for written in (self.remove, self.add, self.rewire, self.controls):
             written.clear()
-        return made
+        return region_patch
 
     def id(self, node: int) -> int:
         return self.ids[self.partition.graph.nodes[node].name]
@@ -98,13 +98,13 @@ class _RegionPatch:
     """One region's part of the patch."""
 
     def __init__(
-        self, whole: _Whole, region: Region, function: Subgraph, program: RegionProgram
+        self, builder: _PatchBuilder, region: Region, function: Subgraph, program: RegionProgram
     ) -> None:
-        self.whole, self.region, self.partition = whole, region, whole.partition
+        self.builder, self.region, self.partition = builder, region, builder.partition
         self.function, self.program = function, program
-        self.graph = whole.partition.graph
-        self.variables = whole.partition.variables
-        self.device_of = whole.id(region.members[0])
+        self.graph = builder.partition.graph
+        self.variables = builder.partition.variables
+        self.device_of = builder.id(region.members[0])
         self.constants = 0
         self.readers: dict[Edge, list[str]] = {}
         self.writers: dict[Edge, str] = {}
@@ -115,30 +115,30 @@ class _RegionPatch:
         self.shapes = self._tensor_shapes()
 
     def write(self) -> None:
-        whole, region = self.whole, self.region
+        builder, region = self.builder, self.region
         absorbed = self._absorbed()
         removed = {*region.members, *absorbed}
         controls = self._controls_in(removed)
-        self.before = tuple(f"^{self.whole.id(control)}" for control in controls)
+        self.before = tuple(f"^{self.builder.id(control)}" for control in controls)
         self.before = (*self.before, *self._in_place(controls))
         self.before = (*self.before, *self._verifiers())
         names = [self._launch(n, launch) for n, launch in enumerate(self.program.launches)]
         assigned = self._assignments()
         known = (self.program.launches, assigned, self.readers, self.writers)
-        whole.controls += after_checks(names, *known)
+        builder.controls += after_checks(names, *known)
         names += assigned
         for handle, writer in self.writers.items():
             before = [r for r in self.readers.get(handle, ()) if r != writer]
-            whole.controls += [(f"+{writer}", f"^+{reader}") for reader in before]
+            builder.controls += [(f"+{writer}", f"^+{reader}") for reader in before]
         self._hold_back_writers()
         last = names[0] if len(names) == 1 else self._join(names)
         for node in sorted(removed):
-            whole.remove.append(whole.id(node))
-            whole.rewire.append((f"^{whole.id(node)}", f"^+{last}"))
+            builder.remove.append(builder.id(node))
+            builder.rewire.append((f"^{builder.id(node)}", f"^+{last}"))
         outputs = self.program.outputs
         for position, result in enumerate(region.results):
             target = self._reference(outputs[position], f"{region.name}_o{position}")
-            whole.rewire.append((whole.tensor(result), target))
+            builder.rewire.append((builder.tensor(result), target))
 
     def _hold_back_writers(self) -> None:
         """What may write a variable after a lookup waits for every launch that reads it."""
@@ -148,7 +148,7 @@ class _RegionPatch:
                 continue
             for node in lookups.writers_after(self.graph, member):
                 readers = self.readers.get(looked_up, ())
-                self.whole.controls += [(str(self.whole.id(node)), f"^+{r}") for r in readers]
+                self.builder.controls += [(str(self.builder.id(node)), f"^+{r}") for r in readers]
 
     # ---- what surrounds the region -------------------------------------------------------------
     def _absorbed(self) -> list[int]:
@@ -157,46 +157,48 @@ class _RegionPatch:
         In a session's graph (no `_Retval`) whatever must stay may be fetched.
         """
         inside = {*self.region.members, *self.region.reads}
-        kept = set() if self.whole.function else set(self.whole.partition.preserve)
-        found = (lookups.indices_of(self.graph, member) for member in self.region.members)
-        verified = {indices.node for indices in found if indices is not None}
+        fetchable = set() if self.builder.function else set(self.builder.partition.preserve)
+        looked_up = (lookups.indices_of(self.graph, member) for member in self.region.members)
+        verified = {indices.node for indices in looked_up if indices is not None}
         return [
             read
             for read in self.region.reads
-            if self.graph.nodes[read].name not in kept
+            if self.graph.nodes[read].name not in fetchable
             and read not in verified
             and all(consumer in inside for consumer, _ in self.graph.consumers[read])
         ]
 
     def _own_handles(self) -> dict[Edge, Edge]:
         """Each variable's handle as the region's members read it: in a loop, what entered it."""
-        found: dict[Edge, Edge] = {}
+        handles: dict[Edge, Edge] = {}
         for node in self.region.members:
             for tensor in self.graph.data[node]:
                 if self.graph.dtype(tensor) == "resource":
-                    found.setdefault(resolve(self.graph, tensor), tensor)
-        return found
+                    handles.setdefault(resolve(self.graph, tensor), tensor)
+        return handles
 
     def _controls_in(self, removed: set[int]) -> list[int]:
         """Nodes outside that must run before the region, beside those whose tensors it reads: what
         its nodes wait for, reads of variables that it writes, inputs that no launch needs."""
         region, variables = self.region, self.variables
-        found = dict.fromkeys(waits(self.partition, region))
+        controls = dict.fromkeys(waits(self.partition, region))
         for handle, update in region.updates.items():
             current = variables.before[update]
             for read in variables.reads[handle]:
                 if read in removed or variables.before[read] != current:
                     continue
                 if self._runs_here(read):
-                    found[read] = None
+                    controls[read] = None
                 else:  # whatever comes from there to the region comes by its inputs
-                    found |= dict.fromkeys(tensor.node for tensor in region.tensors)
+                    controls |= dict.fromkeys(tensor.node for tensor in region.tensors)
         read_by_none = set(range(len(region.tensors)))
         for place in self._read_places():
             if isinstance(place, Input):
                 read_by_none.discard(place.position)
-        found |= dict.fromkeys(region.tensors[position].node for position in sorted(read_by_none))
-        return list(found)
+        controls |= dict.fromkeys(
+            region.tensors[position].node for position in sorted(read_by_none)
+        )
+        return list(controls)
 
     def _runs_here(self, node: int) -> bool:
         """Whether a node runs wherever the region does."""
@@ -213,49 +215,51 @@ class _RegionPatch:
         for control in controls:
             entered = entered or graph.frames[control] == graph.frames[member]
             missing -= graph.deadness[control]
-        found: list[str] = []
+        control_inputs: list[str] = []
         for tensor in (*self.region.tensors, *self.handles.values()):
             if entered and not missing & graph.alive(tensor):
                 continue
             entered, missing = True, missing - graph.alive(tensor)
             if graph.nodes[tensor.node].op in ("Switch", "RefSwitch"):
-                name = f"{self.region.name}_taken{len(found)}"
+                name = f"{self.region.name}_taken{len(control_inputs)}"
                 kind = tensorflow_type(graph.dtype(tensor))
-                found.append(f"^+{self._identity(name, self.whole.tensor(tensor), kind)}")
+                control_inputs.append(
+                    f"^+{self._identity(name, self.builder.tensor(tensor), kind)}"
+                )
             else:
-                found.append(f"^{self.whole.id(tensor.node)}")
+                control_inputs.append(f"^{self.builder.id(tensor.node)}")
         if missing or not entered:
             detail = "nothing outside tells where it runs"
             raise Refused(self.region.name, Reason.CONTROL_FLOW, detail)
-        return found
+        return control_inputs
 
     def _identity(self, name: str, reference: str, kind: int, before: Sequence[str] = ()) -> str:
         node = node_def_pb2.NodeDef()
         node.attr["T"].type = kind
         inputs = (reference, *before)
-        self.whole.add.append(AddedNode(name, "Identity", encoded(node), self.device_of, inputs))
+        self.builder.add.append(AddedNode(name, "Identity", encoded(node), self.device_of, inputs))
         return name
 
     def _verifiers(self) -> list[str]:
         """What fails as the region's lookups would (lookups.py): control inputs of its launches.
         Lookups of one tensor in as many rows share one, and so do sums. They run one after another,
         each after what TensorFlow would have raised before."""
-        made: dict[tuple[str, int, str], str] = {}
+        verifiers: dict[tuple[str, int, str], str] = {}
         inside = set(self.region.members)
         for member in self.region.members:
             indices = lookups.indices_of(self.graph, member)
             rows = None if indices is None else lookups.rows(self.graph, member)
             if indices is None or rows is None:
                 continue
-            place = (self.whole.tensor(indices), rows, lookups.verifier(self.graph, member).op)
-            if place not in made:
-                made[place] = f"{self.region.name}_verify{len(made)}"
-                earlier = [f"^+{name}" for name in list(made.values())[-2:-1]]
-                for node in self.whole.raised_before[member]:
+            place = (self.builder.tensor(indices), rows, lookups.verifier(self.graph, member).op)
+            if place not in verifiers:
+                verifiers[place] = f"{self.region.name}_verify{len(verifiers)}"
+                earlier = [f"^+{name}" for name in list(verifiers.values())[-2:-1]]
+                for node in self.builder.raised_before[member]:
                     if node not in inside:
-                        earlier.append(f"^{self.whole.id(node)}")
-                self._verify(made[place], member, *place[:2], tuple(earlier))
-        return [f"^+{name}" for name in made.values()]
+                        earlier.append(f"^{self.builder.id(node)}")
+                self._verify(verifiers[place], member, *place[:2], tuple(earlier))
+        return [f"^+{name}" for name in verifiers.values()]
 
     def _verify(
         self, name: str, member: int, indices: str, rows: int, earlier: tuple[str, ...]
@@ -267,8 +271,8 @@ class _RegionPatch:
             table = self._const(np.asarray(0, np.uint8), (rows,))
             operands = (table, indices, self._const(np.asarray(0, np.int32)))
         inputs = (*operands, *self.before, *earlier)
-        place = self.whole.id(member)  # whose error it raises
-        self.whole.add.append(AddedNode(name, node.op, encoded(node), place, inputs))
+        place = self.builder.id(member)  # whose error it raises
+        self.builder.add.append(AddedNode(name, node.op, encoded(node), place, inputs))
 
     # ---- launches ------------------------------------------------------------------------------
     def _read_places(self) -> list[Place | Constant]:
@@ -294,7 +298,7 @@ class _RegionPatch:
     def _read_after(self, handle: Edge, writer: int) -> bool:
         """Whether a launch that needs the writer's outputs, or its fallback, reads the variable's
         old value: then the writer may not store in place (an assignment after all readers does)."""
-        waiting = after(self.program.launches, writer)
+        waiting = dependents(self.program.launches, writer)
         read = [
             n for n, a in enumerate(self.function.arguments) if a.variable and a.tensor == handle
         ]
@@ -335,7 +339,7 @@ class _RegionPatch:
         guards += self._written_guards(launch, inputs)
         table = launch_table(launch.kernel, sources, inputs, outputs, guards)
         device_of = self._raising() if launch.kernel.errors else self.device_of
-        self.whole.add.append(node.fusion(launch, table, device_of, self.before))
+        self.builder.add.append(node.fusion(launch, table, device_of, self.before))
         return name
 
     def _raising(self) -> int:
@@ -343,12 +347,12 @@ class _RegionPatch:
         its own."""
         raising = (m for m in self.region.members if self.graph.nodes[m].op in CHECKED)
         first = next(raising, None)
-        return self.device_of if first is None else self.whole.id(first)
+        return self.device_of if first is None else self.builder.id(first)
 
     def _input(self, node: FusionNode, name: str, place: Place | Constant) -> Binding:
         if isinstance(place, Input):
             argument = self.function.arguments[place.position]
-            reference = self.whole.tensor(argument.tensor)
+            reference = self.builder.tensor(argument.tensor)
             if argument.variable:
                 self.readers.setdefault(argument.tensor, []).append(name)
                 return Binding(VARIABLE, node.resource(self._handle(argument.tensor)))
@@ -370,7 +374,7 @@ class _RegionPatch:
                 continue
             argument = self.function.arguments[place.position]
             tensor = argument.tensor
-            reference = self._handle(tensor) if argument.variable else self.whole.tensor(tensor)
+            reference = self._handle(tensor) if argument.variable else self.builder.tensor(tensor)
             node.fallback_references.append(reference)
             if argument.variable:
                 if name not in self.readers.setdefault(argument.tensor, []):
@@ -402,7 +406,7 @@ class _RegionPatch:
         return guards
 
     def _handle(self, variable: Edge) -> str:
-        return self.whole.tensor(self.handles[variable])
+        return self.builder.tensor(self.handles[variable])
 
     def _symbols(
         self, launch: RegionLaunch, node: FusionNode
@@ -412,20 +416,20 @@ class _RegionPatch:
         Whoever relies on an assumption about sizes checks all that the region knows by it: where it
         does not hold, the outputs of launches before have other shapes too.
         """
-        found = [self._source_of(symbol) for symbol in launch.kernel.symbols]
+        symbol_axes = [self._source_of(symbol) for symbol in launch.kernel.symbols]
         relying = self._relying()
-        for argument in (*(argument for argument, *_ in found), *relying):
-            reference = self.whole.tensor(argument.tensor)
+        for argument in (*(argument for argument, *_ in symbol_axes), *relying):
+            reference = self.builder.tensor(argument.tensor)
             if reference not in node.inputs and self._is_hosted(argument):
                 node.hosted[reference] = tensorflow_type(argument.dtype)
                 continue
             node.tensor(reference, argument)
         sources = []
-        for argument, axis, scale, offset in found:
-            position = node.tensor(self.whole.tensor(argument.tensor), argument)
+        for argument, axis, scale, offset in symbol_axes:
+            position = node.tensor(self.builder.tensor(argument.tensor), argument)
             sources.append(SymbolSource(position, axis, scale, offset))
         for argument in relying:
-            node.tensor(self.whole.tensor(argument.tensor), argument)
+            node.tensor(self.builder.tensor(argument.tensor), argument)
         guards = [
             Guard(position, tuple(index.from_dim(dim) for dim in argument.dims))
             for position, argument in node.arguments.items()
@@ -468,10 +472,10 @@ class _RegionPatch:
             value = self._reference(result, f"{name}_value")
             update = self.region.updates[handle]
             node = node_def_pb2.NodeDef()
-            given = self.graph.nodes[update].attr
-            node.attr["dtype"].CopyFrom(given["dtype" if "dtype" in given else "T"])
+            attributes = self.graph.nodes[update].attr
+            node.attr["dtype"].CopyFrom(attributes["dtype" if "dtype" in attributes else "T"])
             inputs = (self._handle(handle), value, *self.before)
-            self.whole.add.append(
+            self.builder.add.append(
                 AddedNode(name, "AssignVariableOp", encoded(node), self.device_of, inputs)
             )
             self.writers[handle] = name
@@ -488,10 +492,10 @@ class _RegionPatch:
             if argument.variable:
                 detail = "a variable's value leaves the region unchanged"
                 raise Refused(self.region.name, Reason.UNSUPPORTED_OPCODE, detail)
-            given, kind = self.whole.tensor(argument.tensor), tensorflow_type(argument.dtype)
+            reference, kind = self.builder.tensor(argument.tensor), tensorflow_type(argument.dtype)
             if self.before:  # what reads the result may count on what the region waits for
-                given = f"+{self._identity(f'{name}_given', given, kind, self.before)}:0"
-            return self._reshaped(given, argument.dims, result.dims, kind, name)
+                reference = f"+{self._identity(f'{name}_given', reference, kind, self.before)}:0"
+            return self._reshaped(reference, argument.dims, result.dims, kind, name)
         kind = datatype(self.program.buffers[place].dtype)
         shape = self.shapes[place]
         return self._reshaped(self.references[place], shape, result.dims, kind, name)
@@ -499,12 +503,12 @@ class _RegionPatch:
     def _reshaped(
         self,
         reference: str,
-        given: tuple[Dim, ...],
+        current: tuple[Dim, ...],
         wanted: tuple[Dim, ...],
         kind: int,
         name: str,
     ) -> str:
-        if given == wanted:
+        if current == wanted:
             return reference
         sizes = [dim if isinstance(dim, int) else -1 for dim in wanted]
         if sizes.count(-1) > 1:
@@ -514,7 +518,7 @@ class _RegionPatch:
         node = node_def_pb2.NodeDef()
         node.attr["T"].type = kind
         node.attr["Tshape"].type = types_pb2.DT_INT32
-        self.whole.add.append(
+        self.builder.add.append(
             AddedNode(name, "Reshape", encoded(node), self.device_of, (reference, shape))
         )
         return f"+{name}:0"
@@ -534,13 +538,15 @@ class _RegionPatch:
         node = node_def_pb2.NodeDef()
         node.attr["dtype"].type = tensorflow_type(array.dtype.name)
         node.attr["value"].tensor.CopyFrom(tensor_util.make_tensor_proto(array, shape=shape))
-        self.whole.add.append(AddedNode(name, "Const", encoded(node), self.device_of, self.before))
+        self.builder.add.append(
+            AddedNode(name, "Const", encoded(node), self.device_of, self.before)
+        )
         return f"+{name}:0"
 
     def _join(self, names: Sequence[str]) -> str:
         name = f"{self.region.name}_done"
         inputs = tuple(f"^+{other}" for other in names) or self.before
-        self.whole.add.append(
+        self.builder.add.append(
             AddedNode(name, "NoOp", encoded(node_def_pb2.NodeDef()), self.device_of, inputs)
         )
         return name
@@ -563,8 +569,8 @@ def _source_of(symbol: str, arguments: Sequence[Argument]) -> tuple[Argument, in
     return best
 
 
-def _known(found: tuple[Dim, ...], symbols: Sequence[str]) -> bool:
-    return all(name in symbols for dim in found for name in dims.symbols_of(dim))
+def _known(sizes: tuple[Dim, ...], symbols: Sequence[str]) -> bool:
+    return all(name in symbols for dim in sizes for name in dims.symbols_of(dim))
 
 
 def _static(dim: index.Index) -> int:

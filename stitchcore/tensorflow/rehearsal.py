@@ -42,7 +42,7 @@ from stitchcore.tensorflow import op_allowlist
 from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, output_types
 from stitchcore.tensorflow.lower import RUNNABLE
 from stitchcore.tensorflow.partition import Partition
-from stitchcore.tensorflow.shape_function_allowlist import is_inert
+from stitchcore.tensorflow.shape_function_allowlist import is_side_effect_free
 from stitchcore.tensorflow.symbolic_sizes import points
 from stitchcore.tensorflow.updates import UPDATES
 
@@ -58,7 +58,7 @@ VARIABLES = {"ReadVariableOp", "ResourceGather", *op_allowlist.ASSIGNMENTS, *UPD
 REFERENCES = frozenset({"Assign", "AssignAdd", "AssignSub"})
 KEPT = RUNNABLE | CONTROL_FLOW | VARIABLES | REFERENCES | (READERS - FUSIONS)
 """Operations of a stranger's graph that run. An attribute that names something is none of theirs
-but a loop's frame; `is_inert` holds for all that take part in no loop or variable."""
+but a loop's frame; `is_side_effect_free` holds for all that take part in no loop or variable."""
 
 PASSING = CONTROL_FLOW | {"Identity"}
 TOKEN = "float32"
@@ -82,25 +82,25 @@ class _Inconclusive(Exception):
 
 def types_of(graph: Any) -> dict[str, list[int]]:
     """Output types of a graph's nodes, by their definitions; a job has them of TensorFlow."""
-    found = {node.name: output_types(node) for node in graph.node}
+    types = {node.name: output_types(node) for node in graph.node}
     return {
-        name: [int(tf.as_dtype(one).as_datatype_enum) for one in kinds]
-        for name, kinds in found.items()
+        name: [int(tf.as_dtype(kind).as_datatype_enum) for kind in kinds]
+        for name, kinds in types.items()
         if all(kinds)
     }
 
 
 def rehearse(
-    found: Partition,
-    made: Patch,
+    partition: Partition,
+    patched: Patch,
     kernels: Sequence[KernelEntry],
     libraries: Sequence[bytes],
     functions: str,
     live_bytes: int = 0,
     run: bool = True,
 ) -> Rehearsal:
-    """Apply `made` to the request's graph as a job does, then run it where `run` says so; `kernels`
-    and `functions` are the manifest's.
+    """Apply `patched` to the request's graph as a job does, then run it where `run` says so;
+    `kernels` and `functions` are the manifest's.
 
     Raises Refused(STRUCTURE) for a fault that no region answers for, or where none is left.
     """
@@ -110,17 +110,17 @@ def rehearse(
     refused: dict[str, Refusal] = {}
 
     def applied(regions: Sequence[Any]) -> patch.Patched:
-        given = (numbering, {"regions": regions}, PREFIX, found.preserve, types, checks)
-        return patch.apply(found.request, *given)
+        arguments = (numbering, {"regions": regions}, PREFIX, partition.preserve, types, checks)
+        return patch.apply(partition.request, *arguments)
 
-    numbering = digest.number(found.request, found.preserve)
-    types = types_of(found.request)
-    regions: list[Any] = msgspec.to_builtins(made)["regions"]
+    numbering = digest.number(partition.request, partition.preserve)
+    types = types_of(partition.request)
+    regions: list[Any] = msgspec.to_builtins(patched)["regions"]
     try:
-        whole = applied(regions)
+        all_applied = applied(regions)
     except reasons.Refused as error:
         raise Refused("graph", Reason.STRUCTURE, error.detail) from error
-    for name, fault in whole.taken_back.items():
+    for name, fault in all_applied.taken_back.items():
         refused[name] = Refusal(name, Reason.STRUCTURE, str(fault))
     regions = [region for region in regions if region["name"] not in refused]
     why = native if isinstance(native, str) else ""
@@ -134,9 +134,9 @@ def rehearse(
         keys = program.load_kernels(native, client.Artifact(manifest, tuple(libraries)))
     except reasons.Refused as error:
         return Rehearsal(refused, f"validated; not run: no kernel can be loaded here: {error}")
-    stage = _Stage(found, native, start + SECONDS)
+    stage = _Stage(partition, native, start + SECONDS)
     try:
-        untouched = stage.run(found.request, ())
+        untouched = stage.run(partition.request, ())
     except (_Inconclusive, tf.errors.OpError, ValueError) as error:
         return Rehearsal(refused, f"validated; the untouched graph did not run: {_line(error)}")
     try:
@@ -146,8 +146,8 @@ def rehearse(
                 wrong = stage.compared(applied(regions).graph, regions, untouched)
                 if wrong is None:
                     break
-                name, what = _at_fault(stage, applied, regions, untouched, wrong)
-                refused[name] = Refusal(name, Reason.STRUCTURE, what)
+                name, problem = _at_fault(stage, applied, regions, untouched, wrong)
+                refused[name] = Refusal(name, Reason.STRUCTURE, problem)
                 regions = [region for region in regions if region["name"] != name]
     except _Inconclusive as error:
         return Rehearsal(refused, f"validated; not run to its end: {error}")
@@ -169,16 +169,16 @@ def _at_fault(
 ) -> tuple[str, str]:
     """A region without which less is wrong, and what is wrong with it."""
     if wrong.region:
-        return wrong.region, wrong.what
+        return wrong.region, wrong.detail
     suspects = list(regions)
     while len(suspects) > 1:
         half = suspects[: len(suspects) // 2]
-        found = stage.compared(applied(half).graph, half, untouched)
-        if found is not None and found.region:
-            return found.region, found.what
-        suspects = half if found is not None else suspects[len(half) :]
-        wrong = found or wrong
-    return str(suspects[0]["name"]), wrong.what
+        wrong_of_half = stage.compared(applied(half).graph, half, untouched)
+        if wrong_of_half is not None and wrong_of_half.region:
+            return wrong_of_half.region, wrong_of_half.detail
+        suspects = half if wrong_of_half is not None else suspects[len(half) :]
+        wrong = wrong_of_half or wrong
+    return str(suspects[0]["name"]), wrong.detail
 
 
 @lru_cache(maxsize=1)
@@ -196,8 +196,8 @@ def _native() -> plugin.Plugin | str:
 def _line(error: BaseException) -> str:
     """An error's own first line; TensorFlow puts a stack of the graph's making before it."""
     text = str(error).strip() or type(error).__name__
-    told = re.findall(r"^Node: .*\n(?!Detected at)(.+)$", text, re.MULTILINE)
-    return (told[-1] if told else text.splitlines()[0])[:200]
+    messages = re.findall(r"^Node: .*\n(?!Detected at)(.+)$", text, re.MULTILINE)
+    return (messages[-1] if messages else text.splitlines()[0])[:200]
 
 
 # ---- running -----------------------------------------------------------------------------------
@@ -214,16 +214,16 @@ class Observed:
 class Wrong:
     """How a patched step differs; `region` is the one that an error named, or ""."""
 
-    what: str
+    detail: str
     region: str = ""
 
 
 class _Stage:
     """Runs skeletons of one request's graph and of what patches make of it."""
 
-    def __init__(self, found: Partition, native: plugin.Plugin, deadline: float) -> None:
-        self._found, self._native, self._deadline = found, native, deadline
-        self._original = structure.Original(found.request)
+    def __init__(self, partition: Partition, native: plugin.Plugin, deadline: float) -> None:
+        self._partition, self._native, self._deadline = partition, native, deadline
+        self._original = structure.Original(partition.request)
 
     def compared(self, graph: Any, regions: Sequence[Any], untouched: Observed) -> Wrong | None:
         """What is wrong with a patched graph. Raises _Inconclusive when the time is over."""
@@ -242,45 +242,45 @@ class _Stage:
         for key, failure in self._native.failures().items():
             if key in before and before[key].times == failure.times:
                 continue
-            named = [one.name for one in fusions if one.attr["kernel"].s.decode() == key]
+            named = [node.name for node in fusions if node.attr["kernel"].s.decode() == key]
             at = next((owner[name] for name in named if name in owner), "")
             return Wrong(failure.message, at)  # though its work was done all the same
-        for name, given in untouched.fetched.items():
-            if stitched.fetched.get(name) != given:
-                return Wrong(f"{name} was {given} and is {stitched.fetched.get(name)}")
+        for name, expected in untouched.fetched.items():
+            if stitched.fetched.get(name) != expected:
+                return Wrong(f"{name} was {expected} and is {stitched.fetched.get(name)}")
         for name, value in untouched.after.items():
-            other = stitched.after[name]
-            if (value.shape, value.dtype) != (other.shape, other.dtype):
+            stitched_value = stitched.after[name]
+            if (value.shape, value.dtype) != (stitched_value.shape, stitched_value.dtype):
                 return Wrong(f"variable {name} has another shape or type")
-            kept = np.array_equal(other, stitched.before[name], equal_nan=True)
-            if kept and _moved(untouched.before[name], value):
+            unchanged = np.array_equal(stitched_value, stitched.before[name], equal_nan=True)
+            if unchanged and _moved(untouched.before[name], value):
                 return Wrong(f"variable {name} is not updated")
         return None
 
     def run(self, graph: Any, ours: Iterable[str]) -> Observed:
         """One step of the skeleton. Raises what TensorFlow does, and _Inconclusive."""
-        left = self._deadline - time.perf_counter()
-        if left <= 0:
+        seconds_left = self._deadline - time.perf_counter()
+        if seconds_left <= 0:
             raise _Inconclusive(f"it takes longer than {SECONDS:.0f} s")
-        skeleton = _Skeleton(self._found, self._original, graph, frozenset(ours))
-        made = skeleton.build()
+        skeleton = _Skeleton(self._partition, self._original, graph, frozenset(ours))
+        definition = skeleton.build()
         config = tf.compat.v1.ConfigProto()
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         config.graph_options.optimizer_options.opt_level = -1  # as it is
-        limit = tf.compat.v1.RunOptions(timeout_in_ms=max(1, int(1000 * left)))
-        with tf.Graph().as_default() as whole, tf.compat.v1.Session(config=config) as session:
-            tf.import_graph_def(made, name="")
+        limit = tf.compat.v1.RunOptions(timeout_in_ms=max(1, int(1000 * seconds_left)))
+        with tf.Graph().as_default() as imported, tf.compat.v1.Session(config=config) as session:
+            tf.import_graph_def(definition, name="")
             session.run([f"{name}" for name in skeleton.initial], options=limit)
             values = [f"{name}:0" for name in skeleton.variables]
             before = session.run(values, options=limit)
             wanted = [f"{name}:0" for name in skeleton.fetches]
-            targets = [whole.get_operation_by_name(name) for name in skeleton.targets]
-            given, _ = session.run((wanted, targets), options=limit)
+            targets = [imported.get_operation_by_name(name) for name in skeleton.targets]
+            results, _ = session.run((wanted, targets), options=limit)
             after = session.run(values, options=limit)
             _ = session.run([f"{name}" for name in skeleton.forgotten], options=limit)
         fetched = {
             name: (str(np.asarray(value).dtype), np.shape(value))
-            for name, value in zip(skeleton.fetches, given, strict=True)
+            for name, value in zip(skeleton.fetches, results, strict=True)
         }
         names = skeleton.variables
         return Observed(
@@ -301,10 +301,10 @@ class _Skeleton:
     """A graph of which only harmless operations are left. `ours` names nodes that a patch added."""
 
     def __init__(
-        self, found: Partition, original: structure.Original, graph: Any, ours: frozenset[str]
+        self, partition: Partition, original: structure.Original, graph: Any, ours: frozenset[str]
     ) -> None:
-        self._found, self._original, self._graph, self._ours = found, original, graph, ours
-        self._index, self._point = found.graph, points(found.sizes.symbols)[0]
+        self._partition, self._original, self._graph, self._ours = partition, original, graph, ours
+        self._index, self._point = partition.graph, points(partition.sizes.symbols)[0]
         self._result = graph_pb2.GraphDef()
         self._result.versions.CopyFrom(graph.versions)
         self._contents: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -321,7 +321,11 @@ class _Skeleton:
         read, loops = self._original.read, self._loops()
         function = "_Retval" in read.operations  # its control results may lose their values
         self._find_tokens()
-        used = {digest.parse_reference(one)[0] for node in self._graph.node for one in node.input}
+        used = {
+            digest.parse_reference(reference)[0]
+            for node in self._graph.node
+            for reference in node.input
+        }
         for node in self._graph.node:
             number = read.number.get(node.name)
             outermost = number is None or not self._original.inner[number]
@@ -344,19 +348,19 @@ class _Skeleton:
                     self._result.node[-1].attr["T"].type = tf.as_dtype(TOKEN).as_datatype_enum
             else:
                 self._replace(node)
-            if outermost and (node.name not in used or node.name in self._found.preserve):
+            if outermost and (node.name not in used or node.name in self._partition.preserve):
                 self.targets.append(node.name)
-            fetched = not function and node.name in self._found.preserve
+            fetched = not function and node.name in self._partition.preserve
             if fetched and always and self._is_number(node):
                 self.fetches.append(node.name)
         return self._result
 
     def _runs(self, node: Any) -> bool:
-        if node.op.startswith("Apply") and is_inert(node.op):
+        if node.op.startswith("Apply") and is_side_effect_free(node.op):
             return True
         if node.op not in KEPT or op_def_registry.get(node.op) is None:
             return False
-        return node.op in CONTROL_FLOW | VARIABLES or is_inert(node.op)
+        return node.op in CONTROL_FLOW | VARIABLES or is_side_effect_free(node.op)
 
     def _find_tokens(self) -> None:
         """Variables, by what they hold, and tokens: outputs that cannot be made up, and all that
@@ -402,39 +406,39 @@ class _Skeleton:
         return node
 
     def _keep(self, node: Any) -> None:
-        made = self._add(node.name, node.op, *node.input)
+        copy = self._add(node.name, node.op, *node.input)
         for name, value in node.attr.items():
             if not name.startswith("_"):
-                made.attr[name].CopyFrom(value)
+                copy.attr[name].CopyFrom(value)
 
     def _replace(self, node: Any) -> None:
         """Zeros of what the node made, after all that it waited for."""
-        before = _after(node.input)
+        before = _as_controls(node.input)
         kinds = output_types(node)
         if not kinds:
             if op_def_registry.get(node.op) is None and node.name in self._index.number:
                 raise _Inconclusive(f"{node.op} is not registered here")
             self._add(node.name, "NoOp", *before)
             return
-        made = []
+        zeros = []
         for port, kind in enumerate(kinds):
             name = f"{node.name}/{PREFIX}{port}"
-            made.append(name)
+            zeros.append(name)
             known = _known([kind])
             shape = self._shape(node.name, port) if known else ()
             self._constant(name, kind if known else TOKEN, shape, 0, before)
-        whole = self._add(node.name, "IdentityN", *made, *before)
+        outputs = self._add(node.name, "IdentityN", *zeros, *before)
         types = [kind if _known([kind]) else TOKEN for kind in kinds]
-        whole.attr["T"].list.type.extend(tf.as_dtype(kind).as_datatype_enum for kind in types)
+        outputs.attr["T"].list.type.extend(tf.as_dtype(kind).as_datatype_enum for kind in types)
 
     def _constant(
         self, name: str, kind: str, shape: Sequence[int], value: int, before: Sequence[str] = ()
     ) -> str:
-        made, dtype = self._add(name, "Const", *before), tf.as_dtype(kind)
-        made.attr["dtype"].type = dtype.as_datatype_enum
+        constant, dtype = self._add(name, "Const", *before), tf.as_dtype(kind)
+        constant.attr["dtype"].type = dtype.as_datatype_enum
         element = b"" if kind == "string" else np.full((), value, dtype.as_numpy_dtype)
-        made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(element, dtype, shape))
-        return str(made.name)
+        constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(element, dtype, shape))
+        return str(constant.name)
 
     def _shape(self, name: str, port: int) -> tuple[int, ...]:
         number = self._index.number.get(name)
@@ -442,7 +446,7 @@ class _Skeleton:
         return tuple(map(self._size, known or ()))
 
     def _size(self, size: int) -> int:
-        dim = self._found.sizes.dim(size)
+        dim = self._partition.sizes.dim(size)
         if dim is None:
             return NOMINAL_SIZE
         return dim if isinstance(dim, int) else max(0, evaluate(dim, self._point))
@@ -451,10 +455,10 @@ class _Skeleton:
         """What a function gives back is fetched."""
         kind = tf.as_dtype(node.attr["T"].type).name if "T" in node.attr else ""
         if kind not in op_allowlist.ANY:
-            self._add(node.name, "NoOp", *_after(node.input))
+            self._add(node.name, "NoOp", *_as_controls(node.input))
             return
-        made = self._add(node.name, "Identity", *node.input)
-        made.attr["T"].CopyFrom(node.attr["T"])
+        identity = self._add(node.name, "Identity", *node.input)
+        identity.attr["T"].CopyFrom(node.attr["T"])
         if always:
             self.fetches.append(node.name)
 
@@ -465,39 +469,41 @@ class _Skeleton:
         reference = node.op == "VariableV2"
         if kind not in op_allowlist.ANY:
             raise _Inconclusive(f"a variable of type {kind}")
-        made = self._add(node.name, node.op if reference else "VarHandleOp", *_after(node.input))
-        made.attr["dtype"].type = tf.as_dtype(kind).as_datatype_enum
-        made.attr["container"].s = HELD.encode()
-        made.attr["shared_name"].s = f"{HELD}/{self._original.read.number[node.name]}".encode()
+        variable = self._add(
+            node.name, node.op if reference else "VarHandleOp", *_as_controls(node.input)
+        )
+        variable.attr["dtype"].type = tf.as_dtype(kind).as_datatype_enum
+        variable.attr["container"].s = HELD.encode()
+        variable.attr["shared_name"].s = f"{HELD}/{self._original.read.number[node.name]}".encode()
         for size in shape:
-            made.attr["shape"].shape.dim.add(size=size)
-        made.attr["shape"].shape.SetInParent()
+            variable.attr["shape"].shape.dim.add(size=size)
+        variable.attr["shape"].shape.SetInParent()
         name = f"{node.name}/{PREFIX}"
         self._constant(f"{name}_value", kind, shape, 1)
-        source = self._again(node.name, made)
+        source = self._handle(node.name, variable)
         if reference:
             assign = self._add(f"{name}_initial", "Assign", source, f"{name}_value")
-            assign.attr["T"].type = made.attr["dtype"].type
+            assign.attr["T"].type = variable.attr["dtype"].type
             assign.attr["validate_shape"].b = True
             read = self._add(f"{name}_read", "Identity", source)
-            read.attr["T"].type = made.attr["dtype"].type
+            read.attr["T"].type = variable.attr["dtype"].type
         else:
             assign = self._add(f"{name}_initial", "AssignVariableOp", source, f"{name}_value")
-            assign.attr["dtype"].type = made.attr["dtype"].type
+            assign.attr["dtype"].type = variable.attr["dtype"].type
             read = self._add(f"{name}_read", "ReadVariableOp", source)
-            read.attr["dtype"].type = made.attr["dtype"].type
+            read.attr["dtype"].type = variable.attr["dtype"].type
             forget = self._add(f"{name}_forget", "DestroyResourceOp", source)
             forget.attr["ignore_lookup_error"].b = True
             self.forgotten.append(forget.name)
         self.initial.append(assign.name)
         self.variables.append(read.name)
 
-    def _again(self, name: str, node: Any) -> str:
+    def _handle(self, name: str, node: Any) -> str:
         """The same variable's handle, free of what the node waits for."""
-        made = self._add(f"{name}/{PREFIX}_own", node.op)
+        handle = self._add(f"{name}/{PREFIX}_own", node.op)
         for attribute, value in node.attr.items():
-            made.attr[attribute].CopyFrom(value)
-        return str(made.name)
+            handle.attr[attribute].CopyFrom(value)
+        return str(handle.name)
 
     def _content(self, node: Any) -> tuple[str, tuple[int, ...]] | None:
         """Type and shape of what a handle's variable holds, by what is read or written of it; None
@@ -520,15 +526,15 @@ class _Skeleton:
             for consumer, position in index.consumers[handle.node]:
                 if position < 0 or index.data[consumer][position] != handle:
                     continue
-                other = index.nodes[consumer]
-                like = self._like(consumer, other, position)
+                user = index.nodes[consumer]
+                like = self._like(consumer, user, position)
                 shape = None if like is None else index.shape(like)
                 if like is not None and shape is not None:
                     guessed = index.dtype(like), tuple(map(self._size, shape))
-                    if all(self._found.sizes.dim(size) is not None for size in shape):
+                    if all(self._partition.sizes.dim(size) is not None for size in shape):
                         return guessed
-                if other.op in PASS:
-                    for port in range(2 if "Switch" in other.op else 1):
+                if user.op in PASS:
+                    for port in range(2 if "Switch" in user.op else 1):
                         edge = Edge(consumer, port)
                         if edge not in seen:
                             seen.add(edge)
@@ -566,23 +572,23 @@ class _Skeleton:
         name, kind = f"{node.name}/{PREFIX}", tf.int32.as_datatype_enum
 
         def add(suffix: str, operation: str, *inputs: str) -> str:
-            made = self._add(f"{name}_{suffix}", operation, *inputs)
-            made.attr["T"].type = kind
-            return str(made.name)
+            copy = self._add(f"{name}_{suffix}", operation, *inputs)
+            copy.attr["T"].type = kind
+            return str(copy.name)
 
         def constant(suffix: str, value: int, *before: str) -> str:
             return self._constant(f"{name}_{suffix}", "int32", (), value, before)
 
-        first = constant("zero", 0, *_after(enter.input))
+        first = constant("zero", 0, *_as_controls(enter.input))
         entered = add("enter", "Enter", first)
         self._result.node[-1].attr["frame_name"].CopyFrom(enter.attr["frame_name"])
         if "parallel_iterations" in enter.attr:
-            given = enter.attr["parallel_iterations"]
-            self._result.node[-1].attr["parallel_iterations"].CopyFrom(given)
+            iterations = enter.attr["parallel_iterations"]
+            self._result.node[-1].attr["parallel_iterations"].CopyFrom(iterations)
         merged = add("merge", "Merge", entered, f"{name}_next")
         self._result.node[-1].attr["N"].i = 2
         less = add("less", "Less", merged, constant("two", 2, f"^{merged}"))
-        self._add(node.name, "LoopCond", less, *_after(node.input))
+        self._add(node.name, "LoopCond", less, *_as_controls(node.input))
         switched = add("switch", "Switch", merged, node.name)
         more = add("more", "Identity", f"{switched}:1")
         summed = add("sum", "AddV2", more, constant("one", 1, f"^{more}"))
@@ -594,6 +600,9 @@ def _known(kinds: Iterable[str]) -> bool:
     return all(kind in op_allowlist.ANY or kind == "string" for kind in kinds)
 
 
-def _after(inputs: Iterable[str]) -> list[str]:
+def _as_controls(inputs: Iterable[str]) -> list[str]:
     """Control inputs in place of whatever inputs there were."""
-    return [f"^{name}" for name in dict.fromkeys(digest.parse_reference(one)[0] for one in inputs)]
+    return [
+        f"^{name}"
+        for name in dict.fromkeys(digest.parse_reference(reference)[0] for reference in inputs)
+    ]

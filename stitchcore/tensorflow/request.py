@@ -73,9 +73,9 @@ def read_graph(data: bytes, limits: GraphLimits = OWN) -> Any:
     return graph
 
 
-def _within(what: str, found: int, limit: int) -> None:
-    if found > limit:
-        raise Refused("graph", Reason.GRAPH_TOO_LARGE, f"{found} {what}, at most {limit}")
+def _within(counted: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise Refused("graph", Reason.GRAPH_TOO_LARGE, f"{count} {counted}, at most {limit}")
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
@@ -97,7 +97,7 @@ def _count(data: bytes, limits: GraphLimits) -> None:
                 fields += 1
                 functions += inner == _LIBRARY_FUNCTION
                 if inner == _LIBRARY_FUNCTION:
-                    kinds = [one for one, _, _ in _fields(data, first, last)]
+                    kinds = [inner_field for inner_field, _, _ in _fields(data, first, last)]
                     fields += len(kinds)
                     nodes += kinds.count(_FUNCTION_NODE)
                 _within("functions", functions, limits.functions)
@@ -204,15 +204,19 @@ def _check_nesting(graph: Any, limits: GraphLimits) -> None:
 
 def function_names(value: Any) -> Mapping[str, None]:
     """Names of library functions that an attribute refers to, nested ones too."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     pending = [value]
     while pending:
-        one = pending.pop()
-        kind = one.WhichOneof("value")
+        attribute = pending.pop()
+        kind = attribute.WhichOneof("value")
         functions = (
-            (one.func,) if kind == "func" else tuple(one.list.func) if kind == "list" else ()
+            (attribute.func,)
+            if kind == "func"
+            else tuple(attribute.list.func)
+            if kind == "list"
+            else ()
         )
         for function in functions:
-            found[function.name] = None
+            names[function.name] = None
             pending.extend(function.attr.values())
-    return found
+    return names

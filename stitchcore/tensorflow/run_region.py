@@ -32,9 +32,9 @@ def refusing(
 ) -> Callable[[Sequence[Array]], list[Array]]:
     """`run`, TensorFlow's errors as Refused(LOWERING_FAILED)."""
 
-    def compiled(given: Sequence[Array]) -> list[Array]:
+    def compiled(arrays: Sequence[Array]) -> list[Array]:
         try:
-            return run(given)
+            return run(arrays)
         except (tf.errors.OpError, ValueError, TypeError) as error:
             message = str(error).strip().splitlines()[0][:200]
             raise Refused("region", Reason.LOWERING_FAILED, message) from error
@@ -46,7 +46,9 @@ def nothing() -> Any:
     """A tf.function of any arguments that does nothing."""
 
     def identity(*arguments: Any) -> list[Any]:
-        return [tf.identity(one) for one in arguments[:1]]  # a region of constants has none
+        return [
+            tf.identity(argument) for argument in arguments[:1]
+        ]  # a region of constants has none
 
     return tf.function(identity, autograph=False)
 
@@ -58,10 +60,10 @@ def empty(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
 
 
 def _with_tensors(region: Any) -> Callable[[Sequence[Array]], list[Array]]:
-    keep = _kept()
+    tensors_of = _cached_tensors()
 
-    def run(given: Sequence[Array]) -> list[Array]:
-        return [np.asarray(result) for result in region(*keep(given))]
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        return [np.asarray(result) for result in region(*tensors_of(arrays))]
 
     return run
 
@@ -69,25 +71,25 @@ def _with_tensors(region: Any) -> Callable[[Sequence[Array]], list[Array]]:
 def on_gpu(region: Callable[..., Any]) -> Callable[[Sequence[Array]], list[Array]]:
     """`region`, a tf.function, on TensorFlow's first GPU, to be timed: a call ends when the device
     is done. Results stay there and are not returned: their copies would count."""
-    keep = _kept()
+    tensors_of = _cached_tensors()
 
-    def run(given: Sequence[Array]) -> list[Array]:
+    def run(arrays: Sequence[Array]) -> list[Array]:
         with tf.device("/GPU:0"):
-            region(*keep(given))
+            region(*tensors_of(arrays))
         tf.test.experimental.sync_devices()
         return []
 
     return run
 
 
-def _kept() -> Callable[[Sequence[Array]], list[Any]]:
+def _cached_tensors() -> Callable[[Sequence[Array]], list[Any]]:
     """Tensors of arrays, those of the last call kept."""
-    kept: list[tuple[list[int], list[Any]]] = []
+    cached: list[tuple[list[int], list[Any]]] = []
 
-    def tensors(given: Sequence[Array]) -> list[Any]:
-        identities = [id(array) for array in given]
-        if not kept or kept[0][0] != identities:
-            kept[:] = [(identities, [tf.constant(array) for array in given])]
-        return kept[0][1]
+    def tensors(arrays: Sequence[Array]) -> list[Any]:
+        identities = [id(array) for array in arrays]
+        if not cached or cached[0][0] != identities:
+            cached[:] = [(identities, [tf.constant(array) for array in arrays])]
+        return cached[0][1]
 
     return tensors

@@ -49,34 +49,34 @@ class _Writer:
 
     def constant(self, value: float, kind: int | None = None) -> str:
         """A scalar of the node's type, or of `kind`."""
-        made = self._graph.node.add(name=self._named(False), op="Const")
+        node = self._graph.node.add(name=self._named(False), op="Const")
         dtype = tf.as_dtype(self.dtype if kind is None else kind)
-        made.attr["dtype"].type = dtype.as_datatype_enum
+        node.attr["dtype"].type = dtype.as_datatype_enum
         scalar = np.array(value).astype(dtype.as_numpy_dtype)
-        made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(scalar, dtype))
-        return str(made.name)
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(scalar, dtype))
+        return str(node.name)
 
     def __call__(self, operation: str, *inputs: str, last: bool = False, **types: int) -> str:
         """An operation on values of the node's type (attribute T unless given)."""
-        made = self._graph.node.add(name=self._named(last), op=operation, input=inputs)
+        node = self._graph.node.add(name=self._named(last), op=operation, input=inputs)
         for name, value in (types or {"T": self.dtype}).items():
-            made.attr[name].type = value
-        return str(made.name)
+            node.attr[name].type = value
+        return str(node.name)
 
     def copy(
         self, operation: str, inputs: Sequence[str], dropped: Iterable[str] = (), last: bool = False
     ) -> str:
         """Another operation with the node's attributes but for `dropped`."""
-        made = self._graph.node.add(name=self._named(last), op=operation, input=inputs)
+        node = self._graph.node.add(name=self._named(last), op=operation, input=inputs)
         for name, value in self.node.attr.items():
             if name not in dropped:
-                made.attr[name].CopyFrom(value)
-        return str(made.name)
+                node.attr[name].CopyFrom(value)
+        return str(node.name)
 
-    def several(self, values: Sequence[str], others: Sequence[int]) -> None:
-        """The node's outputs: the first of the node's type, the others of types `others`."""
-        made = self._graph.node.add(name=self._name, op="IdentityN", input=values)
-        made.attr["T"].list.type.extend((self.dtype, *others))
+    def several(self, values: Sequence[str], more_types: Sequence[int]) -> None:
+        """The node's outputs: the first of the node's type, the others of types `more_types`."""
+        outputs = self._graph.node.add(name=self._name, op="IdentityN", input=values)
+        outputs.attr["T"].list.type.extend((self.dtype, *more_types))
 
     @property
     def training(self) -> bool:
@@ -89,16 +89,16 @@ class _Writer:
         return float(self.node.attr["epsilon"].f)
 
     def shape(self, position: int) -> tuple[int, ...]:
-        """The shape of an input of the node, where the operation is in allow.CHECKED."""
+        """The shape of an input of the node, where the operation is in op_allowlist.CHECKED."""
         return self._shapes[self._name][position]
 
     def integers(self, values: Any, dtype: int) -> str:
         """A constant of integers."""
-        made = self._graph.node.add(name=self._named(False), op="Const")
-        made.attr["dtype"].type = dtype
+        node = self._graph.node.add(name=self._named(False), op="Const")
+        node.attr["dtype"].type = dtype
         array = np.asarray(values, tf.as_dtype(dtype).as_numpy_dtype)
-        made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(array))
-        return str(made.name)
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(array))
+        return str(node.name)
 
     def both(self, left: str, right: str) -> str:
         name = self._named(False)
@@ -114,16 +114,16 @@ class _Writer:
 
     def check(self, value: str, holds: str, message: str, dtype: int, shape: Any) -> str:
         """`value`, which is an error where `holds` is not true (hlo/ir/opcodes.py: CHECK)."""
-        made = self._graph.node.add(
+        node = self._graph.node.add(
             name=self._named(False), op="XlaCustomCallV2", input=(value, holds)
         )
-        made.attr["call_target_name"].s = attributes.CHECK_TARGET.encode()
-        made.attr["backend_config"].s = message.encode()
-        made.attr["has_side_effect"].b = False
-        made.attr["operand_dtypes"].list.type.extend((dtype, tf.bool.as_datatype_enum))
-        made.attr["result_dtypes"].list.type.append(dtype)
-        made.attr["result_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
-        return str(made.name)
+        node.attr["call_target_name"].s = attributes.CHECK_TARGET.encode()
+        node.attr["backend_config"].s = message.encode()
+        node.attr["has_side_effect"].b = False
+        node.attr["operand_dtypes"].list.type.extend((dtype, tf.bool.as_datatype_enum))
+        node.attr["result_dtypes"].list.type.append(dtype)
+        node.attr["result_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
+        return str(node.name)
 
     def mask(self, condition: str) -> str:
         """1 where the condition holds, else 0, in the node's type."""
@@ -242,12 +242,12 @@ def _batch_norm_on_gpu(write: _Writer) -> None:
 def _batch_norm_gradient_on_gpu(write: _Writer) -> None:
     """Takes that fifth output (FusedBatchNormGradOp::Compile, is_on_gpu_): variance = 1 / saved^2 -
     epsilon. Outside a training step the variance itself is given."""
-    given = list(write.inputs)
+    inputs = list(write.inputs)
     if write.training:
         kind = write.node.attr["U"].type
-        whole = write("Reciprocal", write("Mul", given[4], given[4], T=kind), T=kind)
-        given[4] = write("Sub", whole, write.constant(write.epsilon, kind), T=kind)
-    write.copy("FusedBatchNormGradV3", given, last=True)
+        inverse = write("Reciprocal", write("Mul", inputs[4], inputs[4], T=kind), T=kind)
+        inputs[4] = write("Sub", inverse, write.constant(write.epsilon, kind), T=kind)
+    write.copy("FusedBatchNormGradV3", inputs, last=True)
 
 
 def _normalized(write: _Writer) -> tuple[str, str]:
@@ -278,9 +278,9 @@ def _cast_on_gpu(write: _Writer) -> None:
     x = write("Cast", x, SrcT=source, DstT=wide)  # exact, and holds both limits
     low, high = (write.constant(limit, wide) for limit in (-(2.0**31), 2.0**31 - 1))
     inside = write("Minimum", write("Maximum", x, low, T=wide), high, T=wide)
-    made = write("Cast", inside, SrcT=wide, DstT=target)
+    converted = write("Cast", inside, SrcT=wide, DstT=target)
     zero = write.integers(0, target)
-    write("SelectV2", write("IsNan", x, T=wide), zero, made, last=True, T=target)
+    write("SelectV2", write("IsNan", x, T=wide), zero, converted, last=True, T=target)
 
 
 def _sparse_cross_entropy(write: _Writer) -> None:
@@ -310,9 +310,9 @@ def _sparse_cross_entropy_on_gpu(write: _Writer) -> None:
 
 def _has_class(write: _Writer) -> str:
     """Whether each label is one of the classes."""
-    given, kind = write.inputs[1], write.node.attr["Tlabels"].type
-    low = write("GreaterEqual", given, write.integers(0, kind), T=kind)
-    high = write("Less", given, write.integers(write.shape(0)[1], kind), T=kind)
+    labels, kind = write.inputs[1], write.node.attr["Tlabels"].type
+    low = write("GreaterEqual", labels, write.integers(0, kind), T=kind)
+    high = write("Less", labels, write.integers(write.shape(0)[1], kind), T=kind)
     return write.both(low, high)
 
 
@@ -359,7 +359,7 @@ softplus_op.h). In float16 on a GPU TensorFlow's ReluGrad ends with up to 7 elem
 formula (relu_op_gpu.cu.cc: 0, not NaN, for a NaN gradient of what was cut off): not followed."""
 
 REWRITES: dict[tuple[str, str], _Rewrite] = {
-    **{(name, kind): made for name, made in _BOTH.items() for kind in placement.KINDS},
+    **{(name, kind): formula for name, formula in _BOTH.items() for kind in placement.KINDS},
     ("SparseSoftmaxCrossEntropyWithLogits", placement.CPU): _sparse_cross_entropy,
     ("SparseSoftmaxCrossEntropyWithLogits", placement.GPU): _sparse_cross_entropy_on_gpu,
     ("_FusedBatchNormEx", placement.CPU): _fused_batch_norm,
@@ -375,14 +375,14 @@ is."""
 
 def rewrite(graph: Any, shapes: Shapes, kind: str = placement.CPU) -> Any:
     """A copy of a GraphDef in which every operation of REWRITES is TensorFlow's own formula on
-    devices of `kind`. `shapes` are those of the inputs of operations in allow.CHECKED."""
+    devices of `kind`. `shapes` are those of the inputs of operations in op_allowlist.CHECKED."""
     result = graph_pb2.GraphDef()
     result.versions.CopyFrom(graph.versions)
     result.library.CopyFrom(graph.library)
     for node in graph.node:
-        made = REWRITES.get((node.op, kind))
-        if made is None:
+        formula = REWRITES.get((node.op, kind))
+        if formula is None:
             result.node.add().CopyFrom(node)
         else:
-            made(_Writer(result, node, shapes))
+            formula(_Writer(result, node, shapes))
     return result

@@ -23,7 +23,7 @@ _WORDS = (types_pb2.DT_STRING, types_pb2.DT_STRING_REF)
 
 
 @lru_cache(maxsize=4096)
-def is_inert(operation: str) -> bool:
+def is_side_effect_free(operation: str) -> bool:
     """Whether an operation can only compute; False for one that is not registered."""
     definition = op_def_registry.get(operation)
     if definition is None:

@@ -77,7 +77,7 @@ SHAPED: dict[str, Callable[[Any, Any, Sequence[Shape | None]], Shape | None]] = 
 """(node, last operand's node, input shapes) -> output shape, of what a cell's gradient needs."""
 
 
-def settle(graph: Any) -> Any:
+def infer_shapes(graph: Any) -> Any:
     """A copy of a GraphDef with more known `_output_shapes`; node names and order are the same."""
     result = graph_pb2.GraphDef()
     result.CopyFrom(graph)
@@ -94,11 +94,11 @@ def settle(graph: Any) -> Any:
 
 
 def _set_shape(node: Any, port: int, shape: Shape) -> None:
-    made = node.attr["_output_shapes"].list.shape[port]
-    made.unknown_rank = False
-    del made.dim[:]
+    declared = node.attr["_output_shapes"].list.shape[port]
+    declared.unknown_rank = False
+    del declared.dim[:]
     for size in shape:
-        made.dim.add(size=size)
+        declared.dim.add(size=size)
 
 
 def _fix_variable_shapes(graph: GraphIndex) -> None:
@@ -111,15 +111,18 @@ def _fix_variable_shapes(graph: GraphIndex) -> None:
         if shape is None:
             continue
         handle = graph.nodes[graph.data[i][0].node].name
-        waits = {f"^{handle}", *(one for one in node.input if one.startswith("^"))}
+        waits = {
+            f"^{handle}",
+            *(reference for reference in node.input if reference.startswith("^")),
+        }
         dtype = tf.as_dtype(node.attr["out_type"].type or tf.int32.as_datatype_enum)
-        kept = type(node.attr["_output_shapes"])()
-        kept.CopyFrom(node.attr["_output_shapes"])
+        output_shapes = type(node.attr["_output_shapes"])()
+        output_shapes.CopyFrom(node.attr["_output_shapes"])
         node.op = "Const"
         del node.input[:]
         node.input.extend(sorted(waits))
         node.attr.clear()
-        node.attr["_output_shapes"].CopyFrom(kept)
+        node.attr["_output_shapes"].CopyFrom(output_shapes)
         node.attr["dtype"].type = dtype.as_datatype_enum
         value = np.array(shape, dtype.as_numpy_dtype)
         node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
@@ -190,8 +193,8 @@ def _is_back(graph: GraphIndex, tensor: Edge) -> bool:
 
 def _shape(graph: GraphIndex, known: Mapping[tuple[int, int], Shape], tensor: Edge) -> Shape | None:
     """Static dimensions; None where one is unknown."""
-    found = known.get((tensor.node, tensor.port), graph.shape(tensor))
-    return None if found is None or any(size < 0 for size in found) else found
+    shape = known.get((tensor.node, tensor.port), graph.shape(tensor))
+    return None if shape is None or any(size < 0 for size in shape) else shape
 
 
 def _broadcast(shapes: Sequence[Shape | None]) -> Shape | None:

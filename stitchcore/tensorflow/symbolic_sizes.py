@@ -27,9 +27,9 @@ from stitchcore.errors import Reason, Refusal
 from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir.dim import Dim
 from stitchcore.hlo.symbolic.polynomial_fit import fit_dim
-from stitchcore.tensorflow import equal_sizes as ties
+from stitchcore.tensorflow import equal_sizes
 from stitchcore.tensorflow.graph import output_types
-from stitchcore.tensorflow.shape_function_allowlist import is_inert
+from stitchcore.tensorflow.shape_function_allowlist import is_side_effect_free
 
 SIZES = (24, 40, 56)
 """Sizes of the first symbol at the points where shapes are inferred; later symbols differ."""
@@ -86,12 +86,12 @@ def points(symbols: tuple[str, ...]) -> tuple[dict[str, int], ...]:
     if not symbols:
         return ({},)
     base = {name: SIZES[0] + 6 * k for k, name in enumerate(symbols)}
-    found = [base]
-    found += [{**base, name: SIZES[1] + 10 * k} for k, name in enumerate(symbols)]
-    found.append({name: SIZES[2] + 14 * k for k, name in enumerate(symbols)})
+    bindings = [base]
+    bindings += [{**base, name: SIZES[1] + 10 * k} for k, name in enumerate(symbols)]
+    bindings.append({name: SIZES[2] + 14 * k for k, name in enumerate(symbols)})
     if len(symbols) > 1:
-        found.append({name: 2 * SIZES[2] + 22 * k for k, name in enumerate(symbols)})
-    return tuple(found)
+        bindings.append({name: 2 * SIZES[2] + 22 * k for k, name in enumerate(symbols)})
+    return tuple(bindings)
 
 
 def resolve(graph: Any) -> Sizes:
@@ -100,33 +100,33 @@ def resolve(graph: Any) -> Sizes:
     if not roots:
         return Sizes(graph, (), ())
     inference = _Inference(graph, roots)
-    found = _inferred(inference)
+    inferred = _inferred(inference)
     result = graph_pb2.GraphDef()
     result.CopyFrom(graph)
     table: dict[Dim, int] = {}
     fits: dict[tuple[int, ...], Dim | None] = {}
-    settled: dict[Tensor, tuple[int, ...]] = {}
+    resolved: dict[Tensor, tuple[int, ...]] = {}
     for node in result.node:
         for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
-            seen = [shapes.get((node.name, port)) for shapes in found.shapes]
-            if _rewrite(shape, seen, found.points, table, fits):
-                settled[node.name, port] = tuple(dim.size for dim in shape.dim)
+            seen = [shapes.get((node.name, port)) for shapes in inferred.shapes]
+            if _rewrite(shape, seen, inferred.points, table, fits):
+                resolved[node.name, port] = tuple(dim.size for dim in shape.dim)
     return Sizes(
         result,
-        found.ties.symbols,
+        inferred.constraints.symbols,
         tuple(table),
-        found.ties.assumed,
-        _supposed(inference, found.ties, settled),
-        tuple(_left_unknown(roots, found, inference.refused)),
+        inferred.constraints.assumed,
+        _supposed(inference, inferred.constraints, resolved),
+        tuple(_left_unknown(roots, inferred, inference.refused)),
     )
 
 
 @dataclass(frozen=True)
 class _Inferred:
-    """Shapes of all tensors at each of `points`, which bind the symbols of `ties`; `dropped` are
-    names that inference accepts as they are, too many to be fitted."""
+    """Shapes of all tensors at each of `points`, which bind the symbols of `constraints`; `dropped`
+    are names that inference accepts as they are, too many to be fitted."""
 
-    ties: ties.Ties
+    constraints: equal_sizes.SizeConstraints
     points: tuple[dict[str, int], ...]
     shapes: list[Shapes]
     dropped: frozenset[str] = frozenset()
@@ -135,75 +135,83 @@ class _Inferred:
 def _inferred(inference: _Inference) -> _Inferred:
     """With each name a symbol of its own; where that is refused, with the relations that hold."""
     names = inference.names
-    tied = ties.Ties({name: dims.symbol(name) for name in names}, frozenset(), {})
-    found = _at_points(inference, tied, names) if len(names) <= MOST_SYMBOLS else None
-    if found is not None:
-        return found
+    constraints = equal_sizes.SizeConstraints(
+        {name: dims.symbol(name) for name in names}, frozenset(), {}
+    )
+    inferred = _at_points(inference, constraints, names) if len(names) <= MOST_SYMBOLS else None
+    if inferred is not None:
+        return inferred
     most = min(max(MOST_NODES // inference.nodes, LEAST_RUNS), MOST_RUNS)
-    tied = ties.tie(names, inference.accepts, most)
-    used = _uses(inference, tied)
-    dropped = sorted(tied.symbols, key=lambda symbol: -used[symbol])[MOST_SYMBOLS:]
-    known = frozenset(tied.dims)
+    constraints = equal_sizes.infer(names, inference.accepts, most)
+    used = _uses(inference, constraints)
+    dropped = sorted(constraints.symbols, key=lambda symbol: -used[symbol])[MOST_SYMBOLS:]
+    known = frozenset(constraints.dims)
     for symbol in dropped:
-        tied = tied.without(symbol)
-    too_many = known - frozenset(tied.dims)
+        constraints = constraints.without(symbol)
+    too_many = known - frozenset(constraints.dims)
     while True:
-        found = _at_points(inference, tied, tied.symbols)
-        if found is not None:
-            return _Inferred(found.ties, found.points, found.shapes, too_many)
-        tied = tied.without(_refused_one(inference, tied))
+        inferred = _at_points(inference, constraints, constraints.symbols)
+        if inferred is not None:
+            return _Inferred(inferred.constraints, inferred.points, inferred.shapes, too_many)
+        constraints = constraints.without(_refused_one(inference, constraints))
 
 
 def _at_points(
-    inference: _Inference, tied: ties.Ties, symbols: tuple[str, ...]
+    inference: _Inference, constraints: equal_sizes.SizeConstraints, symbols: tuple[str, ...]
 ) -> _Inferred | None:
     """The shapes at every point; None where one of them is refused."""
     bindings = points(symbols)
-    found = []
+    shapes_at = []
     for point in bindings:
-        shapes = inference.shapes(tied.sizes(point))
+        shapes = inference.shapes(constraints.sizes(point))
         if shapes is None and symbols:
             return None
-        found.append(shapes or {})  # an import that fails whatever the sizes are: none is fitted
-    bound = ties.Ties(tied.dims, tied.assumed, bindings[0])
-    return _Inferred(bound, bindings, found)
+        shapes_at.append(
+            shapes or {}
+        )  # an import that fails whatever the sizes are: none is fitted
+    at_base = equal_sizes.SizeConstraints(constraints.dims, constraints.assumed, bindings[0])
+    return _Inferred(at_base, bindings, shapes_at)
 
 
-def _refused_one(inference: _Inference, tied: ties.Ties) -> str:
+def _refused_one(inference: _Inference, constraints: equal_sizes.SizeConstraints) -> str:
     """A symbol to give up where the sizes of some point are refused, and those of the search were
     not: one that is refused alone, else the last."""
-    for symbol, point in zip(tied.symbols, points(tied.symbols)[1:], strict=False):
-        if not inference.accepts(tied.sizes({**tied.point, symbol: point[symbol]})):
+    for symbol, point in zip(constraints.symbols, points(constraints.symbols)[1:], strict=False):
+        if not inference.accepts(constraints.sizes({**constraints.point, symbol: point[symbol]})):
             return symbol
-    return tied.symbols[-1]
+    return constraints.symbols[-1]
 
 
-def _uses(inference: _Inference, tied: ties.Ties) -> dict[str, int]:
+def _uses(inference: _Inference, constraints: equal_sizes.SizeConstraints) -> dict[str, int]:
     """How many unknown dimensions of the graph are multiples of each symbol: its size at
-    `tied.point` divides no other's."""
-    used = dict.fromkeys(tied.symbols, 0)
+    `constraints.point` divides no other's."""
+    used = dict.fromkeys(constraints.symbols, 0)
     if len(used) <= MOST_SYMBOLS:
         return used
-    shapes = inference.shapes(tied.sizes(tied.point)) or {}
+    shapes = inference.shapes(constraints.sizes(constraints.point)) or {}
     for node in inference.graph.node:
         for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
             inferred = shapes.get((node.name, port)) or ()
             for dim, size in zip(shape.dim, inferred, strict=False):
                 if dim.size < 0 and size:
-                    for symbol, prime in tied.point.items():
+                    for symbol, prime in constraints.point.items():
                         used[symbol] += size % prime == 0
     return used
 
 
 def _supposed(
-    inference: _Inference, tied: ties.Ties, settled: Mapping[Tensor, tuple[int, ...]]
+    inference: _Inference,
+    constraints: equal_sizes.SizeConstraints,
+    resolved: Mapping[Tensor, tuple[int, ...]],
 ) -> frozenset[Tensor]:
     """Of tensors with dimensions that became numbers those that have other ones, or none, once
     what is assumed is left open."""
-    if not tied.assumed:
+    if not constraints.assumed:
         return frozenset()
-    proven = {name: size for name, size in tied.point.items() if name not in tied.assumed}
-    shapes = inference.shapes(tied.sizes(proven)) or {}
+    proven = {
+        name: size for name, size in constraints.point.items() if name not in constraints.assumed
+    }
+    shapes = inference.shapes(constraints.sizes(proven)) or {}
 
     def differs(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
         inferred = shapes.get(tensor)
@@ -211,16 +219,16 @@ def _supposed(
             size >= 0 and size != other for size, other in zip(sizes, inferred, strict=False)
         )
 
-    return frozenset(tensor for tensor, sizes in settled.items() if differs(tensor, sizes))
+    return frozenset(tensor for tensor, sizes in resolved.items() if differs(tensor, sizes))
 
 
-def _left_unknown(roots: Roots, found: _Inferred, error: str) -> Iterator[Refusal]:
-    told: set[str] = set()
+def _left_unknown(roots: Roots, inferred: _Inferred, error: str) -> Iterator[Refusal]:
+    reported: set[str] = set()
     for (node, _, axis), name in roots.items():
-        if name in found.ties.dims or name in told:
+        if name in inferred.constraints.dims or name in reported:
             continue
-        told.add(name)
-        if name in found.dropped:
+        reported.add(name)
+        if name in inferred.dropped:
             detail = f"size {axis}: more than {MOST_SYMBOLS} independent unknown sizes"
             yield Refusal(node, Reason.STEP_LIMIT, detail)
         else:
@@ -230,7 +238,7 @@ def _left_unknown(roots: Roots, found: _Inferred, error: str) -> Iterator[Refusa
 
 def _rewrite(
     shape: Any,
-    found: list[tuple[int | None, ...] | None],
+    inferred: list[tuple[int | None, ...] | None],
     bindings: tuple[dict[str, int], ...],
     table: dict[Dim, int],
     fits: dict[tuple[int, ...], Dim | None],
@@ -240,8 +248,8 @@ def _rewrite(
     for dim in shape.dim:
         if dim.size < 0:
             dim.size = -1
-    known = [sizes for sizes in found if sizes is not None]
-    if len(known) != len(found) or len({len(sizes) for sizes in known}) != 1:
+    known = [sizes for sizes in inferred if sizes is not None]
+    if len(known) != len(inferred) or len({len(sizes) for sizes in known}) != 1:
         return False
     if shape.unknown_rank:
         if any(size is None for sizes in known for size in sizes):
@@ -252,7 +260,7 @@ def _rewrite(
             shape.dim.add(size=-1)
     if len(shape.dim) != len(known[0]):
         return False  # the graph claims another rank than its operations give
-    settled = False
+    resolved = False
     for axis, dim in enumerate(shape.dim):
         if dim.size >= 0:
             continue
@@ -264,16 +272,16 @@ def _rewrite(
         fitted = fits[values]
         if isinstance(fitted, int):
             dim.size = fitted
-            settled = True
+            resolved = True
         elif fitted is not None:
             dim.size = SYMBOLIC - table.setdefault(fitted, len(table))
-    return settled
+    return resolved
 
 
 def _root_names(graph: Any) -> dict[tuple[str, int, int], str]:
     """Names of the unknown dimensions that enter; one name where Grappler says they are equal."""
     names: dict[object, str] = {}
-    found: dict[tuple[str, int, int], str] = {}
+    roots: dict[tuple[str, int, int], str] = {}
     for node in graph.node:
         if node.op not in ROOTS:
             continue
@@ -282,8 +290,8 @@ def _root_names(graph: Any) -> dict[tuple[str, int, int], str]:
                 if dim.size >= 0 or shape.unknown_rank:
                     continue
                 identity: object = (node.name, port, axis) if dim.size == -1 else dim.size
-                found[node.name, port, axis] = names.setdefault(identity, f"s{len(names)}")
-    return found
+                roots[node.name, port, axis] = names.setdefault(identity, f"s{len(names)}")
+    return roots
 
 
 class _Inference:
@@ -296,14 +304,14 @@ class _Inference:
         self.names = tuple(dict.fromkeys(roots.values()))
         self.refused = ""
         self._accepted: dict[tuple[int | None, ...], bool] = {}
-        self._given = [node for node in graph.node if _replaced(node)]
+        self._replaced = [node for node in graph.node if _replaced(node)]
         self._fed: dict[str, tuple[Any, int]] = {}
         self._body = graph_pb2.GraphDef()
         self._body.versions.CopyFrom(graph.versions)
         self._body.library.CopyFrom(graph.library)
         self._original: dict[str, str] = {}
         numbers = {node.name: number for number, node in enumerate(graph.node)}
-        dropped = {node.name: node for node in self._given}
+        dropped = {node.name: node for node in self._replaced}
         for number, node in enumerate(graph.node):
             if node.name in dropped:
                 continue
@@ -337,31 +345,33 @@ class _Inference:
         target = self._imported(sizes)
         if target is None:
             return None
-        found = self._handed_in(sizes)
+        shapes = self._handed_in(sizes)
         for operation in target.get_operations():
             original = self._original.get(operation.name)
             if original is None:
                 continue
             for port, tensor in enumerate(operation.outputs):
                 shape = tensor.shape
-                found[original, port] = None if shape.rank is None else tuple(shape.as_list())
-        return found
+                shapes[original, port] = None if shape.rank is None else tuple(shape.as_list())
+        return shapes
 
     def _handed_in(self, sizes: Mapping[str, int]) -> dict[Tensor, Shape]:
         return {
             (node.name, port): shape
-            for node in self._given
+            for node in self._replaced
             for port, shape in enumerate(_root_shapes(node, self.roots, sizes))
         }
 
     def _imported(self, sizes: Mapping[str, int]) -> Any:
         """The graph with these sizes, None where inference refuses them."""
-        given = self._handed_in(sizes)
+        root_shapes = self._handed_in(sizes)
         target = tf.Graph()
         with target.as_default():
             mapping: dict[str, Any] = {}
             for reference, (node, port) in self._fed.items():
-                root = tf.compat.v1.placeholder(_dtype(node, port), given.get((node.name, port)))
+                root = tf.compat.v1.placeholder(
+                    _dtype(node, port), root_shapes.get((node.name, port))
+                )
                 _describe(root, node)
                 mapping[reference] = root
             try:
@@ -374,14 +384,14 @@ class _Inference:
 
 def _replaced(node: Any) -> bool:
     """Whether a node's shapes are taken as handed in. A placeholder cannot stand for what takes a
-    reference, and inference may run what is not inert."""
-    if node.op in ROOTS | LEFT_OUT | STATIC_ROOTS or not is_inert(node.op):
+    reference, and inference may run what has side effects."""
+    if node.op in ROOTS | LEFT_OUT | STATIC_ROOTS or not is_side_effect_free(node.op):
         return True
     definition = op_def_registry.get(node.op)
     return any(argument.is_ref for argument in (*definition.input_arg, *definition.output_arg))
 
 
-def _root_shapes(node: Any, roots: Roots, given: Mapping[str, int]) -> list[Shape]:
+def _root_shapes(node: Any, roots: Roots, values: Mapping[str, int]) -> list[Shape]:
     shapes: list[Shape] = []
     for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
         if shape.unknown_rank:
@@ -390,7 +400,7 @@ def _root_shapes(node: Any, roots: Roots, given: Mapping[str, int]) -> list[Shap
         sizes: list[int | None] = []
         for axis, dim in enumerate(shape.dim):
             name = roots.get((node.name, port, axis))
-            value = given.get(name, -1) if name is not None else dim.size
+            value = values.get(name, -1) if name is not None else dim.size
             sizes.append(value if value >= 0 else None)
         shapes.append(tuple(sizes))
     return shapes

@@ -58,25 +58,25 @@ def _gradient_descent(
 def _momentum(
     write: Write, one: str, nesterov: bool, values: Sequence[str], operands: Sequence[str]
 ) -> list[str]:
-    variable, kept = values
+    variable, accumulated = values
     rate, gradient, momentum = operands
-    kept = write("AddV2", write("Mul", kept, momentum), gradient)
-    change = write("Mul", kept, rate)
+    accumulated = write("AddV2", write("Mul", accumulated, momentum), gradient)
+    change = write("Mul", accumulated, rate)
     if nesterov:
-        further = write("Mul", write("Mul", kept, momentum), rate)
+        further = write("Mul", write("Mul", accumulated, momentum), rate)
         change = write("AddV2", write("Mul", gradient, rate), further)
-    return [write("Sub", variable, change), kept]
+    return [write("Sub", variable, change), accumulated]
 
 
 def _keras_momentum(
     write: Write, one: str, nesterov: bool, values: Sequence[str], operands: Sequence[str]
 ) -> list[str]:
-    variable, kept = values
+    variable, accumulated = values
     rate, gradient, momentum = operands
     step = write("Mul", gradient, rate)
-    kept = write("Sub", write("Mul", kept, momentum), step)
-    change = write("Sub", write("Mul", kept, momentum), step) if nesterov else kept
-    return [write("AddV2", variable, change), kept]
+    accumulated = write("Sub", write("Mul", accumulated, momentum), step)
+    change = write("Sub", write("Mul", accumulated, momentum), step) if nesterov else accumulated
+    return [write("AddV2", variable, change), accumulated]
 
 
 UPDATES: dict[str, Update] = {

@@ -108,9 +108,11 @@ def _may_change_shape(graph: GraphIndex, handle: Edge) -> bool:
     """Whether the variable is declared with unknown sizes: its value is replaced, never stored in
     place. A handle that tells nothing (an argument of some functions) is taken as fixed."""
     attributes = graph.nodes[handle.node].attr
-    told = attributes["_handle_shapes"].list.shape if "_handle_shapes" in attributes else ()
-    shapes = [attributes["shape"].shape] if "shape" in attributes else list(told)
-    return any(one.unknown_rank or any(dim.size < 0 for dim in one.dim) for one in shapes)
+    handle_shapes = (
+        attributes["_handle_shapes"].list.shape if "_handle_shapes" in attributes else ()
+    )
+    shapes = [attributes["shape"].shape] if "shape" in attributes else list(handle_shapes)
+    return any(shape.unknown_rank or any(dim.size < 0 for dim in shape.dim) for shape in shapes)
 
 
 def _handles(operation: str) -> int:
@@ -124,10 +126,10 @@ def _keep_whole(
     graph: GraphIndex, handle: dict[int, Edge], written: dict[int, tuple[Edge, ...]]
 ) -> None:
     """An update of several variables counts only where all are plain and distinct."""
-    for i, found in list(written.items()):
+    for i, handles in list(written.items()):
         count = _handles(graph.nodes[i].op)
         origins = tuple(resolve(graph, tensor) for tensor in graph.data[i][:count])
-        if set(origins) == set(found) and len(set(origins)) == count:
+        if set(origins) == set(handles) and len(set(origins)) == count:
             written[i] = origins
         else:
             del written[i]
@@ -152,18 +154,18 @@ def order_of(graph: GraphIndex, marked: Iterable[int]) -> Order:
     before = [0] * len(graph.nodes)
     loops: dict[str, _Loop] = {}
     for i in graph.order:
-        found = bit.get(i, 0)
+        earlier = bit.get(i, 0)
         for tensor in graph.data[i]:
-            found |= before[tensor.node]
+            earlier |= before[tensor.node]
         for source in graph.control[i]:
-            found |= before[source]
+            earlier |= before[source]
         if i in graph.ends:
             loop = graph.frames[graph.data[i][0].node]
             if loop not in loops:
                 loops[loop] = _Loop(graph, loop, before, bit)
-            found |= loops[loop].leaving(graph.data[i][0].node)
-        before[i] = found
-    return Order({i: before[i] for i in bit}, {name: one.earlier for name, one in loops.items()})
+            earlier |= loops[loop].leaving(graph.data[i][0].node)
+        before[i] = earlier
+    return Order({i: before[i] for i in bit}, {name: loop.earlier for name, loop in loops.items()})
 
 
 class _Loop:
@@ -212,11 +214,11 @@ class _Loop:
         """What has run, in all passes, when `last` leaves the loop: in its last pass, which has no
         body. A node of the body is among them if each pass waits for it in the one before, and so
         does `last`; or if a variable of the loop does that is made of itself, and `last` of it."""
-        found = self.earlier.get(last, 0) & self.repeated
+        finished = self.earlier.get(last, 0) & self.repeated
         for number, before in self.carried.items():
             if self.through.get(last, 0) >> number & 1:
-                found |= before & self.body
-        return found
+                finished |= before & self.body
+        return finished
 
 
 def ancestor_sets(graph: GraphIndex, marked: Iterable[int]) -> Mapping[int, int]:
@@ -296,17 +298,17 @@ def late_ref_readers(graph: GraphIndex) -> frozenset[int]:
                 writes[variable] = writes.get(variable, 0) | 1 << i
             else:
                 readers[i] = variable
-    after = ancestor_sets(graph, sorted({*readers, *_bits(writes.values())}))
+    ancestors = ancestor_sets(graph, sorted({*readers, *_bits(writes.values())}))
     return frozenset(
         reader
         for reader, variable in readers.items()
-        if any(not after[write] >> reader & 1 for write in _bits([writes.get(variable, 0)]))
+        if any(not ancestors[write] >> reader & 1 for write in _bits([writes.get(variable, 0)]))
     )
 
 
 def _bits(sets: Iterable[int]) -> list[int]:
     """Positions set in any of the bit sets."""
     union = 0
-    for one in sets:
-        union |= one
+    for bits in sets:
+        union |= bits
     return [k for k in range(union.bit_length()) if union >> k & 1]

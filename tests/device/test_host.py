@@ -35,9 +35,9 @@ def test_caches_and_model_are_read(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         for file, text in (("level", level), ("type", kind), ("size", size)):
             (folder / file).write_text(text + "\n")
-    found = host(tmp_path)
-    assert (found.model, found.target) == ("Chip", "cpu-x86-64-v3")
-    sizes = (found.level1_bytes, found.level2_bytes, found.level3_bytes)
+    device = host(tmp_path)
+    assert (device.model, device.target) == ("Chip", "cpu-x86-64-v3")
+    sizes = (device.level1_bytes, device.level2_bytes, device.level3_bytes)
     assert sizes == (48 * 2**10, 2 * 2**20, 16 * 2**20)
 
 

@@ -29,8 +29,8 @@ def test_peaks_of_data_sheets_follow(target: str) -> None:
     device = DEVICES[target]
     assert device.timing is not None
     a_lane = 2 * device.units * device.timing.hertz / 1e12
-    found = (a_lane * device.timing.lanes.float32, a_lane * device.timing.lanes.float64)
-    for mine, published in zip(found, PEAKS[target], strict=True):
+    peaks = (a_lane * device.timing.lanes.float32, a_lane * device.timing.lanes.float64)
+    for mine, published in zip(peaks, PEAKS[target], strict=True):
         assert published is None or mine == pytest.approx(published, rel=0.02)
 
 

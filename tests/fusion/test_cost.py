@@ -18,12 +18,12 @@ GPU, CPU = DEVICES["sm_90"], DEVICES["cpu-x86-64-v3"]
 
 def alive(count: int) -> Pattern:
     """`count` values that all wait for the last of them."""
-    given = [parameter(number, (1 << 24,)) for number in range(count)]
-    made = [apply(op.NEGATE, one) for one in given]
-    total = made[-1]
-    for one in reversed(made[:-1]):
+    parameters = [parameter(number, (1 << 24,)) for number in range(count)]
+    negated = [apply(op.NEGATE, one) for one in parameters]
+    total = negated[-1]
+    for one in reversed(negated[:-1]):
         total = apply(op.ADD, total, one)
-    return whole(module_of([*made, total], given))
+    return whole(module_of([*negated, total], parameters))
 
 
 def test_few_live_values_leave_memory_its_speed() -> None:

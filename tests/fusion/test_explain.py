@@ -85,15 +85,21 @@ def test_a_limit_and_a_refusal_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert apart(plan, (0, 1), DEVICE, cost, never)[:2] == ("memory", "too much")
     monkeypatch.setattr(planner_rules, "INSTRUCTION_LIMIT", 1)
-    found = apart(plan, (0, 1), DEVICE, cost, anything)
-    assert found[:2] == ("too_many_buffers", "2 instructions; a kernel has at most 1")
+    answer = apart(plan, (0, 1), DEVICE, cost, anything)
+    assert answer[:2] == ("too_many_buffers", "2 instructions; a kernel has at most 1")
 
 
 @pytest.mark.parametrize("name", ["mlp_train", "lstm_lm_train", "bert_infer"])
 def test_terms_add_up_to_the_estimate(name: str) -> None:
     plan = PLANNERS["exhaustive"](load(name), DEVICE, cost, anything)
     for pattern in plan.patterns:
-        found = terms(pattern, DEVICE)
-        parts = (found.transfers, found.rereads, found.arithmetic, found.launch, found.phases)
+        estimate = terms(pattern, DEVICE)
+        parts = (
+            estimate.transfers,
+            estimate.rereads,
+            estimate.arithmetic,
+            estimate.launch,
+            estimate.phases,
+        )
         assert sum(parts) == pytest.approx(cost(pattern, DEVICE).seconds)
         assert min(parts) >= -1e-15

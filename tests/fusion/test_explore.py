@@ -58,19 +58,19 @@ def numbers(parts: Sequence[Part]) -> list[int]:
 
 def test_the_candidates_of_figure_4() -> None:
     """Longest first: {5,2,1}, {5,2}, {5} and so on, as the figure lists them."""
-    found = planner_explore.candidates(figure(), inner_edges, DEFAULTS)
+    sets = planner_explore.candidates(figure(), inner_edges, DEFAULTS)
     for one, two in ((5, 2), (6, 3), (7, 4)):
         expected = [mask(one, two, 1), mask(one, two), mask(one)]
-        assert numbers(found[ORDER.index(one)]) == expected
+        assert numbers(sets[ORDER.index(one)]) == expected
 
 
 def test_the_reduction_of_figure_4() -> None:
     """Of V8's consumers {5, 6} are enumerated together and 7 apart; the figure's three results are
     unions of whole chains. Two of them wait for what they leave out, and so may not stay."""
     dag = figure()
-    found = planner_explore.candidates(dag, inner_edges, DEFAULTS)
+    sets = planner_explore.candidates(dag, inner_edges, DEFAULTS)
     base = cells.lone(dag, 0)
-    groups = [[p for p in found[c] if p.cells & mask(1)] for c in (1, 2, 3)]
+    groups = [[p for p in sets[c] if p.cells & mask(1)] for c in (1, 2, 3)]
     unions = planner_explore.reduction(base, groups, inner_edges, DEFAULTS)
     chains = {5: (5, 2, 1), 6: (6, 3, 1), 7: (7, 4, 1)}
     assert numbers(unions) == [
@@ -80,23 +80,23 @@ def test_the_reduction_of_figure_4() -> None:
     ]
     everything = mask(*ORDER)
     assert [dag_hull(dag, part) for part in unions] == [everything] * 3
-    assert numbers(found[0])[0] == everything
+    assert numbers(sets[0])[0] == everything
 
 
 def dag_hull(dag: cells.Dag, part: Part) -> int:
-    made = cells.hull(part, inner_edges)
-    assert made is not None
-    return made.cells
+    hull = cells.hull(part, inner_edges)
+    assert hull is not None
+    return hull.cells
 
 
 def test_all_combinations_of_a_group_are_tried() -> None:
     """Four choices each for 5 and 6 (the paper counts 15 without the empty one), three of which are
     the same set: 1 may come with either chain or both."""
     dag = figure()
-    found = planner_explore.candidates(dag, inner_edges, DEFAULTS)
+    sets = planner_explore.candidates(dag, inner_edges, DEFAULTS)
     everything = ExploreOptions(patterns=100)
     unions = planner_explore.reduction(
-        cells.lone(dag, 0), [found[1], found[2]], inner_edges, everything
+        cells.lone(dag, 0), [sets[1], sets[2]], inner_edges, everything
     )
     assert len(unions) == 4 * 4 - 2
 
@@ -109,15 +109,15 @@ def test_a_hull_has_no_way_out_and_back(readers: list[int], some: int) -> None:
     some &= 2**count - 1
     part = Part(0, 0, 0, 0.0)
     for c in bits(some):
-        made = cells.union(part, cells.lone(dag, c), lambda a, b: 0.0)
-        assert made is not None
-        part = made
-    made = cells.hull(part, lambda a, b: 0.0)
-    assert made is not None
+        union = cells.union(part, cells.lone(dag, c), lambda a, b: 0.0)
+        assert union is not None
+        part = union
+    union = cells.hull(part, lambda a, b: 0.0)
+    assert union is not None
     for c in range(count):
-        between = dag.below[c] & made.cells and dag.above[c] & made.cells
-        assert bool(made.cells >> c & 1) == bool(between)
-        assert some & ~made.cells == 0
+        between = dag.below[c] & union.cells and dag.above[c] & union.cells
+        assert bool(union.cells >> c & 1) == bool(between)
+        assert some & ~union.cells == 0
 
 
 def test_sets_that_wait_for_each_other_are_not_both_chosen() -> None:
@@ -144,8 +144,8 @@ them."""
 
 def windows(module: Module) -> list[tuple[planner_rules.Problem, cells.Window]]:
     problem = planner_rules.problem(module, {}, MEMORY_ALONE, cost, anything)
-    found = planner_explore.windows(problem, DEFAULTS)
-    return [(problem, cells.window(problem, members)) for _, members in found]
+    parts = planner_explore.windows(problem, DEFAULTS)
+    return [(problem, cells.window(problem, members)) for _, members in parts]
 
 
 @settings(max_examples=150, deadline=None)
@@ -162,14 +162,14 @@ def test_the_delta_evaluator_agrees_with_the_cost(module: Module, seed: int) -> 
             part = Part(0, 0, 0, 0.0)
             for c in range(len(window.cells)):
                 if random.random() < 0.6:
-                    made = cells.union(part, cells.lone(window.dag, c), delta.judge)
-                    part = made if made is not None else part
-            made = cells.hull(part, delta.judge) if part.cells else None
-            if made is None:
+                    union = cells.union(part, cells.lone(window.dag, c), delta.judge)
+                    part = union if union is not None else part
+            union = cells.hull(part, delta.judge) if part.cells else None
+            if union is None:
                 continue
-            pattern = problem.extractor.pattern(window.members(made.cells))
+            pattern = problem.extractor.pattern(window.members(union.cells))
             expected = cost(pattern, MEMORY_ALONE).seconds
-            assert delta.seconds(made.cells) == pytest.approx(expected, rel=1e-9)
+            assert delta.seconds(union.cells) == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_delta_evaluator_counts_phases_and_what_they_read_again() -> None:
@@ -180,9 +180,9 @@ def test_the_delta_evaluator_counts_phases_and_what_they_read_again() -> None:
     ((problem, window),) = windows(draw.module_of([twice], [x]))
     everything = (1 << len(window.cells)) - 1
     pattern = problem.extractor.pattern(window.members(everything))
-    found = terms(pattern, MEMORY_ALONE)
-    assert found.phases == pytest.approx(2 * MEMORY_ALONE.phase_seconds)
-    assert found.rereads == pytest.approx(2 * 64 * 64 * 4 / MEMORY_ALONE.bytes_per_second)
+    parts = terms(pattern, MEMORY_ALONE)
+    assert parts.phases == pytest.approx(2 * MEMORY_ALONE.phase_seconds)
+    assert parts.rereads == pytest.approx(2 * 64 * 64 * 4 / MEMORY_ALONE.bytes_per_second)
     assert Delta(window).seconds(everything) == pytest.approx(
         cost(pattern, MEMORY_ALONE).seconds, rel=1e-9
     )

@@ -56,20 +56,20 @@ def test_a_region_that_kernels_cannot_cover_launches_none() -> None:
     module = Module(
         "dot", computation([x], builder.tuple_([builder.elementwise(op.TANH, product)]))
     )
-    found = planned({"a": module}, host_device(), "exhaustive")
-    assert found.launches == {"a": REFUSED}
-    assert not found.estimated
+    plans_of = planned({"a": module}, host_device(), "exhaustive")
+    assert plans_of.launches == {"a": REFUSED}
+    assert not plans_of.estimated
 
 
 def test_a_child_leaves_nothing_behind() -> None:
-    kept: list[int] = []
+    numbers: list[int] = []
 
     def call() -> int:
-        kept.append(1)
-        return len(kept)
+        numbers.append(1)
+        return len(numbers)
 
     assert [in_child(call), in_child(call)] == [1, 1]
-    assert not kept
+    assert not numbers
 
 
 def test_a_dead_child_is_an_error() -> None:
@@ -95,28 +95,28 @@ USES = {"r": 3, "s": 1, "t": 2}
 
 
 def test_kernels_are_counted_as_often_as_their_region_stands_there() -> None:
-    found = bench.side(BASE, BASE, USES)
-    assert (found.kernels, found.estimated, found.planning) == (3 * 2 + 1 + 2 * 2, 3.0, 2.0)
-    assert (found.same, found.alone, found.apart) == (True, (0, 0), ())
+    side = bench.side(BASE, BASE, USES)
+    assert (side.kernels, side.estimated, side.planning) == (3 * 2 + 1 + 2 * 2, 3.0, 2.0)
+    assert (side.same, side.alone, side.apart) == (True, (0, 0), ())
 
 
 def test_what_only_one_has() -> None:
     other = plans({**BASE.launches, "r": ("k", "x", "y")})
-    found = bench.side(other, BASE, USES)
-    assert (found.same, found.alone, found.apart) == (False, (3, 6), ("r",))
-    assert found.code != bench.side(BASE, BASE, USES).code
+    side = bench.side(other, BASE, USES)
+    assert (side.same, side.alone, side.apart) == (False, (3, 6), ("r",))
+    assert side.code != bench.side(BASE, BASE, USES).code
 
 
 def test_another_order_is_not_the_same_code() -> None:
-    found = bench.side(plans({**BASE.launches, "t": ("n", "m")}), BASE, USES)
-    assert (found.same, found.alone, found.apart) == (False, (0, 0), ("t",))
+    side = bench.side(plans({**BASE.launches, "t": ("n", "m")}), BASE, USES)
+    assert (side.same, side.alone, side.apart) == (False, (0, 0), ("t",))
 
 
 def test_a_refused_region_has_no_kernels() -> None:
     other = replace(plans({**BASE.launches, "s": REFUSED}), estimated={"r": 0.5, "t": 0.25})
-    found = bench.side(other, BASE, USES)
-    assert (found.kernels, found.estimated) == (10, 2.0)
-    assert (found.alone, found.apart) == ((1, 0), ("s",))
+    side = bench.side(other, BASE, USES)
+    assert (side.kernels, side.estimated) == (10, 2.0)
+    assert (side.alone, side.apart) == ((1, 0), ("s",))
 
 
 # ---- results -----------------------------------------------------------------------------------
@@ -141,16 +141,16 @@ def test_the_table_tells_what_need_not_be_timed() -> None:
 
 
 def test_the_table_tells_what_was_timed() -> None:
-    told = bench.text([row(other=APART, timing=TIMING)])
-    assert "| 2.000 [1.900, 2.100] (2.000, 1.000 ms) | 1.500 [" in told
-    assert "(artifacts of" not in told
+    text = bench.text([row(other=APART, timing=TIMING)])
+    assert "| 2.000 [1.900, 2.100] (2.000, 1.000 ms) | 1.500 [" in text
+    assert "(artifacts of" not in text
     lacking = replace(TIMING, kernels=(10, 14))
     assert "(artifacts of (10, 14) kernels)" in bench.text([row(other=APART, timing=lacking)])
 
 
 def test_the_table_tells_what_is_not_there() -> None:
-    told = bench.text([row(), row("sgd")])
-    assert "Not compared yet: transformer_fit adam, transformer_fit sgd, cnn_fit adam" in told
+    text = bench.text([row(), row("sgd")])
+    assert "Not compared yet: transformer_fit adam, transformer_fit sgd, cnn_fit adam" in text
     cases = [(script, optimizer) for script in bench.SCRIPTS for optimizer in bench.OPTIMIZERS]
     every = [replace(row(), script=script, optimizer=one) for script, one in cases]
     assert "Not compared yet" not in bench.text(every)
@@ -198,15 +198,15 @@ def test_timing_goes_on_where_it_was() -> None:
         return replace(TIMING, steps=(), kernels=None)
 
     runs = Told(Path(), ("exhaustive", "auto"), 50, 3)
-    found = list(timed(JOB, None, regions, runs))
-    assert [len(one.steps) for one in found] == [0, 1, 2, 3]
-    assert found[-1] == TIMING
+    rounds = list(timed(JOB, None, regions, runs))
+    assert [len(one.steps) for one in rounds] == [0, 1, 2, 3]
+    assert rounds[-1] == TIMING
     assert runs.asked == ["regions", "artifacts", 0, 1, 2]
     runs.asked.clear()
-    assert list(timed(JOB, found[2], regions, runs)) == found[3:]
+    assert list(timed(JOB, rounds[2], regions, runs)) == rounds[3:]
     assert runs.asked == ["artifacts", 2]
     runs.asked.clear()
-    assert list(timed(JOB, found[3], regions, runs)) == []
+    assert list(timed(JOB, rounds[3], regions, runs)) == []
     assert runs.asked == []
 
 
@@ -233,7 +233,7 @@ def test_calls_from_python_are_taken_off_and_launches_put_on() -> None:
 def test_regions_are_timed_as_often_as_they_stand_there(tmp_path: Path) -> None:
     """On launches alone, which cost one as much as the other: an empty call has no work."""
     device = replace(host_device(), launch_seconds=1.0)
-    found = Regions({"a": chain(op.NEGATE, op.TANH)}, {"a": 3}, device, 1)
-    timing = regions_timed(found, ("a",), ("exhaustive", "single"), tmp_path)
+    regions = Regions({"a": chain(op.NEGATE, op.TANH)}, {"a": 3}, device, 1)
+    timing = regions_timed(regions, ("a",), ("exhaustive", "single"), tmp_path)
     assert timing.seconds == pytest.approx((3.0, 6.0), rel=0.01)
     assert timing.regions.value == pytest.approx(0.5, rel=0.01)

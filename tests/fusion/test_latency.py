@@ -55,16 +55,16 @@ def work_of(pattern: Pattern) -> Work:
 def test_the_papers_product_where_few_warps_are_resident() -> None:
     """2^24 lanes are 524,288 warps; of 2,048 threads each of 80 multiprocessors holds 128: 320
     warps resident. 1,638.4 waves of ten additions, four cycles each, 1.53 GHz."""
-    found = latency.seconds(work_of(additions(10)), OLD, share=128 / 2048)
-    assert found == pytest.approx(524288 / 320 * 10 * 4 / 1.53e9)
+    seconds = latency.seconds(work_of(additions(10)), OLD, share=128 / 2048)
+    assert seconds == pytest.approx(524288 / 320 * 10 * 4 / 1.53e9)
 
 
 def test_what_is_issued_binds_where_many_are() -> None:
     """All 5,120 warps resident: waves would be over in 4,096 cycles, but 64 lanes a cycle of each
     multiprocessor take 32,768 (V100: half of 15.7 TFLOP/s, as no multiply-add is fused)."""
-    found = latency.seconds(work_of(additions(10)), OLD)
-    assert found == pytest.approx(10 * 2**24 / 64 / 80 / 1.53e9)
-    assert found == pytest.approx(10 * 2**24 / (15.7e12 / 2), rel=0.01)
+    seconds = latency.seconds(work_of(additions(10)), OLD)
+    assert seconds == pytest.approx(10 * 2**24 / 64 / 80 / 1.53e9)
+    assert seconds == pytest.approx(10 * 2**24 / (15.7e12 / 2), rel=0.01)
 
 
 def test_a_wave_takes_its_longest_way() -> None:
@@ -74,8 +74,8 @@ def test_a_wave_takes_its_longest_way() -> None:
     apart = whole(module_of([apply(op.ADD, x, parameter(n + 1, (64,))) for n in range(500)],
                             [x, *(parameter(n + 1, (64,)) for n in range(500))]))  # fmt: skip
     assert OLD.timing is not None
-    assert latency.longest_way(chain.instructions, OLD.timing, crosses_tasks) == 4000
-    assert latency.longest_way(apart.instructions, OLD.timing, crosses_tasks) == 4
+    assert latency.critical_path(chain.instructions, OLD.timing, crosses_tasks) == 4000
+    assert latency.critical_path(apart.instructions, OLD.timing, crosses_tasks) == 4
     more = cost(chain, OLD).seconds - OLD.launch_seconds
     assert more > (4000 + 460) / 1.53e9 > 2 * (cost(additions(1, (64,)), OLD).seconds - 4e-6)
 
@@ -84,12 +84,12 @@ def test_a_wave_takes_its_longest_way() -> None:
 def test_more_registers_are_never_faster(one: int, other: int, count: int) -> None:
     few, many = sorted((one, other))
     work = Work(0, element(additions(1).instructions[0]).times(count * 1e6))
-    found = []
+    seconds = []
     for registers in (few, many):
         share = occupancy.occupancy(registers, 0, GPU)
         assert 0 < share <= 1
-        found.append((latency.seconds(work, GPU, share), occupancy.slowed(share, GPU)))
-    assert found[0] <= found[1]
+        seconds.append((latency.seconds(work, GPU, share), occupancy.slowed(share, GPU)))
+    assert seconds[0] <= seconds[1]
 
 
 def test_bandwidth_times_latency_is_what_threads_must_have_under_way() -> None:
@@ -121,9 +121,9 @@ def test_exponentials_are_not_free() -> None:
 def test_types_have_units_of_their_own() -> None:
     def counts(opcode: str, dtype: str) -> dict[str, float]:
         x = parameter(0, (8,), dtype)
-        found = element(apply(opcode, *[x] * (op.record(opcode).arity or 1)))
+        classes = element(apply(opcode, *[x] * (op.record(opcode).arity or 1)))
         names = ("float32", "integer", "special", "float64")
-        return {name: getattr(found, name) for name in names if getattr(found, name)}
+        return {name: getattr(classes, name) for name in names if getattr(classes, name)}
 
     assert counts(op.ADD, "f32") == {"float32": 1}
     assert counts(op.ADD, "f64") == {"float64": 1}
@@ -207,8 +207,8 @@ def softmaxes(rows: int, columns: int, count: int) -> Pattern:
 def beside(columns: int, count: int) -> Pattern:
     """So many rows that all wait for one sum."""
     x = parameter(0, (64, columns))
-    total = made = apply(op.EXPONENTIAL, x)
-    rows = [made]
+    total = value = apply(op.EXPONENTIAL, x)
+    rows = [value]
     for _ in range(count - 1):
         rows.append(apply(op.EXPONENTIAL, rows[-1]))
         total = apply(op.ADD, total, rows[-1])
@@ -236,11 +236,11 @@ def test_shared_memory_takes_threads() -> None:
 
 def alive(count: int) -> Pattern:
     x = parameter(0, LARGE)
-    made = [apply(op.ADD, x, parameter(n + 1, LARGE)) for n in range(count)]
-    total = made[-1]
-    for one in reversed(made[:-1]):
+    sums = [apply(op.ADD, x, parameter(n + 1, LARGE)) for n in range(count)]
+    total = sums[-1]
+    for one in reversed(sums[:-1]):
         total = apply(op.ADD, total, one)
-    return whole(module_of([*made, total], [x, *(parameter(n + 1, LARGE) for n in range(count))]))
+    return whole(module_of([*sums, total], [x, *(parameter(n + 1, LARGE) for n in range(count))]))
 
 
 def test_spilled_registers_and_code_are_charged() -> None:
@@ -261,9 +261,9 @@ def test_a_gpus_terms_add_up_and_are_finite(name: str) -> None:
         device = DEVICES[target]
         plan = PLANNERS["exhaustive"](load(name), device, cost, anything)
         for pattern in plan.patterns:
-            found = terms(pattern, device)
-            parts = (found.transfers, found.rereads, found.arithmetic, found.recomputed)
-            parts += (found.launch, found.phases, found.overhead)
+            estimate = terms(pattern, device)
+            parts = (estimate.transfers, estimate.rereads, estimate.arithmetic, estimate.recomputed)
+            parts += (estimate.launch, estimate.phases, estimate.overhead)
             seconds = cost(pattern, device).seconds
             assert sum(parts) == pytest.approx(seconds) and seconds < 1
             assert min(parts) >= -1e-12
@@ -290,7 +290,7 @@ def test_the_delta_evaluator_leaves_terms_away_and_adds_none(name: str) -> None:
 def test_one_instruction_alone_has_a_wave_too() -> None:
     """Its load, which nothing hides, and its own cycles."""
     x = parameter(0, (32,))
-    found = single(apply(op.EXPONENTIAL, x), GPU).seconds - GPU.launch_seconds
+    seconds = single(apply(op.EXPONENTIAL, x), GPU).seconds - GPU.launch_seconds
     assert GPU.timing is not None
     cycles = GPU.timing.cpi.memory + GPU.timing.chain(element(apply(op.EXPONENTIAL, x)))
-    assert found == pytest.approx(cycles / GPU.timing.hertz, rel=0.01)
+    assert seconds == pytest.approx(cycles / GPU.timing.hertz, rel=0.01)

@@ -72,12 +72,12 @@ def compare(plans: dict[str, Plan]) -> None:
     """Computation by computation: exact is no worse than the other two, auto than any."""
     inner = {name: bodies(plan) for name, plan in plans.items()}
     for body in (None, *inner["auto"]):
-        found = {
+        choices = {
             name: (plan if body is None else inner[name][body]).planned.seconds
             for name, plan in plans.items()
         }
-        assert found["exact"] <= min(found["explore"], found["exhaustive"]) * ROUNDING
-        assert found["auto"] <= min(found[name] for name in EACH) * ROUNDING
+        assert choices["exact"] <= min(choices["explore"], choices["exhaustive"]) * ROUNDING
+        assert choices["auto"] <= min(choices[name] for name in EACH) * ROUNDING
 
 
 @settings(max_examples=60, deadline=None)
@@ -138,9 +138,9 @@ def test_a_cycle_is_forbidden_and_the_next_best_taken() -> None:
     given_ = problem_of(module)
     proposed = [partial(tuple, sorted(pair)) for pair in pairs]
     search = planner_exact._Search(given_, {}, proposed, NEVER)
-    found = search.run()
-    assert found is not None
-    assert sorted(len(scope.members) for scope in found) == [1, 1, 2]
+    scopes = search.run()
+    assert scopes is not None
+    assert sorted(len(scope.members) for scope in scopes) == [1, 1, 2]
     bound = search.bound()
     assert (bound.closed, bound.rounds) == (True, 2)
     assert bound.limit == pytest.approx(bound.saved)
@@ -152,10 +152,10 @@ def test_what_the_scheduler_refuses_is_forbidden() -> None:
     def no_pairs(pattern: Pattern, device: Device) -> Refusal | None:
         return Refusal("p", Reason.MEMORY) if len(pattern.instructions) > 1 else None
 
-    given_ = planner_rules.problem(module, {}, DEVICE, cost, no_pairs)
-    found = planner_exact._Search(given_, {}, [partial(tuple, sorted(pairs[0]))], NEVER).run()
-    assert found is not None
-    assert [len(scope.members) for scope in found] == [1, 1, 1, 1]
+    problem = planner_rules.problem(module, {}, DEVICE, cost, no_pairs)
+    scopes = planner_exact._Search(problem, {}, [partial(tuple, sorted(pairs[0]))], NEVER).run()
+    assert scopes is not None
+    assert [len(scope.members) for scope in scopes] == [1, 1, 1, 1]
 
 
 def test_the_scheduler_is_asked_about_what_is_left_alone() -> None:
@@ -167,10 +167,10 @@ def test_the_scheduler_is_asked_about_what_is_left_alone() -> None:
     def judge(pattern: Pattern, device: Device) -> None:
         asked.append(pattern)
 
-    given_ = planner_rules.problem(module, {}, DEVICE, cost, judge)
-    found = planner_exact._Search(given_, {}, [], NEVER).run()
-    assert found is not None
-    assert [scope.pattern for scope in found] == asked
+    problem = planner_rules.problem(module, {}, DEVICE, cost, judge)
+    scopes = planner_exact._Search(problem, {}, [], NEVER).run()
+    assert scopes is not None
+    assert [scope.pattern for scope in scopes] == asked
     assert len(asked) == 4
 
 
@@ -265,5 +265,5 @@ def test_bounds_of_several_computations_are_summed() -> None:
 @pytest.mark.parametrize("name", list(PLANNERS))
 def test_plans_read_back_as_they_were_printed(name: str) -> None:
     plan = PLANNERS[name](load("mlp_train"), DEVICE, cost, anything)
-    found = parse_plan(plan_text(plan), plan.module, DEVICE, cost, "02_plan.txt", name).plan
-    assert set(found.patterns) == set(plan.patterns)
+    read = parse_plan(plan_text(plan), plan.module, DEVICE, cost, "02_plan.txt", name).plan
+    assert set(read.patterns) == set(plan.patterns)

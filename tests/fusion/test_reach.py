@@ -30,25 +30,25 @@ def measured(parameters: list[Instruction], *outputs: Instruction) -> reach.Reac
 
 def test_two_instructions_reach_each_other() -> None:
     x = builder.parameter(0, "f32", SIZE)
-    found = measured([x], builder.elementwise(op.TANH, builder.elementwise(op.NEGATE, x)))
-    assert found.everything == found.reached == {op.NEGATE: 2 * BYTES, op.TANH: 2 * BYTES}
-    assert found.share() == 1.0 and not found.left
+    coverage = measured([x], builder.elementwise(op.TANH, builder.elementwise(op.NEGATE, x)))
+    assert coverage.everything == coverage.reached == {op.NEGATE: 2 * BYTES, op.TANH: 2 * BYTES}
+    assert coverage.share() == 1.0 and not coverage.left
 
 
 def test_one_alone_is_not_reached_whatever_it_reads_through() -> None:
     """A bias' broadcast is only read through, and a reshape leaves the bytes where they are."""
     x, bias = builder.parameter(0, "f32", SIZE), builder.parameter(1, "f32", (64,))
     added = builder.elementwise(op.ADD, x, builder.broadcast(bias, SIZE, (1,)))
-    found = measured([x, bias], builder.reshape(added, (512, 32)))
-    assert found.everything == {op.ADD: 2 * BYTES + 64 * 4}
-    assert found.left == {(op.ADD, reach.ALONE): 2 * BYTES + 64 * 4}
-    assert found.share() == 0.0
+    coverage = measured([x, bias], builder.reshape(added, (512, 32)))
+    assert coverage.everything == {op.ADD: 2 * BYTES + 64 * 4}
+    assert coverage.left == {(op.ADD, reach.ALONE): 2 * BYTES + 64 * 4}
+    assert coverage.share() == 0.0
 
 
 def test_a_transposed_store_moves_bytes() -> None:
     x = builder.parameter(0, "f32", SIZE)
-    found = measured([x], builder.transpose(builder.elementwise(op.NEGATE, x), (1, 0)))
-    assert found.share() == 1.0
+    coverage = measured([x], builder.transpose(builder.elementwise(op.NEGATE, x), (1, 0)))
+    assert coverage.share() == 1.0
 
 
 def test_library_calls_stand_apart_and_refusals_in_the_denominator() -> None:
@@ -57,9 +57,9 @@ def test_library_calls_stand_apart_and_refusals_in_the_denominator() -> None:
     product = instruction(op.DOT, x.shape, (x, x), **dims)
     size = builder.parameter(1, "s32", ())
     cut = instruction(op.SET_DIMENSION_SIZE, x.shape, (product, size), dimensions=(0,))
-    found = measured([x, size], cut)
-    assert found.everything == {op.SET_DIMENSION_SIZE: 2 * 64 * 64 * 4 + 4}
-    assert list(found.left) == [(op.SET_DIMENSION_SIZE, "unsupported_opcode")]
+    coverage = measured([x, size], cut)
+    assert coverage.everything == {op.SET_DIMENSION_SIZE: 2 * 64 * 64 * 4 + 4}
+    assert list(coverage.left) == [(op.SET_DIMENSION_SIZE, "unsupported_opcode")]
 
 
 def loop(limit: int, step: int, carried: bool) -> Instruction:
@@ -86,18 +86,20 @@ def loop(limit: int, step: int, carried: bool) -> Instruction:
 def test_a_loop_counts_as_often_as_it_runs(
     limit: int, step: int, times: int, carried: bool
 ) -> None:
-    made = loop(limit, step, carried)
-    assert reach.trips(made) == times
-    number, x = builder.parameter(0, "s32"), made.operands[0].operands[1]
-    found = measured([number, x], builder.get_tuple_element(made, 1))
-    assert found.everything[op.TANH] == found.reached[op.TANH] == times * 2 * BYTES
+    looped = loop(limit, step, carried)
+    assert reach.trips(looped) == times
+    number, x = builder.parameter(0, "s32"), looped.operands[0].operands[1]
+    coverage = measured([number, x], builder.get_tuple_element(looped, 1))
+    assert coverage.everything[op.TANH] == coverage.reached[op.TANH] == times * 2 * BYTES
 
 
 def test_a_loop_of_unknown_length_counts_once() -> None:
-    made = loop(7, 1, False)
-    start = list(made.operands[0].operands)
+    looped = loop(7, 1, False)
+    start = list(looped.operands[0].operands)
     start[0] = builder.parameter(0, "s32")
-    unknown = instruction(op.WHILE, made.shape, (builder.tuple_(start),), **dict(made.attributes))
+    unknown = instruction(
+        op.WHILE, looped.shape, (builder.tuple_(start),), **dict(looped.attributes)
+    )
     assert reach.trips(unknown) == 1
 
 

@@ -70,8 +70,8 @@ def test_prices_close_where_sets_are_intervals(drawn: list[tuple[int, int, int]]
     """A packing of intervals has no gap to its relaxation: within a percent of the optimum."""
     sets = [frozenset(range(start, start + length)) for start, length, _ in drawn]
     values = [float(value) for *_, value in drawn]
-    found = set_packing.pack(Pool(sets, values, ()), time.monotonic() + 20)
-    assert set_packing_bound.bound(sets, values, found.chosen).limit <= found.limit * 1.01 + 1e-9
+    packed = set_packing.pack(Pool(sets, values, ()), time.monotonic() + 20)
+    assert set_packing_bound.bound(sets, values, packed.chosen).limit <= packed.limit * 1.01 + 1e-9
 
 
 def test_prices_leave_the_gap_that_is_there() -> None:
@@ -99,31 +99,31 @@ def test_packings_are_optimal(
     with pytest.MonkeyPatch.context() as monkeypatch:
         if asked:
             unbranched(monkeypatch)
-        found = set_packing.pack(
+        packed = set_packing.pack(
             Pool(sets, values, [frozenset()], forbidden), time.monotonic() + 20
         )
-    assert disjoint(sets, sorted(found.chosen))
-    assert not any(one <= found.chosen for one in forbidden)
+    assert disjoint(sets, sorted(packed.chosen))
+    assert not any(one <= packed.chosen for one in forbidden)
     expected = best(sets, values, forbidden)
-    assert sum(values[n] for n in found.chosen) == pytest.approx(expected)
-    assert found.limit == pytest.approx(expected)
-    assert found.closed
+    assert sum(values[n] for n in packed.chosen) == pytest.approx(expected)
+    assert packed.limit == pytest.approx(expected)
+    assert packed.closed
 
 
 def test_at_the_end_of_the_time_the_best_known_stands_with_its_bound() -> None:
     pool = Pool(TRIANGLE, [2.0, 2.1, 2.0], [frozenset({0})])
-    found = set_packing.pack(pool, time.monotonic() - 1)
-    assert found.chosen == {1}
-    assert not found.closed
-    assert 2.1 < found.limit < 3.3
+    packed = set_packing.pack(pool, time.monotonic() - 1)
+    assert packed.chosen == {1}
+    assert not packed.closed
+    assert 2.1 < packed.limit < 3.3
 
 
 def test_without_the_solver_the_bound_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     unbranched(monkeypatch)
     monkeypatch.setattr(set_packing_solver, "ask", lambda *rest: None)
-    found = set_packing.pack(Pool(TRIANGLE, [2.0, 2.0, 2.0], ()), time.monotonic() + 20)
-    assert len(found.chosen) == 1
-    assert not found.closed
+    packed = set_packing.pack(Pool(TRIANGLE, [2.0, 2.0, 2.0], ()), time.monotonic() + 20)
+    assert len(packed.chosen) == 1
+    assert not packed.closed
 
 
 def test_parts_that_share_nothing_are_solved_once() -> None:
@@ -151,11 +151,11 @@ def test_branches_find_the_optimum_whatever_the_prices(
     forbidden = data.draw(st.lists(numbers, max_size=3)) if len(sets) > 1 else []
     known = frozenset(data.draw(st.sets(st.integers(0, len(sets) - 1), max_size=1)))
     price = {e: given_[e] for members in sets for e in members}
-    found = set_packing_search.best(sets, values, forbidden, known, price)
-    assert found is not None
-    assert disjoint(sets, sorted(found))
-    assert not any(one <= found for one in forbidden)
-    assert sum(values[n] for n in found) == pytest.approx(best(sets, values, forbidden))
+    chosen = set_packing_search.best(sets, values, forbidden, known, price)
+    assert chosen is not None
+    assert disjoint(sets, sorted(chosen))
+    assert not any(one <= chosen for one in forbidden)
+    assert sum(values[n] for n in chosen) == pytest.approx(best(sets, values, forbidden))
 
 
 def test_a_packing_that_none_betters_stands() -> None:
@@ -170,36 +170,36 @@ def test_branches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     sets = [frozenset(e + 3 * n for e in one) for n in range(12) for one in TRIANGLE]
     price = dict.fromkeys(range(36), 100.0)
     assert set_packing_search.best(sets, [2.0] * 36, (), frozenset(), price) is None
-    asked: list[int] = []
+    problem_sizes: list[int] = []
 
-    def ask(given: Sequence[frozenset[int]], *rest: object) -> None:
-        asked.append(len(given))
+    def ask(sets: Sequence[frozenset[int]], *rest: object) -> None:
+        problem_sizes.append(len(sets))
 
     monkeypatch.setattr(set_packing_solver, "ask", ask)
     monkeypatch.setattr(set_packing_search, "BRANCHES", 1)
-    found = set_packing.pack(Pool(TRIANGLE, [2.0, 3.0, 2.0], ()), time.monotonic() + 20)
-    assert (asked, found.closed, found.chosen) == ([3], False, {1})
+    packed = set_packing.pack(Pool(TRIANGLE, [2.0, 3.0, 2.0], ()), time.monotonic() + 20)
+    assert (problem_sizes, packed.closed, packed.chosen) == ([3], False, {1})
 
 
 @pytest.mark.slow
 def test_no_solver_is_started_for_a_workload(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parts that their prices leave open, up to 77 sets, are within few branches."""
-    asked: list[int] = []
-    left: list[bool] = []
+    problem_sizes: list[int] = []
+    searches: list[bool] = []
 
-    def ask(given: Sequence[frozenset[int]], *rest: object) -> None:
-        asked.append(len(given))
+    def ask(sets: Sequence[frozenset[int]], *rest: object) -> None:
+        problem_sizes.append(len(sets))
 
-    def counted(*given: object) -> object:
-        left.append(True)
-        return branched(*given)
+    def counted(*arguments: object) -> object:
+        searches.append(True)
+        return searched(*arguments)
 
-    branched = set_packing._branched
+    searched = set_packing._searched
     monkeypatch.setattr(set_packing_solver, "ask", ask)
-    monkeypatch.setattr(set_packing, "_branched", counted)
+    monkeypatch.setattr(set_packing, "_searched", counted)
     plan = planner_exact.planner(planner_exact.ExactOptions(NEVER))(
         load("asr_train"), DEVICE, cost, anything
     )
     assert plan.bound is not None
-    assert (asked, plan.bound.closed) == ([], True)
-    assert len(left) >= 9
+    assert (problem_sizes, plan.bound.closed) == ([], True)
+    assert len(searches) >= 9

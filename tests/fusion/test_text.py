@@ -30,15 +30,15 @@ def planned(name: str) -> Plan:
 def test_a_plan_is_read_back(name: str) -> None:
     plan = planned(name)
     text = plan_text(plan)
-    found = parse_plan(text, plan.module, DEVICE, cost, "02_plan.txt", "exhaustive").plan
-    assert found.patterns == plan.patterns
-    assert found.opaque == plan.opaque
-    assert found.refusals == plan.refusals
-    assert (found.unfused, found.planned) == (plan.unfused, plan.planned)
-    assert {b: p.patterns for b, p in bodies(found).items()} == {
+    read = parse_plan(text, plan.module, DEVICE, cost, "02_plan.txt", "exhaustive").plan
+    assert read.patterns == plan.patterns
+    assert read.opaque == plan.opaque
+    assert read.refusals == plan.refusals
+    assert (read.unfused, read.planned) == (plan.unfused, plan.planned)
+    assert {b: p.patterns for b, p in bodies(read).items()} == {
         b: p.patterns for b, p in bodies(plan).items()
     }
-    assert plan_text(found) == text
+    assert plan_text(read) == text
 
 
 @pytest.mark.slow
@@ -48,9 +48,9 @@ def test_inputs_and_outputs_follow_from_the_instructions(name: str) -> None:
     plan = planned(name)
     lines = plan_text(plan).splitlines()
     short = "\n".join(line for line in lines if not line.startswith(("  inputs", "  outputs")))
-    found = parse_plan(short, plan.module, DEVICE, cost, "02_plan.txt", "exhaustive").plan
-    assert [set(p.instructions) for p in found.patterns] == [
+    read = parse_plan(short, plan.module, DEVICE, cost, "02_plan.txt", "exhaustive").plan
+    assert [set(p.instructions) for p in read.patterns] == [
         set(p.instructions) for p in plan.patterns
     ]
-    made = [{value for p in one.patterns for value in p.outputs} for one in (found, plan)]
-    assert made[0] == made[1]
+    outputs = [{value for p in one.patterns for value in p.outputs} for one in (read, plan)]
+    assert outputs[0] == outputs[1]

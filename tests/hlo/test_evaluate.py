@@ -349,8 +349,8 @@ def test_an_argument_of_a_bounded_shape_may_be_smaller() -> None:
         "  ROOT y = f32[<=6,2] add(x, x)\n}\n"
     )
     module = parse(text)
-    given = np.ones((4, 2), np.float32)
-    assert evaluate(module, [given], {})[0].shape == (4, 2)
+    argument = np.ones((4, 2), np.float32)
+    assert evaluate(module, [argument], {})[0].shape == (4, 2)
     for extents in ((7, 2), (4, 1), (4,)):
         with pytest.raises(ValueError, match="parameter 0"):
             evaluate(module, [np.ones(extents, np.float32)], {})
@@ -397,8 +397,8 @@ def test_only_kept_values_are_returned() -> None:
     everything = evaluate_all(module, arguments)
     assert set(everything) == set(topological((module.entry.root,)))
     some = [n for n in everything if n.opcode == op.REDUCE]
-    kept = evaluate_all(module, arguments, keep=some)
-    assert all(np.array_equal(kept[n], everything[n]) for n in some)
+    values = evaluate_all(module, arguments, keep=some)
+    assert all(np.array_equal(values[n], everything[n]) for n in some)
 
 
 def test_arguments_are_checked() -> None:

@@ -30,7 +30,7 @@ def dot(left: str, right: str, extents: dict[str, int], dtype: str, result: str)
     batch = [c for c in result if c in left and c in right]
     contracted = [c for c in left if c in right and c not in result]
     shape = Shape(dtype, tuple(extents[c] for c in result))
-    made = instruction(
+    product = instruction(
         op.DOT,
         shape,
         operands,
@@ -39,7 +39,7 @@ def dot(left: str, right: str, extents: dict[str, int], dtype: str, result: str)
         lhs_contracting_dims=tuple(map(left.index, contracted)),
         rhs_contracting_dims=tuple(map(right.index, contracted)),
     )
-    return Module("m", computation(operands, made))
+    return Module("m", computation(operands, product))
 
 
 def opcodes_of(root: Instruction) -> set[str]:
@@ -74,15 +74,15 @@ def test_a_small_dot_is_einsum(
     assert op.DOT not in opcodes_of(expanded.entry.root)
     rng = np.random.default_rng(seed)
     kind = DTYPES[dtype].numpy
-    given = [rng.normal(size=p.shape.static).astype(kind) for p in module.entry.parameters]
-    wide = [array.astype(np.float64) for array in given]
+    arguments = [rng.normal(size=p.shape.static).astype(kind) for p in module.entry.parameters]
+    wide = [array.astype(np.float64) for array in arguments]
     expected = np.einsum(f"{left},{right}->{result}", *wide)
-    (found,) = evaluate(expanded, given)
-    assert found.dtype == kind
+    (product,) = evaluate(expanded, arguments)
+    assert product.dtype == kind
     # One rounding to the result's type, the sum itself in f32 or wider.
     tolerance = {"f32": 1e-6, "f64": 1e-14, "bf16": 2**-8, "f16": 2**-10}[dtype]
     magnitude = np.einsum(f"{left},{right}->{result}", *map(np.abs, wide))
-    error = np.abs(found.astype(np.float64) - expected)
+    error = np.abs(product.astype(np.float64) - expected)
     assert (error <= tolerance * np.abs(expected) + 1e-6 * magnitude).all()
 
 

@@ -65,9 +65,9 @@ def test_kernels_on_both_processors_draw_what_xla_draws(algorithm: str, bits: st
     check(pattern, module, [state], compiled=True)
     kernel = check(pattern, module, [state], device=GPU)
     program = compile_text(kernels.rendered([kernel]))
-    made = kernels.run(kernel, program, collapsed(kernel, [state], {}), {})
-    assert not made.findings
-    for ours, wanted in zip(made.outputs, theirs, strict=True):
+    outputs = kernels.run(kernel, program, collapsed(kernel, [state], {}), {})
+    assert not outputs.findings
+    for ours, wanted in zip(outputs.outputs, theirs, strict=True):
         assert np.array_equal(ours.reshape(wanted.shape).view(wanted.dtype), wanted)
 
 

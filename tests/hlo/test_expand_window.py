@@ -20,11 +20,11 @@ from stitchcore.hlo.transforms.expand import expand
 
 def counts(operand: Instruction, window: tuple[WindowDim, ...]) -> tuple[int, ...]:
     """How many windows there are along each dimension; not positive where none fits."""
-    found = []
+    numbers = []
     for extent, d in zip(operand.shape.static, window, strict=True):
         padded = (extent - 1) * d.lhs_dilate + 1 + d.pad_low + d.pad_high
-        found.append((padded - ((d.size - 1) * d.rhs_dilate + 1)) // d.stride + 1)
-    return tuple(found)  # type: ignore[arg-type]
+        numbers.append((padded - ((d.size - 1) * d.rhs_dilate + 1)) // d.stride + 1)
+    return tuple(numbers)  # type: ignore[arg-type]
 
 
 def pooled(
@@ -58,8 +58,8 @@ def pooling_gradient(
 
 def expanded(parameters: list[Instruction], root: Instruction) -> tuple[Module, Module, set[str]]:
     module = Module("m", computation(parameters, root))
-    made = expand(module).module
-    return module, made, {node.opcode for node in topological((made.entry.root,))}
+    simplified = expand(module).module
+    return module, simplified, {node.opcode for node in topological((simplified.entry.root,))}
 
 
 @st.composite
@@ -93,11 +93,11 @@ def test_a_small_window_is_slices(
 ) -> None:
     dims, window = drawn
     operand = builder.parameter(0, "f32", dims)
-    module, made, opcodes = expanded([operand], pooled(operand, window, reducer, initial))
+    module, slices, opcodes = expanded([operand], pooled(operand, window, reducer, initial))
     assert op.REDUCE_WINDOW not in opcodes
     values = np.random.default_rng(seed).choice(VALUES[1:6], dims)
-    expected, found = evaluate(module, [values])[0], evaluate(made, [values])[0]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    expected, result = evaluate(module, [values])[0], evaluate(slices, [values])[0]
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -111,22 +111,22 @@ def test_a_small_selection_adds_to_the_first_of_the_greatest(
     operand = builder.parameter(0, "f32", dims)
     source = builder.parameter(1, "f32", counts(operand, window))
     root = pooling_gradient(operand, source, window, direction)
-    module, made, opcodes = expanded([operand, source], root)
+    module, slices, opcodes = expanded([operand, source], root)
     assert op.SELECT_AND_SCATTER not in opcodes
     random = np.random.default_rng(seed)
-    given = [random.choice(VALUES, dims), random.integers(1, 9, source.shape.static) / 4]
-    given[1] = given[1].astype(np.float32)  # quarters: every order of adding is exact
-    assert np.array_equal(evaluate(module, given)[0], evaluate(made, given)[0])
+    arguments = [random.choice(VALUES, dims), random.integers(1, 9, source.shape.static) / 4]
+    arguments[1] = arguments[1].astype(np.float32)  # quarters: every order of adding is exact
+    assert np.array_equal(evaluate(module, arguments)[0], evaluate(slices, arguments)[0])
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_nan_and_infinity_are_selected_as_by_the_opcode(value: float) -> None:
     window = (WindowDim(3, 2, 1, 1),)
     operand, source = builder.parameter(0, "f32", (7,)), builder.parameter(1, "f32", (4,))
-    module, made, _ = expanded([operand, source], pooling_gradient(operand, source, window))
+    module, slices, _ = expanded([operand, source], pooling_gradient(operand, source, window))
     values = np.array([value, 1, value, value, -1, value, value], np.float32)
-    given = [values, np.arange(1, 5, dtype=np.float32)]
-    assert np.array_equal(evaluate(module, given)[0], evaluate(made, given)[0])
+    arguments = [values, np.arange(1, 5, dtype=np.float32)]
+    assert np.array_equal(evaluate(module, arguments)[0], evaluate(slices, arguments)[0])
 
 
 def test_what_is_not_small_stays() -> None:
@@ -152,16 +152,16 @@ def test_an_unknown_batch_is_pooled_too() -> None:
         to_apply=builder.monoid(op.MAXIMUM, "f32"),
     )
     module = Module("m", computation([operand], root), ("B",))
-    made = expand(module).module
-    assert op.REDUCE_WINDOW not in {n.opcode for n in topological((made.entry.root,))}
+    slices = expand(module).module
+    assert op.REDUCE_WINDOW not in {n.opcode for n in topological((slices.entry.root,))}
     values = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
-    found = evaluate(made, [values], {"B": 5})[0]
-    assert np.array_equal(found, values.reshape(5, 4, 2).max(2))
+    result = evaluate(slices, [values], {"B": 5})[0]
+    assert np.array_equal(result, values.reshape(5, 4, 2).max(2))
 
 
 def test_sums_of_narrow_floats_are_in_f32() -> None:
     """256 + 1 + 1 is 258 in bf16 when it is rounded once; added in bf16 it stays 256."""
     operand = builder.parameter(0, "bf16", (3,))
-    _, made, _ = expanded([operand], pooled(operand, (WindowDim(3),), op.ADD, 0.0))
+    _, slices, _ = expanded([operand], pooled(operand, (WindowDim(3),), op.ADD, 0.0))
     values = np.array([256, 1, 1]).astype(DTYPES["bf16"].numpy)
-    assert float(evaluate(made, [values])[0][0]) == 258.0
+    assert float(evaluate(slices, [values])[0][0]) == 258.0

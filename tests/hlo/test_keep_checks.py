@@ -77,12 +77,12 @@ def raises(reported: int) -> Any:
 
 
 def test_text_round_trips() -> None:
-    made = module()
-    [check] = checks(made)
+    checked = module()
+    [check] = checks(checked)
     assert check["message"] == MESSAGE
-    assert parse(print_module(made)).entry is made.entry
+    assert parse(print_module(checked)).entry is checked.entry
     with pytest.raises(Refused, match="parse_error"):
-        parse(print_module(made).replace("backend_config", "api_version"))
+        parse(print_module(checked).replace("backend_config", "api_version"))
 
 
 def test_sizes_unify() -> None:
@@ -100,8 +100,8 @@ def test_evaluation(precision: str) -> None:
 
 
 def test_only_a_check_that_always_holds_goes() -> None:
-    made = expand(module()).module
-    assert checks(made) and keep(module(), made) is made
+    expanded = expand(module()).module
+    assert checks(expanded) and keep(module(), expanded) is expanded
     assert not checks(expand(module(holds="broadcast(yes), dimensions={}")).module)
     assert checks(expand(module(holds="broadcast(no), dimensions={}")).module)
 
@@ -109,14 +109,16 @@ def test_only_a_check_that_always_holds_goes() -> None:
 @pytest.mark.parametrize("tail", [WHOLE, SUMMED])
 @pytest.mark.parametrize("columns", [3, 33, 2000])
 def test_kernels_raise_and_else_compute(tail: str, columns: int) -> None:
-    made = compile_module(module(tail, columns=columns), host_device())
+    compiled = compile_module(module(tail, columns=columns), host_device())
     right = given(columns)
-    for ours, theirs in zip(run_module(made, right), evaluate(made.module, right), strict=True):
+    for ours, theirs in zip(
+        run_module(compiled, right), evaluate(compiled.module, right), strict=True
+    ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-4)
     for wrong, reported in (({"_0": 9}, 9), ({"_39": -8, "_3": 11}, -8)):
         with raises(reported):
-            run_module(made, given(columns, **wrong))
-        for pattern, kernel in zip(made.plan.patterns, made.kernels, strict=True):
+            run_module(compiled, given(columns, **wrong))
+        for pattern, kernel in zip(compiled.plan.patterns, compiled.kernels, strict=True):
             assert kernel.kernel.errors == (MESSAGE,)
             inputs = [given(columns, **wrong)[p["number"]] for p in pattern.inputs]
             with raises(reported):
@@ -136,9 +138,9 @@ def test_cuda_text_compiles() -> None:
     except Refused as refused:
         pytest.skip(f"{refused}: pip install nvidia-cuda-nvrtc-cu12")
     device = next(d for d in DEVICES.values() if d.kind != "cpu")
-    made = module(SUMMED)
-    pattern = compile_module(made, host_device()).plan.patterns[0]
-    text = cuda.render([schedule(pattern, made, device, "k", verify=True)])
+    checked = module(SUMMED)
+    pattern = compile_module(checked, host_device()).plan.patterns[0]
+    text = cuda.render([schedule(pattern, checked, device, "k", verify=True)])
     assert "atomicMin(st_checks + 0" in text and "atomicMax(st_checks + 1" in text
     nvrtc.compile_cuda(text)
 
@@ -172,10 +174,10 @@ def test_a_check_of_which_a_part_decides_an_output_is_refused(tail: str) -> None
 def test_a_check_that_simplification_drops_is_refused() -> None:
     ignored = WHOLE.replace("multiply(x, spread)", "select(always, x, spread)")
     always = "  always = pred[R,C] broadcast(yes), dimensions={}\n"
-    made = module(always + ignored)
-    assert checks(made)
+    checked = module(always + ignored)
+    assert checks(checked)
     with pytest.raises(Refused, match="data_dependent_error"):
-        keep(made, expand(made).module)
+        keep(checked, expand(checked).module)
 
 
 def test_dead_code_has_no_check_to_keep() -> None:

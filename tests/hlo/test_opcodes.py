@@ -57,7 +57,7 @@ _WORDS_WITH_OTHER_MEANINGS = frozenset(
 
 def test_opcode_names_are_spelled_in_the_table_only() -> None:
     """Elsewhere in the compiler core a string that is an opcode's name must be a constant's."""
-    found: list[str] = []
+    spelled: list[str] = []
     for folder in ("hlo", "fusion", "schedule", "loop_ir", "codegen"):
         paths = list((PACKAGE / folder).rglob("*.py"))
         assert paths, folder
@@ -67,8 +67,8 @@ def test_opcode_names_are_spelled_in_the_table_only() -> None:
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Constant) and node.value in op.OPCODES:
                     if node.value not in _WORDS_WITH_OTHER_MEANINGS:
-                        found.append(f"{path.name}:{node.lineno} {node.value!r}")
-    assert found == []
+                        spelled.append(f"{path.name}:{node.lineno} {node.value!r}")
+    assert spelled == []
 
 
 _int32 = st.integers(-(2**31), 2**31 - 1)

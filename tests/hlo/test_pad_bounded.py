@@ -63,17 +63,17 @@ def test_what_lies_past_the_extent_is_not_seen(n: int, m: int, which: str) -> No
     rows = np.array([6, 1, 1, 9, 0], np.int32)
     where = np.array([4, 0, 3, 0, 2], np.int32)
     floats = [random.standard_normal(shape, np.float32) for shape in ((5, 2), (7, 2))]
-    given = [*numbers, rows, where, *floats]
-    for made, right in zip(evaluate(whole, given), evaluate(module, given), strict=True):
-        np.testing.assert_array_equal(made, right)
+    arguments = [*numbers, rows, where, *floats]
+    for result, right in zip(evaluate(whole, arguments), evaluate(module, arguments), strict=True):
+        np.testing.assert_array_equal(result, right)
 
 
 def test_a_product_is_as_long_as_its_shorter_factor() -> None:
     whole = padded(parse(sparse("rows", "u")))
-    given = [np.asarray(one, np.int32) for one in (4, 2)]
-    given += [np.zeros(5, np.int32), np.zeros(5, np.int32)]
+    arguments = [np.asarray(one, np.int32) for one in (4, 2)]
+    arguments += [np.zeros(5, np.int32), np.zeros(5, np.int32)]
     floats = np.ones((5, 2), np.float32), np.ones((7, 2), np.float32)
-    _, size, extent = evaluate(whole, [*given, *floats])
+    _, size, extent = evaluate(whole, [*arguments, *floats])
     assert (int(size), int(extent)) == (2, 2)
 
 

@@ -156,8 +156,8 @@ def test_workloads_shrink_to_a_fixed_point(name: str) -> None:
     assert simplify(simplified.module).module.entry is simplified.module.entry
     assert parse(print_module(simplified.module)).entry is simplified.module.entry
     assert simplified.module.aliases == module.aliases
-    work = [n for n in after if op.record(n.opcode).kind in ("elementwise", "reduce", "library")]
-    lost = [n for n in work if n not in simplified.module.provenance]
+    working = [n for n in after if op.record(n.opcode).kind in ("elementwise", "reduce", "library")]
+    lost = [n for n in working if n not in simplified.module.provenance]
     assert lost == [], "every instruction that works knows the framework operation it is from"
 
 
@@ -219,8 +219,8 @@ def test_batch_norm_expands_to_stitchable_opcodes(name: str) -> None:
     before = evaluate(module, arguments)
     flat = list(before[0]) if isinstance(before[0], tuple) else before
     after = evaluate(expanded.module, arguments)
-    for expected, found in zip(flat, after, strict=True):
-        np.testing.assert_allclose(found, expected, 2e-5, 2e-5)
+    for expected, result in zip(flat, after, strict=True):
+        np.testing.assert_allclose(result, expected, 2e-5, 2e-5)
 
 
 def test_independent_reductions_are_split() -> None:

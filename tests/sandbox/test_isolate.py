@@ -46,10 +46,12 @@ def until(condition: Callable[[], bool], seconds: float = 20) -> bool:
 
 def test_the_environment_is_empty_but_for_what_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUD_TOKEN", "secret")
-    found = json.loads(output("import json, os; print(json.dumps(dict(os.environ)))", GIVEN="1"))
-    found.pop("LC_CTYPE", None)  # Python's own
-    assert found.pop("HOME") == found.pop("TMPDIR") != os.environ.get("HOME")
-    assert set(found) == {"PATH", "LANG", "CUDA_VISIBLE_DEVICES", "GIVEN"}
+    environment = json.loads(
+        output("import json, os; print(json.dumps(dict(os.environ)))", GIVEN="1")
+    )
+    environment.pop("LC_CTYPE", None)  # Python's own
+    assert environment.pop("HOME") == environment.pop("TMPDIR") != os.environ.get("HOME")
+    assert set(environment) == {"PATH", "LANG", "CUDA_VISIBLE_DEVICES", "GIVEN"}
 
 
 def test_its_folder_is_fresh_and_goes_with_it() -> None:
@@ -167,9 +169,9 @@ print("ready", flush=True); time.sleep(60)
     ):
         child = isolate.command([sys.executable, "-c", code], limits, stdout=subprocess.PIPE)
         assert child.process.stdout is not None and child.process.stdout.readline()
-        found = child.exceeded()
+        exceeded = child.exceeded()
         child.stop()
-        assert found is None if expected is None else found and expected in found
+        assert exceeded is None if expected is None else exceeded and expected in exceeded
     few = isolate.Limits(seconds=0.01, memory=2**30, cpu_seconds=60, threads=20)
     child = isolate.command([sys.executable, "-c", code], few, stdout=subprocess.PIPE)
     try:

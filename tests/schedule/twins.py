@@ -29,7 +29,7 @@ from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
-from stitchcore.fusion.canonical import taken_out
+from stitchcore.fusion.canonical import outlined
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.fusion.text import bodies
 from stitchcore.hlo.ir.instruction import Instruction, topological
@@ -240,7 +240,7 @@ class Twin:
 def alone(pattern: Pattern) -> tuple[Module, Pattern]:
     """`pattern` as a module of its own, and as a pattern of that, in the same order. What none of
     its outputs needs is left out."""
-    whole, made = taken_out(pattern, None)
+    whole, made = outlined(pattern, None)
     live = frozenset(topological((whole.entry.root,)))
     needed = tuple(node for node in pattern.instructions if made[node] in live)
     return whole, _mapped(Pattern(needed, pattern.inputs, pattern.outputs), made)

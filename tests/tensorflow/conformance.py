@@ -151,9 +151,9 @@ Shapes = tuple[tuple[int, ...], ...]
 """Of a case's data inputs: one lowering and one set of kernels."""
 
 
-def by_tensorflow(made: lower.Subgraph) -> Program:
+def by_tensorflow(subgraph: lower.Subgraph) -> Program:
     """The operation as TensorFlow's own kernel computes it."""
-    function = lower.as_function(made, jit=False)
+    function = lower.as_function(subgraph, jit=False)
 
     def run(arrays: Sequence[Array]) -> list[Array] | str:
         try:
@@ -185,10 +185,10 @@ def _checked(run: Callable[[Sequence[Array]], list[Array]]) -> Program:
     return result
 
 
-def lowered(made: lower.Subgraph) -> Module | str:
+def lowered(subgraph: lower.Subgraph) -> Module | str:
     """The region's HLO, or why it is refused."""
     try:
-        return parse(lower.hlo_text(made, {}, made.key))
+        return parse(lower.hlo_text(subgraph, {}, subgraph.key))
     except Refused as refused:
         return f"refused: {refused.refusal.reason.value}"
 
@@ -197,19 +197,19 @@ def by_kernels(modules: Sequence[Module | str]) -> list[Program]:
     """The regions as a job would run them: planned, scheduled, compiled together, launched."""
     device = host_device()
     whole = {str(n): module for n, module in enumerate(modules) if isinstance(module, Module)}
-    made = regions.compile_regions(whole, device, BuildOptions())
-    libraries = [load_library(library.data) for library in made.libraries]
-    refused = {r.subject: f"refused: {r.reason.value} {r.detail}" for r in made.refusals}
-    found: list[Program] = []
+    built = regions.compile_regions(whole, device, BuildOptions())
+    libraries = [load_library(library.data) for library in built.libraries]
+    refused = {r.subject: f"refused: {r.reason.value} {r.detail}" for r in built.refusals}
+    programs: list[Program] = []
     for number, module in enumerate(modules):
         key = str(number)
         if isinstance(module, str) or key in refused:
-            found.append(by_evaluation(refused.get(key, module)))
+            programs.append(by_evaluation(refused.get(key, module)))
             continue
-        region = regions.program(made, key, device)
+        region = regions.program(built, key, device)
         kernels = (CpuKernel(libraries[step.library], step.kernel) for step in region.launches)
-        found.append(_launched(Runner(region, tuple(kernels))))
-    return found
+        programs.append(_launched(Runner(region, tuple(kernels))))
+    return programs
 
 
 def _launched(runner: Runner) -> Program:
@@ -226,11 +226,11 @@ class Form:
 
 def forms(case: Case) -> dict[Shapes, Form] | str:
     """The case by shapes; a text is why it is none."""
-    made: dict[Shapes, Form] = {}
+    by_shapes: dict[Shapes, Form] = {}
     for kind in CLASSES:
         arrays = inputs(case, kind)
         shapes = () if arrays is None else tuple(array.shape for array in arrays)
-        if arrays is None or shapes in made:
+        if arrays is None or shapes in by_shapes:
             continue
         try:
             whole = function(case, shapes)
@@ -239,14 +239,16 @@ def forms(case: Case) -> dict[Shapes, Form] | str:
             if kind == "empty":
                 continue
             return f"not a TensorFlow program: {str(error)[:120]}"
-        found = original(arrays)
-        if isinstance(found, str) and found.startswith(("NotFoundError", "UnimplementedError")):
+        results = original(arrays)
+        if isinstance(results, str) and results.startswith(("NotFoundError", "UnimplementedError")):
             return "TensorFlow has no such kernel"
-        made[shapes] = Form(original, lowered(whole))
-    return made
+        by_shapes[shapes] = Form(original, lowered(whole))
+    return by_shapes
 
 
-def check(case: Case, made: Mapping[Shapes, Form], kernels: Mapping[Shapes, Program]) -> Finding:
+def check(
+    case: Case, case_forms: Mapping[Shapes, Form], kernels: Mapping[Shapes, Program]
+) -> Finding:
     """Compare one case over all classes of input."""
     finding = Finding(case, {}, {})
     for kind in CLASSES:
@@ -254,22 +256,22 @@ def check(case: Case, made: Mapping[Shapes, Form], kernels: Mapping[Shapes, Prog
         if arrays is None or (kind == "extreme" and case.operation in OVERFLOWING):
             continue
         shapes = tuple(array.shape for array in arrays)
-        if shapes not in made:
+        if shapes not in case_forms:
             continue
-        expected = made[shapes].original(arrays)
-        by_numpy = by_evaluation(made[shapes].module)
+        expected = case_forms[shapes].original(arrays)
+        by_numpy = by_evaluation(case_forms[shapes].module)
         finding.lowered[kind] = compare(case, expected, by_numpy(arrays))
         finding.stitched[kind] = compare(case, expected, kernels[shapes](arrays))
     return finding
 
 
-def compare(case: Case, expected: list[Array] | str, found: list[Array] | str) -> str:
+def compare(case: Case, expected: list[Array] | str, actual: list[Array] | str) -> str:
     """ "equal", or the first difference."""
-    if isinstance(expected, str) or isinstance(found, str):
+    if isinstance(expected, str) or isinstance(actual, str):
         left = expected if isinstance(expected, str) else "a value"
-        right = found if isinstance(found, str) else "a value"
+        right = actual if isinstance(actual, str) else "a value"
         return "equal" if _same_error(left, right) else f"TensorFlow: {left}, ours: {right}"
-    for port, (want, have) in enumerate(zip(expected, found, strict=True)):
+    for port, (want, have) in enumerate(zip(expected, actual, strict=True)):
         if port in case.unread:
             continue
         if want.dtype != have.dtype or want.shape != have.shape:
@@ -282,9 +284,9 @@ def compare(case: Case, expected: list[Array] | str, found: list[Array] | str) -
     return "equal"
 
 
-def _same_error(expected: str, found: str) -> bool:
+def _same_error(expected: str, actual: str) -> bool:
     """Ours says how TensorFlow's begins: that goes on with all labels."""
-    kind, _, message = found.partition(": ")
+    kind, _, message = actual.partition(": ")
     return expected.startswith(f"{kind}: ") and message.rstrip(".") in expected
 
 
@@ -329,24 +331,29 @@ def findings(operation: str) -> list[Finding]:
 
 def check_all(chosen: Sequence[Case]) -> list[Finding]:
     """Findings on the cases, their kernels compiled together."""
-    made = [forms(case) for case in chosen]
-    flat = [form.module for found in made if not isinstance(found, str) for form in found.values()]
+    all_forms = [forms(case) for case in chosen]
+    flat = [
+        form.module
+        for case_forms in all_forms
+        if not isinstance(case_forms, str)
+        for form in case_forms.values()
+    ]
     programs = iter(by_kernels(flat))
-    found = []
-    for case, by_shapes in zip(chosen, made, strict=True):
+    case_forms = []
+    for case, by_shapes in zip(chosen, all_forms, strict=True):
         if isinstance(by_shapes, str):
-            found.append(Finding(case, {}, {}, by_shapes))
+            case_forms.append(Finding(case, {}, {}, by_shapes))
         else:
-            found.append(check(case, by_shapes, {s: next(programs) for s in by_shapes}))
-    return found
+            case_forms.append(check(case, by_shapes, {s: next(programs) for s in by_shapes}))
+    return case_forms
 
 
 def anywhere(operation: str) -> list[Finding]:
     """`findings`, in a process with oneDNN where the operation is oneDNN's."""
     if operation not in OF_ONEDNN:
         return findings(operation)
-    own = multiprocessing.get_context("spawn")
-    with mock.patch.dict(os.environ, ONEDNN), ProcessPoolExecutor(1, own) as other:
+    context = multiprocessing.get_context("spawn")
+    with mock.patch.dict(os.environ, ONEDNN), ProcessPoolExecutor(1, context) as other:
         return other.submit(findings, operation).result()
 
 
@@ -377,8 +384,8 @@ def document() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _equal(found: Iterable[Mapping[str, str]]) -> str:
-    verdicts = [verdict for by_class in found for verdict in by_class.values()]
+def _equal(findings: Iterable[Mapping[str, str]]) -> str:
+    verdicts = [verdict for by_class in findings for verdict in by_class.values()]
     return f"{verdicts.count('equal')} of {len(verdicts)}"
 
 

@@ -264,15 +264,15 @@ def inputs(case: Case, kind: str) -> list[Array] | None:
     if kind == "empty" and (case.constants or not case.shapes or len(case.shapes[0]) != 2):
         return None
     generator = np.random.default_rng(7)
-    made = []
+    arrays = []
     for number, (dtype, shape) in enumerate(zip(case.dtypes, case.shapes, strict=True)):
         rows = len(shape) == 2 or case.classes > 0
         extents = (0, *shape[1:]) if kind == "empty" and rows else shape
         if case.classes and number == 1:
-            made.append(_labels(generator, NUMPY[dtype], extents, kind, case.classes))
+            arrays.append(_labels(generator, NUMPY[dtype], extents, kind, case.classes))
             continue
-        made.append(_values(generator, dtype, extents, kind, number))
-    return made
+        arrays.append(_values(generator, dtype, extents, kind, number))
+    return arrays
 
 
 def _labels(

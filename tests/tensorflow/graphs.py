@@ -79,11 +79,11 @@ def training_step(layers: int = 2) -> Step:
         variables: list[tf.Variable] = []
         h = x
         for k in range(layers):
-            made = (weight(INPUTS if k == 0 else WIDTH, WIDTH), weight(WIDTH), weight(WIDTH))
-            variables += made
-            h = tf.matmul(h, made[0])
+            layer = (weight(INPUTS if k == 0 else WIDTH, WIDTH), weight(WIDTH), weight(WIDTH))
+            variables += layer
+            h = tf.matmul(h, layer[0])
             mean, variance = tf.nn.moments(h, [1], keepdims=True)
-            h = (h - mean) * tf.math.rsqrt(variance + 1e-5) * (1.0 + made[1]) + made[2]
+            h = (h - mean) * tf.math.rsqrt(variance + 1e-5) * (1.0 + layer[1]) + layer[2]
             h = 0.5 * h * tf.math.erfc(-h * 0.7071)
         last = weight(WIDTH, CLASSES)
         loss = tf.reduce_mean(tf.math.squared_difference(tf.matmul(h, last), target))

@@ -40,8 +40,8 @@ def attempted(
 ) -> job_patch.Patched:
     """The same, and what the job's check of the whole takes back. Raises Refused(STRUCTURE)."""
     picked = [region for region in cut.regions if chosen(region)]
-    made, _ = patch(cut, [(r, subgraph(cut, r), _constants(cut, r, value)) for r in picked])
-    plain = msgspec.json.decode(msgspec.json.encode(made))
+    written, _ = patch(cut, [(r, subgraph(cut, r), _constants(cut, r, value)) for r in picked])
+    plain = msgspec.json.decode(msgspec.json.encode(written))
     numbering = digest.number(cut.request, cut.preserve)
     types = {
         node.name: [tf.as_dtype(name).as_datatype_enum for name in names if name]

@@ -33,22 +33,22 @@ def collectives(cut: Partition) -> list[int]:
 
 def behind(cut: Partition, node: int) -> set[int]:
     """What `node` waits for, by search."""
-    found, stack = {node}, [node]
+    reached, stack = {node}, [node]
     while stack:
         i = stack.pop()
         for source in [tensor.node for tensor in cut.graph.data[i]] + list(cut.graph.control[i]):
-            if source not in found:
-                found.add(source)
+            if source not in reached:
+                reached.add(source)
                 stack.append(source)
-    return found
+    return reached
 
 
 def test_collectives_are_in_no_region(cut: Partition) -> None:
-    found = collectives(cut)
-    assert len(found) == 2 and len(cut.regions) > 4
-    assert not set(found) & {i for region in cut.regions for i in region.members}
+    numbers = collectives(cut)
+    assert len(numbers) == 2 and len(cut.regions) > 4
+    assert not set(numbers) & {i for region in cut.regions for i in region.members}
     reasons = {refusal.subject: refusal.reason for refusal in cut.refusals}
-    assert {reasons[cut.graph.nodes[i].name] for i in found} == {Reason.COLLECTIVE}
+    assert {reasons[cut.graph.nodes[i].name] for i in numbers} == {Reason.COLLECTIVE}
 
 
 def test_no_region_makes_a_collective_wait(cut: Partition) -> None:

@@ -54,9 +54,9 @@ def test_document_lists_every_operation_and_no_difference() -> None:
 def test_wrong_kernels_are_found() -> None:
     """The kernels of another operation fail, and only them: the lowering is still right."""
     right, wrong = (Case(name, ("float32",), ((6, 8),)) for name in ("Neg", "Abs"))
-    made, other = conformance.forms(right), conformance.forms(wrong)
-    assert not isinstance(made, str) and not isinstance(other, str)
+    right_forms, other = conformance.forms(right), conformance.forms(wrong)
+    assert not isinstance(right_forms, str) and not isinstance(other, str)
     kernels = conformance.by_kernels([form.module for form in other.values()])
-    finding = conformance.check(right, made, dict(zip(made, kernels, strict=True)))
+    finding = conformance.check(right, right_forms, dict(zip(right_forms, kernels, strict=True)))
     assert set(finding.lowered.values()) == {"equal"}
     assert finding.stitched["ordinary"] != "equal" and not finding.holds

@@ -90,7 +90,7 @@ def random_graph(choices: Sequence[tuple[int, int, int, int, int]]) -> Any:
 def unmended(graph: Any) -> Partition:
     """The partition without a look for cycles."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cutting, "_without_cycles", lambda *given: (list(given[-1]), []))
+        patched.setattr(cutting, "_without_cycles", lambda *arguments: (list(arguments[-1]), []))
         return partition(graph)
 
 
@@ -169,10 +169,10 @@ def test_what_no_merging_mends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     graph.add("product", "MatMul", "second", "second")
     graph.add("third", "Exp", "product")
     graph.add("fourth", "Tanh", "third")
-    found = cutting._components
+    components = cutting._components
 
-    def together(*given: Any) -> list[tuple[int, ...]]:
-        groups = found(*given)
+    def together(*arguments: Any) -> list[tuple[int, ...]]:
+        groups = components(*arguments)
         return [tuple(i for group in groups for i in group)] if groups else []
 
     monkeypatch.setattr(cutting, "_components", together)

@@ -31,9 +31,9 @@ def inference(*rules: Callable[..., bool]) -> equal_sizes.Accepts:
     return accepts
 
 
-def meets(*found: int) -> bool:
+def meets(*sizes: int) -> bool:
     """Sizes that broadcast against each other."""
-    return len({*found} - {1}) < 2
+    return len({*sizes} - {1}) < 2
 
 
 def written(dims: Mapping[str, Dim]) -> str:
@@ -64,46 +64,52 @@ def written(dims: Mapping[str, Dim]) -> str:
     ],
 )
 def test_relations(rules: Sequence[Callable[..., bool]], expected: str, assumed: str) -> None:
-    found = equal_sizes.tie("abcd", inference(*rules), MOST)
-    assert written(found.dims) == expected
-    assert found.assumed == frozenset(assumed)
-    assert inference(*rules)(found.sizes(found.point))
+    constraints = equal_sizes.infer("abcd", inference(*rules), MOST)
+    assert written(constraints.dims) == expected
+    assert constraints.assumed == frozenset(assumed)
+    assert inference(*rules)(constraints.sizes(constraints.point))
 
 
 def test_equal_sizes_of_many_inputs_take_few_questions() -> None:
     """A recommender's features: every subset of 26 could not be tried."""
-    names, asked = [f"s{k}" for k in range(27)], 0
+    names, questions = [f"s{k}" for k in range(27)], 0
 
     def accepts(point: Point) -> bool:
-        nonlocal asked
-        asked += 1
+        nonlocal questions
+        questions += 1
         return len({size for name, size in point.items() if name != "s26"}) < 2
 
-    found = equal_sizes.tie(names, accepts, MOST)
-    assert {name for name, dim in found.dims.items() if dim == found.dims["s0"]} == {*names[:26]}
-    assert found.dims["s26"] != found.dims["s0"] and not found.assumed
-    assert asked < 4 * len(names)
+    constraints = equal_sizes.infer(names, accepts, MOST)
+    assert {name for name, dim in constraints.dims.items() if dim == constraints.dims["s0"]} == {
+        *names[:26]
+    }
+    assert constraints.dims["s26"] != constraints.dims["s0"] and not constraints.assumed
+    assert questions < 4 * len(names)
 
 
 def test_questions_are_bounded() -> None:
     """What there was no question left for is assumed to be as most others are, or unknown."""
-    names, asked = [f"s{k}" for k in range(40)], 0
+    names, questions = [f"s{k}" for k in range(40)], 0
 
     def accepts(point: Point) -> bool:
-        nonlocal asked
-        asked += 1
+        nonlocal questions
+        questions += 1
         return len({size for name, size in point.items() if name != "s39"}) < 2
 
-    found = equal_sizes.tie(names, accepts, 50)
-    assert asked <= 50 and len(found.dims) == 40 and len({*found.dims.values()}) == 1
-    assert found.assumed == {"s0"}
-    found = equal_sizes.tie(names, lambda point: accepts(point) and "s38" not in point, 50)
-    assert 10 < len(found.dims) < 38 and len({*found.dims.values()}) == 1
+    constraints = equal_sizes.infer(names, accepts, 50)
+    assert (
+        questions <= 50 and len(constraints.dims) == 40 and len({*constraints.dims.values()}) == 1
+    )
+    assert constraints.assumed == {"s0"}
+    constraints = equal_sizes.infer(names, lambda point: accepts(point) and "s38" not in point, 50)
+    assert 10 < len(constraints.dims) < 38 and len({*constraints.dims.values()}) == 1
 
 
 def test_what_fits_nowhere_is_unknown() -> None:
-    found = equal_sizes.tie("abc", inference(lambda a: a == 10007, lambda b, c: b == c), MOST)
-    assert written(found.dims) == "b=b c=b"
+    constraints = equal_sizes.infer(
+        "abc", inference(lambda a: a == 10007, lambda b, c: b == c), MOST
+    )
+    assert written(constraints.dims) == "b=b c=b"
 
 
 def resolve(build: Callable[..., Any], *ranks: int) -> symbolic_sizes.Sizes:
@@ -118,11 +124,11 @@ def resolve(build: Callable[..., Any], *ranks: int) -> symbolic_sizes.Sizes:
     return symbolic_sizes.resolve(definition)
 
 
-def dims_of(found: symbolic_sizes.Sizes) -> dict[str, tuple[Dim | None, ...]]:
+def dims_of(sizes: symbolic_sizes.Sizes) -> dict[str, tuple[Dim | None, ...]]:
     """Sizes of the first output of every node."""
     return {
-        node.name: tuple(found.dim(d.size) for d in node.attr["_output_shapes"].list.shape[0].dim)
-        for node in found.graph.node
+        node.name: tuple(sizes.dim(d.size) for d in node.attr["_output_shapes"].list.shape[0].dim)
+        for node in sizes.graph.node
         if len(node.attr["_output_shapes"].list.shape)
     }
 
@@ -131,14 +137,14 @@ def resolved(build: Callable[..., Any], *ranks: int) -> dict[str, tuple[Dim | No
     return dims_of(resolve(build, *ranks))
 
 
-def leading(found: Mapping[str, tuple[Dim | None, ...]], name: str) -> Dim | None:
-    return found[name][0]
+def leading(sizes: Mapping[str, tuple[Dim | None, ...]], name: str) -> Dim | None:
+    return sizes[name][0]
 
 
 def test_inputs_that_never_meet_are_two_symbols() -> None:
-    found = resolved(lambda x, y: (tf.tanh(x, name="t"), tf.exp(y, name="e")), 2, 2)
-    assert leading(found, "t") == leading(found, "p0") != leading(found, "p1")
-    assert leading(found, "e") == leading(found, "p1")
+    sizes = resolved(lambda x, y: (tf.tanh(x, name="t"), tf.exp(y, name="e")), 2, 2)
+    assert leading(sizes, "t") == leading(sizes, "p0") != leading(sizes, "p1")
+    assert leading(sizes, "e") == leading(sizes, "p1")
 
 
 def test_what_an_operation_demands_is_one_symbol() -> None:
@@ -148,21 +154,21 @@ def test_what_an_operation_demands_is_one_symbol() -> None:
         labels = tf.cast(y, tf.int32)
         tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x, name="loss")
 
-    found = resolved(build, 2, 1)
-    assert leading(found, "p0") == leading(found, "p1") is not None
+    sizes = resolved(build, 2, 1)
+    assert leading(sizes, "p0") == leading(sizes, "p1") is not None
 
 
 def test_a_broadcast_is_assumed_to_be_none() -> None:
     """[n, 8] - [1, 8] is legal: that both have n rows is checked by whoever relies on it."""
-    found = resolve(lambda x, y: (tf.subtract(x, y, name="d"), tf.tanh(x, name="t")), 2, 2)
-    known = dims_of(found)
+    sizes = resolve(lambda x, y: (tf.subtract(x, y, name="d"), tf.tanh(x, name="t")), 2, 2)
+    known = dims_of(sizes)
     assert leading(known, "d") == leading(known, "t") == leading(known, "p1") is not None
-    assert found.assumed == symbols_of(leading(known, "d") or 0)
+    assert sizes.assumed == symbols_of(leading(known, "d") or 0)
 
 
 def test_a_demand_is_not_assumed() -> None:
-    found = resolve(lambda x, y: tf.concat([x, y], 1), 2, 2)
-    assert len(found.symbols) == 1 and not found.assumed
+    sizes = resolve(lambda x, y: tf.concat([x, y], 1), 2, 2)
+    assert len(sizes.symbols) == 1 and not sizes.assumed
 
 
 def test_a_number_that_rests_on_an_assumption_is_told() -> None:
@@ -173,17 +179,17 @@ def test_a_number_that_rests_on_an_assumption_is_told() -> None:
         tf.reshape(x, tf.stack([tf.shape(y)[0], -1]), name="r")
         tf.reshape(x, [-1, 2, 4], name="s")
 
-    found = resolve(build, 2, 2)
-    assert dims_of(found)["r"][1:] == (8,) and dims_of(found)["s"][1:] == (2, 4)
-    assert found.supposed == {("r", 0)}
+    sizes = resolve(build, 2, 2)
+    assert dims_of(sizes)["r"][1:] == (8,) and dims_of(sizes)["s"][1:] == (2, 4)
+    assert sizes.supposed == {("r", 0)}
 
 
 def test_many_inputs_of_one_batch_are_one_symbol() -> None:
     def build(*inputs: Any) -> None:
         tf.concat(inputs, 1, name="all")
 
-    found = resolved(build, *(2,) * 12)
-    assert found["all"] == (leading(found, "p11"), 96) and leading(found, "p0") is not None
+    sizes = resolved(build, *(2,) * 12)
+    assert sizes["all"] == (leading(sizes, "p11"), 96) and leading(sizes, "p0") is not None
 
 
 def test_of_too_many_independent_sizes_the_most_used_are_known() -> None:
@@ -193,42 +199,42 @@ def test_of_too_many_independent_sizes_the_most_used_are_known() -> None:
                 one = tf.tanh(one)
             tf.identity(one, name=f"o{k}")
 
-    found = resolve(build, *(2,) * 9)
-    known = dims_of(found)
+    sizes = resolve(build, *(2,) * 9)
+    known = dims_of(sizes)
     assert [leading(known, f"o{k}") is None for k in range(9)] == [k == 3 for k in range(9)]
-    (refusal,) = found.refusals
+    (refusal,) = sizes.refusals
     assert (refusal.subject, refusal.reason) == ("p3", Reason.STEP_LIMIT)
 
 
-def test_products_of_sizes_are_fitted_beside_ties() -> None:
+def test_products_of_sizes_are_fitted_beside_constraints() -> None:
     def build(x: Any, y: Any, z: Any) -> None:
         tf.matmul(x, y, name="m")  # [a, 8, 8] x [b, 8, 8]: broadcasts
         tf.reshape(z, [-1], name="r")
 
-    found = resolved(build, 3, 3, 2)
-    assert leading(found, "m") == leading(found, "p0") == leading(found, "p1")
-    assert leading(found, "r") == 8 * leading(found, "p2")  # type: ignore[operator]
+    sizes = resolved(build, 3, 3, 2)
+    assert leading(sizes, "m") == leading(sizes, "p0") == leading(sizes, "p1")
+    assert leading(sizes, "r") == 8 * leading(sizes, "p2")  # type: ignore[operator]
 
 
 def test_a_batch_in_parts_is_a_multiple() -> None:
-    found = resolved(lambda x: tf.reshape(x, [-1, 5, 8, 8], name="r"), 2)
-    assert found["r"][1:] == (5, 8, 8)
-    assert 40 * leading(found, "r") == leading(found, "p0")  # type: ignore[operator]
+    sizes = resolved(lambda x: tf.reshape(x, [-1, 5, 8, 8], name="r"), 2)
+    assert sizes["r"][1:] == (5, 8, 8)
+    assert 40 * leading(sizes, "r") == leading(sizes, "p0")  # type: ignore[operator]
 
 
 def test_one_batch_twice_another() -> None:
-    found = resolved(lambda x, y: tf.add(tf.reshape(x, [-1, 2, 8]), y[:, None], name="a"), 2, 2)
-    assert leading(found, "p0") == 2 * leading(found, "p1")  # type: ignore[operator]
-    assert leading(found, "a") == leading(found, "p1")
+    sizes = resolved(lambda x, y: tf.add(tf.reshape(x, [-1, 2, 8]), y[:, None], name="a"), 2, 2)
+    assert leading(sizes, "p0") == 2 * leading(sizes, "p1")  # type: ignore[operator]
+    assert leading(sizes, "a") == leading(sizes, "p1")
 
 
 def test_two_batches_beside_each_other() -> None:
     def build(x: Any, y: Any, z: Any) -> None:
         tf.concat([tf.concat([x, y], 0), z], 1, name="all")
 
-    found = resolved(build, 2, 2, 2)
-    both = leading(found, "p0") + leading(found, "p1")  # type: ignore[operator]
-    assert leading(found, "p2") == leading(found, "all") == both
+    sizes = resolved(build, 2, 2, 2)
+    both = leading(sizes, "p0") + leading(sizes, "p1")  # type: ignore[operator]
+    assert leading(sizes, "p2") == leading(sizes, "all") == both
 
 
 def test_a_size_that_no_value_fits_leaves_the_rest() -> None:
@@ -238,10 +244,10 @@ def test_a_size_that_no_value_fits_leaves_the_rest() -> None:
         tf.reshape(x, [-1, 1000003], name="r")
         tf.tanh(y, name="t")
 
-    found = resolve(build, 2, 2)
-    known = dims_of(found)
+    sizes = resolve(build, 2, 2)
+    known = dims_of(sizes)
     assert leading(known, "r") is None and leading(known, "t") == leading(known, "p1") is not None
-    (refusal,) = found.refusals
+    (refusal,) = sizes.refusals
     assert (refusal.subject, refusal.reason) == ("p0", Reason.DOES_NOT_UNIFY)
 
 
@@ -254,10 +260,10 @@ def test_inference_that_always_fails_leaves_sizes_unknown() -> None:
         definition = graph.as_graph_def(add_shapes=True)
     (squeezed,) = (node for node in definition.node if node.name == "s")
     squeezed.attr["squeeze_dims"].list.i[:] = [1]
-    found = symbolic_sizes.resolve(definition)
-    known = dims_of(found)
-    assert known["t"] == (None, 8) and known["s"] == (8,) and found.symbols == ()
-    assert "1" in found.refusals[0].detail
+    sizes = symbolic_sizes.resolve(definition)
+    known = dims_of(sizes)
+    assert known["t"] == (None, 8) and known["s"] == (8,) and sizes.symbols == ()
+    assert "1" in sizes.refusals[0].detail
 
 
 def test_what_takes_a_reference_keeps_its_shape() -> None:

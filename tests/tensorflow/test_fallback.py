@@ -47,8 +47,8 @@ def step(batch: int | None) -> Any:
         tf.reduce_mean(moved * moved, name="result")
         change = 0.1 * tf.reduce_sum(moved, 0)
         tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=change, name="update")
-    made = graph.as_graph_def(add_shapes=True)
-    return tf.compat.v1.graph_util.extract_sub_graph(made, list(KEPT))
+    definition = graph.as_graph_def(add_shapes=True)
+    return tf.compat.v1.graph_util.extract_sub_graph(definition, list(KEPT))
 
 
 @dataclass(frozen=True)
@@ -62,20 +62,20 @@ class Stitched:
 
 
 def stitched(graph: Any) -> Stitched:
-    found = partition(graph, KEPT)
-    functions = {region.name: subgraph(found, region) for region in found.regions}
+    cut = partition(graph, KEPT)
+    functions = {region.name: subgraph(cut, region) for region in cut.regions}
     modules = {name: lower(function).module for name, function in functions.items()}
-    made = compile_regions(modules, host_device(), BuildOptions(planner="single"))
+    compiled = compile_regions(modules, host_device(), BuildOptions(planner="single"))
     programs = {
         region.name: with_fallbacks(
             functions[region.name],
-            program_of(made, region.name, host_device()),
+            program_of(compiled, region.name, host_device()),
             len(region.updates),
         )
-        for region in found.regions
+        for region in cut.regions
     }
-    chosen = [(region, functions[region.name], programs[region.name]) for region in found.regions]
-    written, refused = patch_of(found, chosen)
+    chosen = [(region, functions[region.name], programs[region.name]) for region in cut.regions]
+    written, refused = patch_of(cut, chosen)
     assert not refused
     native = rehearsal._native()
     assert isinstance(native, plugin.Plugin), native
@@ -84,7 +84,7 @@ def stitched(graph: Any) -> Stitched:
         "kernels": msgspec.to_builtins(list(package.kernel_entries(programs.values()))),
         "functions": package.packed_functions(library(programs.values())),
     }
-    libraries = tuple(one.data for one in made.libraries)
+    libraries = tuple(one.data for one in compiled.libraries)
     keys = program.load_kernels(native, client.Artifact(manifest, libraries))
     numbering = digest.number(graph, KEPT)
     types = rehearsal.types_of(graph)
@@ -108,12 +108,12 @@ def runs(graph: Any, batches: list[int]) -> list[Any]:
         session.run(tf.raw_ops.AssignVariableOp(resource=resource, value=start))
         value = tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.float32)
         update = whole.get_operation_by_name("update")
-        found = []
+        results = []
         for number, batch in enumerate(batches):
             data = np.random.default_rng(number).normal(size=(batch, 64)).astype(np.float32)
-            given = session.run(["result:0", "kept:0", update], {"x:0": data})
-            found.append((*given[:2], session.run(value)))
-        return found
+            values = session.run(["result:0", "kept:0", update], {"x:0": data})
+            results.append((*values[:2], session.run(value)))
+        return results
 
 
 def same(graph: Any, other: Any, batches: list[int]) -> None:
@@ -128,28 +128,28 @@ def same(graph: Any, other: Any, batches: list[int]) -> None:
 def test_any_launch_may_fail(batch: int | None) -> None:
     graph = step(batch)
     batches = [32] * STEPS if batch else [32, 7, 19]
-    made = stitched(graph)
-    assert len(made.keys) > 4 and made.handed_on > 2
-    same(made.graph, graph, batches)
-    before = {key: one.times for key, one in made.native.failures().items()}
-    for key in made.keys:
+    program = stitched(graph)
+    assert len(program.keys) > 4 and program.handed_on > 2
+    same(program.graph, graph, batches)
+    before = {key: one.times for key, one in program.native.failures().items()}
+    for key in program.keys:
         for point in ("launch", "guard", "throw"):
             for occasion in (1, 2):
-                made.native.retire([key], False)
-                made.native.arm_fault(point, key, occasion)
-                same(made.graph, graph, batches)
-    failed = made.native.failures()
-    assert all(failed[key].times >= before.get(key, 0) + 6 for key in made.keys)
+                program.native.retire([key], False)
+                program.native.arm_fault(point, key, occasion)
+                same(program.graph, graph, batches)
+    failed = program.native.failures()
+    assert all(failed[key].times >= before.get(key, 0) + 6 for key in program.keys)
 
 
 def test_all_launches_may_be_put_aside() -> None:
     graph = step(None)
-    made = stitched(graph)
-    left = made.native.counters()["left_to_functions"]
-    made.native.retire(made.keys)
-    same(made.graph, graph, [32, 7, 19])
-    made.native.retire(made.keys, False)
-    assert made.native.counters()["left_to_functions"] >= left + 3 * len(made.keys)
+    program = stitched(graph)
+    left = program.native.counters()["left_to_functions"]
+    program.native.retire(program.keys)
+    same(program.graph, graph, [32, 7, 19])
+    program.native.retire(program.keys, False)
+    assert program.native.counters()["left_to_functions"] >= left + 3 * len(program.keys)
 
 
 @pytest.mark.parametrize("spoiled", ["###", "garbage", "cut", "no_library"])

@@ -41,30 +41,30 @@ EPSILON = 1e-3
 
 
 def module(case: Case, kind: str, outputs: int | None = None) -> Module:
-    made = function(case, case.shapes)
+    traced = function(case, case.shapes)
     if outputs is not None:
-        made = replace(made, results=tuple(("n0", port) for port in range(outputs)))
-    return parse(lower.hlo_text(replace(made, kind=kind), {}, case.name))
+        traced = replace(traced, results=tuple(("n0", port) for port in range(outputs)))
+    return parse(lower.hlo_text(replace(traced, kind=kind), {}, case.name))
 
 
-def scheduled(found: Module) -> ModuleState:
-    return run(PLANNED, ModuleState(found, DEVICES["sm_90"], BuildOptions()))
+def scheduled(hlo: Module) -> ModuleState:
+    return run(PLANNED, ModuleState(hlo, DEVICES["sm_90"], BuildOptions()))
 
 
-def kernels(found: Module) -> tuple[Kernel, ...]:
-    return scheduled(found).kernels
+def kernels(hlo: Module) -> tuple[Kernel, ...]:
+    return scheduled(hlo).kernels
 
 
-def both(found: Module, given: Sequence[Any]) -> list[list[Any]]:
+def both(hlo: Module, arguments: Sequence[Any]) -> list[list[Any]]:
     """The module's results; and the kernel's, where it is one kernel of all parameters."""
-    results = [list(evaluate(found, given))]
-    state = scheduled(found)
+    results = [list(evaluate(hlo, arguments))]
+    state = scheduled(hlo)
     if len(state.kernels) == 1 and len(results[0]) == 1 and state.plan is not None:
         [kernel], [pattern] = state.kernels, state.plan.patterns
         assert differs(kernel) is None
         numbers = [value["number"] for value in pattern.inputs]
         buffers = kernel.with_role(Role.INPUT)
-        arrays = [np.reshape(given[n], b.dims) for n, b in zip(numbers, buffers, strict=True)]
+        arrays = [np.reshape(arguments[n], b.dims) for n, b in zip(numbers, buffers, strict=True)]
         [one] = interpret(kernel, arrays, {}, np.random.default_rng(0))
         results.append([one.reshape(results[0][0].shape)])
     return results
@@ -103,8 +103,8 @@ def test_a_float_becomes_an_integer_as_cuda_converts_it(dtype: str) -> None:
     case = Case("Cast", (dtype,), (x.shape,), {"SrcT": dtype, "DstT": "int32"})
     wide = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
     expected = np.clip(wide, -(2.0**31), 2.0**31 - 1).astype(np.int32)
-    for [found] in both(module(case, "gpu"), [x]):
-        np.testing.assert_array_equal(found, expected)
+    for [result] in both(module(case, "gpu"), [x]):
+        np.testing.assert_array_equal(result, expected)
     [on_cpu] = evaluate(module(case, "cpu"), [x])
     assert (on_cpu != expected).any()
 
@@ -112,8 +112,8 @@ def test_a_float_becomes_an_integer_as_cuda_converts_it(dtype: str) -> None:
 def test_other_casts_are_what_they_are() -> None:
     case = Case("Cast", ("int64",), ((3,),), {"SrcT": "int64", "DstT": "float32"})
     x = np.array([-1, 2**40 + 1, 7], np.int64)
-    for [found] in both(module(case, "gpu"), [x]):
-        np.testing.assert_array_equal(found, x.astype(np.float32))
+    for [result] in both(module(case, "gpu"), [x]):
+        np.testing.assert_array_equal(result, x.astype(np.float32))
 
 
 FUSED = Case(
@@ -133,11 +133,11 @@ def test_a_fused_activation_keeps_a_nan() -> None:
     variance = np.array([1, 4, 0.25, 1], np.float32)
     plain = (x - mean) / np.sqrt(variance + EPSILON) * scale + offset
     expected = np.where(plain < 0, np.float32(0), plain)
-    given = [x, scale, offset, mean, variance]
-    for results in both(module(FUSED, "gpu", 1), given):
+    arguments = [x, scale, offset, mean, variance]
+    for results in both(module(FUSED, "gpu", 1), arguments):
         np.testing.assert_allclose(results[0], expected, rtol=2e-6, atol=1e-6)
     assert np.isnan(expected[0, 0, 0, 0])
-    assert evaluate(module(FUSED, "cpu", 1), given)[0][0, 0, 0, 0] == 0
+    assert evaluate(module(FUSED, "cpu", 1), arguments)[0][0, 0, 0, 0] == 0
 
 
 X = np.random.default_rng(3).standard_normal((4, 3, 3, 2)).astype(np.float32) * 2 + 1
@@ -160,16 +160,16 @@ def gradient_of(training: bool) -> Case:
 
 def test_a_normalization_saves_what_cudnn_saves() -> None:
     """compiler/tf2xla/kernels/batch_norm_op.cc: FusedBatchNormOp::Compile, is_on_gpu_."""
-    given = [X, SCALE, OFFSET, EMPTY, EMPTY]
-    found = evaluate(module(normalization(True), "gpu", 5), given)
+    arguments = [X, SCALE, OFFSET, EMPTY, EMPTY]
+    results = evaluate(module(normalization(True), "gpu", 5), arguments)
     plain = tf.raw_ops.FusedBatchNormV3(
         x=X, scale=SCALE, offset=OFFSET, mean=EMPTY, variance=EMPTY, epsilon=EPSILON
     )
-    for made, theirs in zip(found[:4], plain[:4], strict=True):
-        np.testing.assert_allclose(made, theirs, rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(results[:4], plain[:4], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
     variance = X.astype(np.float64).var(axis=(0, 1, 2))
-    np.testing.assert_allclose(found[4], 1 / np.sqrt(variance + EPSILON), rtol=1e-5)
-    on_cpu = evaluate(module(normalization(True), "cpu", 5), given)[4]
+    np.testing.assert_allclose(results[4], 1 / np.sqrt(variance + EPSILON), rtol=1e-5)
+    on_cpu = evaluate(module(normalization(True), "cpu", 5), arguments)[4]
     np.testing.assert_allclose(on_cpu, variance, rtol=1e-5)
 
 
@@ -185,23 +185,23 @@ def test_a_normalizations_gradient_takes_what_cudnn_saved() -> None:
         reserve_space_2=statistics[1], reserve_space_3=EMPTY, epsilon=EPSILON,
     )[:3]  # fmt: skip
     saved = (1 / np.sqrt(variance + EPSILON)).astype(np.float32)
-    given = [dy, X, SCALE, statistics[0], saved, EMPTY]
-    for made, theirs in zip(
-        evaluate(module(gradient_of(True), "gpu", 3), given), right, strict=True
+    arguments = [dy, X, SCALE, statistics[0], saved, EMPTY]
+    for ours, theirs in zip(
+        evaluate(module(gradient_of(True), "gpu", 3), arguments), right, strict=True
     ):
-        np.testing.assert_allclose(made, theirs, rtol=1e-4, atol=2e-5)
-    wrong = evaluate(module(gradient_of(True), "cpu", 3), given)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
+    wrong = evaluate(module(gradient_of(True), "cpu", 3), arguments)
     assert np.abs(wrong[0] - right[0].numpy()).max() > 1e-2
 
 
 def test_outside_training_both_have_the_given_statistics() -> None:
     mean, variance = np.array([0.5, 1], np.float32), np.array([2, 0.5], np.float32)
     dy = np.ones_like(X)
-    for case, given in (
+    for case, arguments in (
         (normalization(False), [X, SCALE, OFFSET, mean, variance]),
         (gradient_of(False), [dy, X, SCALE, mean, variance, EMPTY]),
     ):
-        pair = [evaluate(module(case, kind, 3), given) for kind in ("gpu", "cpu")]
+        pair = [evaluate(module(case, kind, 3), arguments) for kind in ("gpu", "cpu")]
         for one, other in zip(*pair, strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -213,5 +213,5 @@ def test_a_nan_is_kept_by_maximum_and_minimum(operation: str) -> None:
     right = np.array([1, NAN, NAN, 2], np.float32)
     case = Case(operation, ("float32",) * 2, ((4,), (4,)))
     theirs = getattr(tf.raw_ops, operation)(x=left, y=right).numpy()
-    for [found] in both(module(case, "gpu"), [left, right]):
-        np.testing.assert_array_equal(found, theirs)
+    for [result] in both(module(case, "gpu"), [left, right]):
+        np.testing.assert_array_equal(result, theirs)

@@ -47,28 +47,28 @@ def test_a_transpose_needs_memory_of_its_own() -> None:
         x = tf.compat.v1.placeholder(tf.float32, (SIDE, SIDE))
         y = tf.transpose(tf.tanh(tf.tanh(x)))
         tf.reduce_sum(y, name="out")
-    found = peak(partition(pruned(graph, ["out"])), ())
-    assert found.bytes == 2 * MEGABYTE
+    live = peak(partition(pruned(graph, ["out"])), ())
+    assert live.bytes == 2 * MEGABYTE
 
 
-def chosen_of(found: Partition) -> list[Chosen]:
-    functions = {region.name: subgraph(found, region) for region in found.regions}
+def chosen_of(cut: Partition) -> list[Chosen]:
+    functions = {region.name: subgraph(cut, region) for region in cut.regions}
     modules = {function.key: lower(function).module for function in functions.values()}
-    made = compile_regions(modules, host_device(), BuildOptions())
-    programs = {key: program(made, key, host_device()) for key in made.regions}
+    compiled = compile_regions(modules, host_device(), BuildOptions())
+    programs = {key: program(compiled, key, host_device()) for key in compiled.regions}
     return [
         (region, functions[region.name], programs[key])
-        for region in found.regions
+        for region in cut.regions
         if (key := functions[region.name].key) in programs
     ]
 
 
 def test_a_stitched_step_holds_no_more() -> None:
     step = training_step()
-    found = partition(step.definition, [step.train])
-    chosen = chosen_of(found)
+    cut = partition(step.definition, [step.train])
+    chosen = chosen_of(cut)
     assert len(chosen) >= 3
-    refused, before, after = limited(found, chosen)
+    refused, before, after = limited(cut, chosen)
     assert not refused
     assert 0 < after.bytes <= before.bytes + MEGABYTE
 
@@ -76,15 +76,15 @@ def test_a_stitched_step_holds_no_more() -> None:
 def test_the_region_that_holds_more_is_refused_and_no_other() -> None:
     """One region's launches are given a scratch block that the untouched step knows nothing of."""
     step = training_step()
-    found = partition(step.definition, [step.train])
-    chosen = chosen_of(found)
-    region, function, made = chosen[1]
+    cut = partition(step.definition, [step.train])
+    chosen = chosen_of(cut)
+    region, function, program = chosen[1]
     launches = tuple(
         replace(one, kernel=replace(one.kernel, scratch_bytes=64 * MEGABYTE))
-        for one in made.launches
+        for one in program.launches
     )
-    chosen[1] = (region, function, replace(made, launches=launches))
-    refused, before, after = limited(found, chosen)
+    chosen[1] = (region, function, replace(program, launches=launches))
+    refused, before, after = limited(cut, chosen)
     assert list(refused) == [region.name]
     assert refused[region.name].reason is Reason.MEMORY
     assert f"{before.bytes:,} in the untouched" in refused[region.name].detail
@@ -93,12 +93,12 @@ def test_the_region_that_holds_more_is_refused_and_no_other() -> None:
 
 def test_a_launch_that_checks_takes_new_values_of_variables_elsewhere() -> None:
     step = training_step()
-    found = partition(step.definition, [step.train])
-    chosen = chosen_of(found)
+    cut = partition(step.definition, [step.train])
+    chosen = chosen_of(cut)
     checking = []
-    for region, function, made in chosen:
-        kernels = [replace(one.kernel, errors=("wrong",)) for one in made.launches]
-        pairs = zip(made.launches, kernels, strict=True)
+    for region, function, region_program in chosen:
+        kernels = [replace(one.kernel, errors=("wrong",)) for one in region_program.launches]
+        pairs = zip(region_program.launches, kernels, strict=True)
         launches = tuple(replace(one, kernel=kernel) for one, kernel in pairs)
-        checking.append((region, function, replace(made, launches=launches)))
-    assert peak(found, checking).bytes > peak(found, chosen).bytes
+        checking.append((region, function, replace(region_program, launches=launches)))
+    assert peak(cut, checking).bytes > peak(cut, chosen).bytes

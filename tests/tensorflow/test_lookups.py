@@ -27,11 +27,11 @@ from tests.tensorflow.graphs import pruned
 ROWS, WIDTH = 900, 80
 
 
-def cut(model: Callable[..., tf.Tensor], *given: tf.TensorSpec, kind: str = "cpu") -> Partition:
+def cut(model: Callable[..., tf.Tensor], *specs: tf.TensorSpec, kind: str = "cpu") -> Partition:
     """The partition of a graph that computes `model` of placeholders."""
     graph = tf.Graph()
     with graph.as_default():
-        inputs = [tf.compat.v1.placeholder(one.dtype, one.shape, one.name) for one in given]
+        inputs = [tf.compat.v1.placeholder(one.dtype, one.shape, one.name) for one in specs]
         tf.identity(model(*inputs), name="result")
     return partition(pruned(graph, ["result"]), ["result"], kind=kind)
 
@@ -44,21 +44,21 @@ def looked_up(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     return tf.exp(tf.gather(table * 2.0, ids)) + 1.0
 
 
-def region_of(found: Partition, name: str) -> int:
-    number = found.graph.number[name]
-    [owner] = [n for n, region in enumerate(found.regions) if number in region.members]
+def region_of(parts: Partition, name: str) -> int:
+    number = parts.graph.number[name]
+    [owner] = [n for n, region in enumerate(parts.regions) if number in region.members]
     return owner
 
 
-def reason(found: Partition, operation: str = "GatherV2") -> Reason:
-    names = {node.name for node in found.graph.nodes if node.op == operation}
-    [refusal] = [one for one in found.refusals if one.subject in names]
+def reason(parts: Partition, operation: str = "GatherV2") -> Reason:
+    names = {node.name for node in parts.graph.nodes if node.op == operation}
+    [refusal] = [one for one in parts.refusals if one.subject in names]
     return refusal.reason
 
 
 def test_a_lookup_is_a_member() -> None:
-    found = cut(looked_up, TABLE, IDS)
-    assert region_of(found, "GatherV2") == region_of(found, "add") == region_of(found, "mul")
+    parts = cut(looked_up, TABLE, IDS)
+    assert region_of(parts, "GatherV2") == region_of(parts, "add") == region_of(parts, "mul")
 
 
 def wrapped(ids: tf.Tensor) -> tf.Tensor:
@@ -75,12 +75,12 @@ def test_indices_that_the_step_computes_are_of_an_earlier_region(
     computed: Callable[[tf.Tensor], tf.Tensor],
 ) -> None:
     """They are verified before the region of the lookup starts."""
-    found = cut(lambda table, ids: looked_up(table, computed(ids)), TABLE, IDS)
-    [gather] = [n for n, node in enumerate(found.graph.nodes) if node.op == "GatherV2"]
-    indices = found.graph.nodes[found.graph.data[gather][1].node].name
-    assert region_of(found, indices) < region_of(found, "GatherV2")
-    made = subgraph(found, found.regions[region_of(found, "GatherV2")])
-    assert {"int32", "float32"} == {argument.dtype for argument in made.arguments}
+    parts = cut(lambda table, ids: looked_up(table, computed(ids)), TABLE, IDS)
+    [gather] = [n for n, node in enumerate(parts.graph.nodes) if node.op == "GatherV2"]
+    indices = parts.graph.nodes[parts.graph.data[gather][1].node].name
+    assert region_of(parts, indices) < region_of(parts, "GatherV2")
+    function = subgraph(parts, parts.regions[region_of(parts, "GatherV2")])
+    assert {"int32", "float32"} == {argument.dtype for argument in function.arguments}
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_what_cannot_be_verified_stays(
 
 
 def test_a_large_table_is_taken_where_its_rows_are_larger() -> None:
-    found = cut(looked_up, tf.TensorSpec([2**20 + 1, 16], tf.float32), IDS)
-    assert region_of(found, "GatherV2") == region_of(found, "add")
+    parts = cut(looked_up, tf.TensorSpec([2**20 + 1, 16], tf.float32), IDS)
+    assert region_of(parts, "GatherV2") == region_of(parts, "add")
 
 
 def test_a_lookup_that_its_indices_do_not_wait_for_stays() -> None:
@@ -114,9 +114,9 @@ def test_a_lookup_that_its_indices_do_not_wait_for_stays() -> None:
         chosen = tf.gather(yes, ids) * 2.0
         return tf.raw_ops.Merge(inputs=[chosen + 1.0, tf.gather(no, [[1] * 4] * 64)])[0]
 
-    found = cut(model, TABLE, IDS, tf.TensorSpec([], tf.bool, "taken"))
-    names = {node.name for node in found.graph.nodes if node.op == "GatherV2"}
-    refused = {one.subject: one.reason for one in found.refusals if one.subject in names}
+    parts = cut(model, TABLE, IDS, tf.TensorSpec([], tf.bool, "taken"))
+    names = {node.name for node in parts.graph.nodes if node.op == "GatherV2"}
+    refused = {one.subject: one.reason for one in parts.refusals if one.subject in names}
     assert refused == dict.fromkeys(names, Reason.CONTROL_FLOW)
 
 
@@ -145,9 +145,9 @@ def summed(values: tf.Tensor, groups: tf.Tensor, count: int = 90) -> tf.Tensor:
     ids=["int32", "int64", "two axes"],
 )  # fmt: skip
 def test_a_sum_by_segments_is_a_member(given: tuple[tf.TensorSpec, ...]) -> None:
-    found = cut(summed, *given)
-    assert region_of(found, "sums") == region_of(found, "Exp") == region_of(found, "mul")
-    whole, [verifier] = patched(found)
+    parts = cut(summed, *given)
+    assert region_of(parts, "sums") == region_of(parts, "Exp") == region_of(parts, "mul")
+    whole, [verifier] = patched(parts)
     assert verifier.op == "UnsortedSegmentSum"
     assert [node.name for node in whole.node if node.op == verifier.op] == [verifier.name]
 
@@ -170,27 +170,27 @@ def test_what_sum_cannot_be_verified_stays(
     assert reason(cut(model, *given), "UnsortedSegmentSum") is expected
 
 
-def patched(found: Partition, more: Mapping[str, list[int]] = {}) -> tuple[Any, list[Any]]:
+def patched(parts: Partition, more: Mapping[str, list[int]] = {}) -> tuple[Any, list[Any]]:
     """The graph with all regions' launches, by the job's own code, and its verifiers."""
-    functions = [subgraph(found, region) for region in found.regions]
+    functions = [subgraph(parts, region) for region in parts.regions]
     modules = {f.key: lower(f).module for f in functions}
     device = host_device()
-    made = compile_regions(modules, device, BuildOptions())
+    compiled = compile_regions(modules, device, BuildOptions())
     chosen = [
-        (region, function, program(made, function.key, device))
-        for region, function in zip(found.regions, functions, strict=True)
+        (region, function, program(compiled, function.key, device))
+        for region, function in zip(parts.regions, functions, strict=True)
     ]
-    numbering = digest.number(found.request, found.preserve)
-    plain = as_plain(patch(found, chosen)[0])
+    numbering = digest.number(parts.request, parts.preserve)
+    plain = as_plain(patch(parts, chosen)[0])
     types = {"result": [tf.float32.as_datatype_enum], "scatter": [], **more}
-    applied = job_patch.apply(found.request, numbering, plain, "test", found.preserve, types)
+    applied = job_patch.apply(parts.request, numbering, plain, "test", parts.preserve, types)
     assert not applied.taken_back
     whole = applied.graph
     return whole, [node for node in whole.node if "_verify" in node.name]
 
 
-def as_plain(made: Any) -> dict[str, Any]:
-    return dict(msgspec.json.decode(msgspec.json.encode(made)))
+def as_plain(message: Any) -> dict[str, Any]:
+    return dict(msgspec.json.decode(msgspec.json.encode(message)))
 
 
 def test_every_launch_waits_for_the_verifiers_of_its_region() -> None:
@@ -198,9 +198,9 @@ def test_every_launch_waits_for_the_verifiers_of_its_region() -> None:
         first = tf.gather(table, ids) + tf.gather(table * 3.0, ids)
         return tf.nn.softmax(first + tf.gather(table, others)) * 2.0
 
-    found = cut(model, TABLE, IDS, tf.TensorSpec([64, 4], tf.int64, "others"))
-    assert len(found.regions) == 1
-    whole, verifiers = patched(found)
+    parts = cut(model, TABLE, IDS, tf.TensorSpec([64, 4], tf.int64, "others"))
+    assert len(parts.regions) == 1
+    whole, verifiers = patched(parts)
     assert len(verifiers) == 2, "one for each tensor of indices"
     launches = [node for node in whole.node if node.op == "StitchedFusion"]
     assert launches
@@ -209,9 +209,9 @@ def test_every_launch_waits_for_the_verifiers_of_its_region() -> None:
     assert {node.op for node in whole.node} & {"Exp", "Softmax", "AddV2"} == set()
 
 
-def with_verifier(found: Partition) -> tuple[tf.Graph, str]:
+def with_verifier(parts: Partition) -> tuple[tf.Graph, str]:
     """A graph of the verifier and its inputs alone, and what it is called."""
-    whole, [verifier] = patched(found)
+    whole, [verifier] = patched(parts)
     alone = type(whole)()
     alone.versions.CopyFrom(whole.versions)
     for node in whole.node:
@@ -236,8 +236,8 @@ def test_a_verifier_of_sums_fails_as_they_do() -> None:
             session.run(verifier, {"groups:0": groups})
     with pytest.raises(tf.errors.InvalidArgumentError) as theirs:
         tf.math.unsorted_segment_sum(np.zeros((300, WIDTH)), groups, 90)
-    told = "segment_ids[7] = 90 is out of range [0, 90)"
-    assert told in ours.value.message and told in theirs.value.message
+    message = "segment_ids[7] = 90 is out of range [0, 90)"
+    assert message in ours.value.message and message in theirs.value.message
 
 
 def test_a_verifier_fails_as_the_lookup_does() -> None:
@@ -251,8 +251,8 @@ def test_a_verifier_fails_as_the_lookup_does() -> None:
             session.run(verifier, {"ids:0": ids})
     with pytest.raises(tf.errors.InvalidArgumentError) as theirs:
         tf.raw_ops.GatherV2(params=np.zeros((ROWS, WIDTH)), indices=ids, axis=0)
-    told = "indices[63,2] = 900 is not in [0, 900)"
-    assert told in ours.value.message and told in theirs.value.message
+    message = "indices[63,2] = 900 is not in [0, 900)"
+    assert message in ours.value.message and message in theirs.value.message
 
 
 def test_a_verifier_waits_for_what_its_region_waits_for() -> None:
@@ -287,12 +287,12 @@ def of_variable(ordered: bool) -> Partition:
 
 
 def test_a_lookup_in_a_variable_reads_it_where_it_is() -> None:
-    found = of_variable(ordered=True)
-    assert [node.op for node in found.graph.nodes].count("ResourceGather") == 1
-    region = found.regions[region_of(found, "rows")]
-    [argument] = [a for a in subgraph(found, region).arguments if a.variable]
+    parts = of_variable(ordered=True)
+    assert [node.op for node in parts.graph.nodes].count("ResourceGather") == 1
+    region = parts.regions[region_of(parts, "rows")]
+    [argument] = [a for a in subgraph(parts, region).arguments if a.variable]
     assert argument.dims == (ROWS, WIDTH)
-    whole, [verifier] = patched(found)
+    whole, [verifier] = patched(parts)
     readers = {n.name for n in whole.node if n.op == "StitchedUpdate" and "table" in n.input}
     assert readers
     [scatter] = [node for node in whole.node if node.name == "scatter"]
@@ -305,10 +305,10 @@ def test_a_lookup_that_an_update_does_not_wait_for_stays() -> None:
 
 
 def test_a_lookup_in_a_variable_of_unknown_size_stays() -> None:
-    found = of_variable(ordered=True).request
-    [handle] = [node for node in found.node if node.op == "VarHandleOp"]
+    parts = of_variable(ordered=True).request
+    [handle] = [node for node in parts.node if node.op == "VarHandleOp"]
     handle.attr["shape"].shape.dim[0].size = -1
-    again = partition(found, ["result", "scatter"])
+    again = partition(parts, ["result", "scatter"])
     assert reason(again, "ResourceGather") is Reason.DATA_DEPENDENT_ERROR
 
 
@@ -324,9 +324,9 @@ def test_indices_that_are_a_variables_value_are_read_before_it_is_updated() -> N
             moved = ids.assign(read * 2, read_value=False)
         tf.exp(rows, name="result")
     names = ["result", moved.name]
-    found = partition(pruned(graph, names), names)
-    assert region_of(found, "GatherV2") == region_of(found, moved.name)
-    whole, [verifier] = patched(found, {moved.name: []})
+    parts = partition(pruned(graph, names), names)
+    assert region_of(parts, "GatherV2") == region_of(parts, moved.name)
+    whole, [verifier] = patched(parts, {moved.name: []})
     indices = {node.name: node for node in whole.node}[verifier.input[1]]
     assert indices.op == "ReadVariableOp"
     writers = [n for n in whole.node if n.op in ("StitchedUpdate", "AssignVariableOp")]

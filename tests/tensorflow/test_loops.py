@@ -19,7 +19,7 @@ from stitchcore.inject import reasons
 from stitchcore.tensorflow.graph import GraphIndex, index
 from stitchcore.tensorflow.partition import Partition, Region, partition
 from stitchcore.tensorflow.patch import _RegionPatch
-from stitchcore.tensorflow.shape_inference import settle
+from stitchcore.tensorflow.shape_inference import infer_shapes
 from tests.tensorflow.graphs import pruned
 from tests.tensorflow.standing_in import attempted, stood_in
 
@@ -185,7 +185,7 @@ def test_a_region_that_is_not_dead_with_its_branch_is_found(
     def anywhere(self: _RegionPatch, controls: Any) -> list[str]:
         """In the loop's frame, but where its counter is alive."""
         counter = self.graph.number["while/Merge"]
-        return [f"^{self.whole.id(counter)}", *controls]
+        return [f"^{self.builder.id(counter)}", *controls]
 
     monkeypatch.setattr(_RegionPatch, "_in_place", anywhere)
     monkeypatch.setattr(_RegionPatch, "_controls_in", lambda self, removed: [])
@@ -227,7 +227,7 @@ def test_writes_that_the_next_pass_does_not_wait_for_refuse_the_variable() -> No
     """Only the counter says when the next pass begins: it may read before the last has written."""
 
     def graph(waits: bool) -> Any:
-        with lowered() as made:
+        with lowered() as lowered_graph:
             variable = square("weight")
             x = v1.placeholder(tf.float32, SHAPE, name="x")
 
@@ -241,7 +241,7 @@ def test_writes_that_the_next_pass_does_not_wait_for_refuse_the_variable() -> No
                     return i + 1, y
 
             tf.identity(v1.while_loop(lambda i, _: i < 3, step, [0, x])[1], name="out")
-        return made
+        return lowered_graph
 
     assert variable_reasons(cut_of(graph(waits=True))) == set()
     assert variable_reasons(cut_of(graph(waits=False))) == {Reason.UNORDERED_VARIABLE}
@@ -251,7 +251,7 @@ def test_a_read_in_a_loop_that_a_later_write_waits_for_is_ordered() -> None:
     """The loop's result is what the write waits for; without that the two have no order."""
 
     def graph(waits: bool) -> Any:
-        with lowered() as made:
+        with lowered() as lowered_graph:
             variable = square("weight")
             x = v1.placeholder(tf.float32, SHAPE, name="x")
 
@@ -262,7 +262,7 @@ def test_a_read_in_a_loop_that_a_later_write_waits_for_is_ordered() -> None:
             change = tf.exp(last if waits else x) * 0.1
             with tf.control_dependencies([variable.assign_sub(change, read_value=False)]):
                 tf.identity(last, name="out")
-        return made
+        return lowered_graph
 
     assert variable_reasons(cut_of(graph(waits=True))) == set()
     assert variable_reasons(cut_of(graph(waits=False))) == {Reason.UNORDERED_VARIABLE}
@@ -276,7 +276,7 @@ def test_the_shape_of_a_variable_in_a_loop_is_a_constant_of_its_frame() -> None:
 
     definition = pruned(looped(shaped, "weight"), ["out"])
     (before,) = (node for node in definition.node if node.op == "VariableShape")
-    (after,) = (node for node in settle(definition).node if node.name == before.name)
+    (after,) = (node for node in infer_shapes(definition).node if node.name == before.name)
     assert after.op == "Const"
     assert f"^{before.input[0]}" in after.input
     cut = partition(definition, ["out"])

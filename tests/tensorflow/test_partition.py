@@ -45,10 +45,10 @@ def reenters(cut: Partition, number: int) -> bool:
     same holds for reads of a value older than the region's.
     """
     region = cut.regions[number]
-    made = set(region.updates.values())
-    own = {*region.members, *(r for r in region.reads if cut.variables.before[r] in made)}
-    inside = own | set(region.clones)
-    seen = {c for i in own for c in successors(cut, i) if c not in inside}
+    writes = set(region.updates.values())
+    covered = {*region.members, *(r for r in region.reads if cut.variables.before[r] in writes)}
+    inside = covered | set(region.clones)
+    seen = {c for i in covered for c in successors(cut, i) if c not in inside}
     stack = list(seen)
     while stack:
         for consumer in successors(cut, stack.pop()):
@@ -178,11 +178,13 @@ def test_unordered_reads_and_writes_refuse_the_variable() -> None:
 
 
 def _inputs(cut: Partition, values: dict[str, Any], before: dict[str, Any], function: Any) -> Any:
-    made = []
+    inputs = []
     for argument in function.arguments:
         name = cut.graph.nodes[argument.tensor.node].name
-        made.append(before[name] if argument.variable else values[f"{name}:{argument.tensor.port}"])
-    return made
+        inputs.append(
+            before[name] if argument.variable else values[f"{name}:{argument.tensor.port}"]
+        )
+    return inputs
 
 
 @pytest.mark.parametrize("lowered", [False, True], ids=["tensorflow", "hlo"])

@@ -22,7 +22,7 @@ from stitchcore.device.host import host_device
 from stitchcore.hlo.ir.dim import parse
 from stitchcore.inject import digest
 from stitchcore.launch.place import Input, Launch, Place, Temporary
-from stitchcore.tensorflow.control_edges import after, after_checks
+from stitchcore.tensorflow.control_edges import after_checks, dependents
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import Argument, Subgraph, lower, subgraph, with_own_sizes
 from stitchcore.tensorflow.partition import Partition, partition
@@ -41,10 +41,10 @@ def test_launches_after_another_are_found_through_others() -> None:
         launch(2, Input(1)),
         launch(3, Temporary(2), Temporary(1)),
     ]
-    assert after(launches, 0) == {1, 3}
-    assert after(launches, 1) == {3}
-    assert after(launches, 2) == {3}
-    assert after(launches, 3) == frozenset()
+    assert dependents(launches, 0) == {1, 3}
+    assert dependents(launches, 1) == {3}
+    assert dependents(launches, 2) == {3}
+    assert dependents(launches, 3) == frozenset()
 
 
 VARIABLE, OTHER = Edge(7, 0), Edge(8, 0)
@@ -91,19 +91,19 @@ def checked_inputs(table: Iterator[int]) -> set[int]:
         skip(2)
         skip_shape()
     skip(2 * next(table))
-    found = set()
+    positions = set()
     for _ in range(next(table)):
-        found.add(next(table))
+        positions.add(next(table))
         skip_shape()
-    return found
+    return positions
 
 
-def patched(found: Partition) -> tuple[Patch, Subgraph]:
+def patched(cut: Partition) -> tuple[Patch, Subgraph]:
     """The patch of a graph's one region, and the function of that."""
-    (region,) = found.regions
-    function = subgraph(found, region)
-    made = compile_regions({"r": lower(function).module}, host_device(), BuildOptions())
-    done, refused = patch(found, [(region, function, program(made, "r", host_device()))])
+    (region,) = cut.regions
+    function = subgraph(cut, region)
+    compiled = compile_regions({"r": lower(function).module}, host_device(), BuildOptions())
+    done, refused = patch(cut, [(region, function, program(compiled, "r", host_device()))])
     assert not refused
     return done, function
 
@@ -120,9 +120,9 @@ def test_rows_of_batch_times_length_are_one_size() -> None:
         rows = tf.matmul(tf.reshape(x, [-1, 64]), w)
         tf.tanh(tf.tanh(rows) * 2.0, name="result")
         definition = graph.as_graph_def(add_shapes=True)
-    found = partition(definition, ["result"])
-    assert len(found.sizes.symbols) == 2
-    written, function = patched(found)
+    cut = partition(definition, ["result"])
+    assert len(cut.sizes.symbols) == 2
+    written, function = patched(cut)
     assert function.symbols == ("size0",)
     assert any(node.op == "StitchedFusion" for node in added(written))
 
@@ -158,10 +158,10 @@ def test_a_launch_checks_whatever_an_assumption_is_known_from(
         product(x=x, y=y, name="product")
         tf.multiply(tf.tanh(x), tf.cast(tf.shape(y)[0], tf.float32), name="result")
         definition = graph.as_graph_def(add_shapes=True)
-    found = partition(definition, ["result", "product"])
-    assert bool(found.sizes.assumed) is broadcasts
-    written, _ = patched(found)
-    names = digest.number(found.request, found.preserve).ids
+    cut = partition(definition, ["result", "product"])
+    assert bool(cut.sizes.assumed) is broadcasts
+    written, _ = patched(cut)
+    names = digest.number(cut.request, cut.preserve).ids
     ids = {f"{number}:0": name for name, number in names.items()}
     for node in added(written):
         if node.op == "StitchedFusion":

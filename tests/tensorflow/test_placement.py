@@ -88,14 +88,14 @@ def integers() -> tuple[Any, list[str]]:
 def test_data_in_host_memory_stays_there() -> None:
     """memory_types.cc, and the kernels' registrations: int32 sums are computed on the host, casts
     and one-hots of int32 read device memory."""
-    graph, kept = integers()
-    cut = partition(placed(graph, lambda node: GPU), kept, kind="gpu")
+    graph, names = integers()
+    cut = partition(placed(graph, lambda node: GPU), names, kind="gpu")
     inside = {cut.graph.nodes[i].name for region in cut.regions for i in region.members}
     assert {"floats", "hot", "out"} <= inside
     assert not inside & {"moved", "mul", "strided_slice"}
     left = {refusal.subject: refusal.reason for refusal in cut.refusals}
     assert left["moved"] is Reason.DEVICE_BOUNDARY
-    on_cpu = partition(placed(graph, lambda node: CPU), kept)
+    on_cpu = partition(placed(graph, lambda node: CPU), names)
     assert "moved" in {on_cpu.graph.nodes[i].name for r in on_cpu.regions for i in r.members}
 
     def host(name: str) -> bool:
@@ -118,18 +118,20 @@ def test_an_input_of_which_only_the_shape_is_looked_at_stays_on_the_host(kind: s
     [region] = cut.regions
     function = subgraph(cut, region)
     device = host_device()
-    made = compile_regions({"r": lower(function).module}, device, BuildOptions())
+    compiled = compile_regions({"r": lower(function).module}, device, BuildOptions())
     [added] = [
         one
-        for one in patch(cut, [(region, function, program(made, "r", device))])[0].regions[0].add
+        for one in patch(cut, [(region, function, program(compiled, "r", device))])[0]
+        .regions[0]
+        .add
         if one.op == "StitchedFusion"
     ]
     node = node_def_pb2.NodeDef.FromString(base64.b64decode(added.attr))
-    given, host = (list(node.attr[name].list.type) for name in ("Tin", "Thost"))
+    types, host = (list(node.attr[name].list.type) for name in ("Tin", "Thost"))
     number = tf.int32.as_datatype_enum
-    assert (number in host, number in given) == (kind == "gpu", kind == "cpu")
-    assert sum(not one.startswith("^") for one in added.inputs) == len(given) + len(host)
+    assert (number in host, number in types) == (kind == "gpu", kind == "cpu")
+    assert sum(not one.startswith("^") for one in added.inputs) == len(types) + len(host)
     version, symbols, position = list(node.attr["table"].list.i)[:3]
     assert (version, symbols) == (1, 1)
-    assert (given + host)[position] == number, "the symbol is read off the labels"
-    assert host == [] or position == len(given), "after the others"
+    assert (types + host)[position] == number, "the symbol is read off the labels"
+    assert host == [] or position == len(types), "after the others"

@@ -28,10 +28,10 @@ LOADED = isinstance(rehearsal._native(), rehearsal.plugin.Plugin)
 needs_plugin = pytest.mark.skipif(not LOADED, reason="python -m stitchcore.inject.build")
 
 
-def region(found: Partition, name: str, node: str, source: str = "") -> RegionPatch:
+def region(parts: Partition, name: str, node: str, source: str = "") -> RegionPatch:
     """An Identity of the node's first input, or of `source`, in the node's place."""
-    ids = digest.number(found.request, found.preserve).ids
-    old = next(one for one in found.request.node if one.name == node)
+    ids = digest.number(parts.request, parts.preserve).ids
+    old = next(one for one in parts.request.node if one.name == node)
     read, port = digest.parse_reference(source or old.input[0])
     attributes = node_def_pb2.NodeDef()
     attributes.attr["T"].type = tf.float32.as_datatype_enum
@@ -45,35 +45,35 @@ def cut(graph: Any) -> Partition:
     return partition(graph, ("result",))
 
 
-def operation(found: Partition, kind: str, inside: bool) -> str:
-    original = structure.Original(found.request)
+def operation(parts: Partition, kind: str, inside: bool) -> str:
+    original = structure.Original(parts.request)
     return next(
         node.name
-        for number, node in enumerate(found.request.node)
+        for number, node in enumerate(parts.request.node)
         if node.op == kind and bool(original.inner[number]) == inside
     )
 
 
 @needs_plugin
 def test_a_loop_of_a_billion_passes_ends_after_two() -> None:
-    found = cut(loop_step(10**9))
-    made = Patch((region(found, "in", operation(found, "Tanh", True)),
-                  region(found, "out", operation(found, "Sin", False))))  # fmt: skip
+    parts = cut(loop_step(10**9))
+    patched = Patch((region(parts, "in", operation(parts, "Tanh", True)),
+                  region(parts, "out", operation(parts, "Sin", False))))  # fmt: skip
     start = time.perf_counter()
-    done = rehearse(found, made, (), (), "")
+    done = rehearse(parts, patched, (), (), "")
     assert done.refused == {}
     assert "run with made-up values" in done.figure
     assert time.perf_counter() - start < rehearsal.SECONDS
 
 
-def from_outside(found: Partition) -> Patch:
-    return Patch((region(found, "good", operation(found, "Sin", False)),
-                  region(found, "bad", operation(found, "Tanh", True), "x")))  # fmt: skip
+def from_outside(parts: Partition) -> Patch:
+    return Patch((region(parts, "good", operation(parts, "Sin", False)),
+                  region(parts, "bad", operation(parts, "Tanh", True), "x")))  # fmt: skip
 
 
 def test_what_the_rules_forbid_is_refused_before_it_runs() -> None:
-    found = cut(loop_step())
-    done = rehearse(found, from_outside(found), (), (), "", run=False)
+    parts = cut(loop_step())
+    done = rehearse(parts, from_outside(parts), (), (), "", run=False)
     assert set(done.refused) == {"bad"}
     assert done.refused["bad"].reason is Reason.STRUCTURE
     assert "is in no loop" in done.refused["bad"].detail
@@ -83,8 +83,8 @@ def test_what_the_rules_forbid_is_refused_before_it_runs() -> None:
 @needs_plugin
 def test_what_the_rules_overlook_is_found_by_running(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structure, "check", lambda *given: [])
-    found = cut(loop_step())
-    done = rehearse(found, from_outside(found), (), (), "")
+    parts = cut(loop_step())
+    done = rehearse(parts, from_outside(parts), (), (), "")
     assert set(done.refused) == {"bad"}
     assert "different frames" in done.refused["bad"].detail
     assert "run with made-up values" in done.figure
@@ -105,22 +105,22 @@ def training() -> Any:
 
 @needs_plugin
 def test_a_lost_update_is_found() -> None:
-    found = cut(training())
-    ids = digest.number(found.request, found.preserve).ids
-    update = next(n.name for n in found.request.node if n.op == "AssignSubVariableOp")
+    parts = cut(training())
+    ids = digest.number(parts.request, parts.preserve).ids
+    update = next(n.name for n in parts.request.node if n.op == "AssignSubVariableOp")
     nothing = AddedNode("n", "NoOp", encoded(node_def_pb2.NodeDef()), ids[update], ())
     lost = RegionPatch("lost", (ids[update],), (nothing,), ((f"^{ids[update]}", "^+n"),))
-    done = rehearse(found, Patch((lost, region(found, "good", "Tanh"))), (), (), "")
+    done = rehearse(parts, Patch((lost, region(parts, "good", "Tanh"))), (), (), "")
     assert set(done.refused) == {"lost"}
     assert "is not updated" in done.refused["lost"].detail
 
 
 @needs_plugin
 def test_another_shape_is_found() -> None:
-    found = cut(training())
-    wrong = region(found, "wrong", "Sum", "x")
+    parts = cut(training())
+    wrong = region(parts, "wrong", "Sum", "x")
     with pytest.raises(rehearsal.Refused, match=r"result was .* and is"):
-        rehearse(found, Patch((wrong,)), (), (), "")
+        rehearse(parts, Patch((wrong,)), (), (), "")
 
 
 def test_nothing_of_a_stranger_runs_but_arithmetic() -> None:
@@ -134,11 +134,11 @@ def test_nothing_of_a_stranger_runs_but_arithmetic() -> None:
             value.set_shape([])
         drawn = tf.random.uniform([]) + tf.sqrt(value)
         tf.identity(drawn, name="result")
-    found = cut(graph.as_graph_def(add_shapes=True))
-    original = structure.Original(found.request)
-    made = rehearsal._Skeleton(found, original, found.request, frozenset()).build()
-    operations = {node.op for node in made.node}
+    parts = cut(graph.as_graph_def(add_shapes=True))
+    original = structure.Original(parts.request)
+    patched = rehearsal._Skeleton(parts, original, parts.request, frozenset()).build()
+    operations = {node.op for node in patched.node}
     assert operations <= KEPT | {"IdentityN", "NoOp", "Const"}
     assert {"Sqrt", "AddV2"} <= operations
     strange = {"ReadFile", "WriteFile", "PyFunc", "EagerPyFunc", "PrintV2", "RandomUniform"}
-    assert not strange & operations and strange & {node.op for node in found.request.node}
+    assert not strange & operations and strange & {node.op for node in parts.request.node}

@@ -18,13 +18,13 @@ def test_long_sums(dims: tuple[int, ...], axis: int, exclusive: bool, reverse: b
     """An order of its own would leave other roundings: a few hundred units of the last place."""
     attributes = {"exclusive": exclusive, "reverse": reverse}
     case = Case("Cumsum", ("float32",), (dims,), attributes, (np.int32(axis),))
-    made = conformance.forms(case)
-    assert not isinstance(made, str)
-    form = made[dims,]
+    sum_forms = conformance.forms(case)
+    assert not isinstance(sum_forms, str)
+    form = sum_forms[dims,]
     [kernels] = conformance.by_kernels([form.module])
-    given = [np.random.default_rng(0).random(dims).astype(np.float32)]
+    arguments = [np.random.default_rng(0).random(dims).astype(np.float32)]
     by_evaluation = conformance.by_evaluation(form.module)
-    [expected, found, evaluated] = (
-        program(given)[0] for program in (form.original, kernels, by_evaluation)
+    [expected, result, evaluated] = (
+        program(arguments)[0] for program in (form.original, kernels, by_evaluation)
     )
-    assert np.array_equal(expected, found) and np.array_equal(expected, evaluated)
+    assert np.array_equal(expected, result) and np.array_equal(expected, evaluated)

@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from stitchcore.tensorflow.shape_inference import settle
+from stitchcore.tensorflow.shape_inference import infer_shapes
 from tests.tensorflow.graphs import pruned
 
 Shape = tuple[int, ...] | None
@@ -51,10 +51,10 @@ def test_a_popped_tensor_has_the_shape_of_what_was_pushed() -> None:
     graph = loop_gradient().as_graph_def(add_shapes=True)
     pops = [node.name for node in graph.node if node.op == "TensorListPopBack"]
     assert pops, [node.op for node in graph.node]
-    before, after = shapes(graph), shapes(settle(graph))
-    found = [name for name in pops if before[name, 1] is None and after[name, 1] is not None]
-    assert found
-    assert {after[name, 1] for name in found} <= {(4, 8), (8, 8), ()}
+    before, after = shapes(graph), shapes(infer_shapes(graph))
+    inferred = [name for name in pops if before[name, 1] is None and after[name, 1] is not None]
+    assert inferred
+    assert {after[name, 1] for name in inferred} <= {(4, 8), (8, 8), ()}
     assert all(after[key] == shape for key, shape in before.items() if shape is not None)
     assert sum(s is None for s in after.values()) < sum(s is None for s in before.values())
 
@@ -67,7 +67,7 @@ def test_a_push_of_unknown_shape_proves_nothing() -> None:
             for shape in node.attr["_output_shapes"].list.shape:
                 del shape.dim[:]
                 shape.unknown_rank = True
-    after = shapes(settle(graph))
+    after = shapes(infer_shapes(graph))
     pops = [node.name for node in graph.node if node.op == "TensorListPopBack"]
     assert all(after[name, 1] is None for name in pops)
 
@@ -83,11 +83,11 @@ def test_a_variable_whose_shape_is_known_gives_a_constant() -> None:
         if node.name == "ones":
             for dim in node.attr["_output_shapes"].list.shape[0].dim:
                 dim.size = -1
-    settled = {node.name: node for node in settle(definition).node}
-    assert settled["size"].op == "Const"
-    assert list(settled["size"].input) == ["^Variable"]  # which may be in a loop
-    assert list(tf.make_ndarray(settled["size"].attr["value"].tensor)) == [3, 5]
-    assert shapes(settle(definition))["ones", 0] == (3, 5)
+    inferred = {node.name: node for node in infer_shapes(definition).node}
+    assert inferred["size"].op == "Const"
+    assert list(inferred["size"].input) == ["^Variable"]  # which may be in a loop
+    assert list(tf.make_ndarray(inferred["size"].attr["value"].tensor)) == [3, 5]
+    assert shapes(infer_shapes(definition))["ones", 0] == (3, 5)
     assert {node.op for node in definition.node} >= {"VariableShape"}, "the given graph stays"
 
 
@@ -99,18 +99,18 @@ def test_no_gradient_reads_the_workspace_of_a_batch_normalization() -> None:
 
     @tf.function
     def gradients(x: Any, slope: Any) -> list[Any]:
-        made = tf.raw_ops.FusedBatchNormV3(
+        normalized = tf.raw_ops.FusedBatchNormV3(
             x=x, scale=ones, offset=ones, mean=ones, variance=ones, is_training=True, epsilon=1e-3
         )
         return [
             *(
                 tf.raw_ops.FusedBatchNormGradV3(
-                    y_backprop=slope, x=x, scale=ones, reserve_space_1=made[3],
-                    reserve_space_2=made[4], reserve_space_3=workspace, epsilon=1e-3,
+                    y_backprop=slope, x=x, scale=ones, reserve_space_1=normalized[3],
+                    reserve_space_2=normalized[4], reserve_space_3=workspace, epsilon=1e-3,
                 ).x_backprop
-                for workspace in (made[5], tf.zeros([0]))
+                for workspace in (normalized[5], tf.zeros([0]))
             ),
-            tf.nn.relu(made[0]),  # Grappler fuses it: only then is there a workspace
+            tf.nn.relu(normalized[0]),  # Grappler fuses it: only then is there a workspace
         ]  # fmt: skip
 
     own, without, _ = gradients(x, slope)

@@ -16,7 +16,7 @@ from stitchcore.errors import Reason, Refused
 from stitchcore.tensorflow.lower import subgraph
 from stitchcore.tensorflow.partition import partition
 from stitchcore.tensorflow.request import STRANGERS, GraphLimits, read_graph
-from stitchcore.tensorflow.shape_function_allowlist import is_inert
+from stitchcore.tensorflow.shape_function_allowlist import is_side_effect_free
 
 SMALL = GraphLimits(
     total_bytes=100_000,
@@ -53,8 +53,8 @@ def test_no_file_is_read_where_shapes_are_inferred(tmp_path: Path) -> None:
         if node.op in ("Reshape", "Mul", "AddV2", "Relu") and len(shapes[0].dim) == 2:
             for dim in shapes[0].dim:
                 dim.size = -1
-    found = partition(graph, ["result"])
-    resized = found.graph.nodes[found.graph.number["Reshape"]].attr["_output_shapes"]
+    cut = partition(graph, ["result"])
+    resized = cut.graph.nodes[cut.graph.number["Reshape"]].attr["_output_shapes"]
     assert [d.size for d in resized.list.shape[0].dim] != [4, 5]
 
 
@@ -71,12 +71,12 @@ def test_no_file_is_read_where_shapes_are_inferred(tmp_path: Path) -> None:
     ],
 )
 def test_operations_that_reach_outside_are_not_inert(operation: str) -> None:
-    assert not is_inert(operation)
+    assert not is_side_effect_free(operation)
 
 
 @pytest.mark.parametrize("operation", ["Add", "Reshape", "MatMul", "Conv2D", "Einsum", "Enter"])
 def test_operations_that_compute_are(operation: str) -> None:
-    assert is_inert(operation)
+    assert is_side_effect_free(operation)
 
 
 def test_a_region_with_an_operation_of_no_list_does_not_run(
@@ -88,11 +88,11 @@ def test_a_region_with_an_operation_of_no_list_does_not_run(
     with graph.as_default():
         x = tf.compat.v1.placeholder(tf.float32, [8, 4], name="x")
         tf.nn.relu(x * 2.0 + 1.0, name="result")
-    found = partition(graph.as_graph_def(add_shapes=True), ["result"])
-    assert subgraph(found, found.regions[0]).graph.node
+    cut = partition(graph.as_graph_def(add_shapes=True), ["result"])
+    assert subgraph(cut, cut.regions[0]).graph.node
     monkeypatch.setattr(lower, "RUNNABLE", lower.RUNNABLE - {"Relu"})
     with pytest.raises(Refused) as caught:
-        subgraph(found, found.regions[0])
+        subgraph(cut, cut.regions[0])
     assert caught.value.refusal.reason is Reason.NOT_ALLOWED_OPERATION
 
 
@@ -203,8 +203,8 @@ def test_numbers_of_grappler_are_not_taken_for_symbols_of_ours() -> None:
     for node in request.node:
         if node.op == "Where":
             node.attr["_output_shapes"].list.shape[0].dim[0].size = SYMBOLIC
-    found = resolve(request)
-    (where,) = (node for node in found.graph.node if node.op == "Where")
-    assert found.dim(where.attr["_output_shapes"].list.shape[0].dim[0].size) is None
+    sizes = resolve(request)
+    (where,) = (node for node in sizes.graph.node if node.op == "Where")
+    assert sizes.dim(where.attr["_output_shapes"].list.shape[0].dim[0].size) is None
     bare = resolve(nodes(1))
     assert bare.dim(SYMBOLIC) is None

@@ -28,7 +28,7 @@ from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Computation, Instruction, topological
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.numerics import Array
-from stitchcore.hlo.ir.precision import Precision, settle, widen
+from stitchcore.hlo.ir.precision import Precision, round_to_dtype, widen
 from stitchcore.hlo.ir.rewrite import specialize_with_map
 from stitchcore.hlo.ir.shape import DTYPES, Shape
 
@@ -71,25 +71,25 @@ def evaluate_all(
     forced: Mapping[Instruction, Value] | None = None,
 ) -> dict[Instruction, Value]:
     """The value of every instruction of the entry, or of those in `keep` (others are freed)."""
-    made: Mapping[Instruction, Instruction] | None = None
+    specialized: Mapping[Instruction, Instruction] | None = None
     static = module
     if module.symbols:
-        static, made = specialize_with_map(module, bindings or {})
+        static, specialized = specialize_with_map(module, bindings or {})
     run = Run(
         Precision(precision),
-        {made[n] if made else n: v for n, v in (forced or {}).items()},
+        {specialized[n] if specialized else n: v for n, v in (forced or {}).items()},
     )
-    given = [
+    inputs = [
         _argument(run, parameter, argument)
         for parameter, argument in zip(static.entry.parameters, arguments, strict=True)
     ]
-    wanted = None if keep is None else {made[n] if made else n for n in keep}
+    wanted = None if keep is None else {specialized[n] if specialized else n for n in keep}
     with np.errstate(all="ignore"):
-        values = _computation(run, static.entry, given, wanted)
-    if made is None:
+        values = _computation(run, static.entry, inputs, wanted)
+    if specialized is None:
         return values
-    chosen = made if keep is None else keep
-    return {node: values[made[node]] for node in chosen}
+    chosen = specialized if keep is None else keep
+    return {node: values[specialized[node]] for node in chosen}
 
 
 def apply(node: Instruction, operands: Sequence[Value], precision: str = "storage") -> Value:
@@ -100,7 +100,7 @@ def apply(node: Instruction, operands: Sequence[Value], precision: str = "storag
 
 def decisions(module: Module) -> list[Instruction]:
     """Instructions of the entry whose result may jump when their operands change a little."""
-    found = []
+    deciding = []
     for node in topological((module.entry.root,)):
         if not node.operands or node.operands[0].shape.dtype not in DTYPES:
             continue
@@ -108,8 +108,8 @@ def decisions(module: Module) -> list[Instruction]:
             continue
         to_integer = node.opcode == op.CONVERT and DTYPES[node.shape.dtype].kind != "float"
         if node.opcode in op.DECISIONS or to_integer:
-            found.append(node)
-    return found
+            deciding.append(node)
+    return deciding
 
 
 def _argument(run: Run, parameter: Instruction, argument: Value) -> Value:
@@ -118,8 +118,8 @@ def _argument(run: Run, parameter: Instruction, argument: Value) -> Value:
         return _members(run, shape, argument)
     array = np.asarray(argument)
     if not _fits(array.shape, shape) or array.dtype != DTYPES[shape.dtype].numpy:
-        found = f"{array.dtype}{list(array.shape)}"
-        raise ValueError(f"parameter {parameter['number']} is {shape}, the argument {found}")
+        actual = f"{array.dtype}{list(array.shape)}"
+        raise ValueError(f"parameter {parameter['number']} is {shape}, the argument {actual}")
     return widen(array, shape.dtype, run.precision)
 
 
@@ -299,8 +299,8 @@ def _precise(
 def _batch_norm(run: Run, node: Instruction, operands: list[Value]) -> Value:
     result = library.batch_norm(node, operands)
     if isinstance(result, tuple):
-        return tuple(settle(part, operands_dtype(node), run.precision) for part in result)
-    return settle(result, operands_dtype(node), run.precision)
+        return tuple(round_to_dtype(part, operands_dtype(node), run.precision) for part in result)
+    return round_to_dtype(result, operands_dtype(node), run.precision)
 
 
 def operands_dtype(node: Instruction) -> str:

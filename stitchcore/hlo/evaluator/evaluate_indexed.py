@@ -11,7 +11,7 @@ import numpy as np
 from stitchcore.hlo.evaluator.evaluate_reduce import ufunc
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.numerics import Array
-from stitchcore.hlo.ir.precision import Precision, settle, working
+from stitchcore.hlo.ir.precision import Precision, round_to_dtype, working
 from stitchcore.hlo.ir.query import reducer_of
 
 
@@ -72,7 +72,7 @@ def gather(node: Instruction, operands: Sequence[Array]) -> Array:
             offset = _along(len(window), window.index(axis), sizes[axis])
             index.append(start + offset)
     shape = batch + tuple(sizes[axis] for axis in window)
-    taken = (
+    gathered = (
         operand[tuple(np.broadcast_to(i, shape) for i in index)]
         if index
         else (np.broadcast_to(operand, shape))
@@ -81,7 +81,7 @@ def gather(node: Instruction, operands: Sequence[Array]) -> Array:
     rank = len(batch) + len(window)
     order = {d: len(batch) + i for i, d in enumerate(offset_dims)}
     free = iter(range(len(batch)))
-    return taken.transpose([order[d] if d in order else next(free) for d in range(rank)])
+    return gathered.transpose([order[d] if d in order else next(free) for d in range(rank)])
 
 
 def _along(rank: int, axis: int, extent: int) -> Array:
@@ -110,11 +110,11 @@ def scatter(
             for f, part in zip(flat, value if count > 1 else (value,), strict=True):
                 f[place] = part
     shapes = node.shape.elements or (node.shape,)
-    settled = tuple(
-        settle(f.reshape(r.shape), s.dtype, precision)
+    rounded = tuple(
+        round_to_dtype(f.reshape(r.shape), s.dtype, precision)
         for f, r, s in zip(flat, results, shapes, strict=True)
     )
-    return settled if count > 1 else settled[0]
+    return rounded if count > 1 else rounded[0]
 
 
 def _scatter_places(
@@ -163,10 +163,10 @@ def sort(node: Instruction, operands: Sequence[Array], before: Callable[..., Arr
     length = moved[0].shape[-1]
     rows = [m.reshape(-1, length) for m in moved]
     order = _sorted_order(rows, before)
-    taken = [
+    ordered = [
         np.take_along_axis(r, order, 1).reshape(m.shape) for r, m in zip(rows, moved, strict=True)
     ]
-    results = tuple(np.moveaxis(t, -1, axis) for t in taken)
+    results = tuple(np.moveaxis(t, -1, axis) for t in ordered)
     return results if node.shape.elements is not None else results[0]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.numerics import Array
-from stitchcore.hlo.ir.precision import Precision, settle, working
+from stitchcore.hlo.ir.precision import Precision, round_to_dtype, working
 
 
 def dot(node: Instruction, operands: Sequence[Array], precision: Precision) -> Array:
@@ -20,7 +20,7 @@ def dot(node: Instruction, operands: Sequence[Array], precision: Precision) -> A
     left_rows = _matrices(left, node.get("lhs_batch_dims", ()), node["lhs_contracting_dims"])
     right_rows = _matrices(right, node.get("rhs_batch_dims", ()), node["rhs_contracting_dims"])
     product = np.matmul(left_rows, right_rows.swapaxes(-1, -2))
-    return settle(product.reshape(node.shape.static), node.shape.dtype, precision)
+    return round_to_dtype(product.reshape(node.shape.static), node.shape.dtype, precision)
 
 
 def _matrices(array: Array, batch: Sequence[int], contracting: Sequence[int]) -> Array:
@@ -51,7 +51,7 @@ def convolution(node: Instruction, operands: Sequence[Array], precision: Precisi
     result = np.concatenate(parts, -1)
     order = "b" + spatial + "f"
     result = result.transpose([order.index(c) for c in out_labels])
-    return settle(result, node.shape.dtype, precision)
+    return round_to_dtype(result, node.shape.dtype, precision)
 
 
 def _part(array: Array, axis: int, index: int, count: int) -> Array:

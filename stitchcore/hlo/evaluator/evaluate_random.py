@@ -14,7 +14,7 @@ import numpy as np
 from stitchcore.errors import Reason, Refused
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.numerics import Array
-from stitchcore.hlo.ir.precision import Precision, settle
+from stitchcore.hlo.ir.precision import Precision, round_to_dtype
 from stitchcore.hlo.ir.shape import DTYPES
 
 _LOW = np.uint64(0xFFFFFFFF)
@@ -31,7 +31,7 @@ def rng(node: Instruction, operands: Sequence[Array], precision: Precision) -> A
         drawn = low + (high.astype(np.float64) - low) * generator.random(dims)
         if DTYPES[node.shape.dtype].kind != "float":
             drawn = np.floor(drawn)
-    return settle(drawn, node.shape.dtype, precision)
+    return round_to_dtype(drawn, node.shape.dtype, precision)
 
 
 def bit_generator(node: Instruction, operands: Sequence[Array]) -> Any:

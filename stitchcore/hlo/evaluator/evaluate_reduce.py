@@ -13,7 +13,7 @@ from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.cumulative import Scan, scan_of
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.numerics import Array
-from stitchcore.hlo.ir.precision import Precision, settle, working
+from stitchcore.hlo.ir.precision import Precision, round_to_dtype, working
 from stitchcore.hlo.ir.query import monoid, reducer_of
 
 Combine = Callable[..., Any]
@@ -51,7 +51,7 @@ def reduce(
         values, initial = working(operands[0]), working(operands[1])
         function = ufunc(reducer, values)
         result = function.reduce(values, axis=axes, dtype=values.dtype, initial=initial[()])
-        return settle(np.asarray(result), node.shape.dtype, precision)
+        return round_to_dtype(np.asarray(result), node.shape.dtype, precision)
     return _fold(operands[:count], operands[count:], axes, combine)
 
 
@@ -60,9 +60,9 @@ def _fold(
 ) -> Any:
     """Pairs of neighbours are combined until one is left: the order of elements is kept."""
     several = len(values) > 1
-    kept = [i for i in range(values[0].ndim) if i not in axes]
-    shape = [values[0].shape[i] for i in kept]
-    rows = [v.transpose([*axes, *kept]).reshape([-1, *shape]) for v in values]
+    remaining = [i for i in range(values[0].ndim) if i not in axes]
+    shape = [values[0].shape[i] for i in remaining]
+    rows = [v.transpose([*axes, *remaining]).reshape([-1, *shape]) for v in values]
     while len(rows[0]) > 1:
         left, right = [r[0:-1:2] for r in rows], [r[1::2] for r in rows]
         odd = [r[-1:] for r in rows] if len(rows[0]) % 2 else None
@@ -116,18 +116,18 @@ def reduce_window(node: Instruction, operands: Sequence[Array], precision: Preci
         result = function.reduce(
             views, axis=tuple(range(rank, 2 * rank)), dtype=values.dtype, initial=initial
         )
-    return settle(np.asarray(result), node.shape.dtype, precision)
+    return round_to_dtype(np.asarray(result), node.shape.dtype, precision)
 
 
 def _scan(values: Array, scan: Scan, start: Any, count: int, function: np.ufunc) -> Array:
     """One pass along the axis that starts at `start`; `count` elements of it are wanted."""
     along = np.flip(values, scan.dim) if scan.reverse else values
-    found = function.accumulate(along, axis=scan.dim, dtype=along.dtype)
+    scanned = function.accumulate(along, axis=scan.dim, dtype=along.dtype)
     if scan.exclusive:
-        shape = [1 if d == scan.dim else extent for d, extent in enumerate(found.shape)]
-        found = np.concatenate([np.full(shape, start, found.dtype), found], scan.dim)
-    found = found.take(np.arange(count), scan.dim)
-    return np.flip(found, scan.dim) if scan.reverse else found
+        shape = [1 if d == scan.dim else extent for d, extent in enumerate(scanned.shape)]
+        scanned = np.concatenate([np.full(shape, start, scanned.dtype), scanned], scan.dim)
+    scanned = scanned.take(np.arange(count), scan.dim)
+    return np.flip(scanned, scan.dim) if scan.reverse else scanned
 
 
 def select_and_scatter(
@@ -154,4 +154,4 @@ def select_and_scatter(
     result = np.full(values.size, initial[()], values.dtype)
     inside = where >= 0
     ufunc(reducer, values).at(result, where[inside], source[inside])
-    return settle(result.reshape(values.shape), node.shape.dtype, precision)
+    return round_to_dtype(result.reshape(values.shape), node.shape.dtype, precision)

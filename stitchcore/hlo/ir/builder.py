@@ -61,8 +61,8 @@ def broadcast(operand: Instruction, dims: Sequence[Dim], axes: Sequence[int]) ->
 
 def splat(value: bool | int | float, like: Instruction) -> Instruction:
     """A constant of `like`'s shape with every element `value`."""
-    one = constant(value, like.shape.dtype)
-    return broadcast(one, like.shape.dims, ()) if like.shape.dims else one
+    scalar = constant(value, like.shape.dtype)
+    return broadcast(scalar, like.shape.dims, ()) if like.shape.dims else scalar
 
 
 def reshape(operand: Instruction, dims: Sequence[Dim]) -> Instruction:

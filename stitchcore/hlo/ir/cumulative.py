@@ -32,17 +32,19 @@ class Scan:
 def scan_of(node: Instruction) -> Scan | None:
     """What a reduce-window computes where its windows are a scan, whatever its function."""
     window: tuple[WindowDim, ...] = node["window"]
-    moving = [d for d, one in enumerate(window) if one != WindowDim(1)]
+    moving = [d for d, window_dim in enumerate(window) if window_dim != WindowDim(1)]
     if len(moving) != 1 or len(node.operands) != 2:
         return None
     [dim] = moving
-    one, extent = window[dim], node.operands[0].shape.dims[dim]
-    if node.shape.dims[dim] == 1 or replace(one, size=1, pad_low=0, pad_high=0) != WindowDim(1):
+    moved, extent = window[dim], node.operands[0].shape.dims[dim]
+    if node.shape.dims[dim] == 1 or replace(moved, size=1, pad_low=0, pad_high=0) != WindowDim(1):
         return None
     for reverse in (False, True):
-        before, after = (one.pad_high, one.pad_low) if reverse else (one.pad_low, one.pad_high)
-        first = one.size - before  # elements that the first window has
-        outside = (after, extent + after - one.size)  # beyond the last window, before the first
+        before, after = (
+            (moved.pad_high, moved.pad_low) if reverse else (moved.pad_low, moved.pad_high)
+        )
+        first = moved.size - before  # elements that the first window has
+        outside = (after, extent + after - moved.size)  # beyond the last window, before the first
         if first in (0, 1) and all(isinstance(n, int) and n <= 0 for n in outside):
             return Scan(dim, reverse, first == 0)
     return None
@@ -74,20 +76,22 @@ def part_of_scan(node: Instruction) -> Instruction | None:
     scan of fewer elements; a conversion between the two stays."""
     source = node.operands[0]
     scan = source.operands[0] if source.opcode == op.CONVERT else source
-    found = scan_of(scan) if scan.opcode == op.REDUCE_WINDOW else None
-    if found is None or not found.exclusive:
+    described = scan_of(scan) if scan.opcode == op.REDUCE_WINDOW else None
+    if described is None or not described.exclusive:
         return None
     dims = scan.shape.dims
-    cut = [d for d, one in enumerate(node["slice"]) if one != (0, dims[d], 1)]
-    start, limit, stride = node["slice"][found.dim]
-    if cut != [found.dim] or stride != 1:
+    cut = [d for d, bounds in enumerate(node["slice"]) if bounds != (0, dims[d], 1)]
+    start, limit, stride = node["slice"][described.dim]
+    if cut != [described.dim] or stride != 1:
         return None
     window = list(scan["window"])
-    window[found.dim] = _shorter(window[found.dim], start, dims[found.dim] - limit)
+    window[described.dim] = _shorter(window[described.dim], start, dims[described.dim] - limit)
     shape = Shape(scan.shape.dtype, node.shape.dims)
     body = scan["to_apply"]
-    made = instruction(op.REDUCE_WINDOW, shape, scan.operands, window=tuple(window), to_apply=body)
-    return builder.convert(made, node.shape.dtype) if scan_of(made) is not None else None
+    shorter = instruction(
+        op.REDUCE_WINDOW, shape, scan.operands, window=tuple(window), to_apply=body
+    )
+    return builder.convert(shorter, node.shape.dtype) if scan_of(shorter) is not None else None
 
 
 def _shorter(window: WindowDim, low: Dim, high: Dim) -> WindowDim:

@@ -161,12 +161,12 @@ def _merge(left: dict[Monomial, int], right: dict[Monomial, int]) -> dict[Monomi
 
 
 def _make(terms: dict[Monomial, int]) -> Dim:
-    kept = {m: c for m, c in terms.items() if c}
-    if not kept:
+    nonzero = {m: c for m, c in terms.items() if c}
+    if not nonzero:
         return 0
-    if set(kept) == {()}:
-        return kept[()]
-    return Polynomial(tuple(sorted(kept.items(), key=lambda t: _order(t[0]))))
+    if set(nonzero) == {()}:
+        return nonzero[()]
+    return Polynomial(tuple(sorted(nonzero.items(), key=lambda t: _order(t[0]))))
 
 
 def _term_text(monomial: Monomial, coefficient: int) -> str:

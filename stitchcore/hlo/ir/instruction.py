@@ -64,22 +64,22 @@ def instruction(
     operands = tuple(operands)
     ordered = tuple(sorted(attributes.items()))
     key = (opcode, shape, tuple(map(id, operands)), ordered)
-    found = _instructions.get(key)
-    if found is None:
-        found = Instruction(opcode, shape, operands, ordered)
-        _instructions[key] = found
-    return found
+    interned = _instructions.get(key)
+    if interned is None:
+        interned = Instruction(opcode, shape, operands, ordered)
+        _instructions[key] = interned
+    return interned
 
 
 def computation(parameters: Iterable[Instruction], root: Instruction) -> Computation:
     """The one Computation with these parameters and root."""
     parameters = tuple(parameters)
     key = (tuple(map(id, parameters)), id(root))
-    found = _computations.get(key)
-    if found is None:
-        found = Computation(parameters, root)
-        _computations[key] = found
-    return found
+    interned = _computations.get(key)
+    if interned is None:
+        interned = Computation(parameters, root)
+        _computations[key] = interned
+    return interned
 
 
 def topological(roots: Iterable[Instruction]) -> Iterator[Instruction]:

@@ -52,7 +52,7 @@ from stitchcore.hlo.ir.opcode_record import (
     unary,
     zero,
 )
-from stitchcore.hlo.ir.precision import Precision, settle, widen, working
+from stitchcore.hlo.ir.precision import Precision, round_to_dtype, widen, working
 from stitchcore.hlo.ir.shape import DTYPES
 
 __all__ = ["EXPENSIVE_FLOPS", "OPCODES", "Kind", "Opcode"]
@@ -383,9 +383,9 @@ def record(name: str) -> Opcode:
 
 def c_template(name: str, dtype: str, cuda: bool = False) -> str:
     """The C (or CUDA) expression of an elementwise opcode for operands of `dtype`."""
-    found = OPCODES[name]
+    entry = OPCODES[name]
     kind = template_kind(dtype)
-    return found.cuda.get(kind, found.c[kind]) if cuda else found.c[kind]
+    return entry.cuda.get(kind, entry.c[kind]) if cuda else entry.c[kind]
 
 
 def compute(
@@ -405,7 +405,7 @@ def compute(
     with np.errstate(all="ignore"):
         if name == CONVERT:
             return numerics.flush(numerics.convert(wide[0], target))
-        return settle(_apply(name, wide, attributes or {}), dtype, Precision.STORAGE)
+        return round_to_dtype(_apply(name, wide, attributes or {}), dtype, Precision.STORAGE)
 
 
 def compute_wide(
@@ -426,18 +426,18 @@ def compute_wide(
             return widen(numerics.flush(narrow), dtype, _WIDE)
         if name == CONVERT:
             return operands[0]
-        return settle(_apply(name, operands, attributes or {}), dtype, _WIDE)
+        return round_to_dtype(_apply(name, operands, attributes or {}), dtype, _WIDE)
 
 
 _WIDE = Precision.FLOAT64
 
 
 def _apply(name: str, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
-    found = OPCODES[name]
-    if found.numpy is None:
+    entry = OPCODES[name]
+    if entry.numpy is None:
         raise ValueError(f"{name} is not elementwise")
-    extra = {key: attributes[key] for key in found.attributes if key in attributes}
-    return np.asarray(found.numpy(*operands, **extra))
+    extra = {key: attributes[key] for key in entry.attributes if key in attributes}
+    return np.asarray(entry.numpy(*operands, **extra))
 
 
 def bitcast(x: Array, target: np.dtype[Any]) -> Array:

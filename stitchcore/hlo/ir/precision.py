@@ -38,14 +38,14 @@ def working(array: Array) -> Array:
     return flush(array)
 
 
-def settle(array: Array, dtype: str, precision: Precision) -> Array:
+def round_to_dtype(array: Array, dtype: str, precision: Precision) -> Array:
     """A result rounded to what `dtype` can hold: exactly in storage, by range in float64."""
     if not precision.wide or not is_float(dtype):
         return flush(array.astype(DTYPES[dtype].numpy, copy=False))
-    return settle_wide(array.astype(np.float64, copy=False), dtype)
+    return round_wide(array.astype(np.float64, copy=False), dtype)
 
 
-def settle_wide(array: Array, dtype: str) -> Array:
+def round_wide(array: Array, dtype: str) -> Array:
     """A float64 result with the range of `dtype`; bf16 and f16 are rounded as well."""
     if dtype == "f32":
         big = np.abs(array) >= _F32_OVERFLOW

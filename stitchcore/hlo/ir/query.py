@@ -62,9 +62,9 @@ def scatter_refusal(node: Instruction) -> str | None:
 
 def users(module: Module) -> Mapping[Instruction, tuple[Instruction, ...]]:
     """Every instruction of the entry with its users in topological order, each user once."""
-    found: dict[Instruction, dict[Instruction, None]] = {}
+    users_of: dict[Instruction, dict[Instruction, None]] = {}
     for node in topological((module.entry.root,)):
-        found.setdefault(node, {})
+        users_of.setdefault(node, {})
         for operand in node.operands:
-            found[operand][node] = None
-    return {node: tuple(many) for node, many in found.items()}
+            users_of[operand][node] = None
+    return {node: tuple(many) for node, many in users_of.items()}

@@ -31,14 +31,14 @@ def rebuild(
     body: Computation, build: Rebuild
 ) -> tuple[Computation, dict[Instruction, Instruction]]:
     """`body` with every instruction passed through `build`, and the map from old to new."""
-    made: dict[Instruction, Instruction] = {}
+    rebuilt: dict[Instruction, Instruction] = {}
     for node in topological((*body.parameters, body.root)):
-        made[node] = build(node, tuple(made[operand] for operand in node.operands))
-    return computation((made[p] for p in body.parameters), made[body.root]), made
+        rebuilt[node] = build(node, tuple(rebuilt[operand] for operand in node.operands))
+    return computation((rebuilt[p] for p in body.parameters), rebuilt[body.root]), rebuilt
 
 
 def renew(
-    module: Module, entry: Computation, made: Mapping[Instruction, Instruction]
+    module: Module, entry: Computation, rebuilt: Mapping[Instruction, Instruction]
 ) -> dict[Instruction, tuple[str, ...]]:
     """Provenance of the rebuilt instructions: that of the old ones that became them, merged.
 
@@ -46,18 +46,18 @@ def renew(
     """
     order = list(topological((entry.root,)))
     live = set(order)
-    found: dict[Instruction, tuple[str, ...]] = {}
+    provenance: dict[Instruction, tuple[str, ...]] = {}
     for old, names in module.provenance.items():
-        new = made.get(old)
+        new = rebuilt.get(old)
         if new is not None and new in live:
-            found[new] = _merged(found.get(new, ()), names)
+            provenance[new] = _merged(provenance.get(new, ()), names)
     borrowed: dict[Instruction, tuple[str, ...]] = {}
     for user in reversed(order):
-        names = found.get(user) or borrowed.get(user, ())
+        names = provenance.get(user) or borrowed.get(user, ())
         for operand in user.operands:
-            if names and operand not in found and op.record(operand.opcode).kind in _BORROWERS:
+            if names and operand not in provenance and op.record(operand.opcode).kind in _BORROWERS:
                 borrowed[operand] = _merged(borrowed.get(operand, ()), names[:1])
-    return {**borrowed, **found}
+    return {**borrowed, **provenance}
 
 
 _BORROWERS = frozenset(
@@ -117,9 +117,9 @@ def specialize_with_map(
         return dims.evaluate(dim, bindings)
 
     inner: dict[Computation, Computation] = {}
-    entry, made = rebuild(module.entry, lambda n, o: _specialized(n, o, convert, inner))
-    provenance = renew(module, entry, made)
-    return Module(module.name, entry, (), module.aliases, provenance), made
+    entry, specialized = rebuild(module.entry, lambda n, o: _specialized(n, o, convert, inner))
+    provenance = renew(module, entry, specialized)
+    return Module(module.name, entry, (), module.aliases, provenance), specialized
 
 
 def _specialized(

@@ -22,9 +22,9 @@ def table(literals: Sequence[Literal], shape: Shape, scalar: MakeScalar) -> Inst
     if any(literal.array.size == 0 for literal in literals):
         return None
     for recognise in (_splat, _iota, _band):
-        made = recognise(literals, shape, scalar)
-        if made is not None:
-            return made
+        expression = recognise(literals, shape, scalar)
+        if expression is not None:
+            return expression
     return None
 
 
@@ -83,10 +83,10 @@ def _band(literals: Sequence[Literal], shape: Shape, scalar: MakeScalar) -> Inst
     outside: list[Literal] = []
     offsets = set()
     for literal in literals:
-        found = _band_of(literal.array)
-        if found is None:
+        band = _band_of(literal.array)
+        if band is None:
             return None
-        offset, low, high = found
+        offset, low, high = band
         offsets.add(offset)
         inside.append(from_array(low, literal.dtype))
         outside.append(from_array(high, literal.dtype))

@@ -24,14 +24,14 @@ _LARGEST_DENOMINATOR = 4096
 
 def monomials(symbols: Sequence[str]) -> list[Dim]:
     """Products of symbols, by degree: B, S, B*B, B*S, S*S, ..."""
-    found: list[Dim] = []
+    products: list[Dim] = []
     for degree in range(1, _MAXIMUM_DEGREE + 1):
         for names in itertools.combinations_with_replacement(symbols, degree):
             product: Dim = 1
             for name in names:
                 product = product * dims.symbol(name)
-            found.append(product)
-    return found
+            products.append(product)
+    return products
 
 
 def fit_dim(values: Sequence[int], bindings: Bindings) -> Dim | None:
@@ -40,7 +40,7 @@ def fit_dim(values: Sequence[int], bindings: Bindings) -> Dim | None:
         return values[0]
     for candidate in _candidates(values, bindings):
         at_points = (dims.evaluate(candidate, point) for point in bindings)
-        if all(found == value for found, value in zip(at_points, values, strict=True)):
+        if all(fitted == value for fitted, value in zip(at_points, values, strict=True)):
             return candidate
     return None
 
@@ -55,8 +55,8 @@ def _candidates(values: Sequence[int], bindings: Bindings) -> Iterator[Dim]:
         other = next((k for k in range(1, len(at)) if at[k] != at[0]), None)
         if other is None:
             continue
-        slope, rest = divmod(values[other] - values[0], at[other] - at[0])
-        if rest == 0:
+        slope, remainder = divmod(values[other] - values[0], at[other] - at[0])
+        if remainder == 0:
             yield product * slope + (values[0] - slope * at[0])
     for (p, at_p), (q, at_q) in itertools.combinations(zip(products, sizes, strict=True), 2):
         yield from _two_terms(values, (p, at_p), (q, at_q))
@@ -91,9 +91,9 @@ def fit_scalar(literals: Sequence[Literal], bindings: Bindings) -> tuple[Dim, Di
     if dtype == "pred" or any(value != value or abs(value) == float("inf") for value in values):
         return None
     if all(value == int(value) for value in values):
-        whole = fit_dim([int(value) for value in values], bindings)
-        if whole is not None and _same_bits(whole, 1, literals, bindings):
-            return whole, 1
+        integer = fit_dim([int(value) for value in values], bindings)
+        if integer is not None and _same_bits(integer, 1, literals, bindings):
+            return integer, 1
     for product in monomials(list(bindings[0])):
         scale = Fraction(values[0]) * dims.evaluate(product, bindings[0])
         near = scale.limit_denominator(_LARGEST_DENOMINATOR)

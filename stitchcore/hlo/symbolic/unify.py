@@ -46,7 +46,7 @@ class _Walk:
 
     bindings: tuple[Mapping[str, int], ...]
     labels: Mapping[Instruction, str]
-    made: dict[Group, Instruction] = field(default_factory=dict)
+    unified: dict[Group, Instruction] = field(default_factory=dict)
     called: dict[tuple[Computation, ...], Computation] = field(default_factory=dict)
     limit: int = 0
 
@@ -73,8 +73,8 @@ def unify(points: Sequence[tuple[Mapping[str, int], Module]]) -> Module:
         raise _refused(walk, first.entry.root, "input_output_alias differs")
     entry = _computation(walk, tuple(module.entry for module in modules))
     provenance = {
-        made: first.provenance[group[0]]
-        for group, made in walk.made.items()
+        unified: first.provenance[group[0]]
+        for group, unified in walk.unified.items()
         if group[0] in first.provenance
     }
     return Module(first.name, entry, symbols, first.aliases, provenance)
@@ -95,16 +95,16 @@ def _computation(walk: _Walk, bodies: tuple[Computation, ...]) -> Computation:
         _group(walk, tuple(group))
         for group in zip(*(body.parameters for body in bodies), strict=True)
     ]
-    made = computation(parameters, _group(walk, roots))
-    walk.called[bodies] = made
-    return made
+    unified = computation(parameters, _group(walk, roots))
+    walk.called[bodies] = unified
+    return unified
 
 
 def _group(walk: _Walk, root: Group) -> Instruction:
     stack = [root]
     while stack:
         group = stack[-1]
-        if group in walk.made:
+        if group in walk.unified:
             stack.pop()
             continue
         first = group[0]
@@ -113,15 +113,17 @@ def _group(walk: _Walk, root: Group) -> Instruction:
         if any(len(n.operands) != len(first.operands) for n in group):
             raise _refused(walk, first, "numbers of operands differ")
         operands = list(zip(*(n.operands for n in group), strict=True))
-        pending = [operand for operand in operands if operand not in walk.made]
+        pending = [operand for operand in operands if operand not in walk.unified]
         if pending:
             stack.extend(reversed(pending))
             continue
         stack.pop()
-        walk.made[group] = _symbolic(walk, group, [walk.made[operand] for operand in operands])
-        if len(walk.made) > walk.limit:
+        walk.unified[group] = _symbolic(
+            walk, group, [walk.unified[operand] for operand in operands]
+        )
+        if len(walk.unified) > walk.limit:
             raise _refused(walk, first, "the modules do not correspond instruction by instruction")
-    return walk.made[root]
+    return walk.unified[root]
 
 
 def _symbolic(walk: _Walk, group: Group, operands: list[Instruction]) -> Instruction:
@@ -137,9 +139,9 @@ def _symbolic(walk: _Walk, group: Group, operands: list[Instruction]) -> Instruc
         name: _value(walk, first, name, [node[name] for node in group])
         for name, _ in first.attributes
     }
-    made = instruction(first.opcode, shape, operands, **attributes)
-    _check(walk, first, made)
-    return made
+    unified = instruction(first.opcode, shape, operands, **attributes)
+    _check(walk, first, unified)
+    return unified
 
 
 def _shape(walk: _Walk, node: Instruction, shapes: Sequence[Shape]) -> Shape:
@@ -209,10 +211,10 @@ def _constant(walk: _Walk, group: Group, shape: Shape) -> Instruction:
         if ratio is None:
             raise _refused(walk, first, f"constant {[value.scalar for value in known]}")
         return instruction(op.CONSTANT, shape, ratio=ratio)
-    made = table(known, shape, lambda scalars: _scalar(walk, first, scalars))
-    if made is None:
+    expression = table(known, shape, lambda scalars: _scalar(walk, first, scalars))
+    if expression is None:
         raise _refused(walk, first, f"an array constant of {shape} that is no table of indices")
-    return made
+    return expression
 
 
 def _scalar(walk: _Walk, node: Instruction, scalars: Sequence[Literal]) -> Instruction:
@@ -224,22 +226,27 @@ def _scalar(walk: _Walk, node: Instruction, scalars: Sequence[Literal]) -> Instr
     return instruction(op.CONSTANT, Shape(scalars[0].dtype), ratio=ratio)
 
 
-def _check(walk: _Walk, node: Instruction, made: Instruction) -> None:
+def _check(walk: _Walk, node: Instruction, unified: Instruction) -> None:
     """A coincidental fit shows where shapes must agree symbolically and do not."""
-    kind = op.record(made.opcode).kind
+    kind = op.record(unified.opcode).kind
     if kind in op.POINTWISE:
-        whole = [o.shape.dims for o in made.operands if o.shape.dims]
-        fits = all(dims == made.shape.dims for dims in whole) or made.opcode == op.BITCAST_CONVERT
-    elif made.opcode == op.RESHAPE:
-        fits = made.operands[0].shape.size == made.shape.size
-    elif made.opcode == op.BROADCAST:
-        axes = made["dimensions"]
-        fits = tuple(made.shape.dims[a] for a in axes) == made.operands[0].shape.dims
-    elif made.opcode == op.TRANSPOSE:
-        dims = made.operands[0].shape.dims
-        fits = tuple(dims[axis] for axis in made["dimensions"]) == made.shape.dims
+        operand_dims = [o.shape.dims for o in unified.operands if o.shape.dims]
+        fits = (
+            all(dims == unified.shape.dims for dims in operand_dims)
+            or unified.opcode == op.BITCAST_CONVERT
+        )
+    elif unified.opcode == op.RESHAPE:
+        fits = unified.operands[0].shape.size == unified.shape.size
+    elif unified.opcode == op.BROADCAST:
+        axes = unified["dimensions"]
+        fits = tuple(unified.shape.dims[a] for a in axes) == unified.operands[0].shape.dims
+    elif unified.opcode == op.TRANSPOSE:
+        dims = unified.operands[0].shape.dims
+        fits = tuple(dims[axis] for axis in unified["dimensions"]) == unified.shape.dims
     else:
         return
     if not fits:
-        operands = ", ".join(str(operand.shape) for operand in made.operands)
-        raise _refused(walk, node, f"shapes only agree at these points: {operands} to {made.shape}")
+        operands = ", ".join(str(operand.shape) for operand in unified.operands)
+        raise _refused(
+            walk, node, f"shapes only agree at these points: {operands} to {unified.shape}"
+        )

@@ -64,7 +64,7 @@ def parse(text: str) -> Module:
     UNSUPPORTED_TYPE, UNSUPPORTED_LAYOUT.
     """
     if "/*" in text:
-        text = _COMMENT.sub(lambda found: " " * len(found.group()), text)
+        text = _COMMENT.sub(lambda comment: " " * len(comment.group()), text)
     lines = text.split("\n")
     first = next((i for i, line in enumerate(lines) if line.strip()), 0)
     header = _HEADER.match(lines[first])
@@ -78,11 +78,11 @@ def parse(text: str) -> Module:
         if not line or line.isspace():
             number += 1
             continue
-        found = _COMPUTATION.match(line)
-        if found is None or line[0] in " }":
+        head = _COMPUTATION.match(line)
+        if head is None or line[0] in " }":
             raise _error(state.subject, number, 0, "expected a computation")
-        parsed, number = _computation(state, lines, number, found.group(2), bool(found.group(1)))
-        if found.group(1):
+        parsed, number = _computation(state, lines, number, head.group(2), bool(head.group(1)))
+        if head.group(1):
             entry = parsed
     if entry is None:
         raise _error(state.subject, len(lines) - 1, 0, "no ENTRY computation")
@@ -111,10 +111,10 @@ def _aliases(state: _State, line: str, number: int) -> tuple[tuple[int, int], ..
         return ()
     end = closing(line, at + len("input_output_alias={"))
     body = line[at + len("input_output_alias={") : end]
-    found = _ALIAS.findall(body)
-    if len(found) != body.count(":") or any(inner for _, _, inner in found):
+    pairs = _ALIAS.findall(body)
+    if len(pairs) != body.count(":") or any(inner for _, _, inner in pairs):
         raise _error(state.subject, number, at, "alias into a nested tuple")
-    return tuple((int(output or 0), int(parameter)) for output, parameter, _ in found)
+    return tuple((int(output or 0), int(parameter)) for output, parameter, _ in pairs)
 
 
 def _computation(
@@ -145,11 +145,11 @@ def _computation(
         raise _error(state.subject, number, 0, f"computation {name} has no ROOT")
     if sorted(parameters) != list(range(len(parameters))):
         raise _error(state.subject, start, 0, f"computation {name} lacks a parameter")
-    made = computation((parameters[i] for i in range(len(parameters))), root)
-    state.computations[name] = made
+    parsed = computation((parameters[i] for i in range(len(parameters))), root)
+    state.computations[name] = parsed
     state.origins[name] = state.provenance
     state.provenance = state.provenance if is_entry else outer
-    return made, number + 1
+    return parsed, number + 1
 
 
 def _line(
@@ -181,10 +181,10 @@ def _instruction(
         raise ScanError(0, "expected 'NAME = SHAPE OPCODE(...)'")
     label = head.group(2)
     shape, layout, position = state.scanner.shape(line, head.end())
-    found = _OPCODE.match(line, position)
-    if found is None:
+    spelling = _OPCODE.match(line, position)
+    if spelling is None:
         raise ScanError(position, "expected an opcode and '('", position >= len(line))
-    opcode, begin = found.group(1), found.end()
+    opcode, begin = spelling.group(1), spelling.end()
     if opcode not in op.OPCODES:
         raise Refused(label, Reason.UNKNOWN_OPCODE, opcode)
     at_boundary = is_entry and (opcode == op.PARAMETER or head.group(1) is not None)
@@ -224,8 +224,8 @@ def _check_message(attributes: dict[str, Hashable], column: int) -> dict[str, Ha
 
 
 def _origins(metadata: str) -> tuple[str, ...]:
-    found = _OP_NAME.search(metadata)
-    return tuple(found.group(1).split(";")) if found and found.group(1) else ()
+    name = _OP_NAME.search(metadata)
+    return tuple(name.group(1).split(";")) if name and name.group(1) else ()
 
 
 def _build(
@@ -251,8 +251,8 @@ def _build(
     if opcode == op.CALL:
         return _inline(state, attributes["to_apply"], operands)
     if "unique" in record.attributes:
-        given = _UNIQUE.search(rest)
-        unique = int(given.group(1)) if given else state.counter
+        number = _UNIQUE.search(rest)
+        unique = int(number.group(1)) if number else state.counter
         state.counter = max(state.counter, unique) + 1
         return instruction(opcode, shape, operands, **attributes, unique=unique)
     return instruction(opcode, shape, operands, **attributes)
@@ -287,29 +287,31 @@ def _operands(inner: str, values: dict[str, Instruction], column: int) -> list[I
 
 def _inline(state: _State, callee: Hashable, operands: list[Instruction]) -> Instruction:
     assert isinstance(callee, Computation)
-    made: dict[Instruction, Instruction] = dict(zip(callee.parameters, operands, strict=True))
+    inlined: dict[Instruction, Instruction] = dict(zip(callee.parameters, operands, strict=True))
     origins = next((state.origins[n] for n, c in state.computations.items() if c is callee), {})
     for node in topological((callee.root,)):
-        if node in made:
+        if node in inlined:
             continue
         attributes = dict(node.attributes)
         if "unique" in attributes:
             attributes["unique"] = state.counter
             state.counter += 1
-        copy = instruction(node.opcode, node.shape, (made[o] for o in node.operands), **attributes)
-        made[node] = copy
+        copy = instruction(
+            node.opcode, node.shape, (inlined[o] for o in node.operands), **attributes
+        )
+        inlined[node] = copy
         if node in origins:
             before = state.provenance.get(copy, ())
             added = tuple(name for name in origins[node] if name not in before)
             state.provenance[copy] = before + added
-    return made[callee.root]
+    return inlined[callee.root]
 
 
 def _attributes(state: _State, opcode: str, rest: str, column: int) -> dict[str, Hashable]:
-    found: dict[str, Hashable] = {}
+    attributes: dict[str, Hashable] = {}
     known = op.OPCODES[opcode].attributes
     if rest.strip() == "":
-        return found
+        return attributes
     if not rest.startswith(","):
         raise ScanError(column, f"expected ', NAME=VALUE', found {rest[:20]!r}")
     for part in split(rest[1:]):
@@ -322,16 +324,16 @@ def _attributes(state: _State, opcode: str, rest: str, column: int) -> dict[str,
         if name in ("true_computation", "false_computation"):
             # HLO prints the true branch first.
             name = "branch_computations"
-            value = (*_branches(found.get(name)), *_branches(value))
+            value = (*_branches(attributes.get(name)), *_branches(value))
         if name == "type" and value != "TOTALORDER":
             continue
         if "text" in known:
-            found["text"] = rest.strip(", ")
+            attributes["text"] = rest.strip(", ")
         elif name not in known:
             raise ScanError(column, f"{opcode} has no attribute {name!r}")
         elif codecs.DEFAULTS.get(name) != value:
-            found[name] = value
-    return found
+            attributes[name] = value
+    return attributes
 
 
 def _branches(value: Hashable) -> tuple[Hashable, ...]:

@@ -26,12 +26,12 @@ def every_name(
 ) -> Mapping[Computation, tuple[str, Mapping[Instruction, str]]]:
     """The label of every computation in the printed text ("" for the entry), and the names of its
     instructions there."""
-    found: dict[Computation, tuple[str, Mapping[Instruction, str]]] = {}
+    labels: dict[Computation, tuple[str, Mapping[Instruction, str]]] = {}
     for number, inner in enumerate(_called_first(module.entry)):
         label = f"computation.{number}"
-        found[inner] = (label, _numbered(inner, _prefix(label)))
-    found[module.entry] = ("", names(module))
-    return found
+        labels[inner] = (label, _numbered(inner, _prefix(label)))
+    labels[module.entry] = ("", names(module))
+    return labels
 
 
 def print_module(module: Module) -> str:

@@ -39,14 +39,14 @@ class Scanner:
         """The shape at `position`, its layout (of every member, for a tuple), and its end."""
         if text.startswith("(", position):
             return self._tuple(text, position)
-        found = ARRAY.match(text, position)
-        if found is None:
+        match = ARRAY.match(text, position)
+        if match is None:
             raise ScanError(position, "expected a shape", position >= len(text))
-        spelling = found.group()
+        spelling = match.group()
         known = self._arrays.get(spelling)
         if known is None:
-            known = self._arrays[spelling] = _array(found, position)
-        return known[0], known[1], found.end()
+            known = self._arrays[spelling] = _array(match, position)
+        return known[0], known[1], match.end()
 
     def _tuple(self, text: str, position: int) -> tuple[Shape, Layout, int]:
         members: list[list[Shape]] = [[]]
@@ -59,24 +59,24 @@ class Scanner:
                 members.append([])
                 position += 1
             elif text.startswith(")", position):
-                done = Shape("tuple", elements=tuple(members.pop()))
+                closed = Shape("tuple", elements=tuple(members.pop()))
                 position += 1
                 if not members:
-                    return done, layout, position
-                members[-1].append(done)
+                    return closed, layout, position
+                members[-1].append(closed)
             else:
-                found = ARRAY.match(text, position)
-                if found is None:
+                match = ARRAY.match(text, position)
+                if match is None:
                     raise ScanError(position, "expected a shape", position >= len(text))
                 shape, inner, position = self.shape(text, position)
                 layout = inner if inner is Layout.OTHER else layout
                 members[-1].append(shape)
 
 
-def _array(found: re.Match[str], position: int) -> tuple[Shape, Layout]:
-    dtype, inner, layout = found.groups()
+def _array(match: re.Match[str], position: int) -> tuple[Shape, Layout]:
+    dtype, inner, layout = match.groups()
     if dtype not in DTYPES and dtype not in _OTHER_TYPES:
-        raise Refused(found.group(), Reason.UNSUPPORTED_TYPE, dtype)
+        raise Refused(match.group(), Reason.UNSUPPORTED_TYPE, dtype)
     parts = [part.strip() for part in inner.split(",")] if inner.strip() else []
     bounded = tuple(i for i, part in enumerate(parts) if part.startswith("<="))
     try:
@@ -102,17 +102,17 @@ def closing(text: str, position: int) -> int:
     """Index of the bracket that closes the one just before `position`; quotes are skipped."""
     depth = 0
     while True:
-        found = _BRACKET.search(text, position)
-        if found is None:
+        match = _BRACKET.search(text, position)
+        if match is None:
             raise ScanError(len(text), "bracket is not closed", True)
-        character, position = found.group(), found.end()
+        character, position = match.group(), match.end()
         if character == '"':
             position = _quote_end(text, position)
         elif character in "({[":
             depth += 1
         elif character in ")}]":
             if depth == 0:
-                return found.start()
+                return match.start()
             depth -= 1
 
 
@@ -121,12 +121,12 @@ def split(text: str) -> list[str]:
     parts: list[str] = []
     depth = start = position = 0
     while True:
-        found = _BRACKET.search(text, position)
-        if found is None:
+        match = _BRACKET.search(text, position)
+        if match is None:
             if depth:
                 raise ScanError(len(text), "bracket is not closed", True)
             return [part for part in (*parts, text[start:]) if part.strip()]
-        character, position = found.group(), found.end()
+        character, position = match.group(), match.end()
         if character == '"':
             position = _quote_end(text, position)
         elif character in "({[":
@@ -134,7 +134,7 @@ def split(text: str) -> list[str]:
         elif character in ")}]":
             depth -= 1
         elif depth == 0:
-            parts.append(text[start : found.start()])
+            parts.append(text[start : match.start()])
             start = position
 
 

@@ -27,8 +27,8 @@ class _Side:
 
     @property
     def free(self) -> tuple[int, ...]:
-        taken = (*self.batch, *self.contracting)
-        return tuple(d for d in range(self.value.shape.rank) if d not in taken)
+        bound = (*self.batch, *self.contracting)
+        return tuple(d for d in range(self.value.shape.rank) if d not in bound)
 
     def dims(self, axes: Sequence[int]) -> tuple[Dim, ...]:
         return tuple(self.value.shape.dims[axis] for axis in axes)
@@ -74,8 +74,8 @@ def _outer(left: _Side, right: _Side) -> Instruction:
     factors = []
     for side, places_of in zip((left, right), places, strict=True):
         ordered = _ordered(side.value, (*side.batch, *side.free, *side.contracting))
-        kept = builder.reshape(ordered, ordered.shape.dims[: len(places_of)])
-        factors.append(builder.broadcast(kept, dims, places_of))
+        squeezed = builder.reshape(ordered, ordered.shape.dims[: len(places_of)])
+        factors.append(builder.broadcast(squeezed, dims, places_of))
     return builder.elementwise(op.MULTIPLY, *factors)
 
 
@@ -85,12 +85,12 @@ def _summed(large: _Side, single: _Side) -> Instruction:
                      strict=True))  # fmt: skip
     order = sorted(place, key=lambda axis: place[axis])
     ordered = _ordered(single.value, (*order, *single.free))
-    kept = builder.reshape(ordered, ordered.shape.dims[: len(order)])
-    spread = builder.broadcast(kept, large.value.shape.dims, [place[axis] for axis in order])
+    squeezed = builder.reshape(ordered, ordered.shape.dims[: len(order)])
+    spread = builder.broadcast(squeezed, large.value.shape.dims, [place[axis] for axis in order])
     product = builder.elementwise(op.MULTIPLY, large.value, spread)
     total = builder.reduce(product, sorted(large.contracting), op.ADD)
-    left = [axis for axis in range(large.value.shape.rank) if axis not in large.contracting]
-    return _ordered(total, [left.index(axis) for axis in (*large.batch, *large.free)])
+    remaining = [axis for axis in range(large.value.shape.rank) if axis not in large.contracting]
+    return _ordered(total, [remaining.index(axis) for axis in (*large.batch, *large.free)])
 
 
 def _ordered(value: Instruction, permutation: Sequence[int]) -> Instruction:

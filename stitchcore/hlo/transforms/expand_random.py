@@ -35,22 +35,22 @@ def random_bits(node: Instruction) -> Instruction | None:
     [state] = node.operands
     assert node.shape.elements is not None
     bits = node.shape.elements[1]
-    whole = DTYPES[bits.dtype].kind in ("signed", "unsigned")
-    if state.shape.dtype != "u64" or not whole or not all(isinstance(d, int) for d in bits.dims):
+    integral = DTYPES[bits.dtype].kind in ("signed", "unsigned")
+    if state.shape.dtype != "u64" or not integral or not all(isinstance(d, int) for d in bits.dims):
         return None
     words = [_word(state, number) for number in range(state.shape.static[0])]
     wide = DTYPES[bits.dtype].bytes == 8
-    after: Sequence[Instruction]
+    counter: Sequence[Instruction]
     if node["algorithm"] in PHILOX and len(words) == 3:
         drawn, used = _philox(words, bits.static, wide)
-        after = [*_sum128(words[1], words[2], builder.constant(used, "u64"))]
+        counter = [*_sum128(words[1], words[2], builder.constant(used, "u64"))]
     elif node["algorithm"] == THREE_FRY and len(words) == 2:
         drawn, used = _three_fry(words, bits.static, wide)
-        after = [builder.elementwise(op.ADD, words[1], builder.constant(used, "u64"))]
+        counter = [builder.elementwise(op.ADD, words[1], builder.constant(used, "u64"))]
     else:
         return None
     unsigned = builder.convert(drawn, f"u{8 * DTYPES[bits.dtype].bytes}")
-    parts = [builder.reshape(word, (1,)) for word in (words[0], *after)]
+    parts = [builder.reshape(word, (1,)) for word in (words[0], *counter)]
     return builder.tuple_([builder.concatenate(parts, 0), _cast(unsigned, bits.dtype)])
 
 

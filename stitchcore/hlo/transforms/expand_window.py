@@ -107,17 +107,19 @@ def small_selection(node: Instruction) -> Instruction | None:
     dtype = operand.shape.dtype
     parts, inside = _candidates(node, operand), None
     if any((d.pad_low, d.pad_high) != (0, 0) for d in window):
-        held = builder.constant(True, "pred")
-        inside = _candidates(node, builder.broadcast(held, operand.shape.dims, ()))
+        truth = builder.constant(True, "pred")
+        inside = _candidates(node, builder.broadcast(truth, operand.shape.dims, ()))
     chosen = _chosen(parts, inside, direction)
     total = builder.convert(initial, _sum_type(op.ADD, dtype))
     total = builder.broadcast(total, operand.shape.dims, ())
     nothing, nowhere = builder.constant(0, dtype), builder.constant(-1, "s32")
     for number, offsets in enumerate(_offsets(window)):
         back = list(map(_back, window, offsets, operand.shape.dims, source.shape.dims))
-        given, where = builder.pad(source, nothing, back), builder.pad(chosen, nowhere, back)
-        here = builder.elementwise(op.COMPARE, where, builder.splat(number, where), direction="EQ")
-        added = builder.elementwise(op.SELECT, here, given, builder.splat(0, given))
+        spread, where = builder.pad(source, nothing, back), builder.pad(chosen, nowhere, back)
+        selected = builder.elementwise(
+            op.COMPARE, where, builder.splat(number, where), direction="EQ"
+        )
+        added = builder.elementwise(op.SELECT, selected, spread, builder.splat(0, spread))
         total = builder.elementwise(op.ADD, total, builder.convert(added, total.shape.dtype))
     return builder.convert(total, node.shape.dtype)
 
@@ -134,8 +136,8 @@ def _candidates(node: Instruction, values: Instruction) -> list[Instruction]:
     """For each element of the window, that element of all windows; 0 outside the operand."""
     nothing = builder.constant(0, values.shape.dtype)
     padded = builder.pad(values, nothing, [_padding(d) for d in node["window"]])
-    found = list(_parts(padded, node["window"], node.operands[1].shape.dims))
-    return [part for part in found if part is not None]
+    window_parts = list(_parts(padded, node["window"], node.operands[1].shape.dims))
+    return [part for part in window_parts if part is not None]
 
 
 def _chosen(
@@ -146,8 +148,8 @@ def _chosen(
     if inside is not None:
         number = builder.elementwise(op.SELECT, inside[0], number, builder.splat(-1, number))
     for k, part in enumerate(parts[1:], 1):
-        stays = builder.elementwise(op.COMPARE, best, part, direction=direction)
-        better = builder.elementwise(op.NOT, stays)
+        first_wins = builder.elementwise(op.COMPARE, best, part, direction=direction)
+        better = builder.elementwise(op.NOT, first_wins)
         if inside is not None:
             none = builder.elementwise(op.COMPARE, number, builder.splat(0, number), direction="LT")
             better = builder.elementwise(op.OR, better, none)

@@ -29,11 +29,11 @@ def checks(module: Module) -> tuple[Instruction, ...]:
 def keep(before: Module, after: Module) -> Module:
     """`after`, which simplification made of `before`. Raises Refused(DATA_DEPENDENT_ERROR) where a
     check is gone, or is not needed whole by an output that depends on it."""
-    kept = checks(after)
-    lost = len(checks(before)) - len(kept)
+    remaining = checks(after)
+    lost = len(checks(before)) - len(remaining)
     if lost > 0:
         raise Refused(after.name, Reason.DATA_DEPENDENT_ERROR, f"{lost} checks not needed")
-    for check in kept:
+    for check in remaining:
         if not observed(after, check):
             detail = f"a part of it decides an output: {check['message']}"
             raise Refused(after.name, Reason.DATA_DEPENDENT_ERROR, detail)
@@ -47,9 +47,9 @@ def observed(module: Module, check: Instruction) -> bool:
         if node is check:
             reached[node] = True
             continue
-        found = [number for number, operand in enumerate(node.operands) if operand in reached]
-        if found:
-            reached[node] = any(reached[node.operands[n]] and _needs(node, n) for n in found)
+        numbers = [number for number, operand in enumerate(node.operands) if operand in reached]
+        if numbers:
+            reached[node] = any(reached[node.operands[n]] and _needs(node, n) for n in numbers)
     return _all_outputs(module, reached)
 
 

@@ -37,20 +37,22 @@ def padded(module: Module) -> Module:
         return module
     sizes: dict[Instruction, Sizes] = {}
 
-    def whole(node: Instruction, operands: tuple[Instruction, ...]) -> Instruction:
+    def without_bounds(node: Instruction, operands: tuple[Instruction, ...]) -> Instruction:
         if not any(map(_is_bounded, _shapes(node))):
             return instruction(node.opcode, node.shape, operands, **dict(node.attributes))
         rule = _ELEMENTWISE if op.record(node.opcode).kind == "elementwise" else None
         rule = _RULES.get(node.opcode, rule)
         if rule is None:
             raise _refused(node, "no rule holds it at its bound")
-        made, sizes[node] = rule(node, operands, [sizes.get(one, {}) for one in node.operands])
-        return made
+        rebuilt, sizes[node] = rule(
+            node, operands, [sizes.get(operand, {}) for operand in node.operands]
+        )
+        return rebuilt
 
-    entry, made = rebuild(module.entry, whole)
+    entry, rebuilt = rebuild(module.entry, without_bounds)
     if sizes.get(module.entry.root):
         raise _refused(module.entry.root, "the module returns it")
-    return replace(module, entry=entry, provenance=renew(module, entry, made))
+    return replace(module, entry=entry, provenance=renew(module, entry, rebuilt))
 
 
 def _shapes(node: Instruction) -> tuple[Shape, ...]:
@@ -88,13 +90,13 @@ def _elementwise(
     node: Instruction, operands: tuple[Instruction, ...], sizes: Sequence[Sizes]
 ) -> tuple[Instruction, Sizes]:
     """As far as the shortest operand goes."""
-    found: dict[int, Instruction] = {}
-    for one in sizes:
-        for axis, size in one.items():
-            other = found.get(axis, size)
-            found[axis] = size if other is size else builder.elementwise(op.MINIMUM, other, size)
+    least: dict[int, Instruction] = {}
+    for extents in sizes:
+        for axis, size in extents.items():
+            known = least.get(axis, size)
+            least[axis] = size if known is size else builder.elementwise(op.MINIMUM, known, size)
     shape = replace(node.shape, bounded=())
-    return instruction(node.opcode, shape, operands, **dict(node.attributes)), found
+    return instruction(node.opcode, shape, operands, **dict(node.attributes)), least
 
 
 def _scatter(
@@ -113,14 +115,14 @@ def _scatter(
     batch = [axis for axis in range(update.shape.rank) if axis not in windows]
     if set(sizes[1]) - set(rows) or set(sizes[2]) - set(batch):
         raise _refused(node, "components or windows of unknown extent")
-    there = dict(sizes[1])
+    extents = dict(sizes[1])
     for axis, size in sizes[2].items():
-        there.setdefault(rows[batch.index(axis)], size)
-    for axis, size in there.items():
+        extents.setdefault(rows[batch.index(axis)], size)
+    for axis, size in extents.items():
         indices = _dropped_past(indices, axis, size)
     shape = replace(node.shape, bounded=())
-    made = instruction(op.SCATTER, shape, (array, indices, update), **dict(node.attributes))
-    return made, sizes[0]
+    scattered = instruction(op.SCATTER, shape, (array, indices, update), **dict(node.attributes))
+    return scattered, sizes[0]
 
 
 def _dropped_past(indices: Instruction, axis: int, size: Instruction) -> Instruction:

@@ -80,8 +80,8 @@ def narrow_elementwise(node: Instruction) -> Instruction | None:
         splat = splat_of(operand)
         if splat is not None:
             scalar = builder.literal(splat)
-            whole = dims and operand.shape.rank > 0
-            operands.append(builder.broadcast(scalar, dims, ()) if whole else scalar)
+            is_array = dims and operand.shape.rank > 0
+            operands.append(builder.broadcast(scalar, dims, ()) if is_array else scalar)
         elif operand.shape.rank == 0:
             operands.append(operand)
         else:

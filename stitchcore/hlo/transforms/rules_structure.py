@@ -27,12 +27,12 @@ def reduce_of_unit_dimensions(node: Instruction) -> Instruction | None:
     if not real:
         start = builder.broadcast(initial, dims, ()) if dims else initial
         return builder.elementwise(reducer, squeezed, start)
-    kept = [i for i in range(operand.shape.rank) if i not in axes or i in real]
+    remaining = [i for i in range(operand.shape.rank) if i not in axes or i in real]
     return instruction(
         op.REDUCE,
         node.shape,
         (squeezed, initial),
-        dimensions=tuple(kept.index(axis) for axis in real),
+        dimensions=tuple(remaining.index(axis) for axis in real),
         to_apply=node["to_apply"],
     )
 
@@ -44,12 +44,12 @@ def element_of_tuple(node: Instruction) -> Instruction | None:
 
 def inline(body: Computation, operands: Sequence[Instruction]) -> Instruction:
     """The root of `body` with its parameters replaced."""
-    made = dict(zip(body.parameters, operands, strict=True))
+    inlined = dict(zip(body.parameters, operands, strict=True))
     for node in topological((body.root,)):
-        if node not in made:
-            inner = (made[operand] for operand in node.operands)
-            made[node] = instruction(node.opcode, node.shape, inner, **dict(node.attributes))
-    return made[body.root]
+        if node not in inlined:
+            inner = (inlined[operand] for operand in node.operands)
+            inlined[node] = instruction(node.opcode, node.shape, inner, **dict(node.attributes))
+    return inlined[body.root]
 
 
 def decided_conditional(node: Instruction) -> Instruction | None:
@@ -66,20 +66,20 @@ def decided_conditional(node: Instruction) -> Instruction | None:
 def inline_map(node: Instruction) -> Instruction | None:
     """A map of a scalar computation as whole-array instructions."""
     body, dims = node["to_apply"], node.shape.dims
-    made: dict[Instruction, Instruction] = dict(zip(body.parameters, node.operands, strict=True))
+    inlined: dict[Instruction, Instruction] = dict(zip(body.parameters, node.operands, strict=True))
     for inner in topological((body.root,)):
-        if inner in made:
+        if inner in inlined:
             continue
         kind = op.record(inner.opcode).kind
         if kind == "constant":
-            made[inner] = builder.broadcast(inner, dims, ()) if dims else inner
+            inlined[inner] = builder.broadcast(inner, dims, ()) if dims else inner
         elif kind == "elementwise":
             shape = node.shape.__class__(inner.shape.dtype, dims)
-            operands = [made[operand] for operand in inner.operands]
-            made[inner] = instruction(inner.opcode, shape, operands, **dict(inner.attributes))
+            operands = [inlined[operand] for operand in inner.operands]
+            inlined[inner] = instruction(inner.opcode, shape, operands, **dict(inner.attributes))
         else:
             return None
-    return made[body.root]
+    return inlined[body.root]
 
 
 def known_dimension_size(node: Instruction) -> Instruction | None:
