@@ -25,7 +25,7 @@ from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.partition import Partition, Region, partition
 
 TESTS = Path(__file__).parents[1] / "tests"
-CAPTURED = ("pipeline/requests/mlp/graph.pb.xz", "tensorflow/graphs/accumulate_cond.pb.xz")
+CAPTURED = ("optimize/requests/mlp/graph.pb.xz", "tensorflow/graphs/accumulate_cond.pb.xz")
 
 
 def captured(path: str) -> Any:

@@ -31,12 +31,12 @@ from stitchcore.schedule import (
     tiling,
     vectorize,
 )
-from stitchcore.schedule import dominants as dominant
-from stitchcore.schedule import sections as scheme
 from stitchcore.schedule.constants import CONSTANT_LIMIT
 from stitchcore.schedule.context import SectionContext
+from stitchcore.schedule.dominants import find as find_dominants
 from stitchcore.schedule.loop_nest import lower_section
 from stitchcore.schedule.sections import SinkKind
+from stitchcore.schedule.sections import assign as assign_sections
 from stitchcore.schedule.values import Names
 
 MAX_BUFFERS = 1024
@@ -189,8 +189,8 @@ def _lower(
 ) -> tuple[Kernel, SectionContext]:
     """Loops as analysis wants them, in phases; nothing is placed in scratch memory yet."""
     axes = axis_analysis.analyse(pattern)
-    dominants = dominant.find(pattern, axes, limits.of(device))
-    plan = scheme.assign(pattern, axes, dominants)
+    dominants = find_dominants(pattern, axes, limits.of(device))
+    plan = assign_sections(pattern, axes, dominants)
     errors = _errors(pattern)
     context = SectionContext(
         axes, dominants, plan, {}, {}, Names(frozenset(module.symbols)), device, errors

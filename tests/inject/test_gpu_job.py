@@ -23,7 +23,7 @@ from stitchcore.inject.hook import Hook
 from stitchcore.inject.target import Devices, Gpu
 from stitchcore.service.queues import queue_name
 
-CAPTURED = Path(__file__).resolve().parents[1] / "pipeline" / "requests" / "mlp"
+CAPTURED = Path(__file__).resolve().parents[1] / "optimize" / "requests" / "mlp"
 H100, UNTOLD = Gpu("NVIDIA H100 80GB HBM3", (9, 0)), Gpu("AMD Instinct MI300X", None)
 
 
