@@ -28,7 +28,7 @@ from stitchcore.loop_ir.nodes import (
     Statement,
     Store,
 )
-from stitchcore.schedule import buffers
+from stitchcore.schedule.buffers import place
 
 SIZE = 12
 FIRST, SECOND = (Buffer(n, "s64", (SIZE,), Scope.DEVICE, Role.SCRATCH) for n in ("one", "two"))
@@ -48,7 +48,7 @@ def _kernel(reading: Statement) -> Kernel:
         _phase(2, reading, Store(OUT, (Variable("i2"),), Load(SECOND, (Variable("i2"),)))),
     )
     buffers = (OUT, FIRST, SECOND)
-    offsets, size = buffers.place(buffers, phases)
+    offsets, size = place(buffers, phases)
     return Kernel("k", (), buffers, phases, offsets, size, errors=("not one",))
 
 
