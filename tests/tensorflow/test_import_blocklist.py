@@ -26,10 +26,10 @@ os.write(told, json.dumps(left).encode())
 """
 LOADED = """
 import json, sys
-from stitchcore.tensorflow import unused
-unused.leave_out()
+from stitchcore.tensorflow import import_blocklist
+import_blocklist.leave_out()
 import stitchcore.optimize.pipeline, stitchcore.tensorflow.lower
-print(json.dumps([name for name in unused.NAMES if sys.modules.get(name) is not None]))
+print(json.dumps([name for name in import_blocklist.NAMES if sys.modules.get(name) is not None]))
 """
 INSTALLED = "open(__file__ + '.imported', 'w').close()"
 
