@@ -26,7 +26,7 @@ def test_a_worker_serves_a_gpu_and_says_what_it_takes_to_measure(
     with caplog.at_level(logging.INFO):
         target = served("sm_90", OWN)
     assert queue_name(target, "2.21") == "stitch.sm_90.tf2.21"
-    assert "compiling for sm_90: proved and timed where" in caplog.text
+    assert "compiling for sm_90: verified and timed where" in caplog.text
     assert "else unmeasured (the artifact says why)" in caplog.text
 
 
