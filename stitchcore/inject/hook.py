@@ -72,7 +72,7 @@ class Hook:
         self._said: List[str] = []
         self._noted: set[Any] = set()
         self._process = os.getpid()
-        self._follower = step_monitor.Follower(config, native, self._events, self._say)
+        self._follower = step_monitor.StepMonitor(config, native, self._events, self._say)
         self._swapper = swap_start.Swapper(config, native, self._events, self._disable)
         parts = swap_group_member.Parts(
             *(config, native, self._source, self._events, self._swapper),

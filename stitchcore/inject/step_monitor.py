@@ -34,7 +34,7 @@ class Charge(NamedTuple):
     lasting: bool
 
 
-class Follower:
+class StepMonitor:
     """Acts on instances; `say` prints the job's one line."""
 
     def __init__(

@@ -72,7 +72,7 @@ def test_a_watcher_that_fails_takes_the_swap_back(
     """Nobody would compare the step any more, or see that it has survived."""
     answered("2.21", SCRIPT, "good")
     statement = f"if __import__('threading').current_thread().name == 'stitch': {RAISE}"
-    monkeypatch.setattr(jobs, "BOOTSTRAP", broken(tmp_path, "follow.py", "follow", statement))
+    monkeypatch.setattr(jobs, "BOOTSTRAP", broken(tmp_path, "step_monitor.py", "follow", statement))
     count = 100
     done = jobs.run(jobs.python_of("2.21"), SCRIPT, count, 0.02, store=store, public_key=public_key)
     assert done.code == 0 and len(done.lines) == 1 and "hook_error" in done.lines[0]
