@@ -156,7 +156,8 @@ def may_step(ranks: list[Rank], one: Rank) -> bool:
 
 
 def settle(ranks: list[Rank], steps: int = STEPS) -> None:
-    """All that is under way comes to its end."""
+    """All that is under way comes to its end, with `steps` run, or as many as who ran most."""
+    steps = max([steps, *(len(one.arms) for one in ranks)])
     for _ in range(40 * steps):
         for one in ranks:
             one.source.deliver(True)
