@@ -18,7 +18,7 @@ from tests.inject.conftest import Answer
 
 MIB = 2**20
 HELD = 128 * MIB
-PASS_SECONDS = 0.03
+PASS_SECONDS = 0.06
 
 
 @pytest.fixture(scope="module")
