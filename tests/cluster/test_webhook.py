@@ -177,7 +177,8 @@ def test_limits_and_quotas_are_kept(api: client.ApiClient, webhook: Served, name
         try:
             made = create(api, namespace, pod)
         except client.ApiException as error:
-            assert error.status == 403  # the API server knows a limit before the webhook's watch
+            if error.status != 403:  # the API server knows a limit before the webhook's watch
+                raise
             return {}
         return dict(made.spec.init_containers[0].resources.requests or {})
 
