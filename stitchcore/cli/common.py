@@ -69,13 +69,14 @@ def fail(output: Output, what: str, why: str, mend: str, code: int = BAD_INPUT) 
     raise SystemExit(code)
 
 
-def fail_refused(output: Output, what: str, refused: Refused) -> NoReturn:
-    """End the command because the compiler refuses its whole input."""
+def fail_refused(output: Output, what: str, refused: Refused, mend: str = "") -> NoReturn:
+    """End the command because the compiler refuses its whole input; `mend` where the reason alone
+    does not tell what to do."""
     refusal = refused.refusal
     why = f"{refusal.reason.value} at {refusal.subject}" + (
         f": {refusal.detail}" if refusal.detail else ""
     )
-    fail(output, what, why, HINTS.get(refusal.reason.value, ""))
+    fail(output, what, why, mend or HINTS.get(refusal.reason.value, ""))
 
 
 def read_module(path: Path, output: Output) -> Module:

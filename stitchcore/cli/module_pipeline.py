@@ -58,6 +58,9 @@ def run(
         common.fail(output, str(restart), "not a stage that can be restarted", mend)
     if restart is not None and not restart.is_file():
         common.fail(output, str(restart), "no such file", "write it with --dump, then edit it")
+    texts = Dump(dump or options.dump, restart)
+    if texts.folder is not None:
+        common.writable_folder(texts.folder, output)
     build = build_options(options, chosen)
     module = common.read_module(path, output)
     wanted = stages[: [stage.name for stage in stages].index(last) + 1]
@@ -66,10 +69,12 @@ def run(
         try:
             start = ModuleState(module, device, build)
             show = progress(status)
-            texts = Dump(dump or options.dump, restart)
             state = pipeline.run(wanted, start, texts, seconds=seconds, progress=show)
         except Refused as refused:
-            common.fail_refused(output, str(path), refused)
+            mend = ""
+            if restart is not None and restart.name in refused.refusal.subject:
+                mend = "mend the edited file there, or write it anew with --dump"
+            common.fail_refused(output, str(path), refused, mend)
     return state, seconds
 
 

@@ -83,3 +83,19 @@ def test_an_environment_variable_that_is_no_number(monkeypatch: pytest.MonkeyPat
     result = call("plan", SMALL)
     assert result.exit_code == 2
     assert "STITCH_JOBS" in result.stderr
+
+
+@pytest.mark.parametrize("file", ["02_plan.txt", "03_schedule.txt", "04_emit.c"])
+def test_a_truncated_stage_says_which_file_to_mend(file: str, tmp_path: Path) -> None:
+    target = ("--target", "cpu-x86-64-v3", "--out", tmp_path / "out")
+    assert call("compile", SMALL, "--dump", tmp_path / "dump", *target).exit_code == 0
+    (tmp_path / file).write_text((tmp_path / "dump" / file).read_text()[:200])
+    message = refused("compile", SMALL, "--from", tmp_path / file, *target)
+    assert f"{file}:" in message and "mend the edited file" in message
+
+
+def test_a_dump_that_cannot_be_written_is_said_before_any_work(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file of somebody's")
+    assert str(taken) in refused("plan", SMALL, "--dump", taken)
+    assert taken.read_text() == "a file of somebody's"

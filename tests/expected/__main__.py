@@ -18,6 +18,7 @@ from pathlib import Path
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import BuildOptions, ModuleState, stages_for
 from stitchcore.device.records import DEVICES
+from stitchcore.fusion.text import bodies
 from stitchcore.hlo.transforms.pad_bounded import padded
 from tools.fingerprint import TARGETS, names, workload
 
@@ -33,7 +34,7 @@ def row(name: str, target: str, planner: str = BuildOptions().planner) -> Row:
     *until_emit, _ = stages_for(device)
     state = run(until_emit, ModuleState(module, device, BuildOptions(planner=planner)))
     assert state.plan is not None
-    plans = (state.plan, *state.plan.nested.values())
+    plans = (state.plan, *bodies(state.plan).values())
     figures = (
         len(state.kernels),
         sum(plan.planned.launches for plan in plans),
