@@ -8,11 +8,11 @@ import pkgutil
 from stitch_operator.webhook.adapters.adapter import Adapter
 
 
-def _found() -> list[Adapter]:
+def _adapters() -> list[Adapter]:
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
     return [module.ADAPTER for module in modules if hasattr(module, "ADAPTER")]
 
 
-ADAPTERS: dict[tuple[str, str], Adapter] = {(one.group, one.kind): one for one in _found()}
+ADAPTERS: dict[tuple[str, str], Adapter] = {(one.group, one.kind): one for one in _adapters()}
 """By API group and kind."""
