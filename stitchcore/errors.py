@@ -21,7 +21,7 @@ class Reason(Enum):
     SPARSE_VARIABLE = "sparse_variable"
     UNORDERED_VARIABLE = "unordered_variable"
     INPUT_PIPELINE = "input_pipeline"
-    EVALUATION = "evaluation"
+    FEW_CALLS = "few_calls"
     INITIALIZATION = "initialization"
     KERNEL_RANDOM_STATE = "kernel_random_state"
     DEVICE_BOUNDARY = "device_boundary"

@@ -83,7 +83,8 @@ class Manifest(msgspec.Struct, frozen=True):
     a signer (seconds since 1970; 0: by the process that made it). `measured` says that its regions
     were proved and timed on the target: a worker without a GPU compiles for one, and no more.
     `functions` is base64 of a zlib-compressed FunctionDefLibrary: what does the work of a launch
-    whose kernel cannot (docs/faults.md)."""
+    whose kernel cannot (docs/faults.md); `undecided` are regions that no made-up data could show to
+    be right or wrong (docs/judging.md)."""
 
     key: str
     digest: str
@@ -100,6 +101,7 @@ class Manifest(msgspec.Struct, frozen=True):
     issued: int = 0
     measured: bool = True
     functions: str = ""
+    undecided: tuple[str, ...] = ()
 
 
 def encode(manifest: Manifest) -> bytes:

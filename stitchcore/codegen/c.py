@@ -337,11 +337,15 @@ class _C(Renderer):
         place = f"[{loop.variable} - ({begin})]"
         for load in strided.loads:
             scalar = load.scalar
+            element = self.scalar(scalar)
             if scalar not in self.names:
-                self.emit(f"{register_type(scalar.dtype)} {scalar.name}_tile[{size}] ST_ALIGNED;")
-                self.names[scalar] = f"{scalar.name}_tile{place}"
+                pred = scalar.dtype == "pred"  # gcc makes no vectors of an array of _Bool
+                kind = MEMORY_TYPES["pred"] if pred else register_type(scalar.dtype)
+                element = f"{scalar.name}_tile{place}"
+                self.emit(f"{kind} {scalar.name}_tile[{size}] ST_ALIGNED;")
+                self.names[scalar] = f"({element} != 0)" if pred else element
             self.open(self.loop_head(loop.variable, begin, end))
-            self.emit(f"{self.scalar(scalar)} = {self.expression(load.value)};")
+            self.emit(f"{element} = {self.expression(load.value)};")
             self.close()
         for store in strided.stores:
             name = f"{store.buffer.name}_tile"

@@ -36,8 +36,8 @@ LAUNCH_SOURCES = (
 )  # fmt: skip
 PLUGIN_SOURCES = (
     "failures.cc", "faults.cc", "fusion.cc", "gpu.cc", "grappler.cc", "huge.cc", "kernels.cc",
-    "launch.cc", "memory.cc", "op.cc", "pool.cc", "register.cc", "signature.cc", "threads.cc",
-    "timer.cc",
+    "launch.cc", "memory.cc", "op.cc", "pool.cc", "register.cc", "shadow.cc", "signature.cc",
+    "threads.cc", "timer.cc",
     *LAUNCH_SOURCES,
 )  # fmt: skip
 FLAGS = (

@@ -3,7 +3,8 @@
 Functions: the options of the call carry a ConfigProto; a marker in it (an optimizer name that
 nobody knows, which the meta optimizer ignores) gives another kernel-cache key, so both
 instantiations stay cached and no retrace happens. Sessions: executors are cached by feeds, fetches
-and targets; repeating a target gives another one.
+and targets; repeating a target gives another one. A mark is a number: 0 is the ordinary
+instantiation, and each other number one of its own.
 
 A call that fails before it has done anything (TensorFlow does not take a graph of ours) is made
 again as the job's own: the user's program sees nothing of it.
@@ -12,7 +13,8 @@ again as the job's own: the user's program sees nothing of it.
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, Hashable, Optional, Protocol, Set, Tuple
+import time
+from typing import Any, Callable, Dict, Hashable, NamedTuple, Optional, Protocol, Set, Tuple
 
 MARKER = "stitch"
 
@@ -20,16 +22,22 @@ MARKER = "stitch"
 class Chooser(Protocol):
     """What decides about calls. Should one of these raise, the call goes on without it."""
 
-    def choose(self, caller: Hashable) -> Tuple[bool, Any]:
-        """(whether the call is marked, what to call)."""
+    def choose(self, caller: Hashable) -> Tuple[int, Any]:
+        """(the call's mark, what to call)."""
 
     unconfirmed: Set[Hashable]
     """Callers of which a graph of ours has been handed to TensorFlow and not been seen to run."""
 
-    def confirm(self, caller: Hashable, marked: bool, lifted: bool) -> None:
+    timed: Set[Hashable]
+    """Callers whose calls are timed here."""
+
+    def took(self, caller: Hashable, mark: int, lifted: bool, nanoseconds: int) -> None:
         """A call of one of them has ended well."""
 
-    def recover(self, caller: Hashable, marked: bool, lifted: bool) -> bool:
+    def confirm(self, caller: Hashable, mark: int, lifted: bool) -> None:
+        """A call of one of them has ended well."""
+
+    def recover(self, caller: Hashable, mark: int, lifted: bool) -> bool:
         """Told that a call has raised an error. True: it has done nothing, make it again."""
 
     def recovered(self, caller: Hashable, error: Exception) -> None:
@@ -39,10 +47,18 @@ class Chooser(Protocol):
         """A function has run once."""
 
 
-class Caller(threading.local):
-    """Who is calling in this thread: (caller, marked), for the graphs that Grappler shows."""
+class Call(NamedTuple):
+    """A call under way. `arity` counts a function's arguments and results; None for a session."""
 
-    now: Optional[Tuple[Hashable, bool]] = None
+    key: Hashable
+    mark: int
+    arity: Optional[Tuple[int, int]]
+
+
+class Caller(threading.local):
+    """Who is calling in this thread, for the graphs that Grappler shows."""
+
+    now: Optional[Call] = None
     probing: Any = None  # the Program whose compiled bodies are being shown to Grappler
 
 
@@ -53,38 +69,48 @@ def _or_default(question: Callable[..., Any], otherwise: Any, *about: Any) -> An
         return otherwise
 
 
-def _call(caller: Caller, key: Hashable, chooser: Chooser, run: Callable[[bool, Any], Any]) -> Any:
-    """`run` (marked?, what to call) as `chooser` decides, again where the first has not begun."""
+def _call(
+    caller: Caller,
+    key: Hashable,
+    arity: Optional[Tuple[int, int]],
+    chooser: Chooser,
+    run: Callable[[int, Any], Any],
+) -> Any:
+    """`run` (mark, what to call) as `chooser` decides, again where the first has not begun."""
     failed: Optional[Exception] = None
     while True:
-        marked, called = _or_default(chooser.choose, (False, key), key)
-        caller.now = (key, marked)
+        mark, called = _or_default(chooser.choose, (0, key), key)
+        caller.now = Call(key, mark, arity)
         again = False
+        start = time.perf_counter_ns()
         try:
-            result = run(marked, called)
+            result = run(mark, called)
         except Exception as error:
-            again = _or_default(chooser.recover, False, key, marked, called != key)
+            again = _or_default(chooser.recover, False, key, mark, called != key)
             if not again:
                 raise
             failed = error
         finally:
             caller.now = None
         if not again:
+            if key in chooser.timed:
+                elapsed = time.perf_counter_ns() - start
+                _or_default(chooser.took, None, key, mark, called != key, elapsed)
             if key in chooser.unconfirmed:
-                _or_default(chooser.confirm, None, key, marked, called != key)
+                _or_default(chooser.confirm, None, key, mark, called != key)
             if failed is not None:
                 _or_default(chooser.recovered, None, key, failed)
             return result
 
 
-def _marked_options(options: Any) -> Any:
-    """A copy of FunctionCallOptions with the marker."""
+def _marked_options(options: Any, mark: int) -> Any:
+    """A copy of FunctionCallOptions with the marker of `mark`."""
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.eager import context
 
     config = config_pb2.ConfigProto()
     config.ParseFromString(options.config_proto_serialized)
-    config.graph_options.rewrite_options.custom_optimizers.add().name = MARKER
+    config.graph_options.rewrite_options.custom_optimizers.add().name = f"{MARKER}{mark}"
     return context.FunctionCallOptions(config_proto=config, executor_type=options.executor_type)
 
 
@@ -93,29 +119,29 @@ def install_functions(caller: Caller, chooser: Chooser) -> None:
     from tensorflow.python.eager import context
 
     original = context.Context.call_function
-    cache: Dict[int, Tuple[Any, Any]] = {}  # by id of the options, which are kept alive here
+    cache: Dict[Tuple[int, int], Tuple[Any, Any]] = {}  # by id of the options, kept alive here
     visited: Set[bytes] = set()
 
     def call_function(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
         if caller.probing is not None:
             return original(self, name, tensor_inputs, num_outputs)
 
-        def run(marked: bool, called: Any) -> Any:
-            if not marked:
+        def run(mark: int, called: Any) -> Any:
+            if not mark:
                 return original(self, called, tensor_inputs, num_outputs)
             options = self.function_call_options
-            entry = cache.get(id(options)) or (
+            entry = cache.get((id(options), mark)) or (
                 options,
-                _or_default(_marked_options, options, options),
+                _or_default(_marked_options, options, options, mark),
             )
-            cache[id(options)] = entry
+            cache[id(options), mark] = entry
             self.function_call_options = entry[1]
             try:
                 return original(self, called, tensor_inputs, num_outputs)
             finally:
                 self.function_call_options = options
 
-        outputs = _call(caller, name, chooser, run)
+        outputs = _call(caller, name, (len(tensor_inputs), num_outputs), chooser, run)
         if name not in visited:
             visited.add(name)
             _or_default(chooser.after_first_call, None, self, name, tensor_inputs)
@@ -137,14 +163,12 @@ def install_sessions(caller: Caller, chooser: Chooser) -> None:
         if handle is not None or not operations:
             return original(self, handle, target_list, fetch_list, feed_dict, options, run_metadata)
 
-        def run(marked: bool, called: Any) -> Any:
-            targets = list(target_list)
-            if marked:
-                last = operations[0]
-                targets.append(targets[0] if targets else getattr(last, "op", last))
+        def run(mark: int, called: Any) -> Any:
+            first = target_list[0] if target_list else getattr(operations[0], "op", operations[0])
+            targets = [*target_list, *[first] * mark]
             return original(self, handle, targets, fetch_list, feed_dict, options, run_metadata)
 
         key = (id(self), tuple(map(id, operations)), len(feed_dict))
-        return _call(caller, key, chooser, run)
+        return _call(caller, key, None, chooser, run)
 
     session.BaseSession._do_run = _do_run

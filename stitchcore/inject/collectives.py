@@ -7,11 +7,13 @@ it did not wait for before, nor be freed of one.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from collections import Counter
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from . import digest, reasons
 
 PREFIX = "Collective"
+INPUTS = ("input", "group_size", "group_key")  # of CollectiveReduceV2 and its like
 
 
 def is_one(node: Any) -> bool:
@@ -20,6 +22,41 @@ def is_one(node: Any) -> bool:
 
 def present(graph: Any) -> bool:
     return any(is_one(node) for node in graph.node)
+
+
+def meet_others(graph: Any) -> bool:
+    """Whether some member of a collective of this graph is, or may be, in another.
+
+    Replicas of one graph (MirroredStrategy's) swap together as it is: then each group has as many
+    devices here as it has members, and each of these as many collectives.
+    """
+    nodes = {node.name: node for node in graph.node}
+    groups: Dict[int, Tuple[int, Counter[str]]] = {}
+    for node in graph.node:
+        if not is_one(node):
+            continue
+        size, key = (_constant(node, name, nodes) for name in ("group_size", "group_key"))
+        if size is None or key is None:
+            return True
+        groups.setdefault(key, (size, Counter()))[1][node.device] += 1
+    return any(
+        len(devices) != size or len(set(devices.values())) > 1 for size, devices in groups.values()
+    )
+
+
+def _constant(node: Any, name: str, nodes: Mapping[str, Any]) -> Optional[int]:
+    """An attribute of a collective, or the constant that is the input of that name."""
+    if name in node.attr:
+        return int(node.attr[name].i)
+    data = [digest.parse_reference(text)[0] for text in node.input if not text.startswith("^")]
+    position = INPUTS.index(name)
+    source = nodes.get(data[position]) if position < len(data) else None
+    if not node.op.endswith("V2") or source is None or source.op != "Const":
+        return None
+    value = source.attr["value"].tensor
+    if value.tensor_content:
+        return int.from_bytes(value.tensor_content, "little", signed=True)
+    return int(value.int_val[0]) if value.int_val else None
 
 
 def _order(graph: Any) -> Dict[str, Tuple[Any, int]]:

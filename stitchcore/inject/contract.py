@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
-MANIFEST_FORMAT = 2
+MANIFEST_FORMAT = 3  # since 3 regions may be undecided: who compares none on a job's data refuses
 KERNEL_ABI = 1
 MAXIMUM_ARTIFACT_BYTES = 512 * 2**20
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")  # of an artifact's file, matched whole

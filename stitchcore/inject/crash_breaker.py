@@ -5,7 +5,9 @@ have passed, or at an orderly exit after one. Found at the next start, it means 
 died in between. A parent that knows how the job ended calls `job_ended`: only the exit codes of
 crashes count, a killed or failed job is not the kernel's fault. A record with the field `failed`
 tells of a stitched operation that could not run its kernel, or of a graph that TensorFlow did not
-take: it stays whatever the exit code, because the job went on as if nothing had happened.
+take: it stays whatever the exit code, because the job went on as if nothing had happened. So does
+`breaker/<digest>.regions.json`, which names the regions of an artifact whose results on a job's own
+data were not TensorFlow's: the next start leaves those alone out.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ OK_STEPS = 20
 
 def _path(store: str, digest: str) -> str:
     return os.path.join(store, "breaker", f"{digest}.json")
+
+
+def _regions_path(store: str, digest: str) -> str:
+    return os.path.join(store, "breaker", f"{digest}.regions.json")
 
 
 def _alive(process: int) -> bool:
@@ -58,8 +64,27 @@ def why_not(store: str, digest: str, key: str) -> Optional[str]:
         return "its record cannot be read"  # taken as a crash
 
 
-def _write(store: str, digest: str, record: Mapping[str, Any]) -> None:
-    path = _path(store, digest)
+def left_out(store: str, digest: str, key: str) -> Dict[str, str]:
+    """Regions of `key` that were wrong on the data of an earlier process, and what they made."""
+    try:
+        record = _read(_regions_path(store, digest))
+        regions = record["regions"] if record["key"] == key else {}
+        return {str(name): str(failed) for name, failed in regions.items()}
+    except (OSError, ValueError, KeyError, AttributeError):
+        return {}  # the shadow call finds them again
+
+
+def record_wrong(
+    store: str, digest: str, key: str, session: str, regions: Mapping[str, str]
+) -> None:
+    """Has later starts leave `regions` of `key` out."""
+    known = {**left_out(store, digest, key), **regions}
+    record = {"key": key, "session": session, "failed": "wrong_result", "regions": known}
+    with contextlib.suppress(OSError):  # then the shadow call finds them again
+        _write(_regions_path(store, digest), record)
+
+
+def _write(path: str, record: Mapping[str, Any]) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.{os.getpid()}"
     with open(temporary, "w", encoding="utf-8") as file:
@@ -69,13 +94,14 @@ def _write(store: str, digest: str, record: Mapping[str, Any]) -> None:
 
 def swap_begin(store: str, digest: str, key: str, session: str) -> None:
     """Raises OSError when the breaker cannot be written: then there must be no swap."""
-    _write(store, digest, {"key": key, "session": session})
+    _write(_path(store, digest), {"key": key, "session": session})
 
 
 def record_failure(store: str, digest: str, key: str, session: str, failed: str) -> None:
     """Leaves the breaker for good: `key` made a step fail with the error `failed`."""
     try:
-        _write(store, digest, {"key": key, "session": session, "failed": failed[:500]})
+        record = {"key": key, "session": session, "failed": failed[:500]}
+        _write(_path(store, digest), record)
     except OSError:
         return  # the store is gone: what stands there decides
 

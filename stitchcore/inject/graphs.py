@@ -5,6 +5,7 @@ Protobuf messages are reached through the graph itself; only `annotate` needs Te
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import AbstractSet, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import digest, reasons, target
@@ -21,6 +22,9 @@ COMMUNICATION = ("Nccl", "_Send", "_Recv", "_HostSend", "_HostRecv", "Send", "Re
 UPDATE_PREFIXES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "Apply",
                    "SparseApply", "Scatter")  # fmt: skip
 PLAIN_ASSIGNMENTS = frozenset(("Assign", "AssignVariableOp"))
+TRAINING, EVALUATION, INFERENCE = "training", "evaluation", "inference"  # what steps are for
+GRADIENT = "Grad"  # in the types of operations
+GRADIENT_SCOPES = frozenset(("gradient_tape", "gradients"))  # tf.GradientTape's, tf.gradients'
 XLA_ATTRIBUTE = "_XlaMustCompile"
 HANDLE_SHAPES, HANDLE_TYPES = "_handle_shapes", "_handle_dtypes"  # of an `_Arg` of resources
 # (table, Tin, Thost, Tout, on a GPU?) -> what is wrong
@@ -32,8 +36,8 @@ def is_update(operation: str) -> bool:
     return operation.startswith(UPDATE_PREFIXES) and not operation.startswith("ScatterNd")
 
 
-def classify(graph: Any) -> Optional[str]:
-    """None for a training step, else why a graph is left alone (docs/decisions.md 20)."""
+def why_left(graph: Any) -> Optional[str]:
+    """None for a step, else why a graph is left alone (docs/decisions.md 20)."""
     operations = {node.op for node in graph.node}
     if len(graph.node) < MINIMUM_NODES and not xla_calls(graph):
         return reasons.REGION_TOO_SMALL
@@ -44,12 +48,44 @@ def classify(graph: Any) -> Optional[str]:
     if any(operation.startswith(COMMUNICATION) for operation in operations):
         return reasons.COLLECTIVE
     updates = {operation for operation in operations if is_update(operation)}
-    if xla_calls(graph) or updates - PLAIN_ASSIGNMENTS:
+    if not updates or updates - PLAIN_ASSIGNMENTS or xla_calls(graph):
         return None
-    if updates:  # assignments alone: of values computed from variables, or of initial ones
-        return None if "ReadVariableOp" in operations else reasons.INITIALIZATION
-    reads = operations & {"ReadVariableOp", "VariableV2", "ResourceGather", "VarHandleOp"}
-    return reasons.EVALUATION if reads else reasons.INPUT_PIPELINE
+    # assignments alone: of values computed from variables, or of initial ones
+    return None if "ReadVariableOp" in operations else reasons.INITIALIZATION
+
+
+def kind_of(graph: Any) -> str:
+    """What a step is for, by what it does. An evaluation writes only what it counts."""
+    writes = False
+    for node in graph.node:
+        if _differentiates(node):
+            return TRAINING
+        writes = writes or is_update(node.op)
+    return EVALUATION if writes else INFERENCE
+
+
+def _differentiates(node: Any) -> bool:
+    """An optimizer's operation, or one that computes a gradient: by TensorFlow's names for both."""
+    applies = is_update(node.op) and "Apply" in node.op
+    scopes = node.name.split("/")
+    return applies or GRADIENT in node.op or not GRADIENT_SCOPES.isdisjoint(scopes)
+
+
+def called_for_results(graph: Any) -> bool:
+    """Whether a step's time is that of its calls. StitchTimer times one that trains variables, or
+    that loops over its steps: from step to step."""
+    updates = [i for i, node in enumerate(graph.node) if is_update(node.op)]
+    if xla_calls(graph) or (updates and kind_of(graph) == TRAINING):
+        return False
+    frames = _frames(graph)[1] if updates else []
+    return not any(frames[i] for i in updates)
+
+
+def is_whole_of(graph: Any, arity: Optional[Tuple[int, int]]) -> bool:
+    """Whether this is the graph that was called, not a function that it calls: by its arguments and
+    results. `arity` is None where a session's is, which has none."""
+    operations = Counter(node.op for node in graph.node)
+    return (operations["_Arg"], operations["_Retval"]) == (arity or (0, 0))
 
 
 def has_kernel_random(graph: Any) -> bool:
@@ -93,8 +129,12 @@ def _is_xla_call(node: Any) -> bool:
 
 
 def xla_calls(graph: Any) -> List[Any]:
-    """Call nodes that XLA must compile."""
-    return [node for node in graph.node if _is_xla_call(node)]
+    """Call nodes that XLA must compile, where they are the step. In a graph that differentiates
+    around them they are a layer's own: operations of the step like a convolution."""
+    calls = [node for node in graph.node if _is_xla_call(node)]
+    if calls and any(_differentiates(node) for node in graph.node if not _is_xla_call(node)):
+        return []
+    return calls
 
 
 def _is_step_work(node: Any) -> bool:
@@ -168,7 +208,13 @@ def _frames(graph: Any) -> Tuple[digest.Edges, List[Tuple[str, ...]]]:
     return edges, digest.frames_of(graph.node, edges, digest.topological(graph.node, edges))
 
 
-def _gate(graph: Any, frames: Sequence[Tuple[str, ...]], step: int, arm: int) -> None:
+def _gate(
+    graph: Any,
+    frames: Sequence[Tuple[str, ...]],
+    step: int,
+    arm: int,
+    preserve: AbstractSet[str] = frozenset(),
+) -> None:
     gates: Dict[str, str] = {}
     known: Dict[str, bool] = {}
     for i, frame in enumerate(frames):
@@ -179,19 +225,23 @@ def _gate(graph: Any, frames: Sequence[Tuple[str, ...]], step: int, arm: int) ->
         if node.device not in gates:
             gates[node.device] = f"stitch/gate_{step}_{arm}_{len(gates)}"
         node.input.append(f"^{gates[node.device]}")
-    # One is there in any case: by it a call that has run is known.
-    for device, name in (gates or {graph.node[0].device: f"stitch/gate_{step}_{arm}_0"}).items():
+    if not gates:  # one is there in any case: by it a call that has run is known
+        ends = [node for node in graph.node if node.op == "_Retval" or node.name in preserve]
+        gates[ends[0].device if ends else graph.node[0].device] = f"stitch/gate_{step}_{arm}_0"
+        for node in ends[:1]:
+            node.input.append(f"^stitch/gate_{step}_{arm}_0")
+    for device, name in gates.items():
         gate = graph.node.add(name=name, op="StitchGate", device=device)
         gate.attr["step"].i, gate.attr["arm"].i = step, arm
 
 
-def add_gates(graph: Any, step: int, arm: int) -> Any:
+def add_gates(graph: Any, step: int, arm: int, preserve: AbstractSet[str]) -> Any:
     """A copy of `graph` with a StitchGate on each device before all that has an effect: until one
     has passed, a call that ends with an error can be made again. What a loop holds waits where it
-    is entered."""
+    is entered. `preserve` are a session's fetches."""
     copy = type(graph)()
     copy.CopyFrom(graph)
-    _gate(copy, _frames(graph)[1], step, arm)
+    _gate(copy, _frames(graph)[1], step, arm, preserve)
     return copy
 
 

@@ -35,14 +35,14 @@ from . import (
     xla,
 )
 from . import program as program_module
-from .program import ORIGINAL, STITCHED, Instance, Program, View
+from .program import FEW_CALLS, ORIGINAL, STITCHED, Instance, Program, Submission, View
 
 POLL_SECONDS = 0.1
 SAVINGS_SECONDS = 15.0
 QUIET = frozenset(
     (
         reasons.REGION_TOO_SMALL,
-        reasons.EVALUATION,
+        reasons.FEW_CALLS,
         reasons.INITIALIZATION,
         reasons.INPUT_PIPELINE,
         reasons.UNMEASURED,
@@ -69,6 +69,7 @@ class Hook:
         self._lock = threading.Lock()
         self._caller = call_interception.Caller()
         self.unconfirmed: Set[Hashable] = set()
+        self.timed: Set[Hashable] = set()
         self._said: List[str] = []
         self._noted: set[Any] = set()
         self._process = os.getpid()
@@ -91,23 +92,35 @@ class Hook:
         self._source.start()
         atexit.register(self._end)
 
-    def choose(self, caller: Hashable) -> Tuple[bool, Hashable]:
+    def choose(self, caller: Hashable) -> Tuple[int, Hashable]:
         """Called in the user's own calls; never raises."""
         try:
             instance = self._instances.get(caller)
             if instance is None:
-                return False, caller
+                return 0, caller
+            if self._config.wait > 0 and caller in self.timed and not instance.awaited:
+                self._await(instance)
             if instance.lifted is not None:
                 stitched = bool(instance.arm[0] == STITCHED)
-                self._plugin.pass_step(instance.step, int(stitched))
+                if caller not in self.timed:
+                    self._plugin.pass_step(instance.step, int(stitched))
                 return stitched, instance.lifted if stitched else caller
             if instance.member is not None and instance.arm[0] == plugin.HELD:
                 self._wake.set()
                 swap_group_member.hold(instance, lambda: self._ended or self._unwatched)
-            return instance.marked(), caller
+            return instance.mark(), caller
         except Exception as error:
             self._failed_itself(error)
-            return False, caller
+            return 0, caller
+
+    def took(self, caller: Hashable, mark: int, lifted: bool, nanoseconds: int) -> None:
+        """A call that is timed from outside has ended; never raises."""
+        try:
+            instance = self._instances[caller]
+            arm = STITCHED if lifted else instance.arm_of(mark)
+            self._plugin.record_call(instance.step, arm, nanoseconds)
+        except Exception as error:
+            self._failed_itself(error)
 
     def _say(self, reason: str, detail: str = "") -> None:
         """The one line a job may see; only the first is printed, events hold the rest."""
@@ -152,9 +165,9 @@ class Hook:
         """The graph of a step stays as it is for an error of our own: no step is stitched then."""
         try:
             caller = self._caller.now
-            instance = self._instances.get(caller[0]) if caller is not None else None
-            if instance is not None and instance.begun[STITCHED] == 0:
-                instance.first_arm = ORIGINAL
+            instance = self._instances.get(caller.key) if caller is not None else None
+            if instance is not None and not instance.has_begun():
+                instance.keep_original()
                 why = reasons.of(error)
                 self._disable(instance.program, why.reason, why.detail)
         except Exception as own:
@@ -166,10 +179,12 @@ class Hook:
         graph = graph_pb2.GraphDef.FromString(data)
         if any(node.op in graphs.OURS for node in graph.node):
             return None
-        reason, detail = graphs.classify(graph), ""
+        reason, detail = graphs.why_left(graph), ""
         caller = self._caller.now
+        if reason is None and not self._is_step(graph):
+            reason = reasons.INPUT_PIPELINE
         if reason is None:
-            in_function = caller is not None and isinstance(caller[0], bytes)
+            in_function = caller is not None and isinstance(caller.key, bytes)
             reason, detail = self._joined.why_left(graph, in_function) or (None, "")
         if reason is not None:
             self._refuse("", reason, detail)
@@ -195,26 +210,38 @@ class Hook:
                 return None
             stitched = program.ready and self._swapper.open(program)
             return self._built(self._stitched(view, program)) if stitched else None
-        instance = self._instance(caller[0], program)
+        instance = self._instance(caller.key, program)
         self._joined.enlist(instance, view)
-        arm = 1 - instance.first_arm if caller[1] else instance.first_arm
+        arm = instance.arm_of(caller.mark)
         built = self._arm_graph(view, instance, program, arm)
-        if instance.arm_of(caller[1]) == STITCHED:
+        if instance.arm_of(caller.mark) == STITCHED:
             instance.handed = True
-            self.unconfirmed.add(caller[0])
+            self.unconfirmed.add(caller.key)
         return built
+
+    def _is_step(self, graph: Any) -> bool:
+        """Whether a graph that updates no more than counts is a step of its own: the one that was
+        called. Functions of input pipelines, and those that a step calls, are none."""
+        caller = self._caller.now
+        if self._caller.probing is not None or not graphs.called_for_results(graph):
+            return True
+        return caller is not None and graphs.is_whole_of(graph, caller.arity)
 
     def _stitched(self, view: View, program: Program) -> Any:
         """The patched graph. What is taken back of it is told. Raises Refused."""
         patched = program_module.stitched_graph(view, program, self._plugin)
         for region, fault in patched.taken_back.items():
-            with self._lock:
-                new = (program.digest, region) not in self._noted
-                self._noted.add((program.digest, region))
-            if new:
-                reported = {"reason": reasons.STRUCTURE, "detail": f"{region}: {fault}"}
-                self._events.write("refused", digest=program.digest, **reported)
+            self._take_back(program, region, reasons.STRUCTURE, str(fault))
         return patched.graph
+
+    def _take_back(self, program: Program, region: str, reason: str, detail: str) -> None:
+        """Tells that a region of a program is left as it was."""
+        with self._lock:
+            new = (program.digest, region) not in self._noted
+            self._noted.add((program.digest, region))
+        if new:
+            reported = {"reason": reason, "detail": f"{region}: {detail}", "region": region}
+            self._events.write("refused", digest=program.digest, **reported)
 
     @staticmethod
     def _built(graph: Any) -> bytes:
@@ -229,14 +256,16 @@ class Hook:
         if arm == STITCHED:
             try:
                 new = self._stitched(view, program)
-                if instance.lifted is not None:  # timed where it is called
-                    return self._built(graphs.add_gates(new, instance.step, STITCHED))
+                if instance.lifted is not None or program.for_results:  # timed where it is called
+                    gated = graphs.add_gates(new, instance.step, STITCHED, view.preserve)
+                    return self._built(gated)
                 return self._built(graphs.add_timer(new, instance.step, STITCHED, gated=True))
             except Exception as error:
-                # It is built once: what was to be the stitched instantiation is the original's.
-                instance.first_arm = ORIGINAL if instance.first_arm == arm else instance.first_arm
+                instance.keep_original()
                 why = reasons.of(error)
                 self._disable(program, why.reason, why.detail)
+        if program.for_results:
+            return None
         # The timer then says that this instantiation runs the original.
         return self._built(graphs.add_timer(view.graph, instance.step, ORIGINAL))
 
@@ -254,13 +283,15 @@ class Hook:
         if program is not new:
             return program
         caller = self._caller.now
-        in_function = caller is None or type(caller[0]) is bytes
+        in_function = caller is None or type(caller.key) is bytes
+        program.kind, program.for_results = graphs.kind_of(graph), graphs.called_for_results(graph)
         program.refused_late = graphs.late_refusal(graph, in_function)
-        program.joined = collectives.present(graph)
+        program.joined = collectives.meet_others(graph)
         place = self._config.group if program.joined else None
         cores = len(os.sched_getaffinity(0)) / (place.beside if place is not None else 1)
         program.devices = graphs.devices(graph, cores, place.task if place is not None else "")
-        self._events.write("seen", digest=program.digest, nodes=len(graph.node))
+        seen = {"nodes": len(graph.node), "step": program.kind}
+        self._events.write("seen", digest=program.digest, **seen)
         calls = graphs.xla_calls(graph)
         if calls:
             program.bodies = sorted({call.attr["f"].func.name for call in calls})
@@ -268,7 +299,7 @@ class Hook:
             why = xla.why_left(self._tf)
             if why is not None:
                 self._disable(program, reasons.MEMORY, why)
-            elif self._caller.now is None or not isinstance(self._caller.now[0], bytes):
+            elif caller is None or not isinstance(caller.key, bytes):
                 self._disable(program, reasons.XLA_NOT_LIFTED, "not called as a function")
             return program
         if self._caller.probing is not None and graphs.has_kernel_random(graph):
@@ -279,26 +310,37 @@ class Hook:
             if program.joined and program.refused_late is not None:
                 detail = "not to be swapped after the first step"
                 raise reasons.Refused(program.refused_late, detail)
-            self._look(program)
-            if program.artifact is None and program.reason is None:
-                if self._config.gateway is not None:  # it leaves the user's machine
-                    handed, preserve = redact.renamed(handed, numbering.ids, preserve)
-                self._submit(program, handed, preserve)
+            if program.joined and program.for_results:
+                raise reasons.Refused(reasons.COLLECTIVE, f"{program.kind} of replicas")
+            if self._config.gateway is not None:  # it leaves the user's machine
+                handed, preserve = redact.renamed(handed, numbering.ids, preserve)
+            xla_step = self._caller.probing is not None
+            program.unsubmitted = Submission(handed, preserve, xla_step)
+            if not program.for_results:
+                self._hand_in(program)
                 self._wait(program)
         except reasons.Refused as error:
             self._disable(program, error.reason, error.detail)
         return program
 
-    def _submit(self, program: Program, handed: Any, preserve: FrozenSet[str]) -> None:
-        xla_step = self._caller.probing is not None
-        meta = program_module.request(program, self._tf, preserve, xla_step)
-        graph = handed.SerializeToString(deterministic=True)
+    def _hand_in(self, program: Program) -> None:
+        """Takes an answer that is there already, or asks for one. Raises Refused."""
+        submission, program.unsubmitted = program.unsubmitted, None
+        self._look(program)
+        if submission is None or program.artifact is not None or program.reason is not None:
+            return
+        meta = program_module.request(program, self._tf, submission.preserve, submission.under_xla)
+        graph = submission.graph.SerializeToString(deterministic=True)
         self._source.submit(program.digest, graph, meta)
         self._events.write("submitted", digest=program.digest)
 
     def _wait(self, program: Program) -> None:
         """Holds the first instantiation back until the answer is there, at most STITCH_WAIT."""
-        if self._config.wait <= 0 or self._config.mode != "optimize":
+        if (
+            self._config.wait <= 0
+            or self._config.mode != "optimize"
+            or program.artifact is not None
+        ):
             return
         deadline = time.monotonic() + self._config.wait
         while time.monotonic() < deadline:
@@ -307,6 +349,22 @@ class Hook:
             if program.artifact is not None or program.reason is not None:
                 return
         raise reasons.Refused(reasons.DEADLINE, f"no answer within {self._config.wait:g} s")
+
+    def _await(self, instance: Instance) -> None:
+        """Holds the call that makes a function worth a compilation, as a first step is held."""
+        program = instance.program
+        if self._calls(program) <= FEW_CALLS:
+            return
+        instance.awaited = True
+        for part in program.parts or [program]:
+            try:
+                if part.unsubmitted is not None and part.reason is None:
+                    self._hand_in(part)
+                if part.reason is None:
+                    self._wait(part)
+            except reasons.Refused as error:
+                self._disable(part, error.reason, error.detail)
+        self._swapper.late(instance)
 
     def _look(self, program: Program) -> None:
         """Reads the answer; fetches, verifies and loads the artifact when it is ready."""
@@ -326,8 +384,13 @@ class Hook:
         with program.lock:
             if program.artifact is None:
                 program.kernels = program_module.load_kernels(self._plugin, artifact)
+                known = crash_breaker.left_out(self._config.store, program.digest, key)
+                program.left_out = frozenset(known)
                 program.artifact = artifact
                 self._events.write("ready", digest=program.digest, key=key)
+                for region, said in known.items():
+                    detail = f"on an earlier start's data {said}"
+                    self._take_back(program, region, reasons.WRONG_RESULT, detail)
 
     def _disable(self, program: Program, reason: str, detail: str = "") -> None:
         """This graph runs its original from now on."""
@@ -392,6 +455,9 @@ class Hook:
             self._caller.probing = None
         if program.reason is None and not program.parts:
             self._disable(program, reasons.XLA_NOT_LIFTED, "the compiled body was not shown")
+        if instance.lifted is not None and any(part.for_results for part in program.parts):
+            program.for_results = True
+            self._time(instance)
         self._swapper.late(instance)
 
     # Swapping
@@ -408,11 +474,18 @@ class Hook:
         instance = Instance(program, step, first, arm, begun, alternate)
         self._swapper.start(instance)
         with self._lock:
-            return self._instances.setdefault(caller, instance)
+            instance = self._instances.setdefault(caller, instance)
+        if program.for_results:
+            self._time(instance)
+        return instance
+
+    def _time(self, instance: Instance) -> None:
+        """Has the calls of an instance timed where they are made."""
+        self.timed |= {key for key, known in self._instances.items() if known is instance}
 
     # Errors
 
-    def recover(self, caller: Hashable, marked: bool, lifted: bool) -> bool:
+    def recover(self, caller: Hashable, mark: int, lifted: bool) -> bool:
         """A call has raised an error to the user's program; never raises itself.
 
         True where it was to run a graph of ours that TensorFlow has not begun to run, this time or
@@ -427,10 +500,10 @@ class Hook:
                 instance.tried = False
                 self._swapper.resume(instance)
                 return False
-            if not lifted and instance.arm_of(marked) != STITCHED:
+            if not lifted and instance.arm_of(mark) != STITCHED:
                 return False
-            instance.raised += 1
-            if not instance.handed or instance.begun[STITCHED] > 0:
+            instance.raised += caller not in self.timed  # there a pass is counted at its end
+            if not instance.handed or instance.has_begun():
                 return False
             instance.tried = True
             self._swapper.pause(instance)
@@ -448,16 +521,15 @@ class Hook:
         except Exception as own:
             self._failed_itself(own)
 
-    def confirm(self, caller: Hashable, marked: bool, lifted: bool) -> None:
+    def confirm(self, caller: Hashable, mark: int, lifted: bool) -> None:
         """Grappler may put its own graph in the place of one that is not valid, and says nothing:
         then no gate was passed."""
         try:
             self.unconfirmed.discard(caller)
             instance = self._instances[caller]
-            arm = STITCHED if lifted else instance.arm_of(marked)
-            if arm == STITCHED and instance.begun[STITCHED] == 0:
-                if instance.first_arm == STITCHED:
-                    instance.first_arm = ORIGINAL
+            arm = STITCHED if lifted else instance.arm_of(mark)
+            if arm == STITCHED and not instance.has_begun():
+                instance.keep_original()
                 self._not_taken(instance, "it kept its own")
         except Exception as own:
             self._failed_itself(own)
@@ -476,6 +548,13 @@ class Hook:
                 self._disable(program, reason, failure)
             else:
                 self._refuse(program.digest, reason, failure)
+        for program, regions in self._follower.wrong(programs):
+            for region, said in regions.items():
+                self._take_back(program, region, reasons.WRONG_RESULT, said)
+                self._say(reasons.WRONG_RESULT, f"region {region}: {said}")
+            for instance in instances:
+                if instance.runs(program):
+                    self._swapper.renew(instance)
 
     # Beside the job
 
@@ -496,9 +575,13 @@ class Hook:
         waiting = self._config.wait <= 0 and self._config.mode == "optimize"
         for program in list(self._programs.values()):
             unanswered = program.artifact is None and program.bodies is None
-            if waiting and unanswered and program.reason is None:
+            asked = waiting or program.for_results
+            if asked and unanswered and program.reason is None:
                 try:
-                    self._look(program)
+                    if program.unsubmitted is None:
+                        self._look(program)
+                    elif self._calls(program) > FEW_CALLS:
+                        self._hand_in(program)
                 except reasons.Refused as error:
                     self._disable(program, error.reason, error.detail)
             if program.reason is None and program.key and self._source.revoked(program.key):
@@ -506,12 +589,26 @@ class Hook:
         self._charge()
         self._joined.tick(self._disable)
         for instance in list(self._instances.values()):
-            if waiting or self._config.baseline > 0:
+            if waiting or self._config.baseline > 0 or instance.program.for_results:
                 self._swapper.late(instance)
             self._follower.follow(instance)
         if time.monotonic() >= self._savings_due:
             self._savings_due = time.monotonic() + SAVINGS_SECONDS
             self._follower.report_savings(list(self._instances.values()))
+
+    def _calls(self, program: Program) -> int:
+        """How often what runs a program has been called."""
+        users = [instance for instance in self._instances.values() if instance.runs(program)]
+        arms = (ORIGINAL, STITCHED)
+        return sum(self._plugin.calls(user.step, arm) for user in users for arm in arms)
+
+    def _leave_seldom_called(self) -> None:
+        for program in self._programs.values():
+            parts = program.parts or [program]
+            if program.reason is None and any(part.unsubmitted is not None for part in parts):
+                program.reason = reasons.FEW_CALLS
+                detail = f"{parts[0].kind}, called {self._calls(program)} times"
+                self._refuse(program.reported, reasons.FEW_CALLS, detail)
 
     def _end(self) -> None:
         """At an orderly exit."""
@@ -531,6 +628,7 @@ class Hook:
                     detail = f"{whole.steps} stitched steps, {whole.pairs} pairs"
                     self._refuse(program.reported, reasons.UNMEASURED, detail)
             steps = self._follower.step_figures(instances)
+            self._leave_seldom_called()
             self._events.write("end", counters=self._plugin.counters(), steps=steps)
             self._source.finish()
             pending = [p for p in self._programs.values() if not p.ready and p.reason is None]

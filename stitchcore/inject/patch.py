@@ -54,6 +54,11 @@ def _refuse(detail: str) -> reasons.Refused:
     return reasons.Refused(reasons.BAD_ARTIFACT, detail)
 
 
+def name_of(prefix: str, added: Any) -> str:
+    """What an added node is called in the graph."""
+    return f"stitch/{prefix}/{added}"
+
+
 class _Names:
     """Translates references of the patch ("id:port", "^id", "+name:port", "^+name")."""
 
@@ -191,7 +196,7 @@ class _Regions:
 
     def __init__(self, graph: Any, numbering: Numbering, patch: Mapping[str, Any], prefix: str):
         entries = [entry for region in patch["regions"] for entry in region["add"]]
-        added = {str(entry["name"]): f"stitch/{prefix}/{entry['name']}" for entry in entries}
+        added = {str(entry["name"]): name_of(prefix, entry["name"]) for entry in entries}
         if len(added) != len(entries) or not all(NAME.match(name) for name in added):
             raise _refuse("names of added nodes")
         if any(name in numbering.ids for name in added.values()):

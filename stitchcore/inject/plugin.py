@@ -24,7 +24,7 @@ GPU_REASONS = {  # by StitchReason of native/cuda/stitch_launch.h; all others: K
     13: reasons.MEMORY,
 }
 LAUNCH_FAILURE = re.compile(r"launch failed \((\d+)\): ")
-GUARD = "guard: "
+GUARD, WRONG = "guard: ", "wrong_result: "
 COUNTERS = (
     "fresh",
     "reused",
@@ -35,6 +35,8 @@ COUNTERS = (
     "in_place",
     "huge_bytes",
     "left_to_functions",
+    "compared",
+    "not_compared",
 )
 GraphCallback = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -99,6 +101,7 @@ def _declare(library: Any) -> None:
         ("stitch_load_library", void, [text, size, text, size]),
         ("stitch_register_kernel", integer, [text, void, text]),
         ("stitch_retire_kernel", None, [text, integer]),
+        ("stitch_prove", None, [integer]),
         ("stitch_add_functions", integer, [text, size, text, size]),
         ("stitch_arm_fault", None, [text, text, wide]),
         (
@@ -139,6 +142,7 @@ def _declare(library: Any) -> None:
             [integer, ctypes.POINTER(wide), ctypes.POINTER(_Interval), wide],
         ),
         ("stitch_pass_step", None, [integer, integer]),
+        ("stitch_record_call", None, [integer, integer, wide]),
         ("stitch_passes", wide, [integer, integer]),
         ("stitch_watch_memory", integer, [integer]),
         ("stitch_unwatch_memory", None, [integer]),
@@ -151,10 +155,12 @@ def _declare(library: Any) -> None:
 
 
 def reason_of(failure: str) -> str:
-    """Why an operation failed, from its message: one of shapes begins with GUARD (native/op.cc), a
-    launch's with what the launch library says (native/gpu.cc)."""
+    """Why an operation failed, from its message: one of shapes begins with GUARD, one of values
+    with WRONG (native/op.cc), a launch's with what the launch library says (native/gpu.cc)."""
     if failure.startswith(GUARD):
         return reasons.GUARD_FAILED
+    if failure.startswith(WRONG):
+        return reasons.WRONG_RESULT
     launch = LAUNCH_FAILURE.match(failure)
     return GPU_REASONS.get(int(launch[1]) if launch else 0, reasons.KERNEL_FAILED)
 
@@ -261,6 +267,11 @@ class Plugin:
         for key in keys:
             self._library.stitch_retire_kernel(key.encode(), int(retired))
 
+    def prove(self, first: bool) -> None:
+        """Whether kernels do the work of an operation from its second execution on, once they have
+        been compared in the first; else at once."""
+        self._library.stitch_prove(int(first))
+
     def arm_fault(self, point: str, kernel: str = "", occasion: int = 1) -> None:
         """Has the operation of `kernel` (key and symbol; "": any) fail on purpose (docs/faults.md)
         when it comes to `point` of native/exports.h for the `occasion`-th time."""
@@ -332,6 +343,10 @@ class Plugin:
     def pass_step(self, step: int, arm: int) -> None:
         """Marks a pass of a step that has no timer in its graph."""
         self._library.stitch_pass_step(step, arm)
+
+    def record_call(self, step: int, arm: int, nanoseconds: int) -> None:
+        """A call that has ended, timed by its caller."""
+        self._library.stitch_record_call(step, arm, nanoseconds)
 
     def passes(self, step: int, arm: int) -> int:
         return int(self._library.stitch_passes(step, arm))

@@ -7,7 +7,7 @@ import os
 import threading
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Protocol
+from typing import Any, Collection, Dict, FrozenSet, List, Mapping, Optional, Protocol
 
 from . import collectives, contract, graphs, memory, patch, reasons, savings, settings, timer
 from .client import Artifact
@@ -20,8 +20,18 @@ FOREVER = 2**62
 HISTORY = 4096  # intervals kept for comparison
 FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 3, 6  # calls; those at a switch do not count
 CANARY_BLOCK, CANARY_FIRST = 4, 4  # calls, where savings are reported: two of a block are compared
+FEW_CALLS = 3  # of what is called for its results: then a compilation may pay
 WARM_UP = 2  # steps before those that count as baseline
 WIDEN_PAIRS = 12  # short blocks bring a verdict early; after so many pairs they have not
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What is handed in of a graph: its structure, and the names that must stay."""
+
+    graph: Any
+    preserve: FrozenSet[str]
+    under_xla: bool
 
 
 @dataclass
@@ -38,8 +48,12 @@ class Program:
     settled: bool = False  # swap_ok has been written
     joined: bool = False  # it meets other replicas: they swap together (swap_group_member.py)
     enlisted: bool = False  # one caller is their member
+    kind: str = graphs.TRAINING  # what it is for
+    for_results: bool = False  # its time is that of its calls; handed in after FEW_CALLS of them
+    unsubmitted: Optional[Submission] = None  # while it has been called too few times for that
     devices: float = 1.0  # that its graph uses: GPUs, or cores
     unfit: bool = False  # a call's sizes were not those of its kernels, and that has been told
+    left_out: FrozenSet[str] = frozenset()  # regions that the job's data has shown to be wrong
     failure: Optional[str] = None  # why a stitched operation of it could not run its kernel
     bodies: Optional[List[str]] = None  # functions that XLA compiles; this graph only calls them
     variables: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)  # of those bodies
@@ -93,7 +107,8 @@ class Member(Protocol):
 
 @dataclass
 class Instance:
-    """One caller of a program: a function name or a session's fetches. Two instantiations, arms."""
+    """One caller of a program: a function name or a session's fetches. Two instantiations, arms;
+    the stitched one may be built anew, without what the job's data has shown to be wrong."""
 
     program: Program
     step: int
@@ -104,9 +119,13 @@ class Instance:
     lifted: Optional[bytes] = None  # called instead of a bare XLA function, by the stitched arm
     member: Optional[Member] = None
     cursor: int = 0
+    awaited: bool = False  # STITCH_WAIT has been kept: of what is called for its results
     swapped_late: bool = False
     raised: int = 0  # calls of the stitched arm that ended with an error
     handed: bool = False  # TensorFlow has been given the stitched graph
+    renew: bool = False  # the stitched graph is to be built anew when it is the original's turn
+    renewed: int = 0  # how often that was done
+    begun_before: int = 0  # gates of the stitched arm that had been passed by then
     tried: bool = False  # it has just failed before it began, and the original is called instead
     widened: bool = False
     decided: Optional[bool] = None
@@ -126,12 +145,30 @@ class Instance:
             before = plugin.passes(self.step, ORIGINAL)
             self.watch = memory.Watch(plugin, self.step, on_gpu, before)
 
-    def arm_of(self, marked: bool) -> int:
-        return 1 - self.first_arm if marked else self.first_arm
+    def has_begun(self) -> bool:
+        """Whether a call of the present stitched instantiation has done something."""
+        return bool(self.begun[STITCHED] > self.begun_before)
 
-    def marked(self) -> bool:
-        """True when the next call must use the marked instantiation."""
-        return bool(self.arm[0] != self.first_arm)
+    def keep_original(self) -> None:
+        """It is built once: what was to be the stitched instantiation is the original's."""
+        if self.first_arm == STITCHED and not self.renewed:
+            self.first_arm = ORIGINAL
+
+    def arm_of(self, mark: int) -> int:
+        if mark > 1:
+            return STITCHED
+        return 1 - self.first_arm if mark else self.first_arm
+
+    def mark(self) -> int:
+        """Of the instantiation that the next call must use: 0 the ordinary one, 1 the other, from 2
+        on the stitched one, built anew."""
+        # Amid stitched steps the time to build it would count as theirs.
+        if self.renew and (self.arm[0] == ORIGINAL or not self.can_alternate):
+            self.renew, self.begun_before = False, self.begun[STITCHED]
+            self.renewed += 1
+        if self.renewed and self.arm[0] == STITCHED:
+            return 1 + self.renewed
+        return int(self.arm[0] != self.first_arm)
 
 
 def stitched_graph(view: View, program: Program, plugin: Plugin) -> patch.Patched:
@@ -144,7 +181,7 @@ def stitched_graph(view: View, program: Program, plugin: Plugin) -> patch.Patche
     new = patch.apply(
         view.graph,
         view.numbering,
-        artifact.manifest["patch"],
+        _without(artifact.manifest["patch"], program.left_out),
         artifact.key[:12],
         view.preserve,
         view.types,
@@ -152,6 +189,28 @@ def stitched_graph(view: View, program: Program, plugin: Plugin) -> patch.Patche
     )
     collectives.check(view.graph, new.graph)
     return new
+
+
+def _without(document: Mapping[str, Any], regions: Collection[str]) -> Mapping[str, Any]:
+    """A patch without some regions. Raises Refused: WRONG_RESULT where none is left."""
+    if not regions:
+        return document
+    try:
+        left = [region for region in document["regions"] if region["name"] not in regions]
+    except (KeyError, TypeError) as error:
+        raise reasons.Refused(reasons.BAD_ARTIFACT, f"patch form: {error!r}") from error
+    if not left:
+        raise reasons.Refused(reasons.WRONG_RESULT, "all of its regions")
+    return {**document, "regions": left}
+
+
+def regions_of_nodes(artifact: Artifact) -> Dict[str, str]:
+    """The region of each node that an artifact adds, by the name that it has in the graph."""
+    return {
+        patch.name_of(artifact.key[:12], entry["name"]): str(region["name"])
+        for region in artifact.manifest["patch"]["regions"]
+        for entry in region["add"]
+    }
 
 
 def request(program: Program, tf: str, preserve: FrozenSet[str], under_xla: bool) -> Dict[str, Any]:

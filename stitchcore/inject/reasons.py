@@ -6,7 +6,7 @@ A test keeps it equal to `stitchcore.errors.Reason`.
 from __future__ import annotations
 
 INPUT_PIPELINE = "input_pipeline"
-EVALUATION = "evaluation"
+FEW_CALLS = "few_calls"
 INITIALIZATION = "initialization"
 COLLECTIVE = "collective"
 SWAP_GROUP = "swap_group"
@@ -37,6 +37,7 @@ CACHE_FULL = "cache_full"
 UNMEASURED = "unmeasured"
 IMPLAUSIBLE = "implausible"
 STRUCTURE = "structure"
+WRONG_RESULT = "wrong_result"
 
 
 class Refused(Exception):

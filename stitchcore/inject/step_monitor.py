@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import client, crash_breaker, memory, plugin, reasons, savings, settings, timer
+from . import program as program_module
 from .program import (
     CANARY_BLOCK,
     CANARY_FIRST,
@@ -132,6 +133,33 @@ class StepMonitor:
                     program.unfit = True
                     charged.append(Charge(program, message, lasting))
         return charged
+
+    def wrong(self, programs: Iterable[Program]) -> List[Tuple[Program, Dict[str, str]]]:
+        """Regions of which a kernel's results are newly found not to be TensorFlow's, with what
+        they made. The next start leaves them out."""
+        # A function that was put into another has its nodes' names behind that one's.
+        failures = {
+            name[max(name.find("stitch/"), 0) :]: failure
+            for name, failure in self._plugin.failures().items()
+            if plugin.reason_of(failure.message) == reasons.WRONG_RESULT
+        }
+        found = []
+        for program in programs if failures else ():
+            if program.artifact is None or program.reason is not None:
+                continue
+            regions = program_module.regions_of_nodes(program.artifact)
+            fresh = {
+                regions[name]: failures[name].message[len(plugin.WRONG) :]
+                for name in regions.keys() & failures.keys()
+                if regions[name] not in program.left_out
+            }
+            if fresh:
+                program.left_out = program.left_out.union(fresh)
+                store, key = self._config.store, program.artifact.key
+                session = self._config.session
+                crash_breaker.record_wrong(store, program.digest, key, session, fresh)
+                found.append((program, fresh))
+        return found
 
     def blame(self, program: Program, failure: str) -> None:
         """The next start leaves the artifacts of `found` alone and says why."""

@@ -31,7 +31,7 @@ from .digest import LOOP_BACK, canonical, parse_reference
 
 Types = Mapping[str, Sequence[int]]  # DataType of each output of a node
 MERGES = frozenset({"Merge", "RefMerge"})
-SWITCHES = frozenset({"Switch", "RefSwitch"})
+SWITCHES = frozenset({"Switch", "RefSwitch", "_SwitchN"})  # a port for each branch
 ENTERS = frozenset({"Enter", "RefEnter"})
 EXITS = frozenset({"Exit", "RefExit"})
 CONTROL_FLOW = SWITCHES | MERGES | ENTERS | EXITS

@@ -291,7 +291,7 @@ class Joined:
         """Why a training step of this process is left alone, (reason, detail): it meets replicas
         that it cannot swap together with; or it meets none, and they would part."""
         config = self._parts.config
-        if not collectives.present(graph):
+        if not collectives.meet_others(graph):
             apart = (reasons.COLLECTIVE, "a step of one replica that does not meet the others")
             return apart if coordination_service.joined() else None
         if config.gateway is None or not coordination_service.joined():

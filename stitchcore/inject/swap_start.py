@@ -126,10 +126,17 @@ class Swapper:
         """
         if instance.member is not None:
             instance.member.ask_back(reason, detail)
-        elif instance.program.refused_late is not None and instance.begun[STITCHED] > 0:
+        elif instance.program.refused_late is not None and instance.has_begun():
             self._plugin.retire(instance.program.kernels)
         else:
             self._plugin.schedule(instance.step, ORIGINAL, FOREVER, 0)
+
+    def renew(self, instance: Instance) -> None:
+        """Has the stitched graph built anew, without what has been left out since; until then, and
+        where an instantiation is for good, functions of TensorFlow's operations do that work."""
+        program = instance.program
+        fixed = program.refused_late is not None or program.bodies is not None
+        instance.renew = not fixed and instance.member is None
 
     def pause(self, instance: Instance) -> None:
         """Has the next call run the original."""

@@ -115,3 +115,45 @@ def _point(point: Point, x: float, y: float) -> Markup:
         r=5,
         data_kernel=point.kernel if known else None,
     )
+
+
+BAR, GAP, NAMES, WIDTH = 14, 12, 170, 420
+"""Of grouped bars, in their own pixels: height of one, distance of groups, width of their names and
+of the longest bar."""
+INKS = ("#9aa8b6", "#0f8a76", "#56b4e9", "#e69f00")
+
+
+def grouped_bars(
+    title: str, series: Sequence[str], groups: Sequence[tuple[str, Sequence[float | None]]]
+) -> Markup:
+    """A picture of its own: for each group a bar of each series, on one scale from zero, with its
+    value; a value that is not known has no bar."""
+    most = max((value for _, values in groups for value in values if value), default=1.0)
+    drawn = [tag("text", title, x=0, y=16, font_weight="bold")]
+    for number, name in enumerate(series):
+        y = 30 + number * (BAR + 4)
+        drawn.append(tag("rect", x=NAMES, y=y, width=BAR, height=BAR, fill=INKS[number]))
+        drawn.append(tag("text", name, x=NAMES + BAR + 6, y=y + BAR - 3))
+    y = 30 + len(series) * (BAR + 4) + GAP
+    for label, values in groups:
+        middle = y + len(values) * BAR / 2 + 4
+        drawn.append(tag("text", label, x=NAMES - 8, y=f"{middle:.1f}", text_anchor="end"))
+        for number, value in enumerate(values):
+            length = 0.0 if value is None else value / most * WIDTH
+            ink = INKS[number]
+            drawn.append(tag("rect", x=NAMES, y=y, width=f"{length:.1f}", height=BAR - 2, fill=ink))
+            text = "not known" if value is None else f"{value:.2f}"
+            drawn.append(tag("text", text, x=f"{NAMES + length + 6:.1f}", y=y + BAR - 4))
+            y += BAR
+        y += GAP
+    return tag(
+        "svg",
+        tag("rect", width="100%", height="100%", fill="#ffffff"),
+        *drawn,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"-8 0 {NAMES + WIDTH + 90} {y}",
+        font_family="system-ui, sans-serif",
+        font_size=12,
+        role="img",
+        aria_label=title,
+    )

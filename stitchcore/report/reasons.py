@@ -15,7 +15,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.SPARSE_VARIABLE: "rows of its variable are looked up or updated one by one",
     Reason.UNORDERED_VARIABLE: "nothing orders this use of a variable and a write of it",
     Reason.INPUT_PIPELINE: "it belongs to the input pipeline",
-    Reason.EVALUATION: "the graph updates no variable: it is no training step",
+    Reason.FEW_CALLS: "the function was called too few times to be worth a compilation",
     Reason.INITIALIZATION: "the graph initializes variables and runs once",
     Reason.KERNEL_RANDOM_STATE: "TensorFlow's kernel keeps a random state of its own",
     Reason.DEVICE_BOUNDARY: "a tensor crosses devices there",

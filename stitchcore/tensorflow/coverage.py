@@ -24,10 +24,13 @@ from stitchcore.tensorflow.variables import resolve
 
 NOT_INTENSIVE = frozenset({Reason.LIBRARY_CALL, Reason.CONTROL_FLOW})
 BY_REFERENCE = frozenset(
-    {"TensorListPushBack", "TensorListPopBack", "TensorListGetItem", "TensorListSetItem"}
+    """
+    TensorListPushBack TensorListPopBack TensorListGetItem TensorListSetItem OptionalFromValue
+    OptionalGetValue
+    """.split()
 )
-"""A tensor list holds references: these move no elements. Making a list from a tensor and stacking
-one do (tensorflow/core/kernels/list_kernels.h)."""
+"""Lists and optionals hold references: these move no elements. Making a list from a tensor and
+stacking one do (tensorflow/core/kernels/list_kernels.h)."""
 
 LOOKUPS = ("Gather", "ResourceGather", "SparseSegment")
 TAKES_OVER = "AssignVariableOp"

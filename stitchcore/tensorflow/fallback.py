@@ -21,7 +21,8 @@ from tensorflow.core.framework import function_pb2, graph_pb2
 from stitchcore.errors import Reason, Refused
 from stitchcore.inject.digest import parse_reference
 from stitchcore.launch.place import Input, Place, Temporary
-from stitchcore.launch.region_program import Fallback, RegionLaunch, RegionProgram
+from stitchcore.launch.region_program import Fallback, RegionProgram
+from stitchcore.tensorflow import semantics
 from stitchcore.tensorflow.fusion_node import datatype
 from stitchcore.tensorflow.lower import Subgraph
 
@@ -29,9 +30,11 @@ Name = tuple[str, int]
 """A tensor of a region's function: node and port."""
 
 
-def with_fallbacks(function: Subgraph, program: RegionProgram, updates: int) -> RegionProgram:
+def with_fallbacks(
+    function: Subgraph, program: RegionProgram, updates: int, tolerances: Sequence[float]
+) -> RegionProgram:
     """`program` with a fallback for each launch. The last `updates` of the function's results are
-    variables' new values, which are no tensors of the graph.
+    variables' new values, which are no tensors of the graph; `tolerances` are by result.
 
     Raises Refused(LOWERING_FAILED) where TensorFlow does not take the function.
     """
@@ -45,7 +48,10 @@ def with_fallbacks(function: Subgraph, program: RegionProgram, updates: int) -> 
         wanted = list(dict.fromkeys(p for p in positions if p is not None))
         results = tuple(-1 if p is None else wanted.index(p) for p in positions)
         names = [function.results[position] for position in wanted]
-        launches.append(_with_fallback(function, program, launch, earlier, names, results))
+        fallback = _fallback(function, program, earlier, names)
+        limits = tuple(0.0 if p is None else tolerances[p] for p in positions)
+        fallback = replace(fallback, results=results, tolerances=limits)
+        launches.append(replace(launch, fallback=fallback))
         earlier |= {
             function.results[of_tensors[place]]: place
             for place in launch.outputs
@@ -78,14 +84,10 @@ def _first_positions(program: RegionProgram, positions: Iterable[int]) -> dict[P
     return first
 
 
-def _with_fallback(
-    function: Subgraph,
-    program: RegionProgram,
-    launch: RegionLaunch,
-    earlier: Mapping[Name, Place],
-    names: Sequence[Name],
-    results: tuple[int, ...],
-) -> RegionLaunch:
+def _fallback(
+    function: Subgraph, program: RegionProgram, earlier: Mapping[Name, Place], names: Sequence[Name]
+) -> Fallback:
+    """The function that computes `names`; `earlier` has what earlier launches have made of it."""
     nodes, inputs = _slice(function, earlier, names)
     specs: list[tf.TensorSpec] = []
     arguments: list[Place] = []
@@ -103,16 +105,16 @@ def _with_fallback(
         shape = [dim if isinstance(dim, int) else None for dim in dims]
         specs.append(tf.TensorSpec(shape, dtype))
     try:
-        definition = _definition(nodes, inputs, names, specs)
+        body = graph_pb2.GraphDef(node=nodes)
+        body = semantics.rewrite(body, {}, function.kind, semantics.OF_PASSES)
+        definition = _definition(body, inputs, names, specs)
     except (ValueError, TypeError, tf.errors.OpError) as error:
         detail = " ".join(str(error).split())[:300]
         raise Refused("region", Reason.LOWERING_FAILED, f"as a function: {detail}") from error
     content = definition.SerializeToString(deterministic=True)
     definition.signature.name = f"stitch_fallback_{hashlib.sha256(content).hexdigest()[:32]}"
     content = definition.SerializeToString(deterministic=True)
-    return replace(
-        launch, fallback=Fallback(definition.signature.name, content, tuple(arguments), results)
-    )
+    return Fallback(definition.signature.name, content, tuple(arguments), (), ())
 
 
 def _slice(
@@ -141,18 +143,13 @@ def _slice(
 
 
 def _definition(
-    nodes: Sequence[Any],
+    body: Any,
     inputs: Sequence[Name],
     names: Sequence[Name],
     specs: Sequence[tf.TensorSpec],
 ) -> Any:
-    """The FunctionDef of tensors `inputs` that returns `names`."""
-    body = graph_pb2.GraphDef()
-    used = set()
-    for node in nodes:
-        copy = body.node.add()
-        copy.CopyFrom(node)
-        used |= {parse_reference(reference) for reference in node.input}
+    """The FunctionDef of `body`, a GraphDef, with arguments `inputs`, that returns `names`."""
+    used = {parse_reference(reference) for node in body.node for reference in node.input}
 
     def region(*arguments: Any) -> list[Any]:
         known = {

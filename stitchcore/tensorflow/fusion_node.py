@@ -68,6 +68,8 @@ class FusionNode:
             node.attr["fallback"].s = launch.fallback.function.encode()
             node.attr["fallback_arguments"].list.i.extend(positions)
             node.attr["fallback_results"].list.i.extend(launch.fallback.results)
+            # Its name tells a TensorFlow that does not know it to pass it over.
+            node.attr["_tolerance"].list.f.extend(launch.fallback.tolerances)
         node.attr["_output_shapes"].list.SetInParent()
         for sizes in self.output_dims:
             shape = node.attr["_output_shapes"].list.shape.add()

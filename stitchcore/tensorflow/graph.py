@@ -14,6 +14,7 @@ from tensorflow.python.framework import dtypes, op_def_registry
 
 from stitchcore.errors import Reason, Refused
 from stitchcore.inject import digest
+from stitchcore.inject.structure import SWITCHES
 
 NOMINAL_SIZE = 64
 """What an unknown dimension counts as; the planner assumes the same of its symbols."""
@@ -105,7 +106,7 @@ class GraphIndex:
 
     def _through(self, tensor: Edge, alive: Sequence[frozenset[Predicate]]) -> frozenset[Predicate]:
         source = self.nodes[tensor.node]
-        if source.op not in ("Switch", "RefSwitch"):
+        if source.op not in SWITCHES:
             return alive[tensor.node]
         chosen = self.data[tensor.node][1]
         while self.nodes[chosen.node].op == "Identity":  # one predicate by several names

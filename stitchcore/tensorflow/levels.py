@@ -17,6 +17,7 @@ from stitchcore.inject import collectives
 from stitchcore.tensorflow import lookups
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.node_roles import Classes, Part
+from stitchcore.tensorflow.op_allowlist import DRAWN
 from stitchcore.tensorflow.variables import Variables
 
 Kind = Hashable
@@ -127,14 +128,22 @@ def _later(graph: GraphIndex, classes: Classes, kind: tuple[Kind, ...], level: l
 
 
 def _holds_less(graph: GraphIndex, classes: Classes, i: int, level: list[int], latest: int) -> bool:
-    """Whether keeping node i's inputs until `latest` holds no more bytes than its outputs."""
+    """Whether keeping node i's inputs until `latest` holds no more bytes than its outputs. Random
+    numbers that are drawn for it alone come along: a mask is made of them, and they of a key."""
     input_bytes = 0
-    for tensor in set(graph.data[i]):
-        if classes.parts[tensor.node] is Part.CLONE:
+    pending = set(graph.data[i])
+    while pending:
+        tensor = pending.pop()
+        source = tensor.node
+        if classes.parts[source] is Part.CLONE:
             continue
-        if classes.parts[tensor.node] is Part.READ:
+        if classes.parts[source] is Part.READ:
             return False
-        used = any(c != i and level[c] >= latest for c, _ in graph.consumers[tensor.node])
+        if classes.parts[source] is Part.MEMBER and graph.nodes[source].op in DRAWN:
+            if all(consumer == i for consumer, _ in graph.consumers[source]):
+                pending |= set(graph.data[source])
+                continue
+        used = any(c != i and level[c] >= latest for c, _ in graph.consumers[source])
         input_bytes += 0 if used else graph.byte_size(tensor)
     output_bytes = sum(graph.byte_size(Edge(i, p)) for p in range(len(graph.output_types[i])))
     return input_bytes <= output_bytes

@@ -19,6 +19,7 @@ from tensorflow.python.framework import dtypes
 from stitchcore.errors import Reason, Refusal
 from stitchcore.hlo.ir import dim as dims
 from stitchcore.inject import digest
+from stitchcore.inject.structure import SWITCHES
 from stitchcore.launch.place import Constant, Input, Place, Temporary
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.loop_ir import index
@@ -38,14 +39,16 @@ SLACK_BYTES = 2**20
 TRIED = 4
 """Regions that are tried in turn as the one whose removal helps most."""
 
-_HANDED_ON = frozenset({"Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "Exit"})
+_HANDED_ON = SWITCHES | {"Merge", "RefMerge", "Enter", "Exit"}
 _HELD_ANYWAY = frozenset(
     {"Const", "VarHandleOp", "VariableV2", "Placeholder", "_Arg", op_allowlist.READ}
 )
 _NEW_MEMORY = frozenset(
     """
     Transpose ReverseV2 Tile BroadcastTo Pad PadV2 FusedBatchNormV3 FusedBatchNormGradV3
-    _FusedBatchNormEx ConcatV2 Pack StridedSliceGrad Cumsum Cumprod
+    _FusedBatchNormEx _MklSwish _MklLayerNorm ConcatV2 Pack StridedSliceGrad Cumsum Cumprod Roll
+    MirrorPad MirrorPadGrad DepthToSpace SpaceToDepth SpaceToBatchND BatchToSpaceND MatrixDiag
+    MatrixDiagV3 MatrixDiagPart MatrixDiagPartV3
     """.split()
 ) | frozenset(op_allowlist.CONTRACTIONS)
 """Allow-listed operations that never write over an input."""
@@ -185,7 +188,8 @@ class _Steps:
 
     def __init__(self, partition: Partition, chosen: Sequence[Chosen]) -> None:
         self._partition, self._graph, self._chosen = partition, partition.graph, chosen
-        self._symbols = dict.fromkeys(partition.sizes.symbols, NOMINAL_SIZE)
+        sizes = partition.sizes
+        self._symbols = {**dict.fromkeys(sizes.symbols, NOMINAL_SIZE), **sizes.nominal}
         self._gone = {i for region, _, _ in chosen for i in (*region.members, *region.reads)}
         self._alias: dict[Buffer, Buffer] = {}
         self._after: dict[int, int] = {}

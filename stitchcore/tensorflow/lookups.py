@@ -15,12 +15,14 @@ writes it may be in another pass.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
-from tensorflow.python.framework import dtypes, tensor_util
+from tensorflow.python.framework import dtypes
 
 from stitchcore.errors import Reason
-from stitchcore.tensorflow.graph import Edge, GraphIndex
+from stitchcore.tensorflow import constant_operands
+from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, GraphIndex
 from stitchcore.tensorflow.op_allowlist import ANY, CHECKED, READ
 from stitchcore.tensorflow.variables import PASS_THROUGH, ancestor_sets, resolve, variable_shape
 
@@ -49,7 +51,7 @@ VARIABLE_BYTES = 2**26
 ERRORS = frozenset(
     """
     Gather GatherNd ResourceGatherNd TensorScatterUpdate TensorScatterAdd ScatterNd SegmentSum
-    SegmentMean CheckNumerics CheckNumericsV2 Assert InTopKV2
+    SegmentMean CheckNumerics CheckNumericsV2 Assert
     """.split()
 )
 """Operations that may raise an error on data, and stay TensorFlow's for it."""
@@ -84,16 +86,25 @@ def table_shape(graph: GraphIndex, i: int) -> tuple[int, ...] | None:
 
 
 def rows(graph: GraphIndex, i: int) -> int | None:
-    """How many rows the table of lookup i has; None where that is not known before it runs."""
+    """How many rows the table of lookup i has; None where that is not known before it runs, and
+    negative where the operand of a sum by segments tells."""
     shape = table_shape(graph, i)
     if shape is None or graph.nodes[i].op in (OF_VARIABLE, SEGMENT_SUM):
         return shape[0] if shape else None
-    node = graph.nodes[graph.data[i][2].node]
-    if node.op != "Const" or "value" not in node.attr:
-        return None
-    axis = tensor_util.MakeNdarray(node.attr["value"].tensor)
-    known = axis.shape == () and -len(shape) <= axis < len(shape)
-    return shape[int(axis)] if known else None
+    axis = constant_operands.value_of(graph, graph.data[i][2])
+    known = axis is not None and axis.shape == () and -len(shape) <= axis < len(shape)
+    return shape[int(axis)] if axis is not None and known else None
+
+
+def verified_by(graph: GraphIndex, i: int) -> set[int]:
+    """The nodes that the verifier of lookup i reads: its indices, and what tells of how many rows
+    they may be; none where i is no lookup."""
+    indices = indices_of(graph, i)
+    if indices is None:
+        return set()
+    count = rows(graph, i)
+    counted = {graph.data[i][2].node} if count is not None and count < 0 else set()
+    return {indices.node, *counted}
 
 
 def _verifier_bytes(graph: GraphIndex, i: int, count: int) -> int:
@@ -121,6 +132,8 @@ def refuse(graph: GraphIndex, i: int) -> Reason | None:
     if graph.dtype(indices) not in INDEX_TYPES or types[0] not in ANY:
         return Reason.UNSUPPORTED_TYPE
     batched = "batch_dims" in node.attr and node.attr["batch_dims"].i
+    if node.op == SEGMENT_SUM and shape and shape[0] < -1:  # as many as its operand says
+        shape = (NOMINAL_SIZE, *shape[1:])
     if batched or shape is None or min(shape, default=0) < 1:
         return Reason.DATA_DEPENDENT_ERROR
     passes = node.op == OF_VARIABLE and graph.frames[i]  # a write may be in the next pass
@@ -129,6 +142,7 @@ def refuse(graph: GraphIndex, i: int) -> Reason | None:
     count, size = rows(graph, i), dtypes.as_dtype(types[0]).size
     if count is None:
         return Reason.DATA_DEPENDENT_ERROR
+    count = shape[0] if count < 0 else count
     for extent in shape:
         size *= extent
     large = node.op == OF_VARIABLE and size > VARIABLE_BYTES
@@ -181,13 +195,20 @@ def unordered(graph: GraphIndex) -> frozenset[int]:
 def writers_after(graph: GraphIndex, i: int) -> list[int]:
     """Nodes after lookup i that may write the variable which it looks up in. They have to wait for
     every launch that reads it, also for one that nothing on the way to them needs."""
-    handle, seen, stack = variable_of(graph, i), {i}, [i]
+    handle = variable_of(graph, i)
+    return sorted(node for node in after(graph, [i]) if handle in _may_write(graph, node))
+
+
+def after(graph: GraphIndex, nodes: Iterable[int]) -> set[int]:
+    """`nodes` and all that wait for one of them."""
+    stack = list(nodes)
+    seen = set(stack)
     while stack:
         for consumer, _ in graph.consumers[stack.pop()]:
             if consumer not in seen:
                 seen.add(consumer)
                 stack.append(consumer)
-    return sorted(node for node in seen if handle in _may_write(graph, node))
+    return seen
 
 
 def _may_write(graph: GraphIndex, i: int) -> list[Edge]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,9 @@ class Subgraph:
     """A region as a function. `results` are (node name, port) in `graph`, in the order of the
     region's results, then of its updates. `key` identifies the structure, whatever its names.
     `origins[k]` is the partition's number of the node that is called n{k} here (for reports).
-    `kind` is that of the device whose rules its operations follow (semantics.py)."""
+    `kind` is that of the device whose rules its operations follow (semantics.py). Where symbols
+    depend on each other, `points` and `judged` are sizes that go together, to lower and to judge.
+    """
 
     graph: Any
     arguments: tuple[Argument, ...]
@@ -61,6 +63,8 @@ class Subgraph:
     key: str
     origins: tuple[int, ...] = ()
     kind: str = placement.CPU
+    points: tuple[Mapping[str, int], ...] = ()
+    judged: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,7 @@ class _Builder:
                 self._copy(i)
         results = [self.names[tensor] for tensor in region.results]
         results += [updated[origin] for origin in region.updates]
+        own = own_sizes(self.arguments)
         self.arguments = with_own_sizes(self.arguments)
         argument_dims = (dim for argument in self.arguments for dim in argument.dims)
         symbols = dict.fromkeys(name for dim in argument_dims for name in sorted(symbols_of(dim)))
@@ -136,7 +141,24 @@ class _Builder:
             self._key(results),
             tuple(self.origins),
             self.partition.kind,
+            *self._together(symbols, own),
         )
+
+    def _together(
+        self, symbols: Iterable[str], own: Mapping[Dim, Dim]
+    ) -> tuple[tuple[Mapping[str, int], ...], Mapping[str, int]]:
+        """Sizes of the function's symbols at which derived ones are what they are derived of."""
+        sizes = self.partition.sizes
+        stands_for = {str(fresh): expression for expression, fresh in own.items()}
+        dims = {name: stands_for.get(name, symbol(name)) for name in symbols}
+        if not any(symbols_of(dim) & sizes.derived for dim in dims.values()):
+            return (), {}
+
+        def at(point: Mapping[str, int]) -> dict[str, int]:
+            return {name: evaluate(dim, point) for name, dim in dims.items()}
+
+        distinct = {tuple(at(point).items()): at(point) for point in sizes.points}
+        return tuple(distinct.values()), at(sizes.judged)
 
     def _variable(self, handle: Edge) -> tuple[str, int]:
         """The value of a variable as an argument: like what is written, or read of it whole, or as
@@ -236,10 +258,11 @@ class _Builder:
         return digest.hexdigest()
 
 
-def with_own_sizes(arguments: Sequence[Argument]) -> list[Argument]:
-    """Arguments whose symbols can be read off their shapes. One that stands in no dimension alone,
-    and wherever it does in one expression (rows of batch times length, say), goes: the expression
-    is a symbol of its own then, of any size, and so the region must hold for any."""
+def own_sizes(arguments: Sequence[Argument]) -> dict[Dim, Dim]:
+    """Symbols of the function's own for expressions, so that all can be read off its arguments'
+    shapes. One that stands in no dimension alone, and wherever it does in one expression (rows of
+    batch times length, say), goes: the expression is a symbol then, of any size, and so the region
+    must hold for any."""
     alone: set[str] = set()
     uses: dict[str, set[Dim]] = {}
     for argument in arguments:
@@ -252,10 +275,16 @@ def with_own_sizes(arguments: Sequence[Argument]) -> list[Argument]:
     for name, expressions in uses.items():
         if name not in alone and len(expressions) == 1:
             fresh.setdefault(next(iter(expressions)), symbol(f"size{len(fresh)}"))
+    return fresh
+
+
+def with_own_sizes(arguments: Sequence[Argument]) -> list[Argument]:
+    """Arguments in symbols of the function's own."""
+    own = own_sizes(arguments)
 
     def renamed(dim: Dim) -> Dim:
         expression, scale, offset = primitive(dim)
-        return fresh[expression] * scale + offset if expression in fresh else dim
+        return own[expression] * scale + offset if expression in own else dim
 
     return [replace(argument, dims=tuple(map(renamed, argument.dims))) for argument in arguments]
 
@@ -266,7 +295,8 @@ def _reference(name: tuple[str, int]) -> str:
 
 def lower(function: Subgraph, subject: str = "region") -> Lowered:
     """Lower at every point and unify. Raises Refused(LOWERING_FAILED, DOES_NOT_UNIFY, ...)."""
-    texts = tuple((point, hlo_text(function, point, subject)) for point in points(function.symbols))
+    at = function.points or points(function.symbols)
+    texts = tuple((point, hlo_text(function, point, subject)) for point in at)
     parsed = [(point, parse(text)) for point, text in texts]
     if not function.symbols:
         return Lowered(function, parsed[0][1], texts)
@@ -303,7 +333,7 @@ def as_function(function: Subgraph, jit: bool) -> Any:
 def hlo_text(function: Subgraph, point: Mapping[str, int], subject: str) -> str:
     """HLO text at one point, large constants filled in. Raises Refused(LOWERING_FAILED)."""
     try:
-        graph = semantics.rewrite(function.graph, _checked_shapes(function, point), function.kind)
+        graph = semantics.rewrite(function.graph, _input_shapes(function, point), function.kind)
         exact = replace(function, graph=graph)
         ir = as_function(exact, jit=True).experimental_get_compiler_ir(*specs(function, point))
         text = ir(stage="hlo")
@@ -315,9 +345,9 @@ def hlo_text(function: Subgraph, point: Mapping[str, int], subject: str) -> str:
     return str(text)
 
 
-def _checked_shapes(function: Subgraph, point: Mapping[str, int]) -> semantics.Shapes:
+def _input_shapes(function: Subgraph, point: Mapping[str, int]) -> semantics.Shapes:
     """Input shapes of operations whose formula needs them, by TensorFlow's shape inference."""
-    names = [node.name for node in function.graph.node if node.op in op_allowlist.CHECKED]
+    names = [node.name for node in function.graph.node if node.op in op_allowlist.SHAPED]
     if not names:
         return {}
     traced = as_function(function, jit=False).get_concrete_function(*specs(function, point)).graph

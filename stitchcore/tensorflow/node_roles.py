@@ -8,7 +8,7 @@ from enum import Enum
 
 from stitchcore.errors import Reason
 from stitchcore.inject import collectives
-from stitchcore.tensorflow import lookups, op_allowlist, placement
+from stitchcore.tensorflow import constant_operands, lookups, op_allowlist, placement
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.op_allowlist import CHECKED
 from stitchcore.tensorflow.updates import UPDATES
@@ -23,18 +23,21 @@ updates must not tie them together."""
 
 RANDOM = ("Random", "Multinomial", "TruncatedNormal")
 STATELESS = "Stateless"
-"""Random by an explicit key: XLA draws another stream from it than TensorFlow's kernel."""
+"""Random by an explicit key: XLA draws another stream from it than TensorFlow's kernel, whose own
+is written down for some (op_allowlist.DRAWN)."""
 CONTROL_FLOW = frozenset(
     """
-    Switch RefSwitch Merge RefMerge Enter RefEnter Exit RefExit NextIteration LoopCond If
-    StatelessIf While StatelessWhile PartitionedCall StatefulPartitionedCall
+    Switch RefSwitch _SwitchN Merge RefMerge Enter RefEnter Exit RefExit NextIteration LoopCond If
+    StatelessIf Case StatelessCase While StatelessWhile PartitionedCall StatefulPartitionedCall
     """.split()
 )
 LIBRARY = frozenset(
     """
     MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum Conv2D _FusedConv2D
-    Conv2DBackpropInput Conv2DBackpropFilter DepthwiseConv2dNative MaxPool MaxPoolGrad AvgPool
-    AvgPoolGrad Conv3D
+    Conv2DBackpropInput Conv2DBackpropFilter DepthwiseConv2dNative _FusedDepthwiseConv2dNative
+    DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter MaxPool MaxPoolGrad
+    AvgPool AvgPoolGrad Conv3D _FusedConv3D Conv3DBackpropInputV2 Conv3DBackpropFilterV2 MaxPool3D
+    MaxPool3DGrad AvgPool3D AvgPool3DGrad _MklFusedBatchMatMulV2
     """.split()
 )
 STRUCTURE = frozenset(
@@ -160,6 +163,10 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables, kind: str) -> Reaso
     node = graph.nodes[i]
     if node.op in op_allowlist.ASSIGNMENTS or node.op in UPDATES:
         return _refuse_assignment(graph, i, variables) or _refuse_place(graph, i, kind)
+    if node.op in op_allowlist.DRAWN and kind != placement.CPU:
+        return Reason.RANDOM_STREAM
+    if node.op in op_allowlist.CPU_ONLY and kind != placement.CPU:
+        return Reason.NOT_ALLOWED_OPERATION
     if node.op in lookups.INDICES and kind != placement.CPU:
         return Reason.DATA_DEPENDENT_ERROR
     if node.op == lookups.OF_VARIABLE:
@@ -176,6 +183,8 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables, kind: str) -> Reaso
     if node.op == "Cast":
         allowed = op_allowlist.cast_is_allowed(inputs[0], outputs[0], kind)
         return _refuse_place(graph, i, kind) if allowed else Reason.UNSUPPORTED_TYPE
+    if node.op == "Bitcast" and not op_allowlist.bitcast_is_allowed(inputs[0], outputs[0]):
+        return Reason.UNSUPPORTED_TYPE
     if node.op in ("Select", "SelectV2"):
         inputs = inputs[1:]
     if inputs and inputs[0] not in rule.inputs:
@@ -190,7 +199,7 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables, kind: str) -> Reaso
     if node.op in CHECKED and not _checkable(graph, i):
         return Reason.DATA_DEPENDENT_ERROR
     unverified = lookups.refuse(graph, i) if node.op in lookups.INDICES else None
-    return unverified or _refuse_place(graph, i, kind)
+    return unverified or constant_operands.refuse(graph, i) or _refuse_place(graph, i, kind)
 
 
 def _refuse_place(graph: GraphIndex, i: int, kind: str) -> Reason | None:

@@ -2,15 +2,17 @@
 
 A line names the operation, the element types it is taken for, and how its outputs relate to its
 inputs. What tf2xla does not mean as TensorFlow does (docs/semantics.md) is absent, or limited by
-type: integer division and powers (an error in TensorFlow), casts from float to integer (another
-rule for NaN and out of range), left shifts, and what raises on data, but for sparse labels, where
-the error is part of the meaning (CHECKED), and lookups, whose indices are verified before
-(lookups.py).
+type: integer powers (an error in TensorFlow), casts from float to narrow integers (another rule for
+NaN and out of range), left shifts, and what raises on data, but for sparse labels, where the error
+is part of the meaning (CHECKED), lookups, whose indices are verified before (lookups.py), and what
+the graph's own constants decide (constant_operands.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from tensorflow.python.framework import dtypes
 
 FLOATS = frozenset({"float32", "float64", "bfloat16", "float16"})
 WIDE = frozenset({"float32", "float64"})
@@ -36,11 +38,11 @@ _GROUPS: tuple[tuple[Allowed, str], ...] = (
         Allowed(FLOATS),
         """
         Exp Expm1 Log Log1p Tanh Sigmoid Erf Erfc Sqrt Rsqrt Inv Reciprocal Softplus Softsign Elu
-        Selu Sin Cos Floor Ceil Rint Round Xlogy Xdivy Log1p DivNoNan MulNoNan RealDiv Div Pow
-        FloorDiv FloorMod TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad
-        SoftplusGrad SoftsignGrad EluGrad SeluGrad LeakyRelu LeakyReluGrad Softmax LogSoftmax
-        SoftmaxCrossEntropyWithLogits L2Loss FusedBatchNormV3 FusedBatchNormGradV3 IsNan IsInf
-        IsFinite Mean _UnaryOpsComposition
+        Selu Sin Cos Tan Sinh Cosh Acos Atan Asinh Acosh Atanh Floor Ceil Rint Round Xlogy Xdivy
+        Log1p DivNoNan MulNoNan RealDiv Pow
+        TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad SoftplusGrad SoftsignGrad
+        EluGrad SeluGrad LeakyRelu LeakyReluGrad Softmax LogSoftmax SoftmaxCrossEntropyWithLogits
+        L2Loss FusedBatchNormV3 FusedBatchNormGradV3 IsNan IsInf IsFinite Mean _UnaryOpsComposition
         """,
     ),
     (
@@ -48,19 +50,27 @@ _GROUPS: tuple[tuple[Allowed, str], ...] = (
         """
         Add AddV2 Sub Mul Neg Abs Sign Square SquaredDifference Maximum Minimum Relu Relu6 ReluGrad
         Relu6Grad AddN BiasAdd BiasAddGrad Sum Max Min Prod Less LessEqual Greater GreaterEqual
-        Range
+        Range Div FloorDiv FloorMod
         """,
     ),
+    (Allowed(INTEGERS), "TruncateDiv"),
+    (Allowed(frozenset({"int32", "int64"})), "Mod"),
     (Allowed(), "Equal NotEqual Select SelectV2 ZerosLike OnesLike Fill Tile BroadcastTo"),
     (Allowed(), "ConcatV2 Split SplitV Pack Unpack Slice StridedSlice StridedSliceGrad Pad PadV2"),
-    (Allowed(), "Transpose ReverseV2"),
+    (Allowed(), "Transpose ReverseV2 Roll MirrorPad DepthToSpace SpaceToDepth SpaceToBatchND"),
+    (Allowed(), "BatchToSpaceND MatrixBandPart MatrixDiag MatrixDiagV3 MatrixDiagPart"),
+    (Allowed(), "MatrixDiagPartV3 MatrixSetDiag MatrixSetDiagV3"),
+    (Allowed(WIDE | INTEGERS), "MirrorPadGrad"),
     # of other integers tf2xla has no lowering, and half types overflow in TensorFlow on the way
     (Allowed(WIDE | {"int32", "int64"}), "Cumsum Cumprod"),
     (Allowed(frozenset({"bool"})), "LogicalAnd LogicalOr LogicalNot All Any"),
     (Allowed(INTEGERS), "BitwiseAnd BitwiseOr BitwiseXor Invert"),
     (
         Allowed(view=True),
-        "Identity Reshape ExpandDims Squeeze StopGradient PreventGradient Snapshot",
+        """
+        Identity Reshape ExpandDims Squeeze StopGradient PreventGradient Snapshot Bitcast
+        EnsureShape
+        """,
     ),
 )
 
@@ -68,8 +78,15 @@ ALLOWED: dict[str, Allowed] = {
     **{name: rule for rule, names in _GROUPS for name in names.split()},
     "Cast": Allowed(),
     "OneHot": Allowed(INTEGERS),
+    **dict.fromkeys(("ArgMax", "ArgMin"), Allowed()),
+    **dict.fromkeys(("InTopK", "InTopKV2"), Allowed(frozenset({"float32"}))),
+    "StatelessRandomUniformV2": Allowed(frozenset({"int32", "int64"})),
+    "StatelessRandomGetKeyCounter": Allowed(frozenset({"int32", "int64"})),
     "SparseSoftmaxCrossEntropyWithLogits": Allowed(FLOATS),
-    "_FusedBatchNormEx": Allowed(frozenset({"float32"})),
+    **dict.fromkeys(
+        ("_FusedBatchNormEx", "_MklSwish", "_MklLayerNorm"),
+        Allowed(frozenset({"float32"})),
+    ),
     "GatherV2": Allowed(),
     "UnsortedSegmentSum": Allowed(WIDE | INTEGERS),
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2"), Allowed(WIDE)),
@@ -94,7 +111,14 @@ SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
     "StridedSliceGrad": (0, 1, 2, 3),
     "ConcatV2": (-1,),
     "Range": (0, 1, 2),
+    **dict.fromkeys(("Roll", "SpaceToBatchND", "BatchToSpaceND", "MatrixBandPart"), (1, 2)),
+    **dict.fromkeys(("MirrorPad", "MirrorPadGrad"), (1,)),
+    "MatrixDiagV3": (1, 2, 3),
+    "MatrixDiagPartV3": (1, 2),
+    "MatrixSetDiagV3": (2,),
     **dict.fromkeys(("GatherV2", "UnsortedSegmentSum"), (2,)),
+    "StatelessRandomUniformV2": (0, 3),
+    **dict.fromkeys(("ArgMax", "ArgMin"), (1,)),
 }
 """Positions of the operands whose values tf2xla must know: they decide shapes and axes."""
 
@@ -102,7 +126,7 @@ SHAPE_OPERATIONS = frozenset(
     """
     Shape ShapeN Size Rank StridedSlice Pack ConcatV2 Prod Mul Add AddV2 Sub FloorDiv FloorMod
     Maximum Minimum Cast Range Reshape Squeeze ExpandDims Fill Select SelectV2 Equal Identity
-    BroadcastGradientArgs ConcatOffset DynamicStitch GatherV2 Slice Neg Less Greater
+    BroadcastGradientArgs ConcatOffset DynamicStitch GatherV2 Slice Neg Less Greater Unpack
     """.split()
 )
 """Operations that shape arithmetic is made of: small integer tensors that come from shapes."""
@@ -118,6 +142,16 @@ is read transposed."""
 CHECKED = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})
 """Operations whose error on data is part of their formula (semantics.py)."""
 
+SHAPED = CHECKED | {"ArgMax", "ArgMin", "InTopK", "InTopKV2"}
+"""Operations whose formula here takes the sizes of their inputs (semantics.py)."""
+
+CPU_ONLY = frozenset("ArgMax ArgMin InTopK InTopKV2 _MklSwish _MklLayerNorm".split())
+"""Operations whose formula here is that of TensorFlow's kernel on a CPU."""
+
+DRAWN = ("StatelessRandomUniformV2", "StatelessRandomGetKeyCounter")
+"""Random numbers by an explicit key. What is drawn of them bit for bit is what CPUs draw
+(semantics.py); on a GPU the keys are in host memory."""
+
 READ = "ReadVariableOp"
 ASSIGNMENTS = {
     "AssignVariableOp": None,
@@ -127,9 +161,23 @@ ASSIGNMENTS = {
 """Dense writes of a variable: the operation that makes the new value, None where it is given."""
 
 
+def bitcast_is_allowed(source: str, target: str) -> bool:
+    """Whether bits become others one by one: of one width, and any is a value."""
+    sizes = {dtypes.as_dtype(t).size for t in (source, target)}
+    return len(sizes) == 1 and {source, target} <= NUMBERS
+
+
+FROM_FLOATS = {"cpu": frozenset({"int32", "int64", "bool"}), "gpu": frozenset({"int32"})}
+"""By kind of device what floats may become."""
+
+
 def cast_is_allowed(source: str, target: str, kind: str) -> bool:
-    """Float to integer casts follow the processor in TensorFlow and saturate in XLA. What CUDA's
-    conversions to 32 bits do is written down and lowered (semantics.py); of others it is not."""
+    """Float to integer casts follow the processor in TensorFlow and saturate in XLA. Our kernels'
+    conversion is x86's, as TensorFlow's to 32 and 64 bits is; narrower types are saturated in
+    some versions and lanes. What CUDA's conversions to 32 bits do is written down and lowered
+    (semantics.py)."""
     if source not in ANY or target not in ANY:
         return False
-    return target in FLOATS or source not in FLOATS or (kind == "gpu" and target == "int32")
+    if source == "bfloat16" and target == "bool":
+        return False  # denormals are true there, and flushed here
+    return target in FLOATS or source not in FLOATS or target in FROM_FLOATS[kind]

@@ -29,7 +29,7 @@ SHARED_BYTES = 65536
 REMOTE_BYTES = 262144
 """Regions whose traffic is below this are merged with others of their level (remote stitching)."""
 
-FUSED = frozenset({"_FusedBatchNormEx"})
+FUSED = frozenset({"_FusedBatchNormEx", "_MklSwish", "_MklLayerNorm"})
 """Nodes that Grappler's remapper made of several operations."""
 
 REMOTE_TENSORS = 96
@@ -286,8 +286,9 @@ def _without_cycles(
     copies it inherits them) and by reads of what a member wrote. In the graph with each group as
     one node, without the edges that close loops, groups of one strongly connected component become
     one region, which copies the clones and takes the place of the reads between them. A component
-    that holds anything else cannot be mended: its groups are given up. (Tarjan 1972, by a stack of
-    its own: linear.)
+    that holds anything else cannot be mended: its groups are given up; and lookups whose verifiers
+    (lookups.py), which run before the region, would read what it copies. (Tarjan 1972, by a stack
+    of its own: linear.)
     """
     owner = list(range(len(graph.nodes)))
     inside: dict[int, tuple[int, ...]] = {}
@@ -343,9 +344,12 @@ def _without_cycles(
         members = [i for node in component for i in inside.get(node, ())]
         if len(component) == 1 or not members:
             continue
-        members_set = set(members)
+        members_set, component_set = set(members), set(component)
         for node in component:
             joined.pop(node, None)
+        if early := [i for i in members if lookups.verified_by(graph, i) & component_set]:
+            circular += early
+            continue
         mended = len({(placed.level[i], placed.kind[i]) for i in members}) == 1 and all(
             node in inside
             or classes.parts[node] is Part.CLONE

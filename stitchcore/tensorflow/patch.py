@@ -24,6 +24,7 @@ from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir.dim import Dim
 from stitchcore.inject import digest
+from stitchcore.inject.structure import SWITCHES
 from stitchcore.launch.cpu_table import TENSOR, VARIABLE, Binding, Guard, SymbolSource, launch_table
 from stitchcore.launch.place import Constant, Input, Place, Temporary
 from stitchcore.launch.region_program import RegionLaunch, RegionProgram, Result
@@ -220,7 +221,7 @@ class _RegionPatch:
             if entered and not missing & graph.alive(tensor):
                 continue
             entered, missing = True, missing - graph.alive(tensor)
-            if graph.nodes[tensor.node].op in ("Switch", "RefSwitch"):
+            if graph.nodes[tensor.node].op in SWITCHES:
                 name = f"{self.region.name}_taken{len(control_inputs)}"
                 kind = tensorflow_type(graph.dtype(tensor))
                 control_inputs.append(
@@ -243,32 +244,36 @@ class _RegionPatch:
     def _verifiers(self) -> list[str]:
         """What fails as the region's lookups would (lookups.py): control inputs of its launches.
         Lookups of one tensor in as many rows share one, and so do sums. They run one after another,
-        each after what TensorFlow would have raised before."""
-        verifiers: dict[tuple[str, int, str], str] = {}
-        inside = set(self.region.members)
+        each after what TensorFlow would have raised before without waiting for the region."""
+        verifiers: dict[tuple[str, int | str, str], str] = {}
+        looked_up = any(lookups.indices_of(self.graph, i) is not None for i in self.region.members)
+        waiting = lookups.after(self.graph, self.region.members) if looked_up else set()
         for member in self.region.members:
             indices = lookups.indices_of(self.graph, member)
             rows = None if indices is None else lookups.rows(self.graph, member)
             if indices is None or rows is None:
                 continue
-            place = (self.builder.tensor(indices), rows, lookups.verifier(self.graph, member).op)
+            counted = rows if rows >= 0 else self.builder.tensor(self.graph.data[member][2])
+            place = (self.builder.tensor(indices), counted, lookups.verifier(self.graph, member).op)
             if place not in verifiers:
                 verifiers[place] = f"{self.region.name}_verify{len(verifiers)}"
                 earlier = [f"^+{name}" for name in list(verifiers.values())[-2:-1]]
                 for node in self.builder.raised_before[member]:
-                    if node not in inside:
+                    if node not in waiting:  # for the region itself
                         earlier.append(f"^{self.builder.id(node)}")
                 self._verify(verifiers[place], member, *place[:2], tuple(earlier))
         return [f"^+{name}" for name in verifiers.values()]
 
     def _verify(
-        self, name: str, member: int, indices: str, rows: int, earlier: tuple[str, ...]
+        self, name: str, member: int, indices: str, rows: int | str, earlier: tuple[str, ...]
     ) -> None:
+        """`rows`: how many, or the tensor that says so."""
         node = lookups.verifier(self.graph, member)
         if node.op == lookups.SEGMENT_SUM:
-            operands = (indices, indices, self._const(np.asarray(rows, np.int32)))
+            count = rows if isinstance(rows, str) else self._const(np.asarray(rows, np.int32))
+            operands = (indices, indices, count)
         else:
-            table = self._const(np.asarray(0, np.uint8), (rows,))
+            table = self._const(np.asarray(0, np.uint8), (int(rows),))
             operands = (table, indices, self._const(np.asarray(0, np.int32)))
         inputs = (*operands, *self.before, *earlier)
         place = self.builder.id(member)  # whose error it raises

@@ -45,6 +45,7 @@ from stitchcore.tensorflow.partition import Partition
 from stitchcore.tensorflow.shape_function_allowlist import is_side_effect_free
 from stitchcore.tensorflow.symbolic_sizes import points
 from stitchcore.tensorflow.updates import UPDATES
+from stitchcore.tensorflow.variables import variable_shape
 
 PREFIX = "rehearsal"
 SECONDS = 20.0
@@ -64,7 +65,7 @@ PASSING = CONTROL_FLOW | {"Identity"}
 TOKEN = "float32"
 """What stands for a value that cannot be made up (a list, an iterator): one number, of no use."""
 
-PASS = frozenset({"Identity", "Enter", "Switch", "RefEnter", "RefSwitch", "RefIdentity"})
+PASS = structure.SWITCHES | {"Identity", "Enter", "RefEnter", "RefIdentity"}
 HELD = "stitch.rehearsal"  # container of our variables
 
 
@@ -275,7 +276,11 @@ class _Stage:
             before = session.run(values, options=limit)
             wanted = [f"{name}:0" for name in skeleton.fetches]
             targets = [imported.get_operation_by_name(name) for name in skeleton.targets]
-            results, _ = session.run((wanted, targets), options=limit)
+            self._native.prove(first=False)  # it is the kernels' work in place that is tried
+            try:
+                results, _ = session.run((wanted, targets), options=limit)
+            finally:
+                self._native.prove(first=True)
             after = session.run(values, options=limit)
             _ = session.run([f"{name}" for name in skeleton.forgotten], options=limit)
         fetched = {
@@ -304,7 +309,8 @@ class _Skeleton:
         self, partition: Partition, original: structure.Original, graph: Any, ours: frozenset[str]
     ) -> None:
         self._partition, self._original, self._graph, self._ours = partition, original, graph, ours
-        self._index, self._point = partition.graph, points(partition.sizes.symbols)[0]
+        sizes = partition.sizes
+        self._index, self._point = partition.graph, (sizes.points or points(sizes.symbols))[0]
         self._result = graph_pb2.GraphDef()
         self._result.versions.CopyFrom(graph.versions)
         self._contents: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -395,6 +401,36 @@ class _Skeleton:
                     self._replaced.add(node.name)
                 if not _known(output_types(node)):
                     pending.append(node)
+        self._replace_readers_of_unranked(users)
+
+    def _replace_readers_of_unranked(self, users: Mapping[str, Sequence[Any]]) -> None:
+        """What reads zeros whose rank nobody knows could not: it becomes zeros, too."""
+        pending = [n for n in self._graph.node if self._is_replaced(n) and self._unranked(n.name)]
+        seen: set[str] = set()
+        while pending:
+            source = pending.pop()
+            unranked = self._unranked(source.name)
+            for node in users.get(source.name, ()):
+                ports = {p for n, p in map(digest.parse_reference, node.input) if n == source.name}
+                if node.name in self._ours or node.name in seen or not ports & unranked:
+                    continue
+                seen.add(node.name)
+                if node.op not in PASSING:
+                    self._replaced.add(node.name)
+                pending.append(node)
+
+    def _is_replaced(self, node: Any) -> bool:
+        if node.name in self._ours or node.name in self._contents:
+            return False
+        return node.name in self._replaced or not self._runs(node)
+
+    def _unranked(self, name: str) -> set[int]:
+        """Outputs of a node of the request's whose rank is unknown."""
+        number = self._index.number.get(name)
+        if number is None:
+            return set()
+        ports = range(len(self._index.output_types[number]))
+        return {port for port in ports if self._index.shape(Edge(number, port)) is None}
 
     def _is_number(self, node: Any) -> bool:
         kinds = output_types(node)
@@ -506,12 +542,15 @@ class _Skeleton:
         return str(handle.name)
 
     def _content(self, node: Any) -> tuple[str, tuple[int, ...]] | None:
-        """Type and shape of what a handle's variable holds, by what is read or written of it; None
-        where nothing says so: an iterator's, say."""
+        """Type and shape of what a handle's variable holds, as told or by what is read or written
+        of it; None where nothing says so: an iterator's, say."""
         index = self._index
         if node.name not in index.number:
             return None
         declared = None
+        told = variable_shape(index, Edge(index.number[node.name], 0))
+        if told is not None and "_handle_dtypes" in node.attr:
+            return tf.as_dtype(node.attr["_handle_dtypes"].list.type[0]).name, told
         if node.op == "VarHandleOp":
             sizes = [dim.size for dim in node.attr["shape"].shape.dim]
             kind = tf.as_dtype(node.attr["dtype"].type).name
@@ -534,7 +573,7 @@ class _Skeleton:
                     if all(self._partition.sizes.dim(size) is not None for size in shape):
                         return guessed
                 if user.op in PASS:
-                    for port in range(2 if "Switch" in user.op else 1):
+                    for port in range(len(index.output_types[consumer])):
                         edge = Edge(consumer, port)
                         if edge not in seen:
                             seen.add(edge)
@@ -555,12 +594,12 @@ class _Skeleton:
     # Loops
 
     def _loops(self) -> dict[int, Any]:
-        """Of each frame: an Enter, in the untouched graph."""
-        read = self._original.read
+        """Of each frame: an Enter, with what it waits for in this graph."""
+        number = self._original.read.number
         return {
-            self._original.outer[i]: read.nodes[i]
-            for i, operation in enumerate(read.operations)
-            if operation == "Enter"
+            self._original.outer[number[node.name]]: node
+            for node in self._graph.node
+            if node.op == "Enter" and node.name in number
         }
 
     def _count(self, node: Any, loops: Mapping[int, Any]) -> None:

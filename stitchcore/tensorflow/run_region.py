@@ -63,9 +63,14 @@ def _with_tensors(region: Any) -> Callable[[Sequence[Array]], list[Array]]:
     tensors_of = _cached_tensors()
 
     def run(arrays: Sequence[Array]) -> list[Array]:
-        return [np.asarray(result) for result in region(*tensors_of(arrays))]
+        return [_array(result) for result in region(*tensors_of(arrays))]
 
     return run
+
+
+def _array(tensor: Any) -> Array:
+    """Without a copy; of a bfloat16 scalar TensorFlow's __array__ makes no array."""
+    return np.asarray(tensor if tensor.shape.rank else tensor.numpy())
 
 
 def on_gpu(region: Callable[..., Any]) -> Callable[[Sequence[Array]], list[Array]]:

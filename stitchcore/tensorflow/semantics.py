@@ -10,7 +10,7 @@ called "<name>/<number>". What Grappler's remapper fused is written as its parts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,10 @@ Shapes = Mapping[str, Sequence[tuple[int, ...]]]
 class _Writer:
     """Adds the operations that stand for one node; the last one takes the node's name."""
 
-    def __init__(self, graph: Any, node: Any, shapes: Shapes) -> None:
+    def __init__(self, graph: Any, node: Any, shapes: Shapes, constants: Mapping[str, Any]) -> None:
         self._graph = graph
         self._shapes = shapes
+        self._constants = constants
         self._name = node.name
         self._count = 0
         self.inputs: Sequence[str] = [r for r in node.input if not r.startswith("^")]
@@ -75,8 +76,12 @@ class _Writer:
 
     def several(self, values: Sequence[str], more_types: Sequence[int]) -> None:
         """The node's outputs: the first of the node's type, the others of types `more_types`."""
-        outputs = self._graph.node.add(name=self._name, op="IdentityN", input=values)
-        outputs.attr["T"].list.type.extend((self.dtype, *more_types))
+        self.outputs(values, (self.dtype, *more_types))
+
+    def outputs(self, values: Sequence[str], types: Sequence[int]) -> None:
+        """The node's outputs and their types."""
+        node = self._graph.node.add(name=self._name, op="IdentityN", input=values)
+        node.attr["T"].list.type.extend(types)
 
     @property
     def training(self) -> bool:
@@ -89,8 +94,12 @@ class _Writer:
         return float(self.node.attr["epsilon"].f)
 
     def shape(self, position: int) -> tuple[int, ...]:
-        """The shape of an input of the node, where the operation is in op_allowlist.CHECKED."""
+        """The shape of an input of the node, where the operation is in op_allowlist.SHAPED."""
         return self._shapes[self._name][position]
+
+    def value(self, position: int) -> Any:
+        """What an input of the node holds that is a constant."""
+        return tf.make_ndarray(self._constants[self.inputs[position]].attr["value"].tensor)
 
     def integers(self, values: Any, dtype: int) -> str:
         """A constant of integers."""
@@ -100,16 +109,37 @@ class _Writer:
         node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(array))
         return str(node.name)
 
-    def both(self, left: str, right: str) -> str:
+    def kind(self, attribute: str) -> int:
+        """A type among the node's attributes."""
+        return int(self.node.attr[attribute].type)
+
+    def bits(self, shape: str, key: str, counter: str, dtype: int, shape_type: int) -> str:
+        """Philox's random bits as integers of `dtype`, in the order in which TensorFlow's kernels
+        take them (core/kernels/random_op_cpu.h: a block of 128 bits after the other)."""
         name = self._named(False)
+        philox = self.integers(1, tf.int32.as_datatype_enum)
+        node = self._graph.node.add(
+            name=name,
+            op="StatelessRandomUniformFullIntV2",
+            input=(shape, key, counter, philox),
+        )
+        node.attr["dtype"].type, node.attr["Tshape"].type = dtype, shape_type
+        return name
+
+    def keep_dimensions(self) -> None:
+        """The last operation, a reduction, keeps its axes with size 1."""
+        self._graph.node[-1].attr["keep_dims"].b = True
+
+    def both(self, left: str, right: str, last: bool = False) -> str:
+        name = self._named(last)
         self._graph.node.add(name=name, op="LogicalAnd", input=(left, right))
         return name
 
-    def reduced(self, operation: str, value: str, rank: int) -> str:
+    def reduced(self, operation: str, value: str) -> str:
         """A reduction of the last axis of a value of the node's type, which stays with size 1."""
-        axis = self.integers([rank - 1], tf.int32.as_datatype_enum)
+        axis = self.integers([-1], tf.int32.as_datatype_enum)
         name = self(operation, value, axis, T=self.dtype, Tidx=tf.int32.as_datatype_enum)
-        self._graph.node[-1].attr["keep_dims"].b = True
+        self.keep_dimensions()
         return name
 
     def check(self, value: str, holds: str, message: str, dtype: int, shape: Any) -> str:
@@ -124,6 +154,16 @@ class _Writer:
         node.attr["result_dtypes"].list.type.append(dtype)
         node.attr["result_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
         return str(node.name)
+
+    def choose(self, condition: str, yes: str, no: str, last: bool = False) -> str:
+        """Of two indices the first where the condition holds."""
+        return self("SelectV2", condition, yes, no, last=last, T=tf.int32.as_datatype_enum)
+
+    def counted(self, operation: str, value: str, axis: int) -> str:
+        """A reduction of indices, or of conditions, along an axis."""
+        index = tf.int32.as_datatype_enum
+        types = {} if operation == "All" else {"T": index}
+        return self(operation, value, self.integers(axis, index), Tidx=index, **types)
 
     def mask(self, condition: str) -> str:
         """1 where the condition holds, else 0, in the node's type."""
@@ -260,6 +300,21 @@ def _normalized(write: _Writer) -> tuple[str, str]:
     return norm, value
 
 
+def _swish(write: _Writer) -> None:
+    (x,) = write.inputs
+    write("Mul", x, write("Sigmoid", x), last=True)
+
+
+def _layer_norm(write: _Writer) -> None:
+    """Over the last axis, by the biased variance (core/kernels/mkl/mkl_layer_norm_op.cc)."""
+    x, scale, offset = write.inputs
+    centered = write("Sub", x, write.reduced("Mean", x))
+    variance = write.reduced("Mean", write("Mul", centered, centered))
+    deviation = write("Sqrt", write("AddV2", variance, write.constant(write.epsilon)))
+    normalized = write("RealDiv", centered, deviation)
+    write("AddV2", write("Mul", normalized, scale), offset, last=True)
+
+
 def _statistics(write: _Writer) -> tuple[int, ...]:
     """Types of a normalization's outputs after the first."""
     return (write.node.attr["U"].type,) * 5
@@ -327,15 +382,134 @@ def _cross_entropy(write: _Writer, label: str) -> tuple[str, str]:
     label = write("Cast", label, SrcT=kind, DstT=index)  # vectors of int32 are as wide as float32's
     ends = (write.integers(number, index) for number in (0, classes, 1))
     chosen = write("Equal", write("Range", *ends, Tidx=index), label, T=index)
-    shifted = write("Sub", logits, write.reduced("Max", logits, 2))
+    shifted = write("Sub", logits, write.reduced("Max", logits))
     powers = write("Exp", shifted)
-    total = write.reduced("Sum", powers, 2)
+    total = write.reduced("Sum", powers)
     zero = write.constant(0.0)
     losses = write("SelectV2", chosen, write("Sub", write("Log", total), shifted), zero)
     flat = write.integers([batch], index)
-    loss = write.reduced("Sum", losses, 2)
+    loss = write.reduced("Sum", losses)
     loss = write("Reshape", loss, flat, T=write.dtype, Tshape=index)
     return loss, write("Sub", write("RealDiv", powers, total), write.mask(chosen))
+
+
+def _argmax(write: _Writer) -> None:
+    _extreme(write, "Max", "Greater", lowest=True)
+
+
+def _argmin(write: _Writer) -> None:
+    _extreme(write, "Min", "Less", lowest=False)
+
+
+def _extreme(write: _Writer, reduction: str, beyond: str, lowest: bool) -> None:
+    """Eigen's ArgMaxTupleReducer starts with index 0 and the lowest finite value, and takes the
+    first element beyond what it has: no NaN is, and no infinity below it."""
+    index, kind, x = tf.int32.as_datatype_enum, write.dtype, write.inputs[0]
+    if tf.as_dtype(kind) == tf.bool:
+        kind = tf.uint8.as_datatype_enum
+        x = write("Cast", x, SrcT=write.dtype, DstT=kind)
+    shape = write.shape(0)
+    axis = int(write.value(1)) % len(shape)
+    finite = tf.as_dtype(kind)
+    limit = write.constant(finite.min if lowest else finite.max, kind)
+    counts = write(beyond, x, limit, T=kind)
+    position = write.integers([axis], index)
+    best = write(
+        reduction,
+        write("SelectV2", counts, x, limit, T=kind),
+        position,
+        T=kind,
+        Tidx=index,
+    )
+    write.keep_dimensions()
+    hit = write.both(write("Equal", x, best, T=kind), counts)
+    size = shape[axis]
+    along = [size if n == axis else 1 for n in range(len(shape))]
+    ends = (write.integers(number, index) for number in (0, size, 1))
+    places = write("Range", *ends, Tidx=index)
+    places = write("Reshape", places, write.integers(along, index), T=index, Tshape=index)
+    none = write.integers(size, index)
+    first = write.counted("Min", write.choose(hit, places, none), axis)
+    zero = write.integers(0, index)
+    found = write.choose(write("Equal", first, none, T=index), zero, first)
+    write("Cast", found, last=True, SrcT=index, DstT=write.kind("output_type"))
+
+
+def _in_top(write: _Writer) -> None:
+    """Whether fewer than k are beyond the target's, all are finite and the target is one of them
+    (core/kernels/in_topk_op.h)."""
+    index, condition = tf.int32.as_datatype_enum, tf.bool.as_datatype_enum
+    number, target, real = write.kind("T"), write.inputs[1], tf.float32.as_datatype_enum
+    predictions, (batch, classes) = write.inputs[0], write.shape(0)
+    k = write.inputs[2] if len(write.inputs) > 2 else write.integers(write.node.attr["k"].i, number)
+    low = write("GreaterEqual", target, write.integers(0, number), T=number)
+    known = write.both(low, write("Less", target, write.integers(classes, number), T=number))
+    target = write("Reshape", target, write.integers([batch, 1], index), T=number, Tshape=index)
+    ends = (write.integers(end, number) for end in (0, classes, 1))
+    chosen = write("Equal", write("Range", *ends, Tidx=number), target, T=number)
+    zero = write.constant(0.0, real)
+    own = write("SelectV2", chosen, predictions, zero, T=real)
+    own = write("Sum", own, write.integers([1], index), T=real, Tidx=index)
+    write.keep_dimensions()
+    above = write("Greater", predictions, own, T=real)
+    above = write("Cast", above, SrcT=condition, DstT=index)
+    fewer = write("Cast", write.counted("Sum", above, 1), SrcT=index, DstT=number)
+    fewer = write("Less", fewer, k, T=number)
+    finite = write.counted("All", write("IsFinite", predictions, T=real), 1)
+    write.both(write.both(known, finite), fewer, last=True)
+
+
+def _ensured_shape(write: _Writer) -> None:
+    """It is the one demanded (constant_operands.py)."""
+    write("Identity", write.inputs[0], last=True)
+
+
+_SCRAMBLE = 0x02461E293EC8F720
+
+
+def _key_and_counter(write: _Writer) -> None:
+    """The seed, scrambled by Philox itself (core/kernels/stateless_random_ops.cc, GenerateKey): the
+    first 64 bits of its block are the key, the last the high half of the counter."""
+    long, unsigned, index = (one.as_datatype_enum for one in (tf.int64, tf.uint64, tf.int32))
+    seed = write("Cast", write.inputs[0], SrcT=write.kind("Tseed"), DstT=long)
+    seed = write("Cast", seed, SrcT=long, DstT=unsigned)
+    two, key = write.integers([2], index), write.integers([_SCRAMBLE], unsigned)
+    block = write.bits(two, key, seed, unsigned, index)
+    ends = (write.integers(place, index) for place in ([0], [1]))
+    key = write("Slice", block, *ends, T=unsigned, Index=index)
+    counter = write("Mul", block, write.integers([0, 1], unsigned), T=unsigned)
+    write.outputs((key, counter), (unsigned, unsigned))
+
+
+_MANTISSAS = {
+    tf.float32: (tf.uint32, tf.uint32, 23, 127),
+    tf.float16: (tf.uint32, tf.uint16, 10, 15),
+    tf.bfloat16: (tf.uint32, tf.uint16, 7, 127),
+    tf.float64: (tf.uint64, tf.uint64, 52, 1023),
+}
+"""By floating type: what is drawn for an element, the type of its bits, how many are its mantissa,
+the exponent of 1."""
+
+
+def _random_uniform(write: _Writer) -> None:
+    """The low bits that are drawn are the mantissa of a number from 1 on, less 1
+    (core/lib/random/random_distributions_utils.h: Uint32ToFloat, Uint64ToDouble, and
+    random_distributions.h: Uint16ToHalf, Uint16ToGfloat16). Of a double the first word is the high
+    one."""
+    shape, key, counter, _ = write.inputs
+    target = write.kind("dtype")
+    drawn, stored, bits, exponent = _MANTISSAS[tf.as_dtype(target)]
+    wide, narrow = drawn.as_datatype_enum, stored.as_datatype_enum
+    value = write.bits(shape, key, counter, wide, write.kind("Tshape"))
+    if drawn == tf.uint64:
+        half = write.integers(32, wide)
+        low = write("RightShift", value, half, T=wide)
+        value = write("BitwiseOr", write("LeftShift", value, half, T=wide), low, T=wide)
+    value = write("BitwiseAnd", value, write.integers(2**bits - 1, wide), T=wide)
+    value = write("BitwiseOr", value, write.integers(exponent << bits, wide), T=wide)
+    value = write("Cast", value, SrcT=wide, DstT=narrow)
+    value = write("Bitcast", value, T=narrow, type=target)
+    write("Sub", value, write.constant(1.0, target), last=True, T=target)
 
 
 _Rewrite = Callable[[_Writer], None]
@@ -362,7 +536,15 @@ REWRITES: dict[tuple[str, str], _Rewrite] = {
     **{(name, kind): formula for name, formula in _BOTH.items() for kind in placement.KINDS},
     ("SparseSoftmaxCrossEntropyWithLogits", placement.CPU): _sparse_cross_entropy,
     ("SparseSoftmaxCrossEntropyWithLogits", placement.GPU): _sparse_cross_entropy_on_gpu,
+    ("StatelessRandomGetKeyCounter", placement.CPU): _key_and_counter,
+    ("StatelessRandomUniformV2", placement.CPU): _random_uniform,
+    ("ArgMax", placement.CPU): _argmax,
+    ("ArgMin", placement.CPU): _argmin,
+    **dict.fromkeys((("InTopK", placement.CPU), ("InTopKV2", placement.CPU)), _in_top),
+    **{("EnsureShape", kind): _ensured_shape for kind in placement.KINDS},
     ("_FusedBatchNormEx", placement.CPU): _fused_batch_norm,
+    ("_MklSwish", placement.CPU): _swish,
+    ("_MklLayerNorm", placement.CPU): _layer_norm,
     ("_FusedBatchNormEx", placement.GPU): _fused_batch_norm_on_gpu,
     ("FusedBatchNormV3", placement.GPU): _batch_norm_on_gpu,
     ("FusedBatchNormGradV3", placement.GPU): _batch_norm_gradient_on_gpu,
@@ -373,16 +555,29 @@ there; none has been compared with one (docs/decisions.md 31). What has no entry
 is."""
 
 
-def rewrite(graph: Any, shapes: Shapes, kind: str = placement.CPU) -> Any:
-    """A copy of a GraphDef in which every operation of REWRITES is TensorFlow's own formula on
-    devices of `kind`. `shapes` are those of the inputs of operations in op_allowlist.CHECKED."""
+OF_PASSES = frozenset({("_FusedBatchNormEx", placement.CPU), ("_MklLayerNorm", placement.CPU)})
+"""Operations that count on TensorFlow's oneDNN pass, which gives the first another name, without
+which it has no kernel. No pass sees the functions of stitched operations: there they are their
+parts (fallback.py)."""
+
+
+def rewrite(
+    graph: Any,
+    shapes: Shapes,
+    kind: str = placement.CPU,
+    chosen: Collection[tuple[str, str]] = REWRITES.keys(),
+) -> Any:
+    """A copy of a GraphDef in which every operation of `chosen`, keys of REWRITES, is TensorFlow's
+    own formula on devices of `kind`. `shapes` are those of the inputs of operations in
+    op_allowlist.SHAPED."""
     result = graph_pb2.GraphDef()
     result.versions.CopyFrom(graph.versions)
     result.library.CopyFrom(graph.library)
+    constants = {node.name: node for node in graph.node if node.op == "Const"}
     for node in graph.node:
-        formula = REWRITES.get((node.op, kind))
-        if formula is None:
+        if (node.op, kind) not in chosen:
             result.node.add().CopyFrom(node)
         else:
-            formula(_Writer(result, node, shapes))
+            formula = REWRITES[node.op, kind]
+            formula(_Writer(result, node, shapes, constants))
     return result

@@ -15,9 +15,18 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import op_def_registry
 
 HARMLESS_STRINGS = frozenset(
-    {"equation", "frame_name", "message", "fused_ops", "op_names", "activation_mode"}
+    {
+        "equation",
+        "frame_name",
+        "message",
+        "fused_ops",
+        "op_names",
+        "activation_mode",
+        "bad_indices_policy",
+    }
 )
-"""String attributes that are only compared or shown: of Einsum, Enter, CheckNumerics, fusions."""
+"""String attributes that are only compared or shown: of Einsum, Enter, CheckNumerics, fusions,
+scatters."""
 
 _WORDS = (types_pb2.DT_STRING, types_pb2.DT_STRING_REF)
 

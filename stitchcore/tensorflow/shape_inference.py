@@ -30,7 +30,7 @@ PUSH, POP, EMPTY = "TensorListPushBack", "TensorListPopBack", "EmptyTensorList"
 ELEMENTWISE = frozenset(
     """
     Add AddV2 Sub Mul RealDiv Maximum Minimum AddN Neg Tanh TanhGrad Sigmoid SigmoidGrad Relu
-    ReluGrad Exp Log Sqrt Rsqrt Square SquaredDifference ZerosLike OnesLike Cast
+    ReluGrad Exp Log Sqrt Rsqrt Square SquaredDifference ZerosLike OnesLike Cast _MklSwish
     """.split()
 )
 """The output has the inputs' broadcast shape."""

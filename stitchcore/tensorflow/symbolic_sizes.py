@@ -2,24 +2,29 @@
 
 Grappler numbers unknown dimensions where it cannot prove them equal. Here the dimensions that enter
 the graph (iterator elements, arguments, placeholders) are symbols; TensorFlow's own shape inference
-runs at several values of them, and every other dimension is fitted to what it says there. Where it
-refuses sizes that differ, relations among them are found (equal_sizes.py), some of them assumed:
-kernels check at run time what they rely on. A size that fits no relation, and one too many, stays
-unknown, and so does what depends on it: the graph is never refused for its sizes.
+runs at several values of them, through loops and lists too (loop_shapes.py), and every other
+dimension is fitted to what it says there. What is no polynomial (the length after a convolution
+with strides) becomes a symbol too, *derived*: known at those points alone. So does what begins
+within the graph (how many values are unique, how many elements an iterator has left). Where
+inference refuses sizes that differ, relations among them are found (equal_sizes.py), some of them
+assumed: kernels check at run time what they rely on. A size that fits no relation, and one too
+many, stays unknown, and so does what depends on it: the graph is never refused for its sizes.
 
 Inference costs 50 to 100 microseconds a node (2 cores, TensorFlow 2.21). Relations are sought with
 at most MOST_NODES / (nodes of the graph) runs, 400 at most and 24 at least; fitting takes 11 runs
-at most, once again for each symbol that is given up.
+at most, once again for each symbol that is given up, and 2 more where symbols are derived; all of
+it once again for each of at most MOST_ROUNDS where sizes begin within the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.ops import handle_data_util
 
@@ -28,11 +33,19 @@ from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir.dim import Dim
 from stitchcore.hlo.symbolic.polynomial_fit import fit_dim
 from stitchcore.tensorflow import equal_sizes
-from stitchcore.tensorflow.graph import output_types
+from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge, index, output_types
+from stitchcore.tensorflow.loop_shapes import ELEMENT, POP, Rewrites, rewrites, written_edge
+from stitchcore.tensorflow.op_allowlist import ANY
 from stitchcore.tensorflow.shape_function_allowlist import is_side_effect_free
 
 SIZES = (24, 40, 56)
-"""Sizes of the first symbol at the points where shapes are inferred; later symbols differ."""
+"""Sizes of the first symbol at the points where regions are lowered; later symbols differ."""
+INFERRED = (23, 40, 57)
+"""The same where shapes are inferred: with other remainders each, so that a part rounded up and one
+rounded down are two."""
+
+JUDGED_SIZE = 32
+"""What symbols are where regions are judged and timed, if others are derived of them."""
 
 MOST_SYMBOLS = 8
 """Pairs of monomials are tried for each dimension: their number grows with the sixth power."""
@@ -40,10 +53,19 @@ MOST_SYMBOLS = 8
 MOST_NODES, MOST_RUNS, LEAST_RUNS = 1_000_000, 400, 24
 """Bounds of the search for relations: nodes inferred in all, and runs of inference."""
 
+MOST_ROUNDS = 3
+"""How often sizes that begin within the graph are looked for: each time past those found before."""
+
+CUT = "cut"
+"""What the node is called that gives an output of another the sizes that begin there."""
+
 SYMBOLIC = -1000
 """Rewritten dimensions are SYMBOLIC - k; `Sizes.dims[k]` is the polynomial."""
 
 ROOTS = frozenset({"IteratorGetNext", "_Arg", "Placeholder", "IteratorGetNextSync"})
+NEVER_CUT = frozenset({"BroadcastGradientArgs", "ReadVariableOp", "VariableV2", "Merge"})
+"""Operations whose unknown sizes are of no use: of few integers, or of a variable that changes its
+shape; and a loop's variable that changes its own."""
 LEFT_OUT = frozenset({"_Retval", "_Send", "_HostSend", "StitchTimer"})
 HANDLES = frozenset({"VarHandleOp", "IteratorV2"})
 STATIC_ROOTS = HANDLES | {"ReadVariableOp", "VariableV2"}
@@ -63,7 +85,9 @@ class Sizes:
     Symbols in `assumed` stand for sizes of which TensorFlow does not itself demand that they go
     together; `supposed` are tensors that have a dimension which is a number on that account. What
     relies on either must check at run time the shapes of all tensors from which it knows them.
-    `refusals` tell which sizes are left unknown, and why.
+    Symbols in `derived`, assumed too, have the sizes that `points` bind beside the others', and at
+    `judged` and `nominal` where those are JUDGED_SIZE and NOMINAL_SIZE. `refusals` tell which sizes
+    are left unknown, and why.
     """
 
     graph: Any
@@ -72,6 +96,10 @@ class Sizes:
     assumed: frozenset[str] = frozenset()
     supposed: frozenset[Tensor] = frozenset()
     refusals: tuple[Refusal, ...] = ()
+    derived: frozenset[str] = frozenset()
+    points: tuple[Mapping[str, int], ...] = ()
+    judged: Mapping[str, int] = field(default_factory=dict)
+    nominal: Mapping[str, int] = field(default_factory=dict)
 
     def dim(self, size: int) -> Dim | None:
         """The dimension behind an integer of `_output_shapes`, None when it is not known."""
@@ -81,26 +109,40 @@ class Sizes:
         return self.dims[number] if 0 <= number < len(self.dims) else None
 
 
-def points(symbols: tuple[str, ...]) -> tuple[dict[str, int], ...]:
+def points(
+    symbols: tuple[str, ...], sizes: tuple[int, int, int] = SIZES
+) -> tuple[dict[str, int], ...]:
     """A base, each symbol changed, and all changed together (the check)."""
     if not symbols:
         return ({},)
-    base = {name: SIZES[0] + 6 * k for k, name in enumerate(symbols)}
+    base = {name: sizes[0] + 6 * k for k, name in enumerate(symbols)}
     bindings = [base]
-    bindings += [{**base, name: SIZES[1] + 10 * k} for k, name in enumerate(symbols)]
-    bindings.append({name: SIZES[2] + 14 * k for k, name in enumerate(symbols)})
+    bindings += [{**base, name: sizes[1] + 10 * k} for k, name in enumerate(symbols)]
+    bindings.append({name: sizes[2] + 14 * k for k, name in enumerate(symbols)})
     if len(symbols) > 1:
-        bindings.append({name: 2 * SIZES[2] + 22 * k for k, name in enumerate(symbols)})
+        bindings.append({name: 2 * sizes[2] + 22 * k for k, name in enumerate(symbols)})
     return tuple(bindings)
 
 
 def resolve(graph: Any) -> Sizes:
     """Fit every unknown dimension of `graph` that can be."""
-    roots = _root_names(graph)
-    if not roots:
+    if not any(_is_unknown(shape) for node in graph.node for shape in _shapes(node)):
         return Sizes(graph, (), ())
-    inference = _Inference(graph, roots)
-    inferred = _inferred(inference)
+    entering = _root_names(graph)
+    inference, inferred = _consistent(graph, entering)
+    for _ in range(MOST_ROUNDS):
+        further = _beginning(inference, inferred)
+        if not further:
+            break
+        cut, at_points = _consistent(graph, {**inference.roots, **further})
+        if not all(at_points.shapes):
+            break
+        inference, inferred = cut, at_points
+    begun = frozenset(inferred.constraints.symbols) - frozenset(entering.values())
+    inferred, derived = _derived(graph, inferred)
+    judged, nominal = (
+        _sized(inference, inferred, derived, size) for size in (JUDGED_SIZE, NOMINAL_SIZE)
+    )
     result = graph_pb2.GraphDef()
     result.CopyFrom(graph)
     table: dict[Dim, int] = {}
@@ -113,12 +155,115 @@ def resolve(graph: Any) -> Sizes:
                 resolved[node.name, port] = tuple(dim.size for dim in shape.dim)
     return Sizes(
         result,
-        inferred.constraints.symbols,
+        (*inferred.constraints.symbols, *derived),
         tuple(table),
-        inferred.constraints.assumed,
+        inferred.constraints.assumed.union(derived, begun),
         _supposed(inference, inferred.constraints, resolved),
-        tuple(_left_unknown(roots, inferred, inference.refused)),
+        tuple(_left_unknown(entering, inferred, inference.refused)),
+        frozenset(derived),
+        inferred.points,
+        judged,
+        nominal,
     )
+
+
+def _shapes(node: Any) -> Sequence[Any]:
+    shapes: Sequence[Any] = node.attr["_output_shapes"].list.shape
+    return shapes
+
+
+def _is_unknown(shape: Any) -> bool:
+    return bool(shape.unknown_rank) or any(dim.size < 0 for dim in shape.dim)
+
+
+def _beginning(inference: _Inference, inferred: _Inferred) -> Roots:
+    """Names for sizes that begin within the graph: unknown though the operation's inputs are known
+    (how many values are unique, where a mask is true), or the shape of what is not inferred."""
+    shapes, graph = inferred.shapes[0], inference.rewritten.graph
+    number = len(inference.names)
+    names: dict[object, str] = {}
+    roots: dict[tuple[str, int, int], str] = {}
+
+    def is_known(edge: Edge) -> bool:
+        shape = shapes.get((graph.nodes[edge.node].name, edge.port))
+        return graph.dtype(edge) not in ANY or (shape is not None and None not in shape)
+
+    for i in graph.order:
+        node = graph.nodes[i]
+        if node.op in NEVER_CUT or inference.rewritten.covers(i):
+            continue
+        if not _replaced(node) and not all(map(is_known, graph.data[i])):
+            continue
+        for port, declared in enumerate(_shapes(node)):
+            shape = shapes.get((node.name, port))
+            if shape is None or graph.dtype(Edge(i, port)) not in ANY:
+                continue
+            for axis, size in enumerate(shape):
+                place = node.name, port, axis
+                if size is not None or place in inference.roots or len(names) >= MOST_SYMBOLS:
+                    continue
+                numbered = axis < len(declared.dim) and declared.dim[axis].size < -1
+                identity: object = declared.dim[axis].size if numbered else place
+                roots[place] = names.setdefault(identity, f"s{number + len(names)}")
+    return roots
+
+
+Sources = Mapping[str, tuple[str, int, int]]
+"""Derived symbols, each with a node, an output and a dimension of it that is as large."""
+
+
+def _derived(graph: Any, inferred: _Inferred) -> tuple[_Inferred, Sources]:
+    """Points that bind a symbol for each unknown dimension that is no polynomial of others, the
+    smallest first: the larger ones may be polynomials of these."""
+    places: dict[tuple[int, ...], tuple[str, int, int]] = {}
+    for node in graph.node:
+        for port, shape in enumerate(node.attr["_output_shapes"].list.shape):
+            seen = [shapes.get((node.name, port)) for shapes in inferred.shapes]
+            for axis, dim in enumerate(shape.dim):
+                values = _values(seen, axis)
+                if dim.size < 0 and values is not None:
+                    places.setdefault(values, (node.name, port, axis))
+    derived: dict[str, tuple[str, int, int]] = {}
+    while len(inferred.points[0]) < MOST_SYMBOLS:
+        places = {v: p for v, p in places.items() if fit_dim(v, inferred.points) is None}
+        if not places:
+            break
+        sizes = min(places)
+        name = f"derived{len(derived)}"
+        derived[name] = places.pop(sizes)
+        points_ = ({**p, name: size} for p, size in zip(inferred.points, sizes, strict=True))
+        inferred = replace(inferred, points=tuple(points_))
+    return inferred, derived
+
+
+def _sized(
+    inference: _Inference, inferred: _Inferred, derived: Sources, size: int
+) -> Mapping[str, int]:
+    """What all symbols are where those that are not derived are `size`; nothing where none are."""
+    if not derived:
+        return {}
+    point = dict.fromkeys(inferred.constraints.symbols, size)
+    shapes = inference.shapes(inferred.constraints.sizes(point)) or {}
+    for name, (node, port, axis) in derived.items():
+        value = _values([shapes.get((node, port))], axis)
+        if value is None:
+            return inferred.points[0]
+        point[name] = value[0]
+    return point
+
+
+def _consistent(graph: Any, roots: Roots) -> tuple[_Inference, _Inferred]:
+    """Shapes at every point, with as much of the loops and lists rewritten as they bear out."""
+    rewritten = rewrites(index(graph))
+    while True:
+        inference = _Inference(graph, roots, rewritten)
+        inferred = _inferred(inference)
+        wrong = {i for shapes in inferred.shapes for i in rewritten.wrong(shapes)}
+        if not any(inferred.shapes):
+            wrong = rewritten.all()
+        if not wrong:
+            return inference, inferred
+        rewritten = rewritten.without(wrong)
 
 
 @dataclass(frozen=True)
@@ -160,7 +305,7 @@ def _at_points(
     inference: _Inference, constraints: equal_sizes.SizeConstraints, symbols: tuple[str, ...]
 ) -> _Inferred | None:
     """The shapes at every point; None where one of them is refused."""
-    bindings = points(symbols)
+    bindings = points(symbols, INFERRED)
     shapes_at = []
     for point in bindings:
         shapes = inference.shapes(constraints.sizes(point))
@@ -176,7 +321,8 @@ def _at_points(
 def _refused_one(inference: _Inference, constraints: equal_sizes.SizeConstraints) -> str:
     """A symbol to give up where the sizes of some point are refused, and those of the search were
     not: one that is refused alone, else the last."""
-    for symbol, point in zip(constraints.symbols, points(constraints.symbols)[1:], strict=False):
+    changed = points(constraints.symbols, INFERRED)[1:]
+    for symbol, point in zip(constraints.symbols, changed, strict=False):
         if not inference.accepts(constraints.sizes({**constraints.point, symbol: point[symbol]})):
             return symbol
     return constraints.symbols[-1]
@@ -264,8 +410,8 @@ def _rewrite(
     for axis, dim in enumerate(shape.dim):
         if dim.size >= 0:
             continue
-        values = tuple(size for sizes in known if (size := sizes[axis]) is not None)
-        if len(values) < len(known):
+        values = _values(inferred, axis)
+        if values is None:
             continue
         if values not in fits:
             fits[values] = fit_dim(values, bindings)
@@ -276,6 +422,15 @@ def _rewrite(
         elif fitted is not None:
             dim.size = SYMBOLIC - table.setdefault(fitted, len(table))
     return resolved
+
+
+def _values(seen: Sequence[Shape], axis: int) -> tuple[int, ...] | None:
+    """The sizes that a dimension has at each point; None where they are not all known."""
+    ranks = {None if sizes is None else len(sizes) for sizes in seen}
+    if None in ranks or len(ranks) != 1 or axis >= min(r for r in ranks if r is not None):
+        return None
+    values = tuple(size for sizes in seen if sizes and (size := sizes[axis]) is not None)
+    return values if len(values) == len(seen) else None
 
 
 def _root_names(graph: Any) -> dict[tuple[str, int, int], str]:
@@ -298,39 +453,80 @@ class _Inference:
     """TensorFlow's shape inference over one graph, for sizes of its roots. Nodes get names of our
     own: Grappler gives some that an import refuses."""
 
-    def __init__(self, graph: Any, roots: Roots) -> None:
-        self.graph, self.roots = graph, roots
+    def __init__(self, graph: Any, roots: Roots, rewritten: Rewrites) -> None:
+        self.graph, self.roots, self.rewritten = graph, roots, rewritten
         self.nodes = max(len(graph.node), 1)
         self.names = tuple(dict.fromkeys(roots.values()))
         self.refused = ""
         self._accepted: dict[tuple[int | None, ...], bool] = {}
-        self._replaced = [node for node in graph.node if _replaced(node)]
+        self._replaced: list[Any] = []
         self._fed: dict[str, tuple[Any, int]] = {}
         self._body = graph_pb2.GraphDef()
         self._body.versions.CopyFrom(graph.versions)
         self._body.library.CopyFrom(graph.library)
-        self._original: dict[str, str] = {}
-        numbers = {node.name: number for number, node in enumerate(graph.node)}
-        dropped = {node.name: node for node in self._replaced}
+        self._original: dict[str, Tensor] = {}
+        self._cuts: dict[Tensor, Any] = {}
+        self._declared: dict[Tensor, Any] = {}
+        dropped: dict[int, Any] = {}
         for number, node in enumerate(graph.node):
-            if node.name in dropped:
-                continue
-            copy = self._body.node.add()
+            if not rewritten.covers(number) and _replaced(node):
+                dropped[number] = node
+        self._replaced = list(dropped.values())
+        handed_in = {node.name for node in self._replaced}
+        begun = {(name, port) for name, port, _ in roots if name not in handed_in}
+        for number, node in enumerate(graph.node):
+            if number not in dropped:
+                self._add(number, node, dropped, begun)
+
+    def _add(
+        self, number: int, node: Any, dropped: Mapping[int, Any], begun: AbstractSet[Tensor]
+    ) -> None:
+        """The node as it is imported, or what is written for it; and what gives the sizes that
+        begin there."""
+        name = f"n{number}"
+        written = self.rewritten.nodes(number, name)
+        if written is None:
+            copy = node_def_pb2.NodeDef()
             copy.CopyFrom(node)
-            copy.name, copy.device = f"n{number}", ""
-            self._original[copy.name] = node.name
+            copy.name, copy.device = name, ""
             copy.attr.pop("_output_shapes", None)
             copy.attr.pop("_class", None)
             del copy.input[:]
-            for reference in node.input:
-                name, _, port = reference.removeprefix("^").partition(":")
-                control = reference.startswith("^")
-                if control and name in dropped:
-                    continue
-                renamed = f"n{numbers[name]}"
-                copy.input.append(f"^{renamed}" if control else f"{renamed}:{port or 0}")
-                if name in dropped:
-                    self._fed[f"{renamed}:{port or 0}"] = dropped[name], int(port or 0)
+            copy.input.extend(map(written_edge, self.rewritten.graph.data[number]))
+            written = [copy]
+        for source in self.rewritten.graph.control[number]:
+            if source not in dropped:
+                written[0].input.append(f"^n{source}")
+        for added in written:
+            port = 1 if added.name == f"{name}_{ELEMENT}" else 0
+            if port or added.name == name:
+                self._original[added.name] = node.name, port
+            for position, reference in enumerate(added.input):
+                source, _, output = reference.partition(":")
+                if source.isdigit():
+                    added.input[position] = self._renamed(int(source), int(output), dropped, begun)
+            self._body.node.add().CopyFrom(added)
+        for port, kind in enumerate(self.rewritten.graph.output_types[number]):
+            if (node.name, port) in begun:
+                cut = self._body.node.add(name=f"{name}_{CUT}{port}", op="EnsureShape")
+                cut.input.append(f"{name}:{port}")
+                cut.attr["T"].type = tf.as_dtype(kind).as_datatype_enum
+                self._cuts[node.name, port] = cut
+                self._declared[node.name, port] = _shapes(node)[port]
+                self._original[cut.name] = node.name, port
+
+    def _renamed(
+        self, source: int, port: int, dropped: Mapping[int, Any], begun: AbstractSet[Tensor]
+    ) -> str:
+        """How an output of a node is called in the body."""
+        if (self.graph.node[source].name, port) in begun:
+            return f"n{source}_{CUT}{port}:0"
+        covered = self.rewritten.covers(source)
+        if port and covered and self.graph.node[source].op == POP:
+            return f"n{source}_{ELEMENT}"
+        if source in dropped or (port and covered):
+            self._fed[f"n{source}:{port}"] = self.graph.node[source], port
+        return f"n{source}:{port}"
 
     def accepts(self, sizes: Mapping[str, int]) -> bool:
         """Whether inference takes these sizes of the roots (unknown where none is given)."""
@@ -350,9 +546,9 @@ class _Inference:
             original = self._original.get(operation.name)
             if original is None:
                 continue
-            for port, tensor in enumerate(operation.outputs):
+            for port, tensor in enumerate(operation.outputs, original[1]):
                 shape = tensor.shape
-                shapes[original, port] = None if shape.rank is None else tuple(shape.as_list())
+                shapes[original[0], port] = None if shape.rank is None else tuple(shape.as_list())
         return shapes
 
     def _handed_in(self, sizes: Mapping[str, int]) -> dict[Tensor, Shape]:
@@ -365,6 +561,12 @@ class _Inference:
     def _imported(self, sizes: Mapping[str, int]) -> Any:
         """The graph with these sizes, None where inference refuses them."""
         root_shapes = self._handed_in(sizes)
+        for (name, port), cut in self._cuts.items():
+            shape = cut.attr["shape"].shape
+            del shape.dim[:]
+            for axis, dim in enumerate(self._declared[name, port].dim):
+                begins = self.roots.get((name, port, axis), "")
+                shape.dim.add(size=sizes.get(begins, max(dim.size, -1)))
         target = tf.Graph()
         with target.as_default():
             mapping: dict[str, Any] = {}

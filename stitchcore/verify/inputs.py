@@ -7,7 +7,7 @@ second moment must be positive, a logit must not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -81,11 +81,37 @@ def arguments(
     seed: int,
     family: str = "normal",
     integers: int = INTEGERS,
+    whole: Collection[Instruction] = (),
 ) -> list[Array]:
-    """One array per value, each from a seed of its own."""
-    return [
-        draw(v.shape, bindings, seed + 7919 * i, family, integers) for i, v in enumerate(values)
+    """One array per value, each from a seed of its own; floats that are `whole` as integers are."""
+    arrays = []
+    for number, value in enumerate(values):
+        own_seed = seed + 7919 * number
+        counted = replace(value.shape, dtype="s32") if value in whole else value.shape
+        array = draw(counted, bindings, own_seed, family, integers)
+        arrays.append(array.astype(DTYPES[value.shape.dtype].numpy, copy=False))
+    return arrays
+
+
+def whole_numbers(module: Module) -> frozenset[Instruction]:
+    """Parameters of floats that are turned into integers as they are or masked, as labels that were
+    read as floats: only whole numbers among them mean something."""
+
+    def sources(value: Instruction) -> Sequence[Instruction]:
+        if value.opcode == op.SELECT:
+            return value.operands[1:]
+        return value.operands if value.opcode in _MOVED else ()
+
+    converted = [
+        value.operands[0]
+        for value in topological((module.entry.root,))
+        if value.opcode == op.CONVERT and DTYPES[value.shape.dtype].kind in ("signed", "unsigned")
     ]
+    return frozenset(
+        value
+        for value in reachable(converted, operands=sources)
+        if value.opcode == op.PARAMETER and DTYPES[value.shape.dtype].kind == "float"
+    )
 
 
 def integer_limit(module: Module, bindings: Mapping[str, int]) -> int:
@@ -144,9 +170,9 @@ def _passing(module: Module, bindings: Mapping[str, int]) -> list[int]:
         return []
     root = builder.tuple_([*conditions, *guards])
     checked = replace(module, entry=computation(module.entry.parameters, root), aliases=())
-    passing = []
+    passing, whole = [], whole_numbers(module)
     for limit in sorted({*_counts(root), INTEGERS, 2, 1}, reverse=True):
-        drawn = arguments(module.entry.parameters, bindings, 0, "normal", limit)
+        drawn = arguments(module.entry.parameters, bindings, 0, "normal", limit, whole)
         try:
             outcomes = evaluate(checked, drawn, bindings)[len(conditions) :]
         except CheckFailed:

@@ -17,7 +17,8 @@ import numpy as np
 from stitchcore.hlo.evaluator.evaluate import decisions, evaluate, evaluate_all
 from stitchcore.hlo.ir.module import Module
 from stitchcore.verify.accuracy import Judgement, informative, judge
-from stitchcore.verify.inputs import FAMILIES, arguments, integer_limit, placed
+from stitchcore.verify.inputs import FAMILIES, arguments, integer_limit, placed, whole_numbers
+from stitchcore.verify.rounding import movement
 from stitchcore.verify.tolerance import unit
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -31,9 +32,9 @@ def telling(
     With `outside` some places to look up or update are in no table (inputs.placed): for a
     framework that raises an error for these, without."""
     best: tuple[int, str, list[Array], list[Array]] | None = None
-    integers = integer_limit(module, bindings)
+    integers, whole = integer_limit(module, bindings), whole_numbers(module)
     for family in FAMILIES:
-        drawn = arguments(module.entry.parameters, bindings, seed, family, integers)
+        drawn = arguments(module.entry.parameters, bindings, seed, family, integers, whole)
         inputs = placed(module, drawn, seed, integers, outside)
         exact = evaluate(module, inputs, bindings, "float64")
         informative_outputs = sum(informative(array) for array in exact)
@@ -68,6 +69,32 @@ def judge_all(
         allowed = move * max(1.0, limit / step) if step else None
         again.append(judge(o, e, t, limit, _agrees(o, e, f, t, limit), allowed))
     return tuple(again)
+
+
+def well_conditioned(
+    module: Module,
+    exact: Sequence[Array],
+    limits: Sequence[float],
+    inputs: Sequence[Array],
+    bindings: Mapping[str, int],
+) -> list[Array]:
+    """By output, the elements on which these inputs can tell right from wrong: finite, the same
+    whichever way decisions within rounding fall, and moved by the rounding of inputs and operations
+    by no more than the composed tolerance."""
+    forced = _forced(module, inputs, bindings) or exact
+    moved = map(np.maximum, _sensitivity(module, inputs, bindings, exact),
+                movement(module, inputs, bindings, exact))  # fmt: skip
+    told = []
+    for e, f, move, limit in zip(exact, forced, moved, limits, strict=True):
+        if e.dtype.kind != "f":
+            told.append(np.asarray(e == f))
+            continue
+        with np.errstate(all="ignore"):
+            finite = e[np.isfinite(e)]
+            scale = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+            allowed = limit * (np.abs(e) + scale)
+            told.append(np.isfinite(e) & (move <= allowed) & (np.abs(f - e) <= allowed))
+    return told
 
 
 def _forced(

@@ -56,11 +56,16 @@ Runners = Callable[[CompiledRegions, Mapping[str, RegionProgram]], Mapping[str, 
 @dataclass(frozen=True)
 class References:
     """A region by the framework, by XLA (which raises Refused where it cannot), and an empty call
-    of the framework's with the region's arguments."""
+    of the framework's with the region's arguments; and sizes that go together, of symbols that do
+    not take any."""
 
     framework: Reference
     xla: Reference
     call: Reference
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def bindings(self, module: Module) -> dict[str, int]:
+        return {**dict.fromkeys(module.symbols, SYMBOL_SIZE), **self.sizes}
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,8 @@ class RegionVerification:
             "worst_error": max((j.worst_ours for j in self.check.judgements), default=0.0),
             "framework_error": max((j.worst_theirs for j in self.check.judgements), default=0.0),
         }
+        if self.check.undecided:
+            summary["undecided"] = len(self.check.undecided)
         timing = self.timing
         for name, ratio in (("ratio", timing.ratio), ("xla_ratio", timing.xla_ratio)):
             if ratio is not None:
@@ -108,6 +115,11 @@ class Verification:
     regions: Mapping[str, RegionVerification]
     refused: Mapping[str, Refusal]
 
+    @property
+    def undecided(self) -> frozenset[str]:
+        """Keys of regions that the job's own data has to decide about."""
+        return frozenset(key for key, one in self.regions.items() if one.check.undecided)
+
     def figures(self) -> dict[str, str]:
         """How much was timed, for the report's reader."""
         verifications = self.regions.values()
@@ -119,7 +131,9 @@ class Verification:
             if verification.timing.ratio is None and verification.check.passed:
                 notes[verification.timing.note] = notes.get(verification.timing.note, 0) + 1
         figure += "".join(f"; {count} not: {note}" for note, count in notes.items())
-        return {"Distinct regions timed": figure}
+        left = len(self.undecided - self.refused.keys())
+        told = {"Distinct regions that the job's data decides about": str(left)} if left else {}
+        return {"Distinct regions timed": figure, **told}
 
 
 def verify(
@@ -128,8 +142,10 @@ def verify(
     references: Mapping[str, References],
     progress: Progress | None = None,
     runners_of: Runners | None = None,
+    job_decides: bool = False,
 ) -> Verification:
-    """Judge every region's results against the framework's and float64."""
+    """Judge every region's results against the framework's and float64. With `job_decides` each
+    kernel is compared with the framework in the job, too (native/shadow.cc)."""
     runners = (runners_of or on_processor)(compiled, programs)
     verifications: dict[str, RegionVerification] = {}
     refused: dict[str, Refusal] = {}
@@ -137,9 +153,10 @@ def verify(
         if progress is not None:
             progress("verify", number, len(runners))
         module = compiled.regions[key].module
-        bindings = dict.fromkeys(module.symbols, SYMBOL_SIZE)
+        bindings = references[key].bindings(module)
         try:
-            check = check_region(runner, module, references[key].framework, bindings)
+            framework = references[key].framework
+            check = check_region(runner, module, framework, bindings, job_decides=job_decides)
         except CheckFailed as error:
             refused[key] = Refusal(key[:12], Reason.WRONG_RESULT, str(error))
             continue
@@ -220,7 +237,7 @@ class _Timer:
 
     def run(self, with_xla: bool) -> RegionTiming:
         """Interleaved times. XLA's absence is a note, not a failure."""
-        bindings = dict.fromkeys(self.module.symbols, SYMBOL_SIZE)
+        bindings = self.references.bindings(self.module)
         baselines = {"framework": self.references.framework, "call": self.references.call}
         note = "" if with_xla else "no time left for XLA's compiler"
 

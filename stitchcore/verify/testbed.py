@@ -58,7 +58,8 @@ def _processor() -> Testbed:
 
         if function.key not in by_key:
             plain, call = run_region.runner(function), run_region.empty(function)
-            by_key[function.key] = References(plain, run_region.under_xla(function), call)
+            under_xla = run_region.under_xla(function)
+            by_key[function.key] = References(plain, under_xla, call, function.judged)
         return by_key[function.key]
 
     return Testbed(on_processor, references, references, lambda: None)
@@ -111,7 +112,8 @@ def _on_gpu(function: Any) -> References:
         return on_first
 
     plain, under_xla = run_region.runner(function), run_region.under_xla(function)
-    return References(placed(plain), placed(under_xla), placed(run_region.empty(function)))
+    empty = placed(run_region.empty(function))
+    return References(placed(plain), placed(under_xla), empty, function.judged)
 
 
 def _timed_on_gpu(function: Any) -> References:
@@ -122,6 +124,7 @@ def _timed_on_gpu(function: Any) -> References:
         run_region.on_gpu(plain),
         run_region.refusing(run_region.on_gpu(jitted)),
         run_region.on_gpu(run_region.nothing()),
+        function.judged,
     )
 
 

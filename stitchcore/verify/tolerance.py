@@ -5,12 +5,18 @@ units of its storage type; a sum of n adds log2(n) units, because it is taken in
 last of cumulative sums, and the others are not told from it); movement
 adds nothing. What a value inherits through cancellation is not in this figure: there the
 framework's own error on the same data, twice, is the allowance (accuracy.py).
+
+Where a job compares a kernel with the framework there is no float64 result to tell the framework's
+error by, so its part is composed as well: it may add a sum up one after the other, whose relative
+error is 0.12 sqrt(n) units in one standard deviation (each step's rounding is even in half a unit
+of the sum so far), and its functions are a few units off. `between` is for both, at five
+deviations.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import ml_dtypes
 
@@ -31,36 +37,59 @@ def unit(dtype: str) -> float:
 
 def tolerances(pattern: Pattern) -> dict[Instruction, float]:
     """Relative tolerance of each output of `pattern`."""
-    error = _composed(pattern.inputs, pattern.instructions)
+    error = _composed(pattern.inputs, pattern.instructions, _own_error)
     return {value: error[value] for value in pattern.outputs}
 
 
 def module_tolerances(module: Module) -> list[float]:
     """Relative tolerance of each output of a module of stitchable instructions."""
+    return _of_module(module, _own_error)
+
+
+def between(module: Module) -> list[float]:
+    """The same for the distance of the framework's result from ours."""
+    return _of_module(module, lambda node: 4.0 * _own_error(node) + _in_order(node))
+
+
+def _of_module(module: Module, own: Callable[[Instruction], float]) -> list[float]:
     inside = [n for n in topological((module.entry.root,)) if n.opcode != opcodes.TUPLE]
     parameters = [node for node in inside if node.opcode == opcodes.PARAMETER]
-    error = _composed(parameters, [node for node in inside if node.opcode != opcodes.PARAMETER])
+    others = [node for node in inside if node.opcode != opcodes.PARAMETER]
+    error = _composed(parameters, others, own)
     return [error[value] for value in module.outputs]
 
 
 def _composed(
-    inputs: Iterable[Instruction], instructions: Iterable[Instruction]
+    inputs: Iterable[Instruction],
+    instructions: Iterable[Instruction],
+    own: Callable[[Instruction], float],
 ) -> dict[Instruction, float]:
     error = dict.fromkeys(inputs, 0.0)
     for node in instructions:
         inherited = max((error[operand] for operand in node.operands), default=0.0)
-        error[node] = inherited + _own_error(node)
+        error[node] = inherited + own(node)
     return error
+
+
+def _in_order(node: Instruction) -> float:
+    """What adding up one after the other may be off by, at five standard deviations."""
+    return 0.6 * math.sqrt(_terms(node)) * unit(node.shape.dtype) if _terms(node) > 1.0 else 0.0
+
+
+def _terms(node: Instruction) -> float:
+    """How many terms a sum has; 1 for all else."""
+    kind = opcodes.record(node.opcode).kind
+    if kind == "reduce":
+        return extent(node.operands[0].shape.size) / max(extent(node.shape.size), 1)
+    if kind == "scan":
+        return float(max(extent(window.size) for window in node["window"]))
+    return 1.0
 
 
 def _own_error(node: Instruction) -> float:
     record = opcodes.record(node.opcode)
     if record.kind == "elementwise":
         return max(record.ulp, 0.5 if record.flops else 0.0) * unit(node.shape.dtype)
-    if record.kind == "reduce":
-        count = extent(node.operands[0].shape.size) / max(extent(node.shape.size), 1)
-        return (0.5 + math.log2(max(count, 1.0))) * unit(node.shape.dtype)
-    if record.kind == "scan":
-        count = max(extent(window.size) for window in node["window"])
-        return (0.5 + math.log2(max(count, 1.0))) * unit(node.shape.dtype)
+    if record.kind in ("reduce", "scan"):
+        return (0.5 + math.log2(max(_terms(node), 1.0))) * unit(node.shape.dtype)
     return 0.0

@@ -89,6 +89,7 @@ def test_hints_are_in_the_text_and_mean_nothing_to_the_interpreter_and_cuda(
     assert cuda.render([kernel]) == cuda.render([plain])
 
 
+@pytest.mark.slow
 def test_sizes_decide_in_the_call_where_they_are_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same library takes both ways; the results do not tell which."""
     text = print_kernel(softmax(8, 64)).replace("softmax()", "softmax(B)")

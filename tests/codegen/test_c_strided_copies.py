@@ -90,3 +90,33 @@ def test_what_the_loop_itself_changes_stays_in_it() -> None:
 def test_a_copy_stays_one_loop() -> None:
     loop = first_loop(turned(64))
     assert not staged(replace(loop, body=(loop.body[0], loop.body[-1])), {})
+
+
+def test_a_turned_mask_costs_no_vectors() -> None:
+    """An array of _Bool would: gcc makes no masks of it."""
+    kernel = parse_kernel(
+        """kernel masked() {
+  input in0: pred[64, 5]
+  input in1: f32[5, 64]
+  output out0: f32[5, 64]
+  phase {
+    section task0 < 5 {
+      lanes lane0 in 0 .. 64 {
+        let v0: pred = in0[lane0, task0]
+        let v1: f32 = in1[task0, lane0]
+        let v2: f32 = exponential:f32(v1)
+        let v3: f32 = select:f32(v0, v2, v1)
+        out0[task0, lane0] = v3
+      }
+    }
+  }
+}
+"""
+    )
+    assert staged(first_loop(kernel), {}).loads
+    library = compile_c(c.render([kernel]), host_device())
+    assert not library.scalar_loops, library.scalar_loops
+    random = np.random.default_rng(0)
+    mask, x = random.random((64, 5)) < 0.5, random.standard_normal((5, 64)).astype(np.float32)
+    [out] = CpuKernel(library.data, kernel).run([mask, x], {}, threads=1)
+    np.testing.assert_allclose(out, np.where(mask.T, np.exp(x), x), rtol=1e-6)

@@ -105,6 +105,7 @@ def _signature(case: Case) -> tuple[tuple[str, ...], str]:
     return case.sources, case.target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opcode", NAMES)
 def test_a_neighbours_template_fails(opcode: str, compiled: dict[str, CpuKernel]) -> None:
     by_signature: dict[tuple[tuple[str, ...], str], list[Case]] = defaultdict(list)

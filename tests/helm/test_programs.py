@@ -32,6 +32,7 @@ ENTRY = {True: ["stitch_worker"], False: []}
 """The worker's image says itself what it runs; the operator's is told."""
 
 
+@pytest.mark.slow
 @everywhere
 def test_programs_take_their_arguments(combination: str) -> None:
     seen = set()

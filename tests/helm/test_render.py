@@ -34,6 +34,7 @@ def test_lint_finds_nothing_in_the_definitions() -> None:
     charts.helm("lint", "--strict", str(CRDS))
 
 
+@pytest.mark.slow
 @everywhere
 def test_objects_are_kubernetes_own(combination: str) -> None:
     checked = 0
@@ -44,6 +45,7 @@ def test_objects_are_kubernetes_own(combination: str) -> None:
     assert checked > 30
 
 
+@pytest.mark.slow
 @everywhere
 def test_the_oldest_kubernetes_takes_them(combination: str) -> None:
     for made in charts.of(combination):
@@ -187,6 +189,7 @@ def test_a_registry_takes_the_place_of_a_registry(
     assert spec["containers"][0]["image"] == image
 
 
+@pytest.mark.slow
 def test_a_release_may_be_called_by_a_number() -> None:
     for made in charts.objects(charts.rendered(name="7", namespace="42")):
         kubernetes_validate.validate(made, "1.36", strict=True) if made[

@@ -179,6 +179,7 @@ def test_prometheus_takes_the_rules(tmp_path: Path) -> None:
     assert f"{len(ALERTS) + recorded} rules found" in said
 
 
+@pytest.mark.slow
 def test_the_rules_say_what_they_should_of_series_made_by_hand(tmp_path: Path) -> None:
     """Each alert fires where it should, and not where it should not."""
     shutil.copy(RULES, tmp_path / "rules.yaml")

@@ -64,7 +64,7 @@ def small(draw: st.DrawFn) -> tuple[str, str, str, dict[str, int]]:
 
 
 @given(small(), st.sampled_from(("f32", "f64", "bf16", "f16")), st.integers(0, 99))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_small_dot_is_einsum(
     drawn: tuple[str, str, str, dict[str, int]], dtype: str, seed: int
 ) -> None:

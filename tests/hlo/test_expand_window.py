@@ -85,7 +85,7 @@ def windows(draw: st.DrawFn, dilated: bool) -> tuple[tuple[int, ...], tuple[Wind
 VALUES = np.array([-np.inf, -1.5, -0.0, 0.0, 2.0, 2.0, np.inf, 7.25], np.float32)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(windows(dilated=True), st.sampled_from([op.MAXIMUM, op.ADD, op.MINIMUM]),
        st.sampled_from([0.0, 3.0, -np.inf]), st.integers(0, 99))  # fmt: skip
 def test_a_small_window_is_slices(
@@ -101,7 +101,7 @@ def test_a_small_window_is_slices(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(windows(dilated=False), st.sampled_from(["GE", "LE"]), st.integers(0, 99))
 def test_a_small_selection_adds_to_the_first_of_the_greatest(
     drawn: tuple[tuple[int, ...], tuple[WindowDim, ...]], direction: str, seed: int

@@ -109,7 +109,7 @@ def test_what_only_holds_in_real_arithmetic_stays(node: Instruction) -> None:
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_random_modules_keep_their_values(seed: int) -> None:
     """Bit for bit; where dimensions of extent 1 leave a float reduce, numpy may regroup the sum."""
     rng = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ from typing import Any
 
 from stitchcore.artifact import sign
 from stitchcore.inject import client, gateway, settings
+from stitchcore.inject.contract import MANIFEST_FORMAT
 from tests.inject import https_gateway as gateways
 from tests.inject.https_gateway import Asked, Reply, Server
 
@@ -24,7 +25,7 @@ def verify(signature: bytes, message: bytes, public: bytes) -> bool:
 
 def manifest(library: bytes = b"code", **changes: Any) -> dict[str, Any]:
     return {
-        "format": 2, "key": KEY, "digest": DIGEST, "tf": "2.21", "abi": 1,
+        "format": MANIFEST_FORMAT, "key": KEY, "digest": DIGEST, "tf": "2.21", "abi": 1,
         "target": "cpu-x86-64-v3", "compiler": "none", "patch": {}, "kernels": [],
         "libraries": [{"file": "kernels_00.so", "sha256": hashlib.sha256(library).hexdigest()}],
         **changes,

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from stitchcore.inject import digest
+from stitchcore.inject.contract import MANIFEST_FORMAT
 
 HEAD = """
 #include <math.h>
@@ -188,7 +189,8 @@ def answer(store: Path, key_file: Path, behaviour: str, work: int = 0) -> int:
         patch = make_patch(graph, numbering.ids, work, behaviour)
         most = max(most, len(patch["regions"]))
         manifest = {
-            "format": 2, "key": request.name[:: -1 if behaviour == "other" else 1], "abi": 1,
+            "format": MANIFEST_FORMAT, "abi": 1,
+            "key": request.name[:: -1 if behaviour == "other" else 1],
             "digest": "0" * 64 if behaviour == "graph" else request.name,
             "tf": "2.99" if behaviour == "version" else meta["tf"],
             "target": "cpu-x86-64-v9" if behaviour == "level" else meta["target"],

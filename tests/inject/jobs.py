@@ -62,19 +62,19 @@ def untouched(version: str, script: str, *arguments: object) -> tuple[float, ...
 
 
 def run(python: str, script: str, *arguments: object, store: Path | None = None,
-        session: str = "s", **settings: str) -> Run:  # fmt: skip
-    """Without a `store` the job runs untouched."""
+        session: str = "s", forked: bool = True, **settings: str) -> Run:  # fmt: skip
+    """Without a `store` the job runs untouched. Not `forked`, it imports TensorFlow itself: where
+    its memory is measured."""
     extra = {f"STITCH_{name.upper()}": value for name, value in settings.items()}
     if store is not None:
         extra |= {"STITCH_STORE": str(store), "STITCH_SESSION": session}
         extra["PYTHONPATH"] = str(BOOTSTRAP)
-    done = subprocess.run(
-        [python, str(SCRIPTS / script), *map(str, arguments)],
-        env=lean.environment(**extra),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [python, str(SCRIPTS / script), *map(str, arguments)]
+    environment = lean.environment(**extra)
+    if forked:
+        done = fork_server.run(command, environment)
+    else:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     losses = [float(line) for line in done.stdout.splitlines()]
     lines = [line for line in done.stderr.splitlines() if "stitch" in line]
     events: list[dict[str, Any]] = []

@@ -64,7 +64,8 @@ def graphs(draw: st.DrawFn) -> Any:
     return graph
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=200)
 @given(graphs(), st.integers(0, 10**6))
 def test_equal_digests_mean_an_isomorphism(graph: Any, seed: int) -> None:
     other, table = renamed(graph, seed)

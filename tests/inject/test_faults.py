@@ -18,7 +18,7 @@ from tests.inject.conftest import Answer
 SCRIPT, STEPS = "function_step.py", 30
 INJECT = jobs.BOOTSTRAP.parent
 METHODS = (
-    "start", "choose", "_answer", "_program", "_submit", "_wait", "_instance", "_arm_graph",
+    "start", "choose", "_answer", "_program", "_hand_in", "_wait", "_instance", "_arm_graph",
     "after_first_call", "_tick", "_end",
 )  # fmt: skip
 RAISE = 'raise RuntimeError("a fault of the test")'
@@ -47,7 +47,7 @@ def broken(folder: Path, file: str, method: str, statement: str = RAISE) -> Path
 
 @pytest.mark.parametrize(
     "method",
-    tiers.nightly_but("start", "_submit", "_instance", "after_first_call", "_end", of=METHODS),
+    tiers.nightly_but("start", "after_first_call", of=METHODS),
 )
 def test_a_fault_leaves_the_job_alone(
     method: str, native: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,7 @@ def test_graph_out_artifact_in(tmp_path: Path, key: Any, public_key: str) -> Non
         assert (tmp_path / "c" / "artifacts" / DIGEST / "kernels_00.so").read_bytes() == b"code"
 
 
+@pytest.mark.slow
 def test_the_cache_spares_the_download_and_is_trusted_no_more_than_it(
     tmp_path: Path, key: Any, public_key: str
 ) -> None:
@@ -168,6 +169,7 @@ LIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
 def test_a_lying_gateway_is_asked_again(lie: Reply, tmp_path: Path, public_key: str) -> None:
     with gateways.serve(tmp_path / "g", lambda _: lie) as server:
@@ -179,6 +181,7 @@ def test_a_lying_gateway_is_asked_again(lie: Reply, tmp_path: Path, public_key: 
         assert [reason for _, reason, _ in job.complaints] == ["gateway_error"]
 
 
+@pytest.mark.slow
 def test_what_the_gateway_has_lost_is_posted_again(
     tmp_path: Path, key: Any, public_key: str
 ) -> None:

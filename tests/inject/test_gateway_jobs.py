@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stitchcore.artifact import sign
-from tests import lean
+from tests import fork_server, lean, tiers
 from tests.inject import https_gateway as gateways
 from tests.inject import jobs
 from tests.inject.handmade_gateway import HandmadeGateway
@@ -39,13 +39,7 @@ def run(
         **{f"STITCH_{name.upper()}": value for name, value in settings.items()},
     )
     command = [jobs.python_of(version), str(jobs.SCRIPTS / script)]
-    done = subprocess.run(
-        [*command, *map(str, arguments)],
-        env=lean.environment(**extra),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = fork_server.run([*command, *map(str, arguments)], lean.environment(**extra))
     lines = [line for line in done.stderr.splitlines() if "stitch" in line]
     path = cache / "sessions" / session / "events.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()]
@@ -90,7 +84,7 @@ def cases(native: Path, tmp_path_factory: pytest.TempPathFactory) -> Cases:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["2.21", "2.15"])
+@pytest.mark.parametrize("version", tiers.nightly_but("2.21", of=("2.21", "2.15")))
 def test_a_job_is_swapped_in_mid_run_and_reports(
     version: str, native: Path, tmp_path: Path, key_file: Path, public_key: str
 ) -> None:
@@ -118,7 +112,7 @@ def saved_of(answers: HandmadeGateway) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("script", "count", "argument"),
     [
-        ("slow_epoch.py", 700, 200),
+        pytest.param("slow_epoch.py", 700, 200, marks=pytest.mark.nightly),
         ("loop_step.py", 150, 0.05),  # ten steps a call: what passes between calls is no step's own
     ],
 )

@@ -44,6 +44,7 @@ def test_reports_arrive_in_order_and_survive_failures(tmp_path: Path, public_key
         assert len({a.document["session"] for a in server.asked}) == 1
 
 
+@pytest.mark.slow
 def test_the_last_report_is_sent_at_exit_and_a_dead_gateway_does_not_hold_it_up(
     tmp_path: Path, public_key: str
 ) -> None:
@@ -145,6 +146,7 @@ time.sleep(float(sys.argv[1]))
 LASTS = 5.0  # a job that ends sooner than the gateway answers tells nothing: it does not wait
 
 
+@pytest.mark.slow
 def test_a_process_that_is_left_alone_from_the_start_says_so(
     tmp_path: Path, public_key: str
 ) -> None:

@@ -92,6 +92,7 @@ def held(weather: Weather, effect: Callable[[float], float], jobs: int) -> float
     return hits / jobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weather", [CALM, STORM], ids=["calm", "storm"])
 @pytest.mark.parametrize("saves", [0.0, 0.1e7, -0.05e7], ids=["same", "faster", "slower"])
 def test_the_interval_holds_the_truth_as_often_as_it_says(weather: Weather, saves: float) -> None:

@@ -184,6 +184,24 @@ def test_a_patch_may_feed_collectives_from_other_nodes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("devices", "size", "meet"),
+    [("AB", 2, False), ("AB", 3, True), ("A", 2, True), ("AABB", 2, False), ("AAB", 2, True)],
+    ids=["all here", "one elsewhere", "all others elsewhere", "two each", "one of two elsewhere"],
+)
+def test_replicas_of_one_graph_meet_no_others(devices: str, size: int, meet: bool) -> None:
+    made = graph(x=[], size=[], key=[])
+    for node, value in zip(list(made.node)[1:], (size, 7), strict=True):
+        node.op = "Const"
+        node.attr["value"].tensor.int_val.append(value)
+    for number, device in enumerate(devices):
+        node = made.node.add(name=f"all{number}", op="CollectiveReduceV2", device=device)
+        node.input.extend(["x", "size", "key", "instance"])
+    assert collectives.meet_others(made) is meet
+    assert collectives.meet_others(graph(**ORIGINAL)), "whose group's size is not known"
+    assert not collectives.meet_others(graph(x=[]))
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"all2": ["y", "size", "x", "^all1"]},

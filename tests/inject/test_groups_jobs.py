@@ -114,7 +114,7 @@ def test_a_gateway_that_dies_before_the_commit_leaves_all_as_they_were(
     assert known.state(1) in ("named", "aborted")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_replicas_with_two_artifacts_do_not_swap(
     native: Path, tmp_path: Path, key_file: Path, public_key: str, untouched: list[list[Line]]
 ) -> None:
@@ -153,9 +153,9 @@ def while_going_back(known: Groups, ranks: list[Rank]) -> bool:
 @pytest.mark.parametrize(
     ("moment", "victim", "kernels"),
     [
-        (before_the_swap, 1, ["rounded", "rounded"]),
+        pytest.param(before_the_swap, 1, ["rounded", "rounded"], marks=pytest.mark.nightly),
         (after_the_swap, 0, ["rounded", "rounded"]),
-        (while_going_back, 0, ["rounded", "slow"]),
+        pytest.param(while_going_back, 0, ["rounded", "slow"], marks=pytest.mark.nightly),
     ],
     ids=["before N", "after N", "while one is slow"],
 )

@@ -187,7 +187,8 @@ def group_of(
 ACTIONS = ("step", "step", "step", "tick", "tick", "deliver", "deliver", "lost", "back", "dies")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.slow
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), size=st.integers(1, 3), rare=st.integers(0, 40), calls=st.integers(1, 5))
 def test_no_step_is_run_by_two_replicas_differently(
     library: plugin.Plugin, data: st.DataObject, size: int, rare: int, calls: int

@@ -312,3 +312,47 @@ def test_what_nobody_proved_is_taken_only_where_it_is_allowed_and_judged() -> No
             admit(unproved(), found, config)
         assert refused.value.reason == reasons.UNMEASURED
         assert "neither proved nor timed on sm_90" in refused.value.detail
+
+
+def test_regions_that_were_wrong_are_left_out_at_the_next_start(tmp_path: Path) -> None:
+    store = str(tmp_path)
+    assert guard.left_out(store, "d", "k") == {}
+    guard.record_wrong(store, "d", "k", "s", {"r1": "2 instead of 1"})
+    guard.record_wrong(store, "d", "k", "s", {"r2": "3 instead of 1"})
+    guard.swap_begin(store, "d", "k", "s")
+    guard.swap_ok(store, "d")
+    guard.job_ended(store, "s", 0)
+    assert guard.left_out(store, "d", "k") == {"r1": "2 instead of 1", "r2": "3 instead of 1"}
+    assert guard.left_out(store, "d", "other") == {}  # another artifact is tried whole
+    assert guard.why_not(store, "d", "k") is None  # and this one is no crash
+    guard.forget_failures(store)
+    assert guard.left_out(store, "d", "k") == {}
+
+
+def test_a_patch_without_what_was_wrong() -> None:
+    document = {"regions": [{"name": "a"}, {"name": "b"}], "more": 1}
+    assert program._without(document, ()) is document
+    assert program._without(document, {"a"}) == {"regions": [{"name": "b"}], "more": 1}
+    with pytest.raises(reasons.Refused) as refused:
+        program._without(document, {"a", "b"})
+    assert refused.value.reason == reasons.WRONG_RESULT
+
+
+@pytest.mark.parametrize("first", [program.ORIGINAL, program.STITCHED])
+def test_a_step_is_built_anew_when_it_is_the_originals_turn(first: int) -> None:
+    arm, begun = [program.STITCHED], [3, 5]
+    one = program.Instance(Program("d"), 0, first, arm, begun, True)
+    stitched, original = int(first != program.STITCHED), int(first != program.ORIGINAL)
+    assert one.mark() == stitched and one.has_begun()
+    one.renew = True
+    assert one.mark() == stitched  # amid a stitched block
+    arm[0] = program.ORIGINAL
+    assert one.mark() == original and not one.has_begun()
+    arm[0] = program.STITCHED
+    assert one.mark() == 2 and one.arm_of(2) == program.STITCHED
+    one.keep_original()  # should it not be taken: the ordinary one is still what it was
+    assert one.first_arm == first
+    begun[program.STITCHED] += 1
+    assert one.has_begun()
+    one.renew, one.can_alternate = True, False
+    assert one.mark() == 3  # which never runs its original

@@ -75,7 +75,7 @@ def table(scratch: Any, tasks: list[Any], dims: list[Any]) -> list[int]:
 def test_programs_mean_what_the_compiler_means(driver: Driver) -> None:
     cases: list[tuple[str, str]] = []
 
-    @settings(max_examples=300, deadline=None, database=None)
+    @settings(max_examples=300, database=None)
     @given(expressions(), expressions(), expressions(), st.integers(0, 99), st.integers(1, 99))
     def collect(scratch: Any, task: Any, dim: Any, b: int, s: int) -> None:
         bindings = {"b": b, "s": s}

@@ -48,6 +48,7 @@ def huge_pages() -> None:
         pytest.skip("huge pages are off here: echo madvise > " + str(POLICY))
 
 
+@pytest.mark.slow
 def test_a_frame_is_asked_for_once_all_of_it_was_in_use(driver: Driver, huge_pages: None) -> None:
     """By several buffers, whichever order; and never a frame of which a part was not."""
     parts = [f"note {k * MIB // 2} {MIB // 2}" for k in (4, 6, 7, 5)]  # the second frame

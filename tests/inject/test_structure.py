@@ -345,7 +345,7 @@ def test_the_place_of_a_removed_node_is_taken_away() -> None:
 CHOICES = st.tuples(*(st.integers(0, 1000) for _ in range(4)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(CHOICES, min_size=4, max_size=40), st.data())
 def test_right_patches_pass_with_any_regions_left_out(choices: Any, data: Any) -> None:
     whole = Patched(random_graph(choices))

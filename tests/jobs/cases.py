@@ -30,7 +30,7 @@ OTHERS: tuple[Case, ...] = (
     *((script, "sgd", "2.21") for script in ("mlp_function", "transformer_fit")),
     *((script, "adam", "2.15") for script in ("transformer_fit", "tf1_session")),
 )
-LONG: tuple[Case, ...] = (("mlp_function", "adam", "2.21"), ("tf1_session", "adam", "2.21"))
+LONG: tuple[Case, ...] = (("tf1_session", "adam", "2.21"),)
 STEPS = 50
 SHARE = {("transformer_fit", o, "2.21"): 0.95 for o in ("adam", "sgd")}
 """Least share of memory-intensive bytes in kernels of two operations or more; others 0.80."""

@@ -58,6 +58,7 @@ KERNELS = tuple(
         ("output", "no memory for an output", ("kernel_failed",), True),
         ("launch", "the launch fails", ("kernel_failed",), True),
         ("throw", "the operation runs out of memory of its own", ("kernel_failed",), True),
+        ("value", "a kernel's result is not TensorFlow's", (), False),
     )
 )
 GRAPHS = tuple(

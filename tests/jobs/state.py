@@ -42,9 +42,10 @@ DECIDING = ("cnn_fit",)
 """Scripts that can record their decisions and take another run's (scripts/recording.py)."""
 
 
-SKIPPED = {"fit_jit": 2}
-"""Steps that a script takes back before the judged one: under XLA the first is always TensorFlow's,
-and the graph that is stitched comes with it."""
+SKIPPED = {"fit_jit": 3}
+"""Steps that a script takes back before the judged one, where it is more than the one in which
+kernels are compared: under XLA the first is always TensorFlow's, and the graph that is stitched
+comes with it."""
 
 EVERY_STEP = {"STITCH_CONTROL": "0"}
 """No step stays the original's, and none is rolled back for being slow on a busy machine."""

@@ -1,4 +1,4 @@
-"""Real jobs with SGD, and under TensorFlow 2.15."""
+"""Real jobs with SGD, and under TensorFlow 2.15: by night."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ import pytest
 from tests.jobs import cases
 from tests.jobs.cases import OTHERS, Case, Make
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 runs = cases.runs_of_session
-each = pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=[pytest.mark.nightly] if case[1] == "sgd" else [])
-        for case in OTHERS
-    ],
-    ids="-".join,
-)
+each = pytest.mark.parametrize("case", OTHERS, ids="-".join)
 
 
 @each

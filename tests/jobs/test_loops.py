@@ -17,11 +17,11 @@ PROGRAMS = ("scan_and_map", "nested", "session", "lookups")  # more are in test_
 OLDER = ("steps_per_execution", "masked_lstm", "two_optimizers", "session")
 
 
-@pytest.mark.parametrize("name", tiers.nightly_but("nested", "session", of=PROGRAMS))
+@pytest.mark.parametrize("name", tiers.nightly_but("nested", of=PROGRAMS))
 def test_loops_are_stitched(name: str, tmp_path: Path) -> None:
     both.same_end(SCRIPT, name, folder=tmp_path, STITCH_CONTROL="0")
 
 
-@pytest.mark.parametrize("name", tiers.nightly_but("masked_lstm", of=OLDER))
+@pytest.mark.parametrize("name", tiers.nightly_but("session", of=OLDER))
 def test_loops_of_an_older_version_are_stitched(name: str, tmp_path: Path) -> None:
     both.same_end(SCRIPT, name, version="2.15", folder=tmp_path, STITCH_CONTROL="0")

@@ -30,7 +30,7 @@ def test_a_difference_is_seen() -> None:
 @pytest.mark.parametrize(
     "program",
     tiers.nightly_but(
-        *("beam_search", "fit_steps_per_execution", "gan", "kernel_random", "masked_lstm"),
+        *("beam_search", "fit_steps_per_execution", "fused_by_grappler", "kernel_random"),
         *("ref_update", "user_errors"),
         of=SCRIPTS,
     ),

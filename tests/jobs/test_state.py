@@ -217,6 +217,7 @@ def together(seed: int) -> list[np.ndarray]:
     return [g + 1e-8 * random.standard_normal() * (1 + 0.1 * g / 4e-3) for g in gradients()]
 
 
+@pytest.mark.slow
 def test_errors_of_one_rounding_are_drawn_again() -> None:
     exact = run(gradients(), np.float64)
     draws = [Step(run(together(seed)), exact) for seed in range(29, 34)]

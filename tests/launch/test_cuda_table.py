@@ -183,7 +183,7 @@ def test_any_bytes_are_read_safely(decode: Decode) -> None:
         st.tuples(st.just("copy"), position, st.integers(8, 256)),
     )
 
-    @settings(max_examples=1500, deadline=None, database=None)
+    @settings(max_examples=1500, database=None)
     @given(st.lists(change, min_size=1, max_size=6))
     def collect(changes: list[tuple[str, int, int]]) -> None:
         data = GOOD
@@ -263,7 +263,8 @@ lives = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=300)
 @given(st.lists(lives, max_size=12), st.integers(0, 500))
 def test_memory_that_is_used_at_once_never_overlaps(found: list[Lifetime], n: int) -> None:
     offsets, size = plan_arena(found)

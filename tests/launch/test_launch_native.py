@@ -66,7 +66,10 @@ def run_threads(name: str, tmp_path: Path, before: list[str], runs: int, *flags:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
-    [("-fsanitize=thread",), ("-fsanitize=address,undefined", "-fno-sanitize-recover")],
+    [
+        pytest.param(("-fsanitize=thread",), marks=pytest.mark.nightly),
+        ("-fsanitize=address,undefined", "-fno-sanitize-recover"),
+    ],
     ids=["thread", "address"],
 )
 def test_many_threads_under_a_sanitizer(tmp_path: Path, flags: tuple[str, ...]) -> None:

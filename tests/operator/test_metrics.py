@@ -105,7 +105,7 @@ def series(durable: Durable) -> list[Any]:
     return [sample for family in families(durable) for sample in family.samples]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_100000_jobs_in_1000_namespaces_stay_within_the_bound(tmp_path: Path) -> None:
     """On six products and a seventh that no list has; the sums are exact to the nanosecond."""
     chosen, most = random.Random(8), 200

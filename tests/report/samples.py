@@ -58,7 +58,7 @@ def job() -> Job:
     """A job that saved, of a hostile name."""
     graphs = (
         JobGraph("d" * 64, "a" * 64, "ready", "ok", "", 900, 1.25, 1.2, 1.31),
-        JobGraph("e" * 64, "", "refused", "", "evaluation"),
+        JobGraph("e" * 64, "", "refused", "", "few_calls"),
     )
     return Job(HOSTILE, HOSTILE, "cpu", 120.0, 5.0, 20.0, 90.0, 140.0, graphs)
 

@@ -113,6 +113,7 @@ def served(folder: Path) -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_offline_it_asks_for_nothing_and_hostile_names_do_nothing(
     browser: Browser, folder: Path
 ) -> None:
@@ -202,6 +203,7 @@ def test_by_keyboard_alone(browser: Browser, folder: Path) -> None:
     assert browser.logged() == []
 
 
+@pytest.mark.slow
 def test_search_and_the_list_are_the_graphs_twin(browser: Browser, folder: Path) -> None:
     browser.open((folder / "large.html").as_uri())
     rows = "[...document.querySelectorAll('#list tr')]"
@@ -269,6 +271,7 @@ def steps(browser: Browser, keys: str) -> list[dict[str, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_frame_of_a_large_graph_draws_what_is_seen_and_no_more(
     browser: Browser, folder: Path
 ) -> None:
@@ -291,6 +294,7 @@ def test_a_frame_of_a_large_graph_draws_what_is_seen_and_no_more(
     assert most["larger"] <= 1.5 * most["large"] + 10, "four times the graph, no more a frame"
 
 
+@pytest.mark.slow
 def test_nothing_is_drawn_while_nothing_happens(browser: Browser, folder: Path) -> None:
     browser.open((folder / "large.html").as_uri(), still=False)
     browser.ask("document.getElementById('stage').focus({preventScroll: true})")

@@ -281,7 +281,7 @@ REPORTS = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(REPORTS)
 def test_any_report_is_drawn(report: Report) -> None:
     page = render.html(report)

@@ -59,11 +59,13 @@ class Case:
 
 UNARY = """Exp Expm1 Log Log1p Tanh Sigmoid Erf Erfc Sqrt Rsqrt Inv Reciprocal Softplus Softsign Elu
 Selu Sin Cos Floor Ceil Rint Round LeakyRelu L2Loss IsNan IsInf IsFinite Neg Abs Sign Square Relu
-Relu6 ZerosLike OnesLike LogicalNot Invert Identity StopGradient PreventGradient Snapshot""".split()
-BINARY = """Xlogy Xdivy DivNoNan MulNoNan RealDiv Div Pow FloorDiv FloorMod TanhGrad SigmoidGrad
+Sinh Cosh Tan Acos Atan Asinh Acosh Atanh Relu6 ZerosLike OnesLike LogicalNot Invert Identity
+StopGradient PreventGradient Snapshot _MklSwish""".split()
+BINARY = """Xlogy Xdivy DivNoNan MulNoNan RealDiv Pow TanhGrad SigmoidGrad
 SqrtGrad RsqrtGrad InvGrad ReciprocalGrad SoftplusGrad SoftsignGrad EluGrad SeluGrad LeakyReluGrad
 Add AddV2 Sub Mul SquaredDifference Maximum Minimum ReluGrad Relu6Grad Less LessEqual Greater
 GreaterEqual Equal NotEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr BitwiseXor""".split()
+DIVISIONS = "Div FloorDiv FloorMod TruncateDiv Mod".split()
 REDUCTIONS = "Sum Mean Max Min Prod All Any".split()
 SCANS = ("Cumsum", "Cumprod")
 
@@ -87,6 +89,8 @@ def _cases(op: str, t: str) -> Iterator[Case]:
         if op in ("AddV2", "Mul", "SquaredDifference", "Maximum", "Less", "SelectV2"):
             yield Case(op, (t, t), (s, (8,)), note="row")
             yield Case(op, (t, t), ((6, 1), (1, 8)), note="outer")
+    elif op in DIVISIONS:
+        yield from _divisions(op, t, s)
     elif op in REDUCTIONS:
         for axes, keep in (((1,), False), ((0,), True), ((0, 1), False), ((), False)):
             note = f"axes={axes} keep={keep}"
@@ -99,6 +103,18 @@ def _cases(op: str, t: str) -> Iterator[Case]:
                 yield Case(op, (t,), (shape,), attributes, (np.int32(axis),), note=note)
     elif op in TABLE:
         yield from TABLE[op](t, s, zero)
+
+
+def _divisions(op: str, t: str, s: tuple[int, ...]) -> Iterator[Case]:
+    """Of integers by constants alone, as regions may hold (tensorflow/constant_operands.py)."""
+    if t in FLOATS:
+        yield Case(op, (t, t), (s, s))
+        return
+    signs = (1, -1) if t.startswith("int") else (1,)
+    for divisor in (7, 64, 1, 127, np.iinfo(NUMPY[t]).max):
+        for sign in signs if divisor != 1 else (1,):
+            yield Case(op, (t,), (s,), {}, (NUMPY[t](sign * divisor),), note=f"by {sign * divisor}")
+    yield Case(op, (t,), (s,), {}, (np.arange(2, 10).astype(NUMPY[t]),), note="by a row")
 
 
 def _movement(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, ...]]:
@@ -124,6 +140,50 @@ def _movement(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, 
         "Pad": (Case("Pad", (t,), (s,), {}, (np.array([[1, 2], [0, 3]], np.int32),)),),
         "PadV2": (
             Case("PadV2", (t,), (s,), {}, (np.array([[1, 0], [2, 3]], np.int32), zero + 1)),
+        ),
+        "Roll": tuple(
+            Case("Roll", (t,), (s,), {}, (shift, at), note=f"{shift} along {at}")
+            for shift, at in ((_int32(2, -11), _int32(0, 1)), (_int32(-3, 1), _int32(1, 1)),
+                              (np.int32(4), np.int32(-1)), (np.int32(0), np.int32(0)))
+        ),
+        **{
+            name: tuple(
+                Case(name, (t,), (s,), {"mode": mode}, (paddings,), note=mode)
+                for mode in ("REFLECT", "SYMMETRIC")
+            )
+            for name, paddings in (("MirrorPad", np.array([[1, 2], [0, 3]], np.int32)),
+                                   ("MirrorPadGrad", np.array([[1, 2], [0, 3]], np.int32)))
+        },
+        "DepthToSpace": (Case("DepthToSpace", (t,), ((2, 3, 5, 8),), {"block_size": 2}),),
+        "SpaceToDepth": (Case("SpaceToDepth", (t,), ((2, 4, 6, 3),), {"block_size": 2}),),
+        "SpaceToBatchND": (
+            Case("SpaceToBatchND", (t,), ((2, 5, 6, 3),), {},
+                 (_int32(2, 3), np.array([[1, 2], [0, 3]], np.int32))),
+        ),
+        "BatchToSpaceND": (
+            Case("BatchToSpaceND", (t,), ((12, 4, 3, 3),), {},
+                 (_int32(2, 3), np.array([[1, 2], [0, 3]], np.int32))),
+        ),
+        "MatrixBandPart": tuple(
+            Case("MatrixBandPart", (t,), (shape,), {}, (np.int64(low), np.int64(high)),
+                 note=f"{low} {high}")
+            for shape in (s, (2, 7, 5)) for low, high in ((-1, 0), (2, 1), (0, -1))
+        ),
+        "MatrixDiag": (Case("MatrixDiag", (t,), (s,)),),
+        "MatrixDiagPart": (Case("MatrixDiagPart", (t,), (s,)),),
+        "MatrixSetDiag": (Case("MatrixSetDiag", (t, t), ((2, 5, 7), (2, 5))),),
+        "MatrixDiagV3": (
+            Case("MatrixDiagV3", (t, t), (s, ()), {}, (np.int32(1), np.int32(-1), np.int32(-1)),
+                 order=(0, 2, 3, 4, 1)),
+            Case("MatrixDiagV3", (t, t), (s, ()), {}, (np.int32(0), np.int32(9), np.int32(8)),
+                 order=(0, 2, 3, 4, 1), note="wide"),
+        ),
+        "MatrixDiagPartV3": tuple(
+            Case("MatrixDiagPartV3", (t,), (s,), {}, (k, zero + 1), note=f"{k}")
+            for k in (np.int32(0), np.int32(-2), _int32(-1, 2))
+        ),
+        "MatrixSetDiagV3": (
+            Case("MatrixSetDiagV3", (t, t), ((2, 5, 7), (2, 5)), {}, (np.int32(1),)),
         ),
         "ConcatV2": (Case("ConcatV2", (t, t), (s, s), {"N": 2}, (axis,)),),
         "Split": (Case("Split", (t,), (s,), {"num_split": 4}, (axis,), order=(1, 0)),),
@@ -206,6 +266,39 @@ def _special(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, .
         "Range": (
             Case("Range", (), (), {}, (zero, zero + 7, zero + 2), note=t),
         ),
+        "Bitcast": tuple(
+            Case("Bitcast", (t,), (s,), {"type": target}, note=f"to {target}")
+            for target in NUMPY if np.dtype(NUMPY[target]).itemsize == zero.itemsize
+            if "bool" not in (t, target)
+        ),
+        "EnsureShape": (Case("EnsureShape", (t,), (s,), {"shape": (None, 8)}),),
+        **{
+            name: tuple(
+                Case(name, (t,), (shape,), {"output_type": kind}, (np.int32(axis),),
+                     note=f"{shape} axis={axis} {kind}")
+                for shape, axis, kind in
+                ((s, 0, "int32"), (s, -1, "int64"), ((5, 70, 3), 1, "int64"))
+            )
+            for name in ("ArgMax", "ArgMin")
+        },
+        "InTopK": tuple(
+            Case("InTopK", ("float32", number), (s, s[:1]), {"k": 3}, classes=8, note=number)
+            for number in ("int32", "int64")
+        ),
+        "InTopKV2": tuple(
+            Case("InTopKV2", ("float32", number), (s, s[:1]), {}, (NUMPY[number](k),), classes=8,
+                 note=f"{number} {k}")
+            for number in ("int32", "int64") for k in (1, 5)
+        ),
+        "StatelessRandomGetKeyCounter": (
+            Case("StatelessRandomGetKeyCounter", (t,), ((2,),)),
+        ),
+        "StatelessRandomUniformV2": tuple(
+            Case("StatelessRandomUniformV2", ("uint64", "uint64"), ((1,), (2,)), {"dtype": drawn},
+                 (np.array(shape, NUMPY[t]), np.int32(algorithm)), order=(2, 0, 1, 3),
+                 note=f"{drawn}{shape} {t} {algorithm}")
+            for drawn in FLOATS for shape in ([3, 5], [7, 64, 3]) for algorithm in (1, 3)
+        ),
         "OneHot": (
             Case("OneHot", (t, "float32", "float32"), (rows, (), ()), {"axis": -1}, (one_hot,),
                  order=(0, 3, 1, 2)),
@@ -223,6 +316,10 @@ def _special(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, .
                  {**norm, "is_training": training, "activation_mode": "Relu", "num_side_inputs": 0,
                   "exponential_avg_factor": 0.01}, note=f"training {training}", unread=(5,))
             for training in (True, False)
+        ),
+        "_MklLayerNorm": tuple(
+            Case("_MklLayerNorm", (t,) * 3, (shape, shape[-1:], shape[-1:]), {"epsilon": 0.001})
+            for shape in ((4, 33), (2, 3, 64))
         ),
         "FusedBatchNormGradV3": (
             Case("FusedBatchNormGradV3", (t, t, "float32", "float32", "float32", "float32"),
@@ -247,7 +344,7 @@ TABLE = {name: _entry(name) for name in _PROBE}
 
 def is_covered(operation: str) -> bool:
     """Whether cases of an operation can be made: the table must cover the whole allow-list."""
-    return operation in {*UNARY, *BINARY, *REDUCTIONS, *SCANS, *TABLE}
+    return operation in {*UNARY, *BINARY, *DIVISIONS, *REDUCTIONS, *SCANS, *TABLE}
 
 
 def inputs(case: Case, kind: str) -> list[Array] | None:

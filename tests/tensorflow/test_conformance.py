@@ -31,7 +31,7 @@ def test_operation_means_what_tensorflow_computes(operation: str) -> None:
 @pytest.mark.parametrize("operation", sorted(n for n, k in semantics.REWRITES if k == "cpu"))
 def test_rewrite_is_needed(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its rewrite the lowering differs: the table can fail, and no rewrite is idle."""
-    monkeypatch.setattr(semantics, "REWRITES", {})
+    monkeypatch.delitem(semantics.REWRITES, (operation, "cpu"))
     assert not all(f.holds for f in conformance.findings(operation) if not f.absent)
 
 

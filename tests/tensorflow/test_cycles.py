@@ -108,7 +108,7 @@ CHOICES = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(CHOICES)
 def test_the_patched_graph_has_no_cycle_and_nothing_else_changes(choices: list[Any]) -> None:
     graph = random_graph(choices)

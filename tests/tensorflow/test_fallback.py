@@ -29,6 +29,7 @@ from stitchcore.tensorflow.fallback import library, with_fallbacks
 from stitchcore.tensorflow.lower import lower, subgraph
 from stitchcore.tensorflow.partition import partition
 from stitchcore.tensorflow.patch import patch as patch_of
+from stitchcore.verify.tolerance import between
 
 STEPS = 3
 KEPT = ("result", "kept", "update")
@@ -71,6 +72,7 @@ def stitched(graph: Any) -> Stitched:
             functions[region.name],
             program_of(compiled, region.name, host_device()),
             len(region.updates),
+            between(compiled.regions[region.name].module),
         )
         for region in cut.regions
     }

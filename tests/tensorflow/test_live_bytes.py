@@ -63,6 +63,7 @@ def chosen_of(cut: Partition) -> list[Chosen]:
     ]
 
 
+@pytest.mark.slow
 def test_a_stitched_step_holds_no_more() -> None:
     step = training_step()
     cut = partition(step.definition, [step.train])
@@ -73,6 +74,7 @@ def test_a_stitched_step_holds_no_more() -> None:
     assert 0 < after.bytes <= before.bytes + MEGABYTE
 
 
+@pytest.mark.slow
 def test_the_region_that_holds_more_is_refused_and_no_other() -> None:
     """One region's launches are given a scratch block that the untouched step knows nothing of."""
     step = training_step()

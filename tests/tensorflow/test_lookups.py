@@ -17,6 +17,7 @@ from stitchcore.compiler.regions import compile_regions, program
 from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
 from stitchcore.errors import Reason
+from stitchcore.hlo.ir.dim import symbols_of
 from stitchcore.inject import digest
 from stitchcore.inject import patch as job_patch
 from stitchcore.tensorflow.lower import lower, subgraph
@@ -131,7 +132,7 @@ VALUES = tf.TensorSpec([300, WIDTH], tf.float32, "values")
 GROUPS = tf.TensorSpec([300], tf.int32, "groups")
 
 
-def summed(values: tf.Tensor, groups: tf.Tensor, count: int = 90) -> tf.Tensor:
+def summed(values: tf.Tensor, groups: tf.Tensor, count: Any = 90) -> tf.Tensor:
     sums = tf.raw_ops.UnsortedSegmentSum(
         data=values * 2.0, segment_ids=groups, num_segments=count, name="sums"
     )
@@ -152,10 +153,45 @@ def test_a_sum_by_segments_is_a_member(given: tuple[tf.TensorSpec, ...]) -> None
     assert [node.name for node in whole.node if node.op == verifier.op] == [verifier.name]
 
 
+def summed_by_id(values: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """As an optimizer sums the rows that an embedding's gradient has of one id."""
+    unique, groups = tf.unique(ids)
+    return summed(values, groups, tf.shape(unique)[0])
+
+
+def test_a_sum_of_as_many_segments_as_there_are_ids_is_a_member() -> None:
+    """How many the data has is a size that begins there; its verifier asks the graph for it."""
+    parts = cut(summed_by_id, VALUES, GROUPS)
+    node = parts.graph.nodes[parts.graph.number["sums"]]
+    rows = parts.sizes.dim(node.attr["_output_shapes"].list.shape[0].dim[0].size)
+    assert rows is not None and symbols_of(rows) <= parts.sizes.assumed
+    assert region_of(parts, "sums") == region_of(parts, "Exp") == region_of(parts, "mul")
+    whole, [verifier] = patched(parts)
+    assert verifier.input[2] == "strided_slice" in [node.name for node in whole.node]
+
+
+def test_a_sum_whose_count_waits_for_its_region_stays() -> None:
+    """Grappler's constants carry control edges: a region may copy one that waits for itself, but
+    its verifiers run before it."""
+
+    def model(values: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        unique, groups = tf.unique(ids)
+        doubled = tf.exp(values) * 2.0
+        with tf.control_dependencies([doubled]):
+            first = tf.constant([0])
+        count = tf.strided_slice(tf.shape(unique), first, [1], shrink_axis_mask=1)
+        return summed(doubled, groups, count)
+
+    parts = cut(model, VALUES, GROUPS)
+    assert reason(parts, "UnsortedSegmentSum") is Reason.CYCLE
+    _, verifiers = patched(parts)
+    assert not verifiers and parts.regions
+
+
 @pytest.mark.parametrize(
     ("model", "given", "expected"),
     [
-        (summed, (VALUES, GROUPS, tf.TensorSpec([], tf.int32)), Reason.DOES_NOT_UNIFY),
+        (summed, (VALUES, GROUPS, tf.TensorSpec([], tf.int32)), Reason.UNKNOWN_RANK),
         (summed, (tf.TensorSpec([300, None], tf.float32), GROUPS), Reason.DATA_DEPENDENT_ERROR),
         (lambda v, g: summed(v, g, 0), (VALUES, GROUPS), Reason.DATA_DEPENDENT_ERROR),
         (summed, (tf.TensorSpec([300, WIDTH], tf.float16), GROUPS), Reason.UNSUPPORTED_TYPE),

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
 import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from stitchcore.errors import Reason
 from stitchcore.inject import reasons
@@ -175,6 +176,41 @@ def test_a_branch_in_a_loop_is_dead_where_it_is_not_taken() -> None:
     assert len(dead) == 2
     assert misplaced(cut) == set()
     assert ran(cut)[0].shape == SHAPE
+
+
+def cases() -> Any:
+    """One of three, as an index says."""
+    spec = [tf.TensorSpec(SHAPE, name="x"), tf.TensorSpec([], tf.int32, name="which")]
+
+    @tf.function(input_signature=spec, autograph=False)
+    def chosen(x: tf.Tensor, which: tf.Tensor) -> tf.Tensor:
+        functions = (tf.tanh, tf.exp, tf.sin)
+        branches = [lambda f=f: tf.sqrt(f(x) + 2.0) for f in functions]
+        return tf.identity(tf.switch_case(which, branches), name="out")
+
+    frozen = convert_variables_to_constants_v2(
+        chosen.get_concrete_function(), lower_control_flow=True
+    )
+    return frozen.graph
+
+
+def placed() -> tuple[Partition, list[Region]]:
+    cut = partition(cases().as_graph_def(add_shapes=True), ["Identity"])
+    assert any(node.op == "_SwitchN" for node in cut.graph.nodes)
+    return cut, [region for region in cut.regions if floats(cut)(region)]
+
+
+def test_each_of_several_cases_is_dead_where_it_is_not_taken() -> None:
+    cut, regions = placed()
+    assert len(regions) == 3
+    assert all(len(cut.graph.deadness[member]) == 1 for r in regions for member in r.members)
+    done = attempted(cut, chosen=lambda region: region in regions)
+    assert not done.taken_back
+
+
+def test_else_regions_of_several_cases_never_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stitchcore.tensorflow.graph.SWITCHES", frozenset({"Switch"}))
+    assert len(placed()[1]) == 1
 
 
 def test_a_region_that_is_not_dead_with_its_branch_is_found(

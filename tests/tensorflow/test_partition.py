@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, types_pb2
 
 from stitchcore.errors import Reason
 from stitchcore.tensorflow.graph import Edge
@@ -92,7 +92,7 @@ def contracted_is_acyclic(cut: Partition) -> bool:
     return done == len({*edges, *waiting})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(CHOICES)
 def test_random_graphs_are_cut_into_convex_regions(choices: list[Any]) -> None:
     cut = partition(random_graph(choices))
@@ -108,7 +108,7 @@ def test_random_graphs_are_cut_into_convex_regions(choices: list[Any]) -> None:
         assert number in owner or node.name in refused or node.op == "Placeholder"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(CHOICES)
 def test_cutting_twice_gives_the_same(choices: list[Any]) -> None:
     graph = random_graph(choices)
@@ -148,6 +148,28 @@ def test_branches_of_a_conditional_share_no_region() -> None:
     assert set(places) == {"Tanh", "Sqrt", "Exp"}
     assert not places["Tanh"] & places["Sqrt"]
     assert not places["Exp"] & (places["Tanh"] | places["Sqrt"])
+
+
+def test_branches_of_a_switch_case_share_no_region() -> None:
+    """`_SwitchN` is what becomes of tf.switch_case: a port for each branch."""
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [64, 64])
+        index = tf.compat.v1.placeholder(tf.int32, [])
+        type_ = types_pb2.DT_FLOAT
+        attributes = {"T": attr_value_pb2.AttrValue(type=type_)}
+        attributes["num_outs"] = attr_value_pb2.AttrValue(i=3)
+        branches = graph.create_op(
+            "_SwitchN", [tf.exp(x) + 1.0, index], [tf.float32] * 3, attrs=attributes, name="switch"
+        ).outputs
+        made = [tf.tanh(branches[0]) * 2.0, tf.sqrt(branches[1]) + 1.0, tf.sin(branches[2]) - 1.0]
+        merged = tf.raw_ops.Merge(inputs=made).output
+        tf.identity(tf.exp(merged) - merged, name="result")
+    cut = partition(graph.as_graph_def(add_shapes=True), ["result"])
+    assert len(cut.regions) == 5
+    for region in cut.regions:
+        assert len({cut.graph.deadness[i] for i in region.members}) == 1
+    assert len({cut.graph.deadness[region.members[0]] for region in cut.regions}) == 4
 
 
 def test_equal_layers_have_equal_keys() -> None:

@@ -66,6 +66,16 @@ def test_a_loop_of_a_billion_passes_ends_after_two() -> None:
     assert time.perf_counter() - start < rehearsal.SECONDS
 
 
+@needs_plugin
+def test_a_loop_may_begin_with_what_a_region_makes() -> None:
+    """Its counter waits for what the loop's first values wait for in the patched graph."""
+    parts = cut(loop_step())
+    done = rehearse(parts, Patch((region(parts, "scale", operation(parts, "Sqrt", False)),)),
+                    (), (), "")  # fmt: skip
+    assert done.refused == {}
+    assert "run with made-up values" in done.figure
+
+
 def from_outside(parts: Partition) -> Patch:
     return Patch((region(parts, "good", operation(parts, "Sin", False)),
                   region(parts, "bad", operation(parts, "Tanh", True), "x")))  # fmt: skip

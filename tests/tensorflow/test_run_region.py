@@ -41,6 +41,11 @@ def test_tensorflow_and_xla_run_a_region() -> None:
         np.testing.assert_allclose(run(GIVEN)[0], np.tanh(GIVEN[0]), rtol=1e-6)
 
 
+def test_a_bfloat16_scalar_is_an_array() -> None:
+    result = run_region._array(tf.constant(1.5, tf.bfloat16))
+    assert result.shape == () and result.dtype == tf.bfloat16.as_numpy_dtype and result == 1.5
+
+
 def test_what_xla_cannot_run_is_refused() -> None:
     """An operation that does not exist: the error is a refusal, not a crash of the worker."""
     with pytest.raises(Refused):

@@ -190,6 +190,7 @@ def test_every_such_opcode_has_a_mutant() -> None:
     assert set(MUTANTS) == {name for name, r in op.OPCODES.items() if r.kind in kinds}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opcode", sorted(MUTANTS))
 def test_the_check_fails_for_mutants_only(opcode: str) -> None:
     right, wrong = MUTANTS[opcode]

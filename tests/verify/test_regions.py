@@ -152,3 +152,54 @@ def test_what_the_time_limit_left_out_is_said(
     found = verification(made, References(slow, right, nothing), seconds=-1.0)
     assert found.regions[KEY].timing.ratio is None
     assert "weigh more" in found.figures()["Distinct regions timed"]
+
+
+NOISE = """HloModule m
+
+ENTRY main {
+  a = f32[4096] parameter(0)
+  c = f32[] constant(10000)
+  big = f32[4096] broadcast(c), dimensions={}
+  up = f32[4096] add(a, big)
+  down = f32[4096] subtract(up, big)
+  noise = f32[4096] subtract(down, a)
+  size = f32[4096] abs(noise)
+  sign = f32[4096] divide(noise, size)
+  OUT
+}
+"""
+"""Exactly 0 / 0, and in float32 the sign of what was rounded."""
+
+
+def noise(given: Sequence[Array]) -> list[Array]:
+    a = given[0]
+    with np.errstate(invalid="ignore"):
+        rounded = ((a + np.float32(1e4)) - np.float32(1e4)) - a
+        return [(-rounded / np.abs(rounded)).astype(np.float32)]  # a machine that rounds otherwise
+
+
+def beside(given: Sequence[Array]) -> list[Array]:
+    return [*noise(given), np.tanh(given[0])]
+
+
+def mutated(given: Sequence[Array]) -> list[Array]:
+    return [*noise(given), np.float32(1.5) * np.tanh(given[0])]
+
+
+@pytest.mark.parametrize("reference", [noise, beside, mutated])
+def test_what_made_up_data_cannot_decide_is_left_to_the_job(reference: Any) -> None:
+    alone = "ROOT r = (f32[4096]) tuple(sign)"
+    both = "t = f32[4096] tanh(a)\n  ROOT r = (f32[4096], f32[4096]) tuple(sign, t)"
+    module = parse(NOISE.replace("OUT", alone if reference is noise else both))
+    compiled = compile_regions({KEY: module}, host_device(), BuildOptions())
+    made = compiled, {KEY: program(compiled, KEY, host_device())}
+    references = {KEY: References(reference, reference, nothing)}
+    alone_decides = verify(*made, references)
+    assert alone_decides.refused[KEY].reason is Reason.WRONG_RESULT
+    found = verify(*made, references, job_decides=True)
+    if reference is mutated:  # its other output is well-conditioned, and wrong
+        assert found.refused[KEY].reason is Reason.WRONG_RESULT
+        return
+    assert not found.refused and found.undecided == {KEY}
+    assert found.regions[KEY].summary()["undecided"] == 1
+    assert "Distinct regions that the job's data decides about" in found.figures()

@@ -183,6 +183,7 @@ class Ledger:
             statement = "INSERT OR IGNORE INTO refusals VALUES (?, ?, ?, ?)"
             if db.execute(statement, values).rowcount:
                 count(db, "fallbacks", reason)
+                count(db, "answers", reason)  # of workers: what jobs say is not in it
 
     def left(self, identity: Identity, left: Left, now: float) -> bool:
         """A job says that it leaves a graph as it is; False when it said so before. Counted once

@@ -56,6 +56,7 @@ def families(durable: Durable) -> list[Metric]:
     events = _named(durable.counts, "events")
     outcomes = {OUTCOMES[kind]: count for kind, count in events.items() if kind in OUTCOMES}
     aborted = sum(_named(durable.counts, "groups").values())
+    wrong = _named(durable.counts, "answers").get(Reason.WRONG_RESULT.value, 0)
     return [
         *_savings(durable.totals),
         *_spent(durable.spent),
@@ -63,7 +64,8 @@ def families(durable: Durable) -> list[Metric]:
         metrics.counted("stitch_regressions_total", {(): events.get("rolled-back", 0)}),
         _counted("stitch_savings_reports_total", _named(durable.counts, "savings")),
         metrics.counted("stitch_swap_groups_aborted_total", {(): aborted}),
-        *_refused(_named(durable.counts, "fallbacks")),
+        _refused(_named(durable.counts, "fallbacks")),
+        metrics.counted("stitch_verification_failures_total", {(): wrong}),
         _speedup(_named(durable.counts, "speedup")),
     ]
 
@@ -101,16 +103,12 @@ def _counted(name: str, counts: dict[str, int]) -> Metric:
     return metrics.counted(name, {(label,): count for label, count in counts.items()})
 
 
-def _refused(counts: dict[str, int]) -> list[Metric]:
+def _refused(counts: dict[str, int]) -> Metric:
     closed: dict[str, int] = {}
     for reason, count in counts.items():
         label = reason if reason in REFUSALS else OTHER
         closed[label] = closed.get(label, 0) + count
-    wrong = counts.get(Reason.WRONG_RESULT.value, 0)
-    return [
-        _counted("stitch_fallbacks_total", closed),
-        metrics.counted("stitch_verification_failures_total", {(): wrong}),
-    ]
+    return _counted("stitch_fallbacks_total", closed)
 
 
 def _speedup(counts: dict[str, int]) -> Metric:

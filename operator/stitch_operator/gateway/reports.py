@@ -46,8 +46,8 @@ async def event(service: Service, identity: Identity, said: Event) -> dict[str, 
 
 
 async def _left(service: Service, identity: Identity, said: Event) -> dict[str, Any]:
-    """A refusal inside the job. What its own code never says is "other", so that no job raises an
-    alarm about the workers' results."""
+    """A refusal inside the job. What its own code never says is "other"; alarms about the
+    workers' results are of their answers alone."""
     reason = said.reason if said.reason in JOB_REASONS else OTHER
     left = Left(said.session, said.seq, said.graph, reason, said.final)
     new = await service.ledger(service.parts.ledger.left, identity, left, time.time())

@@ -14,7 +14,7 @@ from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.query import monoid
 from stitchcore.hlo.ir.shape import Shape
 from stitchcore.hlo.transforms.expand_dot import small_dot
-from stitchcore.hlo.transforms.expand_random import random_bits
+from stitchcore.hlo.transforms.expand_random import drawn_bits, random_bits
 from stitchcore.hlo.transforms.expand_window import small_selection, small_window
 from stitchcore.hlo.transforms.simplify import (
     DEFAULT_STEP_LIMIT,
@@ -160,6 +160,7 @@ EXPANSIONS: Sequence[NamedRule] = (
     NamedRule("small_window", frozenset({op.REDUCE_WINDOW}), small_window),
     NamedRule("small_selection", frozenset({op.SELECT_AND_SCATTER}), small_selection),
     NamedRule("random_bits", frozenset({op.RNG_BIT_GENERATOR}), random_bits),
+    NamedRule("drawn_bits", frozenset({op.GET_TUPLE_ELEMENT}), drawn_bits),
     NamedRule("split_reduce", frozenset({op.REDUCE}), split_reduce),
 )
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.dim import Dim
 from stitchcore.hlo.ir.instruction import Instruction, instruction
 from stitchcore.hlo.ir.shape import DTYPES, Shape
 
@@ -32,37 +33,67 @@ THREE_FRY_PARITY = 0x1BD11BDA
 def random_bits(node: Instruction) -> Instruction | None:
     """(new state, bits) of a `rng-bit-generator` whose algorithm and state are specified; None for
     others and for symbolic shapes, whose count the new state would need."""
-    [state] = node.operands
-    assert node.shape.elements is not None
-    bits = node.shape.elements[1]
-    integral = DTYPES[bits.dtype].kind in ("signed", "unsigned")
-    if state.shape.dtype != "u64" or not integral or not all(isinstance(d, int) for d in bits.dims):
+    state, bits = _state_and_bits(node)
+    if not _is_specified(node) or not all(isinstance(d, int) for d in bits.dims):
         return None
-    words = [_word(state, number) for number in range(state.shape.static[0])]
-    wide = DTYPES[bits.dtype].bytes == 8
-    counter: Sequence[Instruction]
-    if node["algorithm"] in PHILOX and len(words) == 3:
-        drawn, used = _philox(words, bits.static, wide)
-        counter = [*_sum128(words[1], words[2], builder.constant(used, "u64"))]
-    elif node["algorithm"] == THREE_FRY and len(words) == 2:
-        drawn, used = _three_fry(words, bits.static, wide)
+    words = _words(state)
+    if node["algorithm"] == THREE_FRY:
+        drawn, used = _three_fry(words, bits.static, _is_wide(bits))
+        counter: Sequence[Instruction]
         counter = [builder.elementwise(op.ADD, words[1], builder.constant(used, "u64"))]
     else:
-        return None
-    unsigned = builder.convert(drawn, f"u{8 * DTYPES[bits.dtype].bytes}")
+        drawn = _philox(words, bits.dims, _is_wide(bits))
+        used = -(-math.prod(bits.static) // _per_block(_is_wide(bits)))
+        counter = [*_sum128(words[1], words[2], builder.constant(used, "u64"))]
     parts = [builder.reshape(word, (1,)) for word in (words[0], *counter)]
-    return builder.tuple_([builder.concatenate(parts, 0), _cast(unsigned, bits.dtype)])
+    return builder.tuple_([builder.concatenate(parts, 0), _as_type_of(bits, drawn)])
+
+
+def drawn_bits(node: Instruction) -> Instruction | None:
+    """The bits alone of Philox's generator, whatever their number."""
+    [generator] = node.operands
+    if generator.opcode != op.RNG_BIT_GENERATOR or node["index"] != 1:
+        return None
+    state, bits = _state_and_bits(generator)
+    if not _is_specified(generator) or generator["algorithm"] == THREE_FRY:
+        return None
+    return _as_type_of(bits, _philox(_words(state), bits.dims, _is_wide(bits)))
+
+
+def _state_and_bits(node: Instruction) -> tuple[Instruction, Shape]:
+    assert node.shape.elements is not None
+    return node.operands[0], node.shape.elements[1]
+
+
+def _is_specified(node: Instruction) -> bool:
+    state, bits = _state_and_bits(node)
+    sizes = {**dict.fromkeys(PHILOX, 3), THREE_FRY: 2}
+    integral = DTYPES[bits.dtype].kind in ("signed", "unsigned")
+    known = sizes.get(node["algorithm"]) == state.shape.static[0]
+    return state.shape.dtype == "u64" and integral and known
+
+
+def _words(state: Instruction) -> list[Instruction]:
+    return [_word(state, number) for number in range(state.shape.static[0])]
+
+
+def _is_wide(bits: Shape) -> bool:
+    return DTYPES[bits.dtype].bytes == 8
+
+
+def _as_type_of(bits: Shape, drawn: Instruction) -> Instruction:
+    return _cast(builder.convert(drawn, f"u{8 * DTYPES[bits.dtype].bytes}"), bits.dtype)
 
 
 # ---- Philox --------------------------------------------------------------------------------------
-def _philox(
-    state: Sequence[Instruction], dims: tuple[int, ...], wide: bool
-) -> tuple[Instruction, int]:
-    """Bits of every element, and how many blocks of the counter they take."""
-    count = math.prod(dims)
-    per_block = 2 if wide else 4
+def _per_block(wide: bool) -> int:
+    return 2 if wide else 4
+
+
+def _philox(state: Sequence[Instruction], dims: tuple[Dim, ...], wide: bool) -> Instruction:
+    """Bits of every element."""
     place = _places(dims)
-    block = _shift(op.SHIFT_RIGHT_LOGICAL, place, per_block.bit_length() - 1)
+    block = _shift(op.SHIFT_RIGHT_LOGICAL, place, _per_block(wide).bit_length() - 1)
     low, high = _sum128(_spread(state[1], dims), _spread(state[2], dims), block)
     words = [*_halves(low), *_halves(high)]
     keys = list(_halves(state[0]))
@@ -82,19 +113,18 @@ def _philox(
     odd = _bit(place, 0)
     if wide:
         first, second = _joined(words[0], words[1]), _joined(words[2], words[3])
-        drawn = builder.elementwise(op.SELECT, odd, second, first)
-    else:
-        pairs = [builder.elementwise(op.SELECT, odd, words[i + 1], words[i]) for i in (0, 2)]
-        drawn = builder.elementwise(op.SELECT, _bit(place, 1), pairs[1], pairs[0])
-    return drawn, -(-count // per_block)
+        return builder.elementwise(op.SELECT, odd, second, first)
+    pairs = [builder.elementwise(op.SELECT, odd, words[i + 1], words[i]) for i in (0, 2)]
+    return builder.elementwise(op.SELECT, _bit(place, 1), pairs[1], pairs[0])
 
 
 def _product(word: Instruction, factor: int) -> tuple[Instruction, Instruction]:
-    """High and low words of a product with a constant."""
+    """High and low words of a product with a constant. Each is of one width: a C compiler has
+    instructions for both halves, and none that leave the others' lanes in place."""
     wide = builder.convert(word, "u64")
     product = builder.elementwise(op.MULTIPLY, wide, builder.splat(factor, wide))
-    low, high = _halves(product)
-    return high, low
+    high = builder.convert(_shift(op.SHIFT_RIGHT_LOGICAL, product, 32), "u32")
+    return high, builder.elementwise(op.MULTIPLY, word, builder.splat(factor, word))
 
 
 def _sum128(
@@ -167,12 +197,12 @@ def _word(state: Instruction, number: int) -> Instruction:
     return builder.reshape(builder.slice_(state, [(number, number + 1, 1)]), ())
 
 
-def _places(dims: tuple[int, ...]) -> Instruction:
+def _places(dims: tuple[Dim, ...]) -> Instruction:
     """Row-major positions of all elements, u64."""
-    return builder.reshape(builder.iota("u64", (math.prod(dims),), 0), dims)
+    return builder.reshape(builder.iota("u64", (Shape("u64", dims).size,), 0), dims)
 
 
-def _spread(scalar: Instruction, dims: tuple[int, ...]) -> Instruction:
+def _spread(scalar: Instruction, dims: tuple[Dim, ...]) -> Instruction:
     return builder.broadcast(scalar, dims, ()) if dims else scalar
 
 

@@ -14,6 +14,8 @@ STITCH_EXPORT int stitch_register_kernel(const char* key, void* library, const c
 // From now on operations of this kernel leave their work to the functions that stand in for it, or
 // do it again (0).
 STITCH_EXPORT void stitch_retire_kernel(const char* key, int retired);
+// op.cc: whether an operation's first execution is TensorFlow's, its kernel beside it (1 at first).
+STITCH_EXPORT void stitch_prove(int first);
 // threads.cc: TensorFlow's own operations of regions, a serialized FunctionDefLibrary; 0 and why.
 STITCH_EXPORT int stitch_add_functions(const char* data, size_t size, char* error,
                                        size_t error_size);
@@ -72,6 +74,8 @@ STITCH_EXPORT int64_t stitch_read_step(int step, int64_t* cursor, StitchInterval
                                        int64_t capacity);
 // A pass seen from outside a graph: steps that are one XLA program have no timer op.
 STITCH_EXPORT void stitch_pass_step(int step, int arm);
+// A call that was timed from outside: one that is called for its results, at any time.
+STITCH_EXPORT void stitch_record_call(int step, int arm, int64_t nanoseconds);
 STITCH_EXPORT int64_t stitch_passes(int step, int arm);
 STITCH_EXPORT int64_t stitch_calls(int step, int arm);
 
@@ -85,17 +89,19 @@ STITCH_EXPORT int stitch_watch_memory(int step);
 STITCH_EXPORT void stitch_unwatch_memory(int step);
 STITCH_EXPORT int64_t stitch_read_memory(int step, StitchPeak* out, int64_t capacity);
 
-// failures.cc: failures of stitched operations so far, each a line: kernel key, TAB, how often,
-// TAB, the first message. To be freed; nullptr when there was none.
+// failures.cc: failures of stitched operations so far, each a line: kernel key, or the node's name
+// where its results were wrong, TAB, how often, TAB, the first message. To be freed; nullptr when
+// there was none.
 STITCH_EXPORT char* stitch_failures();
 
 // pool.cc: fresh, reused, released, idle bytes, used bytes; op.cc: forwarded outputs, in-place
-// variable updates; huge.cc: bytes asked for; op.cc: calls left to functions.
-STITCH_EXPORT void stitch_counters(int64_t out[9]);
+// variable updates; huge.cc: bytes asked for; op.cc: calls left to functions, kernels that were
+// compared with their functions on the job's data, and that could not be.
+STITCH_EXPORT void stitch_counters(int64_t out[11]);
 
 // faults.cc: the `pass`-th time from now that the operation of `kernel` ("": any) comes to `point`
 // it fails there. Points: construct, guard, variables, scratch, pool, output, launch, result,
-// throw.
+// throw; at `value` the kernel's result is taken to be another one, where it is compared.
 STITCH_EXPORT void stitch_arm_fault(const char* point, const char* kernel, int64_t pass);
 
 #endif  // STITCH_EXPORTS_H_

@@ -18,7 +18,7 @@ struct Failure {
 
 struct Failures {
   std::mutex mutex;
-  std::map<std::string, Failure> all;  // by kernel key
+  std::map<std::string, Failure> all;
 };
 
 // Never destroyed: a step may still fail while static destructors run.

@@ -7,7 +7,8 @@
 
 namespace stitch {
 
-// Counts the failures of each kernel key and keeps its first message.
+// Counts the failures of each kernel key, or of a node where its results were wrong, and keeps the
+// first message.
 void AddFailure(const std::string& key, const std::string& message);
 
 }  // namespace stitch

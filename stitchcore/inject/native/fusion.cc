@@ -11,26 +11,27 @@
 namespace stitch {
 namespace {
 
-std::vector<int64_t> Integers(TF_OpKernelConstruction* context, const char* name) {
+// A list attribute, read by one of TF_OpKernelConstruction_GetAttr*List.
+template <typename T, typename Get>
+std::vector<T> List(TF_OpKernelConstruction* context, const char* name, Get get) {
   Status status;
   int32_t count = 0, bytes = 0;
   TF_OpKernelConstruction_GetAttrSize(context, name, &count, &bytes, status.status);
-  std::vector<int64_t> values(count > 0 ? count : 0);
-  if (count > 0) {
-    TF_OpKernelConstruction_GetAttrInt64List(context, name, values.data(), count, status.status);
-  }
+  std::vector<T> values(count > 0 ? count : 0);
+  if (count > 0) get(context, name, values.data(), count, status.status);
   return values;
 }
 
+std::vector<int64_t> Integers(TF_OpKernelConstruction* context, const char* name) {
+  return List<int64_t>(context, name, TF_OpKernelConstruction_GetAttrInt64List);
+}
+
+std::vector<float> Floats(TF_OpKernelConstruction* context, const char* name) {
+  return List<float>(context, name, TF_OpKernelConstruction_GetAttrFloatList);
+}
+
 std::vector<TF_DataType> Types(TF_OpKernelConstruction* context, const char* name) {
-  Status status;
-  int32_t count = 0, bytes = 0;
-  TF_OpKernelConstruction_GetAttrSize(context, name, &count, &bytes, status.status);
-  std::vector<TF_DataType> values(count > 0 ? count : 0);
-  if (count > 0) {
-    TF_OpKernelConstruction_GetAttrTypeList(context, name, values.data(), count, status.status);
-  }
-  return values;
+  return List<TF_DataType>(context, name, TF_OpKernelConstruction_GetAttrTypeList);
 }
 
 std::string Text(TF_OpKernelConstruction* context, const char* name) {
@@ -162,6 +163,8 @@ Fallback ReadFallback(TF_OpKernelConstruction* context, const Fusion& fusion) {
 Fusion* MakeFusion(TF_OpKernelConstruction* context, bool gpu) {
   auto* fusion = new Fusion;
   Status status;
+  TF_StringView name = TF_OpKernelConstruction_GetName(context);
+  fusion->name.assign(name.data, name.len);
   fusion->input_types = Types(context, "Tin");
   fusion->device_inputs = fusion->input_types.size();
   for (TF_DataType type : Types(context, "Thost")) fusion->input_types.push_back(type);
@@ -186,6 +189,8 @@ Fusion* MakeFusion(TF_OpKernelConstruction* context, bool gpu) {
     if (gpu && error.empty()) error = RefusedOnGpu(*fusion);
     if (gpu && error.empty() && Shim() == nullptr) error = "a GPU's stream needs the shim";
     if (Shim() != nullptr) fusion->fallback = ReadFallback(context, *fusion);
+    fusion->tolerances = Floats(context, "_tolerance");
+    fusion->tolerances.resize(fusion->table.results.size());
   }
   if (fusion->kernel == nullptr && fusion->program == nullptr) {
     error = "kernel " + key + " is not loaded";

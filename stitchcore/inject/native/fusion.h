@@ -36,10 +36,11 @@ struct VariableUse {
 struct Fallback {
   std::string function;  // "" where there is none
   std::vector<int> arguments;
-  std::vector<StitchTaker> takers;
+  std::vector<StitchTaker> takers;  // by result of the kernel
 };
 
 struct Fusion {
+  std::string name;  // the node's
   std::string key;
   Kernel kernel = nullptr;           // on a CPU
   StitchProgram* program = nullptr;  // on a GPU
@@ -52,6 +53,9 @@ struct Fusion {
   std::vector<std::string> errors;
   int64_t work;
   Fallback fallback;
+  std::vector<float> tolerances;  // by result; none in an artifact from before shadows
+  std::atomic<bool> proved{false};  // it has given TensorFlow's results, or nobody can tell
+  std::atomic<bool> wrong{false};   // it has not: its work is left to the fallback
   std::string broken;             // why the kernel can never run; "" when it can
   std::atomic<bool>* retired;     // its work is left to the fallback
 };

@@ -19,20 +19,22 @@ std::atomic<StitchGraphCallback> graph_callback{nullptr};
 
 // The meta optimizer calls each optimizer object once per iteration, normally twice; the last
 // graph is the one to answer (docs/decisions.md 20). A job may have asked for one iteration only:
-// seen when an object with a real graph dies after one call.
+// seen when an object with a real graph dies after one call. So does one whose graph nothing
+// changes (reads of variables); in one with gradients something always does.
 constexpr size_t kSmallGraph = 4096;  // bytes; smaller graphs hold nothing worth stitching
+constexpr char kGradients[] = "gradient";
 std::atomic<bool> single_iteration{false};
 
 struct Optimizer {
   int calls = 0;
-  bool large = false;
+  bool trains = false;
 };
 
 void* CreateOptimizer() { return new Optimizer; }
 
 void DestroyOptimizer(void* opaque) {
   auto* optimizer = static_cast<Optimizer*>(opaque);
-  if (optimizer->calls == 1 && optimizer->large) single_iteration = true;
+  if (optimizer->calls == 1 && optimizer->trains) single_iteration = true;
   delete optimizer;
 }
 
@@ -42,7 +44,10 @@ void Optimize(void* opaque, const TF_Buffer* graph, const TF_GrapplerItem* item,
               TF_Buffer* optimized, TF_Status* status) {
   auto* optimizer = static_cast<Optimizer*>(opaque);
   optimizer->calls++;
-  optimizer->large |= graph->length >= kSmallGraph;
+  if (graph->length >= kSmallGraph) {
+    const void* name = memmem(graph->data, graph->length, kGradients, strlen(kGradients));
+    optimizer->trains |= name != nullptr;
+  }
   StitchGraphCallback callback = graph_callback.load();
   bool answer = optimizer->calls == (single_iteration ? 1 : 2);
   char* replaced = nullptr;

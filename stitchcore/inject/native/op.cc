@@ -6,14 +6,20 @@
 //
 // A kernel that cannot run does not fail the user's step. All that may go wrong is tried before the
 // kernel's first instruction; where something does, a function of TensorFlow's own operations gets
-// the same inputs and makes the same results (Fallback), and the failure is put on record.
+// the same inputs and makes the same results (Fallback), and the failure is put on record. The
+// first execution of each operation is that function's too: the kernel runs beside it into memory
+// of its own, and does the operation's work only once both have been compared (Shadow).
 #include "op.h"
 
 #include <string.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "exports.h"
@@ -23,6 +29,7 @@
 #include "huge.h"
 #include "launch.h"
 #include "pool.h"
+#include "shadow.h"
 #include "shim.h"
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/tf_tensor.h"
@@ -32,7 +39,21 @@
 namespace stitch {
 namespace {
 
-std::atomic<int64_t> forwarded_outputs{0}, in_place_updates{0}, calls_left{0};
+std::atomic<int64_t> forwarded_outputs{0}, in_place_updates{0}, calls_left{0}, compared{0},
+    not_compared{0};
+std::atomic<bool> proves{true};
+
+// One shadow at a time in the process: memory grows by one kernel's results at most.
+std::mutex& OneShadow() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
+// The results of a function.
+struct CloseResults {
+  void operator()(void* results) const { Shim()->close_results(results); }
+};
+using Results = std::unique_ptr<void, CloseResults>;
 
 // Room for `N` values without allocation, more when needed.
 template <typename T, size_t N>
@@ -55,7 +76,8 @@ class Small {
   T* data_;
 };
 
-constexpr char kGuard[] = "guard: input ";  // begins failures that are of shapes (plugin.py)
+// Begin failures that are of shapes, and results that are not TensorFlow's (plugin.py).
+constexpr char kGuard[] = "guard: input ", kWrong[] = "wrong_result: ";
 
 void ReleasePooled(void* data, size_t, void*) { PoolRelease(data); }
 
@@ -92,8 +114,9 @@ class Call {
   ~Call() { Release(); }
 
   void Run() {
-    if (fusion_.broken.empty() && !fusion_.retired->load(std::memory_order_relaxed)) {
-      succeeded_ = Launch();
+    if (fusion_.broken.empty() && !retired()) {
+      if (!fusion_.proved.load(std::memory_order_acquire) && Prove()) return;
+      succeeded_ = !retired() && Launch();
       if (succeeded_ || raised_) return;
     } else {
       why_ = fusion_.broken;
@@ -103,6 +126,10 @@ class Call {
 
  private:
   bool on_gpu() const { return fusion_.program != nullptr; }
+  bool retired() const {
+    return fusion_.wrong.load(std::memory_order_relaxed) ||
+           fusion_.retired->load(std::memory_order_relaxed);
+  }
   bool Pools() { return !on_gpu() && UsePool(context_); }
   // A buffer of the kernel. TensorFlow's kept memory has small pages; the pool's has huge ones.
   void Use(size_t buffer, void* data, size_t bytes) {
@@ -147,14 +174,204 @@ class Call {
     }
     if (!why_.empty()) AddFailure(fusion_.key, why_);
     if (!why_.empty() && why_.rfind(kGuard, 0) != 0) *fusion_.retired = true;
+    Results results = CallFunction({});
+    if (results != nullptr && HandOn(results.get(), fallback.takers)) {
+      calls_left.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+
+  // The function's results, or those of `wanted`; raises its error where there are none.
+  Results CallFunction(const std::vector<int>& wanted) {
+    const Fallback& fallback = fusion_.fallback;
     std::vector<char> error(size_t{1} << 20);  // TensorFlow tells all labels where one is wrong
-    int code = Shim()->call_function(
+    int code = TF_OK;
+    Results results(Shim()->call_function(
         context_, fallback.function.c_str(), fallback.arguments.data(),
         static_cast<int>(fallback.arguments.size()), forwarded_.data(),
-        static_cast<int>(forwarded_.size()), fallback.takers.data(),
-        static_cast<int>(fallback.takers.size()), error.data(), error.size());
-    if (code != TF_OK) return Raise(static_cast<TF_Code>(code), error.data());
-    calls_left.fetch_add(1, std::memory_order_relaxed);
+        static_cast<int>(forwarded_.size()), wanted.data(), static_cast<int>(wanted.size()), &code,
+        error.data(), error.size()));
+    if (results == nullptr && wanted.empty()) Raise(static_cast<TF_Code>(code), error.data());
+    return results;
+  }
+
+  bool HandOn(void* results, const std::vector<StitchTaker>& takers) {
+    char error[512];
+    int code = Shim()->hand_on(context_, results, takers.data(), static_cast<int>(takers.size()),
+                               error, sizeof error);
+    if (code != TF_OK) Raise(static_cast<TF_Code>(code), error);
+    return code == TF_OK;
+  }
+
+  // The first execution: holds the kernel against TensorFlow's operations, on the same inputs and
+  // before any of them has changed. True where their results are handed on. Those of variables
+  // that are too much memory are compared in parts, and made anew by whoever is found right.
+  bool Prove() try {
+    if (!proves) return false;
+    if (on_gpu() || fusion_.fallback.function.empty()) {
+      fusion_.proved = true;
+      not_compared.fetch_add(1, std::memory_order_relaxed);
+      return false;
+    }
+    std::lock_guard<std::mutex> lock(OneShadow());
+    if (fusion_.proved || retired()) return false;
+    proving_ = true;
+    int64_t scratch = 0;
+    bool ready = BindSymbols() && ShapeResults() && OpenVariables() && CheckGuards() &&
+                 CountTasks() && Evaluate(table_.scratch, symbols_.data(), &scratch) &&
+                 scratch >= 0 && TakeInputs();
+    bool handed_on = ready && ComparedWith(static_cast<size_t>(scratch));
+    EndProof();
+    return handed_on;
+  } catch (const std::exception&) {
+    EndProof();
+    return raised_;
+  }
+
+  void EndProof() {
+    Release();
+    proving_ = false;
+    why_.clear();
+    if (!raised_) TF_SetStatus(status_.status, TF_OK, "");
+  }
+
+  bool ComparedWith(size_t scratch) {
+    struct Shadow shadow{fusion_.kernel, {}, {}, symbols_.data(), scratch, {}, ShadowBudget(),
+                         Fault("value", fusion_.key), {}, {}};
+    shadow.tasks.assign(tasks_.data(), tasks_.data() + tasks_.size());
+    struct Launch launch{fusion_.kernel, nullptr, symbols_.data(), nullptr, fusion_.work};
+    shadow.run = [&](void* const* buffers, char* memory, int64_t phase, int64_t begin,
+                     int64_t end) {
+      launch.buffers = buffers;
+      launch.scratch = memory;
+      return RunPhase(context_, launch, phase, begin, end);
+    };
+    for (size_t i = 0; i < table_.operands.size(); i++) {
+      const Operand& operand = table_.operands[i];
+      int type = operand.kind == Kind::kTensor ? fusion_.input_types[operand.position] : 0;
+      for (size_t k = 0; k < variables_.size(); k++) {
+        if (fusion_.variables[k].operand == static_cast<int>(i)) type = variables_[k].type;
+      }
+      shadow.inputs.push_back({type, buffers_[i], bytes_[i]});
+    }
+    size_t updates = 0;
+    bool known = true;
+    for (size_t i = 0; i < table_.results.size(); i++) {
+      known = known && TypeOf(i) != 0;
+      if (table_.results[i].kind == Kind::kVariable) updates += BytesOf(i);
+    }
+    bool in_parts = known && updates > shadow.budget;
+    return in_parts ? ComparedInParts(&shadow) : ComparedAtOnce(&shadow);
+  }
+
+  bool ComparedAtOnce(struct Shadow* shadow) {
+    std::vector<StitchTaker> takers = fusion_.fallback.takers;
+    Results results = CallFunction({});
+    if (results == nullptr) return true;  // the user's error
+    std::string said;
+    for (size_t i = 0; i < takers.size(); i++) {
+      ShadowResult one{0, 0, false, nullptr, nullptr, fusion_.tolerances[i]};
+      if (takers[i].result < 0) {
+        if (!Allocate(i, &one)) return false;
+      } else if (!Fits(results.get(), takers[i].result, i, &one)) {
+        said = "result " + std::to_string(i) + " has another shape";
+      }
+      shadow->results.push_back(one);
+    }
+    Proof proof = said.empty() ? Compare(std::move(*shadow), &said) : Proof::kDiffers;
+    Conclude(proof, said);
+    if (proof == Proof::kAgrees) {  // what is no tensor of the graph is the kernel's own
+      auto own = [](const StitchTaker& taker) { return taker.result < 0; };
+      takers.erase(std::remove_if(takers.begin(), takers.end(), own), takers.end());
+    }
+    Release();
+    HandOn(results.get(), takers);
+    return true;
+  }
+
+  bool ComparedInParts(struct Shadow* shadow) {
+    const std::vector<StitchTaker>& takers = fusion_.fallback.takers;
+    for (size_t i = 0; i < takers.size(); i++) {
+      shadow->results.push_back({TypeOf(i), BytesOf(i), takers[i].result >= 0, nullptr, nullptr,
+                                 fusion_.tolerances[i]});
+    }
+    Results part;
+    bool fit = true;
+    shadow->fetch = [&](const std::vector<size_t>& numbers, std::vector<ShadowResult>* all) {
+      for (ShadowResult& one : *all) one.theirs = nullptr;
+      part.reset();
+      std::vector<int> wanted;
+      for (size_t i : numbers) wanted.push_back(takers[i].result);
+      std::sort(wanted.begin(), wanted.end());
+      wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+      part = CallFunction(wanted);
+      for (size_t i : numbers) {
+        auto at = std::lower_bound(wanted.begin(), wanted.end(), takers[i].result);
+        ShadowResult one = (*all)[i];
+        fit = fit && part != nullptr &&
+              Fits(part.get(), static_cast<int>(at - wanted.begin()), i, &one);
+        (*all)[i].theirs = one.theirs;
+      }
+      return fit;
+    };
+    std::string said;
+    Proof proof = Compare(std::move(*shadow), &said);
+    Conclude(proof, said);
+    return false;
+  }
+
+  // The TF_DataType of a result; 0 for that of a variable that is only written.
+  int TypeOf(size_t result) {
+    if (table_.results[result].kind == Kind::kTensor) {
+      return fusion_.outputs[table_.results[result].position].type;
+    }
+    for (size_t k = 0; k < variables_.size(); k++) {
+      if (fusion_.variables[k].result == static_cast<int>(result)) return variables_[k].type;
+    }
+    return 0;
+  }
+
+  size_t BytesOf(size_t result) {
+    size_t bytes = TF_DataTypeSize(static_cast<TF_DataType>(TypeOf(result)));
+    size_t rank = table_.results[result].shape.size();
+    for (size_t axis = 0; axis < rank; axis++) bytes *= Dims(result)[axis];
+    return bytes;
+  }
+
+  // The function's result as what the kernel's is compared with; false where it is another kind.
+  bool Fits(void* results, int number, size_t result, ShadowResult* one) {
+    StitchResult made;
+    if (!Shim()->result(results, number, &made)) return false;
+    one->type = made.type, one->bytes = made.bytes, one->theirs = made.data, one->compared = true;
+    const Result& own = table_.results[result];
+    return made.rank == static_cast<int>(own.shape.size()) &&
+           std::equal(made.dims, made.dims + made.rank, Dims(result)) &&
+           (own.kind == Kind::kVariable || made.type == fusion_.outputs[own.position].type);
+  }
+
+  // An output that no function makes.
+  bool Allocate(size_t result, ShadowResult* one) {
+    int position = table_.results[result].position;
+    const Output& output = fusion_.outputs[position];
+    int rank = static_cast<int>(table_.results[result].shape.size());
+    one->bytes = BytesOf(result);
+    outputs_[position] = TF_AllocateOutput(context_, position, output.type, Dims(result), rank,
+                                           one->bytes, status_.status);
+    if (!Check()) return false;
+    one->kept = TF_TensorData(outputs_[position]);
+    one->type = output.type;
+    return true;
+  }
+
+  void Conclude(Proof proof, const std::string& said) {
+    if (proof == Proof::kUndecided) return;  // the next execution is asked again
+    compared.fetch_add(1, std::memory_order_relaxed);
+    if (proof == Proof::kAgrees) {
+      fusion_.proved.store(true, std::memory_order_release);
+      return;
+    }
+    // By the node, not by its kernel: another region may have the same kernel, and other data.
+    AddFailure(fusion_.name, kWrong + said);
+    fusion_.wrong = true;
   }
 
   void Raise(TF_Code code, const std::string& message) {
@@ -291,13 +508,13 @@ class Call {
       StitchVariable& variable = variables_[i];
       variable.op_input = use.op_input;
       variable.reads = use.operand >= 0;
-      variable.writes = use.result >= 0;
+      variable.writes = use.result >= 0 && !proving_;
       variable.in_place = use.in_place;
       if (!variable.writes) continue;
       variable.rank = static_cast<int>(table_.results[use.result].shape.size());
       memcpy(variable.dims, Dims(use.result), sizeof(int64_t) * variable.rank);
     }
-    if (Fault("variables", fusion_.key)) return Fail("a fault on purpose");
+    if (!proving_ && Fault("variables", fusion_.key)) return Fail("a fault on purpose");
     char error[256];
     session_ = Shim()->open_variables(context_, variables_.data(),
                                       static_cast<int>(variables_.size()),
@@ -307,7 +524,7 @@ class Call {
       const VariableUse& use = fusion_.variables[i];
       void* value = const_cast<void*>(variables_[i].value);
       if (use.operand >= 0) Use(use.operand, value, variables_[i].bytes);
-      if (use.result < 0) continue;
+      if (use.result < 0 || proving_) continue;
       Use(table_.operands.size() + use.result, variables_[i].new_value, variables_[i].bytes);
       if (value == variables_[i].new_value) {
         updates_in_place_ = true;
@@ -334,7 +551,9 @@ class Call {
   }
 
   bool CheckGuards() {
-    if (Fault("guard", fusion_.key)) return Fail(std::string(kGuard) + "a fault on purpose");
+    if (!proving_ && Fault("guard", fusion_.key)) {
+      return Fail(std::string(kGuard) + "a fault on purpose");
+    }
     for (const Guard& guard : table_.guards) {
       int rank = -1;
       int64_t storage[kMaxRank];
@@ -408,7 +627,7 @@ class Call {
     struct Launch launch{fusion_.kernel, buffers_.data(), symbols_.data(), scratch_data_,
                          fusion_.work};
     for (size_t phase = 0; phase < table_.tasks.size(); phase++) {
-      int64_t failed = RunPhase(context_, launch, phase, tasks_[phase]);
+      int64_t failed = RunPhase(context_, launch, phase, 0, tasks_[phase]);
       if (failed != 0) return FailCheck(failed);
     }
     if (Fault("result", fusion_.key)) return FailCheck(255);
@@ -445,6 +664,7 @@ class Call {
   std::string why_;               // the first failure
   bool updates_in_place_ = false;  // a variable's new value lies where its old one does
   bool overwritten_ = false;       // the kernel may have begun to write over what it reads
+  bool proving_ = false;           // variables are only read
   bool raised_ = false, succeeded_ = false;
 };
 
@@ -491,12 +711,15 @@ Functions GateFunctions() { return {CreateTimer, ComputeGate, DeleteTimer}; }
 
 }  // namespace stitch
 
-void stitch_counters(int64_t out[9]) {
+void stitch_prove(int first) { stitch::proves = first != 0; }
+
+void stitch_counters(int64_t out[11]) {
   stitch::PoolStatistics pool = stitch::PoolState();
-  int64_t values[9] = {pool.fresh,      pool.reused,
+  int64_t values[11] = {pool.fresh,      pool.reused,
                        pool.released,   pool.idle_bytes,
                        pool.used_bytes, stitch::forwarded_outputs.load(),
                        stitch::in_place_updates.load(), stitch::HugeBytesAsked(),
-                       stitch::calls_left.load()};
+                       stitch::calls_left.load(), stitch::compared.load(),
+                       stitch::not_compared.load()};
   memcpy(out, values, sizeof values);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,6 +73,7 @@ void Schedule(void* context, void (*function)(void*), void* argument) {
 void DescribeValue(const Tensor& tensor, StitchVariable* variable) {
   variable->value = tensor.tensor_data().data();
   variable->bytes = tensor.TotalBytes();
+  variable->type = tensor.dtype();
   variable->value_rank = tensor.dims();
   for (int axis = 0; axis < tensor.dims() && axis < kShimRank; axis++) {
     variable->value_dims[axis] = tensor.dim_size(axis);
@@ -244,12 +246,35 @@ std::string Untagged(std::string message) {
   return message;
 }
 
-int CallFunction(void* opaque, const char* function, const int* arguments, int count,
-                 const StitchForwarded* forwarded, int forwarded_count, const StitchTaker* takers,
-                 int taker_count, char* error, size_t error_size) {
+// A function of its own with some of the results of `function`: what only the others need is not
+// computed.
+std::string PartOf(const std::string& function, const int* wanted, int count) {
+  std::string name = function;
+  for (int i = 0; i < count; i++) name += "_" + std::to_string(wanted[i]);
+  const tensorflow::FunctionDef* whole = Library().Find(function);
+  if (whole == nullptr || Library().Find(name) != nullptr) return name;
+  tensorflow::FunctionDef part = *whole;
+  part.mutable_signature()->set_name(name);
+  part.mutable_signature()->clear_output_arg();
+  part.clear_ret();
+  for (int i = 0; i < count && wanted[i] < whole->signature().output_arg_size(); i++) {
+    const auto& result = whole->signature().output_arg(wanted[i]);
+    *part.mutable_signature()->add_output_arg() = result;
+    (*part.mutable_ret())[result.name()] = whole->ret().at(result.name());
+  }
+  Library().AddFunctionDef(part).IgnoreError();  // what is not there is not found below
+  return name;
+}
+
+using Results = std::vector<Tensor>;
+
+void* CallFunction(void* opaque, const char* function, const int* arguments, int count,
+                   const StitchForwarded* forwarded, int forwarded_count, const int* wanted,
+                   int wanted_count, int* code, char* error, size_t error_size) {
   auto fail = [&](const std::string& why) {
     Explain(why, error, error_size);
-    return static_cast<int>(tensorflow::error::INTERNAL);
+    *code = static_cast<int>(tensorflow::error::INTERNAL);
+    return nullptr;
   };
   OpKernelContext* context = Context(opaque);
   tensorflow::FunctionLibraryRuntime* runtime = context->function_library();
@@ -257,9 +282,11 @@ int CallFunction(void* opaque, const char* function, const int* arguments, int c
   tensorflow::FunctionLibraryRuntime::InstantiateOptions instantiate;
   instantiate.lib_def = &Library();
   tensorflow::FunctionLibraryRuntime::Handle handle;
-  auto status = runtime->Instantiate(function, tensorflow::AttrSlice(), instantiate, &handle);
+  std::string name = wanted_count > 0 ? PartOf(function, wanted, wanted_count) : function;
+  auto status = runtime->Instantiate(name, tensorflow::AttrSlice(), instantiate, &handle);
   if (!status.ok()) return fail("stitch: " + status.ToString());
-  std::vector<Tensor> given(count), results;
+  std::vector<Tensor> given(count);
+  auto results = std::make_unique<Results>();
   for (int i = 0; i < count; i++) {
     if (!Value(context, arguments[i], forwarded, forwarded_count, &given[i])) {
       return fail("stitch: an argument has no value");
@@ -267,24 +294,47 @@ int CallFunction(void* opaque, const char* function, const int* arguments, int c
   }
   tensorflow::FunctionLibraryRuntime::Options options(context->step_id());
   options.step_container = context->step_container();
-  options.cancellation_manager = context->cancellation_manager();
+  // A step that has failed elsewhere still runs what does not wait for that: so does the function.
+  tensorflow::CancellationManager never;
+  options.cancellation_manager = &never;
   options.rendezvous = context->rendezvous();
   // All of it runs here: a pool whose threads all wait like this one would never get to it.
   std::function<void(std::function<void()>)> here = [](std::function<void()> work) { work(); };
   options.runner = &here;
   options.run_all_kernels_inline = true;
-  status = runtime->RunSync(options, handle, given, &results);
+  status = runtime->RunSync(options, handle, given, results.get());
   if (!status.ok()) {
     Explain(Untagged(std::string(status.message())), error, error_size);
-    return static_cast<int>(status.code());
+    *code = static_cast<int>(status.code());
+    return nullptr;
   }
-  for (int i = 0; i < taker_count; i++) {
+  return results.release();
+}
+
+bool ResultOf(void* opaque, int number, StitchResult* result) {
+  auto& results = *static_cast<Results*>(opaque);
+  bool known = number < static_cast<int>(results.size());
+  if (!known || results[number].dims() > kShimRank) return false;
+  const Tensor& tensor = results[number];
+  *result = {tensor.tensor_data().data(), tensor.TotalBytes(), tensor.dtype(), tensor.dims(), {}};
+  for (int axis = 0; axis < tensor.dims(); axis++) result->dims[axis] = tensor.dim_size(axis);
+  return true;
+}
+
+int HandOn(void* opaque, void* made, const StitchTaker* takers, int count, char* error,
+           size_t error_size) {
+  auto fail = [&](const std::string& why) {
+    Explain(why, error, error_size);
+    return static_cast<int>(tensorflow::error::INTERNAL);
+  };
+  OpKernelContext* context = Context(opaque);
+  auto& results = *static_cast<Results*>(made);
+  for (int i = 0; i < count; i++) {
     if (takers[i].result >= static_cast<int>(results.size())) {
       return fail("stitch: the function has fewer results");
     }
   }
-  given.clear();
-  for (int i = 0; i < taker_count; i++) {
+  for (int i = 0; i < count; i++) {
     const StitchTaker& taker = takers[i];
     if (taker.variable) {
       tensorflow::core::RefCountPtr<Var> variable;
@@ -302,6 +352,8 @@ int CallFunction(void* opaque, const char* function, const int* arguments, int c
   return 0;
 }
 
+void CloseResults(void* results) { delete static_cast<Results*>(results); }
+
 int AllocatorKeeps(void* context) {
   auto* allocator = Context(context)->device()->GetAllocator(tensorflow::AllocatorAttributes());
   return allocator->Name() == "mklcpu";  // a BFCAllocator, which never gives a region back
@@ -313,9 +365,9 @@ void* GpuStream(void* context) {
   return stream == nullptr ? nullptr : stream->platform_specific_handle().stream;
 }
 
-const StitchShim kShim = {kShimVersion,   Threads,      Schedule,     OpenVariables,
-                          CloseVariables, ForwardInput, AddFunctions, CallFunction,
-                          AllocatorKeeps, GpuStream};
+const StitchShim kShim = {kShimVersion, Threads,      Schedule,       OpenVariables, CloseVariables,
+                          ForwardInput, AddFunctions, CallFunction,   ResultOf,      HandOn,
+                          CloseResults, AllocatorKeeps, GpuStream};
 
 }  // namespace
 

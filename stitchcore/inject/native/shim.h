@@ -10,7 +10,7 @@
 extern "C" {
 
 constexpr int kShimRank = 16;
-constexpr int64_t kShimVersion = 7;
+constexpr int64_t kShimVersion = 8;
 
 // One variable a kernel reads, writes, or both. Dimensions are those of its dense row-major value.
 struct StitchVariable {
@@ -26,6 +26,7 @@ struct StitchVariable {
   int64_t value_dims[kShimRank];
   void* new_value;  // where to write, when `writes`
   size_t bytes;     // of either
+  int32_t type;     // a TF_DataType
 };
 
 // Where variables' new values of at least `least` bytes come from; smaller ones from the device's
@@ -49,6 +50,14 @@ struct StitchTaker {
   int32_t position, result;
 };
 
+// A result of a function.
+struct StitchResult {
+  const void* data;
+  size_t bytes;
+  int32_t type, rank;  // a TF_DataType
+  int64_t dims[kShimRank];
+};
+
 struct StitchShim {
   int64_t version;  // kShimVersion
   // Number of threads of the intra-op pool, and a closure to run on one of them.
@@ -66,12 +75,18 @@ struct StitchShim {
                          const int64_t* dims, int rank, StitchForwarded* forwarded);
   // Adds the functions of a serialized FunctionDefLibrary; false and why where they cannot be had.
   bool (*add_functions)(const char* data, size_t size, char* error, size_t error_size);
-  // Calls one of them in this thread, on the op inputs `arguments` (of a variable its value), and
-  // hands its results to `takers`. Returns 0, or the error's code and its message in `error`.
-  int (*call_function)(void* context, const char* function, const int* arguments, int count,
-                       const StitchForwarded* forwarded, int forwarded_count,
-                       const StitchTaker* takers, int taker_count, char* error,
-                       size_t error_size);
+  // Calls one of them in this thread, on the op inputs `arguments` (of a variable its value). Those
+  // of its results whose numbers are `wanted` (all, where there are none), until close_results; or
+  // nullptr, the error's code, and its message in `error`.
+  void* (*call_function)(void* context, const char* function, const int* arguments, int count,
+                         const StitchForwarded* forwarded, int forwarded_count, const int* wanted,
+                         int wanted_count, int* code, char* error, size_t error_size);
+  // False where there are no so many, or one has too many dimensions.
+  bool (*result)(void* results, int number, StitchResult* result);
+  // Hands all results to `takers`. Returns 0, or the error's code and its message in `error`.
+  int (*hand_on)(void* context, void* results, const StitchTaker* takers, int count, char* error,
+                 size_t error_size);
+  void (*close_results)(void* results);
   // 1 when the device's allocator keeps what is freed, as oneDNN's does: a pool beside it would
   // hold the same memory a second time.
   int (*allocator_keeps)(void* context);

@@ -36,7 +36,7 @@ int64_t First(int64_t a, int64_t b) {
 // One phase in flight. Helpers hold a reference, because one may start after the phase has ended.
 struct Phase {
   Launch launch;
-  int64_t number, tasks, chunk;
+  int64_t number, first, tasks, chunk;
   std::atomic<int64_t> next{0}, done{0}, failure{0};
   std::mutex mutex;
   std::condition_variable finished;
@@ -47,8 +47,8 @@ struct Phase {
       int64_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
       if (begin >= tasks) return;
       int64_t end = std::min(begin + chunk, tasks);
-      int64_t result = launch.kernel(launch.buffers, launch.symbols, launch.scratch, number, begin,
-                                     end);
+      int64_t result = launch.kernel(launch.buffers, launch.symbols, launch.scratch, number,
+                                     first + begin, first + end);
       int64_t other = failure.load();
       while (result != 0 && !failure.compare_exchange_weak(other, First(other, result))) {
       }
@@ -124,7 +124,8 @@ void Schedule(const StitchShim* shim, void* context, const Reference& phase) {
 
 const StitchShim* Shim() { return loaded_shim.load(std::memory_order_acquire); }
 
-int64_t RunPhase(void* context, const Launch& launch, int64_t phase, int64_t tasks) {
+int64_t RunPhase(void* context, const Launch& launch, int64_t phase, int64_t begin, int64_t end) {
+  int64_t tasks = end - begin;
   if (tasks <= 0) return 0;
   const StitchShim* shim = Shim();
   int64_t threads = 1;
@@ -133,11 +134,12 @@ int64_t RunPhase(void* context, const Launch& launch, int64_t phase, int64_t tas
     threads = std::min({threads, tasks, launch.work / kChunkWork});
   }
   if (threads <= 1) {
-    return launch.kernel(launch.buffers, launch.symbols, launch.scratch, phase, 0, tasks);
+    return launch.kernel(launch.buffers, launch.symbols, launch.scratch, phase, begin, end);
   }
   auto shared = std::make_shared<Phase>();
   shared->launch = launch;
   shared->number = phase;
+  shared->first = begin;
   shared->tasks = tasks;
   int64_t chunks = std::min({tasks, threads * kChunksPerThread, launch.work / kChunkWork});
   shared->chunk = (tasks + chunks - 1) / chunks;

@@ -20,8 +20,8 @@ struct Launch {
   int64_t work;  // estimated nanoseconds on one core
 };
 
-// Runs tasks [0, tasks) of `phase`; returns the first non-zero result of the kernel, or 0.
-int64_t RunPhase(void* context, const Launch& launch, int64_t phase, int64_t tasks);
+// Runs tasks [begin, end) of `phase`; returns the first non-zero result of the kernel, or 0.
+int64_t RunPhase(void* context, const Launch& launch, int64_t phase, int64_t begin, int64_t end);
 
 }  // namespace stitch
 

@@ -79,9 +79,9 @@ int64_t Now() {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-void Record(Step* step, int64_t now) {
+void Record(Step* step, int64_t nanoseconds) {
   if (step->ring.empty()) step->ring.resize(kKept);
-  step->ring[step->written++ % kKept] = {now - step->last_time, step->last_arm, step->position,
+  step->ring[step->written++ % kKept] = {nanoseconds, step->last_arm, step->position,
                                          step->block, step->within};
 }
 
@@ -143,9 +143,8 @@ void Agree(Step* step) {
   Schedule(step, one.arm, one.original, one.stitched, one.most);
 }
 
-void BeginCall(Step* step, int arm, int64_t call) {
-  int64_t now = Now();
-  if (step->last_arm >= 0) Record(step, now);
+// A call of `arm`: a new block's where the last one was the other's.
+void CountCall(Step* step, int arm) {
   // Original steps do not use the pool: what it keeps would stand beside all they allocate.
   // Trimmed when they are due and, as the last stitched step may still run, when they have begun.
   if (arm == 0 && step->last_arm == 1) PoolTrim();
@@ -157,10 +156,16 @@ void BeginCall(Step* step, int arm, int64_t call) {
     step->block++;
   }
   step->last_arm = arm;
+  step->calls[arm]++;
+}
+
+void BeginCall(Step* step, int arm, int64_t call) {
+  int64_t now = Now();
+  if (step->last_arm >= 0) Record(step, now - step->last_time);
+  CountCall(step, arm);
   step->last_call = call;
   step->last_time = now;
   step->within = 0;
-  step->calls[arm]++;
   Advance(step, arm);
 }
 
@@ -206,6 +211,19 @@ const int64_t* stitch_step_begun(int step) { return stitch::Find(step)->begun; }
 void stitch_pass_step(int step, int arm) {
   static std::atomic<int64_t> calls{0};  // each a call of its own
   stitch::PassStep(step, arm, ++calls);
+}
+
+// What is called for its results (inference) may be called at any time: what passes between two
+// calls is nobody's, so whoever calls tells how long a call took, when it has ended.
+void stitch_record_call(int number, int arm, int64_t nanoseconds) {
+  stitch::Step* step = stitch::Find(number);
+  if (step == nullptr || arm < 0 || arm > 1) return;
+  std::lock_guard<std::mutex> lock(step->mutex);
+  stitch::CountCall(step, arm);
+  step->within = 1;
+  step->passes[arm]++;
+  stitch::Record(step, nanoseconds);
+  stitch::Advance(step, arm);
 }
 
 // Starts with a block of `arm`; then blocks of `original` and `stitched` calls in turn. A length

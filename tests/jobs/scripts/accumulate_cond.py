@@ -71,6 +71,8 @@ def main() -> None:
         tf.cond(tf.equal(step % EVERY, 0), apply, lambda: tf.constant(False))
         return loss, gradients
 
+    state = [*weights, *sums, *recording.slots(optimizer)]
+    recording.take_back(options, state, lambda: train_step(x, y, tf.constant(0)))
     for step in range(options.steps):
         recorder.begin()
         loss, gradients = train_step(x, y, tf.constant(step))

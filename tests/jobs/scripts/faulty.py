@@ -1,4 +1,6 @@
-"""Runs a program with faults on purpose in the job side: faulty.py FAULT[+FAULT] OCCASION PROGRAM.
+"""Runs a program with faults on purpose in the job side:
+
+    faulty.py FAULT[+FAULT] OCCASION PROGRAM [ARGUMENT...]
 
 A fault is native:POINT or native:POINT:NUMBER (of the kernel; native/exports.h has the points),
 graph:CHANGE (of the patched graph), hook:METHOD, events:write, clock:jump, store:gone. OCCASION is
@@ -98,5 +100,5 @@ def arm(inject, kind, place):
 if "stitch_inject" in sys.modules:
     for fault in faults:
         arm(sys.modules["stitch_inject"], *fault.partition(":")[::2])
-sys.argv = [program]
+del sys.argv[:3]
 runpy.run_path(program, run_name="__main__")

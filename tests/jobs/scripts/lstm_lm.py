@@ -46,6 +46,8 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return loss, gradients
 
+    state = [*weights, *recording.slots(optimizer)]
+    recording.take_back(options, state, lambda: train_step(tokens, targets))
     for _ in range(options.steps):
         recorder.begin()
         loss, gradients = train_step(tokens, targets)

@@ -72,6 +72,8 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return loss, gradients
 
+    state = [*weights, *recording.slots(optimizer)]
+    recording.take_back(options, state, lambda: train_step(x, y, tf.constant(0)))
     for step in range(options.steps):
         recorder.begin()
         loss, gradients = train_step(x, y, tf.constant(step))

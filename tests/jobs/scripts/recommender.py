@@ -127,6 +127,8 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, weights, strict=True))
         return loss, [tf.convert_to_tensor(g) for g in gradients]
 
+    state = [*weights, *recording.slots(optimizer)]
+    recording.take_back(options, state, lambda: train_step(batch, mask, labels))
     for _ in range(options.steps):
         recorder.begin()
         loss, gradients = train_step(batch, mask, labels)

@@ -15,6 +15,7 @@ import json
 import os
 import resource
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -34,7 +35,8 @@ def arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--record-decisions", action="store_true", help="of step 1's ReLUs")
     parser.add_argument("--jit", action="store_true", help="compile mlp_function's step with XLA")
-    parser.add_argument("--skip", type=int, default=0, help="fit: steps taken back, not recorded")
+    # A first step is a warm-up: what makes a program faster may only look on in it.
+    parser.add_argument("--skip", type=int, default=1, help="steps taken back, not recorded")
     parser.add_argument("--hold", type=int, default=-1, help="steps before it waits for --until")
     parser.add_argument("--until", type=Path, help="file that ends --skip (at an epoch) or --hold")
     parser.add_argument("--decisions", type=Path, help="decisions.npz of another run: take those")
@@ -96,6 +98,15 @@ def restore(checkpoint: Path, variables: list) -> None:
         value = saved[name]
         assert tuple(variable.shape) == value.shape, name
         variable.assign(value.astype(str(tf.as_dtype(variable.dtype).name)))
+
+
+def take_back(options: argparse.Namespace, variables: list, step: Callable[[], object]) -> None:
+    """Runs the steps that are not recorded."""
+    values = [np.asarray(variable) for variable in variables]
+    for _ in range(options.skip):
+        step()
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
 
 
 def make_optimizer(name: str, rate: float) -> tf.keras.optimizers.Optimizer:

@@ -74,9 +74,15 @@ def train(description: str, resource: bool) -> None:
             for variable, name in zip(weights, sorted(saved.files), strict=True):
                 variable.load(saved[name].astype(options.dtype), session)
         recorder.save("initial.npz", named("weight", weights, session.run(weights)))
+        fetches = [loss, [g for g, _ in pairs], update]
+        state = session.run(v1.global_variables())
+        for _ in range(options.skip):
+            session.run(fetches, feed)
+            for variable, array in zip(v1.global_variables(), state, strict=True):
+                variable.load(array, session)
         for _ in range(options.steps):
             recorder.begin()
-            value, gradients, _ = session.run([loss, [g for g, _ in pairs], update], feed)
+            value, gradients, _ = session.run(fetches, feed)
             if recorder.end(float(value)) == 1:
                 after = named("variable", weights, session.run(weights))
                 after |= named("slot", slots, session.run(slots))

@@ -21,6 +21,7 @@ def shown(answered: httpx.Response) -> bytes:
     return bytes(stream.get_extra_info("ssl_object").getpeercert(True))
 
 
+@pytest.mark.slow
 def test_a_new_certificate_is_served_and_no_connection_is_dropped(tmp_path: Path) -> None:
     with processes.gateway(tmp_path, "redis://127.0.0.1:1/0") as gateway:
         before = shown(gateway.client.get("/healthz"))

@@ -139,6 +139,7 @@ def test_a_graph_that_ends_its_process_is_alone_to_blame() -> None:
     assert rest == [canonical(graph(salt=salt), []) for salt in range(3)]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
     digest, request = key_of(graph(), "local")
     about = {"session": "s1", "graph": digest, "key": KEY}
@@ -198,6 +199,7 @@ def test_a_store_that_hangs_costs_a_bounded_time_and_comes_back(tmp_path: Path) 
         assert running.submit(graph(salt=1)).status_code == 202
 
 
+@pytest.mark.slow
 def test_tasks_reach_a_worker_and_a_broker_that_lost_everything_is_asked_again(
     tmp_path: Path,
 ) -> None:
@@ -271,6 +273,7 @@ def test_a_graph_that_was_kept_and_not_enqueued_is_enqueued_after_a_kill(tmp_pat
         assert got.read_text() == f"{request}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_old_tls_and_strangers_are_refused_and_sigterm_ends_it(tmp_path: Path) -> None:
     with processes.gateway(tmp_path, "redis://127.0.0.1:1/0") as gateway:

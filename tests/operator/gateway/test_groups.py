@@ -18,7 +18,7 @@ START = 1_000_000.0
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data(), size=st.integers(1, 4))
 def test_members_that_reach_step_n_all_see_the_same_decision(
     data: st.DataObject, size: int

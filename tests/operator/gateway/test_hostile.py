@@ -66,6 +66,7 @@ def test_no_report_adds_more_than_time_times_devices(tmp_path: Path) -> None:
     assert 'stitch_savings_reports_total{result="implausible"}' in text
 
 
+@pytest.mark.slow
 def test_no_call_places_or_changes_what_is_served(tmp_path: Path) -> None:
     _, request = key_of(graph(), "local")
     store = tmp_path / "store"

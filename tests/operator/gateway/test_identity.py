@@ -91,6 +91,7 @@ def denied(review: TokenReview, token: str = "good") -> Problem:
     return caught.value.problem
 
 
+@pytest.mark.slow
 def test_identity_comes_from_the_pod_and_nothing_else(api: tuple[Api, TokenReview]) -> None:
     _, review = api
     found = review.identify("good")

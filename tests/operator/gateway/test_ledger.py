@@ -96,13 +96,12 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 LedgerMachine.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None,
+    max_examples=25, stateful_step_count=25,
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
 TestLedger = LedgerMachine.TestCase
 
 
-@settings(deadline=None)
 @given(
     reports=st.lists(
         st.tuples(
@@ -214,7 +213,8 @@ def test_a_restarted_container_leaves_its_pod_what_it_had(tmp_path: Path) -> Non
     ledger.close()
 
 
-@settings(max_examples=30, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=30)
 @given(
     sessions=st.lists(st.floats(0, 100), min_size=1, max_size=6),
     posts=st.lists(

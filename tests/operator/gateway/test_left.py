@@ -54,12 +54,16 @@ def test_what_is_no_graphs_is_counted_once_a_pod(running: Running) -> None:
     assert counted(running) == {"input_pipeline": 2}
 
 
-@pytest.mark.parametrize("reason", ["wrong_result", "a user's own words", ""])
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [("wrong_result", "wrong_result"), ("compile_failed", "other"), ("a user's own words", "other"),
+     ("", "other")],
+)  # fmt: skip
 def test_a_job_raises_no_alarm_about_workers_and_makes_no_series(
-    running: Running, reason: str
+    running: Running, reason: str, told: str
 ) -> None:
     left(running, 1, reason)
-    assert counted(running) == {"other": 1}
+    assert counted(running) == {told: 1}
     assert samples(running)["stitch_verification_failures_total{}"] == 0
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stitch_operator.gateway import body, digests
@@ -54,7 +54,6 @@ def read(
     return asyncio.run(body.read(chunks(), encoding, limits, charge))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=5000), st.integers(1, 700))
 def test_bodies_within_limits_are_themselves(data: bytes, chunk: int) -> None:
     limits = Limits(10_000, 10_000)
@@ -243,7 +242,6 @@ def test_what_stands_in_functions_counts(
     assert served or "are served" in found.what
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 3)), max_size=50),
     st.floats(0.5, 4),

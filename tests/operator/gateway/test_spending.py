@@ -6,6 +6,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,8 @@ def test_what_another_compilation_spent_is_added(tmp_path: Path) -> None:
     ledger.close()
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5), st.booleans()), max_size=20))
 def test_each_life_of_a_worker_counts_its_largest_sum(
     said: list[tuple[str, int, bool]],

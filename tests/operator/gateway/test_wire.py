@@ -102,11 +102,11 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
 SCHEMA = schemathesis.openapi.from_dict(document())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @SCHEMA.parametrize()
 @settings(
     max_examples=150,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow,
                            HealthCheck.filter_too_much],
 )  # fmt: skip

@@ -134,7 +134,7 @@ lines = st.dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(lines)
 def test_the_webhook_reads_what_is_written_and_so_do_we(held: dict[Line, float]) -> None:
     data = breakers.data(held)
@@ -146,7 +146,7 @@ def test_the_webhook_reads_what_is_written_and_so_do_we(held: dict[Line, float])
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(lines, st.lists(st.integers(0, 5).flatmap(any_pod), max_size=6))
 def test_a_second_step_changes_nothing(before: dict[Line, float], pods: list[Pod]) -> None:
     first = step(before, seen(*pods), NOW)

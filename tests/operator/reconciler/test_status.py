@@ -44,7 +44,7 @@ def one(pod_: object = None, *graphs: Graph, **more: object) -> Status:
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(any_known())
 def test_a_second_look_changes_nothing(facts: Known) -> None:
     first = status(facts, NOW)
@@ -53,7 +53,7 @@ def test_a_second_look_changes_nothing(facts: Known) -> None:
     assert not conditions.to_tell(first.conditions, again.conditions)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(any_known(), st.randoms(use_true_random=False))
 def test_the_order_of_pods_and_graphs_does_not_matter(facts: Known, random: object) -> None:
     mixed = list(facts.replicas)
@@ -66,7 +66,7 @@ def test_the_order_of_pods_and_graphs_does_not_matter(facts: Known, random: obje
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(any_known(), any_known())
 def test_sums_never_fall(first: Known, second: Known) -> None:
     before = status(first, NOW)
@@ -76,7 +76,7 @@ def test_sums_never_fall(first: Known, second: Known) -> None:
         assert getattr(after, name) >= getattr(before, name)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(any_known())
 def test_the_speedup_is_the_slowest_replicas(facts: Known) -> None:
     found = status(facts, NOW).speedup
@@ -92,7 +92,7 @@ def test_the_speedup_is_the_slowest_replicas(facts: Known) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(any_known())
 def test_every_status_fits_the_schema_and_stays_small(facts: Known) -> None:
     made = msgspec.to_builtins(status(facts, NOW))
@@ -101,7 +101,8 @@ def test_every_status_fits_the_schema_and_stays_small(facts: Known) -> None:
     assert msgspec.convert(made, Status) == status(facts, NOW)
 
 
-@settings(max_examples=80, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=80)
 @given(any_known(), any_known())
 def test_while_the_gateway_is_away_its_word_stays(first: Known, second: Known) -> None:
     before = status(replace(first, read=NOW), NOW)
@@ -118,7 +119,7 @@ def test_while_the_gateway_is_away_its_word_stays(first: Known, second: Known) -
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(any_known(), max_size=30))
 def test_a_job_that_goes_to_and_fro_goes_quiet(facts: list[Known]) -> None:
     before: Status | None = None

@@ -147,7 +147,7 @@ def judge_rest(world: World) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(ACTIONS, max_size=12))
 def test_with_the_usual_overlap_no_pod_meets_a_stranger(
     actions: list[tuple[str, object, list[int]]],
@@ -162,7 +162,7 @@ def test_with_the_usual_overlap_no_pod_meets_a_stranger(
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(ACTIONS, max_size=12))
 def test_in_a_hurry_no_server_shows_what_is_not_trusted(
     actions: list[tuple[str, object, list[int]]],
@@ -174,7 +174,7 @@ def test_in_a_hurry_no_server_shows_what_is_not_trusted(
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(

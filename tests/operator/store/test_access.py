@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stitch_operator.store.access import DELETE, READ, ROLES, WRITE, allowed, parts_of
@@ -19,7 +19,6 @@ def test_what_is_no_path(path: str) -> None:
         parts_of(path)
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_a_path_stays_below_the_root(path: str) -> None:
     try:
@@ -49,14 +48,12 @@ def test_gateway_and_worker_delete_nothing_and_the_gateway_writes_requests_alone
     assert not any(allowed("collector", verb, ("public_keys.json",)) for verb in (WRITE, DELETE))
 
 
-@settings(deadline=None)
 @given(st.sampled_from(sorted(ROLES)), st.sampled_from([WRITE, DELETE]))
 def test_nobody_changes_a_whole_folder(role: str, verb: str) -> None:
     folders = {name for table in ROLES.values() for name in table if not name.endswith(".json")}
     assert not any(allowed(role, verb, (folder,)) for folder in folders)
 
 
-@settings(deadline=None)
 @given(st.text(min_size=1), st.sampled_from([READ, WRITE, DELETE]))
 def test_who_has_no_role_may_do_nothing(role: str, verb: str) -> None:
     if role not in ROLES:

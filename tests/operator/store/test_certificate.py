@@ -52,6 +52,7 @@ def serving(folder: Path) -> Iterator[str]:
         loop.close()
 
 
+@pytest.mark.slow
 def test_a_client_gets_on_with_what_replaces_the_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

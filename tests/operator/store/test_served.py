@@ -105,6 +105,7 @@ store.answer("d", {"status": "ready"})
 """
 
 
+@pytest.mark.slow
 def test_what_another_process_has_changed_is_seen(server: Served) -> None:
     store = server.store("gateway")
     assert store.read_answer("d") is None
@@ -177,6 +178,7 @@ def test_a_program_that_starts_sees_whether_the_store_takes_files(
         startup.store(server.url)
 
 
+@pytest.mark.slow
 def test_a_store_that_starts_later_is_waited_for(
     server: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +215,7 @@ def pumped(source: socket.socket, sink: socket.socket) -> None:
             sink.sendall(data)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_or_another_is_a_reason(server: Served, tmp_path: Path) -> None:
     store = server.store("worker")
     other = tmp_path / "other"
@@ -227,6 +230,7 @@ def test_a_server_that_is_down_or_another_is_a_reason(server: Served, tmp_path: 
         store.list("answers")
 
 
+@pytest.mark.slow
 def test_a_new_authority_is_trusted_without_a_restart(server: Served) -> None:
     """The server's certificate and the file that says whom to trust are replaced under a client."""
     store = server.store("worker")

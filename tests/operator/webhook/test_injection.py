@@ -35,6 +35,7 @@ def test_twice_is_once(name: str) -> None:
     assert again.result in ({"injected": "already"}.get(case.result, case.result),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", support.CASES)
 def test_the_api_server_would_take_them(name: str) -> None:
     case = support.case(name)

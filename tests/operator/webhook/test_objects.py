@@ -124,7 +124,7 @@ SPECS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(SPECS)
 def test_the_schema_takes_what_the_record_takes(spec: dict[str, Any]) -> None:
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import jsonpatch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stitch_operator.webhook.patch import entries, extend, pointer
@@ -16,7 +16,6 @@ def test_pointers_are_escaped() -> None:
     assert pointer("a/b", "c~d", 0, "") == "/a~1b/c~0d/0/"
 
 
-@settings(deadline=None)
 @given(st.none() | MAPS, st.dictionaries(TEXT, st.none() | TEXT))
 def test_maps_become_what_is_wanted(present: dict[str, str] | None, wanted: dict[str, str]) -> None:
     document = {} if present is None else {"m": present}
@@ -26,7 +25,6 @@ def test_maps_become_what_is_wanted(present: dict[str, str] | None, wanted: dict
     assert entries(made.get("m"), wanted, "m") == []
 
 
-@settings(deadline=None)
 @given(st.none() | st.lists(TEXT), st.lists(TEXT))
 def test_lists_grow_at_their_end(present: list[str] | None, values: list[str]) -> None:
     document = {} if present is None else {"l": present}

@@ -29,7 +29,7 @@ SITUATIONS = [
     for lines in RANGES
 ]
 RELEASES = [support.release(), support.release(delivery="imageVolume")]
-MANY = settings(max_examples=200, deadline=None)
+MANY = settings(max_examples=200)
 where = given(pods(), st.sampled_from(SITUATIONS), st.sampled_from(RELEASES))
 Pod = dict[str, Any]
 
@@ -139,7 +139,7 @@ def test_variables_that_the_user_set_stay(pod: Pod, situation: Situation, releas
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @where
 def test_the_schema_holds(pod: Pod, situation: Situation, release: Any) -> None:
     made = support.injected(pod, situation, release)
@@ -147,7 +147,6 @@ def test_the_schema_holds(pod: Pod, situation: Situation, release: Any) -> None:
     kubernetes_validate.validate(document, "1.36", strict=True)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**15), st.sampled_from(["", "n", "u", "m", "k", "M", "Ki", "Gi", "e3"]))
 def test_quantities_are_exact(number: int, suffix: str) -> None:
     sizes = {"": 1, "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000),

@@ -203,6 +203,7 @@ def test_not_ready_until_every_watch_has_listed(api: Api, cluster: Cluster) -> N
     until(cluster.ready)
 
 
+@pytest.mark.slow
 def test_the_whole_process_from_start_to_sigterm(api: Api, tmp_path: Path) -> None:
     api.at(*TRUST).items = [named("stitch-trust", "stitch", data=TRUSTED)]
     tls.make(tmp_path, NAMES)

@@ -1,0 +1,62 @@
+"""The first execution of a stitched operation is TensorFlow's, and its kernel runs beside it.
+
+The graph and its cut are test_fallback's: one kernel for each instruction.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
+
+from stitchcore.inject import plugin, reasons
+from tests.tensorflow.test_fallback import runs, same, step, stitched
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [32, None])
+def test_the_first_step_is_the_frameworks_bit_for_bit(batch: int | None) -> None:
+    graph = step(batch)
+    batches = [32] * 3 if batch else [32, 7, 19]
+    program = stitched(graph)
+    before = program.native.counters()
+    mine, wanted = runs(program.graph, batches), runs(graph, batches)
+    for ours, theirs in zip(mine[0], wanted[0], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    same(program.graph, graph, batches)
+    after = program.native.counters()
+    assert after["compared"] == before["compared"] + 2 * len(program.keys)  # of both sessions
+    assert after["not_compared"] == before["not_compared"]
+    assert not any(name.startswith("stitch/") for name in program.native.failures())
+
+
+@pytest.mark.slow
+def test_any_wrong_kernel_is_found_and_does_no_work() -> None:
+    """The mutants: each kernel's first value in turn is another one."""
+    graph = step(32)
+    program = stitched(graph)
+    untouched = runs(graph, [32] * 3)
+    known: set[str] = set()
+    for key in program.keys:
+        program.native.arm_fault("value", key)
+        left = program.native.counters()["left_to_functions"]
+        stepped = runs(program.graph, [32] * 3)
+        for ours, theirs in zip(stepped[0], untouched[0], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        for ours, theirs in zip(stepped[-1], untouched[-1], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-6)
+        wrong = {
+            name: one
+            for name, one in program.native.failures().items()
+            if plugin.reason_of(one.message) == reasons.WRONG_RESULT
+        }
+        found = wrong.keys() - known
+        if found:
+            (name,) = found
+            assert name.startswith("stitch/abc/") and wrong[name].times == 1
+            assert "at element 0: " in wrong[name].message
+            assert " instead of " in wrong[name].message
+            assert program.native.counters()["left_to_functions"] == left + 2
+        known |= found
+    assert len(known) > 2  # the others hand on what is no tensor of the graph
