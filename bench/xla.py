@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import collections
 import lzma
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -19,12 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from stitchcore.verify import xla_baseline
+
 Array = np.ndarray[Any, np.dtype[Any]]
-FREE = frozenset(
-    "parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id "
-    "add-dependency opt-barrier".split()
-)
-"""Instructions of an optimised module that launch nothing."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +56,6 @@ def read(path: Path) -> str:
     return (lzma.decompress(data) if path.suffix == ".xz" else data).decode()
 
 
-def without_aliases(text: str) -> str:
-    """The module without input_output_alias, so that running it does not consume its arguments."""
-    pattern = r", input_output_alias=\{(?:[^{}]|\{[^{}]*\})*\}"
-    return re.sub(pattern, "", text, count=1)
-
-
 def compile_text(text: str, aliases: bool = False) -> Executable:
     """Compile HLO text; with `aliases` a run consumes the arguments that the text says an output
     takes the place of. Raises ImportError without jaxlib, and XLA's own errors."""
@@ -76,7 +66,7 @@ def compile_text(text: str, aliases: bool = False) -> Executable:
     jax.config.update("jax_enable_x64", True)
     device = jax.devices()[0]
     start = time.perf_counter()
-    source = text if aliases else without_aliases(text)
+    source = text if aliases else xla_baseline.without_aliases(text)
     proto = hlo.hlo_module_from_text(source).as_serialized_hlo_module_proto()
     computation = hlo.XlaComputation(proto)
     converter = xla_client._xla.mlir  # no public way from HLO text to an executable
@@ -88,43 +78,7 @@ def compile_text(text: str, aliases: bool = False) -> Executable:
     parameters = computation.program_shape().parameter_shapes()
     shapes = tuple((str(np.dtype(p.numpy_dtype())), tuple(p.dimensions())) for p in parameters)
     optimised = loaded.hlo_modules()[0].to_string()
-    return Executable(loaded, device, shapes, launches(optimised), seconds)
-
-
-def launches(text: str) -> collections.Counter[str]:
-    """Instructions of the entry, and of what it calls or loops over, that launch something. A
-    fusion around a dot or convolution counts as "contraction"."""
-    computations: dict[str, list[tuple[str, list[str]]]] = {}
-    current: list[tuple[str, list[str]]] | None = None
-    entry = ""
-    for line in text.split("\n"):
-        head = re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{$", line)
-        if head:
-            current = computations.setdefault(head[2], [])
-            entry = head[2] if head[1] else entry
-            continue
-        plain = re.sub(r"/\*.*?\*/", "", line)
-        shape = r"(?:\((?:[^()]|\([^()]*\))*\)|\S+)"
-        found = re.match(rf"\s+(?:ROOT )?%?[\w.\-]+ = {shape} ([\w\-]+)\(", plain)
-        if found and current is not None:
-            called = re.findall(r"(?:condition|body|calls|to_apply)=%?([\w.\-]+)", line)
-            current.append((found[1], called))
-    counts: collections.Counter[str] = collections.Counter()
-    waiting, seen = [entry], set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        for opcode, called in computations.get(name, []):
-            fused = {inner for one in called for inner, _ in computations.get(one, [])}
-            if opcode == "fusion" and fused & {"dot", "convolution"}:
-                opcode = "contraction"
-            if opcode not in FREE:
-                counts[opcode] += 1
-            if opcode in ("while", "call", "conditional"):
-                waiting += called
-    return counts
+    return Executable(loaded, device, shapes, xla_baseline.launches(optimised), seconds)
 
 
 def arguments(executable: Executable, seed: int = 0) -> list[Array]:

@@ -9,6 +9,7 @@
 | STITCH_RESTART | an edited file of such a folder, to go on from | from the start |
 | STITCH_VERIFY_PASSES | 1: check the loop IR after each pass of the scheduler | 0 |
 | STITCH_PLANNER | exhaustive, explore, exact or auto | `PLANNER` below |
+| STITCH_WITHOUT | mechanisms to leave out (words of `stitch plan --help`), commas between | none |
 | STITCH_TUNE | seconds for measuring other cuts of a job's kernels | 0: not measured |
 | STITCH_JOBS | compilers that run at a time | cores |
 | STITCH_WORKER_MEMORY | resident bytes the worker may use | 8 GiB |
@@ -54,11 +55,13 @@ class Options:
     wait: float = 600.0
     restart: Path | None = None
     verify_passes: bool = False
+    without: tuple[str, ...] = ()
 
     @property
     def signature(self) -> str:
         """What of these settings may change an artifact."""
-        return signature(self.planner, self.tune)
+        left_out = f" without={','.join(self.without)}" if self.without else ""
+        return signature(self.planner, self.tune) + left_out
 
 
 def signature(planner: str, tune: float) -> str:
@@ -85,7 +88,13 @@ def read(environment: Mapping[str, str]) -> Options:
         wait=_number(environment, "STITCH_WAIT", 600, 0, 86400),
         restart=Path(restart).absolute() if restart else None,
         verify_passes=_number(environment, "STITCH_VERIFY_PASSES", 0, 0, 1) != 0,
+        without=listed(environment.get("STITCH_WITHOUT") or ""),
     )
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Words with commas between them, each once, in one order."""
+    return tuple(sorted({word.strip() for word in text.split(",")} - {""}))
 
 
 def of_this_process() -> Options:

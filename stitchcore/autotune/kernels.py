@@ -182,7 +182,9 @@ def _choice(
         if refusal is None and part not in kernels:
             try:
                 name = symbol_of(pattern_key(part))
-                kernels[part] = schedule(part, region, target, name, options.verify_passes)
+                kernels[part] = schedule(
+                    part, region, target, name, options.verify_passes, options.mechanisms
+                )
             except Refused as refused:
                 return refused.refusal
         return refusal

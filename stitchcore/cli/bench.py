@@ -59,6 +59,7 @@ class Timed:
 @click.option("--captured", is_flag=True, help="Inputs from a numpy run of the whole module.")
 @click.option("--no-xla", is_flag=True, help="Do not compare with XLA.")
 @click.option("--planner", default=None, help="Planner by name.")
+@common.without_option
 @click.option("--from", "restart", type=click.Path(path_type=Path), help="Edited NN_stage.txt.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def command(
@@ -69,13 +70,14 @@ def command(
     captured: bool,
     no_xla: bool,
     planner: str | None,
+    without: str | None,
     restart: Path | None,
     as_json: bool,
 ) -> None:
     """Check and time the kernels of MODULE on this machine."""
     output = common.Output(as_json)
     state, seconds = module_pipeline.run(
-        module, output, "compile", planner=planner, restart=restart
+        module, output, "compile", planner=planner, without=without, restart=restart
     )
     compiled_module = compiled(state, seconds)
     bindings = parse_bindings(bind, compiled_module.plan, output)

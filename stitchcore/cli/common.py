@@ -11,7 +11,7 @@ import lzma
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,11 +19,15 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from stitchcore import options as settings
 from stitchcore.device import records
 from stitchcore.device.records import DEVICES, Device
 from stitchcore.errors import Refused
+from stitchcore.fusion import mechanisms
+from stitchcore.fusion.mechanisms import Mechanism
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.text.parser import parse
+from stitchcore.options import Options
 
 BAD_INPUT = 2
 PAGE_WIDTH = 140
@@ -40,6 +44,25 @@ HINTS = {
     "store_unreadable": "check the folder's permissions, or pass --store",
 }
 """What to do about a refusal, by the reason's value."""
+
+without_option = click.option(
+    "--without",
+    default=None,
+    metavar="MECHANISMS",
+    help=f"Left out, with commas: {', '.join(one.value for one in Mechanism)}.",
+)
+
+
+def left_out(options: Options, words: str | None, output: Output) -> Options:
+    """`options` without the mechanisms of `--without`, or else of STITCH_WITHOUT; ends the command
+    for a word that is none."""
+    without = options.without if words is None else settings.listed(words)
+    try:
+        mechanisms.without(without)
+    except ValueError as error:
+        name = "STITCH_WITHOUT" if words is None else "--without"
+        fail(output, name, str(error), "name mechanisms with commas between them")
+    return replace(options, without=without)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from stitchcore.toolchain.c_compiler import CompiledLibrary
 )
 @click.option("--planner", default=None, help="Planner by name.")
 @click.option("--dump", type=click.Path(path_type=Path), help="Folder for NN_stage.txt files.")
+@common.without_option
 @click.option("--from", "restart", type=click.Path(path_type=Path), help="Edited NN_stage.txt.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def command(
@@ -37,6 +38,7 @@ def command(
     target: str | None,
     out: Path | None,
     planner: str | None,
+    without: str | None,
     dump: Path | None,
     restart: Path | None,
     as_json: bool,
@@ -44,7 +46,14 @@ def command(
     """Compile MODULE's kernels; write loop IR, sources, binaries and a report to a folder."""
     output = common.Output(as_json)
     state, seconds = module_pipeline.run(
-        module, output, "compile", target=target, planner=planner, dump=dump, restart=restart
+        module,
+        output,
+        "compile",
+        target=target,
+        planner=planner,
+        without=without,
+        dump=dump,
+        restart=restart,
     )
     built_for = state.device.target
     folder = out or Path(module.name.partition(".")[0] + ".stitch")

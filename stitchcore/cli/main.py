@@ -19,6 +19,7 @@ COMMANDS = {
     "report": "Write the page of a module, or of the last job.",
     "tune": "Measure other cuts of a module's kernels, and keep what wins.",
     "calibrate": "Measure this machine's coefficients of the cost model.",
+    "reproduce": "The tables of the three papers, with ours beside them.",
     "bench": "Check a module's kernels against numpy and time them.",
     "serve": "Gateway, workers and broker on this machine, for its jobs.",
     "status": "Where a graph stands at a gateway.",

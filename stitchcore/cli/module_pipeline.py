@@ -41,6 +41,7 @@ def run(
     *,
     target: str | None = None,
     planner: str | None = None,
+    without: str | None = None,
     dump: Path | None = None,
     restart: Path | None = None,
 ) -> tuple[ModuleState, dict[str, float]]:
@@ -61,7 +62,7 @@ def run(
     texts = Dump(dump or options.dump, restart)
     if texts.folder is not None:
         common.writable_folder(texts.folder, output)
-    build = build_options(options, chosen)
+    build = build_options(common.left_out(options, without, output), chosen)
     module = common.read_module(path, output)
     wanted = stages[: [stage.name for stage in stages].index(last) + 1]
     seconds: dict[str, float] = {}

@@ -14,6 +14,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from stitchcore import options as settings
 from stitchcore.artifact.store import open_store
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason, Refusal
@@ -33,11 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     store = parsed.store
     request = store / "requests" / parsed.digest
     target = json.loads((request / "meta.json").read_text())["target"]
-    if target not in DEVICES:
-        detail = f"no device record of this name; there is {', '.join(DEVICES)}"
-        refusal = Refusal(target, Reason.WRONG_TARGET, detail)
-        refuse(open_store(str(store)), parsed.digest, refusal)
-        return 0
     options = Options(
         store,
         parsed.cache,
@@ -47,7 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         jobs=parsed.jobs,
         restart=parsed.restart,
         verify_passes=parsed.verify_passes,
+        tune=parsed.tune,
+        without=settings.listed(parsed.without),
     )
+    if target not in DEVICES:
+        detail = f"no device record of this name; there is {', '.join(DEVICES)}"
+        refusal = Refusal(target, Reason.WRONG_TARGET, detail)
+        refuse(open_store(str(store)), parsed.digest, refusal, {"settings": options.signature})
+        return 0
     optimize(request, str(store), DEVICES[target], options)
     return 0
 
@@ -61,6 +64,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--restart", type=Path, default=None)
     parser.add_argument("--verify-passes", action="store_true")
     parser.add_argument("--planner", required=True)
+    parser.add_argument("--tune", type=float, default=0.0)
+    parser.add_argument("--without", default="")
     parser.add_argument("--jobs", type=int, required=True)
     return parser.parse_args(arguments)
 

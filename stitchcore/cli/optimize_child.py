@@ -81,7 +81,7 @@ def _command(digest: str, options: Options, python: str) -> list[str]:
     command = [
         *(python, "-m", "stitchcore.cli.optimize", digest),
         *("--store", str(options.store), "--cache", str(options.cache), "--key", str(options.key)),
-        *("--planner", options.planner, "--jobs", str(options.jobs)),
+        *("--planner", options.planner, "--jobs", str(options.jobs), "--tune", str(options.tune)),
     ]
     if options.dump is not None:
         command += ["--dump", str(options.dump)]
@@ -89,6 +89,8 @@ def _command(digest: str, options: Options, python: str) -> list[str]:
         command += ["--restart", str(options.restart)]
     if options.verify_passes:
         command.append("--verify-passes")
+    if options.without:
+        command += ["--without", ",".join(options.without)]
     return command
 
 

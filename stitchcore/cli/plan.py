@@ -32,12 +32,14 @@ SHOWN = 40
 @click.option("--planner", default=None, help=f"One of: {', '.join(PLANNERS)}.")
 @click.option("--html", type=click.Path(path_type=Path), help="Also write the graph as a page.")
 @click.option("--dump", type=click.Path(path_type=Path), help="Folder for NN_stage.txt files.")
+@common.without_option
 @click.option("--from", "restart", type=click.Path(path_type=Path), help="Edited NN_stage.txt.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def command(
     module: Path,
     target: str | None,
     planner: str | None,
+    without: str | None,
     html: Path | None,
     dump: Path | None,
     restart: Path | None,
@@ -46,7 +48,14 @@ def command(
     """Plan MODULE (.hlo or .hlo.xz) and show its kernels with estimates."""
     output = common.Output(as_json)
     state, seconds = module_pipeline.run(
-        module, output, "schedule", target=target, planner=planner, dump=dump, restart=restart
+        module,
+        output,
+        "schedule",
+        target=target,
+        planner=planner,
+        without=without,
+        dump=dump,
+        restart=restart,
     )
     device = state.device
     plan = module_pipeline.plan_of(state)

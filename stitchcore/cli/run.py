@@ -50,16 +50,23 @@ RETRIED = frozenset(
 @click.option("--wait/--no-wait", default=False, help="Hold the first step until the artifact.")
 @click.option("--store", type=click.Path(path_type=Path), default=None, help="Default: user cache.")
 @click.option("--fresh", is_flag=True, help="Optimize again what is already in the store.")
+@common.without_option
 @click.option("--json", "as_json", is_flag=True, help="Summary as JSON: the last line of stdout.")
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
-    wait: bool, store: Path | None, fresh: bool, as_json: bool, command_line: tuple[str, ...]
+    wait: bool,
+    store: Path | None,
+    fresh: bool,
+    without: str | None,
+    as_json: bool,
+    command_line: tuple[str, ...],
 ) -> None:
     """Run COMMAND_LINE (python train.py ...) and stitch its training step."""
     output = common.Output(as_json)
     options = settings.of_this_process()
     if store is not None:
         options = replace(options, store=store.absolute())
+    options = common.left_out(options, without, output)
     if options.restart is not None and not options.restart.is_file():
         raise click.UsageError(f"STITCH_RESTART={options.restart}: no such file")
     session = run_job.session_name(os.getpid(), time.time())
@@ -95,7 +102,7 @@ def _prepare(
         (options.store / "sessions" / session).mkdir(parents=True)
         key = sign.public_hex(sign.load_or_create_key(options.key))
         again = fresh or options.dump is not None or options.restart is not None
-        _forget(open_store(str(options.store)), again)
+        _forget(open_store(str(options.store)), options.signature, again)
         if fresh:
             crash_breaker.forget_failures(str(options.store))
     except (OSError, ValueError, Refused) as error:
@@ -105,10 +112,11 @@ def _prepare(
     return run_job.environment(plain, options.store, session, key, seconds), True
 
 
-def _forget(store: Store, everything: bool) -> None:
+def _forget(store: Store, signature: str, everything: bool) -> None:
     """Drop answers that a new run should ask for again: unfinished ones, those of other code than
-    this (a mended compiler never answers with an old artifact), and what was built from an edited
-    stage, which is of the run that asked for it."""
+    this (a mended compiler never answers with an old artifact) or under other settings than these
+    (`Options.signature`), and what was built from an edited stage, which is of the run that asked
+    for it."""
     for name in store.list("answers"):
         try:
             answer = json.loads(store.read("answers", name))
@@ -117,6 +125,7 @@ def _forget(store: Store, everything: bool) -> None:
         unfinished = answer.get("status") != "ready" and answer.get("reason", "") in RETRIED
         passing = answer.get("status") == "pending" or answer.get("edited", False)
         foreign = answer.get("code") != code_version()
+        foreign = foreign or answer.get("settings", signature) != signature
         if everything or unfinished or passing or foreign:
             store.filesystem.rm_file(store.path("answers", name))
 

@@ -79,6 +79,7 @@ class Graph:
     """What became of one graph of the job, as its events tell. Nanoseconds and ratios."""
 
     digest: str
+    step: str = ""  # training | evaluation | inference
     status: str = "seen"  # seen | submitted | ready | stitched | rolled_back | left
     reason: str = ""
     detail: str = ""
@@ -90,6 +91,7 @@ class Graph:
     interval: tuple[float, float] | None = None  # None: too few pairs of blocks to tell
     pairs: int = 0
     memory: dict[str, Any] = field(default_factory=dict)  # of the `memory` event; empty: none
+    taken_back: dict[str, int] = field(default_factory=dict)  # regions of its artifact, by reason
 
 
 @dataclass
@@ -108,11 +110,14 @@ class Record:
         if not digest:
             return
         graph = self.graphs.setdefault(digest, Graph(digest))
+        graph.step = str(event.get("step") or graph.step)
         status = _STATUS.get(str(kind))
         if status is not None:
             graph.status = status
         if kind in ("disabled", "rolled_back"):
             graph.reason, graph.detail = reason, str(event.get("detail") or "")
+        if kind == "refused" and event.get("region"):
+            graph.taken_back[reason] = graph.taken_back.get(reason, 0) + 1
         graph.key = str(event.get("key") or graph.key)
         if kind == "memory":
             fields = ("of", "stitched", "untouched", "ratio", "why")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,18 +15,22 @@ from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact.manifest import Manifest
 from stitchcore.cli import common
 from stitchcore.cli.run_job import Graph, Record
+from stitchcore.errors import Reason
 from stitchcore.inject.contract import MANIFEST
 from stitchcore.report.markup import saved_text
 
+FEW_CALLS = Reason.FEW_CALLS.value
 NEXT_RUN = "ready: the next run starts stitched"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One graph's outcome. Seconds are medians of steps; `ratio` is stitched/original with its
-    95 % interval, None where the job ended before there were enough blocks of both to tell."""
+    """One graph's outcome; `kind` is training, evaluation or inference. Seconds are medians of
+    steps; `ratio` is stitched/original with its 95 % interval, None where the job ended before
+    there were enough blocks of both to tell."""
 
     digest: str
+    kind: str
     status: str
     reason: str = ""
     detail: str = ""
@@ -70,6 +75,7 @@ def _step(graph: Graph, store: Path) -> Step:
         ratio = (graph.ratio, *graph.interval)
     step = Step(
         graph.digest,
+        graph.step,
         graph.status,
         graph.reason,
         graph.detail,
@@ -79,6 +85,7 @@ def _step(graph: Graph, store: Path) -> Step:
         ratio,
         graph.pairs,
         memory=graph.memory,
+        refusals=graph.taken_back,
     )
     if manifest is None or folder is None:
         return step
@@ -93,7 +100,7 @@ def _step(graph: Graph, store: Path) -> Step:
             "bytes_after": expect.bytes_after,
             "bytes_saved": expect.bytes_saved,
             "bytes_saveable": expect.bytes_saveable,
-            "refusals": manifest.refusals,
+            "refusals": dict(Counter(manifest.refusals) + Counter(graph.taken_back)),
             "report": str(page) if page.exists() else "",
         }
     )
@@ -115,21 +122,22 @@ def document(summary: Summary) -> dict[str, Any]:
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print the summary; nothing where the job had no training step and nothing to tell."""
+    """Print the summary."""
     for step in summary.steps:
         for line in _lines(step):
             console.print(line, markup=False, soft_wrap=True)
     if not summary.steps:
         known = ", ".join(f"{count} x {reason}" for reason, count in summary.refusals.items())
-        console.print(
-            f"[stitch] nothing stitched: {known or 'no training step seen'}", markup=False
-        )
+        console.print(f"[stitch] nothing stitched: {known or 'no step seen'}", markup=False)
+    elif FEW_CALLS in summary.refusals:
+        left = f"{summary.refusals[FEW_CALLS]} functions called too few times were left alone"
+        console.print(f"[stitch] {left} ({FEW_CALLS})", markup=False)
     if summary.ready:
         console.print(f"[stitch] {NEXT_RUN}", markup=False)
 
 
 def _lines(step: Step) -> list[str]:
-    name = f"[stitch] step {step.digest[:12]}"
+    name = f"[stitch] {step.kind} step {step.digest[:12]}".replace("  ", " ")
     lines = [f"{name}: {_verdict(step)}"]
     if step.kernels_before:
         saved = saved_text(step.bytes_saved, step.bytes_saveable)

@@ -26,8 +26,10 @@ from stitchcore.compiler.pipeline import Dump, Progress, RestartText, Stage, num
 from stitchcore.compiler.restart import Source
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal, Refused
+from stitchcore.fusion import mechanisms
 from stitchcore.fusion.canonical import pattern_text
 from stitchcore.fusion.cost import cost
+from stitchcore.fusion.mechanisms import ALL, Mechanisms
 from stitchcore.fusion.pattern import Pattern, Plan
 from stitchcore.fusion.planners import PLANNERS
 from stitchcore.fusion.text import bodies, parse_plan, plan_text
@@ -60,7 +62,7 @@ class BuildOptions:
     With `kernel_a_unit` each kernel is a translation unit that can be loaded alone. With
     `remote_compile` they are that too, without the names of this graph, so that other graphs find
     them there; what it does not compile is compiled here. `verify_passes` holds the loop IR against
-    its rules after each pass of the scheduler.
+    its rules after each pass of the scheduler. `mechanisms` are what planner and scheduler may use.
     """
 
     planner: str = PLANNER
@@ -70,6 +72,7 @@ class BuildOptions:
     kernel_a_unit: bool = False
     remote_compile: RemoteCompiler | None = None
     verify_passes: bool = False
+    mechanisms: Mechanisms = ALL
 
 
 def build_options(
@@ -82,6 +85,7 @@ def build_options(
         options.cache,
         remote_compile=remote_compile,
         verify_passes=options.verify_passes,
+        mechanisms=mechanisms.without(options.without),
     )
 
 
@@ -183,7 +187,9 @@ def _plan(state: ModuleState) -> ModuleState:
         refusal = feasible(pattern, device)
         return refusal or _scheduled(pattern, state, scheduled)
 
-    plan = PLANNERS[state.options.planner](state.module, state.device, cost, schedulable)
+    plan = PLANNERS[state.options.planner](
+        state.module, state.device, cost, schedulable, state.options.mechanisms
+    )
     return replace(state, plan=plan, scheduled=scheduled)
 
 
@@ -195,7 +201,12 @@ def _scheduled(
     if key not in scheduled:
         try:
             scheduled[key] = schedule(
-                pattern, state.module, state.device, symbol_of(key), state.options.verify_passes
+                pattern,
+                state.module,
+                state.device,
+                symbol_of(key),
+                state.options.verify_passes,
+                state.options.mechanisms,
             )
         except Refused as refused:
             scheduled[key] = refused.refusal
@@ -222,7 +233,10 @@ def symbol_of(key: str) -> str:
 
 
 def _key(pattern: Pattern, state: ModuleState) -> str:
-    return kernel_key(pattern_text(pattern), state.device.target, "loop-ir", state.options.planner)
+    options = state.options
+    left_out = ",".join(mechanisms.words(options.mechanisms))
+    settings = f"{options.planner} without {left_out}" if left_out else options.planner
+    return kernel_key(pattern_text(pattern), state.device.target, "loop-ir", settings)
 
 
 def _schedule(state: ModuleState) -> ModuleState:
@@ -250,7 +264,7 @@ def _schedule_trace(state: ModuleState) -> dict[str, str]:
             patterns.setdefault(_key(pattern, state), pattern)
     comment = "".join(f"# {line}\n" for line in passes_text().splitlines())
     traces = (
-        trace(pattern, state.module, state.device, symbol_of(key))
+        trace(pattern, state.module, state.device, symbol_of(key), state.options.mechanisms)
         for key, pattern in patterns.items()
     )
     return {"03_schedule.trace.txt": "\n".join([comment, *traces])}

@@ -57,6 +57,18 @@ def extent(dim: dims.Dim) -> int:
     return dims.evaluate(dim, dict.fromkeys(dims.symbols_of(dim), NOMINAL_EXTENT))
 
 
+def reduces_rows(instruction: Instruction) -> bool:
+    """Whether this is a reduction of rows, which one task each can do: over the innermost
+    dimensions, with others left."""
+    if opcodes.record(instruction.opcode).kind != "reduce":
+        return False
+    source = instruction.operands[0].shape
+    first = min(instruction["dimensions"], default=source.rank)
+    remaining = [axis for axis in range(source.rank) if axis not in instruction["dimensions"]]
+    rows = any(extent(source.dims[axis]) > 1 for axis in remaining)
+    return rows and all(axis < first for axis in remaining)
+
+
 def byte_size(shape: Shape) -> int:
     """Bytes of a value at nominal extents."""
     return extent(shape.byte_size)

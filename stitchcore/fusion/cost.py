@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from stitchcore.device.records import Device
 from stitchcore.fusion import latency, occupancy
-from stitchcore.fusion.candidates import VIEWS, byte_size, extent
+from stitchcore.fusion.candidates import VIEWS, byte_size, extent, reduces_rows
 from stitchcore.fusion.instructions import counted, element, repetitions, turns
 from stitchcore.fusion.latency import Work
 from stitchcore.fusion.pattern import Estimate, Pattern
@@ -390,10 +390,4 @@ def crosses_tasks(instruction: Instruction) -> bool:
         return True
     if opcodes.record(instruction.opcode).kind != "reduce":
         return False
-    source = instruction.operands[0].shape
-    if byte_size(source) <= SCALAR_LIMIT:
-        return False
-    first = min(instruction["dimensions"], default=source.rank)
-    remaining = [axis for axis in range(source.rank) if axis not in instruction["dimensions"]]
-    rows = any(extent(source.dims[axis]) > 1 for axis in remaining)
-    return not (rows and all(axis < first for axis in remaining))
+    return byte_size(instruction.operands[0].shape) > SCALAR_LIMIT and not reduces_rows(instruction)

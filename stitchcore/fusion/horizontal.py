@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stitchcore.fusion.mechanisms import Mechanism
 from stitchcore.fusion.planner_rules import BUFFER_LIMIT, INSTRUCTION_LIMIT, Key, Problem, Scope
 
 MERGE_LAUNCHES = 8
@@ -16,6 +17,8 @@ MERGE_LAUNCHES = 8
 
 def merged(problem: Problem, scopes: Sequence[Scope]) -> list[Scope]:
     """Small scopes with equal keys joined; they cannot depend on each other."""
+    if Mechanism.REMOTE not in problem.mechanisms:
+        return list(scopes)
     limit = MERGE_LAUNCHES * problem.device.launch_seconds
     small: dict[Key, list[Scope]] = {}
     scopes_out: list[Scope] = []

@@ -9,15 +9,20 @@ The choice is made by the bytes that must cross: a value that is read at another
 is written once and read once per such level. Starting from the earliest levels, two sweeps of
 local moves (users first, then operands first) bring producers to their readers: what AStitch's
 maximal scopes leave open, and what decides which kernel computes, say, the derivative of an
-activation.
+activation. Where a mechanism is left out that would let kernels go on after reductions, those that
+read one are of a later level too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stitchcore.fusion.candidates import Graph, Role
+from stitchcore.fusion.candidates import Graph, Role, reduces_rows
+from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
+from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir.instruction import Instruction
 
 CANDIDATES = 8
 """Levels tried for one instruction in one sweep; keeps a sweep linear."""
@@ -76,9 +81,10 @@ class _State:
             self.read_at[u][level] += 1
 
 
-def assign(graph: Graph) -> Levels:
+def assign(graph: Graph, mechanisms: Mechanisms = ALL) -> Levels:
     """Levels of every instruction, chosen to move few bytes."""
-    level, available = _earliest(graph)
+    ends = [ends_kernel(instruction, mechanisms) for instruction in graph.instructions]
+    level, available = _earliest(graph, ends)
     latest_user = _users(graph)
     state = _State(graph, level, [Counter() for _ in level])
     placed = graph.placed()
@@ -88,10 +94,13 @@ def assign(graph: Graph) -> Levels:
     for order, forward in ((reversed(placed), False), (placed, True), (reversed(placed), False)):
         for v in order:
             low = max(
-                (level[u] if _is_placed(graph, u) else available[u] for u in graph.reads[v]),
+                (
+                    level[u] + ends[u] if _is_placed(graph, u) else available[u]
+                    for u in graph.reads[v]
+                ),
                 default=0,
             )
-            high = min((level[w] for w in latest_user[v]), default=top)
+            high = min((level[w] - ends[v] for w in latest_user[v]), default=top)
             if low < high:
                 _move(state, v, low, high, forward)
     return Levels(tuple(level))
@@ -121,7 +130,7 @@ def _is_placed(graph: Graph, v: int) -> bool:
     return graph.roles[v] is Role.PLACED
 
 
-def _earliest(graph: Graph) -> tuple[list[int], list[int]]:
+def _earliest(graph: Graph, ends: Sequence[bool]) -> tuple[list[int], list[int]]:
     """Earliest level of each position, and the level from which others may read it."""
     level = [0] * len(graph.instructions)
     available = [0] * len(graph.instructions)
@@ -140,7 +149,7 @@ def _earliest(graph: Graph) -> tuple[list[int], list[int]]:
             placed = any(graph.roles[u] is Role.PLACED for u in bases)
             available[v] = level[v] + placed
         else:
-            available[v] = level[v]
+            available[v] = level[v] + (role is Role.PLACED and ends[v])
     return level, available
 
 
@@ -169,3 +178,12 @@ def _seen_through(graph: Graph, u: int) -> list[int]:
     while graph.roles[chain[-1]] is Role.ALIAS:
         chain.append(graph.position[graph.instructions[chain[-1]].operands[0]])
     return chain
+
+
+def ends_kernel(instruction: Instruction, mechanisms: Mechanisms) -> bool:
+    """Whether what reads `instruction` must be of a later kernel: one that cannot go on after its
+    reductions, within a task or across tasks."""
+    if opcodes.record(instruction.opcode).kind not in ("reduce", "scatter", "scan"):
+        return False
+    needed = Mechanism.REGIONAL if reduces_rows(instruction) else Mechanism.GLOBAL
+    return needed not in mechanisms

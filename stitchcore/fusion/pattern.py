@@ -8,6 +8,7 @@ from typing import Protocol
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal
+from stitchcore.fusion.mechanisms import ALL, Mechanisms
 from stitchcore.hlo.ir.instruction import Computation, Instruction
 from stitchcore.hlo.ir.module import Module
 
@@ -108,5 +109,10 @@ class Planner(Protocol):
     """A planner is a pure function; explore, exact and exhaustive are three of them."""
 
     def __call__(
-        self, module: Module, device: Device, cost: CostFunction, feasible: Feasibility
+        self,
+        module: Module,
+        device: Device,
+        cost: CostFunction,
+        feasible: Feasibility,
+        mechanisms: Mechanisms = ALL,
     ) -> Plan: ...

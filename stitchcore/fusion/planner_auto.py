@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from stitchcore.device.records import Device
 from stitchcore.fusion import planner_exact, planner_exhaustive, planner_explore
+from stitchcore.fusion.mechanisms import ALL, Mechanisms
 from stitchcore.fusion.pattern import CostFunction, Feasibility, Plan, Planner, Tried
 from stitchcore.fusion.text import bodies
 from stitchcore.hlo.ir.module import Module
@@ -20,13 +21,19 @@ CHOICES: Mapping[str, Planner] = {
 """In the order in which one wins over equally good ones."""
 
 
-def plan(module: Module, device: Device, cost: CostFunction, feasible: Feasibility) -> Plan:
+def plan(
+    module: Module,
+    device: Device,
+    cost: CostFunction,
+    feasible: Feasibility,
+    mechanisms: Mechanisms = ALL,
+) -> Plan:
     """The least of all plans, with what each planner reached and the bound of `exact`."""
     plans: list[Plan] = []
     tried: list[Tried] = []
     for name, planner in CHOICES.items():
         start = time.perf_counter()
-        candidate = planner(module, device, cost, feasible)
+        candidate = planner(module, device, cost, feasible, mechanisms)
         took = time.perf_counter() - start
         plans.append(candidate)
         everything = [candidate, *bodies(candidate).values()]

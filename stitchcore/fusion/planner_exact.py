@@ -20,12 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from stitchcore.device.records import Device
 from stitchcore.fusion import planner_exhaustive, planner_explore, planner_rules, set_packing
 from stitchcore.fusion.horizontal import merged
-from stitchcore.fusion.pattern import Bound, CostFunction, Feasibility, Plan, Planner
+from stitchcore.fusion.pattern import Bound, Planner
 from stitchcore.fusion.planner_rules import Choice, Problem, Scope
-from stitchcore.hlo.ir.module import Module
 
 Members = tuple[int, ...]
 
@@ -40,21 +38,13 @@ class ExactOptions:
 DEFAULTS = ExactOptions()
 
 
-def plan(module: Module, device: Device, cost: CostFunction, feasible: Feasibility) -> Plan:
-    """The plan of `module` with the default time limit."""
-    return planner(DEFAULTS)(module, device, cost, feasible)
-
-
 def planner(options: ExactOptions) -> Planner:
-    """The exact planner with other limits."""
+    """The exact planner with these limits."""
+    return planner_rules.planner("exact", lambda problem: _choose(problem, options))
 
-    def exact(module: Module, device: Device, cost: CostFunction, feasible: Feasibility) -> Plan:
-        def choose(problem: Problem) -> Choice:
-            return _choose(problem, options)
 
-        return planner_rules.plan(module, device, cost, feasible, "exact", choose)
-
-    return exact
+plan = planner(DEFAULTS)
+"""The plan of a module with the default time limit."""
 
 
 def _choose(problem: Problem, options: ExactOptions) -> Choice:

@@ -16,24 +16,16 @@ Every step is linear or n log n in the number of instructions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from stitchcore.device.records import Device
 from stitchcore.fusion import planner_rules
-from stitchcore.fusion.candidates import Graph, Role
+from stitchcore.fusion.candidates import Role
 from stitchcore.fusion.horizontal import merged
-from stitchcore.fusion.pattern import CostFunction, Feasibility, Plan
+from stitchcore.fusion.mechanisms import Mechanism
 from stitchcore.fusion.planner_rules import Choice, Problem
-from stitchcore.hlo.ir.module import Module
 
 SHARED_INPUT_BYTES = 65536
 """Two scopes that both read an input at least this large become one."""
-
-
-def plan(module: Module, device: Device, cost: CostFunction, feasible: Feasibility) -> Plan:
-    """The exhaustive plan of `module`, with plans for the bodies of its loops and branches."""
-    return planner_rules.plan(module, device, cost, feasible, "exhaustive", choose)
 
 
 def choose(problem: Problem) -> Choice:
@@ -44,13 +36,15 @@ def choose(problem: Problem) -> Choice:
 
 def packed(problem: Problem) -> Choice:
     """The chosen scopes before anything is computed again."""
-    parts = components(problem.graph, problem.level)
+    parts = components(problem)
     choice = planner_rules.accepted(problem, (((level,), members) for level, members in parts))
     return replace(choice, scopes=merged(problem, choice.scopes))
 
 
-def components(graph: Graph, level: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+def components(problem: Problem) -> list[tuple[int, tuple[int, ...]]]:
     """(level, members) of the maximal connected sets of placed instructions of one level."""
+    graph, level = problem.graph, problem.level
+    remote = Mechanism.REMOTE in problem.mechanisms
     parent = list(range(len(graph.instructions)))
 
     def find(v: int) -> int:
@@ -65,7 +59,7 @@ def components(graph: Graph, level: Sequence[int]) -> list[tuple[int, tuple[int,
         for u in graph.reads[v]:
             if graph.roles[u] is Role.PLACED and level[u] == level[v]:
                 parent[find(u)] = find(v)
-            elif graph.bytes[u] >= SHARED_INPUT_BYTES:
+            elif remote and graph.bytes[u] >= SHARED_INPUT_BYTES:
                 first = shared.setdefault((u, level[v]), v)
                 parent[find(first)] = find(v)
     groups: dict[int, list[int]] = {}
@@ -73,3 +67,7 @@ def components(graph: Graph, level: Sequence[int]) -> list[tuple[int, tuple[int,
         groups.setdefault(find(v), []).append(v)
     ordered = sorted(groups.values())
     return [(level[members[0]], tuple(members)) for members in ordered]
+
+
+plan = planner_rules.planner("exhaustive", choose)
+"""The exhaustive plan of a module, with plans for the bodies of its loops and branches."""

@@ -19,13 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from stitchcore.device.records import Device
 from stitchcore.fusion import cells, planner_exhaustive, planner_rules
 from stitchcore.fusion.cells import Dag, Judge, Part, Window, bits
 from stitchcore.fusion.horizontal import merged
-from stitchcore.fusion.pattern import CostFunction, Feasibility, Plan, Planner
+from stitchcore.fusion.mechanisms import Mechanism
+from stitchcore.fusion.pattern import Planner
 from stitchcore.fusion.planner_rules import Choice, Key, Problem
-from stitchcore.hlo.ir.module import Module
 
 
 @dataclass(frozen=True)
@@ -43,22 +42,18 @@ class ExploreOptions:
 DEFAULTS = ExploreOptions()
 
 
-def plan(module: Module, device: Device, cost: CostFunction, feasible: Feasibility) -> Plan:
-    """The plan of `module` with the paper's parameters."""
-    return planner(DEFAULTS)(module, device, cost, feasible)
-
-
 def planner(options: ExploreOptions) -> Planner:
-    """The exploring planner with other parameters."""
+    """The exploring planner with these parameters."""
 
-    def explore(module: Module, device: Device, cost: CostFunction, feasible: Feasibility) -> Plan:
-        def choose(problem: Problem) -> Choice:
-            choice = packed(problem, options)
-            return replace(choice, scopes=planner_rules.recomputed(problem, choice.scopes))
+    def choose(problem: Problem) -> Choice:
+        choice = packed(problem, options)
+        return replace(choice, scopes=planner_rules.recomputed(problem, choice.scopes))
 
-        return planner_rules.plan(module, device, cost, feasible, "explore", choose)
+    return planner_rules.planner("explore", choose)
 
-    return explore
+
+plan = planner(DEFAULTS)
+"""The plan of a module with the paper's parameters."""
 
 
 def packed(problem: Problem, options: ExploreOptions = DEFAULTS) -> Choice:
@@ -75,7 +70,7 @@ def searched(
     sets: list[tuple[Key, tuple[int, ...]]] = []
     for key, members in windows(problem, options):
         window = cells.window(problem, members)
-        saving, plans = _plans(window, options)
+        saving, plans = _plans(window, options, Mechanism.REMOTE in problem.mechanisms)
         proposed.append((window, saving))
         for depth, chosen in _ordered(window, _cheapest(problem, window, plans)):
             sets.append(((*key, depth), window.members(chosen)))
@@ -85,7 +80,7 @@ def searched(
 
 def windows(problem: Problem, options: ExploreOptions) -> Iterator[tuple[Key, tuple[int, ...]]]:
     """Components of levels, cut where they are larger than one search."""
-    for level, members in planner_exhaustive.components(problem.graph, problem.level):
+    for level, members in planner_exhaustive.components(problem):
         pending: list[tuple[Key, tuple[int, ...]]] = [((level,), members)]
         while pending:
             key, part = pending.pop()
@@ -187,12 +182,15 @@ def waits(part: Part, chosen: Sequence[Part]) -> bool:
             return True
 
 
-def _plans(window: Window, options: ExploreOptions) -> tuple[set[int], list[list[int]]]:
+def _plans(
+    window: Window, options: ExploreOptions, remote_fusion: bool
+) -> tuple[set[int], list[list[int]]]:
     """The candidates that save something in one window, and the beam's plans, each complete with
     lone cells."""
     judge = cells.Delta(window).judge
     sets = candidates(window.dag, judge, options)
-    virtual = remote([sets[c] for c in _starts(window)], judge, options)
+    starts = _starts(window) if remote_fusion else []
+    virtual = remote([sets[c] for c in starts], judge, options)
     everything = (1 << len(window.cells)) - 1
     plans = []
     for chosen in beam((virtual, *sets), options):

@@ -1,8 +1,8 @@
 """What all planners share: one round of planning as data, the rules a kernel must pass, and the
 road from chosen sets of instructions to a Plan.
 
-A planner is a function `choose(problem) -> Choice`. Instructions that no kernel can hold even alone
-come back in `Choice.refused`; `plan` then starts over with these opaque.
+`planner` makes one of a function `choose(problem) -> Choice`. Instructions that no kernel can hold
+even alone come back in `Choice.refused`; planning then starts over with these opaque.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from stitchcore.errors import Reason, Refusal
 from stitchcore.fusion import candidates, levels, pattern_from_set, recompute
 from stitchcore.fusion.candidates import Graph, Role
 from stitchcore.fusion.cost import total, unfused
-from stitchcore.fusion.pattern import Bound, CostFunction, Feasibility, Pattern, Plan
+from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
+from stitchcore.fusion.pattern import Bound, CostFunction, Feasibility, Pattern, Plan, Planner
 from stitchcore.hlo.ir.instruction import Computation, Instruction
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.text.printer import names
@@ -48,7 +49,8 @@ class Scope:
 
 @dataclass(frozen=True)
 class Problem:
-    """One round of planning: the graph, each position's level, and who judges a pattern."""
+    """One round of planning: the graph, each position's level, who judges a pattern, and what
+    planners may do."""
 
     graph: Graph
     level: tuple[int, ...]
@@ -56,6 +58,7 @@ class Problem:
     device: Device
     cost: CostFunction
     accept: Acceptance
+    mechanisms: Mechanisms = ALL
 
     def seconds(self, scopes: Iterable[Scope]) -> float:
         """Of the scopes' kernels one after the other."""
@@ -82,41 +85,48 @@ def problem(
     device: Device,
     cost: CostFunction,
     feasible: Feasibility,
+    mechanisms: Mechanisms = ALL,
 ) -> Problem:
     """A round of planning `module` with the `excluded` instructions opaque."""
     graph = candidates.build(module, excluded)
     accept = _acceptance(graph, device, cost, feasible)
     extractor = pattern_from_set.Extractor(graph)
-    return Problem(graph, levels.assign(graph).of, extractor, device, cost, accept)
+    level = levels.assign(graph, mechanisms).of
+    return Problem(graph, level, extractor, device, cost, accept, mechanisms)
 
 
-def plan(
-    module: Module,
-    device: Device,
-    cost: CostFunction,
-    feasible: Feasibility,
-    planner: str,
-    choose: Callable[[Problem], Choice],
-) -> Plan:
-    """The plan that `choose` makes of `module` and of the bodies of its loops and branches."""
-    excluded: dict[Instruction, Why] = {}
-    for _ in range(ROUNDS):
-        current = problem(module, excluded, device, cost, feasible)
-        choice = choose(current)
-        if not choice.refused:
-            break
-        excluded |= choice.refused
-    else:
-        unplanned = {
-            current.graph.instructions[v]: (Reason.STEP_LIMIT, "") for v in current.graph.placed()
+def planner(name: str, choose: Callable[[Problem], Choice]) -> Planner:
+    """The planner that makes the choices of `choose` in a module and in each body of its loops and
+    branches."""
+
+    def plan(
+        module: Module,
+        device: Device,
+        cost: CostFunction,
+        feasible: Feasibility,
+        mechanisms: Mechanisms = ALL,
+    ) -> Plan:
+        excluded: dict[Instruction, Why] = {}
+        for _ in range(ROUNDS):
+            current = problem(module, excluded, device, cost, feasible, mechanisms)
+            choice = choose(current)
+            if not choice.refused:
+                break
+            excluded |= choice.refused
+        else:
+            unplanned = {
+                current.graph.instructions[v]: (Reason.STEP_LIMIT, "")
+                for v in current.graph.placed()
+            }
+            current = problem(module, excluded | unplanned, device, cost, feasible, mechanisms)
+            choice = Choice(())
+        nested = {
+            body.entry: plan(body, device, cost, feasible, mechanisms)
+            for body in candidates.bodies(current.graph)
         }
-        current = problem(module, excluded | unplanned, device, cost, feasible)
-        choice = Choice(())
-    nested = {
-        body.entry: plan(body, device, cost, feasible, planner, choose)
-        for body in candidates.bodies(current.graph)
-    }
-    return _assemble(current, choice, planner, nested)
+        return _assemble(current, choice, name, nested)
+
+    return plan
 
 
 def _assemble(
@@ -200,6 +210,8 @@ def recomputed(problem: Problem, scopes: Iterable[Scope]) -> list[Scope]:
     """Scopes that compute again what is dearer to read. A scope whose new pattern is refused keeps
     its old one; outputs follow from what the others then read."""
     ordered = sorted(scopes, key=lambda scope: scope.key)
+    if Mechanism.RECOMPUTE not in problem.mechanisms:
+        return ordered
     extractor = problem.extractor
     parts = recompute.improve(
         problem.graph,

@@ -29,6 +29,7 @@ from stitchcore.compiler.regions import CompiledRegions, compile_regions, progra
 from stitchcore.compiler.stages import RemoteCompiler, build_options
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.fusion import mechanisms
 from stitchcore.fusion.cost import total
 from stitchcore.fusion.planners import PLANNERS
 from stitchcore.hlo.ir.module import Module
@@ -42,6 +43,7 @@ from stitchcore.toolchain.c_compiler import find_compiler
 from stitchcore.toolchain.nvrtc import nvrtc_version
 from stitchcore.verify.regions import Verification, measure, verify
 from stitchcore.verify.testbed import Testbed, open_testbed
+from stitchcore.verify.tolerance import between
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,13 @@ def optimize(
     """
     opened = open_store(store)
     digest = request.name
-    edited = False
+    marks: dict[str, Any] = {"settings": options.signature}
     try:
         parsed = read_request(request)
         dump = _dump_of(options, digest)
-        edited = dump.restart is not None
+        marks |= {"edited": True} if dump.restart is not None else {}
         key = key_of(parsed, device, options)
-        ready = {"status": "ready", "key": key} | ({"edited": True} if edited else {})
+        ready = {"status": "ready", "key": key} | marks
         known = package.exists(opened, key)
         if known and (dump.folder is None or dump.folder.exists()):
             opened.answer(digest, ready)
@@ -113,11 +115,11 @@ def optimize(
             opened.answer(digest, ready)
         return key
     except Refused as refused:
-        return refuse(opened, digest, refused.refusal, edited)
+        return refuse(opened, digest, refused.refusal, marks)
     except Exception as error:
         detail = "".join(traceback.format_exception_only(error)).strip()
         failure = Refusal("worker", Reason.WORKER_FAILED, detail)
-        refuse(opened, digest, failure, edited)
+        refuse(opened, digest, failure, marks)
         raise
 
 
@@ -157,6 +159,10 @@ def _dump_of(options: Options, digest: str) -> Dump:
     if options.planner not in PLANNERS:
         detail = f"{options.planner!r} is no planner; there is {', '.join(PLANNERS)}"
         raise Refused("STITCH_PLANNER", Reason.WORKER_FAILED, detail)
+    try:
+        mechanisms.without(options.without)
+    except ValueError as error:
+        raise Refused("STITCH_WITHOUT", Reason.WORKER_FAILED, str(error)) from None
     return Dump(options.dump, options.restart).sub(digest[:12])
 
 
@@ -178,11 +184,12 @@ def _compiler(device: Device) -> str:
     return find_compiler().version if device.kind == "cpu" else f"NVRTC {nvrtc_version()}"
 
 
-def refuse(store: Store, digest: str, refusal: Refusal, edited_: bool = False) -> Refusal:
-    """Answer the request with `refusal`."""
+def refuse(store: Store, digest: str, refusal: Refusal, marks: Mapping[str, Any]) -> Refusal:
+    """Answer the request with `refusal`; `marks` tell under which settings, and whether of an
+    edited stage."""
     detail = ": ".join(filter(None, (refusal.subject, refusal.detail)))
     answer = {"status": "refused", "reason": refusal.reason.value, "detail": detail}
-    store.answer(digest, answer | ({"edited": True} if edited_ else {}))
+    store.answer(digest, {**answer, **marks})
     return refusal
 
 
@@ -289,7 +296,14 @@ def _verify(state: RequestState) -> RequestState:
         state.opened.callback(testbed.close)
     assert state.compiled is not None
     references = {key: testbed.references(state.lowered[key].subgraph) for key in state.programs}
-    verification = verify(state.compiled, state.programs, references, state.report, testbed.runners)
+    verification = verify(
+        state.compiled,
+        state.programs,
+        references,
+        state.report,
+        testbed.runners,
+        job_decides=state.device.kind == "cpu",
+    )
     return _verified(replace(state, testbed=testbed), verification)
 
 
@@ -333,6 +347,7 @@ def _fallback(state: RequestState) -> RequestState:
     """Give each launch the function that does its state where its kernel cannot."""
     from stitchcore.tensorflow.fallback import library, with_fallbacks
 
+    assert state.compiled is not None
     updates = {
         state.regions.get(region.name): len(region.updates) for region in state.partition.regions
     }
@@ -341,7 +356,8 @@ def _fallback(state: RequestState) -> RequestState:
     for key, program_ in state.programs.items():
         try:
             function = state.lowered[key].subgraph
-            programs[key] = with_fallbacks(function, program_, updates.get(key, 0))
+            tolerances = between(state.compiled.regions[key].module)
+            programs[key] = with_fallbacks(function, program_, updates.get(key, 0), tolerances)
         except Refused as error:
             refused[key] = error.refusal
     fallbacks = package.packed_functions(library(programs.values()))
@@ -463,6 +479,7 @@ def _packed(
         refusals=dict(Counter(refusal.reason.value for refusal in state.refusals)),
         measured=state.testbed is not None,
         functions=state.fallbacks,
+        undecided=_undecided(state),
     )
     outcome = Outcome(
         state.request.digest,
@@ -479,6 +496,14 @@ def _packed(
     )
     files = {**report_files(outcome), **file_of(state.tuning)}
     return manifest, libraries, files
+
+
+def _undecided(state: RequestState) -> tuple[str, ...]:
+    """Regions of the patch that made-up data could not decide about."""
+    assert state.patch is not None
+    keys = state.verification.undecided if state.verification is not None else frozenset()
+    named = (region.name for region in state.patch.regions)
+    return tuple(name for name in named if state.regions.get(name) in keys)
 
 
 def _expectation(state: RequestState) -> Expectation:

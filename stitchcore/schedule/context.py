@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stitchcore.device.records import Device
+from stitchcore.fusion.mechanisms import ALL, Mechanisms
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.loop_ir.nodes import Buffer
 from stitchcore.schedule import limits, tiling
@@ -29,10 +30,11 @@ class SectionContext:
     names: Names
     device: Device
     errors: tuple[str, ...] = ()
+    mechanisms: Mechanisms = ALL
 
     @property
     def limits(self) -> Limits:
-        return limits.of(self.device)
+        return limits.of(self.device, self.mechanisms)
 
     def residence(self, value: Instruction, phase: int) -> Residence | None:
         """Where `value` lies when `phase` begins, if it lies anywhere."""

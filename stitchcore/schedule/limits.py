@@ -7,9 +7,10 @@ shared memory (AStitch 3.3: horizontal packing; FusionStitching's warp and block
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stitchcore.device.records import Device
+from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 
 WARP_LANES = 32
 BLOCKS_PER_UNIT = 4
@@ -32,7 +33,8 @@ class Limits:
     Elementwise rows shorter than `flat_below` are one lane loop with those beside them. What lane
     loops leave for each other stays in registers: up to `register_words` words a lane, of arrays
     of up to `register_elements` (0: never). Where lanes read across the rows of memory
-    (a transpose) a task has `turned_lanes`, a cache line of what it writes (0: all).
+    (a transpose) a task has `turned_lanes`, a cache line of what it writes (0: all). `packs`: short
+    rows share a task, and a lane loop.
     """
 
     task_elements: int
@@ -52,6 +54,7 @@ class Limits:
     register_words: int
     register_elements: int
     turned_lanes: int
+    packs: bool = True
 
 
 CPU = Limits(
@@ -76,9 +79,13 @@ CPU = Limits(
 )
 
 
-def of(device: Device) -> Limits:
-    """The limits of `device`."""
-    return CPU if device.kind == "cpu" else _gpu(device)
+def of(device: Device, mechanisms: Mechanisms = ALL) -> Limits:
+    """The limits of `device`. Without adaptive mapping each row is a task's, however short, and
+    none is split, however few there are."""
+    found = CPU if device.kind == "cpu" else _gpu(device)
+    if Mechanism.ADAPTIVE_MAPPING in mechanisms:
+        return found
+    return replace(found, few_rows=0, warp_elements=0, flat_below=0, packs=False)
 
 
 def _gpu(device: Device) -> Limits:

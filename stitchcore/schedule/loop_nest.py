@@ -106,7 +106,7 @@ class _Lowering(SectionBuilder):
                 self.axes.extents, self.geometry, self.context.limits
             )
             pays = pack_rows.pays(plan, self.geometry, self.axes.extents)
-            self.packed = self.may_pack and pays
+            self.packed = self.may_pack and pays and self.context.limits.packs
         variable = self.context.names.new("task")
         chunk = self.bind_task(Variable(variable))
         self.accumulators()

@@ -8,6 +8,7 @@ from difflib import unified_diff
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
@@ -76,8 +77,10 @@ def _cache_hints(kernel: Kernel, _: SectionContext) -> Kernel:
     return replace(kernel, phases=cache_hints.hint(kernel.buffers, kernel.phases))
 
 
-def _alias(kernel: Kernel, _: SectionContext) -> Kernel:
-    aliases = input_output_aliasing.find(kernel.buffers, kernel.phases)
+def _alias(kernel: Kernel, context: SectionContext) -> Kernel:
+    aliases: tuple[tuple[int, int], ...] = ()
+    if Mechanism.ALIASING in context.mechanisms:
+        aliases = input_output_aliasing.find(kernel.buffers, kernel.phases)
     phases = input_output_aliasing.decide_copies(kernel.buffers, kernel.phases, aliases)
     return replace(kernel, phases=phases, aliases=aliases)
 
@@ -139,12 +142,17 @@ def passes_text() -> str:
 
 
 def schedule(
-    pattern: Pattern, module: Module, device: Device, name: str, verify: bool = False
+    pattern: Pattern,
+    module: Module,
+    device: Device,
+    name: str,
+    verify: bool = False,
+    mechanisms: Mechanisms = ALL,
 ) -> Kernel:
     """The kernel of `pattern`. Raises Refused where `feasible` refuses, and with `verify`
     IllegalKernel where a pass, which it names, breaks a rule of the loop IR."""
     aliased = False
-    for step, kernel in snapshots(pattern, module, device, name):
+    for step, kernel in snapshots(pattern, module, device, name, mechanisms):
         if not verify:
             continue
         aliased = aliased or step == _ALIASING.name
@@ -158,11 +166,13 @@ def schedule(
     return kernel
 
 
-def trace(pattern: Pattern, module: Module, device: Device, name: str) -> str:
+def trace(
+    pattern: Pattern, module: Module, device: Device, name: str, mechanisms: Mechanisms = ALL
+) -> str:
     """The kernel of `pattern` as it was lowered, and what each pass changed of it."""
     lines: list[str] = []
     before: list[str] = []
-    for step, kernel in snapshots(pattern, module, device, name):
+    for step, kernel in snapshots(pattern, module, device, name, mechanisms):
         after = print_kernel(kernel).splitlines()
         lines.append(f"# {name} after {step}" + ": unchanged" * (after == before))
         lines += list(unified_diff(before, after, lineterm=""))[2:] if before else after
@@ -171,13 +181,13 @@ def trace(pattern: Pattern, module: Module, device: Device, name: str) -> str:
 
 
 def snapshots(
-    pattern: Pattern, module: Module, device: Device, name: str
+    pattern: Pattern, module: Module, device: Device, name: str, mechanisms: Mechanisms = ALL
 ) -> Iterator[tuple[str, Kernel]]:
     """The kernel of `pattern` after lowering and after each pass, with the name of that step."""
     refusal = feasible(pattern, device)
     if refusal is not None:
         raise Refused(name, refusal.reason, refusal.detail)
-    kernel, context = _lower(pattern, module, device, name)
+    kernel, context = _lower(pattern, module, device, name, mechanisms)
     yield "lowering", kernel
     for step in PASSES:
         kernel = step.run(kernel, context)
@@ -185,15 +195,15 @@ def snapshots(
 
 
 def _lower(
-    pattern: Pattern, module: Module, device: Device, name: str
+    pattern: Pattern, module: Module, device: Device, name: str, mechanisms: Mechanisms
 ) -> tuple[Kernel, SectionContext]:
     """Loops as analysis wants them, in phases; nothing is placed in scratch memory yet."""
     axes = axis_analysis.analyse(pattern)
-    dominants = find_dominants(pattern, axes, limits.of(device))
-    plan = assign_sections(pattern, axes, dominants)
+    dominants = find_dominants(pattern, axes, limits.of(device, mechanisms))
+    plan = assign_sections(pattern, axes, dominants, mechanisms)
     errors = _errors(pattern)
     context = SectionContext(
-        axes, dominants, plan, {}, {}, Names(frozenset(module.symbols)), device, errors
+        axes, dominants, plan, {}, {}, Names(frozenset(module.symbols)), device, errors, mechanisms
     )
     stored = buffers.assign(pattern, axes, dominants, plan, _parts(context))
     context.residences.update(stored.residences)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from stitchcore.fusion.mechanisms import Mechanism
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index
@@ -35,13 +36,15 @@ class SectionBuilder:
         self.axes = context.axes
         self.geometry = context.geometry(section)
         self.rows = frozenset(section.rows or ()) | {*self.geometry.kept, *self.geometry.rows}
-        self.rematerialized = rematerialize.choose(
-            [sink.root for sink in section.sinks],
-            context.axes,
-            lambda value: context.residence(value, phase) is not None,
-            lambda value: value in context.scheme.stored,
-            self.operands,
-        )
+        self.rematerialized: frozenset[Instruction] = frozenset()
+        if Mechanism.RECOMPUTE in context.mechanisms:
+            self.rematerialized = rematerialize.choose(
+                [sink.root for sink in section.sinks],
+                context.axes,
+                lambda value: context.residence(value, phase) is not None,
+                lambda value: value in context.scheme.stored,
+                self.operands,
+            )
         self.body = Body(
             context.axes, context.names, self.residence, context.parts.get, context.errors
         )

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
@@ -86,17 +87,21 @@ class KernelScheme:
     partial: Mapping[Instruction, int]
 
 
-def assign(pattern: Pattern, axes: Axes, dominants: Dominants) -> KernelScheme:
+def assign(
+    pattern: Pattern, axes: Axes, dominants: Dominants, mechanisms: Mechanisms = ALL
+) -> KernelScheme:
     """Sinks and sections of every phase of `pattern`."""
-    demand = _demanded(pattern, axes, dominants, {})
+    recomputes = Mechanism.RECOMPUTE in mechanisms
+    demand = _demanded(pattern, axes, dominants, {}, recomputes)
     epilogues = reduction_epilogue.find(demand.finished(), demand.elements())
     if epilogues:
-        demand = _demanded(pattern, axes, dominants, epilogues)
+        demand = _demanded(pattern, axes, dominants, epilogues, recomputes)
     count = max((phase for phase, _ in demand.sinks), default=0) + 1
     phases = []
     for phase in range(count):
         sinks = [sink for at, sink in demand.sinks if at == phase]
-        sections = _sections(phase, sinks, axes, dominants)
+        merged = [sinks] if Mechanism.DOMINANT_MERGING in mechanisms else [[s] for s in sinks]
+        sections = [s for group in merged for s in _sections(phase, group, axes, dominants)]
         phases.append(tuple(_with_epilogue(section, epilogues, demand) for section in sections))
     return KernelScheme(tuple(phases), demand.stored, demand.partial)
 
@@ -106,9 +111,10 @@ def _demanded(
     axes: Axes,
     dominants: Dominants,
     epilogues: Mapping[Instruction, Instruction],
+    recomputes: bool,
 ) -> _Demand:
     """What each phase leaves in memory; `epilogues` are stored where a reduction is finished."""
-    demand = _Demand(axes, dominants, frozenset(pattern.inputs), epilogues)
+    demand = _Demand(axes, dominants, frozenset(pattern.inputs), epilogues, recomputes)
     for value in pattern.instructions:
         if dominants.schemes.get(value) is Scheme.GLOBAL:
             demand.require_reduction(value)
@@ -139,6 +145,7 @@ class _Demand:
     dominants: Dominants
     inputs: frozenset[Instruction]
     epilogues: Mapping[Instruction, Instruction]
+    recomputes: bool
     stored: dict[Instruction, int] = field(default_factory=dict)
     partial: dict[Instruction, int] = field(default_factory=dict)
     sinks: list[tuple[int, Sink]] = field(default_factory=list)
@@ -254,6 +261,8 @@ class _Demand:
             return True
         if op.record(value.opcode).kind in ("movement", "constant"):
             return False
+        if not self.recomputes:
+            return value not in self.axes.constant
         cost = self.dominants.costs[value]
         if state.home is None:
             earlier = self.computed.get(value, phase) < phase

@@ -93,7 +93,7 @@ def over_rows(
     """Whole rows of about `inner` elements, a chunk of them a task."""
     count = product(extents[a] for a in rows)
     scope = Scope.GROUP
-    chunk = _chunk(count, inner, accumulates, limits)
+    chunk = _chunk(count, inner, accumulates, limits) if accumulates or limits.packs else 1
     if inner <= limits.warp_elements and not accumulates and _warps_pay(count, inner, limits):
         scope = Scope.WARP
         chunk = _warp_chunk(count, inner, limits)

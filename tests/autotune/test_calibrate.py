@@ -60,6 +60,7 @@ def measured(device: Device, noise: float) -> list[Measured]:
     ]
 
 
+@pytest.mark.slow
 def test_the_coefficients_that_made_the_measurements_are_found() -> None:
     found = calibrate.fitted(BEGIN, measured(TRUE, 0.02), TRUE.unit_share)
     assert found.error < 0.03 < found.before

@@ -66,6 +66,8 @@ def test_a_wrong_element_type(tmp_path: Path) -> None:
 def test_unknown_names(tmp_path: Path) -> None:
     assert "cpu-x86-64-v3" in refused("plan", SMALL, "--target", "z80")
     assert "exhaustive" in refused("plan", SMALL, "--planner", "psychic")
+    told = refused("plan", SMALL, "--without", "regional,magic")
+    assert "magic: no mechanism" in told and "dominant_merging" in told
     assert "03_schedule.txt" in refused("plan", SMALL, "--from", tmp_path / "notes.txt")
     assert "--dump" in refused("plan", SMALL, "--from", tmp_path / "03_schedule.txt")
     assert "lists the names" in refused("explain", "no_such_op", "--module", SMALL)

@@ -42,6 +42,11 @@ def test_plan_estimates_less_work_than_unfused() -> None:
     assert "kernels 14 → 1" in call("plan", SMALL).stdout
 
 
+def test_plan_without_a_mechanism() -> None:
+    assert len(as_json("plan", SMALL, "--without", "regional")["kernels"]) > 1
+    assert len(as_json("plan", SMALL, "--without", "aliasing,atm")["kernels"]) == 1
+
+
 def test_plan_draws_the_graph(tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
     call("plan", MLP, "--html", page)
@@ -125,6 +130,7 @@ def test_explain_names_the_reason_of_a_refusal() -> None:
     assert "library_call" in call("explain", name, "--module", MLP).stdout
 
 
+@pytest.mark.slow
 def test_explain_finds_what_stands_between_two_kernels(tmp_path: Path) -> None:
     call("plan", MLP, "--dump", tmp_path)
     lines = (tmp_path / "02_plan.txt").read_text().splitlines()
@@ -156,6 +162,7 @@ def test_explain_takes_a_pair_and_a_planner(tmp_path: Path) -> None:
 PLANNERS = ["exhaustive", "explore", "exact"]
 
 
+@pytest.mark.slow
 def test_plan_shows_all_planners_side_by_side(tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
     shown = call("plan", MLP, "--planner", "auto", "--html", page).stdout

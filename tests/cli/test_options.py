@@ -64,3 +64,6 @@ def test_the_signature_holds_what_changes_artifacts() -> None:
     assert plain.signature != options.read({"STITCH_PLANNER": "explore"}).signature
     assert plain.signature != options.read({"STITCH_TUNE": "20"}).signature
     assert plain.signature == options.read({"STITCH_JOBS": "1"}).signature
+    left_out = [options.read({"STITCH_WITHOUT": words}) for words in ("remote, atm", "atm,remote,")]
+    assert left_out[0].without == left_out[1].without == ("atm", "remote")
+    assert plain.signature != left_out[0].signature == left_out[1].signature

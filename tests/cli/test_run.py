@@ -162,6 +162,21 @@ def test_too_few_blocks_are_no_figure() -> None:
     json.loads(json.dumps(run_summary.document(found), allow_nan=False))
 
 
+def test_regions_that_were_taken_back_are_told_of_their_step() -> None:
+    record = run_job.Record()
+    record.add({"type": "swap_begin", "digest": "d", "key": "k"})
+    for region in ("r1", "r2"):
+        told = {"reason": "wrong_result", "detail": f"{region}: 2 instead of 1", "region": region}
+        record.add({"type": "refused", "digest": "d", **told})
+    record.add({"type": "refused", "digest": "d", "reason": "guard_failed", "detail": "a size"})
+    found = run_summary.of(record, Path("/nowhere"))
+    assert found.steps[0].status == "stitched"
+    assert found.steps[0].refusals == {"wrong_result": 2}
+    console = Console(record=True, file=io.StringIO(), width=200)
+    run_summary.show(found, console)
+    assert "left as it was: 2 x wrong_result" in console.export_text()
+
+
 def test_peak_memory_of_both_is_told() -> None:
     record = run_job.Record()
     peaks = {"of": "resident", "stitched": 1100 * 2**20, "untouched": 1000 * 2**20, "ratio": 1.1}
@@ -178,12 +193,25 @@ def test_peak_memory_of_both_is_told() -> None:
     assert "peak resident memory 0.977 GiB → 1.07 GiB (1.100)" in text
 
 
+HERE = Options(Path(), Path(), Path()).signature
+
+
+def test_an_answer_under_other_settings_is_asked_again(tmp_path: Path) -> None:
+    """Another planner, or a mechanism left out, never gets what was made without."""
+    store = open_store(str(tmp_path))
+    other = Options(Path(), Path(), Path(), without=("remote",)).signature
+    for name, made_under in (("here", HERE), ("other", other)):
+        store.answer(name, {"status": "ready", "key": "k", "settings": made_under})
+    _forget(store, HERE, everything=False)
+    assert store.list("answers") == ("here.json",)
+
+
 def test_what_an_edited_stage_became_is_of_one_run(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     store.answer("a" * 64, {"status": "ready", "key": "k", "edited": True})
     store.answer("b" * 64, {"status": "refused", "reason": "parse_error", "edited": True})
     store.answer("c" * 64, {"status": "ready", "key": "k"})
-    _forget(store, everything=False)
+    _forget(store, HERE, everything=False)
     assert [store.read_answer(name * 64) is None for name in "abc"] == [True, True, False]
 
 
@@ -196,7 +224,7 @@ def test_an_answer_of_other_code_is_asked_again(tmp_path: Path) -> None:
     for name in "ab":
         old = {**(store.read_answer(name * 64) or {}), "code": "0" * 64}
         store.write(json.dumps(old).encode(), "answers", f"{name * 64}.json")
-    _forget(store, everything=False)
+    _forget(store, HERE, everything=False)
     assert store.list("answers") == (f"{'c' * 64}.json",)
 
 
@@ -210,9 +238,9 @@ def test_answers_that_a_new_run_asks_again(tmp_path: Path) -> None:
     }
     for name, answer in answers.items():
         store.answer(name, answer)
-    _forget(store, everything=False)
+    _forget(store, HERE, everything=False)
     assert store.list("answers") == ("ready.json", "small.json")
-    _forget(store, everything=True)
+    _forget(store, HERE, everything=True)
     assert store.list("answers") == ()
 
 

@@ -78,7 +78,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         )  # fmt: skip
     assert isinstance(key, str), key
     made = options.store / "artifacts" / key
-    record = Record({DIGEST: Graph(DIGEST, "stitched", key=key)})
+    record = Record({DIGEST: Graph(DIGEST, status="stitched", key=key)})
     whole = run_summary.of(record, options.store)
     out = io.StringIO()
     run_summary.show(whole, Console(file=out, width=400))

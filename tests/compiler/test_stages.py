@@ -125,6 +125,7 @@ def mutated(pattern: Pattern, old: Instruction, opcode: str) -> Pattern:
     )
 
 
+@pytest.mark.slow
 def test_a_kernel_of_another_pattern_fails_the_check(built: dict[str, CompiledModule]) -> None:
     """The judge must notice any one multiplication that is really an addition."""
     made = built["layernorm_gelu_grad"]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tests import tiers
 from tests.expected import __main__ as expected
 from tools.fingerprint import TARGETS, names
+
+SLICE = tuple(name for name in names() if "." not in name)
+"""Those of `make test`: each step at one batch size."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", tiers.nightly_but(*SLICE, of=names()))
 def test_a_workload_is_compiled_as_before(name: str, target: str) -> None:
     """What differs on purpose is written by `python -m tests.expected`, and its commit says so."""
     assert expected.row(name, target) == expected.read()[name, target]

@@ -148,7 +148,7 @@ def windows(module: Module) -> list[tuple[planner_rules.Problem, cells.Window]]:
     return [(problem, cells.window(problem, members)) for _, members in parts]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(draw.modules(), st.integers(0, 2**32 - 1))
 def test_the_delta_evaluator_agrees_with_the_cost(module: Module, seed: int) -> None:
     """On sets without a way out and back, but for what overlaps of one value: slices, lookups."""

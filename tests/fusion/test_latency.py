@@ -255,6 +255,7 @@ def test_spilled_registers_and_code_are_charged() -> None:
     assert terms(many, GPU).overhead > 8 * words * 2**24 / rate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp_train", "lstm_lm_train", "bert_infer", "gpt2_train"])
 def test_a_gpus_terms_add_up_and_are_finite(name: str) -> None:
     for target in ("sm_70", "sm_89", "sm_90"):

@@ -40,7 +40,7 @@ def test_a_reduction_is_never_computed_again() -> None:
     assert cut(graph, [position], lambda v: True) == frozenset()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.integers(2, 6).flatmap(
         lambda n: st.tuples(

@@ -48,7 +48,7 @@ def best(
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(SETS, st.data())
 def test_prices_never_bound_below_the_optimum(
     drawn: list[tuple[frozenset[int], int]], data: st.DataObject
@@ -64,7 +64,7 @@ def test_prices_never_bound_below_the_optimum(
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4), st.integers(1, 40)), max_size=9))
 def test_prices_close_where_sets_are_intervals(drawn: list[tuple[int, int, int]]) -> None:
     """A packing of intervals has no gap to its relaxation: within a percent of the optimum."""
@@ -87,7 +87,7 @@ def unbranched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", [False, True], ids=["branches", "solver"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(drawn=SETS, data=st.data())
 def test_packings_are_optimal(
     asked: bool, drawn: list[tuple[frozenset[int], int]], data: st.DataObject
@@ -141,7 +141,7 @@ def test_parts_that_share_nothing_are_solved_once() -> None:
 PRICES = st.lists(st.floats(0, 50), min_size=7, max_size=7)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(SETS, PRICES, st.data())
 def test_branches_find_the_optimum_whatever_the_prices(
     drawn: list[tuple[frozenset[int], int]], given_: list[float], data: st.DataObject

@@ -9,6 +9,7 @@ import numpy as np
 
 from stitchcore.codegen import c
 from stitchcore.device.records import DEVICES, Device
+from stitchcore.fusion.mechanisms import ALL, Mechanisms
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.evaluator.evaluate import evaluate
 from stitchcore.hlo.ir.module import Module
@@ -54,10 +55,11 @@ def check(
     bindings: dict[str, int] | None = None,
     compiled: bool = False,
     device: Device = DEVICE,
+    mechanisms: Mechanisms = ALL,
 ) -> Kernel:
     """Schedule, then compare with numpy; every output of the module must be one of the pattern."""
     bound = bindings or {}
-    kernel = schedule(pattern, module, device, "kernel", verify=True)
+    kernel = schedule(pattern, module, device, "kernel", verify=True, mechanisms=mechanisms)
     arguments = dict(zip(pattern.inputs, inputs, strict=True))
     given = [
         arguments.get(p, np.zeros([d if isinstance(d, int) else 1 for d in p.shape.dims], "f4"))

@@ -93,7 +93,7 @@ def kernels(draw: st.DrawFn) -> Kernel:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(kernels())
 def test_barriers_are_enough_and_each_is_needed(kernel: Kernel) -> None:
     for seed in range(4):

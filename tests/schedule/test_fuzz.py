@@ -31,7 +31,6 @@ TOY = replace(
 )
 SETTINGS = settings(
     max_examples=150,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 
@@ -52,7 +51,7 @@ def test_random_modules_agree_when_tasks_are_tiny(
 ) -> None:
     """Toy limits, so that small arrays are split over tasks, lane blocks and parts."""
     with monkeypatch.context() as patch:
-        patch.setattr(limits, "of", lambda device: TOY)
+        patch.setattr(limits, "of", lambda *_: TOY)
         patch.setattr(dominants, "CROSSING", 4)
         pattern = whole(module)
         check(pattern, module, draw_inputs(pattern, 0))
@@ -69,7 +68,7 @@ def test_random_modules_agree_when_scheduled_for_a_gpu(
     check(pattern, module, draw_inputs(pattern, 0), device=device)
     toy = replace(TOY, stage_depth=0, warp_elements=warp_elements, run_lanes=2, flat_below=4)
     with monkeypatch.context() as patch:
-        patch.setattr(limits, "of", lambda device: toy)
+        patch.setattr(limits, "of", lambda *_: toy)
         check(pattern, module, draw_inputs(pattern, 0), device=device)
 
 
@@ -117,7 +116,7 @@ def test_deep_modules_agree_under_any_limits(monkeypatch: pytest.MonkeyPatch, fi
         if any(value in pattern.inputs for value in pattern.outputs):
             continue
         with monkeypatch.context() as patch:
-            patch.setattr(limits, "of", lambda device, own=own, drawn=drawn: replace(own, **drawn))
+            patch.setattr(limits, "of", lambda *_, own=own, drawn=drawn: replace(own, **drawn))
             check(pattern, module, draw_inputs(pattern, seed), device=device)
 
 

@@ -42,6 +42,7 @@ def chain(rows: int, columns: int, sliced: bool) -> tuple[list[Instruction], lis
     return [value], [x, gate, weight, flag]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "columns", "sliced", "packed"),
     [

@@ -81,6 +81,7 @@ def test_a_later_phase_reads_what_was_stored_there(target: str) -> None:
     assert len(kernel.phases) == 2 and not kernel.with_role(Role.SCRATCH)
 
 
+@pytest.mark.slow
 def test_values_are_right() -> None:
     """Interpreter and C, of two sums, what is made of them at once, and what reads that later."""
     x, bias = parameter(0, (40, 17, 24)), parameter(1, (40, 24))

@@ -39,6 +39,7 @@ def outputs(chain: int, uses_input: bool) -> list[Instruction]:
     return [y, apply(op.MULTIPLY, z, x) if uses_input else z]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chain", "uses_input", "reads_back"), [(0, True, False), (0, False, True), (3, True, True)]
 )

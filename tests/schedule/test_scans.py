@@ -216,7 +216,7 @@ def test_tasks_share_rows_and_columns() -> None:
     assert rows.phases[0].sections[0].tasks == 75
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(2, 9), min_size=1, max_size=3), st.data())
 def test_scans_of_drawn_values(dims: list[int], data: st.DataObject) -> None:
     """Scans of views, of sums and of each other, as outputs and on the way."""

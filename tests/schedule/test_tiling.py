@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stitchcore.device.records import DEVICES
+from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.hlo.text.parser import parse
 from stitchcore.loop_ir.nodes import Kernel, LaneReduce, Scope
 from stitchcore.loop_ir.visitor import statements
@@ -28,9 +29,9 @@ ENTRY main {{
 """
 
 
-def row_sums(rows: int, columns: int) -> Kernel:
+def row_sums(rows: int, columns: int, mechanisms: Mechanisms = ALL) -> Kernel:
     module = parse(ROWS.format(rows=rows, columns=columns))
-    return schedule(whole(module), module, V100, "rows", verify=True)
+    return schedule(whole(module), module, V100, "rows", verify=True, mechanisms=mechanisms)
 
 
 def test_many_short_rows_are_a_warps_each() -> None:
@@ -49,6 +50,13 @@ def test_few_long_rows_are_split_over_blocks() -> None:
     assert len(kernel.phases) == 2
     (first,) = kernel.phases[0].sections
     assert isinstance(first.tasks, int) and first.tasks >= V100.units
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(750_000, 32), (64, 30_000), (500, 4096)])
+def test_without_adaptive_mapping_a_row_is_a_blocks(rows: int, columns: int) -> None:
+    kernel = row_sums(rows, columns, ALL - {Mechanism.ADAPTIVE_MAPPING})
+    ((section,),) = (phase.sections for phase in kernel.phases)
+    assert (section.tasks, section.scope) == (rows, Scope.GROUP)
 
 
 @pytest.mark.parametrize(("columns", "scope"), [(1024, Scope.WARP), (1025, Scope.GROUP)])

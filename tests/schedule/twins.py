@@ -124,7 +124,7 @@ Decisions = tuple[tuple[Any, ...], ...]
 def toy(limits: Limits) -> Iterator[None]:
     """The scheduler with other limits than its own."""
     own = scheduling.of
-    scheduling.of = lambda device: replace(own(device), **limits)
+    scheduling.of = lambda *given: replace(own(*given), **limits)
     try:
         yield
     finally:

@@ -1,0 +1,72 @@
+"""What one module becomes with some mechanisms, counted and estimated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState, stages_for
+from stitchcore.device.records import Device
+from stitchcore.errors import Reason
+from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
+from stitchcore.fusion.text import bodies
+from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir.module import Module
+
+LOCAL: Mechanisms = ALL - {
+    Mechanism.REGIONAL,
+    Mechanism.GLOBAL,
+    Mechanism.REMOTE,
+    Mechanism.DOMINANT_MERGING,
+    Mechanism.ADAPTIVE_MAPPING,
+}
+"""What stitches nothing: values pass in registers alone, from one kernel to the next in memory."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of a module and the bodies of its loops and branches, each once. `memory` are kernels and
+    memory-intensive operations that no kernel holds, `math` library calls, `copies` operations that
+    only copy. `one_by_one` and `bytes` are off-chip traffic before and after, `seconds` what the
+    kernels are estimated to take, `aliases` outputs over the memory of inputs."""
+
+    memory: int
+    math: int
+    copies: int
+    one_by_one: int
+    bytes: int
+    seconds: float
+    phases: int
+    sections: int
+    aliases: int
+
+
+def counted(module: Module, device: Device, mechanisms: Mechanisms = ALL) -> Counts:
+    """`module` up to its kernels in the loop IR. Raises Refused as `compile_module` does."""
+    options = BuildOptions(mechanisms=mechanisms)
+    state = run(PLANNED, ModuleState(module, device, options))
+    assert state.plan is not None
+    plans = [state.plan, *bodies(state.plan).values()]
+    uses = [state.kernels[n] for of in (state.of, *state.inner.values()) for n in of]
+    reasons = [refusal.reason for plan in plans for refusal in plan.refusals]
+    copies = sum(value.opcode == opcodes.COPY for plan in plans for value in plan.opaque)
+    walls = (Reason.LIBRARY_CALL, Reason.CONTROL_FLOW)
+    kernels = sum(len(plan.patterns) for plan in plans)
+    return Counts(
+        memory=kernels + sum(reason not in walls for reason in reasons) - copies,
+        math=reasons.count(Reason.LIBRARY_CALL),
+        copies=copies,
+        one_by_one=sum(plan.unfused.bytes for plan in plans),
+        bytes=sum(plan.planned.bytes for plan in plans),
+        seconds=sum(plan.planned.seconds for plan in plans),
+        phases=sum(len(kernel.phases) for kernel in uses),
+        sections=sum(len(phase.sections) for kernel in uses for phase in kernel.phases),
+        aliases=sum(len(kernel.aliases) for kernel in uses),
+    )
+
+
+def stage_seconds(module: Module, device: Device) -> dict[str, float]:
+    """Wall seconds of each stage, the compiler of the device's sources among them."""
+    seconds: dict[str, float] = {}
+    run(stages_for(device), ModuleState(module, device, BuildOptions()), seconds=seconds)
+    return seconds

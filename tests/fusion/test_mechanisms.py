@@ -1,0 +1,161 @@
+"""Each mechanism can be left out: plans and kernels are right without it, and do what it claims
+only with it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stitchcore.compiler import pipeline
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
+from stitchcore.device.records import DEVICES
+from stitchcore.fusion import mechanisms
+from stitchcore.fusion.candidates import Role, build, reduces_rows
+from stitchcore.fusion.cost import cost
+from stitchcore.fusion.mechanisms import ALL, SUMMARIES, Mechanism, Mechanisms
+from stitchcore.fusion.pattern import Pattern
+from stitchcore.fusion.planners import PLANNERS
+from stitchcore.hlo.ir.module import Module
+from stitchcore.loop_ir.nodes import Kernel
+from tests.fusion.test_exhaustive import anything, check, load
+from tests.fuzz.modules import random_module
+from tests.schedule import agree
+from tests.schedule.modules import draw_inputs, modules, whole
+
+CPU, GPU = "cpu-x86-64-v3", "sm_80"
+
+
+def planned(module: Module, mechanisms: Mechanisms, target: str = CPU) -> ModuleState:
+    options = BuildOptions(mechanisms=mechanisms, verify_passes=True)
+    return pipeline.run(PLANNED, ModuleState(module, DEVICES[target], options))
+
+
+def patterns(state: ModuleState) -> tuple[Pattern, ...]:
+    assert state.plan is not None
+    return state.plan.patterns
+
+
+def without(*left_out: Mechanism) -> Mechanisms:
+    return ALL - {*left_out}
+
+
+# ---- words ---------------------------------------------------------------------------------------
+def test_words_name_what_is_left_out() -> None:
+    assert mechanisms.without([]) == ALL and mechanisms.words(ALL) == ()
+    some = mechanisms.without(["remote", "atm", "remote"])
+    assert ALL - some == {Mechanism.REMOTE, Mechanism.ADAPTIVE_MAPPING}
+    assert mechanisms.words(some) == ("atm", "remote")
+    assert SUMMARIES.keys() == {*Mechanism}
+    with pytest.raises(ValueError, match=r"stitching: no mechanism; there is aliasing, atm, "):
+        mechanisms.without(["stitching", "global"])
+
+
+def test_kernels_of_other_mechanisms_have_other_names() -> None:
+    module = load("softmax_grad")
+    keys = [planned(module, ALL - {one}).keys for one in (None, Mechanism.ALIASING)]
+    assert not {*keys[0]} & {*keys[1]}
+
+
+# ---- right without any ---------------------------------------------------------------------------
+SUBSETS = st.sets(st.sampled_from(Mechanism)).map(frozenset)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32 - 1), SUBSETS, st.sampled_from(sorted(PLANNERS)))
+def test_plans_are_complete_and_acyclic_under_any(
+    seed: int, chosen: Mechanisms, planner: str
+) -> None:
+    module = random_module(np.random.default_rng(seed))
+    check(PLANNERS[planner](module, DEVICES[CPU], cost, anything, chosen))
+
+
+@pytest.mark.slow
+@settings(max_examples=150)
+@given(modules(), SUBSETS, st.sampled_from((CPU, GPU)))
+def test_kernels_agree_with_numpy_under_any(
+    module: Module, chosen: Mechanisms, target: str
+) -> None:
+    pattern = whole(module)
+    inputs = draw_inputs(pattern, 0)
+    agree.check(pattern, module, inputs, device=DEVICES[target], mechanisms=chosen)
+
+
+# ---- what each claims ----------------------------------------------------------------------------
+def test_regional_goes_on_after_a_rows_reduction() -> None:
+    """Softmax and layer normalisation are one kernel each, and several without."""
+    for name in ("softmax_grad", "layernorm_gelu_grad"):
+        module = load(name)
+        (kernel,) = patterns(planned(module, ALL))
+        assert any(map(reduces_rows, kernel.instructions))
+        apart = patterns(planned(module, without(Mechanism.REGIONAL)))
+        assert len(apart) >= 3
+        for pattern in apart:
+            read = {operand for value in pattern.instructions for operand in value.operands}
+            assert not any(reduces_rows(v) and v in read for v in pattern.instructions)
+
+
+def test_global_goes_on_across_a_barrier() -> None:
+    """Without it no reduction over tasks is read in the kernel that makes it."""
+    module = load("mlp_train")
+
+    def read_in_place(state: ModuleState) -> int:
+        graph = build(state.module, {})
+        count = 0
+        for pattern in patterns(state):
+            read = {operand for value in pattern.instructions for operand in value.operands}
+            count += sum(
+                value.opcode == "reduce" and not reduces_rows(value) and value in read
+                for value in pattern.instructions
+                if graph.roles[graph.position[value]] is Role.PLACED
+            )
+        return count
+
+    assert read_in_place(planned(module, ALL)) > 0
+    assert read_in_place(planned(module, without(Mechanism.GLOBAL))) == 0
+
+
+@pytest.mark.parametrize("name", ["mlp_train", "lstm_lm_train"])
+def test_remote_joins_what_no_data_connects(name: str) -> None:
+    module = load(name)
+    joined, apart = (len(patterns(planned(module, m))) for m in (ALL, without(Mechanism.REMOTE)))
+    assert joined < apart
+
+
+def test_recompute_reads_less() -> None:
+    module = load("mlp_train")
+    moved = [
+        sum(cost(pattern, DEVICES[GPU]).bytes for pattern in patterns(planned(module, m, GPU)))
+        for m in (ALL, without(Mechanism.RECOMPUTE))
+    ]
+    assert moved[0] < moved[1]
+
+
+def sections(kernel: Kernel) -> int:
+    return sum(len(phase.sections) for phase in kernel.phases)
+
+
+def test_dominant_merging_shares_loops() -> None:
+    module = load("layernorm_gelu_grad")
+    (merged,) = planned(module, ALL).kernels
+    (apart,) = planned(module, without(Mechanism.DOMINANT_MERGING)).kernels
+    assert sections(merged) < sections(apart)
+
+
+def test_aliasing_takes_over_memory() -> None:
+    module = load("mlp_train")
+    assert any(kernel.aliases for kernel in planned(module, ALL).kernels)
+    assert not any(k.aliases for k in planned(module, without(Mechanism.ALIASING)).kernels)
+
+
+def test_more_left_out_is_never_fewer_kernels() -> None:
+    """Local fusion alone is what XLA does; each scheme of AStitch's takes kernels off."""
+    module = load("transformer_dec_step")
+    steps = [ALL]
+    for mechanism in (Mechanism.REMOTE, Mechanism.GLOBAL, Mechanism.REGIONAL):
+        steps.append(steps[-1] - {mechanism})
+    counts = [len(patterns(planned(module, m))) for m in steps]
+    assert all(more <= fewer for more, fewer in pairwise(counts)) and counts[0] < counts[-1]
