@@ -1,17 +1,20 @@
 # Two commands matter: `make demo` and `make test`. Each makes its own virtual environment and
 # installs what a fresh Debian machine lacks (as root; otherwise it says what to install).
 #
-#   make quick      what one runs after each edit: four to five minutes on two cores
-#   make test       what README and docs claim, with a Kubernetes control plane: half an hour
+#   make quick      what one runs after each edit: under three minutes on two cores
+#   make test       what README and docs claim, with a Kubernetes control plane: 24 to 25 minutes
 #   make test-all   the nightly tier too: the zoo, long fuzzing, every mutant, nodes, controllers, images
 PYTHON ?= python3.11
 VENV := .venv
 VENV_TF215 := .venv-tf215
-# Test files run side by side in so many processes; the tests of a file share runs of jobs.
-WORKERS ?= 2
+VENV_ZOO := .venv-zoo
+# Test files run side by side in so many processes, one more than cores of the least machine: many
+# tests wait for clusters, brokers and replicas. The tests of a file share runs of jobs.
+WORKERS ?= 3
 PYTEST = $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed
 STAMP_TF215 := $(VENV_TF215)/.installed
+STAMP_ZOO := $(VENV_ZOO)/.installed
 SYSTEM := $(VENV)/.system
 
 # How much of a cluster: api (a control plane, pods run nowhere), node (containers too; as root), or
@@ -30,7 +33,7 @@ nice -n 5 $(MAKE) $(1) > $(VENV)/cluster-build.log 2>&1 & building=$$!; \
 	$(2); tests=$$?; wait $$building || cat $(VENV)/cluster-build.log; exit $$tests
 endef
 
-.PHONY: demo quick test test-all lint bench gpu docs clean plugin cluster cluster-build cluster-down images demo-cluster
+.PHONY: demo quick test test-all lint bench zoo reproduce gpu docs clean plugin cluster cluster-build cluster-down images demo-cluster
 
 demo: plugin
 	$(VENV)/bin/python examples/demo.py
@@ -41,7 +44,7 @@ quick: plugin $(STAMP_TF215)
 test: plugin $(STAMP_TF215) lint
 	$(call beside,cluster-build,$(PYTEST) -m "not nightly")
 
-test-all: plugin $(STAMP_TF215) lint
+test-all: plugin $(STAMP_TF215) $(STAMP_ZOO) lint
 	$(call beside,cluster-build images LEVEL="api node controllers",$(PYTEST))
 
 lint: $(STAMP)
@@ -54,6 +57,15 @@ bench: plugin
 	$(VENV)/bin/python -m bench.cpu_subgraphs
 	$(VENV)/bin/python -m bench.jobs
 	$(VENV)/bin/python -m bench.table
+
+# Programs over packages of others, judged by their untouched runs: rows that are finished stay.
+# `make zoo ZOO="hf_t5 --again"` measures one anew.
+zoo: plugin $(STAMP_ZOO)
+	$(VENV)/bin/python -m bench.zoo $(ZOO)
+
+# The tables of the three papers, with ours beside them: what is counted, estimated and measured here.
+reproduce: $(STAMP)
+	$(VENV)/bin/python -m stitchcore.cli reproduce --out bench/results/reproduce
 
 # What only a GPU can show: the tests that need one, compute-sanitizer, then the workloads against
 # XLA:GPU and Inductor. Ends within GPU_SECONDS; given again it goes on with what is left.
@@ -107,5 +119,13 @@ $(STAMP_TF215): pyproject.toml $(SYSTEM)
 	  -e '.[worker]' 'tensorflow-cpu==2.15.1' 'numpy<2'
 	touch $@
 
+# TensorFlow as in VENV, whose Python works for these jobs too, and the packages of the zoo.
+$(STAMP_ZOO): bench/zoo/requirements.txt bench/zoo/requirements-alone.txt $(SYSTEM)
+	$$(sh tools/python.sh $(PYTHON)) -m venv $(VENV_ZOO)
+	$(VENV_ZOO)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/zoo/requirements.txt
+	$(VENV_ZOO)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps -r bench/zoo/requirements-alone.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV_TF215) stitchcore/inject/lib .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV_TF215) $(VENV_ZOO) stitchcore/inject/lib .mypy_cache .ruff_cache .pytest_cache

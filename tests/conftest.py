@@ -1,5 +1,6 @@
 """What holds for all tests: the order in which processes take them, which skips are no errors, what
-the closing line says, kernels checked after each pass of the scheduler, and NVRTC."""
+the closing line says, kernels checked after each pass of the scheduler, properties without a
+deadline, and NVRTC."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from stitchcore.errors import Refused
@@ -35,6 +37,8 @@ LEFT_OUT = pytest.StashKey[Counter[str]]()
 CLUSTER = "tests/cluster"
 CLUSTER_LAST = pytest.StashKey[bool]()
 
+settings.register_profile("stitch", deadline=None)  # a busy machine is no fault of what is tested
+settings.load_profile("stitch")
 os.environ.setdefault("STITCH_VERIFY_PASSES", "1")  # of jobs and commands that tests start
 
 

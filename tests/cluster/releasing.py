@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 from kubernetes import client
+from urllib3.exceptions import HTTPError
 
 from stitch_operator.reconciler import trust
 from stitch_operator.webhook import objects
@@ -50,7 +51,7 @@ class Volume:
     def follow(self) -> None:
         core = client.CoreV1Api(self.api)
         while not self.stop.wait(0.1):
-            with suppress(client.ApiException):
+            with suppress(client.ApiException, HTTPError):  # outlives an API server
                 data = core.read_namespaced_secret(self.secret, self.namespace).data or {}
                 self._write({name: base64.b64decode(value) for name, value in data.items()})
 

@@ -69,6 +69,7 @@ def test_nothing_ends_where_a_process_is_named_that_is_no_clusters(
     assert processes.alive(state, "sleep")
 
 
+@pytest.mark.slow
 def test_a_number_given_anew_is_not_the_program(state: Path) -> None:
     processes.start(state, SLEEP)
     assert processes.alive(state, "sleep")

@@ -63,7 +63,6 @@ def check(kernel: Kernel) -> None:
 @pytest.mark.slow
 @settings(
     max_examples=25,
-    deadline=None,
     derandomize=True,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),

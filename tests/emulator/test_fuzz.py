@@ -37,7 +37,6 @@ TINY = {
 
 SETTINGS = settings(
     max_examples=60,
-    deadline=None,
     derandomize=True,  # the same kernels every time, so that they are compiled once
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),

@@ -47,6 +47,7 @@ def changed(module: str) -> Iterator[tuple[Case, Mutant]]:
                 yield case, mutant
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", EACH)
 def test_everything_that_keeps_threads_apart_matters(module: str) -> None:
     kept = 0
@@ -58,6 +59,7 @@ def test_everything_that_keeps_threads_apart_matters(module: str) -> None:
     assert kept > 0 or module in BY_HELPERS
 
 
+@pytest.mark.slow
 def test_everything_in_the_helpers_matters_to_some_kernel() -> None:
     """Of each change, named by its text: some kernel is wrong with it."""
     unnoticed: dict[str, str] = {}

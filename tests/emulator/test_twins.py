@@ -21,7 +21,7 @@ from tests.schedule import modules
     [
         "layernorm_gelu_grad",
         "softmax_grad",
-        "mlp_train",
+        pytest.param("mlp_train", marks=pytest.mark.slow),
         *(
             pytest.param(name, marks=pytest.mark.nightly)
             for name in ("crnn_infer", "lstm_lm_train")

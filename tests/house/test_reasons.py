@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 from stitchcore.errors import Reason
 from stitchcore.inject import reasons as job_side
 
@@ -24,6 +26,7 @@ def test_values_are_the_names_in_lower_case() -> None:
     assert [reason.value for reason in Reason] == [reason.name.lower() for reason in Reason]
 
 
+@pytest.mark.slow
 def test_every_reason_is_given_by_some_code() -> None:
     paths = (path for package in PACKAGES for path in package.rglob("*.py"))
     sources = [path for path in paths if path.name not in ("errors.py", "reasons.py")]

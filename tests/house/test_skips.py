@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
 import pytest
@@ -29,6 +31,7 @@ def run(folder: Path, text: str, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_closing_line_says_what_did_not_run(tmp_path: Path) -> None:
     told = "1 ran, 1 (1 no GPU) skipped, 1 (1 nightly) left out"
     for processes in ([], ["--numprocesses=2"]):
@@ -36,10 +39,12 @@ def test_the_closing_line_says_what_did_not_run(tmp_path: Path) -> None:
     assert run(tmp_path, "")[1] == "2 ran, 1 (1 no GPU) skipped, none left out"
 
 
+@pytest.mark.slow
 def test_another_reason_to_skip_is_a_failure(tmp_path: Path) -> None:
     assert run(tmp_path, "def test_it(): pytest.skip('no compiler')")[0] == 1
     assert run(tmp_path, "pytest.importorskip('no_such_module')")[0] == 2
 
 
+@pytest.mark.slow
 def test_a_test_of_no_cases_is_an_error(tmp_path: Path) -> None:
     assert run(tmp_path, "@pytest.mark.parametrize('x', [])\ndef test_it(x): pass")[0] == 2

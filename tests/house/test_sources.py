@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 100  # of Python: ruff
 MACRO_COLUMNS = 120  # device headers: a table of one-line macros and of constants reads across
@@ -48,6 +50,7 @@ def columns_of(path: Path) -> int:
     return MACRO_COLUMNS if path.parent.name == "include" else COLUMNS
 
 
+@pytest.mark.slow
 def test_every_module_says_why_it_is_there() -> None:
     silent = [
         str(path.relative_to(ROOT))

@@ -82,6 +82,7 @@ def expressions() -> st.SearchStrategy[Expression]:
     )
 
 
+@pytest.mark.slow
 @given(expressions(), indices(), expressions(), st.sampled_from([Scope.WARP, Scope.GROUP]))
 def test_random_kernels_round_trip(
     value: Expression, at: Index, condition: Expression, scope: Scope

@@ -76,7 +76,7 @@ def dots(draw: st.DrawFn) -> Instruction:
 
 
 @given(dots())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_dot_is_one_product_by_strides(node: Instruction) -> None:
     """The host's product reads by strides alone, and asserts that it stays inside."""
     random = np.random.default_rng(0)

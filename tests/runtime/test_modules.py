@@ -396,6 +396,7 @@ def test_a_value_that_no_memory_holds_refuses_the_module() -> None:
     assert refused.value.refusal.reason is Reason.UNSUPPORTED_TYPE
 
 
+@pytest.mark.slow
 def test_one_kernel_an_instruction_computes_the_same(standin: Standin) -> None:
     """What stitching is measured against: the same runtime, the planner "single"."""
     module = workloads.module("layernorm_gelu_grad")

@@ -149,12 +149,14 @@ except OSError as error: print(error.strerror)
     assert (tmp_path / "large").stat().st_size == 10_000
 
 
+@pytest.mark.slow
 def test_processor_time_ends_it() -> None:
     limits = isolate.Limits(seconds=60, memory=2**30, cpu_seconds=1)
     child = isolate.command([sys.executable, "-c", "while True: pass"], limits)
     assert finished(child) in (-signal.SIGXCPU, -signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_late_exceeded_memory_and_threads() -> None:
     code = """
 import threading, time
@@ -194,6 +196,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_a_daemon_is_counted_and_killed() -> None:
     """It has left session and parent; the child is its reaper."""
     child = isolate.command([sys.executable, "-c", DAEMON], LIMITS, stdout=subprocess.PIPE)
@@ -205,6 +208,7 @@ def test_a_daemon_is_counted_and_killed() -> None:
     child.stop()  # may be called again
 
 
+@pytest.mark.slow
 def test_it_dies_with_its_parent(tmp_path: Path) -> None:
     code = f"""
 import os, sys

@@ -57,6 +57,7 @@ def told(store: Store) -> dict[str, dict[str, float]]:
     return Reader(store).look(time.time())
 
 
+@pytest.mark.slow
 def test_a_meter_writes_all_of_it_again_and_once_more_at_the_end(tmp_path: Path) -> None:
     """A store that fails for a while loses nothing: the next record has all of it."""
     folder = tmp_path / "store"
@@ -69,7 +70,7 @@ def test_a_meter_writes_all_of_it_again_and_once_more_at_the_end(tmp_path: Path)
     folder.unlink()
     wait_for(lambda: told(open_store(str(folder))), 20, "it writes")
     meter.stop()
-    most = time.monotonic() - began
+    most = time.monotonic() - began + 0.0005  # records are in whole milliseconds
     (found,) = told(open_store(str(folder))).values()
     assert 1.5 <= found["gpu"] <= most and 3.0 <= found["cpu"] <= 2 * most + time.process_time()
     record = json.loads(next((folder / idle.FOLDER).iterdir()).read_bytes())

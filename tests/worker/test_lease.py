@@ -118,7 +118,7 @@ class FolderMachine(LeaseMachine):
 @pytest.mark.slow
 def test_a_folder_of_leases_does_as_the_model() -> None:
     run_state_machine_as_test(
-        FolderMachine, settings=settings(max_examples=150, stateful_step_count=30, deadline=None)
+        FolderMachine, settings=settings(max_examples=150, stateful_step_count=30)
     )
 
 
@@ -140,7 +140,7 @@ def test_leases_in_redis_do_as_the_model(redis: Redis) -> None:
             client.flushall()
 
     run_state_machine_as_test(
-        RedisMachine, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
+        RedisMachine, settings=settings(max_examples=40, stateful_step_count=30)
     )
 
 
@@ -165,10 +165,11 @@ def test_a_keeper_renews_until_the_end_and_says_when_it_lost(tmp_path: Path) -> 
         time.sleep(1.0)
         assert leases.acquire(KEY) is None
         assert not keeper.lost.is_set()
-        for file in tmp_path.iterdir():
-            file.unlink()
-        other = leases.acquire(KEY, lease.token)
-        assert other is not None
+        other = None
+        while other is None:  # the keeper takes a lease that nobody has: it may come first
+            for file in tmp_path.iterdir():
+                file.unlink(missing_ok=True)
+            other = leases.acquire(KEY, lease.token)
         assert keeper.lost.wait(2)
         assert not keeper.check()
     assert leases.renew(other), "the loser's end must not free the winner's lease"

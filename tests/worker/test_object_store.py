@@ -79,6 +79,7 @@ def test_what_another_process_has_changed_is_seen(url: str) -> None:
     assert [info["size"] for info in store.details("artifacts", "k").values()] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_folder_is_complete_when_its_last_file_is_there(url: str) -> None:
     store = open_store(url)
     store.write(b"half", "artifacts", "k", "data")

@@ -275,6 +275,7 @@ def test_what_a_child_uses_that_says_nothing_is_counted(
     assert made is None, "it was seen, long before the limit"
 
 
+@pytest.mark.slow
 def test_what_earlier_attempts_have_spent_is_in_the_final_answer(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

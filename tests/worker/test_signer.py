@@ -291,6 +291,7 @@ def serving(folder: Path) -> Iterator[None]:
         assert process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_a_changed_key_is_taken_and_everything_signed_again(signer: Signer, tmp_path: Path) -> None:
     """As the reconciler does it: the next one's public half, then the next one itself, then it
     alone. The process ends in the middle, and files change one after the other."""
@@ -348,6 +349,7 @@ def await_(found: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_probe_sees_that_the_signer_is_at_work(signer: Signer, tmp_path: Path) -> None:
     beat = tmp_path / "beat"
     beat.touch()
