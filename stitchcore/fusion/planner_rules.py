@@ -14,7 +14,7 @@ from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal
 from stitchcore.fusion import candidates, levels, pattern_from_set, recompute
 from stitchcore.fusion.candidates import Graph, Role
-from stitchcore.fusion.cost import total, unfused
+from stitchcore.fusion.cost import terms, total, unfused
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Bound, CostFunction, Feasibility, Pattern, Plan, Planner
 from stitchcore.hlo.ir.instruction import Computation, Instruction
@@ -26,6 +26,10 @@ INSTRUCTION_LIMIT = 3000
 
 BUFFER_LIMIT = 512
 """Most inputs and outputs of a kernel; beyond, the launch table costs what a launch saves."""
+
+BARRIERS = 0.02
+"""Share of a plan's time that is spent at grid barriers from which one without them is looked for;
+the estimate errs by more than less."""
 
 ROUNDS = 12
 """How often planning may start over with newly refused instructions."""
@@ -111,6 +115,10 @@ def planner(name: str, choose: Callable[[Problem], Choice]) -> Planner:
             current = problem(module, excluded, device, cost, feasible, mechanisms)
             choice = choose(current)
             if not choice.refused:
+                if Mechanism.GLOBAL in mechanisms and _waits(current, choice):
+                    apart = mechanisms - {Mechanism.GLOBAL}
+                    other = problem(module, excluded, device, cost, feasible, apart)
+                    current, choice = _quicker((current, choice), (other, choose(other)))
                 break
             excluded |= choice.refused
         else:
@@ -127,6 +135,21 @@ def planner(name: str, choose: Callable[[Problem], Choice]) -> Planner:
         return _assemble(current, choice, name, nested)
 
     return plan
+
+
+def _waits(problem: Problem, choice: Choice) -> bool:
+    """Whether much of the time of the chosen kernels is spent at grid barriers. AStitch makes
+    scopes as large as possible and does not ask (Zheng et al. 2022)."""
+    waiting = sum(terms(scope.pattern, problem.device).phases for scope in choice.scopes)
+    return waiting > BARRIERS * problem.seconds(choice.scopes)
+
+
+def _quicker(
+    first: tuple[Problem, Choice], second: tuple[Problem, Choice]
+) -> tuple[Problem, Choice]:
+    """The cheaper choice, the first where the second refuses something."""
+    seconds = [problem.seconds(choice.scopes) for problem, choice in (first, second)]
+    return second if not second[1].refused and seconds[1] < seconds[0] else first
 
 
 def _assemble(
@@ -207,8 +230,8 @@ def accepted(problem: Problem, sets: Iterable[tuple[Key, tuple[int, ...]]]) -> C
 
 
 def recomputed(problem: Problem, scopes: Iterable[Scope]) -> list[Scope]:
-    """Scopes that compute again what is dearer to read. A scope whose new pattern is refused keeps
-    its old one; outputs follow from what the others then read."""
+    """Scopes that compute again what is dearer to read, where all are quicker so. A scope whose new
+    pattern is refused keeps its old one; outputs follow from what the others then read."""
     ordered = sorted(scopes, key=lambda scope: scope.key)
     if Mechanism.RECOMPUTE not in problem.mechanisms:
         return ordered
@@ -228,10 +251,11 @@ def recomputed(problem: Problem, scopes: Iterable[Scope]) -> list[Scope]:
             if pattern != scope.pattern and problem.accept(pattern) is not None
         ]
         if not refused:
-            return [
+            again = [
                 Scope(scope.key, scope.members, pattern)
                 for scope, pattern in zip(ordered, patterns, strict=True)
             ]
+            return min(ordered, again, key=problem.seconds)
         for number in refused:
             parts[number] = recompute.Part(ordered[number].members)
     return ordered

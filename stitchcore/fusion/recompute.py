@@ -5,8 +5,8 @@ value which is in memory anyway: the input of an activation. Then it is faster t
 compute the others a second time than to write them in the forward kernel and read them here.
 
 For one pattern: nodes are the elementwise values behind its inputs, down to what cannot be computed
-again (library results, parameters, reductions); a node's capacity is the bytes moved when it is
-the one that is read. The minimum cut nearest to the pattern is what it should read.
+again (library results, parameters, reductions); a node's capacity is the time that memory takes
+when it is the one that is read. The minimum cut nearest to the pattern is what it should read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from stitchcore.device.records import Device
 from stitchcore.fusion.candidates import Graph, Role
-from stitchcore.fusion.cost import arithmetic_seconds
+from stitchcore.fusion.cost import arithmetic_seconds, transfer
 from stitchcore.fusion.pattern_from_set import Extractor
 from stitchcore.hlo.ir import opcodes
 
@@ -29,6 +29,9 @@ SMALL_BYTES = 16384
 
 INFINITE = 1 << 60
 
+RESOLUTION = 1e-15
+"""Seconds that a unit of a network's flow stands for: a hundredth of what a byte takes."""
+
 
 def recomputable(graph: Graph, v: int) -> bool:
     """Whether another pattern should consider computing v again: one element from one each."""
@@ -37,10 +40,11 @@ def recomputable(graph: Graph, v: int) -> bool:
     return opcodes.record(graph.instructions[v].opcode).kind == "elementwise"
 
 
-def cut(graph: Graph, inputs: Iterable[int], stored: Callable[[int], bool]) -> frozenset[int]:
+def cut(graph: Graph, inputs: Iterable[int], moving: Callable[[int], float]) -> frozenset[int]:
     """The placed positions to compute again in a pattern that reads `inputs`; often none.
 
-    `stored(v)` says that v is in memory whatever this pattern does: then only its reading counts.
+    `moving(v)`: seconds of memory that reading v costs, with those of writing it where that would
+    be for this pattern alone.
     """
     needed = [v for v in inputs if recomputable(graph, v)]
     if not needed:
@@ -53,7 +57,7 @@ def cut(graph: Graph, inputs: Iterable[int], stored: Callable[[int], bool]) -> f
     leave: dict[int, int] = {}
     for v in cone:
         enter[v], leave[v] = network.node(), network.node()
-        price = 0 if v in paid else graph.bytes[v] * (1 if stored(v) else 2)
+        price = 0 if v in paid else round(moving(v) / RESOLUTION)
         network.edge(enter[v], leave[v], price)
     for v, bases in cone.items():
         if bases is None:
@@ -95,7 +99,7 @@ class Part:
 def improve(graph: Graph, parts: list[Part], extractor: Extractor, device: Device) -> list[Part]:
     """`parts`, in a runnable order, with what each should compute again; last readers choose first.
 
-    Recomputing is taken where the bytes it saves take longer than the arithmetic it adds.
+    Recomputing is taken where moving the bytes it saves takes longer than the arithmetic it adds.
     """
     inputs = [extractor.closure(part.members, part.extras)[1] for part in parts]
     readers = Counter(v for reads in inputs for v in reads)
@@ -103,18 +107,18 @@ def improve(graph: Graph, parts: list[Part], extractor: Extractor, device: Devic
     for number in range(len(parts) - 1, -1, -1):
         part, reads = parts[number], set(inputs[number])
 
-        def stored(v: int, reads: set[int] = reads) -> bool:
+        def moving(v: int, reads: set[int] = reads) -> float:
             placed = graph.roles[v] is Role.PLACED
-            return not placed or graph.demanded[v] or readers[v] > (v in reads)
+            stored = not placed or graph.demanded[v] or readers[v] > (v in reads)
+            return transfer(graph.bytes[v], graph.bytes[v], device) * (1 if stored else 2)
 
-        extras = cut(graph, inputs[number], stored)
+        extras = cut(graph, inputs[number], moving)
         if not extras:
             continue
         inputs_after = extractor.closure(part.members, extras)[1]
-        bytes_of = {v: graph.bytes[v] * (1 if stored(v) else 2) for v in {*reads, *inputs_after}}
-        saved = sum(bytes_of[v] for v in reads) - sum(bytes_of[v] for v in inputs_after)
+        saved = sum(map(moving, reads)) - sum(map(moving, inputs_after))
         more = arithmetic_seconds((graph.instructions[v] for v in extras), device)
-        if saved / device.bytes_per_second > more:
+        if saved > more:
             result[number] = Part(part.members, extras)
             readers.subtract(reads)
             readers.update(inputs_after)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stitchcore.compiler import pipeline
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.records import DEVICES
-from stitchcore.fusion import mechanisms
+from stitchcore.fusion import mechanisms, planner_rules
 from stitchcore.fusion.candidates import Role, build, reduces_rows
 from stitchcore.fusion.cost import cost
 from stitchcore.fusion.mechanisms import ALL, SUMMARIES, Mechanism, Mechanisms
@@ -132,6 +132,28 @@ def test_recompute_reads_less() -> None:
         for m in (ALL, without(Mechanism.RECOMPUTE))
     ]
     assert moved[0] < moved[1]
+
+
+def seconds(module: Module, mechanisms: Mechanisms) -> float:
+    plan = PLANNERS["exhaustive"](module, DEVICES["sm_70"], cost, anything, mechanisms)
+    return plan.planned.seconds
+
+
+@pytest.mark.parametrize("left_out", [Mechanism.GLOBAL, Mechanism.RECOMPUTE])
+@pytest.mark.parametrize("name", ["dien_train", "transformer_dec_step", "lstm_lm_train"])
+def test_leaving_out_what_is_chosen_by_estimate_is_never_quicker(
+    name: str, left_out: Mechanism
+) -> None:
+    module = load(name)
+    limit = 1 + planner_rules.BARRIERS if left_out is Mechanism.GLOBAL else 1 + 1e-9
+    assert seconds(module, ALL) <= seconds(module, without(left_out)) * limit
+
+
+def test_barriers_are_left_out_where_kernels_are_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("dien_train")
+    chosen = seconds(module, ALL)
+    monkeypatch.setattr(planner_rules, "BARRIERS", 1.0)  # of a plan's time: never looked at
+    assert chosen < seconds(module, ALL)
 
 
 def sections(kernel: Kernel) -> int:
