@@ -201,7 +201,7 @@ BROKEN = {
 def given_a_bad_artifact(cases: Cases, behaviour: str, folder: Path) -> jobs.Run:
     answers = HandmadeGateway(folder / "store", cases.key_file, behaviour)
     with gateways.serve(folder / "g", answers) as server:
-        done = run(server, folder / "cache", cases.public_key, 100, 0.02)
+        done = run(server, folder / "cache", cases.public_key, 100, 0.02, wait="60")
     left = [one for one in answers.events if one["type"] == "refused" and one["graph"]]
     told = [(one["reason"], one.get("final")) for one in left]
     assert told == [(BROKEN[behaviour], True)], "the gateway is told why, once"
