@@ -19,7 +19,16 @@ from stitchcore.codegen.c_cache_hints import (
     prefetched,
     streamed,
 )
-from stitchcore.codegen.c_lane_tiles import cut, needs_tiles, spread, stretches, tile_size
+from stitchcore.codegen.c_lane_tiles import (
+    TOGETHER,
+    cut,
+    jams,
+    needs_tiles,
+    rows_together,
+    spread,
+    stretches,
+    tile_size,
+)
 from stitchcore.codegen.c_strided_copies import Staged, staged
 from stitchcore.codegen.source import (
     MEMORY_TYPES,
@@ -34,7 +43,7 @@ from stitchcore.codegen.source import (
 from stitchcore.hlo.ir import opcodes
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir import nodes as ir
-from stitchcore.loop_ir.index import Index
+from stitchcore.loop_ir.index import Index, Variable
 from stitchcore.loop_ir.layout import size_of
 from stitchcore.loop_ir.visitor import outer_accumulators, statements
 
@@ -95,10 +104,15 @@ class _C(Renderer):
         self.kernel_name = ""
         self.streamed: frozenset[ir.Buffer] = frozenset()
         self.moved: dict[ir.Store, str] = {}
+        self.shared: frozenset[ir.Buffer] = frozenset()
+        self.row: ir.Loop | None = None
+        self.rows = 1
 
     # ---- functions -----------------------------------------------------------------------------
     def kernel(self, kernel: ir.Kernel) -> None:
         self.kernel_name = kernel.name
+        outputs = kernel.with_role(ir.Role.OUTPUT)
+        self.shared = frozenset(outputs[o] for _, o in kernel.aliases)
         self.emit("")
         self.emit(provenance_comment(kernel))
         for p, phase in enumerate(kernel.phases):
@@ -216,9 +230,30 @@ class _C(Renderer):
             for n, (begin, end) in enumerate(whole):
                 self.vector_loop(loop, sums, self.index(begin), self.index(end), rest=n > 0)
 
+    def serial_loop(self, loop: ir.Loop) -> None:
+        """Rows that read the same again are taken several at a time (c_lane_tiles.py)."""
+        count = 1 if self.in_lanes else rows_together(loop, self.shared)
+        if count == 1:
+            super().serial_loop(loop)
+            return
+        block, last = (f"{loop.variable}_{end}" for end in ("block", "last"))
+        begin, end = self.index(loop.begin), self.index(loop.end)
+        self.open(self.loop_head(block, begin, end, str(count)))
+        self.emit(f"const long {last} = st_min({block} + {count}, {end});")
+        self.bound(loop.variable, loop.begin, loop.end)
+        self.row = replace(loop, begin=Variable(block), end=Variable(last))
+        self.rows = count
+        self.body(loop.body)
+        self.row = None
+        self.close()
+
     def tiled(self, loop: ir.Loop) -> None:
         """A lane loop around serial loops, turned inside out (c_lane_tiles.py)."""
         size, base = tile_size(loop.begin, loop.end), f"{loop.variable}_block"
+        rows, place = 1, f"{loop.variable} - {base}"
+        if self.row is not None:
+            rows = self.rows
+            place = f"({self.row.variable} - {self.index(self.row.begin)}) * {size} + {place}"
         last = f"{loop.variable}_last"
         begin, end = self.index(loop.begin), self.index(loop.end)
         self.open(self.loop_head(base, begin, end, str(size)))
@@ -229,8 +264,8 @@ class _C(Renderer):
         outer = dict(self.names)
         for scalar in sorted(spread(loop.body), key=lambda scalar: scalar.name):
             array = f"{scalar.name}_tile"
-            self.emit(f"{register_type(scalar.dtype)} {array}[{size}] ST_ALIGNED;")
-            self.names[scalar] = f"{array}[{loop.variable} - {base}]"
+            self.emit(f"{register_type(scalar.dtype)} {array}[{rows * size}] ST_ALIGNED;")
+            self.names[scalar] = f"{array}[{place}]"
         self.pieces(loop, loop.body, base, f"{base} + {size}" if whole else last)
         self.emit(f"(void){last};")
         self.names = outer
@@ -238,15 +273,42 @@ class _C(Renderer):
 
     def pieces(self, loop: ir.Loop, body: Sequence[ir.Statement], begin: str, end: str) -> None:
         for part in cut(body).parts:
-            if isinstance(part, ir.Loop):
+            if isinstance(part, ir.Loop) and jams(part):
+                self.jammed(loop, part, begin, end)
+            elif isinstance(part, ir.Loop):
                 first, stop = self.index(part.begin), self.index(part.end)
                 self.open(self.loop_head(part.variable, first, stop))
                 self.bound(part.variable, part.begin, part.end)
                 self.pieces(loop, part.body, begin, end)
                 self.close()
             else:
-                piece = replace(loop, body=part)
-                self.vector_loop(piece, outer_accumulators(piece, spread(loop.body)), begin, end)
+                self.piece(replace(loop, body=part), spread(loop.body), begin, end)
+
+    def piece(self, loop: ir.Loop, own: frozenset[ir.Scalar], begin: str, end: str) -> None:
+        """A part of the lanes' body, in each row of the tile; `own` scalars are the lanes'."""
+        if self.row is not None:
+            first, last = self.index(self.row.begin), self.index(self.row.end)
+            self.open(self.loop_head(self.row.variable, first, last))
+        self.vector_loop(loop, outer_accumulators(loop, own), begin, end)
+        if self.row is not None:
+            self.close()
+
+    def jammed(self, loop: ir.Loop, serial: ir.Loop, begin: str, end: str) -> None:
+        """A serial loop around the lanes of a tile, TOGETHER iterations of it inside them."""
+        block = Variable(f"{serial.variable}_block")
+        first, stop = self.index(serial.begin), self.index(serial.end)
+        extent = index.add(serial.end, index.multiply(serial.begin, -1))
+        self.open("")
+        self.emit(f"long {block.name} = {first};")
+        for variable in (block.name, serial.variable):
+            self.bound(variable, serial.begin, serial.end)
+        rest = extent % TOGETHER if isinstance(extent, int) else 1
+        for count in filter(None, (TOGETHER, rest)):
+            self.open(f"for (; {block.name} + {count} <= {stop}; {block.name} += {count})")
+            some = replace(serial, begin=block, end=index.add(block, count))
+            self.piece(replace(loop, body=(some,)), spread(loop.body), begin, end)
+            self.close()
+        self.close()
 
     def blocked(self, loop: ir.Loop, sums: Sequence[ir.Accumulate]) -> None:
         """Runs of SUM_BLOCK iterations, then the rest; float32 results of runs add up in double.

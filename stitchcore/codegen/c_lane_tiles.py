@@ -3,7 +3,10 @@
 A C compiler vectorises innermost loops. `lanes i { A; serial s { B }; C }` therefore becomes, for
 each tile of lanes, `simd i { A }`, `for s { simd i { B } }`, `simd i { C }`. Scalars that one piece
 defines and another uses live in arrays of a tile's length. Lanes are independent, so this is the
-same computation in another order.
+same computation in another order. A lane takes TOGETHER iterations of an innermost serial loop at a
+time (unroll and jam), and keeps what they add up in a register meanwhile. Where rows one after the
+other read the same again, as those of a matrix product do, and it is too much for the first cache,
+a tile has several rows: each reads these iterations' share before the next share is taken.
 """
 
 from __future__ import annotations
@@ -14,11 +17,40 @@ from dataclasses import dataclass
 
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Binary, Index, Variable
-from stitchcore.loop_ir.nodes import Accumulator, If, InRange, Let, Loop, Scalar, Statement
-from stitchcore.loop_ir.visitor import expressions, gather_indices, own_scalars, statements
+from stitchcore.loop_ir.nodes import (
+    Accumulator,
+    Barrier,
+    Buffer,
+    If,
+    InRange,
+    Let,
+    Loop,
+    LoopKind,
+    Scalar,
+    Statement,
+)
+from stitchcore.loop_ir.visitor import (
+    expressions,
+    gather_indices,
+    loads,
+    outer_accumulators,
+    own_scalars,
+    statements,
+    stores,
+)
 
 UNROLLED = 16
 """A serial loop of at most so many iterations is unrolled inside its lane loop instead."""
+
+TOGETHER = 8
+
+ROW_BYTES = 16384
+"""What a row may read of each lane's serial loop and leave in the first cache for the next."""
+
+TILE_ELEMENTS = 1024
+"""Of a tile of several rows."""
+
+WORD_BYTES = 4
 
 _PREFERRED, _LARGEST, _VECTOR = 256, 512, 16
 _STRETCHES = 6
@@ -33,8 +65,12 @@ class Pieces:
 
 def unrolled(loop: Loop) -> bool:
     """Whether a serial loop inside a lane loop is short enough to unroll."""
-    begin, end = loop.begin, loop.end
-    return isinstance(begin, int) and isinstance(end, int) and end - begin <= UNROLLED
+    extent = _extent(loop)
+    return isinstance(extent, int) and extent <= UNROLLED
+
+
+def _extent(loop: Loop) -> Index:
+    return index.add(loop.end, index.multiply(loop.begin, -1))
 
 
 def needs_tiles(loop: Loop) -> bool:
@@ -48,6 +84,28 @@ def needs_tiles(loop: Loop) -> bool:
     if gather_indices(loop.body):  # an index has no array of a tile's length
         return False
     return bool(inner) and not conditional and not varying
+
+
+def jams(loop: Loop) -> bool:
+    """Whether lanes take several iterations of a serial loop at a time: an innermost one."""
+    return not any(isinstance(s, Loop) for s in statements(loop.body))
+
+
+def rows_together(rows: Loop, shared: frozenset[Buffer]) -> int:
+    """Rows of a tile of the lane loop that is all of `rows`' body; 1 where each is on its own: no
+    row may see what another leaves, and none stores to what is `shared` with an input."""
+    lanes, *others = (s for s in rows.body if not isinstance(s, Barrier))
+    if others or not isinstance(lanes, Loop) or lanes.kind is not LoopKind.LANES:
+        return 1
+    stored = {store.buffer for store in stores(lanes.body)}
+    apart = not stored & {load.buffer for load in loads(lanes.body)} and not stored & shared
+    bounds = any(index.mentions(bound, rows.variable) for bound in (lanes.begin, lanes.end))
+    if not needs_tiles(lanes) or not apart or bounds or outer_accumulators(lanes):
+        return 1
+    size = tile_size(lanes.begin, lanes.end)
+    serial = [_extent(s) for s in statements(lanes.body) if isinstance(s, Loop)]
+    longest = max(e if isinstance(e, int) else ROW_BYTES for e in serial)
+    return 1 if longest * size * WORD_BYTES <= ROW_BYTES else max(TILE_ELEMENTS // size, 1)
 
 
 def cut(body: Sequence[Statement]) -> Pieces:
@@ -82,12 +140,15 @@ def spread(body: Sequence[Statement]) -> frozenset[Scalar]:
 
 
 def tile_size(begin: Index, end: Index) -> int:
-    """Lanes of a tile: a multiple of a vector that divides a static extent, where there is one."""
+    """Lanes of a tile: a multiple of a vector that divides a static extent, where there is one, or
+    all of a short one."""
     extent = index.add(end, index.multiply(begin, -1))
     if isinstance(extent, int):
         for size in range(_LARGEST, _VECTOR - 1, -_VECTOR):
             if extent % size == 0:
                 return size
+        if 0 < extent <= _LARGEST:
+            return extent
     return _PREFERRED
 
 

@@ -277,8 +277,9 @@ class Renderer(ABC):
 
     def serial_loop(self, loop: ir.Loop) -> None:
         begin, end = loop.begin, loop.end
-        if self.in_lanes and isinstance(begin, int) and isinstance(end, int) and unrolled(loop):
-            self.emit(f"ST_UNROLL({max(end - begin, 1)})")
+        count = index.add(end, index.multiply(begin, -1))
+        if self.in_lanes and isinstance(count, int) and unrolled(loop):
+            self.emit(f"ST_UNROLL({max(count, 1)})")
         self.open(self.loop_head(loop.variable, self.index(begin), self.index(end)))
         self.bound(loop.variable, begin, end)
         self.body(loop.body)

@@ -26,15 +26,15 @@ from stitchcore.compiler.pipeline import Dump, Progress, RestartText, Stage, num
 from stitchcore.compiler.restart import Source
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal, Refused
-from stitchcore.fusion import mechanisms
+from stitchcore.fusion import contraction, mechanisms
 from stitchcore.fusion.canonical import pattern_text
 from stitchcore.fusion.cost import cost
-from stitchcore.fusion.mechanisms import ALL, Mechanisms
+from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Pattern, Plan
 from stitchcore.fusion.planners import PLANNERS
 from stitchcore.fusion.text import bodies, parse_plan, plan_text
 from stitchcore.hlo.ir import opcodes
-from stitchcore.hlo.ir.instruction import Computation, computation, instruction
+from stitchcore.hlo.ir.instruction import Computation, Instruction, computation, instruction
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.shape import Shape
 from stitchcore.hlo.text.printer import print_module
@@ -171,7 +171,14 @@ def _import(state: ModuleState) -> ModuleState:
 
 def _simplify(state: ModuleState) -> ModuleState:
     """Composites into primitives, and both to a fixed point."""
-    return replace(state, module=keep_checks.keep(state.module, expand(state.module).module))
+
+    def dot_pays(dot: Instruction) -> bool:
+        product = contraction.product_of(dot)
+        allowed = Mechanism.GEMM in state.options.mechanisms
+        return allowed and product is not None and contraction.pays(product, state.device)
+
+    expanded = expand(state.module, dot_pays=dot_pays).module
+    return replace(state, module=keep_checks.keep(state.module, expanded))
 
 
 def _load_module(state: ModuleState, text: RestartText) -> ModuleState:

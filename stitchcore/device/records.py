@@ -19,6 +19,18 @@ from stitchcore.errors import Reason, Refused
 
 
 @dataclass(frozen=True)
+class Gemm:
+    """Prices of products of float32 matrices on one unit of a CPU: what a library's call costs
+    beside its work (seconds), its operations a second, and those of a kernel's own loops where
+    columns fill whole vectors. `python -m bench.contractions` on an AMD EPYC with AVX-512, for the
+    lower levels with oneDNN held to theirs (ONEDNN_MAX_CPU_ISA)."""
+
+    seconds: float
+    flops_per_second: float
+    kernel_flops_per_second: float
+
+
+@dataclass(frozen=True)
 class Device:
     """A target of compilation. `target` is the key used in queues, artifacts and on the CLI."""
 
@@ -38,6 +50,7 @@ class Device:
     unit_share: float = 1.0  # of the off-chip bandwidth that one unit alone reaches
     inline_seconds: float = 0.0  # work of one unit up to which no other is called to help
     timing: Timing | None = None  # of a GPU's instructions
+    gemm: Gemm | None = None  # None: products of matrices stay the library's
 
     @property
     def one_unit(self) -> Device:
@@ -78,12 +91,15 @@ def _gpu(target: str, gpu: Gpu) -> Device:
 DEVICES: dict[str, Device] = {
     device.target: device
     for device in (
-        Device("cpu-x86-64-v2", "cpu", 2, 16, 1, 32768, 2**20, 1.2e10, 1.6e10, 3e-6, 4e-6, *CPU),
-        Device("cpu-x86-64-v3", "cpu", 2, 32, 1, 32768, 2**20, 1.5e10, 4.8e10, 3e-6, 4e-6, *CPU),
-        Device("cpu-x86-64-v4", "cpu", 2, 64, 1, 32768, 2**20, 1.8e10, 8.0e10, 3e-6, 4e-6, *CPU),
+        Device("cpu-x86-64-v2", "cpu", 2, 16, 1, 32768, 2**20, 1.2e10, 1.6e10, 3e-6, 4e-6, *CPU,
+               gemm=Gemm(1.1e-6, 4.7e10, 4.6e10)),
+        Device("cpu-x86-64-v3", "cpu", 2, 32, 1, 32768, 2**20, 1.5e10, 4.8e10, 3e-6, 4e-6, *CPU,
+               gemm=Gemm(1.0e-6, 1.2e11, 9.5e10)),
+        Device("cpu-x86-64-v4", "cpu", 2, 64, 1, 32768, 2**20, 1.8e10, 8.0e10, 3e-6, 4e-6, *CPU,
+               gemm=Gemm(1.1e-6, 2.3e11, 1.6e11)),
         *(_gpu(target, gpu) for target, gpu in GPUS.items()),
     )
-}
+}  # fmt: skip
 """By target."""
 
 
@@ -91,8 +107,9 @@ def read(path: Path) -> Device:
     """A record that `stitch calibrate` wrote. Raises Refused(PARSE_ERROR) saying what is wrong."""
     kinds: dict[str, Callable[[Any], Any]] = {"str": str, "int": int, "float": float}
     kinds["Timing | None"] = lambda timing: timing if timing is None else timing_of(timing)
+    kinds["Gemm | None"] = lambda gemm: gemm if gemm is None else Gemm(**gemm)
     try:
-        record = {"timing": None, **json.loads(path.read_text())["device"]}
+        record = {"timing": None, "gemm": None, **json.loads(path.read_text())["device"]}
         values = {
             field.name: kinds[str(field.type)](record[field.name]) for field in fields(Device)
         }

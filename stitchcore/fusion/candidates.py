@@ -3,9 +3,9 @@
 Instructions fall into five roles. *Source* values exist without work of ours (parameters, array
 constants, tuple members). *Opaque* instructions do work outside kernels (library calls, control
 flow). *Duplicable* ones are cheaper computed again than read (scalar constants, iotas, short
-chains of scalars). *Aliases* only move elements of one operand (broadcast, reshape, slice,
-transpose): every pattern that needs one reads its base and moves on the fly. What is left is
-*placed*: each belongs to exactly one pattern.
+chains of scalars, the products that a matrix product adds up). *Aliases* only move elements of one
+operand (broadcast, reshape, slice, transpose): every pattern that needs one reads its base and
+moves on the fly. What is left is *placed*: each belongs to exactly one pattern.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from stitchcore.errors import Reason
+from stitchcore.fusion.contraction import is_contraction
 from stitchcore.hlo.ir import dim as dims
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.cumulative import scan_refusal
@@ -149,6 +150,7 @@ def build(module: Module, excluded: Mapping[Instruction, tuple[Reason, str]]) ->
     """The graph of `module`; `excluded` instructions are opaque for the reason given."""
     instructions = tuple(topological([module.entry.root]))
     position = {instruction: v for v, instruction in enumerate(instructions)}
+    products = {node.operands[0] for node in instructions if is_contraction(node)}
     roles: list[Role] = []
     reasons: dict[int, tuple[Reason, str]] = {}
     closures: list[int] = []
@@ -159,6 +161,8 @@ def build(module: Module, excluded: Mapping[Instruction, tuple[Reason, str]]) ->
             reason = excluded.get(instruction) or refused(instruction)
         closure = 1 + sum(closures[u] for u in set(operands))
         role = _role(instruction, reason, [roles[u] for u in operands], closure)
+        if role is Role.PLACED and instruction in products:
+            role, closure = Role.DUPLICABLE, CLOSURE_LIMIT + 1
         roles.append(role)
         closures.append(closure if role is Role.DUPLICABLE else 0)
         if reason is not None:

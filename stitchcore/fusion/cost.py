@@ -21,6 +21,7 @@ from functools import lru_cache
 from stitchcore.device.records import Device
 from stitchcore.fusion import latency, occupancy
 from stitchcore.fusion.candidates import VIEWS, byte_size, extent, reduces_rows
+from stitchcore.fusion.contraction import is_contraction
 from stitchcore.fusion.instructions import counted, element, repetitions, turns
 from stitchcore.fusion.latency import Work
 from stitchcore.fusion.pattern import Estimate, Pattern
@@ -264,7 +265,21 @@ def _alone(instruction: Instruction, device: Device) -> float:
     if device.timing is not None:
         chain_cycles = latency.critical_path([instruction], device.timing, crosses_tasks)
         path_cycles = chain_cycles + device.timing.cpi.memory
-    return latency.seconds(priced(instruction, device), device, 1.0, path_cycles)
+    executed = sum((priced(part, device) for part in _computed_with(instruction)), Work())
+    return latency.seconds(executed, device, 1.0, path_cycles)
+
+
+def _computed_with(instruction: Instruction) -> list[Instruction]:
+    """`instruction` and what any kernel computes for it: of a matrix product written out the single
+    products and the views that its factors are."""
+    parts = [instruction]
+    if is_contraction(instruction):
+        parts += (product := instruction.operands[0],)
+        for factor in product.operands:
+            while opcodes.record(factor.opcode).kind == "movement" and len(factor.operands) == 1:
+                parts.append(factor)
+                factor = factor.operands[0]
+    return parts
 
 
 def traffic(instruction: Instruction) -> int:
@@ -286,6 +301,8 @@ def transfers(instruction: Instruction) -> list[tuple[int, int]]:
             return [(written, written), (written, sizes[0]), *((size, size) for size in sizes[1:])]
         case opcodes.DYNAMIC_UPDATE_SLICE:
             return [(2 * sizes[1], sizes[0])]
+        case opcodes.REDUCE if is_contraction(instruction):
+            operands = instruction.operands[0].operands
         case opcodes.SCATTER if len(operands) == 3:
             fresh = written if operands[0].opcode == opcodes.BROADCAST else 0
             return [(sizes[1], sizes[1]), (3 * sizes[2], sizes[0]), (fresh, written)]
@@ -315,7 +332,8 @@ def work(instruction: Instruction) -> int:
         return flops * extent(updates) + INDEX_OPERATIONS * extent(indices)
     if kind != "reduce":
         return (flops + TURNED_OPERATIONS * turns(instruction)) * extent(instruction.shape.size)
-    rows = 0 if crosses_tasks(instruction) else extent(instruction.shape.size)
+    by_lanes = crosses_tasks(instruction) or is_contraction(instruction)
+    rows = 0 if by_lanes else extent(instruction.shape.size)
     return flops * extent(instruction.operands[0].shape.size) + ROW_OPERATIONS * rows
 
 
@@ -385,9 +403,9 @@ def _phases(pattern: Pattern) -> Mapping[Instruction, int]:
 
 def crosses_tasks(instruction: Instruction) -> bool:
     """Whether what reads this reduction in the same kernel must wait for all tasks: it sums over
-    more than the innermost dimensions of something that is not small."""
+    more than the innermost dimensions of something that is not small, and is no matrix product."""
     if opcodes.record(instruction.opcode).kind in ("scatter", "scan"):
         return True
-    if opcodes.record(instruction.opcode).kind != "reduce":
+    if opcodes.record(instruction.opcode).kind != "reduce" or is_contraction(instruction):
         return False
     return byte_size(instruction.operands[0].shape) > SCALAR_LIMIT and not reduces_rows(instruction)

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from stitchcore.device.timing import Classes
 from stitchcore.fusion.candidates import extent
+from stitchcore.fusion.contraction import is_contraction
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.shape import DTYPES
@@ -126,7 +127,7 @@ def counted(instruction: Instruction, crosses: Callable[[Instruction], bool]) ->
         source = extent(instruction.operands[0].shape.size)
         rows = extent(instruction.shape.size)
         executed = counts.times(source)
-        if rows and source > rows and not crosses(instruction):
+        if rows and source > rows and not crosses(instruction) and not is_contraction(instruction):
             executed += combining(source // rows).times(rows)
         return executed
     if kind == "scatter":
@@ -170,6 +171,8 @@ def _stored(
         kind = opcodes.record(value.opcode).kind
         if kind in ("reduce", "scatter", "update"):
             stored.add(value)
+        if is_contraction(value):
+            stored.update(factor.operands[0] for factor in value.operands[0].operands)
         if value.opcode == opcodes.BROADCAST:
             stored.update(o for o in value.operands if costs.get(o, 1) >= KEPT_COST)
     return frozenset(stored)

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stitchcore.fusion.candidates import Graph, Role, reduces_rows
+from stitchcore.fusion.contraction import is_contraction
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction
@@ -183,7 +184,8 @@ def _seen_through(graph: Graph, u: int) -> list[int]:
 def ends_kernel(instruction: Instruction, mechanisms: Mechanisms) -> bool:
     """Whether what reads `instruction` must be of a later kernel: one that cannot go on after its
     reductions, within a task or across tasks."""
-    if opcodes.record(instruction.opcode).kind not in ("reduce", "scatter", "scan"):
+    kind = opcodes.record(instruction.opcode).kind
+    if kind not in ("reduce", "scatter", "scan") or is_contraction(instruction):
         return False
     needed = Mechanism.REGIONAL if reduces_rows(instruction) else Mechanism.GLOBAL
     return needed not in mechanisms

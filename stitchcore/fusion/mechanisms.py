@@ -20,6 +20,7 @@ class Mechanism(Enum):
     ADAPTIVE_MAPPING = "atm"
     GLOBAL = "global"
     REGIONAL = "regional"
+    GEMM = "gemm"
     ALIASING = "aliasing"
 
 
@@ -35,6 +36,7 @@ SUMMARIES = {
     "barrier (AStitch, global stitching)",
     Mechanism.REGIONAL: "what reads a row's reduction goes on in the same task (FusionStitching "
     "2020, block composition; AStitch, regional stitching)",
+    Mechanism.GEMM: "products of small matrices are computed in kernels (FusionStitching 2019)",
     Mechanism.ALIASING: "outputs take over the memory of inputs that die",
 }
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from stitchcore.device.occupancy import MULTIPROCESSORS, blocks_per_multiprocessor
 from stitchcore.device.records import Device
 from stitchcore.fusion.candidates import extent
+from stitchcore.fusion.contraction import is_contraction
 from stitchcore.fusion.instructions import KEPT_COST, lane_costs
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.ir import opcodes
@@ -134,7 +135,7 @@ def _long_rows(pattern: Pattern, crosses: Callable[[Instruction], bool]) -> dict
         for operand in value.operands:
             if levels.get(operand, 0) < levels[value]:
                 crossed[operand] = True
-        if record.kind == "reduce" and not crosses(value):
+        if record.kind == "reduce" and not crosses(value) and not is_contraction(value):
             levels[value] += 1
             source = extent(value.operands[0].shape.size)
             row = max(row, source // max(extent(value.shape.size), 1))

@@ -31,6 +31,7 @@ from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.fusion import mechanisms
 from stitchcore.fusion.cost import total
+from stitchcore.fusion.mechanisms import Mechanism
 from stitchcore.fusion.planners import PLANNERS
 from stitchcore.hlo.ir.module import Module
 from stitchcore.inject.contract import KERNEL_ABI
@@ -199,7 +200,13 @@ def _partition(state: RequestState) -> RequestState:
     from stitchcore.tensorflow.request import read_graph
 
     preserve = state.request.meta.get("preserve", ())
-    cut = partition(read_graph(state.request.graph), preserve, kind=state.device.kind)
+    allowed = Mechanism.GEMM in build_options(state.options).mechanisms
+    cut = partition(
+        read_graph(state.request.graph),
+        preserve,
+        kind=state.device.kind,
+        multiplies=state.device if allowed else None,
+    )
     return replace(state, partition=cut, refusals=cut.refusals)
 
 

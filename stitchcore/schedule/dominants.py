@@ -6,7 +6,9 @@ A reduction is a dominant: it decides loops for its neighbours. Four ways, after
   it, and users in the same rows go on in the same task.
 - GLOBAL: reduced axes are outer (columns), or a few long rows: tasks reduce parts, a later phase
   combines them in a fixed order. One part a kept index needs no combining.
-- INLINE: few elements: a serial loop inside the lane that wants the value.
+- INLINE: few elements, or a matrix product: a serial loop inside the lane that wants the value.
+  Before a product's factors are read, what is to be computed of them is stored, as is a factor
+  whose elements lie in another order than the lanes take them.
 
 A value's *phase* is the earliest in which it can be computed; its *home* names the loops it is
 tied to there: ROWS of a regional reduction, or COLUMNS of a combination. A value that would be
@@ -19,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from stitchcore.fusion.contraction import is_contraction
 from stitchcore.fusion.instructions import KEPT_COST
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.ir import opcodes as op
@@ -77,7 +80,8 @@ class Dominants:
     `pieced` concatenations and updates are written part by part where their operands are
     computed, and reversed outputs that nothing here reads where what they reverse is; scatters and
     scans have loops of their own; `forced`
-    values are stored because a pad would compute them where they are not wanted; a `single`
+    pairs are a value and its reader, for which it is stored: a pad would compute it where it is not
+    wanted, a matrix product again and again; a `single`
     global reduction has one part a kept element, so its tasks finish it.
     """
 
@@ -86,7 +90,7 @@ class Dominants:
     layouts: Mapping[Instruction, tuple[Axis, ...]]
     costs: Mapping[Instruction, int]
     pieced: frozenset[Instruction]
-    forced: frozenset[Instruction]
+    forced: frozenset[tuple[Instruction, Instruction]]
     single: frozenset[Instruction]
 
 
@@ -94,6 +98,9 @@ def find(pattern: Pattern, axes: Axes, limits: Limits) -> Dominants:
     """Schemes, phases, homes, layouts and costs of all values of `pattern`."""
     read = {operand for value in pattern.instructions for operand in value.operands}
     search = _Search(axes, frozenset(pattern.outputs), frozenset(read), limits)
+    for value in filter(is_contraction, pattern.instructions):
+        search.factors.update(value.operands[0].operands)
+    search.factors -= {v for v in search.factors if v.operands[0] in pattern.inputs}
     for value in pattern.inputs:
         search.states[value] = State(0)
         search.layouts[value] = axes.of(value)
@@ -128,7 +135,8 @@ class _Search:
         self.layouts: dict[Instruction, tuple[Axis, ...]] = {}
         self.costs: dict[Instruction, int] = {}
         self.pieced: set[Instruction] = set()
-        self.forced: set[Instruction] = set()
+        self.forced: set[tuple[Instruction, Instruction]] = set()
+        self.factors: set[Instruction] = set()
         self.single: set[Instruction] = set()
 
     def visit(self, value: Instruction) -> None:
@@ -156,6 +164,8 @@ class _Search:
             count = 2 if is_update(value) else len(value.operands)
             phase = max(piece_phase(self.states, value, number) for number in range(count))
             self.states[value] = State(phase, Home(HomeKind.MEMORY))
+        elif value in self.factors and self._is_stored_first(value):
+            self.states[value] = State(self.states[value.operands[0]].phase + 1)
         else:
             self.states[value] = self._join(value)
 
@@ -191,6 +201,20 @@ class _Search:
             for operand in value.operands
         )
 
+    def _is_stored_first(self, factor: Instruction) -> bool:
+        """Whether the base of a matrix product's factor is to be stored before it is read, which it
+        then is in an order that suits the lanes: they take the last dimension."""
+        base = factor.operands[0]
+        own = self.axes.of(base)
+        of_lanes = factor["dimensions"][-1] == factor.shape.rank - 1
+        across = of_lanes and self.layouts[base][-1:] != own[-1:]
+        if base in self.axes.constant or not (across or self.costs[base] > 1):
+            return False
+        self.forced.add((base, factor))
+        if across:
+            self.layouts[base] = own
+        return True
+
     def _join(self, value: Instruction) -> State:
         own = frozenset(self.axes.of(value))
         phase = max((self.states[o].phase for o in value.operands), default=0)
@@ -199,7 +223,7 @@ class _Search:
             state = self.states[operand]
             if (value, number) in self.axes.views:
                 if value.opcode == op.PAD and self.costs[operand] >= EXPENSIVE:
-                    self.forced.add(operand)
+                    self.forced.add((operand, value))
                     phase = max(phase, state.phase + 1)
                 elif state.home is not None:
                     phase = max(phase, state.phase + 1)
@@ -266,7 +290,7 @@ class _Search:
         kept = [a for a in order if a not in reduced]
         size = size_of(extents[a] for a in reduced)
         static = all(isinstance(extents[a], int) for a in reduced)
-        if not order or not reduced:
+        if not order or not reduced or is_contraction(value):
             return Scheme.INLINE
         if order[-1] not in reduced:
             return Scheme.INLINE if static and size <= self.limits.inline_size else Scheme.GLOBAL

@@ -257,7 +257,7 @@ class _Demand:
             return False
         if value in self.dominants.schemes:
             return True
-        if value in self.dominants.forced and consumer.opcode == op.PAD:
+        if (value, consumer) in self.dominants.forced:
             return True
         if op.record(value.opcode).kind in ("movement", "constant"):
             return False

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from stitchcore.device.records import Device
 from stitchcore.errors import Reason
+from stitchcore.fusion import contraction
 from stitchcore.inject import collectives
 from stitchcore.tensorflow import constant_operands, lookups, op_allowlist, placement
 from stitchcore.tensorflow.graph import Edge, GraphIndex
@@ -76,18 +79,23 @@ def classify(
     variables: Variables,
     excluded: dict[int, Reason] | None = None,
     kind: str = placement.CPU,
+    multiplies: Device | None = None,
 ) -> Classes:
     """The part of every node, where members are to be kernels of a device of `kind`; `excluded`
-    nodes are opaque for the given reason."""
+    nodes are opaque for the given reason. Products of matrices are members where the kernels of
+    `multiplies` are quicker than its library."""
     parts: list[Part] = [Part.OPAQUE] * len(graph.nodes)
     reasons: dict[int, Reason] = {}
     shaped: set[int] = set()
+    large = _library_products(graph, multiplies)
     late = late_ref_readers(graph)
     unordered = lookups.unordered(graph)
     for i in graph.order:
         node = graph.nodes[i]
         if excluded and i in excluded:
             reasons[i] = excluded[i]
+        elif i in large:
+            reasons[i] = Reason.LIBRARY_CALL
         elif i in late:
             reasons[i] = Reason.REF_VARIABLE
         elif i in unordered:
@@ -172,7 +180,7 @@ def _refuse(graph: GraphIndex, i: int, variables: Variables, kind: str) -> Reaso
     if node.op == lookups.OF_VARIABLE:
         return lookups.refuse(graph, i) or _refuse_place(graph, i, kind)
     rule = op_allowlist.ALLOWED.get(node.op)
-    if rule is None or (node.op in op_allowlist.CONTRACTIONS and not is_small(graph, i)):
+    if rule is None:
         return _reason_of(node.op)
     inputs = [graph.dtype(tensor) for tensor in graph.data[i]]
     outputs = graph.output_types[i]
@@ -209,10 +217,21 @@ def _refuse_place(graph: GraphIndex, i: int, kind: str) -> Reason | None:
     return None if on_device else Reason.DEVICE_BOUNDARY
 
 
-def is_small(graph: GraphIndex, i: int) -> bool:
-    """Whether a contraction has one row, one column or one contracted element, by static sizes: it
-    is then lowered as multiplications and sums (hlo/transforms/expand_dot.py). Batches that are
-    broadcast are none: tf2xla makes rows of them."""
+def _library_products(graph: GraphIndex, multiplies: Device | None) -> frozenset[int]:
+    """The products of matrices that stay library calls. Those of one row, one column or one
+    contracted element, and small ones that `multiplies` (its kernels) is quicker with, are lowered
+    as multiplications and sums (hlo/transforms/expand_dot.py), by static sizes."""
+    products = (i for i, node in enumerate(graph.nodes) if node.op in op_allowlist.CONTRACTIONS)
+    return frozenset(i for i in products if not _is_small_product(graph, i, multiplies))
+
+
+def _is_small_product(graph: GraphIndex, i: int, multiplies: Device | None) -> bool:
+    """Batches that are broadcast are none: tf2xla makes rows of them."""
+    if graph.nodes[i].op == "_FusedMatMul":
+        first, *others = graph.nodes[i].attr["fused_ops"].list.s
+        known = tuple(name.decode() for name in others) in op_allowlist.FUSED_INTO_PRODUCTS
+        if first != b"BiasAdd" or not known:
+            return False
     left, right = (graph.shape(tensor) for tensor in graph.data[i][:2])
     if left is None or right is None or min(len(left), len(right)) < 2 or left[:-2] != right[:-2]:
         return False
@@ -221,7 +240,13 @@ def is_small(graph: GraphIndex, i: int) -> bool:
     )
     rows, contracted = left[-2:] if not first else left[:-3:-1]
     columns = right[-2 if second else -1]
-    return 1 in (rows, columns, contracted)
+    if 1 in (rows, columns, contracted):
+        return True
+    narrow = graph.dtype(Edge(i, 0)) in op_allowlist.FLOATS - {"float64"}
+    if multiplies is None or not narrow or min(*left, *right) < 1:
+        return False
+    results = math.prod(left[:-2]) * rows * columns
+    return contraction.pays(contraction.Product(results, contracted, columns), multiplies)
 
 
 def _checkable(graph: GraphIndex, i: int) -> bool:

@@ -90,6 +90,7 @@ ALLOWED: dict[str, Allowed] = {
     "GatherV2": Allowed(),
     "UnsortedSegmentSum": Allowed(WIDE | INTEGERS),
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2"), Allowed(WIDE)),
+    "_FusedMatMul": Allowed(frozenset({"float32"})),
     # not as TensorFlow's kernel for the types left out (tests/tensorflow/test_conformance.py)
     "Erf": Allowed(FLOATS - {"float64"}),
     "Mean": Allowed(FLOATS - {"float16"}),
@@ -133,11 +134,16 @@ SHAPE_OPERATIONS = frozenset(
 
 CONTRACTIONS = {
     "MatMul": ("transpose_a", "transpose_b"),
+    "_FusedMatMul": ("transpose_a", "transpose_b"),
     "BatchMatMul": ("adj_x", "adj_y"),
     "BatchMatMulV2": ("adj_x", "adj_y"),
 }
 """Taken where they are small (node_roles.py), else library calls: attributes that say which operand
 is read transposed."""
+
+FUSED_INTO_PRODUCTS = frozenset({(), ("Tanh",), ("Sigmoid",)})
+"""What a `_FusedMatMul` may do after it has added its bias. Not Relu and Relu6: of NaN they make 0
+where oneDNN is on and NaN where it is off, which no graph tells."""
 
 CHECKED = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})
 """Operations whose error on data is part of their formula (semantics.py)."""
@@ -145,7 +151,7 @@ CHECKED = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})
 SHAPED = CHECKED | {"ArgMax", "ArgMin", "InTopK", "InTopKV2"}
 """Operations whose formula here takes the sizes of their inputs (semantics.py)."""
 
-CPU_ONLY = frozenset("ArgMax ArgMin InTopK InTopKV2 _MklSwish _MklLayerNorm".split())
+CPU_ONLY = frozenset("ArgMax ArgMin InTopK InTopKV2 _MklSwish _MklLayerNorm _FusedMatMul".split())
 """Operations whose formula here is that of TensorFlow's kernel on a CPU."""
 
 DRAWN = ("StatelessRandomUniformV2", "StatelessRandomGetKeyCounter")

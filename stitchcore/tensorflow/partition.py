@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal
 from stitchcore.inject.digest import LOOP_BACK
 from stitchcore.tensorflow import levels, lookups, op_allowlist, placement
@@ -82,8 +83,10 @@ def partition(
     preserve: Iterable[str] = (),
     excluded: Mapping[str, Reason] | None = None,
     kind: str = placement.CPU,
+    multiplies: Device | None = None,
 ) -> Partition:
-    """Cut a GraphDef (with `_output_shapes`) into regions for devices of `kind`.
+    """Cut a GraphDef (with `_output_shapes`) into regions for devices of `kind`; small products of
+    matrices are in them where kernels of `multiplies` are quicker than its library.
 
     `preserve` are names of nodes whose values must stay; `excluded` nodes stay outside regions for
     the given reason (a recut). Raises Refused(PARSE_ERROR) for a damaged graph.
@@ -95,7 +98,7 @@ def partition(
     left_out = {indexed.number[n]: r for n, r in (excluded or {}).items() if n in indexed.number}
     must_stay = {indexed.number[name] for name in preserved if name in indexed.number}
     while True:
-        classes = classify(indexed, variables, left_out, kind)
+        classes = classify(indexed, variables, left_out, kind, multiplies)
         groups, circular = grouped(indexed, classes, variables)
         crossing = _crossing_unranked(indexed, groups, must_stay)
         if not crossing and not circular:

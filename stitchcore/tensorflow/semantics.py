@@ -300,6 +300,17 @@ def _normalized(write: _Writer) -> tuple[str, str]:
     return norm, value
 
 
+def _fused_product(write: _Writer) -> None:
+    """A product, its bias and at most one of op_allowlist.FUSED_INTO_PRODUCTS."""
+    left, right, bias = write.inputs
+    dropped = set(write.node.attr) - {"T", "transpose_a", "transpose_b"}
+    _, *activation = (name.decode() for name in write.node.attr["fused_ops"].list.s)
+    product = write.copy("MatMul", (left, right), dropped)
+    value = write("BiasAdd", product, bias, last=not activation)
+    for name in activation:
+        write(name, value, last=True)
+
+
 def _swish(write: _Writer) -> None:
     (x,) = write.inputs
     write("Mul", x, write("Sigmoid", x), last=True)
@@ -543,6 +554,7 @@ REWRITES: dict[tuple[str, str], _Rewrite] = {
     **dict.fromkeys((("InTopK", placement.CPU), ("InTopKV2", placement.CPU)), _in_top),
     **{("EnsureShape", kind): _ensured_shape for kind in placement.KINDS},
     ("_FusedBatchNormEx", placement.CPU): _fused_batch_norm,
+    ("_FusedMatMul", placement.CPU): _fused_product,
     ("_MklSwish", placement.CPU): _swish,
     ("_MklLayerNorm", placement.CPU): _layer_norm,
     ("_FusedBatchNormEx", placement.GPU): _fused_batch_norm_on_gpu,

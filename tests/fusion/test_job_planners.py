@@ -50,7 +50,7 @@ def test_equal_kernels_are_equal_whoever_planned_them() -> None:
 
 
 def test_a_region_that_kernels_cannot_cover_launches_none() -> None:
-    x = builder.parameter(0, "f32", (64, 64))
+    x = builder.parameter(0, "f32", (1024, 1024))
     dims = {"lhs_contracting_dims": (1,), "rhs_contracting_dims": (0,)}
     product = instruction(op.DOT, x.shape, (x, x), **dims)
     module = Module(

@@ -196,10 +196,14 @@ def _movement(t: str, s: tuple[int, ...], zero: Array) -> dict[str, tuple[Case, 
 
 
 def _contractions(t: str) -> dict[str, tuple[Case, ...]]:
-    """One row, one column, one contracted element, each operand transposed once; batches."""
+    """One row, one column, one contracted element, none of these, operands transposed; batches;
+    and what Grappler fuses into a product."""
     plain = (((1, 8), (8, 6), False, False), ((6, 8), (8, 1), False, False),
              ((6, 1), (1, 8), False, False), ((8, 1), (8, 6), True, False),
              ((6, 8), (1, 8), False, True))  # fmt: skip
+    if t != "float64":  # those stay the library's (fusion/contraction.py)
+        plain += (((6, 8), (8, 17), False, False), ((8, 6), (8, 5), True, False),
+                  ((6, 8), (5, 8), False, True), ((8, 6), (5, 8), True, True))  # fmt: skip
 
     def batched(op: str, batch: tuple[int, ...]) -> tuple[Case, ...]:
         return tuple(
@@ -216,6 +220,11 @@ def _contractions(t: str) -> dict[str, tuple[Case, ...]]:
         ),
         "BatchMatMul": batched("BatchMatMul", (3, 2)),
         "BatchMatMulV2": batched("BatchMatMulV2", (3,)),
+        "_FusedMatMul": tuple(
+            Case("_FusedMatMul", (t, t, t), ((6, 8), (8, 9), (9,)),
+                 {"fused_ops": ["BiasAdd", *after], "num_args": 1}, note=" ".join(after))
+            for after in ((), ("Tanh",), ("Sigmoid",))
+        ),
     }  # fmt: skip
 
 

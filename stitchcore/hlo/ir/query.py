@@ -29,6 +29,25 @@ def monoid(body: Computation) -> str | None:
     return None
 
 
+def factors_of(node: Instruction) -> tuple[Instruction, Instruction] | None:
+    """The two broadcasts whose products `node` adds up, where that is a matrix product written out
+    (hlo/transforms/expand_dot.py): each lacks a kept dimension that the other has, both have all
+    that are summed over, and the innermost is kept."""
+    if node.opcode != op.REDUCE or len(node.operands) != 2 or reducer_of(node) != op.ADD:
+        return None
+    product, summed = node.operands[0], frozenset(node["dimensions"])
+    if product.opcode != op.MULTIPLY or product.shape.rank - 1 in summed:
+        return None
+    left, right = product.operands
+    if left.opcode != op.BROADCAST or right.opcode != op.BROADCAST:
+        return None
+    has = [frozenset(factor["dimensions"]) for factor in (left, right)]
+    dims = frozenset(range(product.shape.rank))
+    lacks = [dims - some for some in has]
+    both = all(summed <= some for some in has) and not lacks[0] & lacks[1]
+    return (left, right) if both and all(lacks) else None
+
+
 def scatter_combiner(node: Instruction) -> str | None:
     """The opcode that a scatter combines what is there with an update by; None where the update
     takes its place. Ask `scatter_refusal` first."""

@@ -13,7 +13,7 @@ from stitchcore.hlo.ir.instruction import Computation, Instruction, computation,
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.query import monoid
 from stitchcore.hlo.ir.shape import Shape
-from stitchcore.hlo.transforms.expand_dot import small_dot
+from stitchcore.hlo.transforms.expand_dot import Predicate, no_other, small_dot
 from stitchcore.hlo.transforms.expand_random import drawn_bits, random_bits
 from stitchcore.hlo.transforms.expand_window import small_selection, small_window
 from stitchcore.hlo.transforms.simplify import (
@@ -165,6 +165,11 @@ EXPANSIONS: Sequence[NamedRule] = (
 )
 
 
-def expand(module: Module, step_limit: int = DEFAULT_STEP_LIMIT) -> Simplified:
-    """`module` simplified, with composite opcodes expanded where a rule knows how."""
-    return simplify(module, step_limit, (*EXPANSIONS, *RULES))
+def expand(
+    module: Module, step_limit: int = DEFAULT_STEP_LIMIT, dot_pays: Predicate = no_other
+) -> Simplified:
+    """`module` simplified, with composite opcodes expanded where a rule knows how; of dots those
+    that are small, and those that `dot_pays`."""
+    small = NamedRule("small_dot", frozenset({op.DOT}), lambda node: small_dot(node, dot_pays))
+    rules = (small if rule.name == small.name else rule for rule in EXPANSIONS)
+    return simplify(module, step_limit, (*rules, *RULES))

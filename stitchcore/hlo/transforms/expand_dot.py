@@ -1,14 +1,19 @@
-"""Small dots as multiplications and sums, so that they join kernels (FusionStitching 2018).
+"""Small dots as multiplications and sums, so that they join kernels (FusionStitching 2018, 2019).
 
 A dot of one row, one column or one contracted element, batched or not, reads each element of its
 larger operand once: it is as memory-intensive as a reduction, and a library call between the
 kernels around it only costs their fusion. Attention with one query is the case that matters.
+
+Any other dot is the sum over its contracted dimensions of the products of two broadcasts. That is
+for dots whose library call takes longer than its work in a kernel: who asks says which
+(fusion/contraction.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
@@ -37,12 +42,20 @@ class _Side:
         return all(extent == 1 for extent in self.dims(axes))
 
 
-def small_dot(node: Instruction) -> Instruction | None:
-    """A float dot with one row, one column or one contracted element, summed in at least f32; and
-    one whose result has no element."""
+Predicate = Callable[[Instruction], bool]
+
+
+def no_other(_: Instruction) -> bool:
+    """Only dots of one row, one column or one contracted element are written out."""
+    return False
+
+
+def small_dot(node: Instruction, pays: Predicate = no_other) -> Instruction | None:
+    """A float dot with one row, one column or one contracted element, summed in at least f32; one
+    that `pays`; and one with nothing to multiply."""
     if DTYPES[node.shape.dtype].kind != "float":
         return None
-    if node.shape.size == 0:
+    if 0 in (node.shape.size, *(operand.shape.size for operand in node.operands)):
         return builder.splat(0.0, node)
     left, right = _sides(node)
     if left.is_one(left.contracting):
@@ -51,6 +64,8 @@ def small_dot(node: Instruction) -> Instruction | None:
         product = _summed(right, left)
     elif right.is_one(right.free):
         product = _summed(left, right)
+    elif pays(node):
+        product = _contraction(left, right)
     else:
         return None
     return builder.convert(builder.reshape(product, node.shape.dims), node.shape.dtype)
@@ -77,6 +92,22 @@ def _outer(left: _Side, right: _Side) -> Instruction:
         squeezed = builder.reshape(ordered, ordered.shape.dims[: len(places_of)])
         factors.append(builder.broadcast(squeezed, dims, places_of))
     return builder.elementwise(op.MULTIPLY, *factors)
+
+
+def _contraction(left: _Side, right: _Side) -> Instruction:
+    """Products over [batch, rows, contracted, columns], summed over what is contracted."""
+    groups = [left.dims(left.batch), left.dims(left.free), left.dims(left.contracting),
+              right.dims(right.free)]  # fmt: skip
+    ends = list(accumulate(map(len, groups), initial=0))
+    batch, rows, contracted, columns = (range(*pair) for pair in pairwise(ends))
+    dims = tuple(dim for group in groups for dim in group)
+    factors = [
+        builder.broadcast(_ordered(left.value, (*left.batch, *left.free, *left.contracting)), dims,
+                          [*batch, *rows, *contracted]),
+        builder.broadcast(_ordered(right.value, (*right.batch, *right.contracting, *right.free)),
+                          dims, [*batch, *contracted, *columns]),
+    ]  # fmt: skip
+    return builder.reduce(builder.elementwise(op.MULTIPLY, *factors), contracted, op.ADD)
 
 
 def _summed(large: _Side, single: _Side) -> Instruction:

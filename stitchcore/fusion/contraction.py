@@ -1,0 +1,74 @@
+"""Matrix products inside kernels (FusionStitching 2019): what they are, and which of them pay.
+
+A product joins a kernel as the sum of the products of two broadcasts (hlo/transforms/expand_dot.py)
+where the library call that it would be takes longer: a call costs its launch, and what is read and
+written between it and the kernels around it; a kernel's loops are no library's. Both are prices of
+the device record (`Gemm`), measured by `python -m bench.contractions`. Such a sum is added up by
+the lane that wants it, whatever its length up to LONGEST: neighbouring lanes take neighbouring
+columns, so that one row of the right factor serves them all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from stitchcore.device.records import Device
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.query import factors_of
+from stitchcore.hlo.ir.shape import DTYPES
+
+LONGEST = 512
+"""Products that one float32 accumulator adds up, because rounding errors grow with their number."""
+
+WORD_BYTES = 4
+
+
+@lru_cache(maxsize=65536)
+def is_contraction(instruction: Instruction) -> bool:
+    """Whether `instruction` is a matrix product written out, with more results than each has
+    products: then lanes of their own are worth it."""
+    factors = factors_of(instruction)
+    if factors is None:
+        return False
+    terms, results = factors[0].shape.size, instruction.shape.size
+    if not isinstance(terms, int) or not isinstance(results, int) or not results:
+        return False
+    return terms // results <= min(LONGEST, results)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Elements of a product of matrices, products that each adds up, and elements of its rows."""
+
+    results: int
+    contracted: int
+    columns: int
+
+
+def product_of(dot: Instruction) -> Product | None:
+    """The sizes of a float32, bfloat16 or float16 dot; None for others, and where one is symbolic:
+    it may be large."""
+    left, right = (operand.shape for operand in dot.operands)
+    for shape in (dot.shape, left, right):
+        dtype = DTYPES[shape.dtype]
+        narrow = dtype.kind == "float" and dtype.bytes <= WORD_BYTES
+        if not narrow or not isinstance(shape.size, int) or not shape.size:
+            return None
+    taken = (*dot.get("rhs_batch_dims", ()), *dot["rhs_contracting_dims"])
+    contracted = math.prod(left.static[d] for d in dot["lhs_contracting_dims"])
+    columns = math.prod(size for d, size in enumerate(right.static) if d not in taken)
+    return Product(math.prod(dot.shape.static), contracted, columns)
+
+
+def pays(product: Product, device: Device) -> bool:
+    """Whether a kernel computes `product` no slower than the device's library, which takes a call
+    for it."""
+    gemm = device.gemm
+    if gemm is None or product.contracted > min(LONGEST, product.results):
+        return False
+    lanes = device.vector_bytes // WORD_BYTES
+    flops = 2 * product.results * product.contracted
+    whole = flops * (-(-product.columns // lanes) * lanes) / product.columns
+    return whole / gemm.kernel_flops_per_second <= gemm.seconds + flops / gemm.flops_per_second

@@ -1,0 +1,105 @@
+"""Small products of matrices are members of regions where a device's kernels are quicker with them,
+and compute what TensorFlow does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from stitchcore.compiler.regions import compile_regions, program
+from stitchcore.compiler.stages import BuildOptions
+from stitchcore.device.host import host_device
+from stitchcore.device.records import Gemm
+from stitchcore.errors import Reason
+from stitchcore.runtime.cpu_kernel import CpuKernel, load_library
+from stitchcore.tensorflow.lower import lower, subgraph
+from stitchcore.tensorflow.partition import Partition, partition
+from stitchcore.tensorflow.run_region import runner
+from stitchcore.verify.region import Runner
+from tests.tensorflow.graphs import pruned
+
+DEAR = replace(host_device(), gemm=Gemm(1.0, 1e12, 1e9))
+"""A library whose calls take a second."""
+
+
+def graph_of(make: Callable[..., Any], *shapes: tuple[int | None, ...]) -> Any:
+    graph = tf.Graph()
+    with graph.as_default():
+        given = [tf.compat.v1.placeholder(tf.float32, shape) for shape in shapes]
+        tf.identity(make(*given), name="out")
+    return pruned(graph, ["out"])
+
+
+def layers(x: Any, first: Any, second: Any) -> Any:
+    return tf.nn.softmax(tf.matmul(tf.tanh(tf.matmul(x, first)), second, transpose_b=True))
+
+
+SHAPES = ((32, 64), (64, 48), (24, 48))
+
+
+def members(cut: Partition) -> list[str]:
+    return [cut.graph.nodes[i].op for region in cut.regions for i in region.members]
+
+
+def test_layers_are_one_region_and_right() -> None:
+    cut = partition(graph_of(layers, *SHAPES), ["out"], multiplies=DEAR)
+    (region,) = cut.regions
+    assert [cut.graph.nodes[i].op for i in region.members].count("MatMul") == 2
+    function = subgraph(cut, region)
+    compiled = compile_regions({function.key: lower(function).module}, DEAR, BuildOptions())
+    made = program(compiled, function.key, DEAR)
+    assert len(made.launches) == 1
+    random = np.random.default_rng(0)
+    given = [
+        random.uniform(-1, 1, [int(str(dim)) for dim in argument.dims]).astype(np.float32)
+        for argument in function.arguments
+    ]
+    libraries = [load_library(library.data) for library in compiled.libraries]
+    kernels = (CpuKernel(libraries[step.library], step.kernel) for step in made.launches)
+    ours = Runner(made, tuple(kernels)).run(given, {})
+    for mine, theirs in zip(ours, runner(function)(given), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=1e-6)
+
+
+def test_they_are_library_calls_where_that_is_quicker() -> None:
+    for multiplies in (None, replace(DEAR, gemm=Gemm(0.0, 2e9, 1e9))):
+        cut = partition(graph_of(layers, *SHAPES), ["out"], multiplies=multiplies)
+        assert "MatMul" not in members(cut)
+        reasons = [r.reason for r in cut.refusals if "MatMul" in r.subject]
+        assert reasons == [Reason.LIBRARY_CALL] * 2
+
+
+def test_a_product_of_unknown_rows_is_a_library_call() -> None:
+    cut = partition(graph_of(layers, (None, 64), *SHAPES[1:]), ["out"], multiplies=DEAR)
+    assert "MatMul" not in members(cut)
+
+
+@pytest.mark.parametrize(
+    ("fused", "taken"),
+    [(["BiasAdd"], True), (["BiasAdd", "Tanh"], True), (["BiasAdd", "Relu"], False),
+     (["Tanh"], False)],
+)  # fmt: skip
+def test_what_grappler_fused_into_a_product(fused: list[str], taken: bool) -> None:
+    definition = graph_pb2.GraphDef()
+    for name, sizes in (("x", (16, 32)), ("w", (32, 24)), ("b", (24,))):
+        node = definition.node.add(name=name, op="Placeholder")
+        node.attr["dtype"].type = tf.float32.as_datatype_enum
+        node.attr["_output_shapes"].list.shape.add().CopyFrom(tf.TensorShape(sizes).as_proto())
+    for name, op, inputs in (("product", "_FusedMatMul", "xwb"), ("out", "Tanh", ["product"])):
+        node = definition.node.add(name=name, op=op, input=list(inputs))
+        node.attr["T"].type = tf.float32.as_datatype_enum
+        node.attr["_output_shapes"].list.shape.add().CopyFrom(tf.TensorShape((16, 24)).as_proto())
+    node = definition.node[3]
+    node.attr["num_args"].i = 1
+    node.attr["fused_ops"].list.s.extend(name.encode() for name in fused)
+    cut = partition(definition, ["out"], multiplies=DEAR)
+    assert members(cut) == (["_FusedMatMul", "Tanh"] if taken else [])
