@@ -43,9 +43,10 @@ UNROLLED = 16
 """A serial loop of at most so many iterations is unrolled inside its lane loop instead."""
 
 TOGETHER = 8
+"""Of 4, 8, 16 and 32 the quickest for sums of 50 to 256 products, with AVX2 and AVX-512."""
 
 ROW_BYTES = 16384
-"""What a row may read of each lane's serial loop and leave in the first cache for the next."""
+"""What the lanes' serial loop may read for one row and find in the first cache for the next."""
 
 TILE_ELEMENTS = 1024
 """Of a tile of several rows."""

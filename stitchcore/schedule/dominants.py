@@ -79,10 +79,9 @@ class Dominants:
 
     `pieced` concatenations and updates are written part by part where their operands are
     computed, and reversed outputs that nothing here reads where what they reverse is; scatters and
-    scans have loops of their own; `forced`
-    pairs are a value and its reader, for which it is stored: a pad would compute it where it is not
-    wanted, a matrix product again and again; a `single`
-    global reduction has one part a kept element, so its tasks finish it.
+    scans have loops of their own; `forced` pairs are a value and its reader, for which it is
+    stored: a pad would compute it where it is not wanted, a matrix product again and again; a
+    `single` global reduction has one part a kept element, so its tasks finish it.
     """
 
     states: Mapping[Instruction, State]
