@@ -57,6 +57,9 @@ FS20_TABLE_2: Mapping[str, Mapping[str, Kernels]] = {
 FS20_MEMORY_SHARE = 0.38
 """Memory-intensive kernels that FusionStitching 2020 has of XLA's, on average."""
 
+ASTITCH_PACKED_ROWS = (750_000, 32)
+"""Rows and columns of AStitch's example of horizontal packing: 32 rows in one block."""
+
 FS20_CRNN_READS = (667.6e6, 225.8e6)
 """Bytes that CRNN reads off chip under XLA and FusionStitching 2020."""
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from stitchcore.codegen import cuda
 from stitchcore.device.records import DEVICES, Device
 from stitchcore.fusion.mechanisms import ALL, SUMMARIES, Mechanism, Mechanisms
 from stitchcore.hlo.ir.instruction import topological
@@ -20,6 +21,7 @@ from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.text.parser import parse
 from stitchcore.reproduce import papers
 from stitchcore.reproduce.counts import LOCAL, Counts, counted, stage_seconds
+from stitchcore.reproduce.mapping import mapping
 from stitchcore.reproduce.papers import MODELS, Model
 from stitchcore.verify import xla_baseline
 
@@ -31,6 +33,9 @@ PAPERS_DEVICE = "sm_70"
 
 TIMED = {"sm_70": "V100", "sm_80": "A100", "sm_90": "H100"}
 """Records whose kernels' times are estimated."""
+
+MAPPED = (1, 32, 1000, 30_000, 1_000_000)
+"""Rows and columns whose mapping is told."""
 
 MEBIBYTE = 2**20
 
@@ -333,6 +338,32 @@ def compile_time(of: Subjects, host: Device, progress: Progress) -> Table:
     )
 
 
+def astitch_mapping(of: Subjects, host: Device, progress: Progress) -> Table:
+    """Adaptive thread mapping: rows and columns from 1 to a million, and the paper's example."""
+    sizes = [(rows, columns) for rows in MAPPED for columns in MAPPED]
+    rows: list[tuple[Cell, ...]] = []
+    for count, columns in sorted({*sizes, papers.ASTITCH_PACKED_ROWS}):
+        progress(f"astitch-mapping: {count:,} rows of {columns:,}")
+        found = (str(mapping(count, columns, target)) for target in TIMED)
+        rows.append((count, columns, *found))
+    return Table(
+        "astitch-mapping",
+        "Adaptive thread mapping: a row's elements less their sum",
+        ("rows>", "columns>", *TIMED.values()),
+        tuple(rows),
+        (
+            "each row is a warp's, a block's, or split over several blocks, which meet at a grid "
+            "barrier; then blocks that have work, in waves of what the device holds (registers by "
+            "the schedule's estimate), and the share of its threads that these are",
+            "blocks beyond one wave are walked by resident ones (vertical packing); blocks have "
+            f"{cuda.THREADS} threads, the paper's 1,024",
+            "AStitch splits rows of more than 1,024 elements where there are fewer than a wave of "
+            "blocks has; here a barrier is worth it from 16,384 elements on",
+            "an H200 has the multiprocessors of an H100",
+        ),
+    )
+
+
 TABLES: Mapping[str, Callable[[Subjects, Device, Progress], Table]] = {
     "fs20-table2": fs20_table2,
     "astitch-table3": astitch_table3,
@@ -340,4 +371,5 @@ TABLES: Mapping[str, Callable[[Subjects, Device, Progress], Table]] = {
     "astitch-speedups": astitch_speedups,
     "fs20-traffic": fs20_traffic,
     "compile-time": compile_time,
+    "astitch-mapping": astitch_mapping,
 }

@@ -24,17 +24,18 @@ class Limits:
     `task_elements`: a task is about so many. `chain_elements`: of all rows whose stages run one
     after another. `max_splits`: parts of one reduction. `max_part_rows`: rows that one f32
     accumulator adds up, because rounding errors grow with their number. `enough_tasks`: with so
-    many, none is split. `lane_block`: largest lane range whose accumulators one task keeps in a
-    LOCAL buffer. Fewer than `few_rows` rows, longer than `long_row`, are reduced in parts. A
-    reduction of at most `inline_size` is a serial loop. `stage_depth`: operations on the longest
-    way through one lane loop of an elementwise section, which is cut beyond twice that (0: never).
-    `local_bytes`: LOCAL buffers of one group. A row of at most `warp_elements` is one warp's. Lanes
-    take runs of neighbouring iterations where a loop has one for each of `run_lanes` (0: never).
-    Elementwise rows shorter than `flat_below` are one lane loop with those beside them. What lane
-    loops leave for each other stays in registers: up to `register_words` words a lane, of arrays
-    of up to `register_elements` (0: never). Where lanes read across the rows of memory
-    (a transpose) a task has `turned_lanes`, a cache line of what it writes (0: all). `packs`: short
-    rows share a task, and a lane loop.
+    many, none is split. `least_tasks`: no rows share a task where there would be fewer (0: any).
+    `lane_block`: largest lane range whose accumulators one task keeps in a LOCAL buffer. Fewer than
+    `few_rows` rows, longer than `long_row`, are reduced in parts. A reduction of at most
+    `inline_size` is a serial loop. `stage_depth`: operations on the longest way through one lane
+    loop of an elementwise section, which is cut beyond twice that (0: never). `local_bytes`: LOCAL
+    buffers of one group. A row of at most `warp_elements` is one warp's. Lanes take runs of
+    neighbouring iterations where a loop has one for each of `run_lanes` (0: never). Elementwise
+    rows shorter than `flat_below` are one lane loop with those beside them. What lane loops leave
+    for each other stays in registers: up to `register_words` words a lane, of arrays of up to
+    `register_elements` (0: never). Where lanes read across the rows of memory (a transpose) a task
+    has `turned_lanes`, a cache line of what it writes (0: all). `packs`: short rows share a task,
+    and a lane loop.
     """
 
     task_elements: int
@@ -42,6 +43,7 @@ class Limits:
     max_splits: int
     max_part_rows: int
     enough_tasks: int
+    least_tasks: int
     lane_block: int
     few_rows: int
     long_row: int
@@ -63,6 +65,7 @@ CPU = Limits(
     max_splits=64,
     max_part_rows=512,
     enough_tasks=32,
+    least_tasks=0,  # calling a second thread costs more than a small task
     lane_block=4096,
     few_rows=32,
     long_row=65536,
@@ -96,6 +99,7 @@ def _gpu(device: Device) -> Limits:
         max_splits=wave,
         max_part_rows=512,
         enough_tasks=wave // 2,
+        least_tasks=wave,
         lane_block=4 * device.lanes,
         few_rows=device.units,
         long_row=16384,

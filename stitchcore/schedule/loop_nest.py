@@ -115,13 +115,15 @@ class _Lowering(SectionBuilder):
             self.stage_by_stage(plan, chunk)
         elif self.is_flat(plan):
             for nest in plan.nests[0]:
-                self.nest(nest, plan.read_back, self.packed_lanes(chunk))
+                self.nest(nest, plan, 0, self.packed_lanes(chunk), [])
         else:
             with self.row_loop(chunk):
                 self.combine_parts(plan.wanted)
-                for nests in plan.nests:
+                free: list[Residence] = []
+                for number, nests in enumerate(plan.nests):
+                    free += self.ended(plan, number)
                     for nest in nests:
-                        self.nest(nest, plan.read_back, self.lanes(nest.inner))
+                        self.nest(nest, plan, number, self.lanes(nest.inner), free)
         for sink in self.section.sinks:
             if sink.kind is SinkKind.PARTIAL:
                 self.leave(sink, chunk)
@@ -143,19 +145,38 @@ class _Lowering(SectionBuilder):
         """Each stage over all rows of the task; LOCAL buffers are taken over when read last."""
         free: list[Residence] = []
         for number, nests in enumerate(plan.nests):
-            ended = [v for v in self.cached if plan.last.get(v, number) < number]
-            free += [self.cached.pop(value)[0] for value in ended]
+            free += self.ended(plan, number)
             for nest in nests:
                 if self.packed:
-                    self.packed_nest(nest, plan.read_back, chunk, free)
+                    self.packed_nest(nest, plan, number, chunk, free)
                     continue
                 with self.row_loop(chunk):
-                    self.nest(nest, plan.read_back, self.lanes(nest.inner), free)
+                    self.nest(nest, plan, number, self.lanes(nest.inner), free)
+
+    def ended(self, plan: row_stages.Stages, stage: int) -> list[Residence]:
+        """Buffers of values that were read last before `stage`."""
+        values = [v for v in self.cached if plan.last.get(v, stage) < stage]
+        return [self.cached.pop(value)[0] for value in values]
+
+    def read_last(
+        self, plan: row_stages.Stages, stage: int, nest: row_stages.Nest, environment: Environment
+    ) -> list[Residence]:
+        """Buffers that the lanes of `nest` are the last to read: what each needs of them it has in
+        scalars from here on."""
+        values = [
+            value
+            for value, (_, inner) in self.cached.items()
+            if plan.last.get(value) == stage and inner == nest.inner
+        ]
+        for value in values:
+            self.body.value(value, environment)
+        return [self.cached.pop(value)[0] for value in values]
 
     def packed_nest(
         self,
         nest: row_stages.Nest,
-        read_back: frozenset[Instruction],
+        plan: row_stages.Stages,
+        stage: int,
         chunk: Index,
         free: list[Residence],
     ) -> None:
@@ -175,7 +196,7 @@ class _Lowering(SectionBuilder):
                 at = index.add(index.multiply(row, extent), environment[lane])
                 self.body.add(ir.Store(place.buffer, (at,), self.body.value(value, environment)))
             self.cached[value] = (place, nest.inner)
-        self.nest(nest, read_back, self.packed_lanes(chunk), free)
+        self.nest(nest, plan, stage, self.packed_lanes(chunk), free)
         for value in spread:
             if frozenset(self.axes.of(value)) & frozenset(self.geometry.rows):
                 free.append(self.cached.pop(value)[0])
@@ -184,9 +205,10 @@ class _Lowering(SectionBuilder):
     def nest(
         self,
         nest: row_stages.Nest,
-        read_back: frozenset[Instruction],
+        plan: row_stages.Stages,
+        stage: int,
         loops: AbstractContextManager[Environment],
-        free: list[Residence] | None = None,
+        free: list[Residence],
     ) -> None:
         sums: list[tuple[Instruction, ir.Scalar, str]] = []
         for value in nest.reduces:
@@ -202,6 +224,8 @@ class _Lowering(SectionBuilder):
             for value, scalar, reducer in sums:
                 operand = self.body.value(value.operands[0], environment)
                 self.body.add(ir.Accumulate(scalar, reducer, convert(operand, scalar.dtype)))
+            if nest.saved:
+                free += self.read_last(plan, stage, nest, environment)
             for value in nest.saved:
                 place = self.saved_buffer(value.shape.dtype, nest.inner, free)
                 self.cached[value] = (place, nest.inner)
@@ -217,7 +241,7 @@ class _Lowering(SectionBuilder):
                 value, self.environment, self.body.finish(value, scalar, self.environment)
             )
         for sink in nest.sinks:
-            if sink.kind is SinkKind.STORE and sink.value in read_back:
+            if sink.kind is SinkKind.STORE and sink.value in plan.read_back:
                 self.cached[sink.value] = (self.context.residences[sink.value], nest.inner)
 
     def exactly(

@@ -3,10 +3,16 @@
 Everything at one level (number of regional reductions on the way) shares one lane loop. A value
 that several stages want is read back where an earlier stage stored it, kept in a LOCAL row buffer
 when it is expensive, and computed again otherwise: loads of a row come from L1.
+
+Buffers are taken over once they were read last, in the lane loop that reads them at the earliest:
+each lane has then read the element that it writes over (FusionStitching 2020 and AStitch reuse
+shared memory along the dominance tree; stages follow each other, so lifetimes are intervals). What
+would not fit beside what lives then is computed again, value by value.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -146,7 +152,8 @@ class _Choice:
         self.read_back: set[Instruction] = set()
         self.invariant: dict[Instruction, None] = {}
         self.last: dict[Instruction, int] = {}
-        self.bytes = 0
+        self.live: Counter[int] = Counter()
+        self.whole_task = 0
 
     def cut(self, levels: Mapping[Instruction, int]) -> None:
         """Save what a stage leaves to later ones, unless it costs little to compute again."""
@@ -200,15 +207,19 @@ class _Choice:
         inner: tuple[Axis, ...],
         costs: dict[Instruction, int],
     ) -> bool:
-        if value in self.read_back or self.saved.get(value, (stage, ()))[1] == inner:
+        if value in self.read_back:
             return True
+        if self.saved.get(value, (stage, ()))[1] == inner:
+            return self._reserve(value, inner, self.last[value], stage)
         if op.record(value.opcode).kind in ("movement", "constant"):
             return False
         cost = self._cost(value, costs)
         if self.stored.get(value, stage) < stage and cost >= READ_BACK:
             self.read_back.add(value)
             return True
-        if cost < EXPENSIVE or value in self.saved or not self._reserve(value, inner):
+        if cost < EXPENSIVE or value in self.saved:
+            return False
+        if not self._reserve(value, inner, first, stage):
             return False
         self.saved[value] = (first, inner)
         return True
@@ -227,22 +238,37 @@ class _Choice:
             return False
         if op.record(value.opcode).kind != "elementwise":
             return False
-        if self._cost(value, costs) < EXPENSIVE or not self._reserve(value, tuple(own)):
+        if self._cost(value, costs) < EXPENSIVE:
             return False
+        size = self._bytes(value, tuple(own))
+        room = self.context.local_bytes - max(self.live.values(), default=0) - self.whole_task
+        if size is None or size > room:
+            return False
+        self.whole_task += size
         self.invariant[value] = None
         return True
 
-    def _reserve(self, value: Instruction, inner: Iterable[Axis]) -> bool:
+    def _reserve(self, value: Instruction, inner: Iterable[Axis], first: int, last: int) -> bool:
+        """Room for a row of `value` from stage `first` until it is read in `last`, if there is."""
+        if first >= last:
+            return True
+        size, stages = self._bytes(value, inner), range(first, last)
+        room = self.context.local_bytes - self.whole_task
+        if size is None or any(self.live[stage] + size > room for stage in stages):
+            return False
+        self.live.update(dict.fromkeys(stages, size))
+        self.last[value] = last
+        return True
+
+    def _bytes(self, value: Instruction, inner: Iterable[Axis]) -> int | None:
+        """Of a row of `value`; None where its length is symbolic."""
         size = DTYPES[value.shape.dtype].bytes
         for axis in inner:
             extent = self.context.axes.extents[axis]
             if not isinstance(extent, int):
-                return False
+                return None
             size *= extent
-        if self.bytes + size > self.context.local_bytes:
-            return False
-        self.bytes += size
-        return True
+        return size
 
     def _cost(self, value: Instruction, costs: dict[Instruction, int]) -> int:
         """Operations to compute `value` from what lies in memory now (shared ones count twice).

@@ -212,16 +212,14 @@ class SectionBuilder:
             for a in inner
         )
 
-    def saved_buffer(
-        self, dtype: str, inner: tuple[Axis, ...], free: list[Residence] | None
-    ) -> Residence:
-        """A row buffer; one for all rows of the task where stages run over all of them."""
+    def saved_buffer(self, dtype: str, inner: tuple[Axis, ...], free: list[Residence]) -> Residence:
+        """A row buffer, if possible one of those that are `free`; for all rows of the task where
+        stages run over all of them."""
         order = inner
-        if free is not None and self.geometry.rows_per_task != 1:
+        if self.splits and self.geometry.rows_per_task != 1:
             order = (PACKED,) if self.packed else (ROW, *inner)
-        for place in free or ():
+        for place in free:
             if place.buffer.dtype == dtype and place.order == order:
-                assert free is not None
                 free.remove(place)
                 return place
         return self.local_buffer(dtype, order)

@@ -163,11 +163,12 @@ def over_partition(extents: Mapping[Axis, Dim], loops: Partition, limits: Limits
     block: int | None = None
     blocks: Index = 1
     enough = isinstance(kept, int) and kept >= limits.enough_tasks
+    splits = max(limits.max_splits // max(kept if isinstance(kept, int) else 1, 1), 1)
     if loops.lane_reduced:
         short = isinstance(lane, int) and lane <= limits.task_elements
         if not loops.reduced and not enough and not short:
-            parts = -(-lane // limits.max_splits) if isinstance(lane, int) else 0
-            block = max(limits.task_elements, -(-parts // 64) * 64)
+            part = -(-lane // splits) if isinstance(lane, int) else 0
+            block = max(limits.task_elements, -(-part // 64) * 64)
     elif not isinstance(lane, int) or lane > limits.lane_block:
         block = limits.lane_block // 4
     if block is not None:
@@ -206,6 +207,8 @@ def _warp_chunk(count: Dim, inner: int, limits: Limits) -> int:
 
 def _chunk(count: Dim, inner: int, accumulates: bool, limits: Limits) -> int:
     rows = max(limits.task_elements // max(inner, 1), 1)
+    if limits.least_tasks and isinstance(count, int) and not accumulates:
+        rows = min(rows, max(count // limits.least_tasks, 1))
     if accumulates:
         rows = max(rows, 16)
         rows = max(rows, -(-count // limits.max_splits)) if isinstance(count, int) else 4 * rows

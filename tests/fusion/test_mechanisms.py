@@ -3,6 +3,7 @@ only with it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -171,6 +172,21 @@ def test_aliasing_takes_over_memory() -> None:
     module = load("mlp_train")
     assert any(kernel.aliases for kernel in planned(module, ALL).kernels)
     assert not any(k.aliases for k in planned(module, without(Mechanism.ALIASING)).kernels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "left_out",
+    [Mechanism.DOMINANT_MERGING, Mechanism.REMOTE, Mechanism.ADAPTIVE_MAPPING, Mechanism.ALIASING],
+)
+@pytest.mark.parametrize("name", ["crnn_infer", "transformer_dec_step", "dien_infer"])
+def test_each_changes_kernels(name: str, left_out: Mechanism) -> None:
+    module = load(name)
+
+    def nameless(mechanisms: Mechanisms) -> list[Kernel]:
+        return [replace(k, name="") for k in planned(module, mechanisms, GPU).kernels]
+
+    assert nameless(ALL) != nameless(without(left_out))
 
 
 def test_more_left_out_is_never_fewer_kernels() -> None:

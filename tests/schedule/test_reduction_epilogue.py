@@ -21,7 +21,7 @@ from tests.schedule.modules import (
     whole,
 )
 
-SHAPE, KEPT = (512, 17, 128), (512, 128)
+SHAPE, KEPT = (2048, 17, 128), (2048, 128)
 TARGETS = pytest.mark.parametrize("target", ["cpu-x86-64-v3", "sm_90"])
 
 
@@ -45,7 +45,7 @@ def test_a_bias_gradient_and_its_update_are_one_phase(target: str) -> None:
 
 
 def in_place(kernel: Kernel) -> object:
-    (found,) = (b for b in kernel.with_role(Role.INPUT) if b.dims in (KEPT, (512 * 128,)))
+    (found,) = (b for b in kernel.with_role(Role.INPUT) if b.dims in (KEPT, (2048 * 128,)))
     return found
 
 
