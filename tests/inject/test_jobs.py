@@ -257,7 +257,7 @@ def test_a_policy_that_asks_for_a_gain_is_heeded(
     """The same kernels as TensorFlow's, more or less: none takes half the time."""
     answered("2.21", "function_step.py", "good")
     done = jobs.run(
-        jobs.python_of("2.21"), "function_step.py", 250, store=store, public_key=public_key,
+        jobs.python_of("2.21"), "function_step.py", 400, store=store, public_key=public_key,
         guard="0.5",
     )  # fmt: skip
     assert done.code == 0

@@ -17,6 +17,7 @@ from stitchcore.device.records import DEVICES, Device, Gemm
 from stitchcore.fusion.contraction import LONGEST, Product, is_contraction, pays, product_of
 from stitchcore.fusion.mechanisms import ALL, Mechanism
 from stitchcore.hlo.evaluator.evaluate import evaluate
+from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction, instruction, topological
 from stitchcore.hlo.ir.module import Module
@@ -99,6 +100,59 @@ def test_any_product_is_right(case: tuple[Module, str], target: str, seed: int) 
     expected = np.einsum(formula, *inputs).astype(np.float32)
     ours = evaluate(expanded, [arrays[p] for p in module.entry.parameters])
     agree.assert_close(ours, [expected], kernel)
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Module:
+    """Products of products, with what stands between them in models: sums along a side, what they
+    are taken off, transposes, functions; values are read more than once, by both sides too."""
+    sizes = (6, 8, 17)
+    values = [
+        parameter(n, (draw(st.sampled_from(sizes)), draw(st.sampled_from(sizes)))) for n in range(3)
+    ]
+    parameters_ = list(values)
+    for _ in range(draw(st.integers(2, 7))):
+        left = draw(st.sampled_from(values))
+        match draw(st.integers(0, 5)):
+            case 0 | 1 | 2:
+                pairs = [
+                    (right, over)
+                    for right in values
+                    for over in ((1, 0), (1, 1), (0, 0), (0, 1))
+                    if left.shape.dims[over[0]] == right.shape.dims[over[1]]
+                ]
+                made = dot(left, *draw(st.sampled_from(pairs)))
+            case 3:
+                made = apply(draw(st.sampled_from((op.TANH, op.NEGATE))), left)
+            case 4:
+                along = draw(st.integers(0, 1))
+                mean = broadcast(reduce(left, (along,)), left.shape.dims, (1 - along,))
+                made = apply(op.SUBTRACT, left, mean)
+            case _:
+                made = builder.transpose(left, (1, 0))
+        values.append(apply(op.MULTIPLY, made, broadcast(scalar(0.25), made.shape.dims, ())))
+    outputs = draw(st.sets(st.sampled_from(values[3:]), min_size=1, max_size=3))
+    return module_of([v for v in values if v in outputs], parameters_)
+
+
+@settings(max_examples=80, deadline=None)
+@given(chains(), st.sampled_from(["cpu-x86-64-v3", "sm_80"]), st.integers(0, 99))
+def test_products_of_products_are_right(module: Module, target: str, seed: int) -> None:
+    """As one kernel, and as the planner cuts it."""
+    device = replace(DEVICES[target], gemm=DEAR.gemm)
+    state = planned(module, device)
+    expanded, random = state.module, np.random.default_rng(seed)
+    assert state.plan is not None and not state.plan.opaque
+    given_ = [
+        random.uniform(-1, 1, p.shape.static).astype(np.float32) for p in module.entry.parameters
+    ]
+    expected = evaluate(module, given_)
+    pattern = whole(expanded)
+    by_parameter = dict(zip(expanded.entry.parameters, given_, strict=True))
+    kernel = agree.check(
+        pattern, expanded, [by_parameter[p] for p in pattern.inputs], device=device
+    )
+    agree.assert_close(evaluate(expanded, given_), expected, kernel)
 
 
 @pytest.mark.parametrize(
