@@ -30,7 +30,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.contractions", description=__doc__)
-    parser.add_argument("--target", help="Compile for this; default: this machine's.")
+    parser.add_argument("--target", choices=sorted(INSTRUCTIONS), help="Default: this machine's.")
     options = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before TensorFlow counts cores
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -41,7 +41,7 @@ def main() -> int:
     os.environ["ONEDNN_MAX_CPU_ISA"] = INSTRUCTIONS[target]
     least = kernel(target, 2, 2, 2)
     rates: dict[str, list[tuple[int, float]]] = {"kernel": [], "call": []}
-    print(f"{target}: rows, contracted, columns; microseconds, Gflop/s; the results' difference")
+    print(f"{target}: rows, contracted, columns; microseconds, Gflop/s")
     for sizes in SIZES:
         contestants = {"kernel": kernel(target, *sizes), "call": calls(*sizes), "least": least}
         found = compare(contestants, ROUNDS, SECONDS, 60.0)

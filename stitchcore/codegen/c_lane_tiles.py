@@ -95,8 +95,9 @@ def jams(loop: Loop) -> bool:
 def rows_together(rows: Loop, shared: frozenset[Buffer]) -> int:
     """Rows of a tile of the lane loop that is all of `rows`' body; 1 where each is on its own: no
     row may see what another leaves, and none stores to what is `shared` with an input."""
-    lanes, *others = (s for s in rows.body if not isinstance(s, Barrier))
-    if others or not isinstance(lanes, Loop) or lanes.kind is not LoopKind.LANES:
+    body = [s for s in rows.body if not isinstance(s, Barrier)]
+    lanes = body[0] if len(body) == 1 else None
+    if not isinstance(lanes, Loop) or lanes.kind is not LoopKind.LANES:
         return 1
     stored = {store.buffer for store in stores(lanes.body)}
     apart = not stored & {load.buffer for load in loads(lanes.body)} and not stored & shared

@@ -30,7 +30,7 @@ SMALL_BYTES = 16384
 INFINITE = 1 << 60
 
 RESOLUTION = 1e-15
-"""Seconds that a unit of a network's flow stands for: a hundredth of what a byte takes."""
+"""Seconds that a unit of a network's flow stands for: a small part of what a byte takes."""
 
 
 def recomputable(graph: Graph, v: int) -> bool:

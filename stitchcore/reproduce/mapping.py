@@ -1,4 +1,4 @@
-"""Adaptive thread mapping (AStitch, section "adaptive thread mapping"): how a kernel that reduces
+"""Adaptive thread mapping (AStitch 2022): how a kernel that reduces
 each of R rows of C elements, and goes on with its result, lies on a GPU.
 
 Counted from the schedule itself: no device and no compiler. Registers are those that the schedule

@@ -226,12 +226,14 @@ def _library_products(graph: GraphIndex, multiplies: Device | None) -> frozenset
 
 
 def _is_small_product(graph: GraphIndex, i: int, multiplies: Device | None) -> bool:
-    """Batches that are broadcast are none: tf2xla makes rows of them."""
-    if graph.nodes[i].op == "_FusedMatMul":
-        first, *others = graph.nodes[i].attr["fused_ops"].list.s
-        known = tuple(name.decode() for name in others) in op_allowlist.FUSED_INTO_PRODUCTS
-        if first != b"BiasAdd" or not known:
-            return False
+    """Batches that are broadcast are none: tf2xla makes rows of them; nor is a node that has not
+    the inputs of its operation."""
+    fused = graph.nodes[i].op == "_FusedMatMul"
+    if len(graph.data[i]) != 2 + fused:
+        return False
+    done = tuple(graph.nodes[i].attr["fused_ops"].list.s) if fused else ()
+    if fused and done not in op_allowlist.FUSED_INTO_PRODUCTS:
+        return False
     left, right = (graph.shape(tensor) for tensor in graph.data[i][:2])
     if left is None or right is None or min(len(left), len(right)) < 2 or left[:-2] != right[:-2]:
         return False

@@ -141,9 +141,9 @@ CONTRACTIONS = {
 """Taken where they are small (node_roles.py), else library calls: attributes that say which operand
 is read transposed."""
 
-FUSED_INTO_PRODUCTS = frozenset({(), ("Tanh",), ("Sigmoid",)})
-"""What a `_FusedMatMul` may do after it has added its bias. Not Relu and Relu6: of NaN they make 0
-where oneDNN is on and NaN where it is off, which no graph tells."""
+FUSED_INTO_PRODUCTS = frozenset({(b"BiasAdd",), (b"BiasAdd", b"Tanh"), (b"BiasAdd", b"Sigmoid")})
+"""What a `_FusedMatMul` may do with its product: its attribute `fused_ops`. Not Relu and Relu6: of
+NaN they make 0 where oneDNN is on and NaN where it is off, which no graph tells."""
 
 CHECKED = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})
 """Operations whose error on data is part of their formula (semantics.py)."""

@@ -3,7 +3,7 @@ and compute what TensorFlow does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -89,17 +89,36 @@ def test_a_product_of_unknown_rows_is_a_library_call() -> None:
      (["Tanh"], False)],
 )  # fmt: skip
 def test_what_grappler_fused_into_a_product(fused: list[str], taken: bool) -> None:
+    cut = partition(
+        product("_FusedMatMul", "xwb", map(str.encode, fused)), ["out"], multiplies=DEAR
+    )
+    assert members(cut) == (["_FusedMatMul", "Tanh"] if taken else [])
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "fused"),
+    [("MatMul", "x", []), ("MatMul", "", []), ("_FusedMatMul", "xwb", []),
+     ("_FusedMatMul", "xw", [b"BiasAdd"]), ("_FusedMatMul", "xwbb", [b"BiasAdd"]),
+     ("_FusedMatMul", "xwb", [b"BiasAdd", b"\xff"])],
+)  # fmt: skip
+def test_a_damaged_product_is_in_no_region(op: str, inputs: str, fused: list[bytes]) -> None:
+    cut = partition(product(op, inputs, fused), ["out"], multiplies=DEAR)
+    assert op not in members(cut)
+    assert Reason.LIBRARY_CALL in {refusal.reason for refusal in cut.refusals}
+
+
+def product(op: str, inputs: str, fused: Iterable[bytes]) -> Any:
+    """A product of x, w and b, as damaged as the caller wants it, and its tanh."""
     definition = graph_pb2.GraphDef()
     for name, sizes in (("x", (16, 32)), ("w", (32, 24)), ("b", (24,))):
         node = definition.node.add(name=name, op="Placeholder")
         node.attr["dtype"].type = tf.float32.as_datatype_enum
         node.attr["_output_shapes"].list.shape.add().CopyFrom(tf.TensorShape(sizes).as_proto())
-    for name, op, inputs in (("product", "_FusedMatMul", "xwb"), ("out", "Tanh", ["product"])):
-        node = definition.node.add(name=name, op=op, input=list(inputs))
+    for name, operation, read in (("product", op, [*inputs]), ("out", "Tanh", ["product"])):
+        node = definition.node.add(name=name, op=operation, input=read)
         node.attr["T"].type = tf.float32.as_datatype_enum
         node.attr["_output_shapes"].list.shape.add().CopyFrom(tf.TensorShape((16, 24)).as_proto())
     node = definition.node[3]
     node.attr["num_args"].i = 1
-    node.attr["fused_ops"].list.s.extend(name.encode() for name in fused)
-    cut = partition(definition, ["out"], multiplies=DEAR)
-    assert members(cut) == (["_FusedMatMul", "Tanh"] if taken else [])
+    node.attr["fused_ops"].list.s.extend(fused)
+    return definition
