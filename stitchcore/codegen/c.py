@@ -26,9 +26,9 @@ from stitchcore.codegen.c_lane_tiles import (
     needs_tiles,
     rows_together,
     spread,
-    stretches,
     tile_size,
 )
+from stitchcore.codegen.c_stretches import stretches
 from stitchcore.codegen.c_strided_copies import Staged, staged
 from stitchcore.codegen.source import (
     MEMORY_TYPES,
@@ -39,13 +39,15 @@ from stitchcore.codegen.source import (
     provenance_comment,
     register_type,
     same_memory,
+    working,
 )
 from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir import nodes as ir
 from stitchcore.loop_ir.index import Index, Variable
 from stitchcore.loop_ir.layout import size_of
-from stitchcore.loop_ir.visitor import outer_accumulators, statements
+from stitchcore.loop_ir.visitor import expressions, outer_accumulators, statements
 
 SUM_BLOCK = 1024
 """Iterations a rounding reduction adds in one run; the runs' results are added in double."""
@@ -107,6 +109,7 @@ class _C(Renderer):
         self.shared: frozenset[ir.Buffer] = frozenset()
         self.row: ir.Loop | None = None
         self.rows = 1
+        self.masks: frozenset[ir.Scalar] = frozenset()
 
     # ---- functions -----------------------------------------------------------------------------
     def kernel(self, kernel: ir.Kernel) -> None:
@@ -205,9 +208,8 @@ class _C(Renderer):
     # ---- statements ----------------------------------------------------------------------------
     def lane_loop(self, loop: ir.Loop) -> None:
         """Each stretch between the limits of pads and concatenations is a loop of its own."""
-        for begin, end in stretches(loop):
-            part = replace(loop, begin=begin, end=end)
-            self.bound(loop.variable, begin, end)
+        for part in stretches(loop, self.ranges):
+            self.bound(part.variable, part.begin, part.end)
             self.stretch(part)
 
     def stretch(self, loop: ir.Loop) -> None:
@@ -369,8 +371,11 @@ class _C(Renderer):
         for error in failures:
             clauses.append(f" reduction(min : low_{error}) reduction(max : high_{error})")
         strided = staged(loop, self.ranges)
-        if strided or hinted(loop):
+        self.masks = _uniform_choices(loop)
+        if strided or hinted(loop) or self.masks:
             self.open("")
+        for choice in sorted(self.masks, key=lambda scalar: scalar.name):
+            self.emit(f"const int64_t {choice.name}_mask = -(int64_t){self.scalar(choice)};")
         outer = dict(self.names)
         self.ahead(strided, loop, begin, end)
         loop = replace(loop, body=tuple(s for s in loop.body if s not in strided.loads))
@@ -390,8 +395,9 @@ class _C(Renderer):
             self.stream_end(loop, begin, end)
         self.behind(strided, loop, begin, end)
         self.names = outer
-        if strided or hinted(loop):
+        if strided or hinted(loop) or self.masks:
             self.close()
+        self.masks = frozenset()
 
     def ahead(self, strided: Staged, loop: ir.Loop, begin: str, end: str) -> None:
         """Fill arrays with what is loaded with a stride; arrays for what is stored with one."""
@@ -449,6 +455,12 @@ class _C(Renderer):
             function = prefetch_function(loop, hint.buffer)
             self.emit(f"{function}(&{first}, {bytes_text(hint.buffer, begin, end)});")
 
+    def apply(self, node: ir.Apply) -> str:
+        if not _chooses(node) or node.operands[0] not in self.masks:
+            return super().apply(node)
+        choice, chosen, other = map(self.expression, node.operands)
+        return f"st_choose_{working(node.dtype)}({choice}_mask, {chosen}, {other})"
+
     def store(self, statement: ir.Store) -> None:
         if (target := self.moved.get(statement)) is None:
             super().store(statement)
@@ -486,6 +498,21 @@ def _whole_vectors(loop: ir.Loop) -> list[tuple[Index, Index]]:
         cuts.append(end - (end - cuts[-1]) % lanes)
     cuts = sorted({*cuts, end})
     return list(pairwise(cuts))
+
+
+def _uniform_choices(loop: ir.Loop) -> frozenset[ir.Scalar]:
+    """What all lanes choose alike by: gcc vectorises no choice by a bool from outside."""
+    choices = (
+        node.operands[0]
+        for node in expressions(loop.body)
+        if isinstance(node, ir.Apply) and _chooses(node)
+    )
+    own = {s.scalar for s in statements(loop.body) if isinstance(s, ir.Let)}
+    return frozenset(c for c in choices if isinstance(c, ir.Scalar) and c not in own)
+
+
+def _chooses(node: ir.Apply) -> bool:
+    return node.opcode == opcodes.SELECT and DTYPES[working(node.dtype)].bytes >= 4
 
 
 def _wide(scalar: ir.Scalar) -> ir.Scalar:
