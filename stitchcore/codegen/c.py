@@ -28,6 +28,7 @@ from stitchcore.codegen.c_lane_tiles import (
     spread,
     tile_size,
 )
+from stitchcore.codegen.c_row_digits import Counted, counted
 from stitchcore.codegen.c_stretches import stretches
 from stitchcore.codegen.c_strided_copies import Staged, staged
 from stitchcore.codegen.source import (
@@ -236,7 +237,11 @@ class _C(Renderer):
         """Rows that read the same again are taken several at a time (c_lane_tiles.py)."""
         count = 1 if self.in_lanes else rows_together(loop, self.shared)
         if count == 1:
-            super().serial_loop(loop)
+            by_digits = None if self.in_lanes else counted(loop)
+            if by_digits is None:
+                super().serial_loop(loop)
+            else:
+                self.counted(by_digits)
             return
         block, last = (f"{loop.variable}_{end}" for end in ("block", "last"))
         begin, end = self.index(loop.begin), self.index(loop.end)
@@ -247,6 +252,30 @@ class _C(Renderer):
         self.rows = count
         self.body(loop.body)
         self.row = None
+        self.close()
+
+    def counted(self, rows: Counted) -> None:
+        """A serial loop that counts the digits of its variable (c_row_digits.py)."""
+        loop = rows.loop
+        first, last = (index.bounds(end, self.ranges) for end in (loop.begin, loop.end))
+        reached = (first[0], last[1] - 1) if first and last else None
+        self.open("")
+        for digit in rows.digits:
+            self.emit(f"long {digit.variable} = {self.index(digit.of(loop.begin))};")
+        self.open(self.loop_head(loop.variable, self.index(loop.begin), self.index(loop.end)))
+        self.bound(loop.variable, loop.begin, loop.end)
+        for digit in rows.digits:
+            if (span := digit.range(reached)) is not None:
+                self.ranges[digit.variable] = span
+        self.body(loop.body)
+        *carrying, top = rows.digits
+        for digit in carrying:
+            self.open(f"if (++{digit.variable} == {digit.radix})")
+            self.emit(f"{digit.variable} = 0;")
+        self.emit(f"++{top.variable};")
+        for _ in carrying:
+            self.close()
+        self.close()
         self.close()
 
     def tiled(self, loop: ir.Loop) -> None:
