@@ -29,7 +29,7 @@ from stitchcore.codegen.c_lane_tiles import (
     tile_size,
 )
 from stitchcore.codegen.c_row_digits import Counted, counted
-from stitchcore.codegen.c_stretches import stretches
+from stitchcore.codegen.c_stretches import alternatives, stretches
 from stitchcore.codegen.c_strided_copies import Staged, staged
 from stitchcore.codegen.source import (
     MEMORY_TYPES,
@@ -211,7 +211,14 @@ class _C(Renderer):
         """Each stretch between the limits of pads and concatenations is a loop of its own."""
         for part in stretches(loop, self.ranges):
             self.bound(part.variable, part.begin, part.end)
-            self.stretch(part)
+            cases = alternatives(part)
+            for number, (condition, case) in enumerate(cases):
+                test = "" if condition is None else f"if ({self.scalar(condition)})"
+                self.open(f"else {test}" if number else test)
+                self.stretch(case)
+                self.close()
+            if not cases:
+                self.stretch(part)
 
     def stretch(self, loop: ir.Loop) -> None:
         sums = outer_accumulators(loop)

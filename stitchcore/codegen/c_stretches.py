@@ -1,14 +1,15 @@
-"""Lane loops cut at the limits of pads and concatenations: index-set splitting.
+"""Lane loops of concatenations, a loop for each operand: index-set splitting, and unswitching.
 
 A concatenation that is read element by element is a choice between its operands for each lane. Cut
 where the choice changes, each stretch of lanes has one operand and no choice, so that it is as long
-as what it computes, however many operands there are.
+as what it computes, however many operands there are. Where the operands lie one after another in
+rows all lanes of a row choose alike, and the row has a loop for each choice.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from stitchcore.hlo.ir import opcodes as op
@@ -27,7 +28,10 @@ from stitchcore.loop_ir.nodes import (
 from stitchcore.loop_ir.visitor import expressions, mapped, own_scalars, statements
 
 MOST = 256
-"""Stretches of a loop; where there would be more, lanes choose."""
+"""Loops that one becomes; where there would be more, lanes choose."""
+
+FEW = 3
+"""Operands that lanes choose from without a branch."""
 
 
 def stretches(loop: Loop, ranges: Mapping[str, Range]) -> list[Loop]:
@@ -55,6 +59,43 @@ def stretches(loop: Loop, ranges: Mapping[str, Range]) -> list[Loop]:
         )
         for first, last in itertools.pairwise(sorted(cuts))
     ]
+
+
+def alternatives(loop: Loop) -> list[tuple[Scalar | None, Loop]]:
+    """A lane loop for each operand that all its lanes choose alike, with the condition that holds
+    where it, and none before it, is to run (None: any other). Empty where they choose between few:
+    taking one of a few values costs less than a branch."""
+    own = {s.scalar for s in statements(loop.body) if isinstance(s, Let)}
+    chains = (_chain(node, own) for node in expressions(loop.body))
+    conditions = max(chains, key=len, default=())
+    if not FEW <= len(conditions) < MOST:
+        return []
+    cases: list[tuple[Scalar | None, Loop]] = []
+    known: dict[Scalar, bool] = {}
+    for condition in conditions:
+        cases.append((condition, _chosen(loop, {**known, condition: True})))
+        known[condition] = False
+    return [*cases, (None, _chosen(loop, known))]
+
+
+def _chain(node: Expression, own: Container[Scalar]) -> tuple[Scalar, ...]:
+    """Conditions from outside of the loop by which one choice after another is made."""
+    found: list[Scalar] = []
+    while isinstance(node, Apply) and node.opcode == op.SELECT:
+        condition, _, node = node.operands
+        if not isinstance(condition, Scalar) or condition in own:
+            break
+        found.append(condition)
+    return tuple(found)
+
+
+def _chosen(loop: Loop, known: Mapping[Scalar, bool]) -> Loop:
+    def decide(node: Expression) -> Expression:
+        if isinstance(node, Scalar) and node in known:
+            return Literal(known[node], "pred")
+        return node
+
+    return replace(loop, body=_decided(mapped(loop.body, expression=decide), {}))
 
 
 def _offset(node: Index, variable: str) -> int | None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stitchcore.codegen import c
-from stitchcore.codegen.c_stretches import MOST, stretches
+from stitchcore.codegen.c_stretches import FEW, MOST, alternatives, stretches
 from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction, instruction
@@ -59,6 +59,31 @@ def test_lanes_choose_where_there_would_be_too_many_stretches() -> None:
 
 def schedule_of(module: Module) -> Kernel:
     return schedule(whole(module), module, DEVICE, "kernel", verify=True)
+
+
+def stacked(count: int) -> Module:
+    """tanh of `count` arrays, row by row in turn."""
+    parts = [parameter(n, (ROWS, 1, WIDTH)) for n in range(count)]
+    joined = instruction(
+        op.CONCATENATE, Shape("f32", (ROWS, count, WIDTH)), tuple(parts), dimensions=(1,)
+    )
+    return module_of([apply(op.TANH, joined)], parts)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 26])
+def test_a_row_of_many_operands_has_a_loop_for_each(count: int) -> None:
+    """Few are chosen from lane by lane, without a branch."""
+    module = stacked(count)
+    pattern = whole(module)
+    kernel = check(pattern, module, draw_inputs(pattern, 0), compiled=True)
+    (loop,) = lanes(kernel)
+    cases = alternatives(loop)
+    assert len(cases) == (count if count > FEW else 0)
+    assert all(len(list(loads(case.body))) == 1 for _, case in cases)
+    assert [condition for condition, _ in cases].count(None) == bool(cases)
+    text = c.render([kernel])
+    assert text.count("/* lanes") == max(len(cases), 1)
+    assert not compile_c(text, DEVICE).scalar_loops
 
 
 # ---- choices that all lanes make alike -----------------------------------------------------------
