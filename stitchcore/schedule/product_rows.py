@@ -1,0 +1,86 @@
+"""Rows of matrix products on a device that has warps: whose lanes compute one, how many a task has.
+
+What a product's rows are made of, and what is made of them, mostly has as many rows: layers behind
+layers, the softmax between two products of an attention head. Where all of these are dealt to tasks
+alike, each goes on in the task that has its row, and phases merge (merge_phases.py). A row is a
+group's or a warp's throughout a kernel, whichever takes it fewer steps: FusionStitching's block and
+warp composition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stitchcore.device.records import Device
+from stitchcore.fusion.contraction import is_contraction
+from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.nodes import LaneReduce, Loop, LoopKind, Phase, Scope, Statement
+from stitchcore.schedule import limits, tiling
+from stitchcore.schedule.axes import Axes
+
+STEP_CYCLES = 20
+"""Of one iteration of a lane's loop, as tiling.py counts them."""
+
+
+@dataclass(frozen=True)
+class ProductRows:
+    """Whose lanes compute a row, and for each number of rows that a product of the kernel has how
+    many a task has."""
+
+    scope: Scope
+    rows_per_task: Mapping[int, int]
+
+
+def choices(
+    values: Iterable[Instruction], axes: Axes, device: Device
+) -> Sequence[ProductRows | None]:
+    """The ways to deal the rows of a kernel's products; None where it has none, or there are no
+    warps to choose between."""
+    counts = {
+        tiling.size_of(axes.extents[axis] for axis in axes.of(value)[:-1])
+        for value in values
+        if is_contraction(value)
+    }
+    if not counts or not limits.of(device).warp_elements:
+        return (None,)
+    return tuple(
+        ProductRows(scope, dict.fromkeys(sorted(counts), 1)) for scope in (Scope.WARP, Scope.GROUP)
+    )
+
+
+def steps(phases: Sequence[Phase], device: Device) -> float:
+    """Iterations that lanes take one after another in a kernel of these phases, in as many waves as
+    there are tasks for; a grid barrier counts as what passes meanwhile."""
+    timing = device.timing
+    assert timing is not None, f"{device.target} has warps"
+    barrier = device.phase_seconds * timing.hertz / STEP_CYCLES
+    return sum(barrier + _phase(phase, device) for phase in phases)
+
+
+def _phase(phase: Phase, device: Device) -> float:
+    total = longest = 0.0
+    for section in phase.sections:
+        warps = limits.warps(device) if section.scope is Scope.WARP else 1
+        groups = limits.BLOCKS_PER_UNIT * device.units * warps
+        own = _steps(section.body, device.lanes // warps)
+        tasks = section.tasks if isinstance(section.tasks, int) else tiling.SYMBOL_SIZE
+        longest = max(longest, own)
+        total += own * tasks / groups
+    return max(total, longest)
+
+
+def _steps(body: Sequence[Statement], lanes: int) -> float:
+    """Of one task, whose rows `lanes` compute."""
+    total = 0.0
+    for statement in body:
+        if isinstance(statement, Loop):
+            extent = index.gather(index.add(statement.end, index.multiply(statement.begin, -1)))
+            times = extent if isinstance(extent, int) else tiling.SYMBOL_SIZE
+            if statement.kind is LoopKind.LANES:
+                times = -(-times // lanes)
+            total += times * (1 + _steps(statement.body, lanes))
+        elif isinstance(statement, LaneReduce) and statement.scope is Scope.GROUP:
+            total += tiling.GROUP_STEPS
+    return total
