@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index, Variable
@@ -53,23 +53,46 @@ class _Owner:
     width: int
 
 
+Touched = Mapping[Buffer, frozenset[_Access]]
+
+
+@dataclass
+class _Memo:
+    """What sections touch, found once for each: a section is compared with many."""
+
+    known: dict[int, tuple[Section, Touched]] = field(default_factory=dict)
+
+    def __call__(self, section: Section) -> Touched:
+        if id(section) not in self.known:
+            self.known[id(section)] = section, _touched(section)
+        return self.known[id(section)][1]
+
+    def merged(self, parts: Sequence[Section]) -> Section:
+        """`parts` as one section, which touches what they do."""
+        touched: dict[Buffer, frozenset[_Access]] = {}
+        for part in map(self, parts):
+            for buffer, accesses in part.items():
+                touched[buffer] = touched.get(buffer, frozenset()) | accesses
+        section = _merged(parts)
+        self.known[id(section)] = section, touched
+        return section
+
+
 def merge(phases: Sequence[Phase], local_bytes: int) -> tuple[Phase, ...]:
     """`phases` with those that need no boundary as one. `local_bytes` bounds a section's LOCAL
     buffers."""
-    merged = list(phases[:1])
+    merged, touched = list(phases[:1]), _Memo()
     for phase in phases[1:]:
-        together = _merged_phases(merged[-1], phase, local_bytes)
+        together = _merged_phases(merged[-1], phase, local_bytes, touched)
         merged[-1:] = [merged[-1], phase] if together is None else [together]
     return tuple(merged)
 
 
-def _merged_phases(before: Phase, after: Phase, local_bytes: int) -> Phase | None:
+def _merged_phases(before: Phase, after: Phase, local_bytes: int, touched: _Memo) -> Phase | None:
     sections = list(before.sections)
     for section in after.sections:
         needed = [
-            earlier
-            for earlier in sections
-            if any(itertools.starmap(_conflict, _pairs(earlier, section)))
+            earlier for earlier in sections if any(_conflicts(touched(earlier), touched(section)))
         ]
         if not needed:
             sections.append(section)
@@ -77,11 +100,12 @@ def _merged_phases(before: Phase, after: Phase, local_bytes: int) -> Phase | Non
         parts = (*needed, section)
         if any(part.copy_unless_aliased or _scatters(part) for part in parts):
             return None
-        if not all(itertools.starmap(_task_by_task, itertools.combinations(parts, 2))):
+        pairs = itertools.combinations(parts, 2)
+        if not all(_task_by_task(*pair, touched) for pair in pairs):
             return None
         if sum(map(_local_bytes, parts)) > local_bytes:
             return None
-        sections[sections.index(needed[0])] = _merged(parts)
+        sections[sections.index(needed[0])] = touched.merged(parts)
         sections = [earlier for earlier in sections if earlier not in needed[1:]]
     return Phase(tuple(sections))
 
@@ -93,10 +117,10 @@ def _scatters(section: Section) -> bool:
 
 
 def _merged(parts: Sequence[Section]) -> Section:
-    first = parts[0]
+    first, *others = parts
     task = Variable(first.variable)
-    bodies = (substituted(part.body, {part.variable: task}) for part in parts)
-    return replace(first, body=tuple(itertools.chain.from_iterable(bodies)))
+    bodies = (substituted(part.body, {part.variable: task}) for part in others)
+    return replace(first, body=tuple(itertools.chain(first.body, *bodies)))
 
 
 def _local_bytes(section: Section) -> int:
@@ -104,22 +128,20 @@ def _local_bytes(section: Section) -> int:
     return sum(size for size in sizes if isinstance(size, int))
 
 
-def _conflict(first: _Access, second: _Access) -> bool:
-    return first.buffer == second.buffer and (first.writes or second.writes)
+def _conflicts(before: Touched, after: Touched) -> Iterator[tuple[_Access, _Access]]:
+    """Accesses to the same buffer, one of which writes."""
+    for buffer in before.keys() & after.keys():
+        for first, second in itertools.product(before[buffer], after[buffer]):
+            if first.writes or second.writes:
+                yield first, second
 
 
-def _pairs(before: Section, after: Section) -> Iterator[tuple[_Access, _Access]]:
-    return itertools.product(_accesses(before), _accesses(after))
-
-
-def _task_by_task(before: Section, after: Section) -> bool:
+def _task_by_task(before: Section, after: Section, touched: _Memo) -> bool:
     """Whether an element that both touch, and one writes, is touched by tasks of one number."""
     if (before.tasks, before.scope) != (after.tasks, after.scope):
         return False
     return before.tasks == 1 or all(
-        _same_task(first, second)
-        for first, second in _pairs(before, after)
-        if _conflict(first, second)
+        itertools.starmap(_same_task, _conflicts(touched(before), touched(after)))
     )
 
 
@@ -129,12 +151,15 @@ def _same_task(first: _Access, second: _Access) -> bool:
 
 
 # ---- what a section touches ----------------------------------------------------------------------
-def _accesses(section: Section) -> list[_Access]:
+def _touched(section: Section) -> Touched:
     """Accesses of the kernel's own buffers; of its inputs none, as nobody writes them."""
     ranges: Ranges = {}
     if isinstance(section.tasks, int):
         ranges[TASK.name] = (0, section.tasks - 1)
-    return list(_walk(section.body, {section.variable: TASK}, ranges))
+    found: dict[Buffer, set[_Access]] = {}
+    for access in _walk(section.body, {section.variable: TASK}, ranges):
+        found.setdefault(access.buffer, set()).add(access)
+    return {buffer: frozenset(accesses) for buffer, accesses in found.items()}
 
 
 def _walk(
