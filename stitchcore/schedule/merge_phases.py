@@ -3,7 +3,8 @@
 The boundary between two phases lets any task read what any other wrote. Where each section of the
 later phase touches only elements that its own task's counterpart touched before (two column
 reductions one after another, a scalar and what is computed from it), both are one section: a
-regional scheme in AStitch's words, which needs no grid barrier but at most one of a block.
+regional scheme in AStitch's words, which needs no grid barrier but at most one of a block. Sections
+of a phase that need nothing of the one before it, or all of its tasks, are no part of that.
 """
 
 from __future__ import annotations
@@ -80,12 +81,14 @@ class _Memo:
 
 def merge(phases: Sequence[Phase], local_bytes: int) -> tuple[Phase, ...]:
     """`phases` with those that need no boundary as one. `local_bytes` bounds a section's LOCAL
-    buffers."""
-    merged, touched = list(phases[:1]), _Memo()
+    buffers. Where that leaves fewer, each section is in the first phase that it can be in."""
+    touched = _Memo()
+    merged = list(phases[:1])
     for phase in phases[1:]:
         together = _merged_phases(merged[-1], phase, local_bytes, touched)
         merged[-1:] = [merged[-1], phase] if together is None else [together]
-    return tuple(merged)
+    early = _earliest(phases, local_bytes, touched) if len(merged) > 2 else merged
+    return tuple(early if len(early) < len(merged) else merged)
 
 
 def _merged_phases(before: Phase, after: Phase, local_bytes: int, touched: _Memo) -> Phase | None:
@@ -98,16 +101,52 @@ def _merged_phases(before: Phase, after: Phase, local_bytes: int, touched: _Memo
             sections.append(section)
             continue
         parts = (*needed, section)
-        if any(part.copy_unless_aliased or _scatters(part) for part in parts):
-            return None
-        pairs = itertools.combinations(parts, 2)
-        if not all(_task_by_task(*pair, touched) for pair in pairs):
-            return None
-        if sum(map(_local_bytes, parts)) > local_bytes:
+        if not _may_merge(parts, local_bytes, touched):
             return None
         sections[sections.index(needed[0])] = touched.merged(parts)
         sections = [earlier for earlier in sections if earlier not in needed[1:]]
     return Phase(tuple(sections))
+
+
+def _earliest(phases: Sequence[Phase], local_bytes: int, touched: _Memo) -> list[Phase]:
+    """Every section in one with those of the last phase that it needs, or in the phase after: what
+    only later phases wait for, as the sums over all tasks of what a chain of rows passes on, keeps
+    no chain apart."""
+    placed: list[list[Section]] = []
+    for phase in phases:
+        before = [list(sections) for sections in placed]
+        became: dict[int, Section] = {}
+        for section in phase.sections:
+            at, needed = -1, list[Section]()
+            for number, sections in enumerate(before):
+                conflicting = [
+                    one for one in sections if any(_conflicts(touched(one), touched(section)))
+                ]
+                if conflicting:
+                    at, needed = number, conflicting
+            now = {id(part): part for part in (became.get(id(one), one) for one in needed)}
+            parts = (*now.values(), section)
+            if needed and _may_merge(parts, local_bytes, touched):
+                whole = touched.merged(parts)
+                rest = [one for one in placed[at] if id(one) not in now]
+                placed[at] = [*rest, whole]
+                became |= {id(one): whole for one in needed}
+                became |= {key: whole for key, one in became.items() if id(one) in now}
+                continue
+            if at + 1 == len(placed):
+                placed.append([])
+            placed[at + 1].append(section)
+    return [Phase(tuple(sections)) for sections in placed]
+
+
+def _may_merge(parts: Sequence[Section], local_bytes: int, touched: _Memo) -> bool:
+    """Whether `parts`, each of which needs what those before it leave, may be one section."""
+    if any(part.copy_unless_aliased or _scatters(part) for part in parts):
+        return False
+    pairs = itertools.combinations(parts, 2)
+    if not all(_task_by_task(*pair, touched) for pair in pairs):
+        return False
+    return sum(map(_local_bytes, parts)) <= local_bytes
 
 
 def _scatters(section: Section) -> bool:

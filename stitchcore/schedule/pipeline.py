@@ -216,7 +216,7 @@ def _lower(
     """Loops as analysis wants them, in phases; nothing is placed in scratch memory yet. Of several
     ways to deal the rows of matrix products that of the fewest steps."""
     axes = axis_analysis.analyse(pattern)
-    ways = product_rows.choices(pattern.instructions, axes, device)
+    ways = product_rows.choices(product_rows.counts(pattern.instructions, axes, device))
     lowered = [_lowered(pattern, module, device, name, mechanisms, axes, way) for way in ways]
     if len(lowered) == 1:
         return lowered[0]
@@ -233,7 +233,8 @@ def _lowered(
     products: ProductRows | None,
 ) -> tuple[Kernel, SectionContext]:
     dominants = find_dominants(pattern, axes, limits.of(device, mechanisms))
-    plan = assign_sections(pattern, axes, dominants, mechanisms)
+    apart = frozenset(products.rows_per_task if products is not None else ())
+    plan = assign_sections(pattern, axes, dominants, mechanisms, apart)
     errors = _errors(pattern)
     names = Names(frozenset(module.symbols))
     context = SectionContext(

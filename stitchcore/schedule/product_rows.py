@@ -33,21 +33,24 @@ class ProductRows:
     rows_per_task: Mapping[int, int]
 
 
-def choices(
-    values: Iterable[Instruction], axes: Axes, device: Device
-) -> Sequence[ProductRows | None]:
-    """The ways to deal the rows of a kernel's products; None where it has none, or there are no
-    warps to choose between."""
-    counts = {
+def counts(values: Iterable[Instruction], axes: Axes, device: Device) -> frozenset[int]:
+    """The numbers of rows that a kernel's products have; none where there are no warps."""
+    if not limits.of(device).warp_elements:
+        return frozenset()
+    return frozenset(
         tiling.size_of(axes.extents[axis] for axis in axes.of(value)[:-1])
         for value in values
         if is_contraction(value)
-    }
-    if not counts or not limits.of(device).warp_elements:
-        return (None,)
-    return tuple(
-        ProductRows(scope, dict.fromkeys(sorted(counts), 1)) for scope in (Scope.WARP, Scope.GROUP)
     )
+
+
+def choices(rows: frozenset[int]) -> Sequence[ProductRows | None]:
+    """The ways to deal the rows of a kernel's products, which has so many; None where it has no
+    products."""
+    if not rows:
+        return (None,)
+    each = dict.fromkeys(sorted(rows), 1)
+    return tuple(ProductRows(scope, each) for scope in (Scope.WARP, Scope.GROUP))
 
 
 def steps(phases: Sequence[Phase], device: Device) -> float:
