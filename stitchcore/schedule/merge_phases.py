@@ -87,7 +87,7 @@ def merge(phases: Sequence[Phase], local_bytes: int) -> tuple[Phase, ...]:
     for phase in phases[1:]:
         together = _merged_phases(merged[-1], phase, local_bytes, touched)
         merged[-1:] = [merged[-1], phase] if together is None else [together]
-    early = _earliest(phases, local_bytes, touched) if len(merged) > 2 else merged
+    early = earliest(phases, local_bytes) if len(merged) > 2 else merged
     return tuple(early if len(early) < len(merged) else merged)
 
 
@@ -108,11 +108,11 @@ def _merged_phases(before: Phase, after: Phase, local_bytes: int, touched: _Memo
     return Phase(tuple(sections))
 
 
-def _earliest(phases: Sequence[Phase], local_bytes: int, touched: _Memo) -> list[Phase]:
+def earliest(phases: Sequence[Phase], local_bytes: int) -> list[Phase]:
     """Every section in one with those of the last phase that it needs, or in the phase after: what
     only later phases wait for, as the sums over all tasks of what a chain of rows passes on, keeps
     no chain apart."""
-    placed: list[list[Section]] = []
+    placed, touched = list[list[Section]](), _Memo()
     for phase in phases:
         before = [list(sections) for sections in placed]
         became: dict[int, Section] = {}
@@ -124,19 +124,24 @@ def _earliest(phases: Sequence[Phase], local_bytes: int, touched: _Memo) -> list
                 ]
                 if conflicting:
                     at, needed = number, conflicting
-            now = {id(part): part for part in (became.get(id(one), one) for one in needed)}
+            now = {id(one): one for one in (_latest(one, became) for one in needed)}
             parts = (*now.values(), section)
             if needed and _may_merge(parts, local_bytes, touched):
                 whole = touched.merged(parts)
-                rest = [one for one in placed[at] if id(one) not in now]
-                placed[at] = [*rest, whole]
-                became |= {id(one): whole for one in needed}
-                became |= {key: whole for key, one in became.items() if id(one) in now}
+                placed[at] = [*(one for one in placed[at] if id(one) not in now), whole]
+                became |= dict.fromkeys(now, whole)
                 continue
             if at + 1 == len(placed):
                 placed.append([])
             placed[at + 1].append(section)
     return [Phase(tuple(sections)) for sections in placed]
+
+
+def _latest(section: Section, became: Mapping[int, Section]) -> Section:
+    """What a section is part of by now."""
+    while id(section) in became:
+        section = became[id(section)]
+    return section
 
 
 def _may_merge(parts: Sequence[Section], local_bytes: int, touched: _Memo) -> bool:

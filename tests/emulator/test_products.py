@@ -113,3 +113,24 @@ def test_columns_that_a_lane_takes_together_are_right(
     )
     found = twins.emulated(Twin(pattern, state.module, kernel, {}, ()), compile_text(text), RUNS)
     assert found.right, (str(found.check), found.findings)
+
+
+def test_steps_backwards_go_on_in_their_rows_past_the_sums_over_them() -> None:
+    """A recurrent layer's gradients: each step's is added up over all rows for its bias, which no
+    step waits for, so all sums come after all steps."""
+    steps = 4
+    g, w, *states = parameters((200, 36), (36, 36), *[(200, 36)] * steps)
+    outputs = []
+    for state in states:
+        one = broadcast(scalar(1.0), (200, 36), ())
+        slope = apply(op.SUBTRACT, one, apply(op.MULTIPLY, state, state))
+        g = apply(op.MULTIPLY, dot(g, w, (1, 1)), slope)
+        outputs += [g, reduce(g, (0,))]
+    module = module_of(outputs, parameters((200, 36), (36, 36), *[(200, 36)] * steps))
+    state = planned(module, twins.DEVICE)
+    assert state.plan is not None
+    [pattern], [kernel] = state.plan.patterns, state.kernels
+    assert len(kernel.phases) == 3
+    program = compile_text(kernels.rendered([kernel]))
+    found = twins.emulated(Twin(pattern, state.module, kernel, {}, ()), program, RUNS)
+    assert found.right and found.check.informative, (str(found.check), found.findings)
