@@ -14,17 +14,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stitchcore.codegen import vector_access
-from stitchcore.codegen.c_lane_tiles import cut, needs_tiles, spread
+from stitchcore.codegen.c_lane_tiles import cut, needs_tiles, spread, unrolled
 from stitchcore.codegen.source import MEMORY_TYPES, Renderer, index_text, register_type
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.layout import size_of
 from stitchcore.loop_ir.nodes import Buffer, Load, Loop, Scope, Statement, Store
-from stitchcore.loop_ir.visitor import accesses
+from stitchcore.loop_ir.visitor import accesses, loads
 
 WARP = 32
 
 TOGETHER = (4, 3, 2)
 """Iterations that a lane may take through a serial loop together: as many sums in registers."""
+
+UNROLLED = 8
+"""Terms of a long sum of products whose factors NVRTC is to load together. Left to itself it did so
+with all 64, in 254 registers."""
 
 
 class LaneLoops(Renderer):
@@ -111,9 +115,20 @@ class LaneLoops(Renderer):
         self.names = outer
         self.close()
 
+    def serial_loop(self, loop: Loop) -> None:
+        if self.in_lanes and not unrolled(loop):
+            self.unroll_products(loop)
+        super().serial_loop(loop)
+
+    def unroll_products(self, loop: Loop) -> None:
+        innermost = not any(isinstance(statement, Loop) for statement in loop.body)
+        if innermost and len(list(loads(loop.body))) > 1:
+            self.emit(f"ST_UNROLL({UNROLLED})")
+
     def pieces(self, loop: Loop, body: Sequence[Statement], together: int) -> None:
         for part in cut(body).parts:
             if isinstance(part, Loop):
+                self.unroll_products(part)
                 head = (self.index(bound) for bound in (part.begin, part.end))
                 self.open(self.loop_head(part.variable, *head))
                 self.bound(part.variable, part.begin, part.end)
