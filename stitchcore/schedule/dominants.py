@@ -208,7 +208,8 @@ class _Search:
         of_lanes = factor["dimensions"][-1] == factor.shape.rank - 1
         across = of_lanes and self.layouts[base][-1:] != own[-1:]
         turned = across and size_of(factor.shape.dims) > self.limits.strided_terms
-        if base in self.axes.constant or not (turned or self.costs[base] > 1):
+        computed = self.costs[base] > self.limits.factor_cost
+        if base in self.axes.constant or not (turned or computed):
             return False
         self.forced.add((base, factor))
         if across:

@@ -35,8 +35,8 @@ class Limits:
     for each other stays in registers: up to `register_words` words a lane, of arrays of up to
     `register_elements` (0: never). Where lanes read across the rows of memory (a transpose) a task
     has `turned_lanes`, a cache line of what it writes (0: all). Where a factor of a matrix product
-    of more than `strided_terms` lies across the lanes it is turned first. `packs`: short rows share
-    a task, and a lane loop.
+    of more than `strided_terms` lies across the lanes it is turned first; one that costs more than
+    `factor_cost` is computed first. `packs`: short rows share a task, and a lane loop.
     """
 
     task_elements: int
@@ -58,6 +58,7 @@ class Limits:
     register_elements: int
     turned_lanes: int
     strided_terms: int
+    factor_cost: int
     packs: bool = True
 
 
@@ -82,6 +83,7 @@ CPU = Limits(
     register_elements=0,
     turned_lanes=16,
     strided_terms=0,
+    factor_cost=1,
 )
 
 
@@ -119,6 +121,7 @@ def _gpu(device: Device) -> Limits:
         turned_lanes=0,
         # reading across takes the first cache a cycle for each, a phase of its own a grid barrier
         strided_terms=round(device.phase_seconds * timing.hertz * device.units),
+        factor_cost=2,  # as a conversion from bfloat16: a phase takes longer than all lanes' own
     )
 
 

@@ -14,6 +14,7 @@ from stitchcore.device.records import DEVICES
 from stitchcore.fusion.mechanisms import ALL, Mechanism
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.text.parser import parse
 from stitchcore.loop_ir.nodes import Role, Scope
 from stitchcore.toolchain import cuda_compiler
 from tests.emulator import kernels, twins
@@ -30,7 +31,7 @@ from tests.schedule.test_contractions import (
     planned,
     policy,
 )
-from tests.schedule.twins import Twin
+from tests.schedule.twins import Twin, toy
 
 RUNS = [(Schedule(), 3), (Schedule(Order.REVERSE), 1), (Schedule(Order.RANDOM, 1, preempt=True), 5)]
 
@@ -46,7 +47,21 @@ def layer() -> tuple[Module, Any]:
     return module_of([apply(op.MAXIMUM, biased(dot(x, w), b), zero)], [x, w, b]), None
 
 
-MODELS = (cubes, layer, policy, attention, lstm_cell, batched)
+def halves() -> tuple[Module, Any]:
+    """bfloat16, multiplied and summed in float32."""
+    text = """HloModule halves
+ENTRY main {
+  x = bf16[6,16,32] parameter(0)
+  w = bf16[6,32,16] parameter(1)
+  b = bf16[6,16,16] parameter(2)
+  y = bf16[6,16,16] dot(x, w), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2},
+    rhs_contracting_dims={1}
+  ROOT z = bf16[6,16,16] add(y, b)
+}"""
+    return parse(text.replace(",\n   ", ",")), None
+
+
+MODELS = (halves, cubes, layer, policy, attention, lstm_cell, batched)
 
 
 def products(state: ModuleState) -> int:
@@ -68,6 +83,14 @@ def test_a_small_model_is_one_kernel_and_right(model: Callable[[], tuple[Module,
 def test_without_it_every_product_is_a_call(model: Callable[[], tuple[Module, Any]]) -> None:
     calls = products(planned(model()[0], twins.DEVICE, ALL - {Mechanism.GEMM}))
     assert calls == {"policy": 3, "attention": 2, "lstm_cell": 2}.get(model.__name__, 1)
+
+
+def test_a_conversion_of_a_factor_waits_for_no_other_task() -> None:
+    [kernel] = planned(halves()[0], twins.DEVICE).kernels
+    assert len(kernel.phases) == 1 and not kernel.with_role(Role.SCRATCH)
+    with toy({"factor_cost": 1}):
+        [kernel] = planned(halves()[0], twins.DEVICE).kernels
+    assert len(kernel.phases) == 2
 
 
 @pytest.mark.parametrize("model", [policy, attention, lstm_cell])
