@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from stitchcore.device.records import Device
 from stitchcore.fusion.mechanisms import ALL, Mechanisms
 from stitchcore.hlo.ir.instruction import Instruction
-from stitchcore.loop_ir import index
 from stitchcore.loop_ir.nodes import Buffer
 from stitchcore.schedule import limits, tiling
 from stitchcore.schedule.axes import Axes, Axis
@@ -67,13 +66,11 @@ class SectionContext:
         lane = section.order[-1] if section.rows is None and section.order else None
         rows = section.order[:-1] if section.rows is None else section.rows
         count = tiling.product(self.axes.extents[axis] for axis in rows)
-        if not isinstance(count, int) or count not in self.products.rows_per_task or not rows:
+        if not isinstance(count, int) or count not in self.products.counts or not rows:
             return None
         if self._inner(rows, section) > self.limits.warp_elements:
             return None
-        each = self.products.rows_per_task[count]
-        chunks = index.ceil_divide(count, each)
-        return Geometry((), rows, each, chunks, lane, None, 1, 1, self.products.scope)
+        return Geometry((), rows, 1, count, lane, None, 1, 1, self.products.scope)
 
     def _inner(self, rows: tuple[Axis, ...], section: SectionScheme) -> int:
         """Elements of the longest row of a section."""

@@ -233,7 +233,7 @@ def _lowered(
     products: ProductRows | None,
 ) -> tuple[Kernel, SectionContext]:
     dominants = find_dominants(pattern, axes, limits.of(device, mechanisms))
-    apart = frozenset(products.rows_per_task if products is not None else ())
+    apart = products.counts if products is not None else frozenset()
     plan = assign_sections(pattern, axes, dominants, mechanisms, apart)
     errors = _errors(pattern)
     names = Names(frozenset(module.symbols))

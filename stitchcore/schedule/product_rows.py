@@ -1,4 +1,4 @@
-"""Rows of matrix products on a device that has warps: whose lanes compute one, how many a task has.
+"""Rows of matrix products on a device that has warps: whose lanes compute one.
 
 What a product's rows are made of, and what is made of them, mostly has as many rows: layers behind
 layers, the softmax between two products of an attention head. Where all of these are dealt to tasks
@@ -9,7 +9,7 @@ warp composition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stitchcore.device.records import Device
@@ -26,11 +26,10 @@ STEP_CYCLES = 20
 
 @dataclass(frozen=True)
 class ProductRows:
-    """Whose lanes compute a row, and for each number of rows that a product of the kernel has how
-    many a task has."""
+    """Whose lanes compute a row, which is a task, and the numbers of rows that products have."""
 
     scope: Scope
-    rows_per_task: Mapping[int, int]
+    counts: frozenset[int]
 
 
 def counts(values: Iterable[Instruction], axes: Axes, device: Device) -> frozenset[int]:
@@ -49,8 +48,7 @@ def choices(rows: frozenset[int]) -> Sequence[ProductRows | None]:
     products."""
     if not rows:
         return (None,)
-    each = dict.fromkeys(sorted(rows), 1)
-    return tuple(ProductRows(scope, each) for scope in (Scope.WARP, Scope.GROUP))
+    return tuple(ProductRows(scope, rows) for scope in (Scope.WARP, Scope.GROUP))
 
 
 def steps(phases: Sequence[Phase], device: Device) -> float:
