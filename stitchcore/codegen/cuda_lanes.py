@@ -3,21 +3,32 @@
     for (int i = begin + st_lane * RUN; i < end; i += LANES * RUN)    with runs moved at once
 
 A loop that touches buffers of the lanes' own is unrolled whole, so that each of their elements has
-a register: its number is known to the compiler.
+a register: its number is known to the compiler. Where a lane has several iterations with a serial
+loop in them it takes some of them through that loop together: those of a matrix product's row share
+what they load of the left factor, and their sums do not wait for each other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stitchcore.codegen import vector_access
-from stitchcore.codegen.source import MEMORY_TYPES, Renderer, index_text
+from stitchcore.codegen.c_lane_tiles import cut, needs_tiles, spread, unrolled
+from stitchcore.codegen.source import MEMORY_TYPES, Renderer, index_text, register_type
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.layout import size_of
-from stitchcore.loop_ir.nodes import Buffer, Load, Loop, Scope, Store
-from stitchcore.loop_ir.visitor import accesses
+from stitchcore.loop_ir.nodes import Buffer, Load, Loop, Scope, Statement, Store
+from stitchcore.loop_ir.visitor import accesses, loads
 
 WARP = 32
+
+TOGETHER = (4, 3, 2)
+"""Iterations that a lane may take through a serial loop together: as many sums in registers."""
+
+UNROLLED = 8
+"""Terms of a long sum of products whose factors NVRTC is to load together. Left to itself it did so
+with all 64, in 254 registers."""
 
 
 class LaneLoops(Renderer):
@@ -46,6 +57,9 @@ class LaneLoops(Renderer):
         self.strided_loop(replace(loop, begin=begin, end=end))
 
     def strided_loop(self, loop: Loop) -> None:
+        if (together := self.together(loop)) > 1:
+            self.lane_tiles(loop, together)
+            return
         begin, end = index_text(loop.begin, 1), index_text(loop.end)
         several = self.elements_per_lane > 1
         first = f"{begin} + st_lane" + f" * {self.elements_per_lane}" * several
@@ -71,6 +85,64 @@ class LaneLoops(Renderer):
         if own:
             self.close()
         self.close()
+
+    def together(self, loop: Loop) -> int:
+        """Iterations of `loop` that a lane takes together: what divides its own."""
+        extent = index.add(loop.end, index.multiply(loop.begin, -1))
+        if self.elements_per_lane > 1 or not isinstance(extent, int) or not needs_tiles(loop):
+            return 1
+        each, rest = divmod(extent, self.stride())
+        return next((n for n in TOGETHER if each and not rest and each % n == 0), 1)
+
+    def lane_tiles(self, loop: Loop, together: int) -> None:
+        """`loop` piece by piece, each for `together` iterations of a lane (c_lane_tiles.py)."""
+        first, step = f"{index_text(loop.begin, 1)} + st_lane", self.stride() * together
+        own = _own(loop)
+        if own:
+            steps = max(map(self.own_elements, own)) // together
+            self.emit(f"ST_UNROLL({steps})")
+            self.open(f"for (int st_step = 0; st_step < {steps}; st_step++)")
+            self.emit(f"const {self.index_type} st_tile = {first} + st_step * {step};")
+        else:
+            self.open(self.loop_head("st_tile", first, index_text(loop.end), str(step)))
+        self.bound(loop.variable, loop.begin, loop.end)
+        outer = dict(self.names)
+        for scalar in sorted(spread(loop.body), key=lambda scalar: scalar.name):
+            self.emit(f"{register_type(scalar.dtype)} {scalar.name}_tile[{together}];")
+            self.names[scalar] = f"{scalar.name}_tile[st_at]"
+        self.own_at = f"st_step * {together} + st_at"
+        self.pieces(loop, loop.body, together)
+        self.names = outer
+        self.close()
+
+    def serial_loop(self, loop: Loop) -> None:
+        if self.in_lanes and not unrolled(loop):
+            self.unroll_products(loop)
+        super().serial_loop(loop)
+
+    def unroll_products(self, loop: Loop) -> None:
+        innermost = not any(isinstance(statement, Loop) for statement in loop.body)
+        if innermost and len(list(loads(loop.body))) > 1:
+            self.emit(f"ST_UNROLL({UNROLLED})")
+
+    def pieces(self, loop: Loop, body: Sequence[Statement], together: int) -> None:
+        for part in cut(body).parts:
+            if isinstance(part, Loop):
+                self.unroll_products(part)
+                head = (self.index(bound) for bound in (part.begin, part.end))
+                self.open(self.loop_head(part.variable, *head))
+                self.bound(part.variable, part.begin, part.end)
+                self.pieces(loop, part.body, together)
+                self.close()
+                continue
+            self.emit(f"ST_UNROLL({together})")
+            self.open(f"for (int st_at = 0; st_at < {together}; st_at++)")
+            place = f"st_tile + st_at * {self.stride()}"
+            self.emit(f"const {self.index_type} {loop.variable} = {place};")
+            self.in_lanes = True
+            self.body(part)
+            self.in_lanes = False
+            self.close()
 
     def vector_by_vector(self, loop: Loop, end: str, unrolled: bool) -> None:
         """A run's iterations between the loads and stores of all of it; the last may be shorter."""

@@ -20,10 +20,14 @@ from stitchcore.errors import Reason, Refused
 
 @dataclass(frozen=True)
 class Gemm:
-    """Prices of products of float32 matrices on one unit of a CPU: what a library's call costs
-    beside its work (seconds), its operations a second, and those of a kernel's own loops where
-    columns fill whole vectors. `python -m bench.contractions` on an AMD EPYC with AVX-512, for the
-    lower levels with oneDNN held to theirs (ONEDNN_MAX_CPU_ISA)."""
+    """Prices of products of float32 matrices: what a library's call costs beside its work
+    (seconds), its operations a second, and those of a kernel's own loops where columns fill whole
+    vectors, or warps.
+
+    Of one unit of a CPU: `python -m bench.contractions` on an AMD EPYC with AVX-512, for the lower
+    levels with oneDNN held to theirs (ONEDNN_MAX_CPU_ISA). Of a GPU none was measured by this
+    project (`_gemm`).
+    """
 
     seconds: float
     flops_per_second: float
@@ -71,6 +75,25 @@ CPU = (4.0, 0.2, 0.7, 2e-4)
 less than 0.2 ms of work (inject/native/threads.cc)."""
 
 
+CUBLAS_SECONDS = 1.5e-6
+"""What the shortest call of cuBLAS takes beyond any kernel's launch. Published, not measured: of
+float32 products of 128 and 256 a side 4.0 and 7.2 us (JuliaGPU/GemmKernels.jl, pull request 169),
+that is 3.6 us beside 9.2e12 operations a second, and of batches of 256x16x16 3.1 us (RTX 5090,
+ggml-org/llama.cpp, pull request 24426); of these some 2 are an empty kernel's."""
+
+L1_LANES = 32
+"""Words of factors that a multiprocessor's first cache gives its lanes in a cycle; a product takes
+two of them, a multiplication and an addition."""
+
+
+def _gemm(gpu: Gpu) -> Gemm:
+    """What is derived of a GPU, in favour of the library: it is taken to reach the data sheet's
+    float32 rate with small products too (9.2e12 of 17e12 in the source above; by TF32 more)."""
+    cycles = max(2 / L1_LANES, 2 / gpu.timing.lanes.float32)
+    loops = 2 * gpu.multiprocessor.count * gpu.timing.hertz / cycles
+    return Gemm(CUBLAS_SECONDS, gpu.flops_per_second, loops)
+
+
 def _gpu(target: str, gpu: Gpu) -> Device:
     return Device(
         target,
@@ -85,6 +108,7 @@ def _gpu(target: str, gpu: Gpu) -> Device:
         launch_seconds=4e-6,
         phase_seconds=gpu.phase_seconds,
         timing=gpu.timing,
+        gemm=_gemm(gpu),
     )
 
 

@@ -3,9 +3,10 @@
 A product joins a kernel as the sum of the products of two broadcasts (hlo/transforms/expand_dot.py)
 where the library call that it would be takes longer: a call costs its launch, and what is read and
 written between it and the kernels around it; a kernel's loops are no library's. Both are prices of
-the device record (`Gemm`), measured by `python -m bench.contractions`. Such a sum is added up by
-the lane that wants it, whatever its length up to LONGEST: neighbouring lanes take neighbouring
-columns, so that one row of the right factor serves them all.
+the device record (`Gemm`). On a GPU the launch is left out on both sides, so that a product that
+nothing joins is no slower either. Such a sum is added up by the lane that wants it, whatever its
+length up to LONGEST: neighbouring lanes take neighbouring columns, so that one row of the right
+factor serves them all.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from stitchcore.device.records import Device
+from stitchcore.device.timing import Classes, Timing
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.query import factors_of
 from stitchcore.hlo.ir.shape import DTYPES
@@ -22,7 +24,22 @@ from stitchcore.hlo.ir.shape import DTYPES
 LONGEST = 512
 """Products that one float32 accumulator adds up, because rounding errors grow with their number."""
 
-WORD_BYTES = 4
+WORD_BYTES, WARP_LANES = 4, 32
+
+FACTORS = Classes(shared=2)
+"""What a lane of a GPU loads for one of the terms that it adds up. Factors lie in shared memory, or
+are found in the first cache, which is the same unit: neighbours read the same row, or one after the
+other the same column."""
+
+UNDER_WAY = 4
+"""Terms of which the factors are loaded while earlier ones are added up, at least: NVRTC unrolls
+such loops by four or more."""
+
+
+def term_cycles(timing: Timing) -> float:
+    """Cycles until a lane of a GPU has added one more term, where nothing hides what it waits for:
+    a multiplication, an addition, and its share of the loads."""
+    return timing.chain(Classes(float32=2)) + timing.chain(FACTORS) / UNDER_WAY
 
 
 @lru_cache(maxsize=65536)
@@ -68,7 +85,11 @@ def pays(product: Product, device: Device) -> bool:
     gemm = device.gemm
     if gemm is None or product.contracted > min(LONGEST, product.results):
         return False
-    lanes = device.vector_bytes // WORD_BYTES
+    timing = device.timing
+    lanes = device.vector_bytes // WORD_BYTES if timing is None else WARP_LANES
     flops = 2 * product.results * product.contracted
     whole = flops * (-(-product.columns // lanes) * lanes) / product.columns
-    return whole / gemm.kernel_flops_per_second <= gemm.seconds + flops / gemm.flops_per_second
+    own = whole / gemm.kernel_flops_per_second
+    if timing is not None:
+        own = max(own, product.contracted * term_cycles(timing) / timing.hertz)
+    return own <= gemm.seconds + flops / gemm.flops_per_second

@@ -198,7 +198,7 @@ class _Traffic:
 
 
 def _traffic(pattern: Pattern, device: Device) -> _Traffic:
-    phases = _phases(pattern)
+    phases = _phases(pattern, device)
     users: dict[Instruction, list[Instruction]] = {}
     for instruction in pattern.instructions:
         for operand in instruction.operands:
@@ -389,16 +389,33 @@ def _takes_part(reader: Instruction, value: Instruction) -> bool:
     return reader.opcode == opcodes.SLICE
 
 
-def _phases(pattern: Pattern) -> Mapping[Instruction, int]:
+def _phases(pattern: Pattern, device: Device) -> Mapping[Instruction, int]:
     """The phase in which each instruction can first run: a reduction over anything but the
-    innermost dimensions ends a phase for those that read it."""
+    innermost dimensions ends a phase for those that read it; on a GPU, where tasks are small, so
+    does what a matrix product reads of other rows than its own."""
     ready: dict[Instruction, int] = {}
     first: dict[Instruction, int] = {}
+    waiting = frozenset[Instruction]() if device.timing is None else _of_other_rows(pattern)
     for instruction in pattern.instructions:
         phase = max((ready.get(operand, 0) for operand in instruction.operands), default=0)
-        first[instruction] = phase
-        ready[instruction] = phase + crosses_tasks(instruction)
+        first[instruction] = phase + (instruction in waiting)
+        ready[instruction] = first[instruction] + crosses_tasks(instruction)
     return first
+
+
+def _of_other_rows(pattern: Pattern) -> frozenset[Instruction]:
+    """Factors of which a task reads what others compute in the kernel: right ones, and left ones
+    that are turned on their way."""
+    inside, found = frozenset(pattern.instructions), set[Instruction]()
+    for value in filter(is_contraction, pattern.instructions):
+        for number, factor in enumerate(value.operands[0].operands):
+            source, others = factor.operands[0], number == 1
+            while source in inside and opcodes.record(source.opcode).kind == "movement":
+                others |= source.opcode == opcodes.TRANSPOSE
+                source = source.operands[0]
+            if others and source in inside and opcodes.record(source.opcode).kind != "constant":
+                found.add(factor)
+    return frozenset(found)
 
 
 def crosses_tasks(instruction: Instruction) -> bool:

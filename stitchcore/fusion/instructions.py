@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from stitchcore.device.timing import Classes
 from stitchcore.fusion.candidates import extent
-from stitchcore.fusion.contraction import is_contraction
+from stitchcore.fusion.contraction import FACTORS, WARP_LANES, is_contraction
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.shape import DTYPES
@@ -23,7 +23,6 @@ from stitchcore.hlo.ir.shape import DTYPES
 KEPT_COST = 10
 """From this cost (simple operations an element) a value is kept rather than computed again."""
 
-WARP_LANES = 32
 WARP_ROW = 1024
 """A row of at most so many elements is one warp's, a longer one a block's (schedule/limits.py)."""
 
@@ -117,7 +116,8 @@ def combining(row: int) -> Classes:
 
 def counted(instruction: Instruction, crosses: Callable[[Instruction], bool]) -> Classes:
     """What all lanes execute for an instruction, each of its elements computed once; of a reduction
-    over its input, of a scatter over its updates.
+    over its input, of a matrix product with what its factors' loads take, of a scatter over its
+    updates.
 
     `crosses`: a reduction whose rows no single task owns has no rows to combine by lanes.
     """
@@ -126,8 +126,10 @@ def counted(instruction: Instruction, crosses: Callable[[Instruction], bool]) ->
     if kind == "reduce":
         source = extent(instruction.operands[0].shape.size)
         rows = extent(instruction.shape.size)
+        if is_contraction(instruction):
+            return (counts + FACTORS).times(source)
         executed = counts.times(source)
-        if rows and source > rows and not crosses(instruction) and not is_contraction(instruction):
+        if rows and source > rows and not crosses(instruction):
             executed += combining(source // rows).times(rows)
         return executed
     if kind == "scatter":

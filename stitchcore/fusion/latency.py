@@ -23,8 +23,8 @@ from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import Device
 from stitchcore.device.timing import Classes, Timing
 from stitchcore.fusion.candidates import extent
-from stitchcore.fusion.contraction import is_contraction
-from stitchcore.fusion.instructions import WARP_LANES, WARP_ROW, combining, counted, element
+from stitchcore.fusion.contraction import WARP_LANES, is_contraction, term_cycles
+from stitchcore.fusion.instructions import WARP_ROW, combining, counted, element
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction
 
@@ -89,7 +89,9 @@ def _cycles(value: Instruction, timing: Timing, crosses: Callable[[Instruction],
     if opcodes.record(value.opcode).kind != "reduce":
         return per_element
     row = extent(value.operands[0].shape.size) // max(extent(value.shape.size), 1)
-    if crosses(value) or is_contraction(value):
+    if is_contraction(value):
+        return term_cycles(timing) * row
+    if crosses(value):
         return per_element * min(row, MOST_SERIAL)
     lanes = WARP_LANES if row <= WARP_ROW else 8 * WARP_LANES
     return per_element * -(-row // lanes) + timing.chain(combining(row)) / lanes

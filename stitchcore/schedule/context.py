@@ -13,6 +13,7 @@ from stitchcore.schedule import limits, tiling
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominants import Dominants, Home, HomeKind, Scheme
 from stitchcore.schedule.limits import Limits
+from stitchcore.schedule.product_rows import ProductRows
 from stitchcore.schedule.sections import KernelScheme, SectionScheme, SinkKind, domain_of
 from stitchcore.schedule.tiling import Geometry
 from stitchcore.schedule.values import Names, Residence
@@ -20,7 +21,8 @@ from stitchcore.schedule.values import Names, Residence
 
 @dataclass(frozen=True)
 class SectionContext:
-    """What all sections of a kernel share. `errors` are the messages of its checks."""
+    """What all sections of a kernel share. `errors` are the messages of its checks, `products` says
+    how rows are dealt of which a matrix product has as many."""
 
     axes: Axes
     dominants: Dominants
@@ -31,6 +33,7 @@ class SectionContext:
     device: Device
     errors: tuple[str, ...] = ()
     mechanisms: Mechanisms = ALL
+    products: ProductRows | None = None
 
     @property
     def limits(self) -> Limits:
@@ -45,15 +48,38 @@ class SectionContext:
         extents = self.axes.extents
         if section.loops is not None:
             return tiling.over_partition(extents, section.loops, self.limits)
+        if (dealt := self._as_products(section)) is not None:
+            return dealt
         if section.rows is not None:
-            domains = [domain_of(sink, self.axes) for sink in section.sinks]
-            domains += [frozenset(self.axes.domain(value)) for value in self._reduced(section.rows)]
-            rows = frozenset(section.rows)
-            inner = max(tiling.size_of(extents[a] for a in domain - rows) for domain in domains)
+            inner = self._inner(section.rows, section)
             accumulates = any(sink.kind is SinkKind.PARTIAL for sink in section.sinks)
             return tiling.over_rows(extents, section.rows, inner, accumulates, self.limits)
         across = self._across(section)
         return tiling.over_elements(extents, section.order, section.combines, self.limits, across)
+
+    def _as_products(self, section: SectionScheme) -> Geometry | None:
+        """The tasks of a section with as many rows as a matrix product, where these are dealt in a
+        way of their own."""
+        parts = any(sink.kind in (SinkKind.PARTIAL, SinkKind.FINAL) for sink in section.sinks)
+        if self.products is None or parts:
+            return None
+        lane = section.order[-1] if section.rows is None and section.order else None
+        rows = section.order[:-1] if section.rows is None else section.rows
+        count = tiling.product(self.axes.extents[axis] for axis in rows)
+        if not isinstance(count, int) or count not in self.products.counts or not rows:
+            return None
+        if self._inner(rows, section) > self.limits.warp_elements:
+            return None
+        return Geometry((), rows, 1, count, lane, None, 1, 1, self.products.scope)
+
+    def _inner(self, rows: tuple[Axis, ...], section: SectionScheme) -> int:
+        """Elements of the longest row of a section."""
+        domains = [domain_of(sink, self.axes) for sink in section.sinks]
+        domains += [frozenset(self.axes.domain(value)) for value in self._reduced(rows)]
+        return max(
+            tiling.size_of(self.axes.extents[axis] for axis in domain - frozenset(rows))
+            for domain in domains
+        )
 
     def _across(self, section: SectionScheme) -> Axis | None:
         """The innermost axis of what a section reads, where its lanes are another's."""

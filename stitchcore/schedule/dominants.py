@@ -207,7 +207,9 @@ class _Search:
         own = self.axes.of(base)
         of_lanes = factor["dimensions"][-1] == factor.shape.rank - 1
         across = of_lanes and self.layouts[base][-1:] != own[-1:]
-        if base in self.axes.constant or not (across or self.costs[base] > 1):
+        turned = across and size_of(factor.shape.dims) > self.limits.strided_terms
+        computed = self.costs[base] > self.limits.factor_cost
+        if base in self.axes.constant or not (turned or computed):
             return False
         self.forced.add((base, factor))
         if across:

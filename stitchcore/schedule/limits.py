@@ -35,8 +35,9 @@ class Limits:
     rows shorter than `flat_below` are one lane loop with those beside them. What lane loops leave
     for each other stays in registers: up to `register_words` words a lane, of arrays of up to
     `register_elements` (0: never). Where lanes read across the rows of memory (a transpose) a task
-    has `turned_lanes`, a cache line of what it writes (0: all). `packs`: short rows share a task,
-    and a lane loop.
+    has `turned_lanes`, a cache line of what it writes (0: all). Where a factor of a matrix product
+    of more than `strided_terms` lies across the lanes it is turned first; one that costs more than
+    `factor_cost` is computed first. `packs`: short rows share a task, and a lane loop.
     """
 
     task_elements: int
@@ -58,6 +59,8 @@ class Limits:
     register_words: int
     register_elements: int
     turned_lanes: int
+    strided_terms: int
+    factor_cost: int
     packs: bool = True
 
 
@@ -82,6 +85,8 @@ CPU = Limits(
     register_words=0,  # one lane has no registers for a row
     register_elements=0,
     turned_lanes=16,
+    strided_terms=0,
+    factor_cost=1,
 )
 
 
@@ -96,6 +101,8 @@ def of(device: Device, mechanisms: Mechanisms = ALL) -> Limits:
 
 def _gpu(device: Device) -> Limits:
     wave = BLOCKS_PER_UNIT * device.units
+    timing = device.timing
+    assert timing is not None, f"{device.target} is a GPU"
     return Limits(
         task_elements=8 * device.lanes,
         chain_elements=1024,
@@ -116,6 +123,9 @@ def _gpu(device: Device) -> Limits:
         register_words=96,  # of the 255 that a thread has
         register_elements=32,
         turned_lanes=0,
+        # reading across takes the first cache a cycle for each, a phase of its own a grid barrier
+        strided_terms=round(device.phase_seconds * timing.hertz * device.units),
+        factor_cost=2,  # as a conversion from bfloat16: a phase takes longer than all lanes' own
     )
 
 

@@ -3,7 +3,8 @@
 The boundary between two phases lets any task read what any other wrote. Where each section of the
 later phase touches only elements that its own task's counterpart touched before (two column
 reductions one after another, a scalar and what is computed from it), both are one section: a
-regional scheme in AStitch's words, which needs no grid barrier but at most one of a block.
+regional scheme in AStitch's words, which needs no grid barrier but at most one of a block. Sections
+of a phase that need nothing of the one before it, or all of its tasks, are no part of that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index, Variable
@@ -53,37 +54,104 @@ class _Owner:
     width: int
 
 
+Touched = Mapping[Buffer, frozenset[_Access]]
+
+
+@dataclass
+class _Memo:
+    """What sections touch, found once for each: a section is compared with many."""
+
+    known: dict[int, tuple[Section, Touched]] = field(default_factory=dict)
+
+    def __call__(self, section: Section) -> Touched:
+        if id(section) not in self.known:
+            self.known[id(section)] = section, _touched(section)
+        return self.known[id(section)][1]
+
+    def merged(self, parts: Sequence[Section]) -> Section:
+        """`parts` as one section, which touches what they do."""
+        touched: dict[Buffer, frozenset[_Access]] = {}
+        for part in map(self, parts):
+            for buffer, accesses in part.items():
+                touched[buffer] = touched.get(buffer, frozenset()) | accesses
+        section = _merged(parts)
+        self.known[id(section)] = section, touched
+        return section
+
+
 def merge(phases: Sequence[Phase], local_bytes: int) -> tuple[Phase, ...]:
     """`phases` with those that need no boundary as one. `local_bytes` bounds a section's LOCAL
-    buffers."""
+    buffers. Where that leaves fewer, each section is in the first phase that it can be in."""
+    touched = _Memo()
     merged = list(phases[:1])
     for phase in phases[1:]:
-        together = _merged_phases(merged[-1], phase, local_bytes)
+        together = _merged_phases(merged[-1], phase, local_bytes, touched)
         merged[-1:] = [merged[-1], phase] if together is None else [together]
-    return tuple(merged)
+    early = earliest(phases, local_bytes) if len(merged) > 2 else merged
+    return tuple(early if len(early) < len(merged) else merged)
 
 
-def _merged_phases(before: Phase, after: Phase, local_bytes: int) -> Phase | None:
+def _merged_phases(before: Phase, after: Phase, local_bytes: int, touched: _Memo) -> Phase | None:
     sections = list(before.sections)
     for section in after.sections:
         needed = [
-            earlier
-            for earlier in sections
-            if any(itertools.starmap(_conflict, _pairs(earlier, section)))
+            earlier for earlier in sections if any(_conflicts(touched(earlier), touched(section)))
         ]
         if not needed:
             sections.append(section)
             continue
         parts = (*needed, section)
-        if any(part.copy_unless_aliased or _scatters(part) for part in parts):
+        if not _may_merge(parts, local_bytes, touched):
             return None
-        if not all(itertools.starmap(_task_by_task, itertools.combinations(parts, 2))):
-            return None
-        if sum(map(_local_bytes, parts)) > local_bytes:
-            return None
-        sections[sections.index(needed[0])] = _merged(parts)
+        sections[sections.index(needed[0])] = touched.merged(parts)
         sections = [earlier for earlier in sections if earlier not in needed[1:]]
     return Phase(tuple(sections))
+
+
+def earliest(phases: Sequence[Phase], local_bytes: int) -> list[Phase]:
+    """Every section in one with those of the last phase that it needs, or in the phase after: what
+    only later phases wait for, as the sums over all tasks of what a chain of rows passes on, keeps
+    no chain apart."""
+    placed, touched = list[list[Section]](), _Memo()
+    for phase in phases:
+        before = [list(sections) for sections in placed]
+        became: dict[int, Section] = {}
+        for section in phase.sections:
+            at, needed = -1, list[Section]()
+            for number, sections in enumerate(before):
+                conflicting = [
+                    one for one in sections if any(_conflicts(touched(one), touched(section)))
+                ]
+                if conflicting:
+                    at, needed = number, conflicting
+            now = {id(one): one for one in (_latest(one, became) for one in needed)}
+            parts = (*now.values(), section)
+            if needed and _may_merge(parts, local_bytes, touched):
+                whole = touched.merged(parts)
+                placed[at] = [*(one for one in placed[at] if id(one) not in now), whole]
+                became |= dict.fromkeys(now, whole)
+                continue
+            if at + 1 == len(placed):
+                placed.append([])
+            placed[at + 1].append(section)
+    return [Phase(tuple(sections)) for sections in placed]
+
+
+def _latest(section: Section, became: Mapping[int, Section]) -> Section:
+    """What a section is part of by now."""
+    while id(section) in became:
+        section = became[id(section)]
+    return section
+
+
+def _may_merge(parts: Sequence[Section], local_bytes: int, touched: _Memo) -> bool:
+    """Whether `parts`, each of which needs what those before it leave, may be one section."""
+    if any(part.copy_unless_aliased or _scatters(part) for part in parts):
+        return False
+    pairs = itertools.combinations(parts, 2)
+    if not all(_task_by_task(*pair, touched) for pair in pairs):
+        return False
+    return sum(map(_local_bytes, parts)) <= local_bytes
 
 
 def _scatters(section: Section) -> bool:
@@ -93,10 +161,10 @@ def _scatters(section: Section) -> bool:
 
 
 def _merged(parts: Sequence[Section]) -> Section:
-    first = parts[0]
+    first, *others = parts
     task = Variable(first.variable)
-    bodies = (substituted(part.body, {part.variable: task}) for part in parts)
-    return replace(first, body=tuple(itertools.chain.from_iterable(bodies)))
+    bodies = (substituted(part.body, {part.variable: task}) for part in others)
+    return replace(first, body=tuple(itertools.chain(first.body, *bodies)))
 
 
 def _local_bytes(section: Section) -> int:
@@ -104,22 +172,20 @@ def _local_bytes(section: Section) -> int:
     return sum(size for size in sizes if isinstance(size, int))
 
 
-def _conflict(first: _Access, second: _Access) -> bool:
-    return first.buffer == second.buffer and (first.writes or second.writes)
+def _conflicts(before: Touched, after: Touched) -> Iterator[tuple[_Access, _Access]]:
+    """Accesses to the same buffer, one of which writes."""
+    for buffer in before.keys() & after.keys():
+        for first, second in itertools.product(before[buffer], after[buffer]):
+            if first.writes or second.writes:
+                yield first, second
 
 
-def _pairs(before: Section, after: Section) -> Iterator[tuple[_Access, _Access]]:
-    return itertools.product(_accesses(before), _accesses(after))
-
-
-def _task_by_task(before: Section, after: Section) -> bool:
+def _task_by_task(before: Section, after: Section, touched: _Memo) -> bool:
     """Whether an element that both touch, and one writes, is touched by tasks of one number."""
     if (before.tasks, before.scope) != (after.tasks, after.scope):
         return False
     return before.tasks == 1 or all(
-        _same_task(first, second)
-        for first, second in _pairs(before, after)
-        if _conflict(first, second)
+        itertools.starmap(_same_task, _conflicts(touched(before), touched(after)))
     )
 
 
@@ -129,12 +195,15 @@ def _same_task(first: _Access, second: _Access) -> bool:
 
 
 # ---- what a section touches ----------------------------------------------------------------------
-def _accesses(section: Section) -> list[_Access]:
+def _touched(section: Section) -> Touched:
     """Accesses of the kernel's own buffers; of its inputs none, as nobody writes them."""
     ranges: Ranges = {}
     if isinstance(section.tasks, int):
         ranges[TASK.name] = (0, section.tasks - 1)
-    return list(_walk(section.body, {section.variable: TASK}, ranges))
+    found: dict[Buffer, set[_Access]] = {}
+    for access in _walk(section.body, {section.variable: TASK}, ranges):
+        found.setdefault(access.buffer, set()).add(access)
+    return {buffer: frozenset(accesses) for buffer, accesses in found.items()}
 
 
 def _walk(

@@ -27,15 +27,19 @@ from stitchcore.schedule import (
     input_output_aliasing,
     limits,
     merge_phases,
+    product_rows,
+    regional_buffers,
     register_reuse,
     scans,
     tiling,
     vectorize,
 )
+from stitchcore.schedule.axes import Axes
 from stitchcore.schedule.constants import CONSTANT_LIMIT
 from stitchcore.schedule.context import SectionContext
 from stitchcore.schedule.dominants import find as find_dominants
 from stitchcore.schedule.loop_nest import lower_section
+from stitchcore.schedule.product_rows import ProductRows
 from stitchcore.schedule.sections import SinkKind
 from stitchcore.schedule.sections import assign as assign_sections
 from stitchcore.schedule.values import Names
@@ -73,6 +77,13 @@ def _merge_phases(kernel: Kernel, context: SectionContext) -> Kernel:
     return replace(kernel, phases=merge_phases.merge(kernel.phases, context.limits.local_bytes))
 
 
+def _regional_buffers(kernel: Kernel, context: SectionContext) -> Kernel:
+    if context.device.kind == "cpu" or Mechanism.REGIONAL not in context.mechanisms:
+        return kernel
+    room, warps = context.limits.local_bytes, limits.warps(context.device)
+    return regional_buffers.localize(kernel, room, warps)
+
+
 def _cache_hints(kernel: Kernel, _: SectionContext) -> Kernel:
     return replace(kernel, phases=cache_hints.hint(kernel.buffers, kernel.phases))
 
@@ -100,6 +111,11 @@ PASSES: tuple[Pass, ...] = (
         "merge phases",
         "phases with nothing to wait for between them become one",
         _merge_phases,
+    ),
+    Pass(
+        "regional buffers",
+        "scratch of which each task touches a part of its own is the memory of its lanes",
+        _regional_buffers,
     ),
     Pass(
         "vectorize",
@@ -197,13 +213,32 @@ def snapshots(
 def _lower(
     pattern: Pattern, module: Module, device: Device, name: str, mechanisms: Mechanisms
 ) -> tuple[Kernel, SectionContext]:
-    """Loops as analysis wants them, in phases; nothing is placed in scratch memory yet."""
+    """Loops as analysis wants them, in phases; nothing is placed in scratch memory yet. Of several
+    ways to deal the rows of matrix products that of the fewest steps."""
     axes = axis_analysis.analyse(pattern)
+    ways = product_rows.choices(product_rows.counts(pattern.instructions, axes, device))
+    lowered = [_lowered(pattern, module, device, name, mechanisms, axes, way) for way in ways]
+    if len(lowered) == 1:
+        return lowered[0]
+    return min(lowered, key=lambda pair: product_rows.steps(_merge_phases(*pair).phases, device))
+
+
+def _lowered(
+    pattern: Pattern,
+    module: Module,
+    device: Device,
+    name: str,
+    mechanisms: Mechanisms,
+    axes: Axes,
+    products: ProductRows | None,
+) -> tuple[Kernel, SectionContext]:
     dominants = find_dominants(pattern, axes, limits.of(device, mechanisms))
-    plan = assign_sections(pattern, axes, dominants, mechanisms)
+    apart = products.counts if products is not None else frozenset()
+    plan = assign_sections(pattern, axes, dominants, mechanisms, apart)
     errors = _errors(pattern)
+    names = Names(frozenset(module.symbols))
     context = SectionContext(
-        axes, dominants, plan, {}, {}, Names(frozenset(module.symbols)), device, errors, mechanisms
+        axes, dominants, plan, {}, {}, names, device, errors, mechanisms, products
     )
     stored = buffers.assign(pattern, axes, dominants, plan, _parts(context))
     context.residences.update(stored.residences)

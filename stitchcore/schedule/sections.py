@@ -16,7 +16,7 @@ from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
-from stitchcore.schedule import reduction_epilogue
+from stitchcore.schedule import reduction_epilogue, tiling
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominants import (
     CROSSING,
@@ -88,9 +88,14 @@ class KernelScheme:
 
 
 def assign(
-    pattern: Pattern, axes: Axes, dominants: Dominants, mechanisms: Mechanisms = ALL
+    pattern: Pattern,
+    axes: Axes,
+    dominants: Dominants,
+    mechanisms: Mechanisms = ALL,
+    apart: frozenset[int] = frozenset(),
 ) -> KernelScheme:
-    """Sinks and sections of every phase of `pattern`."""
+    """Sinks and sections of every phase of `pattern`. What has as many rows as `apart` says is
+    stored in a section of its own, whoever sums it up over tasks: it goes on in these rows."""
     recomputes = Mechanism.RECOMPUTE in mechanisms
     demand = _demanded(pattern, axes, dominants, {}, recomputes)
     epilogues = reduction_epilogue.find(demand.finished(), demand.elements())
@@ -101,7 +106,7 @@ def assign(
     for phase in range(count):
         sinks = [sink for at, sink in demand.sinks if at == phase]
         merged = [sinks] if Mechanism.DOMINANT_MERGING in mechanisms else [[s] for s in sinks]
-        sections = [s for group in merged for s in _sections(phase, group, axes, dominants)]
+        sections = [s for group in merged for s in _sections(phase, group, axes, dominants, apart)]
         phases.append(tuple(_with_epilogue(section, epilogues, demand) for section in sections))
     return KernelScheme(tuple(phases), demand.stored, demand.partial)
 
@@ -304,7 +309,7 @@ class _Group:
 
 
 def _sections(
-    phase: int, sinks: list[Sink], axes: Axes, dominants: Dominants
+    phase: int, sinks: list[Sink], axes: Axes, dominants: Dominants, apart: frozenset[int]
 ) -> tuple[SectionScheme, ...]:
     tied: dict[Domain, _Group] = {}
     rest: list[tuple[Sink, Domain]] = []
@@ -330,10 +335,13 @@ def _sections(
     for sink, domain in sorted(rest, key=lambda pair: pair[0].kind in _ELEMENTS):
         host = hosts.get(domain)
         if host is not None and _joins(sink, host, axes):
-            host.sinks.append(sink)
-            continue
+            hosted = tiling.size_of(axes.extents[axis] for axis in host.rows or ())
+            if sink.kind in _ELEMENTS or hosted not in apart:
+                host.sinks.append(sink)
+                continue
         reduced = None if sink.kind in _ELEMENTS else frozenset(axes.reduced[sink.value])
-        if reduced is None:
+        rows = tiling.size_of(axes.extents[axis] for axis in (_written(sink, axes) or ())[:-1])
+        if reduced is None and rows not in apart:
             reduced = next((r for d, r in free if d == domain), None)
         key = (domain, reduced)
         free.setdefault(key, _Group([], None, reduced, {domain})).sinks.append(sink)
@@ -393,12 +401,18 @@ def _widest(sinks: Iterable[Sink], axes: Axes, dominants: Dominants) -> tuple[Ax
     """Axes of the sink with most of them, in the order of the memory it writes."""
     best: tuple[Axis, ...] = ()
     for sink in sinks:
-        if sink.kind is SinkKind.STORE:
-            order = axes.of(sink.value)
-        elif sink.kind in _PARTS:
-            order = tuple(a for row in axes.pieces[sink.value, sink.number] for a in row)
-        else:
+        order = _written(sink, axes)
+        if order is None:
             order = order_of(axes, dominants.layouts, sink.value)
         if len(order) > len(best) or not best:
             best = order
     return best
+
+
+def _written(sink: Sink, axes: Axes) -> tuple[Axis, ...] | None:
+    """Axes of a sink that is stored element by element, in the order of the memory it writes."""
+    if sink.kind is SinkKind.STORE:
+        return axes.of(sink.value)
+    if sink.kind in _PARTS:
+        return tuple(a for row in axes.pieces[sink.value, sink.number] for a in row)
+    return None

@@ -2,7 +2,9 @@
 
 On a GPU a warp's load of 16 bytes a lane keeps four times as much under way as one of 4 bytes. All
 lane loops of a section deal iterations in runs of the same length, so which lane touches which
-element does not depend on it: neither barriers nor the sharing of memory do.
+element does not depend on it: neither barriers nor the sharing of memory do. A section whose lanes
+go through a serial loop in each iteration moves most in there, and that has no runs: more lanes and
+their iterations together (codegen/cuda_lanes.py) are worth more.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from stitchcore.loop_ir.visitor import accesses, statements
 from stitchcore.schedule import limits
 
 VECTOR_BYTES = 16
+
+SHORT = 16
+"""Iterations of a serial loop that counts for little beside what is around it."""
 
 
 def vectorize(section: Section, device: Device) -> Section:
@@ -37,7 +42,7 @@ def _pays(section: Section, length: int, lanes: int) -> bool:
     """Whether every lane gets a run of the longest loop, and most bytes are moved in runs."""
     loops = [s for s in statements(section.body) if isinstance(s, Loop)]
     longest = max((_extent(s) for s in loops if s.kind is LoopKind.LANES), default=0)
-    if longest < lanes * length:
+    if longest < lanes * length or any(map(_goes_through_a_loop, loops)):
         return False
     moved = in_runs = 0
     for loop in loops:
@@ -53,6 +58,11 @@ def _pays(section: Section, length: int, lanes: int) -> bool:
             fits = size * length <= VECTOR_BYTES
             in_runs += size * (fits and is_vector_access(loop, buffer, indices, length))
     return in_runs * 2 > moved
+
+
+def _goes_through_a_loop(loop: Loop) -> bool:
+    inner = (s for s in statements(loop.body) if isinstance(s, Loop))
+    return loop.kind is LoopKind.LANES and any(_extent(s) > SHORT for s in inner)
 
 
 def _extent(loop: Loop) -> int:

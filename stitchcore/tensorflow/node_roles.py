@@ -87,7 +87,7 @@ def classify(
     parts: list[Part] = [Part.OPAQUE] * len(graph.nodes)
     reasons: dict[int, Reason] = {}
     shaped: set[int] = set()
-    large = _library_products(graph, multiplies)
+    large = _library_products(graph, kind, multiplies)
     late = late_ref_readers(graph)
     unordered = lookups.unordered(graph)
     for i in graph.order:
@@ -217,22 +217,22 @@ def _refuse_place(graph: GraphIndex, i: int, kind: str) -> Reason | None:
     return None if on_device else Reason.DEVICE_BOUNDARY
 
 
-def _library_products(graph: GraphIndex, multiplies: Device | None) -> frozenset[int]:
+def _library_products(graph: GraphIndex, kind: str, multiplies: Device | None) -> frozenset[int]:
     """The products of matrices that stay library calls. Those of one row, one column or one
     contracted element, and small ones that `multiplies` (its kernels) is quicker with, are lowered
     as multiplications and sums (hlo/transforms/expand_dot.py), by static sizes."""
     products = (i for i, node in enumerate(graph.nodes) if node.op in op_allowlist.CONTRACTIONS)
-    return frozenset(i for i in products if not _is_small_product(graph, i, multiplies))
+    return frozenset(i for i in products if not _is_small_product(graph, i, kind, multiplies))
 
 
-def _is_small_product(graph: GraphIndex, i: int, multiplies: Device | None) -> bool:
+def _is_small_product(graph: GraphIndex, i: int, kind: str, multiplies: Device | None) -> bool:
     """Batches that are broadcast are none: tf2xla makes rows of them; nor is a node that has not
     the inputs of its operation."""
     fused = graph.nodes[i].op == "_FusedMatMul"
     if len(graph.data[i]) != 2 + fused:
         return False
     done = tuple(graph.nodes[i].attr["fused_ops"].list.s) if fused else ()
-    if fused and done not in op_allowlist.FUSED_INTO_PRODUCTS:
+    if fused and done not in op_allowlist.FUSED_INTO_PRODUCTS[kind]:
         return False
     left, right = (graph.shape(tensor) for tensor in graph.data[i][:2])
     if left is None or right is None or min(len(left), len(right)) < 2 or left[:-2] != right[:-2]:

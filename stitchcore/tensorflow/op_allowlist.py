@@ -10,6 +10,7 @@ the graph's own constants decide (constant_operands.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tensorflow.python.framework import dtypes
@@ -141,9 +142,14 @@ CONTRACTIONS = {
 """Taken where they are small (node_roles.py), else library calls: attributes that say which operand
 is read transposed."""
 
-FUSED_INTO_PRODUCTS = frozenset({(b"BiasAdd",), (b"BiasAdd", b"Tanh"), (b"BiasAdd", b"Sigmoid")})
-"""What a `_FusedMatMul` may do with its product: its attribute `fused_ops`. Not Relu and Relu6: of
-NaN they make 0 where oneDNN is on and NaN where it is off, which no graph tells."""
+FUSED_INTO_PRODUCTS: Mapping[str, frozenset[tuple[bytes, ...]]] = {
+    "cpu": frozenset({(b"BiasAdd",), (b"BiasAdd", b"Tanh"), (b"BiasAdd", b"Sigmoid")}),
+    "gpu": frozenset({(b"BiasAdd",)}),
+}
+"""What a `_FusedMatMul` may do with its product, its attribute `fused_ops`, by kind of device. Not
+Relu and Relu6: of NaN they make 0 on a CPU where oneDNN is on and NaN where it is off, which no
+graph tells; on a GPU Relu is an epilogue of cuBLASLt, of which nothing says what it makes of NaN,
+and Tanh and Sigmoid are for float16 alone (core/kernels/matmul_op_fused.cc)."""
 
 CHECKED = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})
 """Operations whose error on data is part of their formula (semantics.py)."""
@@ -151,7 +157,7 @@ CHECKED = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})
 SHAPED = CHECKED | {"ArgMax", "ArgMin", "InTopK", "InTopKV2"}
 """Operations whose formula here takes the sizes of their inputs (semantics.py)."""
 
-CPU_ONLY = frozenset("ArgMax ArgMin InTopK InTopKV2 _MklSwish _MklLayerNorm _FusedMatMul".split())
+CPU_ONLY = frozenset("ArgMax ArgMin InTopK InTopKV2 _MklSwish _MklLayerNorm".split())
 """Operations whose formula here is that of TensorFlow's kernel on a CPU."""
 
 DRAWN = ("StatelessRandomUniformV2", "StatelessRandomGetKeyCounter")

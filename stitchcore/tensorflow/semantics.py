@@ -554,7 +554,7 @@ REWRITES: dict[tuple[str, str], _Rewrite] = {
     **dict.fromkeys((("InTopK", placement.CPU), ("InTopKV2", placement.CPU)), _in_top),
     **{("EnsureShape", kind): _ensured_shape for kind in placement.KINDS},
     ("_FusedBatchNormEx", placement.CPU): _fused_batch_norm,
-    ("_FusedMatMul", placement.CPU): _fused_product,
+    **{("_FusedMatMul", kind): _fused_product for kind in placement.KINDS},
     ("_MklSwish", placement.CPU): _swish,
     ("_MklLayerNorm", placement.CPU): _layer_norm,
     ("_FusedBatchNormEx", placement.GPU): _fused_batch_norm_on_gpu,

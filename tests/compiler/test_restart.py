@@ -26,6 +26,7 @@ from stitchcore.compiler.stages import (
 from stitchcore.device.host import host_device
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.fusion.mechanisms import ALL, Mechanism
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.text.parser import parse
 from stitchcore.loop_ir.nodes import Kernel
@@ -242,7 +243,8 @@ def test_cuda_restarts_too(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("needs_nvrtc")
 def test_a_kernel_that_a_gpu_cannot_hold_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     device = DEVICES["sm_90"]
-    whole = run(stages_for(device), ModuleState(TWO_KERNELS, device, BuildOptions()))
+    apart = BuildOptions(mechanisms=ALL - {Mechanism.GEMM})
+    whole = run(stages_for(device), ModuleState(TWO_KERNELS, device, apart))
     first, other = [kernel.name for kernel in whole.kernels]
     real = emit_cuda.shared_bytes
 
@@ -250,7 +252,7 @@ def test_a_kernel_that_a_gpu_cannot_hold_is_refused_alone(monkeypatch: pytest.Mo
         return 2**20 if kernel.name == first else real(kernel, threads)
 
     monkeypatch.setattr(emit_cuda, "shared_bytes", too_much)
-    less = run(stages_for(device), ModuleState(TWO_KERNELS, device, BuildOptions()))
+    less = run(stages_for(device), ModuleState(TWO_KERNELS, device, apart))
     assert [kernel.name for unit in less.units for kernel in unit.kernels] == [other]
     [refusal] = less.refused
     assert (refusal.subject, refusal.reason) == (first, Reason.SHARED_MEMORY)

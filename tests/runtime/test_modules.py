@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stitchcore.compiler.stages import BuildOptions
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.fusion.mechanisms import ALL, Mechanism
 from stitchcore.hlo.evaluator.evaluate import evaluate
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.text.parser import parse
@@ -18,12 +20,21 @@ from stitchcore.loop_ir.nodes import Kernel, Role
 from stitchcore.loop_ir.printer import print_kernel
 from stitchcore.runtime.gpu.compile_module import compile_for_gpu
 from stitchcore.runtime.gpu.executor import Loaded, capture_refused, captured
-from stitchcore.runtime.gpu.program import Copy, HostCall, LaunchRange, Loop, every_step
+from stitchcore.runtime.gpu.program import (
+    Copy,
+    GpuModule,
+    HostCall,
+    LaunchRange,
+    LibraryCall,
+    Loop,
+    every_step,
+)
 from stitchcore.toolchain import cuda_compiler
 from tests.hlo import workloads
 from tests.launch.standin_cuda import Standin
 from tests.runtime.host import HostDevice
 from tests.runtime.whole import TARGET, arguments, by_interpreter, compare
+from tests.schedule.test_contractions import attention
 
 TOLERANCE = 2e-6
 """Of an output's largest value: float32 sums in another order than numpy's."""
@@ -65,6 +76,19 @@ def test_a_captured_module_computes_the_same_again_and_again(standin: Standin) -
     found = compare(workloads.module("layernorm_gelu_grad"), standin, act=act)
     assert max(found.errors) < TOLERANCE
     assert found.launches == 2 * len(found.module.table.launches)
+
+
+def test_small_products_are_no_calls(standin: Standin) -> None:
+    module, _ = attention()
+    found = compare(module, standin)
+    assert max(found.errors) < TOLERANCE and found.launches == 1
+    assert not calls(found.module)
+    left_out = BuildOptions(mechanisms=ALL - {Mechanism.GEMM})
+    assert len(calls(compile_for_gpu(module, TARGET, left_out))) == 2
+
+
+def calls(module: GpuModule) -> list[LibraryCall]:
+    return [step for step in every_step(module.steps) if isinstance(step, LibraryCall)]
 
 
 def test_temporaries_whose_lives_do_not_meet_share_memory() -> None:

@@ -298,7 +298,8 @@ def test_without_it_products_are_the_librarys(model: Any) -> None:
     state = planned(module, DEAR, ALL - {Mechanism.GEMM})
     assert state.plan is not None
     assert {node.opcode for node in state.plan.opaque} == {op.DOT}
-    assert op.DOT in opcodes_of(planned(module, GPU).module)
+    free = replace(GPU, gemm=replace(GPU.gemm, seconds=0.0, flops_per_second=1e15))  # type: ignore
+    assert op.DOT in opcodes_of(planned(module, free).module)
 
 
 def test_what_is_computed_for_a_product_is_computed_once() -> None:
@@ -338,10 +339,26 @@ def test_lanes_without_columns_are_paid_for() -> None:
     assert not pays(product(64, 64, 9), priced(2.2e-6))
 
 
+@pytest.mark.parametrize("target", [t for t, device in DEVICES.items() if device.kind == "gpu"])
+def test_a_gpus_library_keeps_what_it_is_quicker_with(target: str) -> None:
+    """What a lane waits for decides where there are few results, else what all lanes load. A
+    slower first cache, or a library that is no slower than an empty kernel, changes sides."""
+    device = DEVICES[target]
+    heads = [Product(heads * 4096, 64, 64) for heads in (4, 256)]
+    assert pays(product(32, 64, 64), device) and pays(heads[0], device)
+    assert not pays(product(32, 256, 64), device) and not pays(heads[1], device)
+    assert not pays(product(256, 256, 256), device)
+    assert device.gemm is not None and device.timing is not None
+    quick = replace(device, gemm=replace(device.gemm, seconds=1e-7))
+    assert not pays(product(32, 64, 64), quick)
+    slow = replace(device.timing, hertz=device.timing.hertz / 4)
+    assert not pays(product(32, 64, 64), replace(device, timing=slow))
+
+
 def test_never_a_long_or_unknown_or_wide_product() -> None:
     assert not pays(product(1024, LONGEST + 1, 8), DEAR)
     assert not pays(product(4, 64, 4), DEAR)  # fewer results than terms of each
-    assert not pays(product(8, 8, 8), GPU)
+    assert not pays(product(8, 8, 8), replace(CPU, gemm=None))
     text = """HloModule m
 ENTRY e {
   x = f64[8,8] parameter(0)

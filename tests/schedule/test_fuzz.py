@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo.ir.module import Module
-from stitchcore.schedule import dominants, limits
+from stitchcore.schedule import dominants, limits, merge_phases
 from tests.fuzz.draw import FuzzOptions
 from tests.fuzz.modules import random_module
 from tests.schedule.agree import check
@@ -118,6 +118,22 @@ def test_deep_modules_agree_under_any_limits(monkeypatch: pytest.MonkeyPatch, fi
         with monkeypatch.context() as patch:
             patch.setattr(limits, "of", lambda *_, own=own, drawn=drawn: replace(own, **drawn))
             check(pattern, module, draw_inputs(pattern, seed), device=device)
+
+
+@pytest.mark.parametrize("target", ["cpu-x86-64-v3", "sm_80"])
+def test_deep_modules_agree_with_every_section_as_early_as_can_be(
+    monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """Which the scheduler does only where it saves phases, as it often would with such tasks."""
+    monkeypatch.setattr(merge_phases, "merge", lambda *given: tuple(merge_phases.earliest(*given)))
+    small = {"task_elements": 16, "max_part_rows": 4, "few_rows": 2, "warp_elements": 8}
+    own = limits.of(DEVICES[target])
+    monkeypatch.setattr(limits, "of", lambda *_: replace(own, **small))
+    for seed in range(12):
+        module = random_module(np.random.default_rng(seed), MANY_REDUCTIONS)
+        pattern = whole(module)
+        if not any(value in pattern.inputs for value in pattern.outputs):
+            check(pattern, module, draw_inputs(pattern, seed), device=DEVICES[target])
 
 
 @pytest.mark.slow

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stitchcore.device.records import DEVICES
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction, instruction
 from stitchcore.hlo.ir.shape import Shape
+from stitchcore.hlo.transforms.expand import expand
 from stitchcore.loop_ir.nodes import Barrier, Kernel, Scope
 from stitchcore.loop_ir.printer import parse_kernel, print_kernel
 from stitchcore.loop_ir.visitor import statements
@@ -24,6 +26,7 @@ from tests.schedule.modules import (
     scalar,
     whole,
 )
+from tests.schedule.test_contractions import dot
 from tests.schedule.twins import toy
 
 ROOM = 1 << 20
@@ -211,3 +214,21 @@ def test_turned_lanes_within_a_task_need_a_barrier_of_the_group() -> None:
     assert all(barrier.scope is Scope.GROUP for barrier in found)
     for what, mutant in barriers.mutants(kernel):
         assert barriers.objects(mutant, [np.ones(40, np.float32)]), what
+
+
+def test_several_readers_of_a_row_go_on_in_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of unlike widths, so they are sections of their own in one phase; each as early as can be."""
+    x, w = parameter(0, (16, 24)), parameter(1, (24, 96))
+    gates = dot(x, w)
+    parts = [
+        instruction(op.SLICE, Shape("f32", (16, end - begin)), (gates,),
+                    slice=((0, 16, 1), (begin, end, 1)))
+        for begin, end in ((0, 32), (32, 96))
+    ]  # fmt: skip
+    module = module_of([apply(op.TANH, part) for part in parts], [x, w])
+    expanded = expand(module, dot_pays=lambda _: True).module
+    pattern = whole(expanded)
+    for merge in (merge_phases.merge, lambda *given: tuple(merge_phases.earliest(*given))):
+        monkeypatch.setattr(merge_phases, "merge", merge)
+        kernel = check(pattern, expanded, draw_inputs(pattern, 0), device=DEVICES["sm_80"])
+        assert [len(phase.sections) for phase in kernel.phases] == [1]

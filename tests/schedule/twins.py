@@ -86,6 +86,7 @@ TOYS: Mapping[str, tuple[int, ...]] = {
     "flat_below": (2, 4, 8, 16, 64),
     "register_elements": (1, 2, 4, 8, 16),
     "register_words": (4, 8, 16, 32),
+    "strided_terms": (1, 64, 1024),
 }
 """Toy values of schedule/limits.py, in the order of trying."""
 

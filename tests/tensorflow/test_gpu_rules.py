@@ -140,6 +140,18 @@ def test_a_fused_activation_keeps_a_nan() -> None:
     assert evaluate(module(FUSED, "cpu", 1), arguments)[0][0, 0, 0, 0] == 0
 
 
+def test_a_products_bias_is_added_to_it() -> None:
+    """core/kernels/matmul_op_fused.cc: FusedMatMulOp, an epilogue of cuBLASLt."""
+    case = Case(
+        "_FusedMatMul", ("float32",) * 3, ((6, 8), (8, 9), (9,)),
+        {"num_args": 1, "fused_ops": ["BiasAdd"]},
+    )  # fmt: skip
+    random = np.random.default_rng(7)
+    x, w, b = (random.standard_normal(shape).astype(np.float32) for shape in case.shapes)
+    for [result] in both(module(case, "gpu"), [x, w, b]):
+        np.testing.assert_allclose(result, x.astype(np.float64) @ w + b, rtol=1e-5, atol=1e-6)
+
+
 X = np.random.default_rng(3).standard_normal((4, 3, 3, 2)).astype(np.float32) * 2 + 1
 SCALE, OFFSET = np.array([1.5, 0.5], np.float32), np.array([0.1, -0.2], np.float32)
 EMPTY = np.zeros(0, np.float32)

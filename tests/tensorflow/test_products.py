@@ -15,12 +15,15 @@ pytest.importorskip("tensorflow", reason="pip install tensorflow-cpu")
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.regions import compile_regions, program
-from stitchcore.compiler.stages import BuildOptions
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.host import host_device
-from stitchcore.device.records import Gemm
+from stitchcore.device.records import DEVICES, Gemm
 from stitchcore.errors import Reason
+from stitchcore.loop_ir.interpreter import interpret
 from stitchcore.runtime.cpu_kernel import CpuKernel, load_library
+from stitchcore.runtime.module import buffers
 from stitchcore.tensorflow.lower import lower, subgraph
 from stitchcore.tensorflow.partition import Partition, partition
 from stitchcore.tensorflow.run_region import runner
@@ -70,6 +73,37 @@ def test_layers_are_one_region_and_right() -> None:
         np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=1e-6)
 
 
+def test_a_gpus_layers_are_one_kernel_and_right() -> None:
+    """By its record's own prices; on the interpreter."""
+    device = DEVICES["sm_80"]
+    graph = on_gpu(graph_of(layers, *SHAPES))
+    cut = partition(graph, ["out"], kind="gpu", multiplies=device)
+    (region,) = cut.regions
+    assert [cut.graph.nodes[i].op for i in region.members].count("MatMul") == 2
+    assert "MatMul" not in members(partition(graph, ["out"], kind="gpu"))
+    function = subgraph(cut, region)
+    state = run(PLANNED, ModuleState(lower(function).module, device, BuildOptions()))
+    assert state.plan is not None and not state.plan.opaque
+    [pattern], [kernel] = state.plan.patterns, state.kernels
+    random = np.random.default_rng(0)
+    given = [random.uniform(-1, 1, shape).astype(np.float32) for shape in SHAPES]
+    inputs = buffers(kernel, [given[value["number"]] for value in pattern.inputs], {})
+    [ours] = interpret(kernel, inputs, {}, random)
+    [theirs] = runner(function)(given)
+    np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fused", "taken"), [(["BiasAdd"], True), (["BiasAdd", "Tanh"], False),
+                         (["BiasAdd", "Relu"], False)],
+)  # fmt: skip
+def test_of_what_is_fused_on_a_gpu_only_a_bias_is_taken(fused: list[str], taken: bool) -> None:
+    """core/kernels/matmul_op_fused.cc: the others are cuBLASLt's and cuDNN's own."""
+    graph = on_gpu(product("_FusedMatMul", "xwb", map(str.encode, fused)))
+    cut = partition(graph, ["out"], kind="gpu", multiplies=DEVICES["sm_80"])
+    assert ("_FusedMatMul" in members(cut)) == taken
+
+
 def test_they_are_library_calls_where_that_is_quicker() -> None:
     for multiplies in (None, replace(DEAR, gemm=Gemm(0.0, 2e9, 1e9))):
         cut = partition(graph_of(layers, *SHAPES), ["out"], multiplies=multiplies)
@@ -105,6 +139,12 @@ def test_a_damaged_product_is_in_no_region(op: str, inputs: str, fused: list[byt
     cut = partition(product(op, inputs, fused), ["out"], multiplies=DEAR)
     assert op not in members(cut)
     assert Reason.LIBRARY_CALL in {refusal.reason for refusal in cut.refusals}
+
+
+def on_gpu(graph: Any) -> Any:
+    for node in graph.node:
+        node.device = "/job:localhost/replica:0/task:0/device:GPU:0"
+    return graph
 
 
 def product(op: str, inputs: str, fused: Iterable[bytes]) -> Any:
