@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from stitchcore.codegen import cuda
 from stitchcore.device.records import DEVICES, Device
 from stitchcore.fusion.mechanisms import ALL, SUMMARIES, Mechanism, Mechanisms
 from stitchcore.hlo.ir.instruction import topological
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.text.parser import parse
+from stitchcore.loop_ir.nodes import THREADS
 from stitchcore.reproduce import papers
 from stitchcore.reproduce.counts import LOCAL, Counts, counted, stage_seconds
 from stitchcore.reproduce.mapping import mapping
@@ -356,7 +356,7 @@ def astitch_mapping(of: Subjects, host: Device, progress: Progress) -> Table:
             "barrier; then blocks that have work, in waves of what the device holds (registers by "
             "the schedule's estimate), and the share of its threads that these are",
             "blocks beyond one wave are walked by resident ones (vertical packing); blocks have "
-            f"{cuda.THREADS} threads, the paper's 1,024",
+            f"{THREADS} threads, the paper's 1,024",
             "AStitch splits rows of more than 1,024 elements where there are fewer than a wave of "
             "blocks has; here a barrier is worth it from 16,384 elements on",
             "an H200 has the multiprocessors of an H100",

@@ -11,10 +11,19 @@ from dataclasses import dataclass, replace
 
 from stitchcore.device.records import Device
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
+from stitchcore.schedule.space import DEFAULT, Schedule
 
 WARP_LANES = 32
-BLOCKS_PER_UNIT = 4
-"""Blocks that a multiprocessor holds of a kernel with a usual number of registers."""
+THREADS_PER_UNIT = 1024
+"""Threads that a multiprocessor holds of a kernel with a usual number of registers."""
+
+UNIT_REGISTERS = 65536
+"""32-bit registers of a multiprocessor, of every GPU here."""
+
+
+def blocks_per_unit(threads: int) -> int:
+    """Blocks of `threads` that a multiprocessor holds of a usual kernel: 4 of 256."""
+    return max(THREADS_PER_UNIT // threads, 1)
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,8 @@ class Limits:
     for each other stays in registers: up to `register_words` words a lane, of arrays of up to
     `register_elements` (0: never). Where lanes read across the rows of memory (a transpose) a task
     has `turned_lanes`, a cache line of what it writes (0: all). `packs`: short rows share a task,
-    and a lane loop.
+    and a lane loop. `lanes` are a group's. `warp_rows`: rows of up to `warp_elements` are a warp's
+    each, or a group's (None: by an estimate of waves).
     """
 
     task_elements: int
@@ -57,6 +67,13 @@ class Limits:
     register_elements: int
     turned_lanes: int
     packs: bool = True
+    lanes: int = 1
+    warp_rows: bool | None = None
+
+    @property
+    def warps(self) -> int:
+        """Of a group; 1 where there are none."""
+        return max(self.lanes // WARP_LANES, 1)
 
 
 CPU = Limits(
@@ -82,17 +99,20 @@ CPU = Limits(
 )
 
 
-def of(device: Device, mechanisms: Mechanisms = ALL) -> Limits:
-    """The limits of `device`. Without adaptive mapping each row is a task's, however short, and
-    none is split, however few there are."""
-    found = CPU if device.kind == "cpu" else _gpu(device)
+def of(device: Device, mechanisms: Mechanisms = ALL, chosen: Schedule = DEFAULT) -> Limits:
+    """The limits of `device`, with what a kernel's schedule has `chosen` otherwise. Without
+    adaptive mapping each row is a task's, however short, and none is split, however few there are.
+    """
+    found = CPU if device.kind == "cpu" else _gpu(chosen.on(device))
+    found = replace(found, **chosen.limits)
     if Mechanism.ADAPTIVE_MAPPING in mechanisms:
         return found
     return replace(found, few_rows=0, warp_elements=0, flat_below=0, packs=False)
 
 
 def _gpu(device: Device) -> Limits:
-    wave = BLOCKS_PER_UNIT * device.units
+    blocks = blocks_per_unit(device.lanes)
+    wave = blocks * device.units
     return Limits(
         task_elements=8 * device.lanes,
         chain_elements=1024,
@@ -105,16 +125,13 @@ def _gpu(device: Device) -> Limits:
         long_row=16384,
         inline_size=8,
         stage_depth=0,
-        local_bytes=device.group_bytes // BLOCKS_PER_UNIT,
+        local_bytes=device.group_bytes // blocks,
         warp_elements=1024,
         run_lanes=device.lanes,
         flat_below=2 * device.lanes,
-        register_words=96,  # of the 255 that a thread has
+        # of the 255 that a thread has, and of its share of a multiprocessor's
+        register_words=min(96, UNIT_REGISTERS * 3 // 8 // device.lanes),
         register_elements=32,
         turned_lanes=0,
+        lanes=device.lanes,
     )
-
-
-def warps(device: Device) -> int:
-    """Warps of a group; 1 where there are none."""
-    return max(device.lanes // WARP_LANES, 1)

@@ -19,9 +19,6 @@ from stitchcore.schedule.limits import WARP_LANES, Limits
 
 Axis = int
 
-WARPS = 8
-"""Of a usual block: where rows are a warp's each, so many tasks run on one."""
-
 ROW_STEPS, GROUP_STEPS = 8, 4
 """What a row costs beside its elements, and what its reductions cost further where lanes of several
 warps meet: in elements a lane, which are some 20 cycles each of loads that wait for each other."""
@@ -191,9 +188,11 @@ def parts_of(geometry: Geometry, lane_reduced: bool) -> Index:
 def _warps_pay(count: Dim, inner: int, limits: Limits) -> bool:
     """Whether rows take less time as a warp's each than as a group's each (FusionStitching's warp
     and block composition): waves of them, and how long one is under way."""
+    if limits.warp_rows is not None:
+        return limits.warp_rows
     rows, groups = size_of((count,)), limits.max_splits
-    warp = -(-rows // (groups * WARPS)) * (ROW_STEPS + inner / WARP_LANES)
-    group = -(-rows // groups) * (ROW_STEPS + GROUP_STEPS + inner / (WARP_LANES * WARPS))
+    warp = -(-rows // (groups * limits.warps)) * (ROW_STEPS + inner / WARP_LANES)
+    group = -(-rows // groups) * (ROW_STEPS + GROUP_STEPS + inner / (WARP_LANES * limits.warps))
     return warp <= group
 
 
@@ -201,7 +200,7 @@ def _warp_chunk(count: Dim, inner: int, limits: Limits) -> int:
     """Rows of one warp's task: as few as leave enough tasks for every warp of a wave."""
     rows = max(limits.warp_elements // max(inner, 1), 1)
     if isinstance(count, int):
-        rows = min(rows, max(count // (WARPS * limits.max_splits), 1))
+        rows = min(rows, max(count // (limits.warps * limits.max_splits), 1))
     return rows
 
 
