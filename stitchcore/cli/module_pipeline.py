@@ -44,10 +44,11 @@ def run(
     without: str | None = None,
     dump: Path | None = None,
     restart: Path | None = None,
+    library: Path | None = None,
 ) -> tuple[ModuleState, dict[str, float]]:
     """The module in `path` through the stages up to `last`, for this machine where no `target` is
     named, and seconds by stage; ends the command for a flag or a module that cannot be used."""
-    options = settings.of_this_process()
+    options = common.with_library(settings.of_this_process(), library)
     device = common.device_of(target or common.host_target(), output)
     chosen = planner or options.planner
     if chosen not in PLANNERS:
@@ -62,7 +63,10 @@ def run(
     texts = Dump(dump or options.dump, restart)
     if texts.folder is not None:
         common.writable_folder(texts.folder, output)
-    build = build_options(common.left_out(options, without, output), chosen)
+    build = build_options(common.left_out(options, without, output), device, chosen)
+    if options.library is not None and (build.library.entries or build.library.ignored):
+        said = f"performance library {options.library}: {build.library}"
+        output.console.print(said, markup=False, soft_wrap=True)
     module = common.read_module(path, output)
     wanted = stages[: [stage.name for stage in stages].index(last) + 1]
     seconds: dict[str, float] = {}

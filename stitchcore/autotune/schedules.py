@@ -1,0 +1,210 @@
+"""Where a search overrules the device's limits: each kernel of a plan against itself, scheduled
+otherwise (schedule/space.py).
+
+On this CPU every distinct kernel of the space is compiled and run in turn, as cuts are
+(autotune/kernels.py): what replaces the default is right and quicker beyond doubt, and again when
+the two alone are measured, since of many the quickest was lucky too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stitchcore.autotune.kernels import (
+    Choice,
+    Measuring,
+    Progress,
+    Run,
+    Trial,
+    alone,
+    distinct,
+    opened,
+    tune_all,
+    winner,
+)
+from stitchcore.compiler.performance_library import MEASURED, Entry
+from stitchcore.compiler.stages import BuildOptions, symbol_of
+from stitchcore.device.host import host
+from stitchcore.device.records import Device
+from stitchcore.errors import Refused
+from stitchcore.fusion.canonical import outlined, pattern_key
+from stitchcore.fusion.mechanisms import Mechanism
+from stitchcore.fusion.pattern import Pattern, Plan
+from stitchcore.hlo.ir.module import Module
+from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.schedule import space
+from stitchcore.schedule.pipeline import schedule
+from stitchcore.schedule.space import Schedule
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What was found of one kernel: the distinct schedules, the default first; a trial of each; the
+    number of the one that is kept; and how that was decided (MEASURED or ESTIMATED)."""
+
+    pattern: Pattern
+    schedules: tuple[Schedule, ...]
+    trials: tuple[Trial, ...]
+    kept: int
+    decided: str
+
+    def entry(self, machine: str) -> Entry:
+        """For the performance library."""
+        first, last = self.trials[0], self.trials[self.kept]
+        return Entry(self.schedules[self.kept], last.seconds, first.seconds, self.decided, machine)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """`plans` with what cuts overruled, a choice for each distinct kernel that there was, what was
+    found of schedules by `pattern_key`, and `options` whose library has it."""
+
+    plans: tuple[Plan, ...]
+    choices: tuple[Choice, ...]
+    found: Mapping[str, Searched]
+    options: BuildOptions
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Why what was quicker was not taken, where it was not right."""
+        tried = [choice.trials for choice in self.choices]
+        tried += [searched.trials for searched in self.found.values()]
+        return tuple(trial.wrong for trials in tried for trial in trials if trial.wrong)
+
+
+def tune(
+    plans: Sequence[Plan],
+    device: Device,
+    options: BuildOptions,
+    measuring: Measuring,
+    progress: Progress | None = None,
+) -> Tuned:
+    """Measure other schedules of every kernel of `plans` on this CPU, then other cuts of the
+    kernels as these leave them, then schedules of what was cut. Kernels may be common to plans.
+
+    Raises Refused where a kernel cannot be compiled.
+    """
+    if Mechanism.SEARCH not in options.mechanisms:
+        return Tuned(*tune_all(plans, device, options, measuring, progress), {}, options)
+    began = time.perf_counter()
+
+    def left() -> float:
+        return measuring.total - (time.perf_counter() - began)
+
+    share = replace(measuring, total=measuring.total / 3)
+    found = search_all(plans, device, options, share, progress)
+    options = _knowing(options, found)
+    share = replace(measuring, total=left() * 2 / 3)
+    replans, choices = tune_all(plans, device, options, share, progress)
+    share = replace(measuring, total=left())
+    more = search_all(replans, device, options, share, progress)
+    return Tuned(replans, choices, {**found, **more}, _knowing(options, more))
+
+
+def _knowing(options: BuildOptions, found: Mapping[str, Searched]) -> BuildOptions:
+    return replace(options, library=options.library.with_entries(entries(found)))
+
+
+def search_all(
+    plans: Sequence[Plan],
+    device: Device,
+    options: BuildOptions,
+    measuring: Measuring,
+    progress: Progress | None = None,
+) -> dict[str, Searched]:
+    """The kernels of `plans`, by `pattern_key`, less those that the library of `options` knows, the
+    heaviest first; those that `measuring` leaves no time for are not among them.
+
+    Raises Refused where a kernel cannot be compiled.
+    """
+    began = time.perf_counter()
+    kernels = {
+        key: (pattern, owner)
+        for pattern, owner in distinct(plans, device).values()
+        if (key := pattern_key(pattern)) not in options.library.entries
+    }
+    found: dict[str, Searched] = {}
+    for done, (key, (pattern, owner)) in enumerate(kernels.items()):
+        if time.perf_counter() - began >= measuring.total:
+            break
+        if progress is not None:
+            progress(done, len(kernels))
+        found[key] = _searched(pattern, owner, device, options, measuring)
+    return found
+
+
+def entries(found: Mapping[str, Searched]) -> dict[str, Entry]:
+    """What a performance library keeps of them: the default too, where nothing was quicker."""
+    machine = host().model
+    return {key: searched.entry(machine) for key, searched in found.items()}
+
+
+def gain(found: Mapping[str, Searched]) -> tuple[float, float]:
+    """Seconds of the kernels that had a choice, with the default and with what is kept."""
+    several = [searched for searched in found.values() if len(searched.trials) > 1]
+    before = sum(searched.trials[0].seconds for searched in several)
+    return before, sum(searched.trials[searched.kept].seconds for searched in several)
+
+
+def kernels_of(
+    pattern: Pattern, module: Module, device: Device, options: BuildOptions
+) -> dict[Schedule, Kernel]:
+    """The distinct kernels of the space, each by its first point; the default first, and each with
+    a name of its own."""
+    name = symbol_of(pattern_key(pattern))
+    kernels: dict[Kernel, Schedule] = {}
+    for chosen in space.points(device):
+        try:
+            kernel = schedule(
+                pattern,
+                module,
+                device,
+                name,
+                options.verify_passes,
+                options.mechanisms,
+                chosen,
+            )
+        except Refused:
+            continue
+        kernels.setdefault(kernel, chosen)
+    return {
+        chosen: replace(kernel, name=f"{name}_{number}")
+        for number, (kernel, chosen) in enumerate(kernels.items())
+    }
+
+
+def _searched(
+    pattern: Pattern, owner: Module, device: Device, options: BuildOptions, measuring: Measuring
+) -> Searched:
+    region, copies = outlined(pattern, owner)
+    parts = (pattern.instructions, pattern.inputs, pattern.outputs)
+    inside = Pattern(*(tuple(copies[value] for value in part) for part in parts))
+    kernels = kernels_of(inside, region, device, options)
+    choice = _measured(inside, region, list(kernels.values()), device, options, measuring)
+    return Searched(pattern, tuple(kernels), choice.trials, choice.kept, MEASURED)
+
+
+def _measured(
+    pattern: Pattern,
+    region: Module,
+    kernels: Sequence[Kernel],
+    device: Device,
+    options: BuildOptions,
+    measuring: Measuring,
+) -> Choice:
+    """The quickest of `kernels` on this CPU, beyond doubt twice."""
+    if len(kernels) == 1:
+        return alone(pattern, device)
+    runs = [
+        Run(region, (pattern,), {pattern: kernel}, device, measuring.bindings)
+        for kernel in opened(kernels, device, options)
+    ]
+    choice = winner(pattern, runs, device, measuring)
+    if not choice.kept:
+        return choice
+    again = winner(pattern, [runs[0], runs[choice.kept]], device, measuring)
+    trials = list(choice.trials)
+    trials[0], trials[choice.kept] = again.trials
+    return replace(choice, trials=tuple(trials), kept=choice.kept if again.kept else 0)
