@@ -20,7 +20,7 @@ from stitchcore.autotune import kernels, schedules
 from stitchcore.cli import common, module_pipeline
 from stitchcore.cli.bench import parse_bindings
 from stitchcore.compiler import performance_library
-from stitchcore.compiler.performance_library import NOTHING_KNOWN
+from stitchcore.compiler.performance_library import ESTIMATED, NOTHING_KNOWN
 from stitchcore.compiler.stages import PLANNED
 from stitchcore.device.host import LEVELS
 from stitchcore.device.records import Device
@@ -63,7 +63,8 @@ def command(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Measure other cuts and schedules of MODULE's kernels on this machine and keep what wins."""
+    """Measure other cuts and schedules of MODULE's kernels on this machine and keep what wins. For
+    a GPU that is not here schedules alone are searched, by estimate."""
     output = common.Output(as_json)
     folder = common.with_library(settings.of_this_process(), library).library
     for made in filter(None, (out, folder)):
@@ -91,7 +92,7 @@ def command(
         file.write_text(plan_text(tuned.plans[0]), encoding="utf-8")
     if folder is not None:
         performance_library.write(folder, state.device, schedules.entries(tuned.found))
-    _show(tuned, file, folder, output)
+    _show(tuned, state.device, file, folder, output)
 
 
 def _require_this_machine(device: Device, output: common.Output) -> None:
@@ -103,7 +104,11 @@ def _require_this_machine(device: Device, output: common.Output) -> None:
 
 
 def _show(
-    tuned: schedules.Tuned, file: Path | None, folder: Path | None, output: common.Output
+    tuned: schedules.Tuned,
+    device: Device,
+    file: Path | None,
+    folder: Path | None,
+    output: common.Output,
 ) -> None:
     found = tuned.found
     before, after = kernels.gain(tuned.choices)
@@ -124,6 +129,7 @@ def _show(
                     "schedule": searched.schedules[searched.kept].chosen,
                     "seconds": searched.trials[searched.kept].seconds,
                     "default_seconds": searched.trials[0].seconds,
+                    "distinct": searched.distinct,
                     "tried": len(searched.trials),
                     "decided": searched.decided,
                 }
@@ -152,22 +158,25 @@ def _show(
     for key, searched in otherwise.items():
         first, winner = searched.trials[0], searched.trials[searched.kept]
         rows.append(
-            (key[:12], len(searched.trials), common.seconds_text(first.seconds),
+            (key[:12], searched.distinct, common.seconds_text(first.seconds),
              searched.schedules[searched.kept], common.seconds_text(winner.seconds), winner.ratio)
         )  # fmt: skip
     if rows:
         output.console.print(common.table("scheduled otherwise", SCHEDULES, rows))
     for wrong in tuned.wrong:
         output.console.print(f"what is quicker, but not right, was not taken: {wrong}")
-    output.console.print(
-        f"{len(overruled)} of {len(tuned.choices)} distinct kernels overruled: "
-        f"{common.seconds_text(before)} -> {common.seconds_text(after)}, each run once"
-        + (f"; the plan is {file}" if file else "; --out FOLDER keeps the plan")
-    )
+    if device.kind == "cpu":
+        output.console.print(
+            f"{len(overruled)} of {len(tuned.choices)} distinct kernels overruled: "
+            f"{common.seconds_text(before)} -> {common.seconds_text(after)}, each run once"
+            + (f"; the plan is {file}" if file else "; --out FOLDER keeps the plan")
+        )
     if found:
-        several = sum(len(searched.trials) > 1 for searched in found.values())
+        several = sum(searched.distinct > 1 for searched in found.values())
+        estimated = any(searched.decided == ESTIMATED for searched in found.values())
         output.console.print(
             f"{len(otherwise)} of {several} kernels with a choice scheduled otherwise: "
             f"{common.seconds_text(own)} -> {common.seconds_text(chosen)}"
+            + ", by estimate: there is no such device here" * estimated
             + (f"; the library is {folder}" if folder else "; --library FOLDER keeps the schedules")
         )

@@ -4,24 +4,32 @@ for the next build."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from stitchcore.autotune import kernels, schedules
+from stitchcore.autotune import kernels, latency, schedules
 from stitchcore.cli.main import stitch
 from stitchcore.compiler import performance_library
-from stitchcore.compiler.performance_library import MEASURED
-from stitchcore.compiler.stages import BuildOptions, rescheduled
+from stitchcore.compiler.performance_library import ESTIMATED, MEASURED
+from stitchcore.compiler.pipeline import run as through
+from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState, rescheduled
+from stitchcore.device.records import DEVICES, Device
 from stitchcore.fusion.canonical import pattern_key
 from stitchcore.fusion.mechanisms import ALL, Mechanism
+from stitchcore.fusion.pattern import Plan
+from stitchcore.hlo.text.parser import parse
+from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.loop_ir.printer import print_kernel
 from stitchcore.schedule.space import DEFAULT, Schedule
+from stitchcore.toolchain import cuda_compiler
+from stitchcore.verify.inputs import arguments
 from stitchcore.verify.kernel import KernelCheck
 from tests.autotune.test_kernels import DEVICE, SLOW, TEXT, plan_of, planned, timed
 
@@ -199,11 +207,6 @@ def test_what_this_machine_cannot_run_is_not_measured(
 def test_results_do_not_depend_on_schedules() -> None:
     """Of a kernel with several, all agree with the first to rounding, bit for bit where nothing is
     summed otherwise."""
-    from stitchcore.compiler.pipeline import run as through
-    from stitchcore.compiler.stages import PLANNED, ModuleState
-    from stitchcore.hlo.text.parser import parse
-    from stitchcore.verify.inputs import arguments
-
     state = through(PLANNED[:3], ModuleState(parse(LARGE), DEVICE, BuildOptions()))
     [pattern] = plan_of(state).patterns
     made = schedules.kernels_of(pattern, state.module, DEVICE, BuildOptions())
@@ -216,3 +219,104 @@ def test_results_do_not_depend_on_schedules() -> None:
     for other in results[1:]:
         for ours, first in zip(other, results[0], strict=True):
             np.testing.assert_allclose(ours, first, rtol=1e-5, atol=1e-5)
+
+
+# ---- GPUs ----------------------------------------------------------------------------------------
+GPU = DEVICES["sm_90"]
+
+
+def ranked(
+    monkeypatch: pytest.MonkeyPatch, quickest: dict[int, float], refused: tuple[int, ...] = ()
+) -> schedules.Searched:
+    """The one kernel where blocks of so many threads take so long, any other a second, and the
+    compiler refuses some."""
+
+    def seconds(kernel: Kernel, *_: object) -> float:
+        return quickest.get(kernel.threads, 1.0)
+
+    def compiled(kernels: Sequence[Kernel], *_: object) -> Any:
+        fits = [
+            SimpleNamespace(kernel=k.name, blocks=1) for k in kernels if k.threads not in refused
+        ]
+        return (SimpleNamespace(fits=fits),), ()
+
+    monkeypatch.setattr(latency, "seconds", seconds)
+    monkeypatch.setattr(cuda_compiler, "require", lambda target: None)
+    monkeypatch.setattr(cuda_compiler, "compile_kernels", compiled)
+    plan = planned_for(GPU)
+    [one] = schedules.search_all((plan,), GPU, BuildOptions(), kernels.Measuring()).values()
+    assert one.schedules[0] == DEFAULT and one.decided == ESTIMATED
+    return one
+
+
+def planned_for(device: Device) -> Plan:
+    return plan_of(through(PLANNED[:3], ModuleState(parse(TEXT), device, BuildOptions())))
+
+
+def test_a_gpu_that_is_not_here_has_what_is_estimated_quickest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = ranked(monkeypatch, {64: 0.5, 128: 0.4})
+    assert found.schedules[found.kept] == Schedule(threads=128)
+    assert found.distinct > len(found.schedules) == schedules.BEST + 1
+    entry = found.entry("here")
+    assert (entry.seconds, entry.default_seconds, entry.decided) == (0.4, 1.0, ESTIMATED)
+
+
+def test_what_its_compiler_refuses_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ranked(monkeypatch, {64: 0.5, 1024: 0.4, 512: 0.45}, refused=(1024, 512))
+    assert found.kept == 0 or found.schedules[found.kept].threads not in (512, 1024)
+
+
+def test_what_is_hardly_quicker_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ranked(monkeypatch, {64: 0.98}).kept == 0
+
+
+def test_a_default_that_is_refused_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ranked(monkeypatch, {64: 0.5}, refused=(256,))
+    assert found.schedules[found.kept].threads == 64
+
+
+SKEWED = """HloModule few
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+ENTRY e {
+  x = f32[256,10] parameter(0)
+  zero = f32[] constant(0)
+  s = f32[256] reduce(x, zero), dimensions={1}, to_apply=add
+  b = f32[256,10] broadcast(s), dimensions={0}
+  r = f32[256,10] divide(x, b)
+  t = f32[10] reduce(r, zero), dimensions={0}, to_apply=add
+  ROOT o = (f32[256,10], f32[10]) tuple(r, t)
+}
+"""
+"""Two tasks walk 128 rows and more, each of which all lanes of a block meet for."""
+
+
+@pytest.mark.usefixtures("needs_nvrtc")
+def test_the_command_searches_for_a_gpu_by_estimate(tmp_path: Path) -> None:
+    module, library = tmp_path / "module.hlo", tmp_path / "library"
+    module.write_text(SKEWED)
+    words = ["tune", module, "--target", "sm_90", "--library", library]
+    told = json.loads(run(*words, "--json").stdout)
+    assert [one["decided"] for one in told["schedules"].values()] == ["estimated"]
+    assert told["schedules_seconds"] < 0.7 * told["default_schedules_seconds"]
+    assert "by estimate: there is no such device here" in " ".join(run(*words).output.split())
+    [chosen] = [one["schedule"] for one in told["schedules"].values()]
+    made = [
+        json.loads(
+            run(
+                "compile", module, "--target", "sm_90", "--out", tmp_path / "made", "--json", *more
+            ).stdout
+        )
+        for more in ([], ["--library", library])
+    ]
+    assert not made[0]["refused"] and not made[1]["refused"]
+    threads = chosen.get("threads", 256)
+    source = next((tmp_path / "made").glob("*.cu")).read_text()
+    assert f"__launch_bounds__({threads}," in source
+    plain = json.loads(run(*words, "--without", "search", "--json").stdout)
+    assert not plain["schedules"]
