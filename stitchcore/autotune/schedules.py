@@ -43,6 +43,7 @@ from stitchcore.fusion.mechanisms import Mechanism
 from stitchcore.fusion.pattern import Pattern, Plan
 from stitchcore.hlo.ir.module import Module
 from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.loop_ir.printer import print_kernel
 from stitchcore.runtime.cuda_library import CudaLibrary
 from stitchcore.runtime.gpu.device import Device as Gpu
 from stitchcore.schedule import space
@@ -181,7 +182,7 @@ def kernels_of(
     """The distinct kernels of the space, each by its first point; the default first, and each with
     a name of its own."""
     name = symbol_of(pattern_key(pattern))
-    kernels: dict[Kernel, Schedule] = {}
+    kernels: dict[str, tuple[Schedule, Kernel]] = {}
     for chosen in space.points(device):
         try:
             kernel = schedule(
@@ -195,10 +196,10 @@ def kernels_of(
             )
         except Refused:
             continue
-        kernels.setdefault(kernel, chosen)
+        kernels.setdefault(print_kernel(kernel), (chosen, kernel))
     return {
         chosen: replace(kernel, name=f"{name}_{number}")
-        for number, (kernel, chosen) in enumerate(kernels.items())
+        for number, (chosen, kernel) in enumerate(kernels.values())
     }
 
 

@@ -45,7 +45,8 @@ class Limits:
     `register_elements` (0: never). Where lanes read across the rows of memory (a transpose) a task
     has `turned_lanes`, a cache line of what it writes (0: all). `packs`: short rows share a task,
     and a lane loop. `lanes` are a group's. `warp_rows`: rows of up to `warp_elements` are a warp's
-    each, or a group's (None: by an estimate of waves).
+    each, or a group's (None: by an estimate of waves). So many blocks of lanes beside a reduction
+    are enough that its rows are not split (`enough_blocks`).
     """
 
     task_elements: int
@@ -69,6 +70,7 @@ class Limits:
     packs: bool = True
     lanes: int = 1
     warp_rows: bool | None = None
+    enough_blocks: int = 8
 
     @property
     def warps(self) -> int:

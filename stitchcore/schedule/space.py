@@ -34,6 +34,7 @@ class Schedule:
     turned_lanes: int | None = None
     warp_rows: bool | None = None
     packs: bool | None = None
+    enough_blocks: int | None = None
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -81,6 +82,7 @@ def _gpu(lanes: int) -> Mapping[str, tuple[Any, ...]]:
         "long_row": (2048,),
         "run_lanes": (0,),
         "register_words": (0,),
+        "enough_blocks": (1000,),  # more than there are: rows are split
     }
 
 

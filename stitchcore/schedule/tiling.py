@@ -170,7 +170,8 @@ def over_partition(extents: Mapping[Axis, Dim], loops: Partition, limits: Limits
         block = limits.lane_block // 4
     if block is not None:
         blocks = index.ceil_divide(index.from_dim(lane), block)
-        enough = enough or (not loops.lane_reduced and isinstance(blocks, int) and blocks >= 8)
+        if not loops.lane_reduced and isinstance(blocks, int):
+            enough = enough or blocks >= limits.enough_blocks
     width = block or size_of((lane,))
     chunk = index.from_dim(rows) if enough else _chunk(rows, width, True, limits)
     chunks = 1 if enough else index.ceil_divide(index.from_dim(rows), chunk)
