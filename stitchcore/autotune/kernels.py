@@ -189,7 +189,8 @@ def _choice(
         if refusal is None and part not in kernels:
             try:
                 name = symbol_of(pattern_key(part))
-                chosen = options.schedule_of(part)
+                whole = len(part.instructions) == len(pattern.instructions)
+                chosen = options.schedule_of(pattern if whole else part)
                 kernels[part] = kernel_of(part, region, target, name, options, chosen)
             except Refused as refused:
                 return refused.refusal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from stitchcore.cli import common
 from stitchcore.codegen import c as emit_c
 from stitchcore.codegen import cuda as emit_cuda
 from stitchcore.compiler import pipeline
+from stitchcore.compiler.performance_library import NOTHING_KNOWN
 from stitchcore.compiler.pipeline import Dump, restartable
 from stitchcore.compiler.stages import ModuleState, build_options, stages_for
 from stitchcore.device.records import Device
@@ -75,6 +77,11 @@ def run(
             start = ModuleState(module, device, build)
             show = progress(status)
             state = pipeline.run(wanted, start, texts, seconds=seconds, progress=show)
+            if state.refused and build.library.entries:
+                said = f"without the library's schedules, for want of a binary: {state.refused[0]}"
+                output.console.print(said, markup=False, soft_wrap=True)
+                start = replace(start, options=replace(build, library=NOTHING_KNOWN))
+                state = pipeline.run(wanted, start, texts, seconds=seconds, progress=show)
         except Refused as refused:
             mend = ""
             if restart is not None and restart.name in refused.refusal.subject:

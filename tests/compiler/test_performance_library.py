@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from stitchcore import options as settings
+from stitchcore.cli.main import stitch
 from stitchcore.compiler import performance_library
 from stitchcore.compiler.performance_library import ESTIMATED, MEASURED, Entry, Library
 from stitchcore.compiler.pipeline import run
+from stitchcore.compiler.regions import compile_regions
 from stitchcore.compiler.stages import (
     PLANNED,
     BuildOptions,
@@ -26,7 +30,9 @@ from stitchcore.errors import Reason, Refusal
 from stitchcore.fusion.canonical import pattern_key
 from stitchcore.fusion.mechanisms import ALL, Mechanism
 from stitchcore.hlo.text.parser import parse
+from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.schedule.space import DEFAULT, Schedule
+from stitchcore.toolchain import cuda_compiler
 from tests.schedule.test_tiling import ROWS
 
 CPU, GPU = DEVICES["cpu-x86-64-v3"], DEVICES["sm_90"]
@@ -167,3 +173,36 @@ def test_an_entry_that_is_no_schedule_of_its_kernel_gives_way() -> None:
     library = Library({pattern_key(pattern): WIDE})
     [kernel] = run(PLANNED, ModuleState(module, GPU, BuildOptions(library=library))).kernels
     assert kernel.threads == 256
+
+
+@pytest.fixture
+def picky(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler refuses blocks of 512 threads."""
+    real = cuda_compiler.compile_kernels
+
+    def compiled(kernels: Sequence[Kernel], *rest: Any) -> Any:
+        refused = [kernel for kernel in kernels if kernel.threads == 512]
+        units, refusals = real([k for k in kernels if k not in refused], *rest)
+        return units, (*refusals, *(Refusal(k.name, Reason.REGISTERS, "spilled") for k in refused))
+
+    monkeypatch.setattr(cuda_compiler, "compile_kernels", compiled)
+
+
+@pytest.mark.usefixtures("needs_nvrtc", "picky")
+def test_a_schedule_that_no_compiler_takes_costs_a_job_no_region() -> None:
+    options = BuildOptions(library=Library({key_of(): WIDE}))
+    made = compile_regions({"a" * 64: MODULE}, GPU, options)
+    assert list(made.regions) == ["a" * 64] and not made.refusals
+    [entry] = made.kernels.values()
+    assert entry.kernel.threads == 256
+
+
+@pytest.mark.usefixtures("needs_nvrtc", "picky")
+def test_a_schedule_that_no_compiler_takes_is_left_out_and_said(tmp_path: Path) -> None:
+    performance_library.write(tmp_path, GPU, {key_of(): WIDE})
+    module = tmp_path / "module.hlo"
+    module.write_text(ROWS.format(rows=100_000, columns=32))
+    words = ["compile", module, "--target", "sm_90", "--library", tmp_path, "--out", tmp_path / "m"]
+    done = CliRunner().invoke(stitch, list(map(str, words)))
+    assert done.exit_code == 0 and "without the library's schedules" in done.output
+    assert "__launch_bounds__(256," in (tmp_path / "m" / "kernels_00.cu").read_text()
