@@ -61,7 +61,7 @@ THREADS = (64, 128, 512, 1024)
 """Of a block, beside the device's own number."""
 
 _CPU: Mapping[str, tuple[Any, ...]] = {
-    "task_elements": (4096, 65536),
+    "task_elements": (1024, 4096, 65536, 262144),
     "chain_elements": (256, 4096),
     "stage_depth": (0, 8, 128),
     "lane_block": (1024, 16384),
@@ -69,7 +69,6 @@ _CPU: Mapping[str, tuple[Any, ...]] = {
     "long_row": (4096,),
     "few_rows": (0,),
     "turned_lanes": (0, 32),
-    "packs": (False,),
 }
 
 
@@ -87,14 +86,15 @@ def _gpu(lanes: int) -> Mapping[str, tuple[Any, ...]]:
 
 
 def points(device: Device) -> Iterator[Schedule]:
-    """The default, then every other launch dimension, then one further choice for each of them: a
-    star, as the choices that matter together are the block's size and how much one block has."""
-    alone = tuple(_launch_dimensions(device))
-    yield from alone
-    for launched in alone:
-        for name, values in _choices(device, launched).items():
+    """The default, then every other launch dimension (on a CPU: rows apart), then one further
+    choice for each of them: a star, as the choices that matter together are how many lanes there
+    are and how much a task has."""
+    centres = tuple(_centres(device))
+    yield from centres
+    for centre in centres:
+        for name, values in _choices(device, centre).items():
             for value in values:
-                yield replace(launched, **{name: value})
+                yield replace(centre, **{name: value})
 
 
 def contains(device: Device, schedule: Schedule) -> bool:
@@ -102,14 +102,16 @@ def contains(device: Device, schedule: Schedule) -> bool:
     return any(point == schedule for point in points(device))
 
 
-def _launch_dimensions(device: Device) -> Iterator[Schedule]:
+def _centres(device: Device) -> Iterator[Schedule]:
     yield DEFAULT
-    if device.kind == "gpu":
-        yield from (Schedule(threads=count) for count in THREADS if count != device.lanes)
+    if device.kind == "cpu":
+        yield Schedule(packs=False)
+        return
+    yield from (Schedule(threads=count) for count in THREADS if count != device.lanes)
 
 
-def _choices(device: Device, launched: Schedule) -> Mapping[str, tuple[Any, ...]]:
-    return _CPU if device.kind == "cpu" else _gpu(launched.on(device).lanes)
+def _choices(device: Device, centre: Schedule) -> Mapping[str, tuple[Any, ...]]:
+    return _CPU if device.kind == "cpu" else _gpu(centre.on(device).lanes)
 
 
 def read(record: object) -> Schedule:
