@@ -1,6 +1,6 @@
 """The performance library: the schedule chosen for a kernel on a device, kept in a folder.
 
-FusionStitching 2018 (arXiv 1811.05213, section 4.3) keeps measured times of operations by their
+FusionStitching 2018 (arXiv 1811.05213) keeps measured times of operations by their
 schedule on disk and looks them up for each new graph; here an entry is a whole kernel's, by its
 canonical text with its shapes and by the device's record: FOLDER/TARGET-DIGEST/KERNEL.json. An
 entry is a schedule only, a point of schedule/space.py, so none can make a kernel wrong. What cannot

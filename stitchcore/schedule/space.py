@@ -2,8 +2,8 @@
 
 A point is a Schedule: a few numbers in place of those that limits.py takes for every kernel of a
 device, among them the launch dimension (threads of a block). FusionStitching searches such spaces:
-(split_dim, sword, sched_type) and the block size (Long et al. 2018, arXiv 1811.05213, section 4),
-templates and launch dimensions (Zheng et al. 2020, arXiv 2009.10924, section 3). Every point is a
+(split_dim, sword, sched_type) and the block size (Long et al. 2018, arXiv 1811.05213),
+templates and launch dimensions (Zheng et al. 2020, arXiv 2009.10924). Every point is a
 right kernel; many of one kernel are the same one.
 """
 
