@@ -10,7 +10,8 @@
 | STITCH_VERIFY_PASSES | 1: check the loop IR after each pass of the scheduler | 0 |
 | STITCH_PLANNER | exhaustive, explore, exact or auto | `PLANNER` below |
 | STITCH_WITHOUT | mechanisms to leave out (words of `stitch plan --help`), commas between | none |
-| STITCH_TUNE | seconds for measuring other cuts of a job's kernels | 0: not measured |
+| STITCH_TUNE | seconds for measuring other schedules and cuts of a job's kernels | 0: none |
+| STITCH_LIBRARY | folder of schedules found for kernels before (`stitch tune --library`) | none |
 | STITCH_JOBS | compilers that run at a time | cores |
 | STITCH_WORKER_MEMORY | resident bytes the worker may use | 8 GiB |
 | STITCH_WORKER_SECONDS | seconds the worker may take for one graph | 600 |
@@ -56,12 +57,14 @@ class Options:
     restart: Path | None = None
     verify_passes: bool = False
     without: tuple[str, ...] = ()
+    library: Path | None = None
 
     @property
     def signature(self) -> str:
         """What of these settings may change an artifact."""
         left_out = f" without={','.join(self.without)}" if self.without else ""
-        return signature(self.planner, self.tune) + left_out
+        library = " library" if self.library is not None else ""
+        return signature(self.planner, self.tune) + left_out + library
 
 
 def signature(planner: str, tune: float) -> str:
@@ -75,6 +78,7 @@ def read(environment: Mapping[str, str]) -> Options:
     caches = Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "stitch"
     data = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share") / "stitch"
     dump, restart = environment.get("STITCH_DUMP"), environment.get("STITCH_RESTART")
+    library = environment.get("STITCH_LIBRARY")
     return Options(
         store=Path(environment.get("STITCH_STORE") or caches / "store").absolute(),
         cache=Path(environment.get("STITCH_CACHE") or caches / "kernels").absolute(),
@@ -89,6 +93,7 @@ def read(environment: Mapping[str, str]) -> Options:
         restart=Path(restart).absolute() if restart else None,
         verify_passes=_number(environment, "STITCH_VERIFY_PASSES", 0, 0, 1) != 0,
         without=listed(environment.get("STITCH_WITHOUT") or ""),
+        library=Path(library).absolute() if library else None,
     )
 
 

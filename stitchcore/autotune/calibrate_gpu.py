@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from stitchcore.autotune.least_squares import Measured
 from stitchcore.compiler.pipeline import run
@@ -50,15 +51,33 @@ def measured(
     name: str, module: Module, record: Record, device: Device, cuda: CudaLibrary
 ) -> Measured:
     """The one kernel that `module` becomes, and the median seconds of its launch on `device`."""
-    pattern = _pattern(module, record)
-    compiled = compile_for_gpu(module, record.target)
+    return Measured(name, _pattern(module, record), launch_seconds(module, record, device, cuda))
+
+
+def launch_seconds(
+    module: Module,
+    record: Record,
+    device: Device,
+    cuda: CudaLibrary,
+    options: BuildOptions | None = None,
+    judged: Callable[[Callable[[Sequence[Any]], list[Any]]], None] = lambda run: None,
+) -> float:
+    """Median seconds of the kernels that `module` becomes; `judged` is shown how to run them."""
+    compiled = compile_for_gpu(module, record.target, options)
     inputs = arguments(module.entry.parameters, {}, 0, "positive")
     with loaded(compiled, device, cuda) as on_device:
+
+        def run(given: Sequence[Any]) -> list[Any]:
+            on_device.give(given)
+            on_device.run()
+            device.synchronize()
+            return on_device.results()
+
+        judged(run)
         on_device.give(inputs)
         for _ in range(WARM_UPS):
             on_device.kernels()
-        seconds = [_seconds(on_device, device) for _ in range(REPEATS)]
-    return Measured(name, pattern, statistics.median(seconds))
+        return statistics.median(_seconds(on_device, device) for _ in range(REPEATS))
 
 
 def _seconds(module: Loaded, device: Device) -> float:

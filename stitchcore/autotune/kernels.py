@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from stitchcore.autotune.candidates import Cut, alternatives
-from stitchcore.compiler.stages import BuildOptions, compile_kernels, symbol_of
+from stitchcore.compiler.stages import BuildOptions, compile_kernels, kernel_of, symbol_of
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal, Refused
 from stitchcore.fusion.canonical import outlined, pattern_key, pattern_text
@@ -31,7 +31,7 @@ from stitchcore.hlo.ir.module import Module
 from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.runtime.cpu_kernel import CpuKernel, load_library
 from stitchcore.runtime.module import buffers, run_kernel
-from stitchcore.schedule.pipeline import feasible, schedule
+from stitchcore.schedule.pipeline import feasible
 from stitchcore.verify.inputs import arguments
 from stitchcore.verify.kernel import check_kernel
 from stitchcore.verify.timing import Ratio, compare, paired_ratio
@@ -121,6 +121,21 @@ def tune_all(
 ) -> tuple[tuple[Plan, ...], tuple[Choice, ...]]:
     """As `tune`, of plans that may have kernels in common; the heaviest kernels come first."""
     began = time.perf_counter()
+    kernels = distinct(plans, device)
+    choices: dict[str, Choice] = {}
+    for done, text in enumerate(kernels):
+        if progress is not None:
+            progress(done, len(kernels))
+        if time.perf_counter() - began < measuring.total:
+            choices[text] = _choice(*kernels[text], device, options, measuring)
+        else:
+            choices[text] = alone(kernels[text][0], device)
+    return tuple(_overruled(plan, choices, device) for plan in plans), tuple(choices.values())
+
+
+def distinct(plans: Sequence[Plan], device: Device) -> dict[str, tuple[Pattern, Module]]:
+    """A pattern of each distinct kernel of `plans` and the module it is of, by its text; the
+    heaviest first."""
     owners = [owner for plan in plans for owner in (plan, *bodies(plan).values())]
     kernels = {
         pattern_text(pattern): (pattern, owner.module)
@@ -128,18 +143,10 @@ def tune_all(
         for pattern in owner.patterns
     }
     weight = {text: cost(pattern, device).seconds for text, (pattern, _) in kernels.items()}
-    choices: dict[str, Choice] = {}
-    for done, text in enumerate(sorted(kernels, key=lambda text: -weight[text])):
-        if progress is not None:
-            progress(done, len(kernels))
-        if time.perf_counter() - began < measuring.total:
-            choices[text] = _choice(*kernels[text], device, options, measuring)
-        else:
-            choices[text] = _alone(kernels[text][0], device)
-    return tuple(_overruled(plan, choices, device) for plan in plans), tuple(choices.values())
+    return {text: kernels[text] for text in sorted(kernels, key=lambda text: -weight[text])}
 
 
-def _alone(pattern: Pattern, device: Device) -> Choice:
+def alone(pattern: Pattern, device: Device) -> Choice:
     """No other cut of `pattern` is measured."""
     seconds = cost(pattern, device).seconds
     return Choice(pattern, (Trial((pattern,), seconds, seconds, SAME),), 0)
@@ -182,23 +189,29 @@ def _choice(
         if refusal is None and part not in kernels:
             try:
                 name = symbol_of(pattern_key(part))
-                kernels[part] = schedule(
-                    part, region, target, name, options.verify_passes, options.mechanisms
-                )
+                whole = len(part.instructions) == len(pattern.instructions)
+                chosen = options.schedule_of(pattern if whole else part)
+                kernels[part] = kernel_of(part, region, target, name, options, chosen)
             except Refused as refused:
                 return refused.refusal
         return refusal
 
     cuts = list(alternatives(region, device, schedulable, CUTS))
     if len(cuts) < 2:
-        return _alone(pattern, device)
-    loaded = _loaded(cuts, kernels, device, options)
-    runs = [_Run(region, cut, loaded, device, measuring.bindings) for cut in cuts]
+        return alone(pattern, device)
+    used = list(dict.fromkeys(part for cut in cuts for part in cut))
+    loaded = dict(zip(used, opened([kernels[part] for part in used], device, options), strict=True))
+    runs = [Run(region, cut, loaded, device, measuring.bindings) for cut in cuts]
+    return winner(pattern, runs, device, measuring)
+
+
+def winner(pattern: Pattern, runs: Sequence[Run], device: Device, measuring: Measuring) -> Choice:
+    """All `runs` in turn: what replaces the first of them is quicker beyond doubt, and right."""
     trials = _timed(runs, device, measuring)
     order = sorted(range(len(trials)), key=lambda number: trials[number].seconds)
     for number in order:
         if number == 0 or trials[number].ratio.high >= WINS:
-            return Choice(pattern, tuple(trials), 0)
+            break
         wrong = runs[number].wrong()
         if not wrong:
             return Choice(pattern, tuple(trials), number)
@@ -206,20 +219,14 @@ def _choice(
     return Choice(pattern, tuple(trials), 0)
 
 
-def _loaded(
-    cuts: Sequence[Cut], kernels: Mapping[Pattern, Kernel], device: Device, options: BuildOptions
-) -> dict[Pattern, CpuKernel]:
-    used = dict.fromkeys(part for cut in cuts for part in cut)
-    named = {kernels[part].name: kernels[part] for part in used}
-    compiled = compile_kernels(named, device, options)
-    opened = [load_library(unit.library.data) for unit in compiled.units]
-    return {
-        part: CpuKernel(opened[compiled.kernels[kernels[part].name].unit], kernels[part])
-        for part in used
-    }
+def opened(kernels: Sequence[Kernel], device: Device, options: BuildOptions) -> list[CpuKernel]:
+    """`kernels`, whose names differ, compiled and loaded. Raises Refused."""
+    compiled = compile_kernels({kernel.name: kernel for kernel in kernels}, device, options)
+    libraries = [load_library(unit.library.data) for unit in compiled.units]
+    return [CpuKernel(libraries[compiled.kernels[kernel.name].unit], kernel) for kernel in kernels]
 
 
-class _Run:
+class Run:
     """A cut's kernels bound to arrays, each reading what those before it wrote."""
 
     def __init__(
@@ -275,7 +282,7 @@ class _Run:
         return ""
 
 
-def _timed(runs: Sequence[_Run], device: Device, measuring: Measuring) -> list[Trial]:
+def _timed(runs: Sequence[Run], device: Device, measuring: Measuring) -> list[Trial]:
     calls: dict[str, Callable[[], object]] = {}
     for number, run in enumerate(runs):
         calls |= {f"run {number}": run.run, f"idle {number}": run.idle}

@@ -60,6 +60,7 @@ class Timed:
 @click.option("--no-xla", is_flag=True, help="Do not compare with XLA.")
 @click.option("--planner", default=None, help="Planner by name.")
 @common.without_option
+@common.library_option
 @click.option("--from", "restart", type=click.Path(path_type=Path), help="Edited NN_stage.txt.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def command(
@@ -71,13 +72,20 @@ def command(
     no_xla: bool,
     planner: str | None,
     without: str | None,
+    library: Path | None,
     restart: Path | None,
     as_json: bool,
 ) -> None:
     """Check and time the kernels of MODULE on this machine."""
     output = common.Output(as_json)
     state, seconds = module_pipeline.run(
-        module, output, "compile", planner=planner, without=without, restart=restart
+        module,
+        output,
+        "compile",
+        planner=planner,
+        without=without,
+        restart=restart,
+        library=library,
     )
     compiled_module = compiled(state, seconds)
     bindings = parse_bindings(bind, compiled_module.plan, output)

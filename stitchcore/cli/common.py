@@ -52,6 +52,18 @@ without_option = click.option(
     help=f"Left out, with commas: {', '.join(one.value for one in Mechanism)}.",
 )
 
+library_option = click.option(
+    "--library",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder of schedules found for kernels before; default: STITCH_LIBRARY.",
+)
+
+
+def with_library(options: Options, folder: Path | None) -> Options:
+    """`options` with the folder of `--library`, where one is named."""
+    return options if folder is None else replace(options, library=folder.absolute())
+
 
 def left_out(options: Options, words: str | None, output: Output) -> Options:
     """`options` without the mechanisms of `--without`, or else of STITCH_WITHOUT; ends the command

@@ -31,6 +31,7 @@ from stitchcore.toolchain.c_compiler import CompiledLibrary
 @click.option("--planner", default=None, help="Planner by name.")
 @click.option("--dump", type=click.Path(path_type=Path), help="Folder for NN_stage.txt files.")
 @common.without_option
+@common.library_option
 @click.option("--from", "restart", type=click.Path(path_type=Path), help="Edited NN_stage.txt.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def command(
@@ -39,6 +40,7 @@ def command(
     out: Path | None,
     planner: str | None,
     without: str | None,
+    library: Path | None,
     dump: Path | None,
     restart: Path | None,
     as_json: bool,
@@ -54,6 +56,7 @@ def command(
         without=without,
         dump=dump,
         restart=restart,
+        library=library,
     )
     built_for = state.device.target
     folder = out or Path(module.name.partition(".")[0] + ".stitch")

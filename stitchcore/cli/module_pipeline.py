@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from stitchcore.cli import common
 from stitchcore.codegen import c as emit_c
 from stitchcore.codegen import cuda as emit_cuda
 from stitchcore.compiler import pipeline
+from stitchcore.compiler.performance_library import NOTHING_KNOWN
 from stitchcore.compiler.pipeline import Dump, restartable
 from stitchcore.compiler.stages import ModuleState, build_options, stages_for
 from stitchcore.device.records import Device
@@ -44,10 +46,11 @@ def run(
     without: str | None = None,
     dump: Path | None = None,
     restart: Path | None = None,
+    library: Path | None = None,
 ) -> tuple[ModuleState, dict[str, float]]:
     """The module in `path` through the stages up to `last`, for this machine where no `target` is
     named, and seconds by stage; ends the command for a flag or a module that cannot be used."""
-    options = settings.of_this_process()
+    options = common.with_library(settings.of_this_process(), library)
     device = common.device_of(target or common.host_target(), output)
     chosen = planner or options.planner
     if chosen not in PLANNERS:
@@ -62,7 +65,10 @@ def run(
     texts = Dump(dump or options.dump, restart)
     if texts.folder is not None:
         common.writable_folder(texts.folder, output)
-    build = build_options(common.left_out(options, without, output), chosen)
+    build = build_options(common.left_out(options, without, output), device, chosen)
+    if options.library is not None and (build.library.entries or build.library.ignored):
+        said = f"performance library {options.library}: {build.library}"
+        output.console.print(said, markup=False, soft_wrap=True)
     module = common.read_module(path, output)
     wanted = stages[: [stage.name for stage in stages].index(last) + 1]
     seconds: dict[str, float] = {}
@@ -71,6 +77,11 @@ def run(
             start = ModuleState(module, device, build)
             show = progress(status)
             state = pipeline.run(wanted, start, texts, seconds=seconds, progress=show)
+            if state.refused and build.library.entries:
+                said = f"without the library's schedules, for want of a binary: {state.refused[0]}"
+                output.console.print(said, markup=False, soft_wrap=True)
+                start = replace(start, options=replace(build, library=NOTHING_KNOWN))
+                state = pipeline.run(wanted, start, texts, seconds=seconds, progress=show)
         except Refused as refused:
             mend = ""
             if restart is not None and restart.name in refused.refusal.subject:

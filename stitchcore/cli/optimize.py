@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verify_passes=parsed.verify_passes,
         tune=parsed.tune,
         without=settings.listed(parsed.without),
+        library=parsed.library,
     )
     if target not in DEVICES:
         detail = f"no device record of this name; there is {', '.join(DEVICES)}"
@@ -66,6 +67,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--planner", required=True)
     parser.add_argument("--tune", type=float, default=0.0)
     parser.add_argument("--without", default="")
+    parser.add_argument("--library", type=Path, default=None)
     parser.add_argument("--jobs", type=int, required=True)
     return parser.parse_args(arguments)
 

@@ -91,6 +91,8 @@ def _command(digest: str, options: Options, python: str) -> list[str]:
         command.append("--verify-passes")
     if options.without:
         command += ["--without", ",".join(options.without)]
+    if options.library is not None:
+        command += ["--library", str(options.library)]
     return command
 
 

@@ -33,6 +33,7 @@ SHOWN = 40
 @click.option("--html", type=click.Path(path_type=Path), help="Also write the graph as a page.")
 @click.option("--dump", type=click.Path(path_type=Path), help="Folder for NN_stage.txt files.")
 @common.without_option
+@common.library_option
 @click.option("--from", "restart", type=click.Path(path_type=Path), help="Edited NN_stage.txt.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def command(
@@ -40,6 +41,7 @@ def command(
     target: str | None,
     planner: str | None,
     without: str | None,
+    library: Path | None,
     html: Path | None,
     dump: Path | None,
     restart: Path | None,
@@ -56,6 +58,7 @@ def command(
         without=without,
         dump=dump,
         restart=restart,
+        library=library,
     )
     device = state.device
     plan = module_pipeline.plan_of(state)

@@ -51,6 +51,7 @@ RETRIED = frozenset(
 @click.option("--store", type=click.Path(path_type=Path), default=None, help="Default: user cache.")
 @click.option("--fresh", is_flag=True, help="Optimize again what is already in the store.")
 @common.without_option
+@common.library_option
 @click.option("--json", "as_json", is_flag=True, help="Summary as JSON: the last line of stdout.")
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
@@ -58,6 +59,7 @@ def command(
     store: Path | None,
     fresh: bool,
     without: str | None,
+    library: Path | None,
     as_json: bool,
     command_line: tuple[str, ...],
 ) -> None:
@@ -66,7 +68,7 @@ def command(
     options = settings.of_this_process()
     if store is not None:
         options = replace(options, store=store.absolute())
-    options = common.left_out(options, without, output)
+    options = common.with_library(common.left_out(options, without, output), library)
     if options.restart is not None and not options.restart.is_file():
         raise click.UsageError(f"STITCH_RESTART={options.restart}: no such file")
     session = run_job.session_name(os.getpid(), time.time())

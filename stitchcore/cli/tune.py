@@ -1,31 +1,42 @@
 """`stitch tune MODULE`: measurement overrules the plan's estimates, kernel by kernel.
 
-Every kernel is run in turn with other cuts of its instructions; a cut that is right and quicker
-beyond doubt replaces it. The tuned plan is a plan as `stitch plan --dump` writes it, which
-`stitch compile MODULE --from FOLDER/02_plan.txt` compiles, on this machine or another.
+Every kernel is run in turn with other cuts of its instructions, and what is left of those scheduled
+otherwise; what is right and quicker beyond doubt is kept. The tuned plan is a plan as `stitch plan
+--dump` writes it, which `stitch compile MODULE --from FOLDER/02_plan.txt` compiles, on this machine
+or another; schedules go to a performance library, which the other commands read (`--library`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.progress import Progress
 
-from stitchcore.autotune import kernels
+from stitchcore import options as settings
+from stitchcore.autotune import kernels, schedules
 from stitchcore.cli import common, module_pipeline
 from stitchcore.cli.bench import parse_bindings
+from stitchcore.compiler import performance_library
+from stitchcore.compiler.performance_library import ESTIMATED, NOTHING_KNOWN
 from stitchcore.compiler.stages import PLANNED
+from stitchcore.device.host import LEVELS
+from stitchcore.device.records import Device
 from stitchcore.errors import Refused
 from stitchcore.fusion.text import plan_text
 
-COLUMNS = ("kernel", "cuts>", "estimate>", "measured>", "kept", "its estimate>", "measured>", "")
+CUTS = ("kernel", "cuts>", "estimate>", "measured>", "kept", "its estimate>", "measured>", "")
+SCHEDULES = ("kernel", "schedules>", "the device's own>", "kept", "takes>", "")
 
 
 @click.command("tune")
 @click.argument("module", type=click.Path(path_type=Path))
+@click.option("--target", default=None, help="Device record; default: this machine.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the tuned plan.")
+@common.library_option
+@common.without_option
 @click.option("--planner", default=None, help="Planner by name.")
 @click.option("--bind", multiple=True, help="NAME=SIZE of a symbolic dimension.")
 @click.option(
@@ -42,25 +53,35 @@ COLUMNS = ("kernel", "cuts>", "estimate>", "measured>", "kept", "its estimate>",
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def command(
     module: Path,
+    target: str | None,
     out: Path | None,
+    library: Path | None,
+    without: str | None,
     planner: str | None,
     bind: tuple[str, ...],
     rounds: int,
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Measure other cuts of MODULE's kernels on this machine and keep what wins."""
+    """Measure other cuts and schedules of MODULE's kernels on this machine and keep what wins. For
+    a GPU that is not here schedules alone are searched, by estimate."""
     output = common.Output(as_json)
-    if out is not None:
-        common.writable_folder(out, output)
-    state, _ = module_pipeline.run(module, output, "plan", planner=planner)
+    folder = common.with_library(settings.of_this_process(), library).library
+    for made in filter(None, (out, folder)):
+        common.writable_folder(made, output)
+    state, _ = module_pipeline.run(
+        module, output, "plan", target=target, planner=planner, without=without, library=library
+    )
+    _require_this_machine(state.device, output)
     plan = module_pipeline.plan_of(state)
     measuring = kernels.Measuring(parse_bindings(bind, plan, output), rounds, seconds)
+    if library is not None:  # what it knows is found anew
+        state = replace(state, options=replace(state.options, library=NOTHING_KNOWN))
     try:
         with Progress(console=output.console, transient=True) as bar:
             task = bar.add_task("kernels", total=None)
-            tuned = kernels.tune(
-                plan, state.device, state.options, measuring,
+            tuned = schedules.tune(
+                (plan,), state.device, state.options, measuring,
                 lambda done, total: bar.update(task, completed=done, total=total),
             )  # fmt: skip
     except Refused as refused:
@@ -68,26 +89,59 @@ def command(
     file = None
     if out is not None:
         file = out / next(stage.file for stage in PLANNED if stage.name == "plan")
-        file.write_text(plan_text(tuned.plan), encoding="utf-8")
-    _show(tuned, file, output)
+        file.write_text(plan_text(tuned.plans[0]), encoding="utf-8")
+    if folder is not None:
+        performance_library.write(folder, state.device, schedules.entries(tuned.found))
+    _show(tuned, state.device, file, folder, output)
 
 
-def _show(tuned: kernels.Tuned, file: Path | None, output: common.Output) -> None:
-    before, after = tuned.gain()
+def _require_this_machine(device: Device, output: common.Output) -> None:
+    """End the command for a processor whose instructions this one may lack."""
+    levels = [level for level, _ in LEVELS]
+    here = common.host_target()
+    if device.target in levels and levels.index(device.target) < levels.index(here):
+        common.fail(output, device.target, f"this machine is a {here}", "tune on such a machine")
+
+
+def _show(
+    tuned: schedules.Tuned,
+    device: Device,
+    file: Path | None,
+    folder: Path | None,
+    output: common.Output,
+) -> None:
+    found = tuned.found
+    before, after = kernels.gain(tuned.choices)
+    own, chosen = schedules.gain(found)
     overruled = [choice for choice in tuned.choices if choice.kept]
-    wrong = [trial for choice in tuned.choices for trial in choice.trials if trial.wrong]
+    otherwise = {key: searched for key, searched in found.items() if searched.kept}
     if output.as_json:
         document: dict[str, Any] = {
             "kernels": len(tuned.choices),
             "overruled": len(overruled),
-            "wrong": [trial.wrong for trial in wrong],
+            "wrong": list(tuned.wrong),
             "seconds": before,
             "tuned_seconds": after,
             "plan": str(file) if file else None,
+            "searched": len(found),
+            "schedules": {
+                key: {
+                    "schedule": searched.schedules[searched.kept].chosen,
+                    "seconds": searched.trials[searched.kept].seconds,
+                    "default_seconds": searched.trials[0].seconds,
+                    "distinct": searched.distinct,
+                    "tried": len(searched.trials),
+                    "decided": searched.decided,
+                }
+                for key, searched in found.items()
+            },
+            "default_schedules_seconds": own,
+            "schedules_seconds": chosen,
+            "library": str(folder) if folder else None,
         }
         output.document(document)
         return
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for number, choice in enumerate(tuned.choices):
         first, winner = choice.trials[0], choice.trials[choice.kept]
         if not choice.kept:
@@ -99,11 +153,30 @@ def _show(tuned: kernels.Tuned, file: Path | None, output: common.Output) -> Non
              winner.ratio)
         )  # fmt: skip
     if rows:
-        output.console.print(common.table("overruled", COLUMNS, rows))
-    for trial in wrong:
-        output.console.print(f"a quicker cut is not right and was not taken: {trial.wrong}")
-    output.console.print(
-        f"{len(overruled)} of {len(tuned.choices)} distinct kernels overruled: "
-        f"{common.seconds_text(before)} -> {common.seconds_text(after)}, each run once"
-        + (f"; the plan is {file}" if file else "; --out FOLDER keeps the plan")
-    )
+        output.console.print(common.table("cut elsewhere", CUTS, rows))
+    rows = []
+    for key, searched in otherwise.items():
+        first, winner = searched.trials[0], searched.trials[searched.kept]
+        rows.append(
+            (key[:12], searched.distinct, common.seconds_text(first.seconds),
+             searched.schedules[searched.kept], common.seconds_text(winner.seconds), winner.ratio)
+        )  # fmt: skip
+    if rows:
+        output.console.print(common.table("scheduled otherwise", SCHEDULES, rows))
+    for wrong in tuned.wrong:
+        output.console.print(f"what is quicker, but not right, was not taken: {wrong}")
+    if device.kind == "cpu":
+        output.console.print(
+            f"{len(overruled)} of {len(tuned.choices)} distinct kernels overruled: "
+            f"{common.seconds_text(before)} -> {common.seconds_text(after)}, each run once"
+            + (f"; the plan is {file}" if file else "; --out FOLDER keeps the plan")
+        )
+    if found:
+        several = sum(searched.distinct > 1 for searched in found.values())
+        estimated = any(searched.decided == ESTIMATED for searched in found.values())
+        output.console.print(
+            f"{len(otherwise)} of {several} kernels with a choice scheduled otherwise: "
+            f"{common.seconds_text(own)} -> {common.seconds_text(chosen)}"
+            + ", by estimate: there is no such device here" * estimated
+            + (f"; the library is {folder}" if folder else "; --library FOLDER keeps the schedules")
+        )

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stitchcore.codegen.cuda_entry import (
-    THREADS,
     bytes_of,
     entry,
     index_type,
@@ -40,15 +39,13 @@ from stitchcore.loop_ir.nodes import (
 )
 from stitchcore.loop_ir.visitor import statements
 
-__all__ = ["THREADS", "render", "shared_bytes"]
+__all__ = ["render", "shared_bytes"]
 
 
-def render(
-    kernels: Sequence[Kernel], bounds: Mapping[str, int] | None = None, threads: int = THREADS
-) -> str:
+def render(kernels: Sequence[Kernel], bounds: Mapping[str, int] | None = None) -> str:
     """One translation unit for NVRTC. Kernel names must differ; `bounds` gives, by name, how many
     blocks a multiprocessor must be able to hold (1 where nothing is said)."""
-    renderer = _Cuda(threads, bounds or {})
+    renderer = _Cuda(bounds or {})
     for kernel in kernels:
         renderer.kernel(kernel)
     reductions = {
@@ -77,8 +74,8 @@ def _reducer(reducer: str, dtype: str) -> str:
 class _Cuda(LaneLoops):
     cuda = True
 
-    def __init__(self, threads: int = THREADS, bounds: Mapping[str, int] | None = None) -> None:
-        super().__init__(threads)
+    def __init__(self, bounds: Mapping[str, int] | None = None) -> None:
+        super().__init__()
         self.bounds = bounds or {}
         self.shared_offset = 0
 
@@ -86,7 +83,7 @@ class _Cuda(LaneLoops):
     def kernel(self, kernel: Kernel) -> None:
         self.emit("")
         self.emit(provenance_comment(kernel))
-        self.index_type = index_type(kernel)
+        self.index_type, self.threads = index_type(kernel), kernel.threads
         phases = []
         for number, phase in enumerate(kernel.phases):
             names = [f"{kernel.name}_{number}_{at}" for at in range(len(phase.sections))]
@@ -97,7 +94,7 @@ class _Cuda(LaneLoops):
             phases.append(functions(kernel, phase.sections, names, texts, self.index_type))
             self.lines += (line for function in phases[-1] for line in function.lines)
         blocks = self.bounds.get(kernel.name, 1)
-        self.lines += entry(kernel, phases, self.index_type, self.threads, blocks)
+        self.lines += entry(kernel, phases, self.index_type, blocks)
 
     def section(self, kernel: Kernel, section: Section, name: str) -> list[str]:
         """The lines of a section's function."""

@@ -23,9 +23,6 @@ from stitchcore.loop_ir.nodes import Allocate, Buffer, Kernel, Scope, Section
 from stitchcore.loop_ir.visitor import statements
 from stitchcore.schedule.barriers import needs_barrier_before
 
-THREADS = 256
-"""Threads of a block, where nothing else is asked for: a multiple of 32, at most 1024."""
-
 _ALIGNMENT = 16
 _CONSTANT_WORDS = 4096
 """Words of a kernel's tables that lie in constant memory, of which a program has 64 KiB."""
@@ -38,11 +35,11 @@ _KEPT: Mapping[WordKind, tuple[str, str]] = {
 """What words that are the kernel's own point to, and their names."""
 
 
-def shared_bytes(kernel: Kernel, threads: int = THREADS) -> int:
+def shared_bytes(kernel: Kernel) -> int:
     """Dynamic shared memory that a block of `kernel` needs: its largest section's."""
     sections = (section for phase in kernel.phases for section in phase.sections)
     return max(
-        (local_bytes(section) * _groups(section, threads) for section in sections), default=0
+        (local_bytes(section) * _groups(section, kernel.threads) for section in sections), default=0
     )
 
 
@@ -65,11 +62,12 @@ def _groups(section: Section, threads: int) -> int:
 
 
 def entry(
-    kernel: Kernel, phases: Sequence[Sequence[Function]], integer: str, threads: int, blocks: int
+    kernel: Kernel, phases: Sequence[Sequence[Function]], integer: str, blocks: int
 ) -> list[str]:
     """The `__global__` function, which calls the functions of each phase, and before it tables of
     sections that share one. Indices are of type `integer` (index_type). It leaves room for `blocks`
-    blocks of `threads` threads on a multiprocessor."""
+    blocks on a multiprocessor."""
+    threads = kernel.threads
     parameter_words = words(kernel)
     by_value = len(parameter_words) <= PARAMETER_WORDS
     kind = f"const __grid_constant__ st_words<{len(parameter_words)}> st_given"

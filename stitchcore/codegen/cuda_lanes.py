@@ -18,7 +18,7 @@ from stitchcore.codegen.c_lane_tiles import cut, needs_tiles, spread, unrolled
 from stitchcore.codegen.source import MEMORY_TYPES, Renderer, index_text, register_type
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.layout import size_of
-from stitchcore.loop_ir.nodes import Buffer, Load, Loop, Scope, Statement, Store
+from stitchcore.loop_ir.nodes import THREADS, Buffer, Load, Loop, Scope, Statement, Store
 from stitchcore.loop_ir.visitor import accesses, loads
 
 WARP = 32
@@ -32,11 +32,11 @@ with all 64, in 254 registers."""
 
 
 class LaneLoops(Renderer):
-    """A dialect's lane loops, loads and stores, for tasks of blocks of `threads` threads."""
+    """A dialect's lane loops, loads and stores, for tasks of blocks of a kernel's `threads`."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.threads = threads
+        self.threads = THREADS
         self.scope, self.elements_per_lane = Scope.GROUP, 1
         self.own_at = ""
         self.loaded: dict[vector_access.Place, str] = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stitchcore.codegen.cuda import THREADS, shared_bytes
+from stitchcore.codegen.cuda import shared_bytes
 from stitchcore.compiler.module import Unit
 from stitchcore.errors import Reason, Refusal
 from stitchcore.hlo.ir import opcodes as op
@@ -43,7 +43,7 @@ def launch_table_of(kernel: Kernel, program: CompiledProgram) -> bytes:
     """The table's bytes: `kernel` launched once, its inputs and outputs the program's."""
     inputs, outputs = (len(kernel.with_role(role)) for role in (Role.INPUT, Role.OUTPUT))
     places = tuple(map(Input, range(inputs))), tuple(map(Output, range(outputs)))
-    launch = CudaLaunch(kernel, *places, 0, THREADS, shared_bytes(kernel))
+    launch = CudaLaunch(kernel, *places, 0, kernel.threads, shared_bytes(kernel))
     modules = [[Cubin(program.target, program.data)]]
     return write(launch_table([launch], modules, kernel.symbols, inputs, outputs, DRIVER))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stitchcore.compiler import gpu_tables
 from stitchcore.compiler.module import CompiledKernel
+from stitchcore.compiler.performance_library import NOTHING_KNOWN
 from stitchcore.compiler.pipeline import Dump, Progress, restartable, run
 from stitchcore.compiler.stages import (
     PLANNED,
@@ -67,7 +68,8 @@ def compile_regions(
     """Plan and schedule every module, then compile all distinct kernels together.
 
     A region with an instruction that no kernel can hold is refused whole: its launches would not
-    cover it. Compilers run `options.jobs` at a time. Dumps go to a folder per region, and those of
+    cover it; where that is for want of a binary, schedules that a library chose are given up first.
+    Compilers run `options.jobs` at a time. Dumps go to a folder per region, and those of
     what all share to the folder "kernels"; an edited stage is known by the folder it lies in.
     """
     dump = dump or Dump()
@@ -96,7 +98,12 @@ def compile_regions(
     if progress is not None:
         progress("compile", 0, len(kernels))
     done = CompiledRegions(regions, {}, (), tuple(refusals), seconds)
-    return _compiled(done, kernels, device, options, dump)
+    made = _compiled(done, kernels, device, options, dump)
+    if len(made.regions) < len(regions) and options.library.entries:
+        return compile_regions(
+            modules, device, replace(options, library=NOTHING_KNOWN), dump, progress
+        )
+    return made
 
 
 def _without_kernel(state: ModuleState) -> Refusal | None:

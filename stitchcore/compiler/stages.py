@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stitchcore.artifact.keys import kernel_key
 from stitchcore.codegen import c as emit_c
-from stitchcore.compiler import restart
+from stitchcore.compiler import performance_library, restart
 from stitchcore.compiler.module import (
     REFUSED,
     CompiledKernel,
@@ -22,6 +22,7 @@ from stitchcore.compiler.module import (
     CompiledModule,
     Unit,
 )
+from stitchcore.compiler.performance_library import NOTHING_KNOWN, Library
 from stitchcore.compiler.pipeline import Dump, Progress, RestartText, Stage, numbered, run
 from stitchcore.compiler.restart import Source
 from stitchcore.device.records import Device
@@ -44,6 +45,7 @@ from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.loop_ir.printer import print_kernel
 from stitchcore.options import PLANNER, Options
 from stitchcore.schedule.pipeline import feasible, passes_text, schedule, trace
+from stitchcore.schedule.space import DEFAULT, Schedule
 from stitchcore.toolchain import c_compiler, cuda_compiler
 from stitchcore.toolchain.c_compiler import CompiledLibrary, compile_c, find_compiler
 from stitchcore.toolchain.cuda_compiler import CudaUnit
@@ -63,6 +65,7 @@ class BuildOptions:
     `remote_compile` they are that too, without the names of this graph, so that other graphs find
     them there; what it does not compile is compiled here. `verify_passes` holds the loop IR against
     its rules after each pass of the scheduler. `mechanisms` are what planner and scheduler may use.
+    `library` has schedules that were found for kernels before.
     """
 
     planner: str = PLANNER
@@ -73,19 +76,34 @@ class BuildOptions:
     remote_compile: RemoteCompiler | None = None
     verify_passes: bool = False
     mechanisms: Mechanisms = ALL
+    library: Library = NOTHING_KNOWN
+
+    def schedule_of(self, pattern: Pattern) -> Schedule:
+        """The library's, if schedules are to be searched."""
+        searches = Mechanism.SEARCH in self.mechanisms
+        return self.library.schedule_of(pattern) if searches else DEFAULT
 
 
 def build_options(
-    options: Options, planner: str | None = None, remote_compile: RemoteCompiler | None = None
+    options: Options,
+    device: Device,
+    planner: str | None = None,
+    remote_compile: RemoteCompiler | None = None,
 ) -> BuildOptions:
-    """What of the process's settings a build depends on; `planner` overrules theirs."""
+    """What of the process's settings a build for `device` depends on; `planner` overrules theirs.
+    The library is read here, if schedules are to be searched."""
+    allowed = mechanisms.without(options.without)
+    library = NOTHING_KNOWN
+    if options.library is not None and Mechanism.SEARCH in allowed:
+        library = performance_library.read(options.library, device)
     return BuildOptions(
         planner or options.planner,
         options.jobs,
         options.cache,
         remote_compile=remote_compile,
         verify_passes=options.verify_passes,
-        mechanisms=mechanisms.without(options.without),
+        mechanisms=allowed,
+        library=library,
     )
 
 
@@ -207,18 +225,44 @@ def _scheduled(
     key = _key(pattern, state)
     if key not in scheduled:
         try:
-            scheduled[key] = schedule(
+            scheduled[key] = kernel_of(
                 pattern,
                 state.module,
                 state.device,
                 symbol_of(key),
-                state.options.verify_passes,
-                state.options.mechanisms,
+                state.options,
+                _chosen(pattern, state),
             )
         except Refused as refused:
             scheduled[key] = refused.refusal
     outcome = scheduled[key]
     return outcome if isinstance(outcome, Refusal) else None
+
+
+def kernel_of(
+    pattern: Pattern,
+    module: Module,
+    device: Device,
+    name: str,
+    options: BuildOptions,
+    chosen: Schedule,
+) -> Kernel:
+    """The kernel of `pattern` as `chosen`, or as the device's limits have it where that is no
+    schedule of this kernel. Raises Refused."""
+    try:
+        return schedule(
+            pattern, module, device, name, options.verify_passes, options.mechanisms, chosen
+        )
+    except Refused:
+        if chosen == DEFAULT:
+            raise
+        return kernel_of(pattern, module, device, name, options, DEFAULT)
+
+
+def _chosen(pattern: Pattern, state: ModuleState) -> Schedule:
+    """The library's schedule of `pattern`, unless its kernel has no binary."""
+    chosen = state.options.schedule_of(pattern)
+    return DEFAULT if _key_of(pattern, state, chosen) in state.unbuildable else chosen
 
 
 def _load_plan(state: ModuleState, text: RestartText) -> ModuleState:
@@ -240,9 +284,14 @@ def symbol_of(key: str) -> str:
 
 
 def _key(pattern: Pattern, state: ModuleState) -> str:
+    return _key_of(pattern, state, _chosen(pattern, state))
+
+
+def _key_of(pattern: Pattern, state: ModuleState, chosen: Schedule) -> str:
     options = state.options
     left_out = ",".join(mechanisms.words(options.mechanisms))
     settings = f"{options.planner} without {left_out}" if left_out else options.planner
+    settings += f" as {chosen}" if chosen != DEFAULT else ""
     return kernel_key(pattern_text(pattern), state.device.target, "loop-ir", settings)
 
 
@@ -271,7 +320,14 @@ def _schedule_trace(state: ModuleState) -> dict[str, str]:
             patterns.setdefault(_key(pattern, state), pattern)
     comment = "".join(f"# {line}\n" for line in passes_text().splitlines())
     traces = (
-        trace(pattern, state.module, state.device, symbol_of(key), state.options.mechanisms)
+        trace(
+            pattern,
+            state.module,
+            state.device,
+            symbol_of(key),
+            state.options.mechanisms,
+            _chosen(pattern, state),
+        )
         for key, pattern in patterns.items()
     )
     return {"03_schedule.trace.txt": "\n".join([comment, *traces])}

@@ -23,6 +23,9 @@ from stitchcore.hlo.ir.shape import DTYPES
 KEPT_COST = 10
 """From this cost (simple operations an element) a value is kept rather than computed again."""
 
+BLOCK_WARPS = 8
+"""Of a block of the usual 256 threads."""
+
 WARP_ROW = 1024
 """A row of at most so many elements is one warp's, a longer one a block's (schedule/limits.py)."""
 
@@ -62,11 +65,16 @@ def element(instruction: Instruction) -> Classes:
     if record.kind == "movement" and turns(instruction):
         return TURNED
     dtype = instruction.operands[0].shape.dtype if instruction.operands else instruction.shape.dtype
-    if instruction.opcode in (opcodes.DIVIDE, opcodes.REMAINDER) and _is_integer(dtype):
+    return applied(instruction.opcode, dtype, instruction.shape.dtype)
+
+
+def applied(opcode: str, operand: str, result: str) -> Classes:
+    """Instructions of one element of an opcode that takes and makes these types."""
+    if opcode in (opcodes.DIVIDE, opcodes.REMAINDER) and _is_integer(operand):
         return QUOTIENT
-    counts = _operation(record.gpu, dtype)
-    narrow = instruction.shape.dtype in NARROW
-    if narrow and record.kind == "elementwise" and record.flops:
+    record = opcodes.record(opcode)
+    counts = _operation(record.gpu, operand)
+    if result in NARROW and record.kind == "elementwise" and record.flops:
         counts += Classes(integer=NARROWED)
     return counts
 
@@ -104,14 +112,18 @@ def reducer(instruction: Instruction) -> str:
 
 def combining(row: int) -> Classes:
     """What the lanes of a row's warp or block execute, all together, to bring their parts of one
-    row's reduction together: five shuffles, and through shared memory if there are several warps.
-    """
-    warp = Classes(float32=5, shuffle=5).times(WARP_LANES)
-    if row <= WARP_ROW:
+    row's reduction together."""
+    warps = 1 if row <= WARP_ROW else BLOCK_WARPS
+    return combined(warps).times(warps * WARP_LANES)
+
+
+def combined(warps: int) -> Classes:
+    """What a lane executes to bring the parts of `warps` together: five shuffles, and through
+    shared memory if there are several."""
+    warp = Classes(float32=5, shuffle=5)
+    if warps == 1:
         return warp
-    warps = 8
-    lanes = warps * WARP_LANES
-    return warp.times(warps) + Classes(float32=warps, shared=warps + 1, barrier=2).times(lanes)
+    return warp + Classes(float32=warps, shared=warps + 1, barrier=2)
 
 
 def counted(instruction: Instruction, crosses: Callable[[Instruction], bool]) -> Classes:

@@ -22,6 +22,7 @@ class Mechanism(Enum):
     REGIONAL = "regional"
     GEMM = "gemm"
     ALIASING = "aliasing"
+    SEARCH = "search"
 
 
 SUMMARIES = {
@@ -38,6 +39,8 @@ SUMMARIES = {
     "2020, block composition; AStitch, regional stitching)",
     Mechanism.GEMM: "products of small matrices are computed in kernels (FusionStitching 2019)",
     Mechanism.ALIASING: "outputs take over the memory of inputs that die",
+    Mechanism.SEARCH: "schedules and launch dimensions are searched, and taken from a library of "
+    "those found before (FusionStitching 2018 and 2020)",
 }
 
 Mechanisms = frozenset[Mechanism]

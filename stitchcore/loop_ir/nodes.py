@@ -287,6 +287,10 @@ Statement = (
 
 
 # ---- structure ---------------------------------------------------------------------------------
+THREADS = 256
+"""Threads of a GPU's block, where nothing else is asked for."""
+
+
 @dataclass(frozen=True)
 class Section:
     """for variable in [0, tasks), in parallel and in any order: body. The lanes of a task are those
@@ -321,6 +325,7 @@ class Kernel:
     input is read, if at all, only by the lane that later writes the same element of the output
     (sections that run only where the two are apart do not count).
     `errors` are the messages that Check refers to. `provenance` names framework operations.
+    `threads` are those of a GPU's block, whose lanes a group has: a multiple of 32, at most 1024.
     """
 
     name: str
@@ -332,6 +337,7 @@ class Kernel:
     aliases: tuple[tuple[int, int], ...] = ()
     errors: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
+    threads: int = THREADS
 
     def with_role(self, role: Role) -> tuple[Buffer, ...]:
         return tuple(b for b in self.buffers if b.role is role)

@@ -114,6 +114,7 @@ class Reader:
         aliases: list[tuple[int, int]] = []
         offsets: list[Index] = []
         scratch_bytes: Index = 0
+        threads = ir.THREADS
         while self.here.text != "phase":
             head = self.word()
             if head == "origin":
@@ -122,6 +123,8 @@ class Reader:
                 errors.append(self.string())
             elif head == "scratch_bytes":
                 scratch_bytes = self.index()
+            elif head == "threads":
+                threads = self.whole()
             elif head == "forward":
                 source = self.whole()
                 self.take("->")
@@ -143,6 +146,7 @@ class Reader:
             tuple(aliases),
             tuple(errors),
             tuple(origins),
+            threads,
         )
 
     def outer_buffer(self, head: str, offsets: list[Index]) -> None:

@@ -24,7 +24,8 @@
 Statements further: `barrier group`, `if EXPR { }`, `check EXPR else 0`, and `position i = e upto 9`
 (index i is scalar e clamped to [0, 9]). Expressions: scalars by name, `1.5:f32`, `buffer[i, j]`,
 `opcode:dtype{attribute=value}(operands)`, `index:s32(i * 4)`, `in_range(i, low, high)`. LOCAL
-buffers of WARP or LANE scope print as `local warp` and `local lane`.
+buffers of WARP or LANE scope print as `local warp` and `local lane`. A kernel of other blocks than
+the usual says so after its buffers: `threads 128`.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ def print_kernel(kernel: ir.Kernel) -> str:
         lines.append(f"  scratch_bytes {index_text(kernel.scratch_bytes)}")
     lines += [f"  forward {source} -> {target}" for source, target in kernel.aliases]
     lines += [f"  error {json.dumps(message)}" for message in kernel.errors]
+    if kernel.threads != ir.THREADS:
+        lines.append(f"  threads {kernel.threads}")
     for phase in kernel.phases:
         lines.append("  phase {")
         for section in phase.sections:

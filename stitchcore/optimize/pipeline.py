@@ -23,7 +23,7 @@ from stitchcore.artifact.package import Unsigned
 from stitchcore.artifact.sign import load_or_create_key
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.autotune.regions import Tuning, file_of, tuned
-from stitchcore.compiler import pipeline
+from stitchcore.compiler import performance_library, pipeline
 from stitchcore.compiler.pipeline import Dump, Progress, Stage, numbered
 from stitchcore.compiler.regions import CompiledRegions, compile_regions, program, stitched_share
 from stitchcore.compiler.stages import RemoteCompiler, build_options
@@ -200,7 +200,7 @@ def _partition(state: RequestState) -> RequestState:
     from stitchcore.tensorflow.request import read_graph
 
     preserve = state.request.meta.get("preserve", ())
-    allowed = Mechanism.GEMM in build_options(state.options).mechanisms
+    allowed = Mechanism.GEMM in mechanisms.without(state.options.without)
     cut = partition(
         read_graph(state.request.graph),
         preserve,
@@ -242,15 +242,14 @@ def _lower(state: RequestState) -> RequestState:
 
 def _build(state: RequestState) -> RequestState:
     modules: dict[str, Module] = {key: low.module for key, low in state.lowered.items()}
-    compiled = compile_regions(
-        modules,
-        state.device,
-        build_options(state.options, remote_compile=state.remote_compile),
-        state.dump,
-        state.report,
-    )
+    options = build_options(state.options, state.device, remote_compile=state.remote_compile)
+    compiled = compile_regions(modules, state.device, options, state.dump, state.report)
     refused = {refusal.subject: refusal for refusal in compiled.refusals}
-    return _with_programs(_with_refused(replace(state, compiled=compiled), refused))
+    figures = state.figures
+    if state.options.library is not None:
+        figures = {**figures, "Performance library": str(options.library)}
+    state = replace(state, compiled=compiled, figures=figures)
+    return _with_programs(_with_refused(state, refused))
 
 
 def _with_programs(state: RequestState) -> RequestState:
@@ -282,14 +281,19 @@ def _tune(state: RequestState) -> RequestState:
     if not options.tune or state.dump.restart is not None or state.device.kind == "gpu":
         return state
     assert state.compiled is not None
-    compiled, tuning = tuned(
+    compiled, tuning, entries = tuned(
         state.compiled,
         state.device,
-        build_options(state.options, remote_compile=state.remote_compile),
+        build_options(state.options, state.device, remote_compile=state.remote_compile),
         options.tune,
         state.report,
     )
     figures = {**state.figures, "Tuned": tuning.figure()}
+    if options.library is not None:
+        try:
+            performance_library.write(options.library, state.device, entries)
+        except OSError as error:
+            figures["Performance library, written"] = f"no: {error}"
     return _with_programs(replace(state, compiled=compiled, tuning=tuning, figures=figures))
 
 

@@ -106,6 +106,11 @@ def tuned(tuning: Tuning | None) -> str:
         f" {choice.ratio[2]:.2f}] of its time"
         for choice in tuning.overruled
     ]
+    lines += [
+        f"{choice.kernel}: {choice.schedule}, {choice.ratio[1]:.2f} [{choice.ratio[0]:.2f},"
+        f" {choice.ratio[2]:.2f}] of its time"
+        for choice in tuning.rescheduled
+    ]
     return _text([*lines, *(f"quicker, but not right: {wrong}" for wrong in tuning.wrong)])
 
 

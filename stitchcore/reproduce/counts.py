@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
+from stitchcore.autotune import latency
+from stitchcore.autotune.kernels import WINS
+from stitchcore.autotune.schedules import kernels_of
 from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState, stages_for
 from stitchcore.device.records import Device
@@ -12,6 +16,7 @@ from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.text import bodies
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.module import Module
+from stitchcore.schedule.space import DEFAULT
 
 LOCAL: Mechanisms = ALL - {
     Mechanism.REGIONAL,
@@ -63,6 +68,53 @@ def counted(module: Module, device: Device, mechanisms: Mechanisms = ALL) -> Cou
         sections=sum(len(phase.sections) for kernel in uses for phase in kernel.phases),
         aliases=sum(len(kernel.aliases) for kernel in uses),
     )
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Of the distinct `kernels` of a module, each as often as it is launched: microseconds by the
+    latency-evaluator with the device's `own` schedule, and with the `best` of the `points` that
+    differ; how many kernels have another than their own, and the choices that most of these make.
+    """
+
+    kernels: int
+    points: int
+    own: float
+    best: float
+    otherwise: int
+    choices: str
+
+
+def searched(module: Module, device: Device) -> Searched:
+    """What a search of schedules would gain on a GPU, by estimate; no kernel is compiled."""
+    options = BuildOptions()
+    state = run(PLANNED, ModuleState(module, device, options))
+    assert state.plan is not None
+    plans = [(state.plan, state.of)]
+    plans += [(plan, state.inner[body]) for body, plan in bodies(state.plan).items()]
+    uses: Counter[int] = Counter(number for _, of in plans for number in of)
+    first = {
+        number: (pattern, plan.module)
+        for plan, of in plans
+        for pattern, number in zip(plan.patterns, of, strict=True)
+    }
+    points, own, best = 0, 0.0, 0.0
+    chosen: Counter[str] = Counter()
+    for number, (pattern, owner) in first.items():
+        kernels = kernels_of(pattern, owner, device, options)
+        estimates = {one: latency.seconds(kernel, device) for one, kernel in kernels.items()}
+        quickest = min(estimates, key=lambda one: estimates[one])
+        if estimates[quickest] >= WINS * estimates[DEFAULT]:
+            quickest = DEFAULT
+        else:
+            chosen.update(f"{name}={int(value)}" for name, value in quickest.chosen.items())
+            chosen["all"] += 1
+        points += len(kernels)
+        own += uses[number] * estimates[DEFAULT] * 1e6
+        best += uses[number] * estimates[quickest] * 1e6
+    otherwise = chosen.pop("all", 0)
+    most = ", ".join(f"{choice} ({count})" for choice, count in chosen.most_common(3))
+    return Searched(len(first), points, own, best, otherwise, most)
 
 
 def stage_seconds(module: Module, device: Device) -> dict[str, float]:

@@ -55,12 +55,12 @@ def mapping(rows: int, columns: int, target: str, mechanisms: Mechanisms = ALL) 
     assert isinstance(section.tasks, int)
     parts = next((b.dims[0] for b in kernel.buffers if b.name.startswith("part")), 1)
     assert isinstance(parts, int)
-    warps = cuda.THREADS // WARP_LANES if section.scope is Scope.WARP else 1
+    warps = kernel.threads // WARP_LANES if section.scope is Scope.WARP else 1
     blocks = -(-section.tasks // warps)
     unit = MULTIPROCESSORS[target]
-    registers = register_pressure.registers(kernel, cuda.THREADS)
+    registers = register_pressure.registers(kernel)
     shared = cuda.shared_bytes(kernel)
-    held = blocks_per_multiprocessor(target, cuda.THREADS, registers, shared)
+    held = blocks_per_multiprocessor(target, kernel.threads, registers, shared)
     split = len(kernel.phases) > 1
     return Mapping(
         "split" if split else ("warp" if warps > 1 else "block"),
@@ -68,7 +68,7 @@ def mapping(rows: int, columns: int, target: str, mechanisms: Mechanisms = ALL) 
         parts if split else 1,
         blocks,
         held * unit.count,
-        held * cuda.THREADS / unit.threads,
+        held * kernel.threads / unit.threads,
     )
 
 

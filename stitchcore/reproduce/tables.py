@@ -13,14 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from stitchcore.codegen import cuda
+from stitchcore.autotune.kernels import WINS
 from stitchcore.device.records import DEVICES, Device
 from stitchcore.fusion.mechanisms import ALL, SUMMARIES, Mechanism, Mechanisms
 from stitchcore.hlo.ir.instruction import topological
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.text.parser import parse
+from stitchcore.loop_ir.nodes import THREADS
 from stitchcore.reproduce import papers
-from stitchcore.reproduce.counts import LOCAL, Counts, counted, stage_seconds
+from stitchcore.reproduce.counts import LOCAL, Counts, counted, searched, stage_seconds
 from stitchcore.reproduce.mapping import mapping
 from stitchcore.reproduce.papers import MODELS, Model
 from stitchcore.verify import xla_baseline
@@ -238,6 +239,40 @@ def ablation(of: Subjects, host: Device, progress: Progress) -> Table:
     )  # fmt: skip
 
 
+def schedules(of: Subjects, host: Device, progress: Progress) -> Table:
+    """What searching schedules and launch dimensions gains, as FusionStitching 2018 and 2020 do."""
+    rows: list[tuple[Cell, ...]] = []
+    bars: list[tuple[str, tuple[float | None, ...]]] = []
+    for name, subject in of.items():
+        progress(f"fs-schedules: {name}")
+        found = searched(subject.module, DEVICES[PAPERS_DEVICE])
+        ratio = found.best / found.own
+        rows.append(
+            (name, found.kernels, found.points, found.otherwise, round(found.own, 1),
+             round(found.best, 1), round(ratio, 3), found.choices)
+        )  # fmt: skip
+        bars.append((name, (1.0, ratio)))
+    ratios = [ratio for _, (_, ratio) in bars if ratio is not None]
+    rows.append(("geometric mean", *[None] * 5, round(_geometric_mean(ratios), 3), None))
+    return Table(
+        "fs-schedules",
+        f"Schedules and launch dimensions searched for a {TIMED[PAPERS_DEVICE]} ({PAPERS_DEVICE})",
+        ("model", "kernels>", "schedules>", "otherwise>", "own µs>", "searched µs>", "of own>",
+         "most often"),
+        tuple(rows),
+        (
+            "estimates of the latency-evaluator of scheduled kernels (autotune/latency.py), which "
+            "was held to no device; kernels as often as they are launched, loop bodies once",
+            "schedules are the distinct kernels of the space (schedule/space.py); another than the "
+            f"device's own is taken where it is estimated to take less than {WINS} of its time",
+            "`stitch tune --target` compiles the best few of each kernel too, and takes none that "
+            "its compiler refuses; the ablation's `search` searches nothing, so it is 1 there",
+        ),
+        ("the device's own schedules", "searched, estimated"),
+        tuple(bars),
+    )  # fmt: skip
+
+
 def _geometric_mean(ratios: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
@@ -356,7 +391,7 @@ def astitch_mapping(of: Subjects, host: Device, progress: Progress) -> Table:
             "barrier; then blocks that have work, in waves of what the device holds (registers by "
             "the schedule's estimate), and the share of its threads that these are",
             "blocks beyond one wave are walked by resident ones (vertical packing); blocks have "
-            f"{cuda.THREADS} threads, the paper's 1,024",
+            f"{THREADS} threads, the paper's 1,024",
             "AStitch splits rows of more than 1,024 elements where there are fewer than a wave of "
             "blocks has; here a barrier is worth it from 16,384 elements on",
             "an H200 has the multiprocessors of an H100",
@@ -372,4 +407,5 @@ TABLES: Mapping[str, Callable[[Subjects, Device, Progress], Table]] = {
     "fs20-traffic": fs20_traffic,
     "compile-time": compile_time,
     "astitch-mapping": astitch_mapping,
+    "fs-schedules": schedules,
 }

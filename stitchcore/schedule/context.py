@@ -15,6 +15,7 @@ from stitchcore.schedule.dominants import Dominants, Home, HomeKind, Scheme
 from stitchcore.schedule.limits import Limits
 from stitchcore.schedule.product_rows import ProductRows
 from stitchcore.schedule.sections import KernelScheme, SectionScheme, SinkKind, domain_of
+from stitchcore.schedule.space import DEFAULT, Schedule
 from stitchcore.schedule.tiling import Geometry
 from stitchcore.schedule.values import Names, Residence
 
@@ -34,10 +35,11 @@ class SectionContext:
     errors: tuple[str, ...] = ()
     mechanisms: Mechanisms = ALL
     products: ProductRows | None = None
+    chosen: Schedule = DEFAULT
 
     @property
     def limits(self) -> Limits:
-        return limits.of(self.device, self.mechanisms)
+        return limits.of(self.device, self.mechanisms, self.chosen)
 
     def residence(self, value: Instruction, phase: int) -> Residence | None:
         """Where `value` lies when `phase` begins, if it lies anywhere."""

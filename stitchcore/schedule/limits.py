@@ -11,10 +11,19 @@ from dataclasses import dataclass, replace
 
 from stitchcore.device.records import Device
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
+from stitchcore.schedule.space import DEFAULT, Schedule
 
 WARP_LANES = 32
-BLOCKS_PER_UNIT = 4
-"""Blocks that a multiprocessor holds of a kernel with a usual number of registers."""
+THREADS_PER_UNIT = 1024
+"""Threads that a multiprocessor holds of a kernel with a usual number of registers."""
+
+UNIT_REGISTERS = 65536
+"""32-bit registers of a multiprocessor, of every GPU here."""
+
+
+def blocks_per_unit(threads: int) -> int:
+    """Blocks of `threads` that a multiprocessor holds of a usual kernel: 4 of 256."""
+    return max(THREADS_PER_UNIT // threads, 1)
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,9 @@ class Limits:
     has `turned_lanes`, a cache line of what it writes (0: all). Where a factor of a matrix product
     of more than `strided_terms` lies across the lanes it is turned first; one that costs more than
     `factor_cost` is computed first. `packs`: short rows share a task, and a lane loop.
+    `lanes` are a group's. `warp_rows`: rows of up to `warp_elements` are a warp's
+    each, or a group's (None: by an estimate of waves). So many blocks of lanes beside a reduction
+    are enough that its rows are not split (`enough_blocks`).
     """
 
     task_elements: int
@@ -62,6 +74,14 @@ class Limits:
     strided_terms: int
     factor_cost: int
     packs: bool = True
+    lanes: int = 1
+    warp_rows: bool | None = None
+    enough_blocks: int = 8
+
+    @property
+    def warps(self) -> int:
+        """Of a group; 1 where there are none."""
+        return max(self.lanes // WARP_LANES, 1)
 
 
 CPU = Limits(
@@ -90,17 +110,20 @@ CPU = Limits(
 )
 
 
-def of(device: Device, mechanisms: Mechanisms = ALL) -> Limits:
-    """The limits of `device`. Without adaptive mapping each row is a task's, however short, and
-    none is split, however few there are."""
-    found = CPU if device.kind == "cpu" else _gpu(device)
+def of(device: Device, mechanisms: Mechanisms = ALL, chosen: Schedule = DEFAULT) -> Limits:
+    """The limits of `device`, with what a kernel's schedule has `chosen` otherwise. Without
+    adaptive mapping each row is a task's, however short, and none is split, however few there are.
+    """
+    found = CPU if device.kind == "cpu" else _gpu(chosen.on(device))
+    found = replace(found, **chosen.limits)
     if Mechanism.ADAPTIVE_MAPPING in mechanisms:
         return found
     return replace(found, few_rows=0, warp_elements=0, flat_below=0, packs=False)
 
 
 def _gpu(device: Device) -> Limits:
-    wave = BLOCKS_PER_UNIT * device.units
+    blocks = blocks_per_unit(device.lanes)
+    wave = blocks * device.units
     timing = device.timing
     assert timing is not None, f"{device.target} is a GPU"
     return Limits(
@@ -116,19 +139,16 @@ def _gpu(device: Device) -> Limits:
         long_row=16384,
         inline_size=8,
         stage_depth=0,
-        local_bytes=device.group_bytes // BLOCKS_PER_UNIT,
+        local_bytes=device.group_bytes // blocks,
         warp_elements=1024,
         run_lanes=device.lanes,
         flat_below=2 * device.lanes,
-        register_words=96,  # of the 255 that a thread has
+        # of the 255 that a thread has, and of its share of a multiprocessor's
+        register_words=min(96, UNIT_REGISTERS * 3 // 8 // device.lanes),
         register_elements=32,
         turned_lanes=0,
         # reading across takes the first cache a cycle for each, a phase of its own a grid barrier
         strided_terms=round(device.phase_seconds * timing.hertz * device.units),
         factor_cost=2,  # as a conversion from bfloat16: a phase takes longer than all lanes' own
+        lanes=device.lanes,
     )
-
-
-def warps(device: Device) -> int:
-    """Warps of a group; 1 where there are none."""
-    return max(device.lanes // WARP_LANES, 1)

@@ -23,7 +23,6 @@ from stitchcore.loop_ir import index
 from stitchcore.loop_ir import nodes as ir
 from stitchcore.loop_ir.index import Index, Variable
 from stitchcore.schedule import (
-    limits,
     pack_rows,
     row_stages,
     scans,
@@ -86,7 +85,7 @@ class _Lowering(SectionBuilder):
 
     def plan(self) -> row_stages.Stages:
         bounds = self.context.limits
-        groups = limits.warps(self.context.device) if self.geometry.scope is ir.Scope.WARP else 1
+        groups = bounds.warps if self.geometry.scope is ir.Scope.WARP else 1
         rows = self.geometry.rows_together
         context = row_stages.Context(
             self.axes,

@@ -16,7 +16,7 @@ from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.query import reducer_of, scatter_refusal
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir.index import Index
-from stitchcore.loop_ir.nodes import Kernel, Phase, Role, Section
+from stitchcore.loop_ir.nodes import THREADS, Kernel, Phase, Role, Section
 from stitchcore.loop_ir.printer import print_kernel
 from stitchcore.loop_ir.verifier import IllegalKernel, check
 from stitchcore.schedule import axes as axis_analysis
@@ -42,6 +42,7 @@ from stitchcore.schedule.loop_nest import lower_section
 from stitchcore.schedule.product_rows import ProductRows
 from stitchcore.schedule.sections import SinkKind
 from stitchcore.schedule.sections import assign as assign_sections
+from stitchcore.schedule.space import DEFAULT, Schedule
 from stitchcore.schedule.values import Names
 
 MAX_BUFFERS = 1024
@@ -80,8 +81,7 @@ def _merge_phases(kernel: Kernel, context: SectionContext) -> Kernel:
 def _regional_buffers(kernel: Kernel, context: SectionContext) -> Kernel:
     if context.device.kind == "cpu" or Mechanism.REGIONAL not in context.mechanisms:
         return kernel
-    room, warps = context.limits.local_bytes, limits.warps(context.device)
-    return regional_buffers.localize(kernel, room, warps)
+    return regional_buffers.localize(kernel, context.limits.local_bytes, context.limits.warps)
 
 
 def _cache_hints(kernel: Kernel, _: SectionContext) -> Kernel:
@@ -120,14 +120,14 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "vectorize",
         "lanes take neighbouring iterations together, where accesses become wider by it",
-        _of_sections(lambda section, context: vectorize.vectorize(section, context.device)),
+        _of_sections(lambda section, context: vectorize.vectorize(section, context.limits)),
     ),
     Pass(
         "register reuse",
         "what a lane reads again of a row stays in its registers",
         _of_sections(
             lambda section, context: register_reuse.reuse(
-                section, context.device, context.names.new
+                section, context.limits, context.names.new
             )
         ),
     ),
@@ -164,11 +164,12 @@ def schedule(
     name: str,
     verify: bool = False,
     mechanisms: Mechanisms = ALL,
+    chosen: Schedule = DEFAULT,
 ) -> Kernel:
-    """The kernel of `pattern`. Raises Refused where `feasible` refuses, and with `verify`
-    IllegalKernel where a pass, which it names, breaks a rule of the loop IR."""
+    """The kernel of `pattern`, its loops as `chosen`. Raises Refused where `feasible` refuses, and
+    with `verify` IllegalKernel where a pass, which it names, breaks a rule of the loop IR."""
     aliased = False
-    for step, kernel in snapshots(pattern, module, device, name, mechanisms):
+    for step, kernel in snapshots(pattern, module, device, name, mechanisms, chosen):
         if not verify:
             continue
         aliased = aliased or step == _ALIASING.name
@@ -183,12 +184,17 @@ def schedule(
 
 
 def trace(
-    pattern: Pattern, module: Module, device: Device, name: str, mechanisms: Mechanisms = ALL
+    pattern: Pattern,
+    module: Module,
+    device: Device,
+    name: str,
+    mechanisms: Mechanisms = ALL,
+    chosen: Schedule = DEFAULT,
 ) -> str:
     """The kernel of `pattern` as it was lowered, and what each pass changed of it."""
     lines: list[str] = []
     before: list[str] = []
-    for step, kernel in snapshots(pattern, module, device, name, mechanisms):
+    for step, kernel in snapshots(pattern, module, device, name, mechanisms, chosen):
         after = print_kernel(kernel).splitlines()
         lines.append(f"# {name} after {step}" + ": unchanged" * (after == before))
         lines += list(unified_diff(before, after, lineterm=""))[2:] if before else after
@@ -197,13 +203,18 @@ def trace(
 
 
 def snapshots(
-    pattern: Pattern, module: Module, device: Device, name: str, mechanisms: Mechanisms = ALL
+    pattern: Pattern,
+    module: Module,
+    device: Device,
+    name: str,
+    mechanisms: Mechanisms = ALL,
+    chosen: Schedule = DEFAULT,
 ) -> Iterator[tuple[str, Kernel]]:
     """The kernel of `pattern` after lowering and after each pass, with the name of that step."""
-    refusal = feasible(pattern, device)
+    refusal = feasible(pattern, chosen.on(device))
     if refusal is not None:
         raise Refused(name, refusal.reason, refusal.detail)
-    kernel, context = _lower(pattern, module, device, name, mechanisms)
+    kernel, context = _lower(pattern, module, device, name, mechanisms, chosen)
     yield "lowering", kernel
     for step in PASSES:
         kernel = step.run(kernel, context)
@@ -211,16 +222,23 @@ def snapshots(
 
 
 def _lower(
-    pattern: Pattern, module: Module, device: Device, name: str, mechanisms: Mechanisms
+    pattern: Pattern,
+    module: Module,
+    device: Device,
+    name: str,
+    mechanisms: Mechanisms,
+    chosen: Schedule,
 ) -> tuple[Kernel, SectionContext]:
     """Loops as analysis wants them, in phases; nothing is placed in scratch memory yet. Of several
     ways to deal the rows of matrix products that of the fewest steps."""
-    axes = axis_analysis.analyse(pattern)
+    axes, on = axis_analysis.analyse(pattern), chosen.on(device)
     ways = product_rows.choices(product_rows.counts(pattern.instructions, axes, device))
-    lowered = [_lowered(pattern, module, device, name, mechanisms, axes, way) for way in ways]
+    lowered = [
+        _lowered(pattern, module, device, name, mechanisms, chosen, axes, way) for way in ways
+    ]
     if len(lowered) == 1:
         return lowered[0]
-    return min(lowered, key=lambda pair: product_rows.steps(_merge_phases(*pair).phases, device))
+    return min(lowered, key=lambda pair: product_rows.steps(_merge_phases(*pair).phases, on))
 
 
 def _lowered(
@@ -229,16 +247,17 @@ def _lowered(
     device: Device,
     name: str,
     mechanisms: Mechanisms,
+    chosen: Schedule,
     axes: Axes,
     products: ProductRows | None,
 ) -> tuple[Kernel, SectionContext]:
-    dominants = find_dominants(pattern, axes, limits.of(device, mechanisms))
+    dominants = find_dominants(pattern, axes, limits.of(device, mechanisms, chosen))
     apart = products.counts if products is not None else frozenset()
     plan = assign_sections(pattern, axes, dominants, mechanisms, apart)
     errors = _errors(pattern)
     names = Names(frozenset(module.symbols))
     context = SectionContext(
-        axes, dominants, plan, {}, {}, names, device, errors, mechanisms, products
+        axes, dominants, plan, {}, {}, names, device, errors, mechanisms, products, chosen
     )
     stored = buffers.assign(pattern, axes, dominants, plan, _parts(context))
     context.residences.update(stored.residences)
@@ -259,6 +278,7 @@ def _lowered(
         scratch_offsets=(0,) * sum(buffer.role is Role.SCRATCH for buffer in stored.buffers),
         errors=errors,
         provenance=tuple(provenance),
+        threads=chosen.on(device).lanes if device.kind == "gpu" else THREADS,
     )
     return kernel, context
 

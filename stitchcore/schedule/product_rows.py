@@ -63,8 +63,8 @@ def steps(phases: Sequence[Phase], device: Device) -> float:
 def _phase(phase: Phase, device: Device) -> float:
     total = longest = 0.0
     for section in phase.sections:
-        warps = limits.warps(device) if section.scope is Scope.WARP else 1
-        groups = limits.BLOCKS_PER_UNIT * device.units * warps
+        warps = limits.of(device).warps if section.scope is Scope.WARP else 1
+        groups = limits.blocks_per_unit(device.lanes) * device.units * warps
         own = _steps(section.body, device.lanes // warps)
         tasks = section.tasks if isinstance(section.tasks, int) else tiling.SYMBOL_SIZE
         longest = max(longest, own)

@@ -37,12 +37,12 @@ BASE, ROOT_OF_LIVE, MOVED, PHASES, LOG_SECTIONS = 21.0, 3.7, 1.0, 6.5, 8.6
 barriers, by the logarithm of the number of sections."""
 
 
-def registers(kernel: Kernel, lanes: int) -> int:
-    """Registers of a thread of `kernel` in blocks of `lanes` threads."""
+def registers(kernel: Kernel) -> int:
+    """Registers of a thread of `kernel`."""
     sections = [section for phase in kernel.phases for section in phase.sections]
     most = 0.0
     for section in sections:
-        words = pressure(section, lanes)
+        words = pressure(section, kernel.threads)
         mixed = ROOT_OF_LIVE * math.sqrt(words.live) + MOVED * words.moved
         most = max(most, mixed + words.carried)
     more = PHASES * (len(kernel.phases) > 1) + LOG_SECTIONS * math.log(max(len(sections), 1))

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stitchcore.device.records import Device
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index, Variable
@@ -33,7 +32,7 @@ from stitchcore.loop_ir.nodes import (
     Store,
 )
 from stitchcore.loop_ir.visitor import accesses, gather_indices, loads, mapped, statements
-from stitchcore.schedule import limits
+from stitchcore.schedule.limits import WARP_LANES, Limits
 
 WORD_BYTES = 4
 LANE = Variable("a lane")
@@ -42,14 +41,13 @@ LANE = Variable("a lane")
 Place = tuple[Buffer, tuple[Index, ...]]
 
 
-def reuse(section: Section, device: Device, names: Callable[[str], str]) -> Section:
+def reuse(section: Section, limits: Limits, names: Callable[[str], str]) -> Section:
     """`section` with what its lanes can keep of rows; `names` makes names of buffers."""
-    bounds = limits.of(device)
-    if not bounds.register_words:
+    if not limits.register_words:
         return section
-    lanes = limits.WARP_LANES if section.scope is Scope.WARP else device.lanes
+    lanes = WARP_LANES if section.scope is Scope.WARP else limits.lanes
     budget = _Budget(
-        bounds.register_words, bounds.register_elements, lanes, section.elements_per_lane
+        limits.register_words, limits.register_elements, lanes, section.elements_per_lane
     )
     section = _own_buffers(section, budget)
     chosen: dict[_Row, Buffer] = {}

@@ -19,9 +19,6 @@ from stitchcore.schedule.limits import WARP_LANES, Limits
 
 Axis = int
 
-WARPS = 8
-"""Of a usual block: where rows are a warp's each, so many tasks run on one."""
-
 ROW_STEPS, GROUP_STEPS = 8, 4
 """What a row costs beside its elements, and what its reductions cost further where lanes of several
 warps meet: in elements a lane, which are some 20 cycles each of loads that wait for each other."""
@@ -178,7 +175,8 @@ def over_partition(extents: Mapping[Axis, Dim], loops: Partition, limits: Limits
         block = limits.lane_block // 4
     if block is not None:
         blocks = index.ceil_divide(index.from_dim(lane), block)
-        enough = enough or (not loops.lane_reduced and isinstance(blocks, int) and blocks >= 8)
+        if not loops.lane_reduced and isinstance(blocks, int):
+            enough = enough or blocks >= limits.enough_blocks
     width = block or size_of((lane,))
     chunk = index.from_dim(rows) if enough else _chunk(rows, width, True, limits)
     chunks = 1 if enough else index.ceil_divide(index.from_dim(rows), chunk)
@@ -196,9 +194,11 @@ def parts_of(geometry: Geometry, lane_reduced: bool) -> Index:
 def _warps_pay(count: Dim, inner: int, limits: Limits) -> bool:
     """Whether rows take less time as a warp's each than as a group's each (FusionStitching's warp
     and block composition): waves of them, and how long one is under way."""
+    if limits.warp_rows is not None:
+        return limits.warp_rows
     rows, groups = size_of((count,)), limits.max_splits
-    warp = -(-rows // (groups * WARPS)) * (ROW_STEPS + inner / WARP_LANES)
-    group = -(-rows // groups) * (ROW_STEPS + GROUP_STEPS + inner / (WARP_LANES * WARPS))
+    warp = -(-rows // (groups * limits.warps)) * (ROW_STEPS + inner / WARP_LANES)
+    group = -(-rows // groups) * (ROW_STEPS + GROUP_STEPS + inner / (WARP_LANES * limits.warps))
     return warp <= group
 
 
@@ -206,7 +206,7 @@ def _warp_chunk(count: Dim, inner: int, limits: Limits) -> int:
     """Rows of one warp's task: as few as leave enough tasks for every warp of a wave."""
     rows = max(limits.warp_elements // max(inner, 1), 1)
     if isinstance(count, int):
-        rows = min(rows, max(count // (WARPS * limits.max_splits), 1))
+        rows = min(rows, max(count // (limits.warps * limits.max_splits), 1))
     return rows
 
 

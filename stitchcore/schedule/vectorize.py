@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stitchcore.device.records import Device
 from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.layout import flat_index, is_vector_access
 from stitchcore.loop_ir.nodes import Loop, LoopKind, Role, Scope, Section
 from stitchcore.loop_ir.visitor import accesses, statements
-from stitchcore.schedule import limits
+from stitchcore.schedule.limits import Limits
 
 VECTOR_BYTES = 16
 
@@ -25,13 +24,13 @@ SHORT = 16
 """Iterations of a serial loop that counts for little beside what is around it."""
 
 
-def vectorize(section: Section, device: Device) -> Section:
+def vectorize(section: Section, limits: Limits) -> Section:
     """`section` with runs as long as most of what it moves allows."""
-    lanes = limits.of(device).run_lanes
+    lanes = limits.run_lanes
     if not lanes:
         return section
     if section.scope is Scope.WARP:
-        lanes = max(lanes // limits.warps(device), 1)
+        lanes = max(lanes // limits.warps, 1)
     length = VECTOR_BYTES
     while length > 1 and not _pays(section, length, lanes):
         length //= 2

@@ -21,7 +21,7 @@ from stitchcore.errors import Reason, Refused
 from stitchcore.launch.cuda_parameters import is_cooperative
 from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.schedule import register_pressure
-from stitchcore.schedule.limits import BLOCKS_PER_UNIT
+from stitchcore.schedule.limits import blocks_per_unit
 from stitchcore.toolchain.nvrtc import Resources
 
 MOST_REGISTERS = 255
@@ -38,7 +38,7 @@ class Fit:
     `predicted` registers a thread by the schedule, `resources` what ptxas says. The compiler was
     told that a multiprocessor holds `bound` blocks, `assumed` before any was compiled; it holds
     `blocks`, all of them `wave`. `shared_bytes` of a block, static and dynamic. Blocks of a
-    `cooperative` kernel meet at grid barriers.
+    `cooperative` kernel meet at grid barriers; each has `threads`.
     """
 
     kernel: str
@@ -50,6 +50,7 @@ class Fit:
     blocks: int
     wave: int
     cooperative: bool
+    threads: int
 
     def __str__(self) -> str:
         used = self.resources
@@ -62,12 +63,12 @@ class Fit:
 
 def assumed(kernel: Kernel, target: str) -> int:
     """Blocks that a multiprocessor of `target` should hold: what its shared memory and the
-    predicted registers allow, not more than have tasks, at most BLOCKS_PER_UNIT, at least 1.
+    predicted registers allow, not more than have tasks, at most blocks_per_unit, at least 1.
     """
     shared = cuda.shared_bytes(kernel)
-    wanted = [BLOCKS_PER_UNIT, _with_tasks(kernel, target)]
-    for registers in (0, register_pressure.registers(kernel, cuda.THREADS)):
-        wanted.append(blocks_per_multiprocessor(target, cuda.THREADS, registers, shared))
+    wanted = [blocks_per_unit(kernel.threads), _with_tasks(kernel, target)]
+    for registers in (0, register_pressure.registers(kernel)):
+        wanted.append(blocks_per_multiprocessor(target, kernel.threads, registers, shared))
     return max(min(wanted), 1)
 
 
@@ -77,7 +78,7 @@ def require_shared(kernel: Kernel, target: str, static_bytes: int = 0) -> int:
     Raises Refused(SHARED_MEMORY) where not one block of it fits a multiprocessor of `target`.
     """
     shared = cuda.shared_bytes(kernel) + static_bytes
-    if blocks_per_multiprocessor(target, cuda.THREADS, 0, shared) == 0:
+    if blocks_per_multiprocessor(target, kernel.threads, 0, shared) == 0:
         most = MULTIPROCESSORS[target].shared_bytes_per_block
         detail = f"{shared} bytes a block, {target} has {most}: cut the pattern or its rows"
         raise Refused(kernel.name, Reason.SHARED_MEMORY, detail)
@@ -94,11 +95,11 @@ def relaxed(fit: Fit, target: str) -> int:
     if fit.bound == 1:
         detail = (
             f"{used.spill_bytes} bytes spilled at {used.registers} registers a thread, blocks of "
-            f"{cuda.THREADS} threads, one on a multiprocessor of {target}: cut the pattern"
+            f"{fit.threads} threads, one on a multiprocessor of {target}: cut the pattern"
         )
         raise Refused(fit.kernel, Reason.REGISTERS, detail)
     needed = min(used.registers + -(-used.spill_bytes // SPILLED_BYTES), MOST_REGISTERS)
-    fitting = blocks_per_multiprocessor(target, cuda.THREADS, needed, fit.shared_bytes)
+    fitting = blocks_per_multiprocessor(target, fit.threads, needed, fit.shared_bytes)
     return max(min(fitting, fit.bound - 1), 1)
 
 
@@ -109,13 +110,13 @@ def judged(kernel: Kernel, resources: Resources, bound: int, target: str) -> Fit
     any size would not be one wave.
     """
     shared = require_shared(kernel, target, resources.shared_bytes)
-    blocks = blocks_per_multiprocessor(target, cuda.THREADS, resources.registers, shared)
+    blocks = blocks_per_multiprocessor(target, kernel.threads, resources.registers, shared)
     if blocks == 0:
-        detail = f"{resources.registers} a thread, {cuda.THREADS} threads, {target}"
+        detail = f"{resources.registers} a thread, {kernel.threads} threads, {target}"
         raise Refused(kernel.name, Reason.REGISTERS, detail)
     return Fit(
         kernel=kernel.name,
-        predicted=register_pressure.registers(kernel, cuda.THREADS),
+        predicted=register_pressure.registers(kernel),
         assumed=assumed(kernel, target),
         bound=bound,
         resources=resources,
@@ -123,6 +124,7 @@ def judged(kernel: Kernel, resources: Resources, bound: int, target: str) -> Fit
         blocks=blocks,
         wave=blocks * MULTIPROCESSORS[target].count,
         cooperative=is_cooperative(kernel),
+        threads=kernel.threads,
     )
 
 
@@ -133,6 +135,6 @@ def _with_tasks(kernel: Kernel, target: str) -> int:
     for phase in kernel.phases:
         tasks = [section.tasks for section in phase.sections]
         if not all(isinstance(count, int) for count in tasks):
-            return BLOCKS_PER_UNIT
+            return blocks_per_unit(kernel.threads)
         most = max(most, sum(count for count in tasks if isinstance(count, int)))
     return -(-most // MULTIPROCESSORS[target].count)

@@ -15,8 +15,10 @@ from stitchcore.artifact import package
 from stitchcore.artifact.sign import load_or_create_key, public_hex
 from stitchcore.artifact.store import open_store
 from stitchcore.autotune import kernels
+from stitchcore.compiler import performance_library
 from stitchcore.device.host import host, host_device
 from stitchcore.report import schema
+from stitchcore.schedule.space import DEFAULT
 from stitchcore.verify.timing import Comparison
 
 pytest.importorskip("tensorflow", reason="needs TensorFlow: pip install 'stitchcore[tensorflow]'")
@@ -46,7 +48,7 @@ def test_what_measurement_overruled_is_the_artifacts(
     monkeypatch.setattr(kernels, "compare", compare)
     monkeypatch.setattr(kernels, "CUTS", 2)
     monkeypatch.setattr(pipeline, "measure", lambda *given, **_: given[3])  # tested alone
-    options = replace(options_in(tmp_path), tune=600.0)
+    options = replace(options_in(tmp_path), tune=600.0, without=("search",))
     request = submit(options.store)
     key = pipeline.optimize(request, str(options.store), host_device(), options)
     assert isinstance(key, str), str(key)
@@ -69,6 +71,40 @@ def test_what_measurement_overruled_is_the_artifacts(
     assert pipeline.optimize(request, str(options.store), host_device(), options) == key
     untuned = pipeline.key_of(pipeline.read_request(request), host_device(), options_in(tmp_path))
     assert untuned != key
+
+
+@pytest.mark.slow
+def test_schedules_that_won_are_the_artifacts_and_the_librarys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next job with that library has them without measuring."""
+    monkeypatch.setattr(kernels, "compare", halves_win)
+    monkeypatch.setattr(kernels, "CUTS", 1)
+    monkeypatch.setattr(pipeline, "measure", lambda *given, **_: given[3])  # tested alone
+    library, device = tmp_path / "library", host_device()
+    options = replace(options_in(tmp_path), tune=600.0, library=library)
+    request = submit(options.store)
+    store = open_store(str(options.store))
+    key = pipeline.optimize(request, str(options.store), device, options)
+    assert isinstance(key, str), str(key)
+    found = msgspec.json.decode(store.read("artifacts", key, regions.FILE), type=regions.Tuning)
+    assert found.rescheduled and not found.overruled and not found.wrong
+    assert "scheduled otherwise" in found.figure()
+    manifest, _ = package.load(store, key, public_hex(load_or_create_key(options.key)))
+    symbols = {kernel.symbol for kernel in manifest.kernels}
+    assert symbols and not symbols & {one.kernel for one in found.rescheduled}
+    kept = performance_library.read(library, device)
+    chosen = [one for one in kept.entries.values() if one.schedule != DEFAULT]
+    assert len(chosen) == len(found.rescheduled) and not kept.ignored
+
+    monkeypatch.setattr(kernels, "compare", None)
+    untuned = replace(options, tune=0.0)
+    again = pipeline.optimize(request, str(options.store), device, untuned)
+    assert isinstance(again, str) and again != key
+    manifest, _ = package.load(store, again, public_hex(load_or_create_key(options.key)))
+    assert {kernel.symbol for kernel in manifest.kernels} == symbols
+    told = schema.decode(store.read("artifacts", again, "report.json"))
+    assert told.figures["Performance library"] == str(kept)
 
 
 def test_when_the_time_is_up_kernels_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,3 +67,14 @@ def test_the_signature_holds_what_changes_artifacts() -> None:
     left_out = [options.read({"STITCH_WITHOUT": words}) for words in ("remote, atm", "atm,remote,")]
     assert left_out[0].without == left_out[1].without == ("atm", "remote")
     assert plain.signature != left_out[0].signature == left_out[1].signature
+
+
+def test_a_jobs_worker_is_told_of_its_library(tmp_path: Path) -> None:
+    from stitchcore.cli import optimize, optimize_child
+
+    named = {"STITCH_LIBRARY": str(tmp_path), "STITCH_WITHOUT": "atm"}
+    for environment in ({}, named):
+        given = options.read({"HOME": "/home/me", **environment})
+        command = optimize_child._command("0" * 64, given, "python")
+        told = optimize._arguments(command[3:])
+        assert (told.library, told.without) == (given.library, ",".join(given.without))

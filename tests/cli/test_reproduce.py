@@ -60,6 +60,15 @@ def test_every_mechanism_is_left_out_once() -> None:
     assert kernels["remote"] > kernels["all of them"] < kernels["regional"]
 
 
+def test_schedules_are_searched_by_estimate() -> None:
+    [table] = made("fs-schedules", "--model", "CRNN")
+    [row, mean] = table["rows"]
+    name, kernels, points, otherwise, own, best, ratio, choices = row
+    assert name == "CRNN" and points > 5 * kernels > 0 < otherwise < kernels
+    assert best < own and ratio == pytest.approx(best / own, abs=1e-3) == mean[6]
+    assert "threads=" in choices and "estimate" in table["notes"][0]
+
+
 def test_another_jaxlib_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xla_baseline.Executable, "optimized_text", property(lambda self: self.gone))
     with pytest.raises(xla_baseline.NoXla, match=r"jaxlib .*: AttributeError"):

@@ -248,8 +248,8 @@ def test_a_kernel_that_a_gpu_cannot_hold_is_refused_alone(monkeypatch: pytest.Mo
     first, other = [kernel.name for kernel in whole.kernels]
     real = emit_cuda.shared_bytes
 
-    def too_much(kernel: Kernel, threads: int = emit_cuda.THREADS) -> int:
-        return 2**20 if kernel.name == first else real(kernel, threads)
+    def too_much(kernel: Kernel) -> int:
+        return 2**20 if kernel.name == first else real(kernel)
 
     monkeypatch.setattr(emit_cuda, "shared_bytes", too_much)
     less = run(stages_for(device), ModuleState(TWO_KERNELS, device, apart))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,9 +37,9 @@ class Outcome:
     findings: tuple[Finding, ...]
 
 
-def rendered(kernels: Sequence[Kernel]) -> str:
-    """One translation unit, as a GPU's compiler is given it."""
-    return cuda.render(kernels, threads=THREADS)
+def rendered(kernels: Sequence[Kernel], threads: int = THREADS) -> str:
+    """One translation unit for blocks of `threads`, as a GPU's compiler is given it."""
+    return cuda.render([replace(kernel, threads=threads) for kernel in kernels])
 
 
 def with_every_load(kernels: Sequence[Kernel]) -> str:
@@ -68,6 +68,7 @@ def run(
     blocks: int = BLOCKS,
     share_aliases: bool = False,
     cooperative: bool = True,
+    threads: int = THREADS,
 ) -> Outcome:
     """`kernel` on `inputs` (shapes and dtypes of its INPUT buffers), which are not changed.
 
@@ -80,7 +81,8 @@ def run(
     given = _given(kernel, inputs, bound, frozenset(shared))
     memory, places, words = _memory(kernel, given, bound, {to: at for at, to in shared.items()})
     together = cooperative and len(kernel.phases) > 1
-    grid = Grid((blocks, 1, 1), (THREADS, 1, 1), cuda.shared_bytes(kernel, THREADS), together)
+    shared_bytes = cuda.shared_bytes(replace(kernel, threads=threads))
+    grid = Grid((blocks, 1, 1), (threads, 1, 1), shared_bytes, together)
     found = launch(program, kernel.name, grid, memory, [words], schedule)
     if not found:
         _raise_failed(kernel, memory.array(len(memory.buffers) - 1))

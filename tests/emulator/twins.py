@@ -33,7 +33,7 @@ from stitchcore.toolchain.nvrtc import INCLUDE
 from stitchcore.verify.kernel import KernelCheck, check_kernel
 from tests.emulator import kernels
 from tests.emulator.findings import Finding
-from tests.emulator.kernels import BLOCKS
+from tests.emulator.kernels import BLOCKS, THREADS
 from tests.emulator.launch import Array, Order, Schedule
 from tests.emulator.program import CACHE, Program
 from tests.hlo import workloads
@@ -90,7 +90,12 @@ def named(twin: Twin, number: int) -> Twin:
     return replace(twin, kernel=replace(twin.kernel, name=f"twin{number}"))
 
 
-def emulated(twin: Twin, program: Program, runs: Sequence[tuple[Schedule, int]] = RUNS) -> Emulated:
+def emulated(
+    twin: Twin,
+    program: Program,
+    runs: Sequence[tuple[Schedule, int]] = RUNS,
+    threads: int = THREADS,
+) -> Emulated:
     """The twin's kernel under each of `runs`, on the data that tells most about it."""
     findings: list[Finding] = []
     unlike: list[int] = []
@@ -100,7 +105,9 @@ def emulated(twin: Twin, program: Program, runs: Sequence[tuple[Schedule, int]] 
         first: list[bytes] = []
         judged: list[Array] = []
         for number, (schedule, blocks) in enumerate(runs):
-            made = kernels.run(twin.kernel, program, inputs, {}, schedule, blocks=blocks)
+            made = kernels.run(
+                twin.kernel, program, inputs, {}, schedule, blocks=blocks, threads=threads
+            )
             findings.extend(made.findings)
             if number == 0:
                 first = [array.tobytes() for array in made.outputs]

@@ -66,7 +66,9 @@ def test_random_modules_agree_when_scheduled_for_a_gpu(
     """With its own limits, where warps have rows of their own, and with toy ones."""
     pattern, device = whole(module), DEVICES["sm_80"]
     check(pattern, module, draw_inputs(pattern, 0), device=device)
-    toy = replace(TOY, stage_depth=0, warp_elements=warp_elements, run_lanes=2, flat_below=4)
+    toy = replace(
+        TOY, stage_depth=0, warp_elements=warp_elements, run_lanes=2, flat_below=4, lanes=256
+    )
     with monkeypatch.context() as patch:
         patch.setattr(limits, "of", lambda *_: toy)
         check(pattern, module, draw_inputs(pattern, 0), device=device)

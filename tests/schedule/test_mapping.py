@@ -10,7 +10,7 @@ from stitchcore.fusion.mechanisms import ALL, Mechanism
 from stitchcore.reproduce.mapping import mapping
 from stitchcore.reproduce.papers import ASTITCH_PACKED_ROWS
 from stitchcore.schedule import limits
-from stitchcore.schedule.limits import BLOCKS_PER_UNIT
+from stitchcore.schedule.limits import blocks_per_unit
 
 TARGETS = ("sm_70", "sm_80", "sm_89", "sm_90")
 SIZES = (1, 7, 32, 64, 300, 1000, 4096, 30_000, 250_000, 1_000_000)
@@ -18,7 +18,7 @@ SIZES = (1, 7, 32, 64, 300, 1000, 4096, 30_000, 250_000, 1_000_000)
 
 def wave(target: str) -> int:
     """Blocks that a device holds of a usual kernel."""
-    return BLOCKS_PER_UNIT * MULTIPROCESSORS[target].count
+    return blocks_per_unit(256) * MULTIPROCESSORS[target].count
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -50,7 +50,7 @@ def test_many_short_rows_share_a_block(target: str) -> None:
     found = mapping(*ASTITCH_PACKED_ROWS, target)
     assert found.scheme == "warp" and found.rows >= 32 and found.waves > 1
     few = mapping(2 * wave(target), 32, target)
-    assert few.scheme == "warp" and few.rows == limits.warps(DEVICES[target])
+    assert few.scheme == "warp" and few.rows == limits.of(DEVICES[target]).warps
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -95,7 +95,7 @@ def test_the_switch_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule(whole(module), module, GPU, "kernel")
     for value in ("0", "1"):
         settings = options.read({"STITCH_VERIFY_PASSES": value})
-        state = ModuleState(module, GPU, build_options(settings))
+        state = ModuleState(module, GPU, build_options(settings, GPU))
         if value == "0":
             assert run(PLANNED, state).kernels
         else:

@@ -124,7 +124,7 @@ def text(**given: str) -> str:
 
 
 def kept(kernel: Kernel) -> Section:
-    return register_reuse.reuse(sections(kernel)[0], GPU, lambda stem: f"{stem}0")
+    return register_reuse.reuse(sections(kernel)[0], limits.of(GPU), lambda stem: f"{stem}0")
 
 
 @pytest.mark.parametrize(

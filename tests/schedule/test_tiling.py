@@ -11,6 +11,7 @@ from stitchcore.loop_ir.nodes import Kernel, LaneReduce, Scope
 from stitchcore.loop_ir.visitor import statements
 from stitchcore.schedule import limits, tiling
 from stitchcore.schedule.pipeline import schedule
+from stitchcore.schedule.space import DEFAULT, Schedule
 from tests.schedule.modules import whole
 
 V100 = DEVICES["sm_70"]
@@ -29,9 +30,11 @@ ENTRY main {{
 """
 
 
-def row_sums(rows: int, columns: int, mechanisms: Mechanisms = ALL) -> Kernel:
+def row_sums(
+    rows: int, columns: int, mechanisms: Mechanisms = ALL, chosen: Schedule = DEFAULT
+) -> Kernel:
     module = parse(ROWS.format(rows=rows, columns=columns))
-    return schedule(whole(module), module, V100, "rows", verify=True, mechanisms=mechanisms)
+    return schedule(whole(module), module, V100, "rows", True, mechanisms, chosen)
 
 
 def test_many_short_rows_are_a_warps_each() -> None:
@@ -86,7 +89,7 @@ def test_warps_have_rows_to_share_before_one_has_many(rows: int) -> None:
     own = limits.of(V100)
     made = tiling.over_rows({0: rows}, (0,), 32, False, own)
     assert made.scope is Scope.WARP and isinstance(made.rows_per_task, int)
-    wave = tiling.WARPS * own.max_splits
+    wave = own.warps * own.max_splits
     assert made.rows_per_task == 1 or rows // made.rows_per_task >= wave
 
 

@@ -183,7 +183,7 @@ def test_a_bound_that_spills_is_relaxed(monkeypatch: pytest.MonkeyPatch) -> None
     assert (found.bound, found.resources.spill_bytes) == (2, 0)
     assert 80 < found.resources.registers <= 128
     assert found.blocks == 2 and found.wave == 2 * DEVICES["sm_90"].units
-    assert f"__launch_bounds__({cuda.THREADS}, 2)" in unit.source
+    assert f"__launch_bounds__({unit.kernels[0].threads}, 2)" in unit.source
 
 
 def test_a_kernel_that_spills_whatever_its_bound_is_refused_alone() -> None:
@@ -208,7 +208,7 @@ def test_too_much_shared_memory_is_refused_before_it_is_compiled() -> None:
 
 def fitted(bound: int, registers: int, spilled: int, shared: int = 0) -> Fit:
     used = Resources("k", registers, spilled, spilled, 0)
-    return Fit("k", 40, bound, bound, used, shared, bound, bound * 132, True)
+    return Fit("k", 40, bound, bound, used, shared, bound, bound * 132, True, 256)
 
 
 def test_relaxing_counts_what_was_spilled() -> None:
@@ -233,8 +233,8 @@ def test_what_is_assumed() -> None:
 
 
 def test_registers_are_predicted_by_what_lives_at_once() -> None:
-    few, many = (register_pressure.registers(of_sums(count), cuda.THREADS) for count in (10, 100))
+    few, many = (register_pressure.registers(of_sums(count)) for count in (10, 100))
     assert few < many <= 255
-    found = register_pressure.pressure(of_sums(100).phases[0].sections[0], cuda.THREADS)
+    found = register_pressure.pressure(of_sums(100).phases[0].sections[0], 256)
     assert (found.live, found.carried, found.moved) == (0, 101, 0)
-    assert register_pressure.registers(whole_sum(1000), cuda.THREADS) < 64
+    assert register_pressure.registers(whole_sum(1000)) < 64

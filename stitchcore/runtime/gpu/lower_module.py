@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stitchcore.codegen.cuda import THREADS, shared_bytes
+from stitchcore.codegen.cuda import shared_bytes
 from stitchcore.compiler.module import CompiledModule
 from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.fusion.candidates import VIEWS
@@ -134,7 +134,7 @@ class _Builder:
             if sum(operand.place == operands[source].place for operand in operands) == 1:
                 self.memory.update(results[target], operands[source])
         read, written = (tuple(array.place for array in arrays) for arrays in (operands, results))
-        launch = CudaLaunch(kernel, read, written, entry.unit, THREADS, shared_bytes(kernel))
+        launch = CudaLaunch(kernel, read, written, entry.unit, kernel.threads, shared_bytes(kernel))
         if steps and isinstance(steps[-1], LaunchRange):
             last = steps.pop()
             assert isinstance(last, LaunchRange)
