@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from stitchcore.device.records import Device
-from stitchcore.fusion import latency, occupancy
+from stitchcore.fusion import latency, occupancy, row_values
 from stitchcore.fusion.candidates import VIEWS, byte_size, extent, reduces_rows
 from stitchcore.fusion.contraction import is_contraction
 from stitchcore.fusion.instructions import counted, element, repetitions, turns
@@ -55,9 +55,10 @@ EMPTY = Estimate(0, 0, 0, 0, 0, 1.0, 0.0)
 @dataclass(frozen=True)
 class Terms:
     """What one kernel's seconds are made of; they add up. `transfers`: every input and output once;
-    `rereads`: large inputs again in later phases; `arithmetic`: what of it memory does not hide;
-    of a GPU also `recomputed`: what of that is only because values are computed again where a
-    broadcast is read; `overhead`: spilled registers and code."""
+    `rereads`: large inputs again in later phases, and what stages of long rows read again;
+    `arithmetic`: what of it memory does not hide; `recomputed`: what of that is only because
+    stages of long rows compute values again and, of a GPU, because of where broadcasts are read; of
+    a GPU also `overhead`: spilled registers and code."""
 
     transfers: float
     rereads: float
@@ -73,7 +74,8 @@ def cost(pattern: Pattern, device: Device) -> Estimate:
     """The estimate of `pattern` as one kernel on `device`."""
     traffic = _traffic(pattern, device)
     residency = _residency(pattern, traffic.phases, device)
-    memory = (traffic.once + traffic.rereads) * residency.slowed
+    rereads = traffic.rereads + rows_of(pattern, device).moved
+    memory = (traffic.once + rereads) * residency.slowed
     compute = _compute(pattern, device, residency.share, traffic.phases, recomputed=True)
     seconds = kernel_seconds(memory, compute, traffic.phases, device)
     if device.timing is not None:
@@ -94,9 +96,10 @@ def terms(pattern: Pattern, device: Device) -> Terms:
     """The parts of `cost(pattern, device).seconds`: what each adds to those before it."""
     traffic = _traffic(pattern, device)
     residency = _residency(pattern, traffic.phases, device)
+    rereads = traffic.rereads + rows_of(pattern, device).moved
     once, memory = (
         traffic.once * residency.slowed,
-        (traffic.once + traffic.rereads) * residency.slowed,
+        (traffic.once + rereads) * residency.slowed,
     )
     least, recomputed = (
         _compute(pattern, device, residency.share, traffic.phases, repeats)
@@ -133,7 +136,7 @@ class _Residency:
 
 def _residency(pattern: Pattern, phases: int, device: Device) -> _Residency:
     registers = occupancy.registers(pattern, phases, device)
-    shared = occupancy.shared_bytes(pattern, device, crosses_tasks)
+    shared = 0 if device.kind == "cpu" else rows_of(pattern, device).held_bytes
     share = occupancy.occupancy(registers, shared, device)
     return _Residency(registers, shared, share, occupancy.slowed(share, device))
 
@@ -144,9 +147,10 @@ def _compute(
     """Seconds of a kernel's arithmetic; without `recomputed` as if every value were computed once
     for each of its elements."""
     timing, instructions = device.timing, pattern.instructions
+    again = rows_of(pattern, device).again if recomputed else Work()
     if timing is None:
-        return sum(map(work, instructions)) / device.flops_per_second
-    executed = _executed(pattern, recomputed)
+        return (sum(map(work, instructions)) + again.flops) / device.flops_per_second
+    executed = _executed(pattern, recomputed) + again
     path_cycles = (
         latency.critical_path(instructions, timing, crosses_tasks) + phases * timing.cpi.memory
     )
@@ -216,6 +220,48 @@ def _traffic(pattern: Pattern, device: Device) -> _Traffic:
         moved += size
         once += transfer(size, whole, device)
     return _Traffic(moved, once, rereads, 1 + max(phases.values(), default=0))
+
+
+@dataclass(frozen=True)
+class RowCosts:
+    """What rows cost beside their elements: `held_bytes` of a task on chip and not in registers,
+    seconds of transfers between stages, and what is computed `again`."""
+
+    held_bytes: int
+    moved: float
+    again: Work
+
+
+@lru_cache(maxsize=65536)
+def rows_of(pattern: Pattern, device: Device) -> RowCosts:
+    """What the rows of `pattern` cost as one kernel, which the scheduler makes so."""
+    groups = row_values.of_pattern(pattern, _phases(pattern), crosses_tasks)
+    if not groups:
+        return RowCosts(0, 0.0, Work())
+    held, moved, again = 0, 0.0, Work()
+    prices = row_prices(pattern, device)
+    for rows in groups:
+        placement = row_values.place(rows, row_values.room(device), prices)
+        for one in placement.demoted:
+            again += sum([priced(part, device) for part in one.recomputed] * one.later, Work())
+        held = max(held, row_values.held_bytes(rows, placement))
+        moved += placement.moved
+    return RowCosts(held, moved, again)
+
+
+def row_prices(pattern: Pattern, device: Device) -> row_values.Prices:
+    """What decides where the values of rows wait, in the kernel of `pattern`."""
+    traffic = _traffic(pattern, device)
+    cpu = device.kind == "cpu"
+    return row_values.Prices(
+        lambda instructions: arithmetic_seconds(instructions, device),
+        lambda touched, whole: transfer(touched, whole, device),
+        lambda memory, compute: _overlapped(memory, compute, device),
+        traffic.once + traffic.rereads,
+        arithmetic_seconds(pattern.instructions, device),
+        device.units * (1 if cpu else row_values.GROUPS_HELD),
+        row_values.CORE_ROW if cpu else row_values.REGISTER_ROW,
+    )
 
 
 def transfer(touched: int, whole: int, device: Device) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stitchcore.device.records import Device
 from stitchcore.fusion.mechanisms import ALL, Mechanisms
+from stitchcore.fusion.row_values import Prices
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.loop_ir.nodes import Buffer
 from stitchcore.schedule import limits, tiling
@@ -20,7 +21,8 @@ from stitchcore.schedule.values import Names, Residence
 
 @dataclass(frozen=True)
 class SectionContext:
-    """What all sections of a kernel share. `errors` are the messages of its checks."""
+    """What all sections of a kernel share. `errors` are the messages of its checks. `prices` decide
+    what is kept in memory and what computed again; `choices` gathers what they decided."""
 
     axes: Axes
     dominants: Dominants
@@ -29,6 +31,8 @@ class SectionContext:
     parts: dict[Instruction, tuple[Buffer, tuple[Axis, ...]]]
     names: Names
     device: Device
+    prices: Prices
+    choices: list[tuple[Instruction, str]]
     errors: tuple[str, ...] = ()
     mechanisms: Mechanisms = ALL
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from stitchcore.device.records import Device
+from stitchcore.fusion import row_values
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 
 WARP_LANES = 32
-BLOCKS_PER_UNIT = 4
+BLOCKS_PER_UNIT = row_values.GROUPS_HELD
 """Blocks that a multiprocessor holds of a kernel with a usual number of registers."""
 
 
@@ -72,7 +73,7 @@ CPU = Limits(
     inline_size=8,
     # a chain of dependent operations runs at their latency, short chains of many rows overlap
     stage_depth=32,
-    local_bytes=256 * 1024,  # they should stay in the core's second-level cache
+    local_bytes=row_values.CORE_BYTES,
     warp_elements=0,
     run_lanes=0,  # a compiler vectorises the whole loop
     flat_below=0,  # it does so for rows, and not for quotients and remainders
@@ -105,7 +106,7 @@ def _gpu(device: Device) -> Limits:
         long_row=16384,
         inline_size=8,
         stage_depth=0,
-        local_bytes=device.group_bytes // BLOCKS_PER_UNIT,
+        local_bytes=row_values.room(device),
         warp_elements=1024,
         run_lanes=device.lanes,
         flat_below=2 * device.lanes,

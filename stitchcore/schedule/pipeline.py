@@ -8,6 +8,7 @@ from difflib import unified_diff
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.fusion.cost import row_prices
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.ir import opcodes as op
@@ -15,6 +16,7 @@ from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.query import reducer_of, scatter_refusal
 from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.hlo.text.printer import names
 from stitchcore.loop_ir.index import Index
 from stitchcore.loop_ir.nodes import Kernel, Phase, Role, Section
 from stitchcore.loop_ir.printer import print_kernel
@@ -169,8 +171,13 @@ def schedule(
 def trace(
     pattern: Pattern, module: Module, device: Device, name: str, mechanisms: Mechanisms = ALL
 ) -> str:
-    """The kernel of `pattern` as it was lowered, and what each pass changed of it."""
-    lines: list[str] = []
+    """What was chosen for the kernel of `pattern`, the kernel as it was lowered, and what each pass
+    changed of it."""
+    known = names(module)
+    lines = [
+        f"# {name}: {known.get(value, value.opcode)} {choice}"
+        for value, choice in choices(pattern, module, device, mechanisms)
+    ]
     before: list[str] = []
     for step, kernel in snapshots(pattern, module, device, name, mechanisms):
         after = print_kernel(kernel).splitlines()
@@ -180,18 +187,32 @@ def trace(
     return "\n".join(lines) + "\n"
 
 
+def choices(
+    pattern: Pattern, module: Module, device: Device, mechanisms: Mechanisms = ALL
+) -> tuple[tuple[Instruction, str], ...]:
+    """Values of `pattern` that are kept in memory or computed again by their price, and why.
+    Raises Refused where `feasible` refuses."""
+    _require_feasible(pattern, device, "choices")
+    _, context = _lower(pattern, module, device, "choices", mechanisms)
+    return tuple(dict.fromkeys(context.choices))
+
+
 def snapshots(
     pattern: Pattern, module: Module, device: Device, name: str, mechanisms: Mechanisms = ALL
 ) -> Iterator[tuple[str, Kernel]]:
     """The kernel of `pattern` after lowering and after each pass, with the name of that step."""
-    refusal = feasible(pattern, device)
-    if refusal is not None:
-        raise Refused(name, refusal.reason, refusal.detail)
+    _require_feasible(pattern, device, name)
     kernel, context = _lower(pattern, module, device, name, mechanisms)
     yield "lowering", kernel
     for step in PASSES:
         kernel = step.run(kernel, context)
         yield step.name, kernel
+
+
+def _require_feasible(pattern: Pattern, device: Device, name: str) -> None:
+    refusal = feasible(pattern, device)
+    if refusal is not None:
+        raise Refused(name, refusal.reason, refusal.detail)
 
 
 def _lower(
@@ -203,7 +224,17 @@ def _lower(
     plan = assign_sections(pattern, axes, dominants, mechanisms)
     errors = _errors(pattern)
     context = SectionContext(
-        axes, dominants, plan, {}, {}, Names(frozenset(module.symbols)), device, errors, mechanisms
+        axes,
+        dominants,
+        plan,
+        {},
+        {},
+        Names(frozenset(module.symbols)),
+        device,
+        row_prices(pattern, device),
+        [],
+        errors,
+        mechanisms,
     )
     stored = buffers.assign(pattern, axes, dominants, plan, _parts(context))
     context.residences.update(stored.residences)
@@ -216,12 +247,14 @@ def _lower(
     provenance = dict.fromkeys(
         origin for value in pattern.instructions for origin in module.provenance.get(value, ())
     )
+    own = (b for phase in phases for s in phase.sections for b in buffers.scratch_of(s))
+    all_buffers = tuple(dict.fromkeys((*stored.buffers, *own)))
     kernel = Kernel(
         name=name,
         symbols=module.symbols,
-        buffers=stored.buffers,
+        buffers=all_buffers,
         phases=phases,
-        scratch_offsets=(0,) * sum(buffer.role is Role.SCRATCH for buffer in stored.buffers),
+        scratch_offsets=(0,) * sum(buffer.role is Role.SCRATCH for buffer in all_buffers),
         errors=errors,
         provenance=tuple(provenance),
     )
