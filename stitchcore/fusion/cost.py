@@ -16,15 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from stitchcore.device.records import Device
 from stitchcore.fusion import latency, occupancy, row_values
 from stitchcore.fusion.candidates import VIEWS, byte_size, extent, reduces_rows
 from stitchcore.fusion.contraction import is_contraction
-from stitchcore.fusion.instructions import counted, element, repetitions, turns
+from stitchcore.fusion.instructions import LOOKED_UP, counted, element, repetitions, turns
 from stitchcore.fusion.latency import Work
 from stitchcore.fusion.pattern import Estimate, Pattern
+from stitchcore.fusion.reuse import Prices
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction
 
@@ -39,6 +40,9 @@ are few to a vector, and stores wait for loads."""
 TURNED_OPERATIONS = 16
 """What an element costs that is read or written across the rows of memory, in simple operations: it
 is moved alone, not in a vector. Transposes of 0.06 to 4 million elements, less what copies take."""
+
+CHOSEN = (opcodes.PAD, opcodes.CONCATENATE, opcodes.REVERSE)
+"""What has elements from here or there: loops over them are no vectors."""
 
 SCALAR_LIMIT = 1024
 """Values up to this many bytes stay in registers or L1: their traffic is not counted."""
@@ -239,7 +243,7 @@ def rows_of(pattern: Pattern, device: Device) -> RowCosts:
     if not groups:
         return RowCosts(0, 0.0, Work())
     held, moved, again = 0, 0.0, Work()
-    prices = row_prices(pattern, device)
+    prices = prices_of(pattern, device)
     for rows in groups:
         placement = row_values.place(rows, row_values.room(device), prices)
         for one in placement.demoted:
@@ -249,19 +253,29 @@ def rows_of(pattern: Pattern, device: Device) -> RowCosts:
     return RowCosts(held, moved, again)
 
 
-def row_prices(pattern: Pattern, device: Device) -> row_values.Prices:
-    """What decides where the values of rows wait, in the kernel of `pattern`."""
+@lru_cache(maxsize=65536)
+def prices_of(pattern: Pattern, device: Device) -> Prices:
+    """What decides how the kernel of `pattern` has a value again."""
     traffic = _traffic(pattern, device)
     cpu = device.kind == "cpu"
-    return row_values.Prices(
-        lambda instructions: arithmetic_seconds(instructions, device),
-        lambda touched, whole: transfer(touched, whole, device),
-        lambda memory, compute: _overlapped(memory, compute, device),
-        traffic.once + traffic.rereads,
-        arithmetic_seconds(pattern.instructions, device),
-        device.units * (1 if cpu else row_values.GROUPS_HELD),
-        row_values.CORE_ROW if cpu else row_values.REGISTER_ROW,
+    return Prices(
+        arithmetic=partial(_computed_again, device=device),
+        transfer=partial(transfer, device=device),
+        together=partial(_overlapped, device=device),
+        phase=device.phase_seconds,
+        memory=traffic.once + traffic.rereads,
+        compute=arithmetic_seconds(pattern.instructions, device),
+        groups=device.units * (1 if cpu else row_values.GROUPS_HELD),
+        near_row=row_values.CORE_ROW if cpu else row_values.REGISTER_ROW,
     )
+
+
+def _computed_again(instructions: Iterable[Instruction], device: Device) -> float:
+    """Seconds of arithmetic, and of what is chosen element by element: each is read alone."""
+    computed = [*instructions]
+    chosen = sum(extent(value.shape.size) for value in computed if value.opcode in CHOSEN)
+    alone = Work(TURNED_OPERATIONS * chosen, LOOKED_UP.times(chosen))
+    return arithmetic_seconds(computed, device) + latency.seconds(alone, device)
 
 
 def transfer(touched: int, whole: int, device: Device) -> float:

@@ -11,14 +11,14 @@ for the scheduler and for the cost model, which only differ in how they know sta
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 
 from stitchcore.device.records import Device
 from stitchcore.fusion.candidates import byte_size, extent
 from stitchcore.fusion.contraction import is_contraction
 from stitchcore.fusion.instructions import KEPT_COST
 from stitchcore.fusion.pattern import Pattern
+from stitchcore.fusion.reuse import Choice, Prices, Way, choose
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.shape import DTYPES
@@ -42,22 +42,6 @@ def room(device: Device) -> int:
 
 
 @dataclass(frozen=True)
-class Prices:
-    """Seconds on a device: of `arithmetic`, once for each element; of a `transfer` of so many bytes
-    that are part of so many; and `together`, of a kernel whose transfers and arithmetic alone take
-    so long, which without its rows are `memory` and `compute`. `groups` are tasks under way at
-    once; rows of at most `near_row` elements are read again from registers or a core's cache."""
-
-    arithmetic: Callable[[Iterable[Instruction]], float]
-    transfer: Callable[[int, int], float]
-    together: Callable[[float, float], float]
-    memory: float
-    compute: float
-    groups: int
-    near_row: int
-
-
-@dataclass(frozen=True)
 class Rows:
     """What tasks of the same rows compute.
 
@@ -77,38 +61,22 @@ class Rows:
     storable: Callable[[Instruction], bool]
 
 
-class Waits(Enum):
-    """Where a value waits that has no room on chip."""
-
-    SCRATCH = "stored to scratch"
-    NOWHERE = "computed again"
-
-
 @dataclass(frozen=True)
 class Demotion:
     """`value`, of rows of `row_bytes`, is first computed in a stage and wanted in `later` ones.
-    Seconds that either way adds to the kernel; `memory` and `compute` are those of the way chosen,
-    each alone. `recomputed` is what the later stages compute then."""
+    `way` is the one chosen; `recomputed` is what the later stages compute then."""
 
     value: Instruction
-    waits: Waits
+    choice: Choice
     row_bytes: int | None
     later: int
-    scratch_seconds: float
-    again_seconds: float
-    memory: float
-    compute: float
+    way: Way
     recomputed: tuple[Instruction, ...]
 
     def __str__(self) -> str:
-        rows = (
-            "rows of unknown length" if self.row_bytes is None else f"{self.row_bytes} bytes a row"
-        )
-        return (
-            f"{self.waits.value} ({rows} have no room on chip and {self.later} later stages want "
-            f"them: scratch adds {self.scratch_seconds * 1e6:.2f} µs, computing again "
-            f"{self.again_seconds * 1e6:.2f} µs)"
-        )
+        length = "unknown length" if self.row_bytes is None else f"{self.row_bytes} bytes"
+        later = f"{self.later} later {'stage' if self.later == 1 else 'stages'}"
+        return self.choice.text(f"rows of {length} for {later}, no room on chip")
 
 
 @dataclass(frozen=True)
@@ -125,24 +93,23 @@ def place(rows: Rows, room: int, prices: Prices) -> Placement:
     """Values that `room` bytes a task do not hold are demoted until the others fit."""
     demoted: dict[Instruction, Demotion] = {}
     kept, stages = _kept(rows, demoted)
-    memory, compute = prices.memory + _reads_again(rows, stages, prices), prices.compute
+    now = prices.after(Way(_reads_again(rows, stages, prices)))
     while True:
         live = _live(kept, stages, demoted)
         over = [_bytes(rows, values) - room for values in live.values()]
         if not over or max(over) <= 0:
-            return Placement(tuple(demoted.values()), live, memory - prices.memory)
+            return Placement(tuple(demoted.values()), live, now.memory - prices.memory)
         crowded = [*live.values()][over.index(max(over))]
-        now = replace(prices, memory=memory, compute=compute)
         choices = [_demotion(rows, v, kept, stages, now) for v in rows.order if v in crowded]
         chosen = max(choices, key=_rank)
         demoted[chosen.value] = chosen
-        memory, compute = memory + chosen.memory, compute + chosen.compute
+        now = now.after(chosen.way)
         kept, stages = _kept(rows, demoted)
 
 
 def _rank(one: Demotion) -> tuple[float, float]:
     size = float("inf") if one.row_bytes is None else one.row_bytes
-    return size, -min(one.scratch_seconds, one.again_seconds)
+    return size, -min(one.choice.memory_seconds, one.choice.again_seconds)
 
 
 def _bytes(rows: Rows, values: Iterable[Instruction]) -> float:
@@ -160,9 +127,10 @@ def _kept(
         dear = _dear(rows, kept, demoted)
         stages = _stages(rows, dear)
         now = frozenset(value for value in dear if len(stages.get(value, ())) > 1)
-        if kept is not None and now >= kept:
-            return kept, _stages(rows, kept)
-        kept = now
+        if kept is None or now < kept:
+            kept = now
+        else:
+            return kept, stages
 
 
 def _dear(
@@ -178,7 +146,7 @@ def _dear(
             continue
         record = opcodes.record(value.opcode)
         cost = min(record.flops + sum(costs.get(o, 1) for o in rows.operands(value)), 1 << 20)
-        again = value in demoted and demoted[value].waits is Waits.NOWHERE
+        again = value in demoted and not demoted[value].choice.passes
         waits = record.kind == "elementwise" and rows.row_bytes(value) != 0 and not again
         if value in rows.stored:
             cost = 1
@@ -230,29 +198,22 @@ def _demotion(
     later = stages[value] - {min(stages[value])}
     recomputed, read = _cone(rows, value, kept)
     missing = ((leaf, len(later - stages[leaf])) for leaf in read)
-    again = (
+    again = Way(
         sum(count * _read_again(leaf, rows, prices) for leaf, count in missing),
         len(later) * prices.arithmetic(recomputed),
     )
-    scratch = (
+    scratch = Way(
         prices.transfer(size, size) + len(later) * _read_again(value, rows, prices),
-        0.0 if rows.storable(value) else float("inf"),
+        waiting=0.0 if rows.storable(value) else float("inf"),
     )
-    before = prices.together(prices.memory, prices.compute)
-    scratch_seconds, again_seconds = (
-        prices.together(prices.memory + memory, prices.compute + compute) - before
-        for memory, compute in (scratch, again)
-    )
-    stores = scratch_seconds < again_seconds
+    choice = choose(prices, scratch, again)
     return Demotion(
         value,
-        Waits.SCRATCH if stores else Waits.NOWHERE,
+        choice,
         rows.row_bytes(value),
         len(later),
-        scratch_seconds,
-        again_seconds,
-        *(scratch if stores else again),
-        () if stores else recomputed,
+        scratch if choice.passes else again,
+        () if choice.passes else recomputed,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stitchcore.device.records import Device
 from stitchcore.fusion.mechanisms import ALL, Mechanisms
-from stitchcore.fusion.row_values import Prices
+from stitchcore.fusion.reuse import Prices
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.loop_ir.nodes import Buffer
 from stitchcore.schedule import limits, tiling

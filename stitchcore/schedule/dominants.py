@@ -34,10 +34,6 @@ from stitchcore.schedule.tiling import Partition, size_of
 EXPENSIVE = KEPT_COST
 """Where the scheduler keeps a value; the cost model must think the same."""
 
-CROSSING = 48
-"""From this cost a large value is stored for a later phase: it is written and read again, which
-takes as long as some dozens of vector operations."""
-
 LIMIT = 1 << 20
 
 

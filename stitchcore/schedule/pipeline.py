@@ -8,7 +8,7 @@ from difflib import unified_diff
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
-from stitchcore.fusion.cost import row_prices
+from stitchcore.fusion.cost import prices_of
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.ir import opcodes as op
@@ -221,7 +221,8 @@ def _lower(
     """Loops as analysis wants them, in phases; nothing is placed in scratch memory yet."""
     axes = axis_analysis.analyse(pattern)
     dominants = find_dominants(pattern, axes, limits.of(device, mechanisms))
-    plan = assign_sections(pattern, axes, dominants, mechanisms)
+    prices = prices_of(pattern, device)
+    plan = assign_sections(pattern, axes, dominants, prices, mechanisms)
     errors = _errors(pattern)
     context = SectionContext(
         axes,
@@ -231,8 +232,8 @@ def _lower(
         {},
         Names(frozenset(module.symbols)),
         device,
-        row_prices(pattern, device),
-        [],
+        prices,
+        [(value, choice.text("a later phase wants it")) for value, choice in plan.choices.items()],
         errors,
         mechanisms,
     )

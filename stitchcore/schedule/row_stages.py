@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stitchcore.fusion import row_values
-from stitchcore.fusion.row_values import Demotion, Prices, Rows, Waits
+from stitchcore.fusion.reuse import Prices
+from stitchcore.fusion.row_values import Demotion, Rows
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.shape import DTYPES
@@ -96,7 +97,7 @@ def plan(sinks: Sequence[Sink], context: Context) -> Stages:
         work.setdefault((levels[sink.root], inner), ([], []))[1].append(sink)
     stored = {sink.value: levels[sink.root] for sink in sinks if sink.kind is SinkKind.STORE}
     demotions: tuple[Demotion, ...] = ()
-    if not context.stage_depth:
+    if not context.stage_depth and len({stage for stage, _ in work}) > 1:
         demotions = _demotions(levels, work, stored, context)
     choice = _Choice(context, stored, demotions)
     for stage in range(max(levels.values(), default=0) if context.stage_depth else 0):
@@ -214,7 +215,7 @@ class _Choice:
     ) -> None:
         self.context = context
         self.stored = stored
-        self.waits = {one.value: one.waits for one in demotions}
+        self.choices = {one.value: one.choice for one in demotions}
         self.demoted: dict[Instruction, tuple[int, tuple[Axis, ...]]] = {}
         self.first: dict[tuple[Instruction, tuple[Axis, ...]], int] = {}
         self.saved: dict[Instruction, tuple[int, tuple[Axis, ...]]] = {}
@@ -290,8 +291,8 @@ class _Choice:
             return True
         if cost < EXPENSIVE or value in self.saved:
             return False
-        if value in self.waits:
-            if self.waits[value] is Waits.SCRATCH:
+        if value in self.choices:
+            if self.choices[value].passes:
                 self.demoted[value] = (first, inner)
             return value in self.demoted
         if not self._reserve(value, inner, first, stage):

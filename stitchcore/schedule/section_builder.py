@@ -42,7 +42,9 @@ class SectionBuilder:
                 [sink.root for sink in section.sinks],
                 context.axes,
                 lambda value: context.residence(value, phase) is not None,
-                lambda value: value in context.scheme.stored,
+                lambda value: (
+                    value in context.scheme.stored and value not in context.scheme.choices
+                ),
                 self.operands,
             )
         self.body = Body(

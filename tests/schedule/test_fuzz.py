@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo.ir.module import Module
-from stitchcore.schedule import dominants, limits
+from stitchcore.schedule import limits
 from tests.fuzz.draw import FuzzOptions
 from tests.fuzz.modules import random_module
 from tests.schedule.agree import check
@@ -52,7 +52,6 @@ def test_random_modules_agree_when_tasks_are_tiny(
     """Toy limits, so that small arrays are split over tasks, lane blocks and parts."""
     with monkeypatch.context() as patch:
         patch.setattr(limits, "of", lambda *_: TOY)
-        patch.setattr(dominants, "CROSSING", 4)
         pattern = whole(module)
         check(pattern, module, draw_inputs(pattern, 0))
 
