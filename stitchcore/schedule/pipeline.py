@@ -11,6 +11,7 @@ from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.fusion.cost import prices_of
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Pattern
+from stitchcore.fusion.reuse import Choice
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.module import Module
@@ -31,6 +32,7 @@ from stitchcore.schedule import (
     merge_phases,
     register_reuse,
     scans,
+    section_reuse,
     tiling,
     vectorize,
 )
@@ -220,9 +222,16 @@ def _lower(
 ) -> tuple[Kernel, SectionContext]:
     """Loops as analysis wants them, in phases; nothing is placed in scratch memory yet."""
     axes = axis_analysis.analyse(pattern)
-    dominants = find_dominants(pattern, axes, limits.of(device, mechanisms))
-    prices = prices_of(pattern, device)
+    bounds, prices = limits.of(device, mechanisms), prices_of(pattern, device)
+    dominants = find_dominants(pattern, axes, bounds)
     plan = assign_sections(pattern, axes, dominants, prices, mechanisms)
+    shared: dict[Instruction, Choice] = {}
+    if Mechanism.RECOMPUTE in mechanisms:
+        inputs = frozenset(pattern.inputs)
+        passed, shared = section_reuse.find(plan, axes, dominants, inputs, prices)
+        if passed:
+            dominants = find_dominants(pattern, axes, bounds, passed)
+            plan = assign_sections(pattern, axes, dominants, prices, mechanisms)
     errors = _errors(pattern)
     context = SectionContext(
         axes,
@@ -233,7 +242,10 @@ def _lower(
         Names(frozenset(module.symbols)),
         device,
         prices,
-        [(value, choice.text("a later phase wants it")) for value, choice in plan.choices.items()],
+        [
+            *((v, choice.text("a later phase wants it")) for v, choice in plan.choices.items()),
+            *((v, choice.text("other sections want it")) for v, choice in shared.items()),
+        ],
         errors,
         mechanisms,
     )
