@@ -26,9 +26,10 @@ from stitchcore.codegen.c_lane_tiles import (
     needs_tiles,
     rows_together,
     spread,
-    stretches,
     tile_size,
 )
+from stitchcore.codegen.c_row_digits import Counted, counted
+from stitchcore.codegen.c_stretches import alternatives, stretches
 from stitchcore.codegen.c_strided_copies import Staged, staged
 from stitchcore.codegen.source import (
     MEMORY_TYPES,
@@ -39,13 +40,15 @@ from stitchcore.codegen.source import (
     provenance_comment,
     register_type,
     same_memory,
+    working,
 )
 from stitchcore.hlo.ir import opcodes
+from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir import nodes as ir
 from stitchcore.loop_ir.index import Index, Variable
 from stitchcore.loop_ir.layout import size_of
-from stitchcore.loop_ir.visitor import outer_accumulators, statements
+from stitchcore.loop_ir.visitor import expressions, outer_accumulators, statements
 
 SUM_BLOCK = 1024
 """Iterations a rounding reduction adds in one run; the runs' results are added in double."""
@@ -107,6 +110,7 @@ class _C(Renderer):
         self.shared: frozenset[ir.Buffer] = frozenset()
         self.row: ir.Loop | None = None
         self.rows = 1
+        self.masks: frozenset[ir.Scalar] = frozenset()
 
     # ---- functions -----------------------------------------------------------------------------
     def kernel(self, kernel: ir.Kernel) -> None:
@@ -205,10 +209,16 @@ class _C(Renderer):
     # ---- statements ----------------------------------------------------------------------------
     def lane_loop(self, loop: ir.Loop) -> None:
         """Each stretch between the limits of pads and concatenations is a loop of its own."""
-        for begin, end in stretches(loop):
-            part = replace(loop, begin=begin, end=end)
-            self.bound(loop.variable, begin, end)
-            self.stretch(part)
+        for part in stretches(loop, self.ranges):
+            self.bound(part.variable, part.begin, part.end)
+            cases = alternatives(part)
+            for number, (condition, case) in enumerate(cases):
+                test = "" if condition is None else f"if ({self.scalar(condition)})"
+                self.open(f"else {test}" if number else test)
+                self.stretch(case)
+                self.close()
+            if not cases:
+                self.stretch(part)
 
     def stretch(self, loop: ir.Loop) -> None:
         sums = outer_accumulators(loop)
@@ -234,7 +244,11 @@ class _C(Renderer):
         """Rows that read the same again are taken several at a time (c_lane_tiles.py)."""
         count = 1 if self.in_lanes else rows_together(loop, self.shared)
         if count == 1:
-            super().serial_loop(loop)
+            by_digits = None if self.in_lanes else counted(loop)
+            if by_digits is None:
+                super().serial_loop(loop)
+            else:
+                self.counted(by_digits)
             return
         block, last = (f"{loop.variable}_{end}" for end in ("block", "last"))
         begin, end = self.index(loop.begin), self.index(loop.end)
@@ -245,6 +259,30 @@ class _C(Renderer):
         self.rows = count
         self.body(loop.body)
         self.row = None
+        self.close()
+
+    def counted(self, rows: Counted) -> None:
+        """A serial loop that counts the digits of its variable (c_row_digits.py)."""
+        loop = rows.loop
+        first, last = (index.bounds(end, self.ranges) for end in (loop.begin, loop.end))
+        reached = (first[0], last[1] - 1) if first and last else None
+        self.open("")
+        for digit in rows.digits:
+            self.emit(f"long {digit.variable} = {self.index(digit.of(loop.begin))};")
+        self.open(self.loop_head(loop.variable, self.index(loop.begin), self.index(loop.end)))
+        self.bound(loop.variable, loop.begin, loop.end)
+        for digit in rows.digits:
+            if (span := digit.range(reached)) is not None:
+                self.ranges[digit.variable] = span
+        self.body(loop.body)
+        *carrying, top = rows.digits
+        for digit in carrying:
+            self.open(f"if (++{digit.variable} == {digit.radix})")
+            self.emit(f"{digit.variable} = 0;")
+        self.emit(f"++{top.variable};")
+        for _ in carrying:
+            self.close()
+        self.close()
         self.close()
 
     def tiled(self, loop: ir.Loop) -> None:
@@ -369,8 +407,11 @@ class _C(Renderer):
         for error in failures:
             clauses.append(f" reduction(min : low_{error}) reduction(max : high_{error})")
         strided = staged(loop, self.ranges)
-        if strided or hinted(loop):
+        self.masks = _uniform_choices(loop)
+        if strided or hinted(loop) or self.masks:
             self.open("")
+        for choice in sorted(self.masks, key=lambda scalar: scalar.name):
+            self.emit(f"const int64_t {choice.name}_mask = -(int64_t){self.scalar(choice)};")
         outer = dict(self.names)
         self.ahead(strided, loop, begin, end)
         loop = replace(loop, body=tuple(s for s in loop.body if s not in strided.loads))
@@ -390,8 +431,9 @@ class _C(Renderer):
             self.stream_end(loop, begin, end)
         self.behind(strided, loop, begin, end)
         self.names = outer
-        if strided or hinted(loop):
+        if strided or hinted(loop) or self.masks:
             self.close()
+        self.masks = frozenset()
 
     def ahead(self, strided: Staged, loop: ir.Loop, begin: str, end: str) -> None:
         """Fill arrays with what is loaded with a stride; arrays for what is stored with one."""
@@ -449,6 +491,12 @@ class _C(Renderer):
             function = prefetch_function(loop, hint.buffer)
             self.emit(f"{function}(&{first}, {bytes_text(hint.buffer, begin, end)});")
 
+    def apply(self, node: ir.Apply) -> str:
+        if not _chooses(node) or node.operands[0] not in self.masks:
+            return super().apply(node)
+        choice, chosen, other = map(self.expression, node.operands)
+        return f"st_choose_{working(node.dtype)}({choice}_mask, {chosen}, {other})"
+
     def store(self, statement: ir.Store) -> None:
         if (target := self.moved.get(statement)) is None:
             super().store(statement)
@@ -486,6 +534,21 @@ def _whole_vectors(loop: ir.Loop) -> list[tuple[Index, Index]]:
         cuts.append(end - (end - cuts[-1]) % lanes)
     cuts = sorted({*cuts, end})
     return list(pairwise(cuts))
+
+
+def _uniform_choices(loop: ir.Loop) -> frozenset[ir.Scalar]:
+    """What all lanes choose alike by: gcc vectorises no choice by a bool from outside."""
+    choices = (
+        node.operands[0]
+        for node in expressions(loop.body)
+        if isinstance(node, ir.Apply) and _chooses(node)
+    )
+    own = {s.scalar for s in statements(loop.body) if isinstance(s, ir.Let)}
+    return frozenset(c for c in choices if isinstance(c, ir.Scalar) and c not in own)
+
+
+def _chooses(node: ir.Apply) -> bool:
+    return node.opcode == opcodes.SELECT and DTYPES[working(node.dtype)].bytes >= 4
 
 
 def _wide(scalar: ir.Scalar) -> ir.Scalar:

@@ -11,18 +11,16 @@ a tile has several rows: each reads these iterations' share before the next shar
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stitchcore.loop_ir import index
-from stitchcore.loop_ir.index import Binary, Index, Variable
+from stitchcore.loop_ir.index import Index
 from stitchcore.loop_ir.nodes import (
     Accumulator,
     Barrier,
     Buffer,
     If,
-    InRange,
     Let,
     Loop,
     LoopKind,
@@ -30,7 +28,6 @@ from stitchcore.loop_ir.nodes import (
     Statement,
 )
 from stitchcore.loop_ir.visitor import (
-    expressions,
     gather_indices,
     loads,
     outer_accumulators,
@@ -54,7 +51,6 @@ TILE_ELEMENTS = 1024
 WORD_BYTES = 4
 
 _PREFERRED, _LARGEST, _VECTOR = 256, 512, 16
-_STRETCHES = 6
 
 
 @dataclass(frozen=True)
@@ -152,36 +148,6 @@ def tile_size(begin: Index, end: Index) -> int:
         if 0 < extent <= _LARGEST:
             return extent
     return _PREFERRED
-
-
-def stretches(loop: Loop) -> list[tuple[Index, Index]]:
-    """Parts of a lane loop within which the InRange tests on its variable do not change.
-
-    The whole loop where bounds are symbolic, or where there would be more than _STRETCHES parts.
-    """
-    begin, end = loop.begin, loop.end
-    if not (isinstance(begin, int) and isinstance(end, int)) or begin >= end:
-        return [(begin, end)]
-    cuts = {begin, end}
-    for node in expressions(loop.body):
-        if isinstance(node, InRange):
-            offset = _offset(node.index, loop.variable)
-            for limit in (node.low, node.high):
-                if offset is not None and isinstance(limit, int) and begin < limit - offset < end:
-                    cuts.add(limit - offset)
-    ordered = sorted(cuts)
-    if len(ordered) > _STRETCHES + 1:
-        return [(begin, end)]
-    return list(itertools.pairwise(ordered))
-
-
-def _offset(node: Index, variable: str) -> int | None:
-    """c when `node` is variable + c."""
-    if node == Variable(variable):
-        return 0
-    if isinstance(node, Binary) and node.operator == "+" and isinstance(node.right, int):
-        return node.right if node.left == Variable(variable) else None
-    return None
 
 
 def _mentions(part: Sequence[Statement] | Loop, scalar: Scalar) -> bool:

@@ -23,7 +23,7 @@ MODELS: tuple[Model, ...] = (
     Model("DIEN-infer", "dien_infer"),
     Model("Transformer-train", "transformer_train"),
     Model("Transformer-infer", "transformer_dec_step", "one decoding step of many"),
-    Model("ASR", "asr_train", "the training step; the papers measure inference"),
+    Model("ASR", "asr_infer", "its LSTM is a loop, whose body counts once"),
     Model("CRNN", "crnn_infer", "its LSTM is a loop, whose body counts once"),
 )
 """None of the papers gives layer counts or widths, so no count can be theirs to the last digit."""

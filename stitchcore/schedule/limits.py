@@ -23,11 +23,12 @@ class Limits:
     """Elements, rows, parts and bytes.
 
     `task_elements`: a task is about so many. `chain_elements`: of all rows whose stages run one
-    after another. `max_splits`: parts of one reduction. `max_part_rows`: rows that one f32
-    accumulator adds up, because rounding errors grow with their number. `enough_tasks`: with so
-    many, none is split. `least_tasks`: no rows share a task where there would be fewer (0: any).
-    `lane_block`: largest lane range whose accumulators one task keeps in a LOCAL buffer. Fewer than
-    `few_rows` rows, longer than `long_row`, are reduced in parts. A reduction of at most
+    after another, and `row_elements` where stages end in reductions of rows (0: row by row).
+    `max_splits`: parts of one reduction. `max_part_rows`: rows that one f32 accumulator adds up,
+    because rounding errors grow with their number. `enough_tasks`: with so many, none is split.
+    `least_tasks`: no rows share a task where there would be fewer (0: any). `lane_block`: largest
+    lane range whose accumulators one task keeps in a LOCAL buffer. Fewer than `few_rows` rows,
+    longer than `long_row`, are reduced in parts. A reduction of at most
     `inline_size` is a serial loop. `stage_depth`: operations on the longest way through one lane
     loop of an elementwise section, which is cut beyond twice that (0: never). `local_bytes`: LOCAL
     buffers of one group. A row of at most `warp_elements` is one warp's. Lanes take runs of
@@ -41,6 +42,7 @@ class Limits:
 
     task_elements: int
     chain_elements: int
+    row_elements: int
     max_splits: int
     max_part_rows: int
     enough_tasks: int
@@ -63,6 +65,7 @@ class Limits:
 CPU = Limits(
     task_elements=16384,
     chain_elements=1024,
+    row_elements=2048,  # what waits for a row's reduction does not keep the next row waiting
     max_splits=64,
     max_part_rows=512,
     enough_tasks=32,
@@ -97,6 +100,7 @@ def _gpu(device: Device) -> Limits:
     return Limits(
         task_elements=8 * device.lanes,
         chain_elements=1024,
+        row_elements=0,
         max_splits=wave,
         max_part_rows=512,
         enough_tasks=wave // 2,

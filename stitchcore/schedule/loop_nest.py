@@ -5,6 +5,8 @@ One section is lowered as
     task: bind kept axes, rows and lane block; set up accumulators; compute row-invariant values
       for row in the task's chunk:
         stage 0: lane loop; regional reductions combined; stage 1: ...
+      or, of short rows, for block of rows in the chunk:
+        for row in the block: stage 0, its reductions left in LOCAL buffers; for row: stage 1; ...
     task end: leave parts of global reductions, or their values
 """
 
@@ -85,6 +87,7 @@ class _Lowering(SectionBuilder):
     def plan(self) -> row_stages.Stages:
         bounds = self.context.limits
         groups = limits.warps(self.context.device) if self.geometry.scope is ir.Scope.WARP else 1
+        rows = self.geometry.rows_together
         context = row_stages.Context(
             self.axes,
             self.in_memory,
@@ -92,7 +95,7 @@ class _Lowering(SectionBuilder):
             self.operands,
             self.inner,
             lambda sink: domain_of(sink, self.axes),
-            bounds.local_bytes // groups,
+            bounds.local_bytes // groups // rows,
             self.geometry.lane_block is None and self.geometry.rows_per_task not in (0, 1),
             bounds.stage_depth if self.splits else 0,
             self.rows,
@@ -111,6 +114,8 @@ class _Lowering(SectionBuilder):
             )
             pays = pack_rows.pays(plan, self.geometry, self.axes.extents)
             self.packed = self.may_pack and pays and self.context.limits.packs
+        if len(plan.nests) == 1 or any(map(self.is_combined, plan.wanted)):
+            self.geometry = replace(self.geometry, rows_together=1)
         variable = self.context.names.new("task")
         chunk = self.bind_task(Variable(variable))
         self.accumulators()
@@ -120,6 +125,9 @@ class _Lowering(SectionBuilder):
         elif self.is_flat(plan):
             for nest in plan.nests[0]:
                 self.nest(nest, plan, 0, self.packed_lanes(chunk), [])
+        elif self.geometry.rows_together > 1:
+            with self.row_blocks(chunk, self.geometry.rows_together):
+                self.stage_by_stage(plan, chunk)
         else:
             with self.row_loop(chunk):
                 self.combine_parts(plan.wanted)
@@ -150,11 +158,12 @@ class _Lowering(SectionBuilder):
         free: list[Residence] = []
         for number, nests in enumerate(plan.nests):
             free += self.ended(plan, number)
-            for nest in nests:
-                if self.packed:
+            if self.packed:
+                for nest in nests:
                     self.packed_nest(nest, plan, number, chunk, free)
-                    continue
-                with self.row_loop(chunk):
+                continue
+            with self.row_loop(chunk):
+                for nest in nests:
                     self.nest(nest, plan, number, self.lanes(nest.inner), free)
 
     def ended(self, plan: row_stages.Stages, stage: int) -> list[Residence]:
@@ -223,7 +232,7 @@ class _Lowering(SectionBuilder):
             self.body.local = {
                 value: self.exactly(value, residence, environment)
                 for value, (residence, inner) in self.cached.items()
-                if inner == nest.inner
+                if inner in (nest.inner, ())
             }
             for value, scalar, reducer in sums:
                 operand = self.body.value(value.operands[0], environment)
@@ -245,9 +254,12 @@ class _Lowering(SectionBuilder):
         for value, scalar, reducer in sums:
             if nest.inner:
                 self.body.add(ir.LaneReduce(scalar, reducer, self.geometry.scope))
-            self.body.define(
-                value, self.environment, self.body.finish(value, scalar, self.environment)
-            )
+            result = self.body.finish(value, scalar, self.environment)
+            self.body.define(value, self.environment, result)
+            if self.geometry.rows_together > 1:
+                place = self.saved_buffer(value.shape.dtype, (), free)
+                self.cached[value] = (place, ())
+                self.body.add(store(place, self.environment, result))
         for sink in nest.sinks:
             if sink.kind is SinkKind.STORE and sink.value in plan.read_back:
                 self.cached[sink.value] = (self.context.residences[sink.value], nest.inner)
@@ -297,14 +309,15 @@ class _Lowering(SectionBuilder):
             self.body.add(ir.If(outside, (store(place, environment, value),)))
 
     # ---- global reductions ---------------------------------------------------------------------
+    def is_combined(self, value: Instruction) -> bool:
+        """Whether `value` is a vector of global reductions whose parts a row adds up."""
+        inner = self.inner(self.axes.of(value))
+        return value in self.context.parts and bool(inner) and self.is_static(inner)
+
     def combine_parts(self, wanted: Sequence[Instruction]) -> None:
         """Parts of vectors are added up part by part into a LOCAL buffer, lanes innermost."""
-        for value in wanted:
-            if value not in self.context.parts:
-                continue
+        for value in filter(self.is_combined, wanted):
             inner = self.inner(self.axes.of(value))
-            if not inner or not self.is_static(inner):
-                continue
             buffer, order = self.context.parts[value]
             place = self.local_buffer(combination_dtype(value), inner)
             self.clear(place, value)

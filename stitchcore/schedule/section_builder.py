@@ -54,6 +54,7 @@ class SectionBuilder:
         self.orders: dict[frozenset[Axis], tuple[Axis, ...]] = {}
         self.block: tuple[Index, Index] = (0, 0)
         self.first_row: Index = 0
+        self.row_block: tuple[Index, Index] | None = None
         self.cached: dict[Instruction, tuple[Residence, tuple[Axis, ...]]] = {}
 
     def residence(self, value: Instruction) -> Residence | None:
@@ -130,7 +131,9 @@ class SectionBuilder:
         return chunk
 
     def row_range(self, chunk: Index) -> tuple[Index, Index]:
-        """Rows of the task, of which there are several."""
+        """Rows of the task, of which there are several, or of its block of rows."""
+        if self.row_block is not None:
+            return self.row_block
         total = index.from_dim(tiling.product(self.axes.extents[a] for a in self.geometry.rows))
         if self.geometry.chunks == 1:
             return 0, total
@@ -152,6 +155,17 @@ class SectionBuilder:
                 views.bind_row(self.axes, rows, row, self.environment)
                 self.environment[ROW] = row
                 yield
+
+    @contextmanager
+    def row_blocks(self, chunk: Index, size: int) -> Iterator[None]:
+        """A serial loop over blocks of at most `size` rows of the task."""
+        begin, end = self.row_range(chunk)
+        count = index.add(end, index.multiply(begin, -1))
+        with self.body.loop("block", 0, index.ceil_divide(count, size), LoopKind.SERIAL) as block:
+            first = index.add(begin, index.multiply(block, size))
+            self.row_block = first, index.minimum(index.add(first, size), end)
+            yield
+        self.row_block = None
 
     @contextmanager
     def lanes(self, inner: Sequence[Axis]) -> Iterator[Environment]:
@@ -197,7 +211,7 @@ class SectionBuilder:
                 extent = index.from_dim(self.axes.extents[self.geometry.lane])
                 dims.append(index.multiply(self.geometry.rows_per_task, extent))
             elif axis == ROW:
-                dims.append(self.geometry.rows_per_task)
+                dims.append(self.geometry.rows_together)
                 origin.append((axis, self.first_row))
             else:
                 dims.append(index.from_dim(self.axes.extents[axis]))
@@ -218,7 +232,7 @@ class SectionBuilder:
         """A row buffer, if possible one of those that are `free`; for all rows of the task where
         stages run over all of them."""
         order = inner
-        if self.splits and self.geometry.rows_per_task != 1:
+        if self.geometry.rows_together > 1:
             order = (PACKED,) if self.packed else (ROW, *inner)
         for place in free:
             if place.buffer.dtype == dtype and place.order == order:

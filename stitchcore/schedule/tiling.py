@@ -50,7 +50,8 @@ class Geometry:
 
     `kept` axes have one position a task; `rows` are walked, `rows_per_task` at a time; where
     `lane_block` is set the lane axis `lane` is cut into blocks of that many. The lanes of a task
-    are those of a group, or of a warp (`scope`).
+    are those of a group, or of a warp (`scope`). Where there are several stages each runs over
+    `rows_together` rows before the next one does.
     """
 
     kept: tuple[Axis, ...]
@@ -62,6 +63,7 @@ class Geometry:
     lane_blocks: Index
     kept_size: Index
     scope: Scope = Scope.GROUP
+    rows_together: int = 1
 
     @property
     def tasks(self) -> Index:
@@ -98,7 +100,10 @@ def over_rows(
         scope = Scope.WARP
         chunk = _warp_chunk(count, inner, limits)
     chunks = index.ceil_divide(index.from_dim(count), chunk)
-    return Geometry((), rows, chunk, chunks, None, None, 1, 1, scope)
+    together = 1
+    if isinstance(chunk, int):
+        together = min(max(limits.row_elements // max(inner, 1), 1), max(chunk, 1))
+    return Geometry((), rows, chunk, chunks, None, None, 1, 1, scope, together)
 
 
 def over_elements(
@@ -152,7 +157,7 @@ def of_few_rows(extents: Mapping[Axis, Dim], geometry: Geometry, limits: Limits)
     fitting = max(limits.chain_elements // max(size_of((extents[geometry.lane],)), 1), 1)
     rows = min(geometry.rows_per_task, fitting)
     chunks = index.ceil_divide(index.from_dim(count), rows)
-    return replace(geometry, rows_per_task=rows, chunks=chunks)
+    return replace(geometry, rows_per_task=rows, chunks=chunks, rows_together=rows)
 
 
 def over_partition(extents: Mapping[Axis, Dim], loops: Partition, limits: Limits) -> Geometry:

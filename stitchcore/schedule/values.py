@@ -20,9 +20,11 @@ from stitchcore.hlo.ir.shape import DTYPES
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir import nodes as ir
 from stitchcore.loop_ir.index import Index, Variable
+from stitchcore.loop_ir.visitor import own_indices
 from stitchcore.schedule import constants, lookups, updates, views
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.constants import convert
+from stitchcore.schedule.updates import conjunction
 
 Environment = Mapping[Axis, Index]
 Key = tuple[Instruction, tuple[Index, ...]]
@@ -62,6 +64,7 @@ class _Block:
     statements: list[ir.Statement] = field(default_factory=list)
     values: dict[Key, ir.Expression] = field(default_factory=dict)
     gather_indices: dict[tuple[ir.Expression, Index], Variable] = field(default_factory=dict)
+    conditions: dict[tuple[ir.Expression, ...], ir.Scalar] = field(default_factory=dict)
 
 
 def accumulation_dtype(dtype: str) -> str:
@@ -142,7 +145,10 @@ class Body:
         return (value, tuple(environment[axis] for axis in self.axes_of(value)))
 
     def depth_of(self, key: Key) -> int:
-        depths = (self.depths.get(name, 0) for node in key[1] for name in _names(node))
+        return self._depth_of(*key[1])
+
+    def _depth_of(self, *indices: Index) -> int:
+        depths = (self.depths.get(name, 0) for node in indices for name in _names(node))
         return max(depths, default=0)
 
     def define(self, value: Instruction, environment: Environment, scalar: ir.Expression) -> None:
@@ -294,7 +300,7 @@ class Body:
             self._check(value, operands, depth)
             return operands[0]
         if value.opcode in (op.PAD, op.CONCATENATE):
-            return self.let(self._selected(value, environment, operands), depth)
+            return self.let(self._selected(value, environment, operands, depth), depth)
         if record.kind == "update":
             old, new = operands[-2:]
             if not (at := self.window_start(value)):
@@ -316,27 +322,40 @@ class Body:
         return ir.Load(residence.buffer, indices(residence, environment) if at is None else at)
 
     def _selected(
-        self, value: Instruction, environment: Environment, operands: tuple[ir.Expression, ...]
+        self,
+        value: Instruction,
+        environment: Environment,
+        operands: tuple[ir.Expression, ...],
+        depth: int,
     ) -> ir.Expression:
+        def guarded(number: int, chosen: ir.Expression, otherwise: ir.Expression) -> ir.Expression:
+            tests = views.inside(self.axes, value, number, environment)
+            if not tests:
+                return chosen
+            condition = self._condition(tests, depth)
+            return ir.Apply(op.SELECT, (condition, chosen, otherwise), value.shape.dtype)
+
         if value.opcode == op.PAD:
-            return self._guarded(value, 0, environment, operands[0], operands[1])
+            return guarded(0, operands[0], operands[1])
         numbers = [n for n, o in enumerate(value.operands) if o.shape.size != 0]
         result = operands[-1]
         for number, operand in zip(numbers[-2::-1], operands[-2::-1], strict=True):
-            result = self._guarded(value, number, environment, operand, result)
+            result = guarded(number, operand, result)
         return result
 
-    def _guarded(
-        self,
-        value: Instruction,
-        number: int,
-        environment: Environment,
-        chosen: ir.Expression,
-        otherwise: ir.Expression,
-    ) -> ir.Expression:
-        for condition in views.inside(self.axes, value, number, environment):
-            chosen = ir.Apply(op.SELECT, (condition, chosen, otherwise), value.shape.dtype)
-        return chosen
+    def _condition(self, tests: Sequence[ir.InRange], depth: int) -> ir.Expression:
+        """All of `tests` in the block at `depth`; those that an outer block can make are made
+        there, once: a lane loop in which all lanes choose alike is vectorised, with the choice."""
+        depths = [self._depth_of(*own_indices(test)) for test in tests]
+        early = tuple(test for test, own in zip(tests, depths, strict=True) if own < depth)
+        late: list[ir.Expression] = [test for test in tests if test not in early]
+        if early:
+            outer = max(own for own in depths if own < depth)
+            known = self.blocks[outer].conditions
+            if early not in known:
+                known[early] = self.let(conjunction(early), outer)
+            late.insert(0, known[early])
+        return conjunction(late)
 
     # ---- reductions ----------------------------------------------------------------------------
     def serial_reduction(

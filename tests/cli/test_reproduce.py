@@ -117,7 +117,7 @@ def test_a_damaged_model_is_told_with_its_place(tmp_path: Path) -> None:
     assert result.exit_code == 2 and "parse_error" in result.stderr
     assert str(tmp_path) in result.stderr
     missing = call("fs20-traffic", "--model", "ASR", "--workloads", tmp_path)
-    assert missing.exit_code == 2 and "asr_train.hlo.xz: no such file" in missing.stderr
+    assert missing.exit_code == 2 and "asr_infer.hlo.xz: no such file" in missing.stderr
 
 
 @pytest.mark.slow

@@ -78,6 +78,7 @@ TOYS: Mapping[str, tuple[int, ...]] = {
     "max_splits": (64, 4, 16),
     "max_part_rows": (512, 2, 8, 32),
     "chain_elements": (1024, 8, 64),
+    "row_elements": (2048, 1, 32, 64, 128),
     "few_rows": (32, 3, 10),
     "long_row": (65536, 16, 256, 1024),
     "local_bytes": (262144, 128, 1024, 8192),
@@ -95,6 +96,7 @@ PLANNING = frozenset(TOYS) - {
     "register_elements",
     "register_words",
     "chain_elements",
+    "row_elements",
     "local_bytes",
 }
 """Limits that schemes, phases, homes and mappings turn on; the others, statements only."""
@@ -307,6 +309,21 @@ def twins_of(
         if twin.limits and not twin.differing and twin.limits not in known:
             known.insert(0, twin.limits)
         yield twin
+
+
+def with_other_blocks(twin: Twin, device: Device) -> Iterator[Kernel]:
+    """The twin's kernel with other numbers of rows in a block and in a task, so that some block
+    has one row: where rows follow each other, what orders them orders more than that."""
+    wanted, tasks = _skeletons(twin.kernel), twin.limits.get("task_elements", 256)
+    for size, elements in itertools.product((tasks, tasks * 3 // 2), range(16, 256, 8)):
+        with toy({**twin.limits, "task_elements": size, "row_elements": elements}):
+            kernel = schedule(twin.pattern, twin.module, device, "twin", verify=True)
+        if kernel != twin.kernel and _skeletons(kernel) == wanted:
+            yield kernel
+
+
+def _skeletons(kernel: Kernel) -> list[tuple[Any, ...]]:
+    return [_skeleton(section) for phase in kernel.phases for section in phase.sections]
 
 
 def _elements(pattern: Pattern) -> int:

@@ -28,6 +28,23 @@
 #define ST_EXPORT __attribute__((visibility("default")))
 #include "stitch_common.h"
 
+/* ---- choices that all lanes make alike, by a mask of all bits or none ------------------------------ */
+#define ST_CHOOSE(t, T, I)                                                                            \
+  ST_INLINE T st_choose_##t(int64_t mask, T a, T b) {                                                 \
+    I x, y;                                                                                           \
+    ST_COPY(&x, &a, sizeof(x));                                                                       \
+    ST_COPY(&y, &b, sizeof(y));                                                                       \
+    x = (x & (I)mask) | (y & ~(I)mask);                                                               \
+    ST_COPY(&a, &x, sizeof(x));                                                                       \
+    return a;                                                                                         \
+  }
+ST_CHOOSE(f32, float, int32_t)
+ST_CHOOSE(f64, double, int64_t)
+ST_CHOOSE(s32, int32_t, int32_t)
+ST_CHOOSE(u32, uint32_t, int32_t)
+ST_CHOOSE(s64, int64_t, int64_t)
+ST_CHOOSE(u64, uint64_t, int64_t)
+
 /* ---- float environment: flush-to-zero (bit 15) and denormals-are-zero (bit 6) of MXCSR ------------ */
 ST_INLINE unsigned st_enter(void) {
   unsigned saved = __builtin_ia32_stmxcsr();

@@ -1,0 +1,144 @@
+"""Lane loops of concatenations, a loop for each operand: index-set splitting, and unswitching.
+
+A concatenation that is read element by element is a choice between its operands for each lane. Cut
+where the choice changes, each stretch of lanes has one operand and no choice, so that it is as long
+as what it computes, however many operands there are. Where the operands lie one after another in
+rows all lanes of a row choose alike, and the row has a loop for each choice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.loop_ir import index
+from stitchcore.loop_ir.index import Binary, Index, Range, Variable
+from stitchcore.loop_ir.nodes import (
+    Apply,
+    Expression,
+    InRange,
+    Let,
+    Literal,
+    Loop,
+    Scalar,
+    Statement,
+)
+from stitchcore.loop_ir.visitor import expressions, mapped, own_scalars, statements
+
+MOST = 256
+"""Loops that one becomes; where there would be more, lanes choose."""
+
+FEW = 3
+"""Operands that lanes choose from without a branch."""
+
+
+def stretches(loop: Loop, ranges: Mapping[str, Range]) -> list[Loop]:
+    """Parts of a lane loop within which the InRange tests on its variable do not change, each with
+    what these decide left out. The whole loop where its bounds are symbolic. `ranges` are those of
+    the variables around it."""
+    begin, end = loop.begin, loop.end
+    if not (isinstance(begin, int) and isinstance(end, int)) or begin >= end:
+        return [loop]
+    cuts = {begin, end}
+    for node in expressions(loop.body):
+        if isinstance(node, InRange):
+            offset = _offset(node.index, loop.variable)
+            for limit in (node.low, node.high):
+                if offset is not None and isinstance(limit, int) and begin < limit - offset < end:
+                    cuts.add(limit - offset)
+    if not 2 < len(cuts) <= MOST + 1:
+        return [loop]
+    return [
+        replace(
+            loop,
+            begin=first,
+            end=last,
+            body=_decided(loop.body, {**ranges, loop.variable: (first, last - 1)}),
+        )
+        for first, last in itertools.pairwise(sorted(cuts))
+    ]
+
+
+def alternatives(loop: Loop) -> list[tuple[Scalar | None, Loop]]:
+    """A lane loop for each operand that all its lanes choose alike, with the condition that holds
+    where it, and none before it, is to run (None: any other). Empty where they choose between few:
+    taking one of a few values costs less than a branch."""
+    own = {s.scalar for s in statements(loop.body) if isinstance(s, Let)}
+    chains = (_chain(node, own) for node in expressions(loop.body))
+    conditions = max(chains, key=len, default=())
+    if not FEW <= len(conditions) < MOST:
+        return []
+    cases: list[tuple[Scalar | None, Loop]] = []
+    known: dict[Scalar, bool] = {}
+    for condition in conditions:
+        cases.append((condition, _chosen(loop, {**known, condition: True})))
+        known[condition] = False
+    return [*cases, (None, _chosen(loop, known))]
+
+
+def _chain(node: Expression, own: Container[Scalar]) -> tuple[Scalar, ...]:
+    """Conditions from outside of the loop by which one choice after another is made."""
+    found: list[Scalar] = []
+    while isinstance(node, Apply) and node.opcode == op.SELECT:
+        condition, _, node = node.operands
+        if not isinstance(condition, Scalar) or condition in own:
+            break
+        found.append(condition)
+    return tuple(found)
+
+
+def _chosen(loop: Loop, known: Mapping[Scalar, bool]) -> Loop:
+    def decide(node: Expression) -> Expression:
+        if isinstance(node, Scalar) and node in known:
+            return Literal(known[node], "pred")
+        return node
+
+    return replace(loop, body=_decided(mapped(loop.body, expression=decide), {}))
+
+
+def _offset(node: Index, variable: str) -> int | None:
+    """c when `node` is variable + c."""
+    if node == Variable(variable):
+        return 0
+    if isinstance(node, Binary) and node.operator == "+" and isinstance(node.right, int):
+        return node.right if node.left == Variable(variable) else None
+    return None
+
+
+def _decided(body: Sequence[Statement], ranges: Mapping[str, Range]) -> tuple[Statement, ...]:
+    """`body` with the tests that `ranges` decide, the choices by them, and without what no choice
+    takes any more."""
+
+    def decide(node: Expression) -> Expression:
+        match node:
+            case InRange():
+                inside = _inside(node, ranges)
+                return node if inside is None else Literal(inside, "pred")
+            case Apply(op.AND, (Literal(value), other), "pred") | Apply(
+                op.AND, (other, Literal(value)), "pred"
+            ):
+                return other if value else Literal(False, "pred")
+            case Apply(op.SELECT, (Literal(value), chosen, other)):
+                return chosen if value else other
+        return node
+
+    used: set[Scalar] = set()
+    needed: list[Statement] = []
+    for statement in reversed(mapped(body, expression=decide)):
+        if isinstance(statement, Let) and statement.scalar not in used:
+            continue
+        used.update(scalar for inner in statements((statement,)) for scalar in own_scalars(inner))
+        needed.append(statement)
+    return tuple(reversed(needed))
+
+
+def _inside(node: InRange, ranges: Mapping[str, Range]) -> bool | None:
+    """Whether the index is in range for all values of the variables, or for none; else None."""
+    at, low, high = (index.bounds(part, ranges) for part in (node.index, node.low, node.high))
+    if at is None or low is None or high is None:
+        return None
+    if at[0] >= low[1] and at[1] < high[0]:
+        return True
+    return False if at[1] < low[0] or at[0] >= high[1] else None
