@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from stitchcore.optimize import explain as jobs
 from stitchcore.report import schema as reports
 from stitchcore.report.reasons import meaning
 from stitchcore.report.schema import Report, ReportModule
-from stitchcore.schedule.pipeline import feasible, schedule
+from stitchcore.schedule.pipeline import choices, feasible, schedule
 
 LISTED = 8
 """Names listed where several operations are meant."""
@@ -97,9 +97,21 @@ def _of_module(
     plan = module_pipeline.plan_of(state)
     values = [_instruction(plan, name, path, output) for name in (first, second) if name]
     if len(values) == 1:
-        _show_places([why.place(plan, values[0])], output)
+        _show_places([_with_choices(plan, values[0], state.device)], output)
         return
     _show(why.explain(plan, values[0], values[1], state.device, cost, _schedulable(plan)), output)
+
+
+def _with_choices(plan: Plan, value: Instruction, device: Device) -> Place:
+    """Where `value` ended, and what the scheduler chose for it there."""
+    ended = why.place(plan, value)
+    chosen = (
+        f"kernel {number}: {choice}"
+        for number in ended.kernels
+        for kept, choice in choices(plan.patterns[number], plan.module, device)
+        if kept is value
+    )
+    return replace(ended, choices=tuple(chosen))
 
 
 def _instruction(plan: Plan, name: str, path: Path, output: common.Output) -> Instruction:
@@ -219,7 +231,8 @@ def _show_places(places: list[Place], output: common.Output) -> None:
     if output.as_json:
         output.document([{**asdict(place), "meaning": meaning(place.reason)} for place in places])
     for place in () if output.as_json else places:
-        output.console.print(_line(place), markup=False, soft_wrap=True)
+        for line in (_line(place), *(f"  {choice}" for choice in place.choices)):
+            output.console.print(line, markup=False, soft_wrap=True)
 
 
 def _show(explanation: Explanation, output: common.Output) -> None:

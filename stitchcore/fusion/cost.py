@@ -16,15 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from stitchcore.device.records import Device
-from stitchcore.fusion import latency, occupancy
+from stitchcore.fusion import latency, occupancy, row_values
 from stitchcore.fusion.candidates import VIEWS, byte_size, extent, reduces_rows
 from stitchcore.fusion.contraction import is_contraction
-from stitchcore.fusion.instructions import counted, element, repetitions, turns
+from stitchcore.fusion.instructions import LOOKED_UP, counted, element, repetitions, turns
 from stitchcore.fusion.latency import Work
 from stitchcore.fusion.pattern import Estimate, Pattern
+from stitchcore.fusion.reuse import Prices
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction
 
@@ -39,6 +40,9 @@ are few to a vector, and stores wait for loads."""
 TURNED_OPERATIONS = 16
 """What an element costs that is read or written across the rows of memory, in simple operations: it
 is moved alone, not in a vector. Transposes of 0.06 to 4 million elements, less what copies take."""
+
+CHOSEN = (opcodes.PAD, opcodes.CONCATENATE, opcodes.REVERSE)
+"""What has elements from here or there: loops over them are no vectors."""
 
 SCALAR_LIMIT = 1024
 """Values up to this many bytes stay in registers or L1: their traffic is not counted."""
@@ -55,9 +59,10 @@ EMPTY = Estimate(0, 0, 0, 0, 0, 1.0, 0.0)
 @dataclass(frozen=True)
 class Terms:
     """What one kernel's seconds are made of; they add up. `transfers`: every input and output once;
-    `rereads`: large inputs again in later phases; `arithmetic`: what of it memory does not hide;
-    of a GPU also `recomputed`: what of that is only because values are computed again where a
-    broadcast is read; `overhead`: spilled registers and code."""
+    `rereads`: large inputs again in later phases, and what stages of long rows read again;
+    `arithmetic`: what of it memory does not hide; `recomputed`: what of that is only because
+    stages of long rows compute values again and, of a GPU, because of where broadcasts are read; of
+    a GPU also `overhead`: spilled registers and code."""
 
     transfers: float
     rereads: float
@@ -73,7 +78,8 @@ def cost(pattern: Pattern, device: Device) -> Estimate:
     """The estimate of `pattern` as one kernel on `device`."""
     traffic = _traffic(pattern, device)
     residency = _residency(pattern, traffic.phases, device)
-    memory = (traffic.once + traffic.rereads) * residency.slowed
+    rereads = traffic.rereads + rows_of(pattern, device).moved
+    memory = (traffic.once + rereads) * residency.slowed
     compute = _compute(pattern, device, residency.share, traffic.phases, recomputed=True)
     seconds = kernel_seconds(memory, compute, traffic.phases, device)
     if device.timing is not None:
@@ -94,9 +100,10 @@ def terms(pattern: Pattern, device: Device) -> Terms:
     """The parts of `cost(pattern, device).seconds`: what each adds to those before it."""
     traffic = _traffic(pattern, device)
     residency = _residency(pattern, traffic.phases, device)
+    rereads = traffic.rereads + rows_of(pattern, device).moved
     once, memory = (
         traffic.once * residency.slowed,
-        (traffic.once + traffic.rereads) * residency.slowed,
+        (traffic.once + rereads) * residency.slowed,
     )
     least, recomputed = (
         _compute(pattern, device, residency.share, traffic.phases, repeats)
@@ -133,7 +140,7 @@ class _Residency:
 
 def _residency(pattern: Pattern, phases: int, device: Device) -> _Residency:
     registers = occupancy.registers(pattern, phases, device)
-    shared = occupancy.shared_bytes(pattern, device, crosses_tasks)
+    shared = 0 if device.kind == "cpu" else rows_of(pattern, device).held_bytes
     share = occupancy.occupancy(registers, shared, device)
     return _Residency(registers, shared, share, occupancy.slowed(share, device))
 
@@ -144,9 +151,10 @@ def _compute(
     """Seconds of a kernel's arithmetic; without `recomputed` as if every value were computed once
     for each of its elements."""
     timing, instructions = device.timing, pattern.instructions
+    again = rows_of(pattern, device).again if recomputed else Work()
     if timing is None:
-        return sum(map(work, instructions)) / device.flops_per_second
-    executed = _executed(pattern, recomputed)
+        return (sum(map(work, instructions)) + again.flops) / device.flops_per_second
+    executed = _executed(pattern, recomputed) + again
     path_cycles = (
         latency.critical_path(instructions, timing, crosses_tasks) + phases * timing.cpi.memory
     )
@@ -216,6 +224,58 @@ def _traffic(pattern: Pattern, device: Device) -> _Traffic:
         moved += size
         once += transfer(size, whole, device)
     return _Traffic(moved, once, rereads, 1 + max(phases.values(), default=0))
+
+
+@dataclass(frozen=True)
+class RowCosts:
+    """What rows cost beside their elements: `held_bytes` of a task on chip and not in registers,
+    seconds of transfers between stages, and what is computed `again`."""
+
+    held_bytes: int
+    moved: float
+    again: Work
+
+
+@lru_cache(maxsize=65536)
+def rows_of(pattern: Pattern, device: Device) -> RowCosts:
+    """What the rows of `pattern` cost as one kernel, which the scheduler makes so."""
+    groups = row_values.of_pattern(pattern, _phases(pattern, device), crosses_tasks)
+    if not groups:
+        return RowCosts(0, 0.0, Work())
+    held, moved, again = 0, 0.0, Work()
+    prices = prices_of(pattern, device)
+    for rows in groups:
+        placement = row_values.place(rows, row_values.room(device), prices)
+        for one in placement.demoted:
+            again += sum([priced(part, device) for part in one.recomputed] * one.later, Work())
+        held = max(held, row_values.held_bytes(rows, placement))
+        moved += placement.moved
+    return RowCosts(held, moved, again)
+
+
+@lru_cache(maxsize=65536)
+def prices_of(pattern: Pattern, device: Device) -> Prices:
+    """What decides how the kernel of `pattern` has a value again."""
+    traffic = _traffic(pattern, device)
+    cpu = device.kind == "cpu"
+    return Prices(
+        arithmetic=partial(_computed_again, device=device),
+        transfer=partial(transfer, device=device),
+        together=partial(_overlapped, device=device),
+        phase=device.phase_seconds,
+        memory=traffic.once + traffic.rereads,
+        compute=arithmetic_seconds(pattern.instructions, device),
+        groups=device.units * (1 if cpu else row_values.GROUPS_HELD),
+        near_row=row_values.CORE_ROW if cpu else row_values.REGISTER_ROW,
+    )
+
+
+def _computed_again(instructions: Iterable[Instruction], device: Device) -> float:
+    """Seconds of arithmetic, and of what is chosen element by element: each is read alone."""
+    computed = [*instructions]
+    chosen = sum(extent(value.shape.size) for value in computed if value.opcode in CHOSEN)
+    alone = Work(TURNED_OPERATIONS * chosen, LOOKED_UP.times(chosen))
+    return arithmetic_seconds(computed, device) + latency.seconds(alone, device)
 
 
 def transfer(touched: int, whole: int, device: Device) -> float:

@@ -32,7 +32,8 @@ class Place:
     """Where an operation ended: kernel numbers, or a reason why it is in none.
 
     `reason` is a Reason's value, "source" for what needs no work (parameters, constants, free
-    views), or empty when `kernels` says it all. Several kernels: it is computed in each.
+    views), or empty when `kernels` says it all. Several kernels: it is computed in each. `choices`
+    say where it is kept in memory, or computed again, within its kernels.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Place:
     kernels: tuple[int, ...]
     reason: str = ""
     detail: str = ""
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

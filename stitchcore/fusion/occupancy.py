@@ -1,25 +1,18 @@
-"""How many threads of a pattern's kernel a GPU holds, before there is a kernel: registers, shared
-memory, and what too few threads cost.
-
-Registers by liveness and shared memory by lifetime, as FusionStitching 2020's latency-evaluator has
-them (Zheng et al. 2020, sections 4.3 and 4.4), on a scale that compiled kernels gave.
+"""How many threads of a pattern's kernel a GPU holds, before there is a kernel, and what too few
+threads cost. Registers are by liveness, as FusionStitching 2020's latency-evaluator has them (Zheng
+et al. 2020, section 4.3), on a scale that compiled kernels gave; shared memory is row_values.py's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 
 from stitchcore.device.occupancy import MULTIPROCESSORS, blocks_per_multiprocessor
 from stitchcore.device.records import Device
 from stitchcore.fusion.candidates import extent
-from stitchcore.fusion.contraction import is_contraction
-from stitchcore.fusion.instructions import KEPT_COST, lane_costs
 from stitchcore.fusion.pattern import Pattern
-from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction
-from stitchcore.hlo.ir.shape import DTYPES
 
 REGISTERS_BASE, REGISTERS_ROOT, REGISTERS_PHASES, MOST_REGISTERS = 30.0, 7.0, 21.0, 255
 """Registers of a GPU's thread: of any kernel, by the root of live values, of several phases. Least
@@ -28,14 +21,6 @@ are known better: schedule/register_pressure.py."""
 
 RUN_BYTES = 16
 """Of a load that a thread has under way: neighbours that it moves at once."""
-
-REGISTER_ROW = 8192
-"""Elements of a row that the lanes of a block keep in registers; a longer one is in shared memory
-(schedule/limits.py: register_elements for each of 256 lanes)."""
-
-BLOCKS_HELD = 4
-"""A row that takes more shared memory than there is where a multiprocessor holds so many blocks is
-not kept, but computed again (schedule/limits.py: local_bytes)."""
 
 SPILLED_BYTES = 8
 """What a spilled register moves for an element: it is stored and loaded."""
@@ -91,64 +76,6 @@ def spilled_bytes(pattern: Pattern, phases: int, device: Device) -> int:
         * SPILLED_BYTES
         * max(extent(instruction.shape.size) for instruction in pattern.instructions)
     )
-
-
-@lru_cache(maxsize=65536)
-def rows_held(pattern: Pattern, largest: int, crosses: Callable[[Instruction], bool]) -> int:
-    """Bytes of the rows of one task that wait for a reduction of theirs, at the most that live at
-    once. Rows that fit the lanes' registers take none, rows of more than `largest` are not held."""
-    sizes = {v: size for v, size in _long_rows(pattern, crosses).items() if size <= largest}
-    if not sizes:
-        return 0
-    last = _last_uses(pattern)
-    ends: dict[int, int] = {}
-    live = most = 0
-    for number, value in enumerate(pattern.instructions):
-        if value in sizes:
-            live += sizes[value]
-            most = max(most, live)
-            end = last.get(value, number)
-            ends[end] = ends.get(end, 0) + sizes[value]
-        live -= ends.pop(number, 0)
-    return most
-
-
-def shared_bytes(pattern: Pattern, device: Device, crosses: Callable[[Instruction], bool]) -> int:
-    """Shared memory of a GPU's block: the rows that its task holds, as far as a block may have so
-    much; the scheduler keeps what fits."""
-    if device.kind == "cpu":
-        return 0
-    live = rows_held(pattern, device.group_bytes // BLOCKS_HELD, crosses)
-    return min(live, device.group_bytes)
-
-
-def _long_rows(pattern: Pattern, crosses: Callable[[Instruction], bool]) -> dict[Instruction, int]:
-    """Bytes of one row of each value that is worth keeping and is read on both sides of a
-    reduction of such rows, where the row is too long for registers."""
-    costs = lane_costs(pattern.instructions)
-    levels: dict[Instruction, int] = {}
-    row = 0
-    crossed: dict[Instruction, bool] = {}
-    for value in pattern.instructions:
-        record = opcodes.record(value.opcode)
-        levels[value] = max((levels.get(operand, 0) for operand in value.operands), default=0)
-        for operand in value.operands:
-            if levels.get(operand, 0) < levels[value]:
-                crossed[operand] = True
-        if record.kind == "reduce" and not crosses(value) and not is_contraction(value):
-            levels[value] += 1
-            source = extent(value.operands[0].shape.size)
-            row = max(row, source // max(extent(value.shape.size), 1))
-    if row <= REGISTER_ROW:
-        return {}
-    return {
-        value: row * DTYPES[value.shape.dtype].bytes
-        for value in pattern.instructions
-        if crossed.get(value)
-        and opcodes.record(value.opcode).kind == "elementwise"
-        and costs[value] >= KEPT_COST
-        and extent(value.shape.size) >= row
-    }
 
 
 def occupancy(used: int, shared: int, device: Device) -> float:

@@ -94,6 +94,8 @@ class _Analysis:
         kind = op.record(value.opcode).kind
         if kind == "reduce":
             self.set(value, self._reduce(value))
+            kept = (axis for row in self.dims[value] if row for axis in row)
+            self.atoms.keep_apart((*self.reduced[value], *kept))  # axes of an output are new
         elif kind == "constant":
             self.set(value, self._constant(value))
         elif kind in op.POINTWISE:

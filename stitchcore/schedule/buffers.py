@@ -14,7 +14,7 @@ from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index
 from stitchcore.loop_ir.layout import bytes_of
-from stitchcore.loop_ir.nodes import Buffer, Phase, Role, Scope
+from stitchcore.loop_ir.nodes import Buffer, Phase, Role, Scope, Section
 from stitchcore.loop_ir.visitor import buffers_of
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominants import Dominants
@@ -66,6 +66,12 @@ def assign(
         buffers.append(buffer)
         parts[value] = (buffer, order)
     return Storage(tuple(buffers), residences, parts)
+
+
+def scratch_of(section: Section) -> list[Buffer]:
+    """Scratch buffers that a section touches, in one order."""
+    touched = frozenset.union(*buffers_of(section))
+    return sorted((b for b in touched if b.role is Role.SCRATCH), key=lambda buffer: buffer.name)
 
 
 def _scratch(pattern: Pattern, scheme: KernelScheme) -> list[Instruction]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stitchcore.device.records import Device
 from stitchcore.fusion.mechanisms import ALL, Mechanisms
+from stitchcore.fusion.reuse import Prices
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.loop_ir.nodes import Buffer
 from stitchcore.schedule import limits, tiling
@@ -22,8 +23,9 @@ from stitchcore.schedule.values import Names, Residence
 
 @dataclass(frozen=True)
 class SectionContext:
-    """What all sections of a kernel share. `errors` are the messages of its checks, `products` says
-    how rows are dealt of which a matrix product has as many."""
+    """What all sections of a kernel share. `errors` are the messages of its checks. `prices` decide
+    what is kept in memory and what computed again; `choices` gathers what they decided. `products`
+    says how rows are dealt of which a matrix product has as many."""
 
     axes: Axes
     dominants: Dominants
@@ -32,6 +34,8 @@ class SectionContext:
     parts: dict[Instruction, tuple[Buffer, tuple[Axis, ...]]]
     names: Names
     device: Device
+    prices: Prices
+    choices: list[tuple[Instruction, str]]
     errors: tuple[str, ...] = ()
     mechanisms: Mechanisms = ALL
     products: ProductRows | None = None

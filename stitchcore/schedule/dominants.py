@@ -34,10 +34,6 @@ from stitchcore.schedule.tiling import Partition, size_of
 EXPENSIVE = KEPT_COST
 """Where the scheduler keeps a value; the cost model must think the same."""
 
-CROSSING = 48
-"""From this cost a large value is stored for a later phase: it is written and read again, which
-takes as long as some dozens of vector operations."""
-
 LIMIT = 1 << 20
 
 
@@ -93,10 +89,16 @@ class Dominants:
     single: frozenset[Instruction]
 
 
-def find(pattern: Pattern, axes: Axes, limits: Limits) -> Dominants:
-    """Schemes, phases, homes, layouts and costs of all values of `pattern`."""
+def find(
+    pattern: Pattern,
+    axes: Axes,
+    limits: Limits,
+    passed: frozenset[tuple[Instruction, Instruction]] = frozenset(),
+) -> Dominants:
+    """Schemes, phases, homes, layouts and costs of all values of `pattern`. Over the `passed` edges
+    values go through memory: who reads them waits for the next phase."""
     read = {operand for value in pattern.instructions for operand in value.operands}
-    search = _Search(axes, frozenset(pattern.outputs), frozenset(read), limits)
+    search = _Search(axes, frozenset(pattern.outputs), frozenset(read), limits, passed)
     for value in filter(is_contraction, pattern.instructions):
         search.factors.update(value.operands[0].operands)
     search.factors -= {v for v in search.factors if v.operands[0] in pattern.inputs}
@@ -124,9 +126,11 @@ class _Search:
         outputs: frozenset[Instruction],
         read: frozenset[Instruction],
         limits: Limits,
+        passed: frozenset[tuple[Instruction, Instruction]],
     ) -> None:
         self.axes = axes
         self.read = read
+        self.passed = passed
         self.limits = limits
         self.outputs = outputs
         self.states: dict[Instruction, State] = {}
@@ -222,7 +226,10 @@ class _Search:
         homes: set[Home] = set()
         for number, operand in enumerate(value.operands):
             state = self.states[operand]
-            if (value, number) in self.axes.views:
+            if (operand, value) in self.passed:
+                self.forced.add((operand, value))
+                phase = max(phase, state.phase + 1)
+            elif (value, number) in self.axes.views:
                 if value.opcode == op.PAD and self.costs[operand] >= EXPENSIVE:
                     self.forced.add((operand, value))
                     phase = max(phase, state.phase + 1)
@@ -254,6 +261,9 @@ class _Search:
         self.schemes[value] = scheme
         kept = frozenset(self.axes.of(value))
         state = self.states[operand]
+        if (operand, value) in self.passed:
+            self.forced.add((operand, value))
+            state = State(state.phase + 1)
         home = state.home
         if scheme is Scheme.REGIONAL:
             if home is not None and home != Home(HomeKind.ROWS, kept):

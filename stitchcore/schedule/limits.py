@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from stitchcore.device.records import Device
+from stitchcore.fusion import row_values
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.schedule.space import DEFAULT, Schedule
 
 WARP_LANES = 32
-THREADS_PER_UNIT = 1024
+THREADS_PER_UNIT = 256 * row_values.GROUPS_HELD
 """Threads that a multiprocessor holds of a kernel with a usual number of registers."""
 
 UNIT_REGISTERS = 65536
@@ -98,7 +99,7 @@ CPU = Limits(
     inline_size=8,
     # a chain of dependent operations runs at their latency, short chains of many rows overlap
     stage_depth=32,
-    local_bytes=256 * 1024,  # they should stay in the core's second-level cache
+    local_bytes=row_values.CORE_BYTES,
     warp_elements=0,
     run_lanes=0,  # a compiler vectorises the whole loop
     flat_below=0,  # it does so for rows, and not for quotients and remainders

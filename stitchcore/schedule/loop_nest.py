@@ -97,8 +97,12 @@ class _Lowering(SectionBuilder):
             bounds.local_bytes // groups // rows,
             self.geometry.lane_block is None and self.geometry.rows_per_task not in (0, 1),
             bounds.stage_depth if self.splits else 0,
+            self.rows,
+            self.context.prices,
         )
-        return row_stages.plan(self.section.sinks, context)
+        plan = row_stages.plan(self.section.sinks, context)
+        self.context.choices.extend((one.value, str(one)) for one in plan.demotions)
+        return plan
 
     # ---- the section ---------------------------------------------------------------------------
     def run(self) -> ir.Section:
@@ -239,6 +243,10 @@ class _Lowering(SectionBuilder):
                 self.cached[value] = (place, nest.inner)
                 element = self.body.value(value, environment)
                 self.body.add(store(place, environment, element))
+            for value in nest.demoted:
+                place = self.scratch_buffer(value)
+                self.cached[value] = (place, nest.inner)
+                self.body.add(store(place, environment, self.body.value(value, environment)))
             for sink in nest.sinks:
                 self.sink(sink, environment)
         self.body.local = {}

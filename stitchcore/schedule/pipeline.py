@@ -8,13 +8,16 @@ from difflib import unified_diff
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
+from stitchcore.fusion.cost import prices_of
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Pattern
+from stitchcore.fusion.reuse import Choice
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.query import reducer_of, scatter_refusal
 from stitchcore.hlo.ir.shape import DTYPES
+from stitchcore.hlo.text.printer import names
 from stitchcore.loop_ir.index import Index
 from stitchcore.loop_ir.nodes import THREADS, Kernel, Phase, Role, Section
 from stitchcore.loop_ir.printer import print_kernel
@@ -31,6 +34,7 @@ from stitchcore.schedule import (
     regional_buffers,
     register_reuse,
     scans,
+    section_reuse,
     tiling,
     vectorize,
 )
@@ -191,8 +195,13 @@ def trace(
     mechanisms: Mechanisms = ALL,
     chosen: Schedule = DEFAULT,
 ) -> str:
-    """The kernel of `pattern` as it was lowered, and what each pass changed of it."""
-    lines: list[str] = []
+    """What was chosen for the kernel of `pattern`, the kernel as it was lowered, and what each pass
+    changed of it."""
+    known = names(module)
+    lines = [
+        f"# {name}: {known.get(value, value.opcode)} {choice}"
+        for value, choice in choices(pattern, module, device, mechanisms)
+    ]
     before: list[str] = []
     for step, kernel in snapshots(pattern, module, device, name, mechanisms, chosen):
         after = print_kernel(kernel).splitlines()
@@ -200,6 +209,16 @@ def trace(
         lines += list(unified_diff(before, after, lineterm=""))[2:] if before else after
         before = after
     return "\n".join(lines) + "\n"
+
+
+def choices(
+    pattern: Pattern, module: Module, device: Device, mechanisms: Mechanisms = ALL
+) -> tuple[tuple[Instruction, str], ...]:
+    """Values of `pattern` that are kept in memory or computed again by their price, and why.
+    Raises Refused where `feasible` refuses."""
+    _require_feasible(pattern, device, "choices")
+    _, context = _lower(pattern, module, device, "choices", mechanisms, DEFAULT)
+    return tuple(dict.fromkeys(context.choices))
 
 
 def snapshots(
@@ -211,14 +230,18 @@ def snapshots(
     chosen: Schedule = DEFAULT,
 ) -> Iterator[tuple[str, Kernel]]:
     """The kernel of `pattern` after lowering and after each pass, with the name of that step."""
-    refusal = feasible(pattern, chosen.on(device))
-    if refusal is not None:
-        raise Refused(name, refusal.reason, refusal.detail)
+    _require_feasible(pattern, chosen.on(device), name)
     kernel, context = _lower(pattern, module, device, name, mechanisms, chosen)
     yield "lowering", kernel
     for step in PASSES:
         kernel = step.run(kernel, context)
         yield step.name, kernel
+
+
+def _require_feasible(pattern: Pattern, device: Device, name: str) -> None:
+    refusal = feasible(pattern, device)
+    if refusal is not None:
+        raise Refused(name, refusal.reason, refusal.detail)
 
 
 def _lower(
@@ -251,13 +274,35 @@ def _lowered(
     axes: Axes,
     products: ProductRows | None,
 ) -> tuple[Kernel, SectionContext]:
-    dominants = find_dominants(pattern, axes, limits.of(device, mechanisms, chosen))
     apart = products.counts if products is not None else frozenset()
-    plan = assign_sections(pattern, axes, dominants, mechanisms, apart)
+    bounds, prices = limits.of(device, mechanisms, chosen), prices_of(pattern, device)
+    dominants = find_dominants(pattern, axes, bounds)
+    plan = assign_sections(pattern, axes, dominants, prices, mechanisms, apart)
+    shared: dict[Instruction, Choice] = {}
+    if Mechanism.RECOMPUTE in mechanisms:
+        inputs = frozenset(pattern.inputs)
+        passed, shared = section_reuse.find(plan, axes, dominants, inputs, prices)
+        if passed:
+            dominants = find_dominants(pattern, axes, bounds, passed)
+            plan = assign_sections(pattern, axes, dominants, prices, mechanisms, apart)
     errors = _errors(pattern)
-    names = Names(frozenset(module.symbols))
     context = SectionContext(
-        axes, dominants, plan, {}, {}, names, device, errors, mechanisms, products, chosen
+        axes,
+        dominants,
+        plan,
+        {},
+        {},
+        Names(frozenset(module.symbols)),
+        device,
+        prices,
+        [
+            *((v, choice.text("a later phase wants it")) for v, choice in plan.choices.items()),
+            *((v, choice.text("other sections want it")) for v, choice in shared.items()),
+        ],
+        errors,
+        mechanisms,
+        products,
+        chosen,
     )
     stored = buffers.assign(pattern, axes, dominants, plan, _parts(context))
     context.residences.update(stored.residences)
@@ -270,12 +315,14 @@ def _lowered(
     provenance = dict.fromkeys(
         origin for value in pattern.instructions for origin in module.provenance.get(value, ())
     )
+    own = (b for phase in phases for s in phase.sections for b in buffers.scratch_of(s))
+    all_buffers = tuple(dict.fromkeys((*stored.buffers, *own)))
     kernel = Kernel(
         name=name,
         symbols=module.symbols,
-        buffers=stored.buffers,
+        buffers=all_buffers,
         phases=phases,
-        scratch_offsets=(0,) * sum(buffer.role is Role.SCRATCH for buffer in stored.buffers),
+        scratch_offsets=(0,) * sum(buffer.role is Role.SCRATCH for buffer in all_buffers),
         errors=errors,
         provenance=tuple(provenance),
         threads=chosen.on(device).lanes if device.kind == "gpu" else THREADS,

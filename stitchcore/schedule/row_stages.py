@@ -7,7 +7,8 @@ when it is expensive, and computed again otherwise: loads of a row come from L1.
 Buffers are taken over once they were read last, in the lane loop that reads them at the earliest:
 each lane has then read the element that it writes over (FusionStitching 2020 and AStitch reuse
 shared memory along the dominance tree; stages follow each other, so lifetimes are intervals). What
-would not fit beside what lives then is computed again, value by value.
+would not fit beside what lives then is stored to scratch memory, which nobody but the task that
+wrote it reads, or computed again, by a price (fusion/row_values.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from stitchcore.fusion import row_values
+from stitchcore.fusion.reuse import Prices
+from stitchcore.fusion.row_values import Demotion, Rows
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.shape import DTYPES
@@ -32,33 +36,37 @@ class Nest:
     """One lane loop (inside serial loops over all but the last of `inner`); empty: row level.
 
     `reduces` are regional reductions it accumulates, `sinks` what it leaves in memory, `saved`
-    the values it keeps in LOCAL buffers for later stages.
+    the values it keeps in LOCAL buffers for later stages, `demoted` those that it keeps in scratch.
     """
 
     inner: tuple[Axis, ...]
     reduces: tuple[Instruction, ...]
     sinks: tuple[Sink, ...]
     saved: tuple[Instruction, ...]
+    demoted: tuple[Instruction, ...] = ()
 
 
 @dataclass(frozen=True)
 class Stages:
     """Nests of each stage. `read_back` are stored values that later stages load, `invariant`
     those computed once a task, `wanted` all values the section computes, operands first; `last`
-    is the last stage that reads a saved value."""
+    is the last stage that reads a saved value; `demotions` say why a value is not kept on chip."""
 
     nests: tuple[tuple[Nest, ...], ...]
     read_back: frozenset[Instruction]
     invariant: tuple[Instruction, ...]
     wanted: tuple[Instruction, ...]
     last: Mapping[Instruction, int]
+    demotions: tuple[Demotion, ...]
 
 
 @dataclass(frozen=True)
 class Context:
     """What the section knows of values: which are `in_memory`, `regional` reductions of these rows,
     `operands` a value is computed from here, `inner` axes of a domain in loop order. The lane loop
-    of an elementwise section may be cut where it is deeper than twice `stage_depth`; 0: not."""
+    of an elementwise section may be cut where it is deeper than twice `stage_depth`; 0: not.
+    Each task has a position of `rows`. `prices` decide where a value waits that `local_bytes` have
+    no room for."""
 
     axes: Axes
     in_memory: Callable[[Instruction], bool]
@@ -69,6 +77,8 @@ class Context:
     local_bytes: int
     invariant_rows: bool
     stage_depth: int
+    rows: frozenset[Axis]
+    prices: Prices
 
 
 def plan(sinks: Sequence[Sink], context: Context) -> Stages:
@@ -85,7 +95,11 @@ def plan(sinks: Sequence[Sink], context: Context) -> Stages:
     for sink in sinks:
         inner = context.inner(context.domain(sink))
         work.setdefault((levels[sink.root], inner), ([], []))[1].append(sink)
-    choice = _Choice(context, {s.value: levels[s.root] for s in sinks if s.kind is SinkKind.STORE})
+    stored = {sink.value: levels[sink.root] for sink in sinks if sink.kind is SinkKind.STORE}
+    demotions: tuple[Demotion, ...] = ()
+    if not context.stage_depth and len({stage for stage, _ in work}) > 1:
+        demotions = _demotions(levels, work, stored, context)
+    choice = _Choice(context, stored, demotions)
     for stage in range(max(levels.values(), default=0) if context.stage_depth else 0):
         for inner in {nest for _, nest in work}:
             work.setdefault((stage, inner), ([], []))
@@ -99,15 +113,64 @@ def plan(sinks: Sequence[Sink], context: Context) -> Stages:
     nests: list[list[Nest]] = [[] for _ in range(count)]
     for stage, inner in sorted(work, key=lambda pair: (pair[0], not pair[1])):
         reduces, ends = work[stage, inner]
-        saved = tuple(v for v in levels if choice.saved.get(v) == (stage, inner))
-        nests[stage].append(Nest(inner, tuple(reduces), tuple(ends), saved))
+        saved, demoted = (
+            tuple(value for value in levels if kept.get(value) == (stage, inner))
+            for kept in (choice.saved, choice.demoted)
+        )
+        nests[stage].append(Nest(inner, tuple(reduces), tuple(ends), saved, demoted))
     return Stages(
         tuple(map(tuple, nests)),
         frozenset(choice.read_back),
         tuple(choice.invariant),
         tuple(value for value in levels if not context.in_memory(value)),
         choice.last,
+        demotions,
     )
+
+
+def _demotions(
+    levels: Mapping[Instruction, int],
+    work: Mapping[tuple[int, tuple[Axis, ...]], tuple[list[Instruction], list[Sink]]],
+    stored: Mapping[Instruction, int],
+    context: Context,
+) -> tuple[Demotion, ...]:
+    """Values that several stages want and the group's memory has no room for."""
+    axes = context.axes
+
+    def at_hand(value: Instruction) -> bool:
+        known = context.in_memory(value) or context.regional(value)
+        return known or not context.inner(axes.of(value))
+
+    def row_bytes(value: Instruction) -> int | None:
+        inner = context.inner(axes.of(value))
+        return bytes_along(axes, value, inner) if inner else 0
+
+    roots = [
+        (root, stage)
+        for (stage, _), (reduces, sinks) in work.items()
+        for root in (*(value.operands[0] for value in reduces), *(sink.root for sink in sinks))
+    ]
+    rows = Rows(
+        order=tuple(levels),
+        roots=roots,
+        operands=context.operands,
+        at_hand=at_hand,
+        row_bytes=row_bytes,
+        stored=stored,
+        storable=lambda value: context.rows <= frozenset(axes.of(value)),
+    )
+    return row_values.place(rows, context.local_bytes, context.prices).demoted
+
+
+def bytes_along(axes: Axes, value: Instruction, inner: Iterable[Axis]) -> int | None:
+    """Of a row of `value`; None where its length is symbolic."""
+    size = DTYPES[value.shape.dtype].bytes
+    for axis in inner:
+        extent = axes.extents[axis]
+        if not isinstance(extent, int):
+            return None
+        size *= extent
+    return size
 
 
 def _levels(roots: Iterable[Instruction], context: Context) -> dict[Instruction, int]:
@@ -144,9 +207,16 @@ def _cut(levels: Mapping[Instruction, int], context: Context) -> dict[Instructio
 class _Choice:
     """Which values later stages find in memory."""
 
-    def __init__(self, context: Context, stored: Mapping[Instruction, int]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        stored: Mapping[Instruction, int],
+        demotions: Iterable[Demotion],
+    ) -> None:
         self.context = context
         self.stored = stored
+        self.choices = {one.value: one.choice for one in demotions}
+        self.demoted: dict[Instruction, tuple[int, tuple[Axis, ...]]] = {}
         self.first: dict[tuple[Instruction, tuple[Axis, ...]], int] = {}
         self.saved: dict[Instruction, tuple[int, tuple[Axis, ...]]] = {}
         self.read_back: set[Instruction] = set()
@@ -209,6 +279,8 @@ class _Choice:
     ) -> bool:
         if value in self.read_back:
             return True
+        if value in self.demoted:
+            return self.demoted[value][1] == inner
         if self.saved.get(value, (stage, ()))[1] == inner:
             return self._reserve(value, inner, self.last[value], stage)
         if op.record(value.opcode).kind in ("movement", "constant"):
@@ -219,6 +291,10 @@ class _Choice:
             return True
         if cost < EXPENSIVE or value in self.saved:
             return False
+        if value in self.choices:
+            if self.choices[value].passes:
+                self.demoted[value] = (first, inner)
+            return value in self.demoted
         if not self._reserve(value, inner, first, stage):
             return False
         self.saved[value] = (first, inner)
@@ -240,7 +316,7 @@ class _Choice:
             return False
         if self._cost(value, costs) < EXPENSIVE:
             return False
-        size = self._bytes(value, tuple(own))
+        size = bytes_along(self.context.axes, value, own)
         room = self.context.local_bytes - max(self.live.values(), default=0) - self.whole_task
         if size is None or size > room:
             return False
@@ -252,23 +328,13 @@ class _Choice:
         """Room for a row of `value` from stage `first` until it is read in `last`, if there is."""
         if first >= last:
             return True
-        size, stages = self._bytes(value, inner), range(first, last)
+        size, stages = bytes_along(self.context.axes, value, inner), range(first, last)
         room = self.context.local_bytes - self.whole_task
         if size is None or any(self.live[stage] + size > room for stage in stages):
             return False
         self.live.update(dict.fromkeys(stages, size))
         self.last[value] = last
         return True
-
-    def _bytes(self, value: Instruction, inner: Iterable[Axis]) -> int | None:
-        """Of a row of `value`; None where its length is symbolic."""
-        size = DTYPES[value.shape.dtype].bytes
-        for axis in inner:
-            extent = self.context.axes.extents[axis]
-            if not isinstance(extent, int):
-                return None
-            size *= extent
-        return size
 
     def _cost(self, value: Instruction, costs: dict[Instruction, int]) -> int:
         """Operations to compute `value` from what lies in memory now (shared ones count twice).
@@ -288,8 +354,9 @@ class _Choice:
                 or (node is not value and not context.inner(context.axes.of(node)))
                 or (
                     node is not value
-                    and (node in self.saved or node in self.read_back or node in self.invariant)
+                    and any(node in kept for kept in (self.saved, self.demoted, self.read_back))
                 )
+                or (node is not value and node in self.invariant)
             )
             operands = () if at_hand else context.operands(node)
             missing = [operand for operand in operands if operand not in costs]

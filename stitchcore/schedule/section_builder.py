@@ -9,7 +9,7 @@ from stitchcore.fusion.mechanisms import Mechanism
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.index import Index
-from stitchcore.loop_ir.nodes import Allocate, Buffer, LoopKind, Role
+from stitchcore.loop_ir.nodes import Allocate, Buffer, LoopKind, Role, Scope
 from stitchcore.schedule import pack_rows, rematerialize, tiling, views
 from stitchcore.schedule.axes import Axis
 from stitchcore.schedule.context import SectionContext
@@ -42,7 +42,9 @@ class SectionBuilder:
                 [sink.root for sink in section.sinks],
                 context.axes,
                 lambda value: context.residence(value, phase) is not None,
-                lambda value: value in context.scheme.stored,
+                lambda value: (
+                    value in context.scheme.stored and value not in context.scheme.choices
+                ),
                 self.operands,
             )
         self.body = Body(
@@ -237,3 +239,10 @@ class SectionBuilder:
                 free.remove(place)
                 return place
         return self.local_buffer(dtype, order)
+
+    def scratch_buffer(self, value: Instruction) -> Residence:
+        """Room for all rows of `value` in the kernel's scratch memory: each task has its own."""
+        order = self.context.dominants.layouts[value]
+        dims = tuple(index.from_dim(self.axes.extents[axis]) for axis in order)
+        name = self.context.names.new("rows")
+        return Residence(Buffer(name, value.shape.dtype, dims, Scope.DEVICE, Role.SCRATCH), order)

@@ -1,25 +1,26 @@
 """From dominants to sections: what each phase stores, and which loops it shares.
 
 Sinks are what a phase leaves behind: outputs, scratch values that a later phase reads, parts of
-global reductions. A value of an earlier phase is read back when it lies in memory, computed again
-when that is cheap, and stored to scratch otherwise. Sinks that run over the same loops share a
+global reductions. A value of an earlier phase is read back when it lies in memory, and else stored
+to scratch or computed again, by price (fusion/reuse.py). Sinks that run over the same loops share a
 section, so they share loads and subexpressions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from stitchcore.fusion.candidates import byte_size, extent
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Pattern
+from stitchcore.fusion.reuse import STORED, Choice, Prices, Way, choose
 from stitchcore.hlo.ir import opcodes as op
-from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir.instruction import Instruction, reachable
 from stitchcore.schedule import reduction_epilogue, tiling
 from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominants import (
-    CROSSING,
     Dominants,
     HomeKind,
     Scheme,
@@ -31,6 +32,9 @@ from stitchcore.schedule.dominants import (
 from stitchcore.schedule.tiling import Partition
 
 Domain = frozenset[Axis]
+
+WORD_BYTES = 4
+"""A lane moves at least so much of a value that phases pass on: masks are spread and packed."""
 
 
 class SinkKind(Enum):
@@ -80,23 +84,31 @@ class SectionScheme:
 
 @dataclass(frozen=True)
 class KernelScheme:
-    """Sections of each phase, and the phase in which each stored value is written."""
+    """Sections of each phase, and the phase in which each stored value is written; `choices` of
+    values that later phases want again."""
 
     phases: tuple[tuple[SectionScheme, ...], ...]
     stored: Mapping[Instruction, int]
     partial: Mapping[Instruction, int]
+    choices: Mapping[Instruction, Choice]
+
+    @property
+    def rematerializable(self) -> frozenset[Instruction]:
+        """What is stored for another reason than that a later phase wants it."""
+        return frozenset(self.stored).difference(self.choices)
 
 
 def assign(
     pattern: Pattern,
     axes: Axes,
     dominants: Dominants,
+    prices: Prices,
     mechanisms: Mechanisms = ALL,
     apart: frozenset[int] = frozenset(),
 ) -> KernelScheme:
     """Sinks and sections of every phase of `pattern`. What has as many rows as `apart` says is
     stored in a section of its own, whoever sums it up over tasks: it goes on in these rows."""
-    recomputes = Mechanism.RECOMPUTE in mechanisms
+    recomputes = prices if Mechanism.RECOMPUTE in mechanisms else None
     demand = _demanded(pattern, axes, dominants, {}, recomputes)
     epilogues = reduction_epilogue.find(demand.finished(), demand.elements())
     if epilogues:
@@ -108,7 +120,7 @@ def assign(
         merged = [sinks] if Mechanism.DOMINANT_MERGING in mechanisms else [[s] for s in sinks]
         sections = [s for group in merged for s in _sections(phase, group, axes, dominants, apart)]
         phases.append(tuple(_with_epilogue(section, epilogues, demand) for section in sections))
-    return KernelScheme(tuple(phases), demand.stored, demand.partial)
+    return KernelScheme(tuple(phases), demand.stored, demand.partial, demand.choices)
 
 
 def _demanded(
@@ -116,10 +128,28 @@ def _demanded(
     axes: Axes,
     dominants: Dominants,
     epilogues: Mapping[Instruction, Instruction],
-    recomputes: bool,
+    prices: Prices | None,
 ) -> _Demand:
-    """What each phase leaves in memory; `epilogues` are stored where a reduction is finished."""
-    demand = _Demand(axes, dominants, frozenset(pattern.inputs), epilogues, recomputes)
+    """What each phase leaves in memory; `epilogues` are stored where a reduction is finished.
+    Without `prices` whatever a later phase wants is stored.
+
+    What a phase reads anyway depends on what it computes again, and the other way round: it is
+    taken to be what it would read if it computed nothing again.
+    """
+    reads: Mapping[int, Collection[Instruction]] = {}
+    if prices is not None:
+        everything = _Demand(axes, dominants, frozenset(pattern.inputs), epilogues, prices, None)
+        _settle(everything, pattern)
+        if not everything.choices:
+            return everything
+        reads = everything.reads
+    demand = _Demand(axes, dominants, frozenset(pattern.inputs), epilogues, prices, reads)
+    _settle(demand, pattern)
+    return demand
+
+
+def _settle(demand: _Demand, pattern: Pattern) -> None:
+    dominants = demand.dominants
     for value in pattern.instructions:
         if dominants.schemes.get(value) is Scheme.GLOBAL:
             demand.require_reduction(value)
@@ -129,11 +159,10 @@ def _demanded(
         if value in dominants.pieced and value not in demand.stored:
             demand.require_output(value)
     demand.run()
-    for _, sink in demand.sinks if epilogues else ():
+    for _, sink in demand.sinks if demand.epilogues else ():
         unread = sink.value not in demand.read and sink.value not in pattern.outputs
         if sink.kind in _GOING_ON and unread:
             del demand.stored[sink.value]
-    return demand
 
 
 def _with_epilogue(
@@ -150,7 +179,8 @@ class _Demand:
     dominants: Dominants
     inputs: frozenset[Instruction]
     epilogues: Mapping[Instruction, Instruction]
-    recomputes: bool
+    prices: Prices | None
+    reads_anyway: Mapping[int, Collection[Instruction]] | None
     stored: dict[Instruction, int] = field(default_factory=dict)
     partial: dict[Instruction, int] = field(default_factory=dict)
     sinks: list[tuple[int, Sink]] = field(default_factory=list)
@@ -158,6 +188,8 @@ class _Demand:
     seen: set[tuple[Instruction, int]] = field(default_factory=set)
     stack: list[tuple[Instruction, int]] = field(default_factory=list)
     read: set[Instruction] = field(default_factory=set)
+    reads: dict[int, set[Instruction]] = field(default_factory=dict)
+    choices: dict[Instruction, Choice] = field(default_factory=dict)
 
     def finished(self) -> reduction_epilogue.FinishedReductions:
         """The reductions that their tasks finish, and what lies in memory."""
@@ -235,8 +267,10 @@ class _Demand:
     def need(self, consumer: Instruction, number: int, phase: int) -> None:
         value = consumer.operands[number]
         if value in self.inputs:
+            self.reads.setdefault(phase, set()).add(value)
             return
         if self.stored.get(value, phase) < phase:
+            self.reads.setdefault(phase, set()).add(value)
             self.read.add(value)
             return
         if self._keep(consumer, value, phase):
@@ -266,15 +300,43 @@ class _Demand:
             return True
         if op.record(value.opcode).kind in ("movement", "constant"):
             return False
-        if not self.recomputes:
+        if self.prices is None:
             return value not in self.axes.constant
-        cost = self.dominants.costs[value]
-        if state.home is None:
+        home, own = state.home, frozenset(self.axes.of(value))
+        if home is None or (home.kind is HomeKind.ROWS and home.axes != own):
             earlier = self.computed.get(value, phase) < phase
-            return earlier and cost >= CROSSING and value not in self.axes.constant
-        if state.home.kind is HomeKind.ROWS and state.home.axes != frozenset(self.axes.of(value)):
-            return cost >= CROSSING
+            return earlier and value not in self.axes.constant and self._passes(value, phase)
         return True
+
+    def _passes(self, value: Instruction, phase: int) -> bool:
+        """Whether `phase` reads a value of an earlier one rather than compute it again."""
+        assert self.prices is not None
+        if self.reads_anyway is None:
+            self.choices[value] = STORED
+            return True
+        anyway = self.reads_anyway.get(phase, ())
+
+        def at_hand(node: Instruction) -> bool:
+            in_memory = node in self.inputs or self.stored.get(node, phase) < phase
+            return in_memory or node in self.dominants.schemes
+
+        cone = [*reachable((value,), at_hand)]
+        size = max(byte_size(value.shape), WORD_BYTES * extent(value.shape.size))
+        missing = (  # of something larger a slice is read, or rows are looked up
+            min(byte_size(node.shape), size)
+            for node in cone
+            if at_hand(node) and node not in anyway
+        )
+        choice = choose(
+            self.prices,
+            Way(2 * self.prices.transfer(size, size)),
+            Way(
+                sum(self.prices.transfer(leaf, leaf) for leaf in missing),
+                self.prices.arithmetic(node for node in cone if not at_hand(node)),
+            ),
+        )
+        self.choices[value] = choice
+        return choice.passes
 
     def _store(self, value: Instruction) -> None:
         if value in self.epilogues:

@@ -20,8 +20,10 @@ from stitchcore.fusion.cost import cost
 from stitchcore.fusion.mechanisms import ALL, SUMMARIES, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.fusion.planners import PLANNERS
+from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.module import Module
-from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.loop_ir.nodes import Kernel, Load
+from stitchcore.loop_ir.visitor import accesses
 from tests.fusion.test_exhaustive import anything, check, load
 from tests.fuzz.modules import random_module
 from tests.schedule import agree
@@ -119,11 +121,32 @@ def test_global_goes_on_across_a_barrier() -> None:
     assert read_in_place(planned(module, without(Mechanism.GLOBAL))) == 0
 
 
-@pytest.mark.parametrize("name", ["mlp_train", "lstm_lm_train"])
-def test_remote_joins_what_no_data_connects(name: str) -> None:
+def unconnected(pattern: Pattern) -> int:
+    """Parts of a kernel that no value made in it connects."""
+    group = {value: value for value in pattern.instructions}
+
+    def root(value: Instruction) -> Instruction:
+        while group[value] is not value:
+            value = group[value]
+        return value
+
+    for value in pattern.instructions:
+        for operand in value.operands:
+            if operand in group and operand.shape.size != 1:
+                group[root(operand)] = root(value)
+    return len({root(value) for value in pattern.outputs})
+
+
+@pytest.mark.parametrize("target", [CPU, GPU])
+@pytest.mark.parametrize(
+    "name", ["mlp_train", "lstm_lm_train", "crnn_infer", "transformer_dec_step"]
+)
+def test_remote_joins_what_no_data_connects(name: str, target: str) -> None:
     module = load(name)
-    joined, apart = (len(patterns(planned(module, m))) for m in (ALL, without(Mechanism.REMOTE)))
-    assert joined < apart
+    joined, apart = (patterns(planned(module, m, target)) for m in (ALL, without(Mechanism.REMOTE)))
+    assert len(joined) < len(apart)
+    more, fewer = (sum(unconnected(p) - 1 for p in plan) for plan in (joined, apart))
+    assert more > fewer
 
 
 def test_recompute_reads_less() -> None:
@@ -161,11 +184,29 @@ def sections(kernel: Kernel) -> int:
     return sum(len(phase.sections) for phase in kernel.phases)
 
 
-def test_dominant_merging_shares_loops() -> None:
-    module = load("layernorm_gelu_grad")
-    (merged,) = planned(module, ALL).kernels
-    (apart,) = planned(module, without(Mechanism.DOMINANT_MERGING)).kernels
-    assert sections(merged) < sections(apart)
+def loads_of(kernels: tuple[Kernel, ...]) -> int:
+    return sum(
+        isinstance(access, Load)
+        for kernel in kernels
+        for phase in kernel.phases
+        for section in phase.sections
+        for access in accesses(section.body)
+    )
+
+
+@pytest.mark.parametrize("target", [CPU, GPU])
+@pytest.mark.parametrize(
+    "name", ["layernorm_gelu_grad", "crnn_infer", "transformer_dec_step", "mlp_train"]
+)
+def test_dominant_merging_shares_loops(name: str, target: str) -> None:
+    """The kernels are the same, of fewer sections, which load less."""
+    module = load(name)
+    merged, apart = (
+        planned(module, m, target).kernels for m in (ALL, without(Mechanism.DOMINANT_MERGING))
+    )
+    assert len(merged) == len(apart)
+    assert sum(map(sections, merged)) < sum(map(sections, apart))
+    assert loads_of(merged) < loads_of(apart)
 
 
 def test_aliasing_takes_over_memory() -> None:

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from stitchcore.device.records import DEVICES
 from stitchcore.hlo.ir.module import Module
-from stitchcore.schedule import dominants, limits, merge_phases
+from stitchcore.schedule import limits, merge_phases, section_reuse
+from stitchcore.schedule.pipeline import choices
 from tests.fuzz.draw import FuzzOptions
 from tests.fuzz.modules import random_module
 from tests.schedule.agree import check
 from tests.schedule.modules import draw_inputs, modules, whole
+from tests.schedule.test_section_reuse import paying
 
 TOY = replace(
     limits.CPU,
@@ -52,7 +54,6 @@ def test_random_modules_agree_when_tasks_are_tiny(
     """Toy limits, so that small arrays are split over tasks, lane blocks and parts."""
     with monkeypatch.context() as patch:
         patch.setattr(limits, "of", lambda *_: TOY)
-        patch.setattr(dominants, "CROSSING", 4)
         pattern = whole(module)
         check(pattern, module, draw_inputs(pattern, 0))
 
@@ -144,3 +145,26 @@ def test_deep_modules_agree_with_every_section_as_early_as_can_be(
 def test_random_modules_agree_as_c(module: Module) -> None:
     pattern = whole(module)
     check(pattern, module, draw_inputs(pattern, 0), compiled=True)
+
+
+@pytest.mark.parametrize("passes", [True, False])
+@pytest.mark.parametrize("target", ["cpu-x86-64-v3", "sm_80"])
+def test_deep_modules_agree_when_all_is_passed_on_or_nothing(
+    monkeypatch: pytest.MonkeyPatch, target: str, passes: bool
+) -> None:
+    """What phases, sections and stages share, however small, through scratch always or never."""
+    monkeypatch.setattr(section_reuse, "SMALL_BYTES", 0)
+    device = paying(target, passes)
+    own = replace(limits.of(device), local_bytes=128)
+    monkeypatch.setattr(limits, "of", lambda *_: own)
+    chosen = []
+    for seed in range(40):
+        module = random_module(np.random.default_rng(seed), MANY_REDUCTIONS)
+        pattern = whole(module)
+        if any(value in pattern.inputs for value in pattern.outputs):
+            continue
+        check(pattern, module, draw_inputs(pattern, seed), device=device)
+        chosen += [
+            text.startswith("stored to scratch") for _, text in choices(pattern, module, device)
+        ]
+    assert passes in chosen

@@ -224,6 +224,15 @@ def test_value_plus_its_transpose_and_an_update_in_place() -> None:
     assert [source for source, _ in kernel.aliases] == [1], "x is read by other lanes too"
 
 
+def test_sums_that_are_read_along_what_they_sum_keep_axes_of_their_own() -> None:
+    """A column sum of equal columns is an output, and is compared with the rows it was made of."""
+    x = parameter(0, (17,))
+    spread = broadcast(x, (17, 17), (0,))
+    total = reduce(spread, (0,))
+    module = module_of([apply(op.MAXIMUM, spread, broadcast(total, (17, 17), (0,))), total], [x])
+    check(whole(module), module, draw_inputs(whole(module), 0), compiled=True)
+
+
 def test_what_one_lane_writes_takes_over_no_input() -> None:
     """A step's counter, and a running maximum of rows: all lanes read what one of them writes.
     Elements that lanes have one each are taken over, of one row too."""

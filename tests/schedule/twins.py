@@ -30,6 +30,7 @@ from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.host import host_device
 from stitchcore.device.records import Device
 from stitchcore.fusion.canonical import outlined
+from stitchcore.fusion.cost import prices_of
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.fusion.text import bodies
 from stitchcore.hlo.ir.instruction import Instruction, topological
@@ -148,8 +149,18 @@ def planned(pattern: Pattern, axes: Axes, device: Device) -> Decisions:
     """Scheme of each reduction, phase and kind of home of each value; the sinks and mapping of
     each section."""
     dominants = dominant.find(pattern, axes, scheduling.of(device))
-    plan = sections.assign(pattern, axes, dominants)
-    context = SectionContext(axes, dominants, plan, {}, {}, Names(frozenset()), device)
+    plan = sections.assign(pattern, axes, dominants, prices_of(pattern, device))
+    context = SectionContext(
+        axes,
+        dominants,
+        plan,
+        {},
+        {},
+        Names(frozenset()),
+        device,
+        prices_of(pattern, device),
+        [],
+    )
     states: list[Any] = []
     for number, value in enumerate(pattern.instructions):
         state = dominants.states[value]

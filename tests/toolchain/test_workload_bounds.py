@@ -1,0 +1,61 @@
+"""Assume, relax, apply on real kernels: the bound that was assumed is what their cubins keep."""
+
+from __future__ import annotations
+
+import pytest
+
+from stitchcore.codegen import cuda
+from stitchcore.device.occupancy import MULTIPROCESSORS
+from stitchcore.errors import Refused
+from stitchcore.fusion.mechanisms import ALL
+from stitchcore.toolchain import cuda_compiler, launch_bounds, nvrtc
+from stitchcore.toolchain.launch_bounds import MOST_REGISTERS
+from tests.fusion.test_exhaustive import load
+from tests.fusion.test_mechanisms import planned
+
+WORKLOADS = ["crnn_infer", "bert_infer", "transformer_dec_step"]
+GRANULE = 8
+"""Registers of a thread are given out so many at a time."""
+
+
+@pytest.fixture(autouse=True)
+def _nvrtc() -> None:
+    try:
+        nvrtc.nvrtc_version()
+    except Refused as refused:
+        pytest.skip(f"{refused}: pip install nvidia-cuda-nvrtc-cu12")
+
+
+def budget(target: str, blocks: int) -> int:
+    """Registers that a thread may have where a multiprocessor holds so many blocks."""
+    registers = MULTIPROCESSORS[target].registers // (blocks * cuda.THREADS)
+    return min(registers // GRANULE * GRANULE, MOST_REGISTERS)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_cubins_keep_the_bound_that_was_assumed(name: str, target: str) -> None:
+    kernels = planned(load(name), ALL, target).kernels
+    units, refusals = cuda_compiler.compile_kernels(kernels, target)
+    fits = [fit for unit in units for fit in unit.fits]
+    assert not refusals and {fit.kernel for fit in fits} == {kernel.name for kernel in kernels}
+    for fit in fits:
+        assert fit.resources.spill_bytes == 0
+        assert fit.resources.registers <= budget(target, fit.bound)
+        assert fit.bound <= fit.assumed and fit.bound <= fit.blocks
+        assert fit.wave == fit.blocks * MULTIPROCESSORS[target].count
+    assert len({fit.bound for fit in fits}) > 1  # not one bound for all
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_without_a_bound_registers_go_beyond_it(
+    monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """Told nothing of how many blocks are to be held, the compiler takes more registers than leave
+    room for them: the wave would be narrower than assumed."""
+    kernels = planned(load("bert_infer"), ALL, target).kernels
+    assumed = {kernel.name: launch_bounds.assumed(kernel, target) for kernel in kernels}
+    monkeypatch.setattr(launch_bounds, "assumed", lambda kernel, target: 1)
+    units, _ = cuda_compiler.compile_kernels(kernels, target)
+    used = {fit.kernel: fit.resources.registers for unit in units for fit in unit.fits}
+    assert any(used[name] > budget(target, blocks) for name, blocks in assumed.items())
