@@ -152,4 +152,5 @@ def _gpu(device: Device) -> Limits:
         strided_terms=round(device.phase_seconds * timing.hertz * device.units),
         factor_cost=2,  # as a conversion from bfloat16: a phase takes longer than all lanes' own
         lanes=device.lanes,
+        enough_blocks=wave // 2,
     )

@@ -92,7 +92,9 @@ def over_rows(
     """Whole rows of about `inner` elements, a chunk of them a task."""
     count = product(extents[a] for a in rows)
     scope = Scope.GROUP
-    chunk = _chunk(count, inner, accumulates, limits) if accumulates or limits.packs else 1
+    chunk = 1
+    if accumulates or limits.packs:
+        chunk = _chunk(count, inner, limits, limits.max_splits if accumulates else None)
     if inner <= limits.warp_elements and not accumulates and _warps_pay(count, inner, limits):
         scope = Scope.WARP
         chunk = _warp_chunk(count, inner, limits)
@@ -128,7 +130,7 @@ def over_elements(
     extent = extents[lane]
     if isinstance(extent, int) and extent <= 2 * elements:
         count = product(extents[a] for a in rows)
-        chunk = min(_chunk(count, extent, False, limits), max(2 * elements // max(extent, 1), 1))
+        chunk = min(_chunk(count, extent, limits), max(2 * elements // max(extent, 1), 1))
         chunks = index.ceil_divide(index.from_dim(count), chunk)
         return Geometry((), rows, chunk, chunks, lane, None, 1, 1)
     count_index = index.from_dim(product(extents[a] for a in rows))
@@ -141,7 +143,7 @@ def _turned(
 ) -> Geometry:
     rows, lane = order[:-1], order[-1]
     count = product(extents[a] for a in rows)
-    chunk = _chunk(count, block, False, limits)
+    chunk = _chunk(count, block, limits)
     chunks = index.ceil_divide(index.from_dim(count), chunk)
     blocks = index.ceil_divide(index.from_dim(extents[lane]), block)
     return Geometry((), rows, chunk, chunks, lane, block, blocks, 1)
@@ -177,8 +179,9 @@ def over_partition(extents: Mapping[Axis, Dim], loops: Partition, limits: Limits
         blocks = index.ceil_divide(index.from_dim(lane), block)
         if not loops.lane_reduced and isinstance(blocks, int):
             enough = enough or blocks >= limits.enough_blocks
+            splits = max(splits // blocks, 1)
     width = block or size_of((lane,))
-    chunk = index.from_dim(rows) if enough else _chunk(rows, width, True, limits)
+    chunk = index.from_dim(rows) if enough else _chunk(rows, width, limits, splits)
     chunks = 1 if enough else index.ceil_divide(index.from_dim(rows), chunk)
     return Geometry(
         loops.kept, loops.reduced, chunk, chunks, loops.lane, block, blocks, index.from_dim(kept)
@@ -210,12 +213,13 @@ def _warp_chunk(count: Dim, inner: int, limits: Limits) -> int:
     return rows
 
 
-def _chunk(count: Dim, inner: int, accumulates: bool, limits: Limits) -> int:
+def _chunk(count: Dim, inner: int, limits: Limits, splits: int | None = None) -> int:
+    """Rows of a task; of one that adds them up, where they make at most about `splits` parts."""
     rows = max(limits.task_elements // max(inner, 1), 1)
-    if limits.least_tasks and isinstance(count, int) and not accumulates:
+    if limits.least_tasks and isinstance(count, int):
         rows = min(rows, max(count // limits.least_tasks, 1))
-    if accumulates:
+    if splits is not None:
         rows = max(rows, 16)
-        rows = max(rows, -(-count // limits.max_splits)) if isinstance(count, int) else 4 * rows
+        rows = max(rows, -(-count // splits)) if isinstance(count, int) else 4 * rows
         rows = min(rows, limits.max_part_rows)
     return min(rows, count) if isinstance(count, int) and count > 0 else rows
