@@ -58,6 +58,9 @@ def _gradients(fn: Callable[..., Any], xs: list[Any], dy: Any) -> list[Any]:
 
 
 def _batch_norm(x: Any, g: Any, b: Any) -> Any:
+    if x.dtype == tf.float64:  # the fused operation has no float64
+        mean, variance = tf.nn.moments(x, [0, 1, 2])
+        return tf.nn.batch_normalization(x, mean, variance, b, g, 1e-3)
     return tf.compat.v1.nn.fused_batch_norm(x, g, b, epsilon=1e-3, is_training=True)[0]
 
 
@@ -163,7 +166,7 @@ def fm_interaction(x: Any) -> list[Any]:
 
 @_kind(_integers(100, 4096), _normal(4096, 100))
 def one_hot_mul(i_: Any, x: Any) -> list[Any]:
-    return [tf.one_hot(i_, 100) * x]
+    return [tf.one_hot(i_, 100, dtype=x.dtype) * x]
 
 
 @_kind(_normal(50000, 16), _integers(50000, 4096, 26))
@@ -281,7 +284,7 @@ def attention_pool(x: Any, w: Any) -> list[Any]:
     _normal(64),
     _normal(16, 28, 28, 64),
 )
-def residual_two__batch_norm(x: Any, y: Any, g: Any, b: Any, h: Any, c: Any, dy: Any) -> list[Any]:
+def residual_two_batch_norms(x: Any, y: Any, g: Any, b: Any, h: Any, c: Any, dy: Any) -> list[Any]:
     return _gradients(
         lambda x, y, g, b, h, c: tf.nn.relu(_batch_norm(x, g, b) + _batch_norm(y, h, c)),
         [x, y, g, b, h, c],
