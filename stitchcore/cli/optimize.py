@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import json
 import resource
 import signal
@@ -23,12 +24,16 @@ from stitchcore.tensorflow import import_blocklist
 
 PR_SET_PDEATHSIG = 1
 
+YOUNG_OBJECTS = 100_000
+"""What a request makes lives to its end: looking for garbage was a fifth of partitioning's time."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one request. Raises what the pipeline raises beyond refusals: the parent reports it."""
     parsed = _arguments(arguments)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    gc.set_threshold(YOUNG_OBJECTS)
     from stitchcore.optimize.pipeline import optimize, refuse  # import TensorFlow: after the limits
 
     store = parsed.store

@@ -261,9 +261,11 @@ def time_region(
     bindings: Mapping[str, int],
     threads: int,
     limit_seconds: float,
+    settled: Callable[[Comparison], bool] | None = None,
 ) -> Comparison:
     """Interleaved times of `baselines`, "stitched", and "idle": our launches without their work,
-    which is what calling them from Python costs. Short runs are repeated (timing.compare)."""
+    which is what calling them from Python costs. Short runs are repeated, and all until they are
+    `settled` (timing.compare)."""
     integers = integer_limit(module, bindings)
     whole = whole_numbers(module)
     inputs = arguments(module.entry.parameters, bindings, 0, "positive", integers, whole)
@@ -273,4 +275,4 @@ def time_region(
             name: partial(baseline, inputs) for name, baseline in baselines.items()
         }
         calls |= {"stitched": launch, "idle": idle}
-        return compare(calls, rounds=15, limit_seconds=limit_seconds)
+        return compare(calls, rounds=15, limit_seconds=limit_seconds, settled=settled)

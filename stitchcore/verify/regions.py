@@ -41,7 +41,10 @@ REGION_SECONDS = 0.5
 TOTAL_SECONDS = 12.0
 """Longest that all regions of an artifact are timed; those that weigh most come first."""
 
-XLA_SHARE = 0.5
+CLEARLY = 0.9
+"""A region whose time is below this of the framework's, its interval too, is not timed further."""
+
+XLA_SHARE = 0.25
 """XLA compiles a region to be timed beside it only in this first part of TOTAL_SECONDS."""
 
 CALL_SHARE = 0.2
@@ -243,7 +246,13 @@ class _Timer:
 
         def timed() -> Comparison:
             return time_region(
-                self.runner, self.module, baselines, bindings, self.threads, REGION_SECONDS
+                self.runner,
+                self.module,
+                baselines,
+                bindings,
+                self.threads,
+                REGION_SECONDS,
+                self._settled,
             )
 
         if with_xla:
@@ -256,6 +265,11 @@ class _Timer:
             note = f"no XLA: {refused.refusal.detail}"
             times = timed()
         return self._timing(times, note)
+
+    def _settled(self, times: Comparison) -> bool:
+        """Whether the region is quicker beyond doubt, or too short to be judged from here."""
+        ratio = self._timing(times, "").ratio
+        return ratio is None or ratio.high < CLEARLY
 
     def _timing(self, times: Comparison, note: str) -> RegionTiming:
         """What each contestant takes without what it costs to call it from here."""

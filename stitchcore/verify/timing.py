@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 BOOTSTRAP_SAMPLES = 2000
 
+LEAST_ROUNDS = 6
+"""Fewer tell nothing: each median of a sample may be its least or greatest ratio."""
+
 
 @dataclass(frozen=True)
 class Ratio:
@@ -63,11 +66,13 @@ def compare(
     minimum_seconds: float = 0.002,
     limit_seconds: float = 10.0,
     clock: Callable[[], float] = time.perf_counter,
+    settled: Callable[[Comparison], bool] | None = None,
 ) -> Comparison:
     """Time each contestant `rounds` times in turn, after one warm-up of each.
 
     Calls shorter than `minimum_seconds` are repeated within a measurement and divided. Stops early,
-    after at least three rounds, once `limit_seconds` have passed. `clock` may be the thread's own
+    after at least three rounds, once `limit_seconds` have passed, and after LEAST_ROUNDS once
+    further ones would change nothing (`settled`). `clock` may be the thread's own
     (time.thread_time) where a contestant is one thread's work: neighbours count less.
     """
     repeats = {name: _repeats(call, minimum_seconds) for name, call in contestants.items()}
@@ -81,6 +86,9 @@ def compare(
             seconds[name].append((clock() - start) / repeats[name])
         if done >= 2 and time.perf_counter() - began > limit_seconds:
             break
+        if settled is not None and done + 1 >= LEAST_ROUNDS:
+            if settled(Comparison({name: np.asarray(values) for name, values in seconds.items()})):
+                break
     return Comparison({name: np.asarray(values) for name, values in seconds.items()})
 
 

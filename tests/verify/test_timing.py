@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stitchcore.verify.timing import compare, paired_ratio
+from stitchcore.verify.timing import LEAST_ROUNDS, compare, paired_ratio
 
 
 def test_ratio_of_equal_distributions_is_one_within_its_interval() -> None:
@@ -33,6 +33,17 @@ def test_compare_interleaves_and_counts() -> None:
     assert order[4:] == ["a", "b"] * 4  # after two warm-up calls of each
     assert len(result.seconds["a"]) == 4
     assert result.median("a") > 0
+
+
+@pytest.mark.parametrize(("after", "rounds"), [(0, LEAST_ROUNDS), (9, 9), (99, 15)])
+def test_what_is_settled_is_not_measured_further(after: int, rounds: int) -> None:
+    """But never by fewer rounds than an interval says anything of."""
+    result = compare(
+        {"a": lambda: None, "b": lambda: None},
+        minimum_seconds=0.0,
+        settled=lambda so_far: len(so_far.seconds["a"]) >= after,
+    )
+    assert len(result.seconds["a"]) == len(result.seconds["b"]) == rounds
 
 
 def test_nothing_to_compare_is_an_error() -> None:
