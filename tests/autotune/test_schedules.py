@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from stitchcore.autotune import kernels, latency, schedules
+from stitchcore.autotune.kernels import WINS
 from stitchcore.cli.main import stitch
 from stitchcore.compiler import performance_library
 from stitchcore.compiler.performance_library import ESTIMATED, MEASURED
@@ -296,7 +297,7 @@ ENTRY e {
   ROOT o = (f32[256,10], f32[10]) tuple(r, t)
 }
 """
-"""Two tasks walk 128 rows and more, each of which all lanes of a block meet for."""
+"""Rows of ten elements, and their columns: few lanes of a block have anything to do."""
 
 
 @pytest.mark.usefixtures("needs_nvrtc")
@@ -306,7 +307,7 @@ def test_the_command_searches_for_a_gpu_by_estimate(tmp_path: Path) -> None:
     words = ["tune", module, "--target", "sm_90", "--library", library]
     told = json.loads(run(*words, "--json").stdout)
     assert [one["decided"] for one in told["schedules"].values()] == ["estimated"]
-    assert told["schedules_seconds"] < 0.7 * told["default_schedules_seconds"]
+    assert told["schedules_seconds"] < WINS * told["default_schedules_seconds"]
     assert "by estimate: there is no such device here" in " ".join(run(*words).output.split())
     [chosen] = [one["schedule"] for one in told["schedules"].values()]
     made = [

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stitchcore.codegen.cuda import THREADS, render, shared_bytes
+from stitchcore.codegen.cuda import render, shared_bytes
 from stitchcore.inject import build, reasons
 from stitchcore.inject.client import Artifact
 from stitchcore.inject.plugin import ERROR_BYTES, Plugin, reason_of
@@ -48,7 +48,9 @@ def table(needs_nvrtc: None) -> Callable[[str], bytes]:
     def made(target: str) -> bytes:
         kernel = column_sum()
         binary = nvrtc.compile_cuda(render([kernel]), target).data
-        launch = CudaLaunch(kernel, (Input(0),), (Output(0),), 0, THREADS, shared_bytes(kernel))
+        launch = CudaLaunch(
+            kernel, (Input(0),), (Output(0),), 0, kernel.threads, shared_bytes(kernel)
+        )
         return write(launch_table([launch], [[Cubin(target, binary)]], ("B",), 1, 1, 12000))
 
     return made

@@ -128,13 +128,13 @@ TEXT = """HloModule two
   ROOT %r = f32[] add(f32[] %a, f32[] %b)
 }
 
-ENTRY %main (x: f32[4096,4096]) -> (f32[4096], f32[4096]) {
+ENTRY %main (x: f32[4096,4096]) -> (f32[4096], f32[]) {
   %x = f32[4096,4096] parameter(0)
   %z = f32[] constant(0)
   %t = f32[4096,4096] tanh(f32[4096,4096] %x), metadata={op_name="t"}
   %u = f32[4096,4096] tanh(f32[4096,4096] %t), metadata={op_name="t2"}
-  %rows = f32[4096] reduce(f32[4096,4096] %u, f32[] %z), dimensions={1}, to_apply=%sum
+  %all = f32[] reduce(f32[4096,4096] %u, f32[] %z), dimensions={0,1}, to_apply=%sum
   %columns = f32[4096] reduce(f32[4096,4096] %u, f32[] %z), dimensions={0}, to_apply=%sum
-  ROOT %both = (f32[4096], f32[4096]) tuple(f32[4096] %rows, f32[4096] %columns)
+  ROOT %both = (f32[4096], f32[]) tuple(f32[4096] %columns, f32[] %all)
 }
 """

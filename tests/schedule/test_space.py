@@ -59,7 +59,7 @@ def subject(name: str, number: int, device: Device, smallest: int) -> tuple[Patt
         pytest.param("mlp_train", 4, SMALL_GPU, 16, 10, marks=pytest.mark.slow),
         pytest.param("softmax_grad", 0, CPU, 0, 4, marks=pytest.mark.slow),
         pytest.param("dien_infer", 5, CPU, 0, 2, marks=pytest.mark.slow),
-        pytest.param("layernorm_gelu_grad", 0, SMALL_GPU, 48, 20, marks=pytest.mark.slow),
+        pytest.param("layernorm_gelu_grad", 0, SMALL_GPU, 48, 10, marks=pytest.mark.slow),
     ],
 )
 def test_every_schedule_of_a_kernel_is_right(

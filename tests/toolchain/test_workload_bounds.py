@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stitchcore.codegen import cuda
 from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.errors import Refused
 from stitchcore.fusion.mechanisms import ALL
+from stitchcore.loop_ir.nodes import THREADS
 from stitchcore.toolchain import cuda_compiler, launch_bounds, nvrtc
 from stitchcore.toolchain.launch_bounds import MOST_REGISTERS
 from tests.fusion.test_exhaustive import load
@@ -28,7 +28,7 @@ def _nvrtc() -> None:
 
 def budget(target: str, blocks: int) -> int:
     """Registers that a thread may have where a multiprocessor holds so many blocks."""
-    registers = MULTIPROCESSORS[target].registers // (blocks * cuda.THREADS)
+    registers = MULTIPROCESSORS[target].registers // (blocks * THREADS)
     return min(registers // GRANULE * GRANULE, MOST_REGISTERS)
 
 
