@@ -33,7 +33,8 @@ class Counts:
     """Of a module and the bodies of its loops and branches, each once. `memory` are kernels and
     memory-intensive operations that no kernel holds, `math` library calls, `copies` operations that
     only copy. `one_by_one` and `bytes` are off-chip traffic before and after, `seconds` what the
-    kernels are estimated to take, `aliases` outputs over the memory of inputs."""
+    kernels are estimated to take, and `scheduled` what they are as their loops are (of a GPU; 0.0
+    elsewhere), `aliases` outputs over the memory of inputs."""
 
     memory: int
     math: int
@@ -41,6 +42,7 @@ class Counts:
     one_by_one: int
     bytes: int
     seconds: float
+    scheduled: float
     phases: int
     sections: int
     aliases: int
@@ -57,6 +59,12 @@ def counted(module: Module, device: Device, mechanisms: Mechanisms = ALL) -> Cou
     copies = sum(value.opcode == opcodes.COPY for plan in plans for value in plan.opaque)
     walls = (Reason.LIBRARY_CALL, Reason.CONTROL_FLOW)
     kernels = sum(len(plan.patterns) for plan in plans)
+    scheduled = 0.0
+    if device.timing is not None:
+        each = Counter(n for of in (state.of, *state.inner.values()) for n in of)
+        scheduled = sum(
+            count * latency.seconds(state.kernels[n], device) for n, count in each.items()
+        )
     return Counts(
         memory=kernels + sum(reason not in walls for reason in reasons) - copies,
         math=reasons.count(Reason.LIBRARY_CALL),
@@ -64,6 +72,7 @@ def counted(module: Module, device: Device, mechanisms: Mechanisms = ALL) -> Cou
         one_by_one=sum(plan.unfused.bytes for plan in plans),
         bytes=sum(plan.planned.bytes for plan in plans),
         seconds=sum(plan.planned.seconds for plan in plans),
+        scheduled=scheduled,
         phases=sum(len(kernel.phases) for kernel in uses),
         sections=sum(len(phase.sections) for kernel in uses for phase in kernel.phases),
         aliases=sum(len(kernel.aliases) for kernel in uses),

@@ -194,14 +194,15 @@ def ablation(of: Subjects, host: Device, progress: Progress) -> Table:
     """Each mechanism left out by itself, on every model; AStitch does it for CRNN."""
     rows: list[tuple[Cell, ...]] = []
     bars: list[tuple[str, tuple[float | None, ...]]] = []
-    ratios: dict[Mechanism, list[float]] = {mechanism: [] for mechanism in Mechanism}
+    ratios: dict[Mechanism, list[tuple[float, float]]] = {one: [] for one in Mechanism}
     for name, subject in of.items():
         progress(f"astitch-ablation: {name}")
         whole = subject.counts(PAPERS_DEVICE)
         for left_out in (None, *Mechanism):
             found = subject.counts(PAPERS_DEVICE, ALL - {left_out})
+            ratio = found.seconds / whole.seconds, found.scheduled / whole.scheduled
             if left_out is not None:
-                ratios[left_out].append(found.seconds / whole.seconds)
+                ratios[left_out].append(ratio)
             rows.append(
                 (
                     name,
@@ -212,24 +213,27 @@ def ablation(of: Subjects, host: Device, progress: Progress) -> Table:
                     found.aliases,
                     round(found.bytes / MEBIBYTE, 1),
                     round(found.seconds * 1e6, 1),
-                    round(found.seconds / whole.seconds, 3),
+                    round(ratio[0], 3),
+                    round(found.scheduled * 1e6, 1),
+                    round(ratio[1], 3),
                 )
             )
         local = subject.counts(PAPERS_DEVICE, LOCAL)
         bars.append((name, (1.0, local.seconds / whole.seconds)))
     for mechanism, found_ratios in ratios.items():
-        mean = round(_geometric_mean(found_ratios), 3)
-        rows.append(("geometric mean", mechanism.value, *[None] * 6, mean))
+        means = [round(_geometric_mean(of_one), 3) for of_one in zip(*found_ratios, strict=True)]
+        rows.append(("geometric mean", mechanism.value, *[None] * 6, means[0], None, means[1]))
     return Table(
         "astitch-ablation",
         f"One mechanism left out, kernels of a {TIMED[PAPERS_DEVICE]} ({PAPERS_DEVICE})",
         ("model", "without", "kernels>", "phases>", "sections>", "in place>", "MiB>",
-         "estimated µs>", "of all>"),
+         "estimated µs>", "of all>", "scheduled µs>", "of all scheduled>"),
         tuple(rows),
         (
             *(f"{one.value}: {SUMMARIES[one]}" for one in Mechanism),
-            "times are estimates, which see neither sections nor thread mapping nor memory taken "
-            "over: what dominant_merging, atm and aliasing are worth, only a device can tell",
+            "times are estimates: the first by the planners' cost of patterns, which sees neither "
+            "sections nor thread mapping; scheduled by the evaluator of kernels as their loops are "
+            "(autotune/latency.py), held to no device; neither sees memory taken over (aliasing)",
             "paper, CRNN on a V100: " + ", ".join(
                 f"{step} {ms:g} ms" for step, ms in papers.ASTITCH_ABLATION.items()
             ),
