@@ -9,7 +9,7 @@ rows all lanes of a row choose alike, and the row has a loop for each choice.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stitchcore.hlo.ir import opcodes as op
@@ -65,7 +65,7 @@ def alternatives(loop: Loop) -> list[tuple[Scalar | None, Loop]]:
     """A lane loop for each operand that all its lanes choose alike, with the condition that holds
     where it, and none before it, is to run (None: any other). Empty where they choose between few:
     taking one of a few values costs less than a branch."""
-    own = {s.scalar for s in statements(loop.body) if isinstance(s, Let)}
+    own = {s.scalar: s.value for s in statements(loop.body) if isinstance(s, Let)}
     chains = (_chain(node, own) for node in expressions(loop.body))
     conditions = max(chains, key=len, default=())
     if not FEW <= len(conditions) < MOST:
@@ -78,11 +78,14 @@ def alternatives(loop: Loop) -> list[tuple[Scalar | None, Loop]]:
     return [*cases, (None, _chosen(loop, known))]
 
 
-def _chain(node: Expression, own: Container[Scalar]) -> tuple[Scalar, ...]:
-    """Conditions from outside of the loop by which one choice after another is made."""
+def _chain(node: Expression, own: Mapping[Scalar, Expression]) -> tuple[Scalar, ...]:
+    """Conditions from outside of the loop by which one choice after another is made; `own` are what
+    the loop's scalars are."""
     found: list[Scalar] = []
     while isinstance(node, Apply) and node.opcode == op.SELECT:
         condition, _, node = node.operands
+        if isinstance(node, Scalar):
+            node = own.get(node, node)
         if not isinstance(condition, Scalar) or condition in own:
             break
         found.append(condition)

@@ -26,6 +26,9 @@ from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.constants import convert
 from stitchcore.schedule.updates import conjunction
 
+NESTED = 16
+"""Choices within each other in one expression: walks over expressions recur."""
+
 Environment = Mapping[Axis, Index]
 Key = tuple[Instruction, tuple[Index, ...]]
 
@@ -339,8 +342,12 @@ class Body:
             return guarded(0, operands[0], operands[1])
         numbers = [n for n, o in enumerate(value.operands) if o.shape.size != 0]
         result = operands[-1]
-        for number, operand in zip(numbers[-2::-1], operands[-2::-1], strict=True):
+        for count, (number, operand) in enumerate(
+            zip(numbers[-2::-1], operands[-2::-1], strict=True), 1
+        ):
             result = guarded(number, operand, result)
+            if count % NESTED == 0:
+                result = self.let(result, depth)
         return result
 
     def _condition(self, tests: Sequence[ir.InRange], depth: int) -> ir.Expression:

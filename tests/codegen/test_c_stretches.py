@@ -7,8 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from stitchcore.codegen import c
+from stitchcore.codegen import c, cuda
 from stitchcore.codegen.c_stretches import FEW, MOST, alternatives, stretches
+from stitchcore.device.records import DEVICES
 from stitchcore.hlo.ir import builder
 from stitchcore.hlo.ir import opcodes as op
 from stitchcore.hlo.ir.instruction import Instruction, instruction
@@ -37,7 +38,7 @@ def lanes(kernel: Kernel) -> list[Loop]:
     return [s for s in statements(bodies) if isinstance(s, Loop) and s.kind is LoopKind.LANES]
 
 
-@pytest.mark.parametrize("count", [2, 26])
+@pytest.mark.parametrize("count", [2, 26, 70])
 def test_each_operand_has_a_stretch_without_a_choice(count: int) -> None:
     module = concatenated(count)
     pattern = whole(module)
@@ -50,6 +51,15 @@ def test_each_operand_has_a_stretch_without_a_choice(count: int) -> None:
     for part in parts:
         opcodes = {node.opcode for node in expressions(part.body) if isinstance(node, Apply)}
         assert len(list(loads(part.body))) == 1 and opcodes == {op.TANH}
+
+
+@pytest.mark.parametrize("module", ["side by side", "in turn"])
+@pytest.mark.parametrize("target", ["cpu-x86-64-v3", "sm_90"])
+def test_any_number_of_operands_is_rendered(module: str, target: str) -> None:
+    """More than a nested expression of could be walked through."""
+    made = (concatenated if module == "side by side" else stacked)(1000)
+    kernel = schedule(whole(made), made, DEVICES[target], "kernel", verify=True)
+    assert (c if target.startswith("cpu") else cuda).render([kernel])
 
 
 def test_lanes_choose_where_there_would_be_too_many_stretches() -> None:
@@ -70,7 +80,7 @@ def stacked(count: int) -> Module:
     return module_of([apply(op.TANH, joined)], parts)
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 26])
+@pytest.mark.parametrize("count", [2, 3, 4, 26, 60])
 def test_a_row_of_many_operands_has_a_loop_for_each(count: int) -> None:
     """Few are chosen from lane by lane, without a branch."""
     module = stacked(count)
