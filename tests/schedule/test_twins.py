@@ -34,6 +34,7 @@ def test_twins_decide_alike_and_agree_with_numpy(name: str) -> None:
         assert found.passed, (name, number, str(found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*NAMES, pytest.param("dien_infer", marks=pytest.mark.nightly)])
 def test_each_boundary_of_a_kernel_matters(name: str) -> None:
     for number, twin in enumerate(twins_of(name)):
@@ -52,6 +53,7 @@ def test_each_boundary_of_a_kernel_matters(name: str) -> None:
             assert noticed, f"{name} {number}: {what} can be left out"
 
 
+@pytest.mark.slow
 def test_some_kernels_have_boundaries() -> None:
     kernels = [twin.kernel for name in (*NAMES, "mlp_nodrop_train") for twin in twins_of(name)]
     found = [what for kernel in kernels for what, _ in barriers.mutants(kernel)]
