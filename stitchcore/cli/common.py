@@ -54,7 +54,7 @@ without_option = click.option(
 
 library_option = click.option(
     "--library",
-    type=click.Path(path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     default=None,
     help="Folder of schedules found for kernels before; default: STITCH_LIBRARY.",
 )

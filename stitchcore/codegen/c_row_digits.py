@@ -76,19 +76,10 @@ def counted(loop: Loop) -> Counted | None:
         left, right = rewritten(node.left), rewritten(node.right)
         if (left, right) == (node.left, node.right):
             return node
-        return _COMBINED[node.operator](left, right)
+        return index.BUILDERS[node.operator](left, right)
 
     return Counted(replace(loop, body=mapped(loop.body, index=rewritten)), digits)
 
-
-_COMBINED = {
-    "+": index.add,
-    "*": index.multiply,
-    "//": index.floor_divide,
-    "%": index.modulo,
-    "min": index.minimum,
-    "max": index.maximum,
-}
 
 _Division = tuple[int, int | None]
 """(q, m): number // q % m, or number // q."""

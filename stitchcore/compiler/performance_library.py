@@ -72,7 +72,10 @@ def folder_of(folder: Path, device: Device) -> Path:
 
 
 def read(folder: Path, device: Device) -> Library:
-    """The entries of `device`. A folder that is not there is an empty library."""
+    """The entries of `device`. A folder that is not there is an empty library; what is none is
+    ignored and told, as STITCH_LIBRARY is read where a job must not end by it."""
+    if folder.exists() and not folder.is_dir():
+        return Library({}, (f"{folder}: no folder",))
     own = folder_of(folder, device)
     known = frozenset(space.points(device))
     entries: dict[str, Entry] = {}

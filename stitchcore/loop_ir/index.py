@@ -232,7 +232,7 @@ def substitute(index: Index, values: Mapping[str, Index]) -> Index:
     if isinstance(index, Variable):
         return values.get(index.name, index)
     left, right = substitute(index.left, values), substitute(index.right, values)
-    return _BUILDERS[index.operator](left, right)
+    return BUILDERS[index.operator](left, right)
 
 
 def rename(index: Index, names: Mapping[str, Index]) -> Index:
@@ -245,7 +245,7 @@ def rename(index: Index, names: Mapping[str, Index]) -> Index:
     return index
 
 
-_BUILDERS: Mapping[str, Callable[[Index, Index], Index]] = {
+BUILDERS: Mapping[str, Callable[[Index, Index], Index]] = {
     "+": add,
     "*": multiply,
     "//": floor_divide,
@@ -253,6 +253,7 @@ _BUILDERS: Mapping[str, Callable[[Index, Index], Index]] = {
     "min": minimum,
     "max": maximum,
 }
+"""What makes a Binary of each operator, and folds what can be."""
 
 
 def mentions(index: Index, variable: str) -> bool:

@@ -206,3 +206,9 @@ def test_a_schedule_that_no_compiler_takes_is_left_out_and_said(tmp_path: Path) 
     done = CliRunner().invoke(stitch, list(map(str, words)))
     assert done.exit_code == 0 and "without the library's schedules" in done.output
     assert "__launch_bounds__(256," in (tmp_path / "m" / "kernels_00.cu").read_text()
+
+
+def test_a_file_is_no_library_and_that_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "library"
+    path.write_text("")
+    assert performance_library.read(path, CPU).ignored == (f"{path}: no folder",)

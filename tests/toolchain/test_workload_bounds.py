@@ -5,25 +5,18 @@ from __future__ import annotations
 import pytest
 
 from stitchcore.device.occupancy import MULTIPROCESSORS
-from stitchcore.errors import Refused
 from stitchcore.fusion.mechanisms import ALL
 from stitchcore.loop_ir.nodes import THREADS
-from stitchcore.toolchain import cuda_compiler, launch_bounds, nvrtc
+from stitchcore.toolchain import cuda_compiler, launch_bounds
 from stitchcore.toolchain.launch_bounds import MOST_REGISTERS
 from tests.fusion.test_exhaustive import load
 from tests.fusion.test_mechanisms import planned
 
 WORKLOADS = ["crnn_infer", "bert_infer", "transformer_dec_step"]
+pytestmark = pytest.mark.usefixtures("needs_nvrtc")
+
 GRANULE = 8
 """Registers of a thread are given out so many at a time."""
-
-
-@pytest.fixture(autouse=True)
-def _nvrtc() -> None:
-    try:
-        nvrtc.nvrtc_version()
-    except Refused as refused:
-        pytest.skip(f"{refused}: pip install nvidia-cuda-nvrtc-cu12")
 
 
 def budget(target: str, blocks: int) -> int:
