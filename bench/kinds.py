@@ -348,3 +348,25 @@ def segment_sums(x: Any, ids: Any) -> list[Any]:
 def depthwise_by_hand(x: Any, w: Any) -> list[Any]:
     parts = [x[:, i : i + 28, j : j + 28, :] * w[i, j] for i in range(3) for j in range(3)]
     return [tf.add_n(parts)]
+
+
+@_kind(_normal(16, 4, 64, 32))
+def query_bias_grad(dy: Any) -> list[Any]:
+    turned = tf.transpose(dy * 0.125, (0, 3, 1, 2))
+    return [turned, tf.reduce_sum(turned, (0, 1))]
+
+
+@_kind(_normal(32, 256, 256))
+def softmax_transposed(x: Any) -> list[Any]:
+    return [tf.transpose(tf.nn.softmax(x), (0, 2, 1))]
+
+
+@_kind(_normal(16, 784, 192), _normal(192), _normal(192))
+def layer_norm_to_nchw(x: Any, g: Any, b: Any) -> list[Any]:
+    mean, variance = tf.nn.moments(x, [2], keepdims=True)
+    return [tf.transpose((x - mean) * tf.math.rsqrt(variance + 1e-5) * g + b, (0, 2, 1))]
+
+
+@_kind(_normal(64, 50, 64), _normal(64, 50, 64))
+def l2_normalize_mid(x: Any, y: Any) -> list[Any]:
+    return [tf.nn.l2_normalize(x, 1) * y]

@@ -15,7 +15,14 @@ from stitchcore.schedule.axes import Axes, Axis
 from stitchcore.schedule.dominants import Dominants, Home, HomeKind, Scheme
 from stitchcore.schedule.limits import Limits
 from stitchcore.schedule.product_rows import ProductRows
-from stitchcore.schedule.sections import KernelScheme, SectionScheme, SinkKind, domain_of
+from stitchcore.schedule.sections import (
+    KernelScheme,
+    SectionScheme,
+    Sink,
+    SinkKind,
+    across_lines,
+    domain_of,
+)
 from stitchcore.schedule.space import DEFAULT, Schedule
 from stitchcore.schedule.tiling import Geometry
 from stitchcore.schedule.values import Names, Residence
@@ -59,9 +66,25 @@ class SectionContext:
         if section.rows is not None:
             inner = self._inner(section.rows, section)
             accumulates = any(sink.kind is SinkKind.PARTIAL for sink in section.sinks)
+            if self.turned(section):
+                return tiling.over_turned_rows(extents, section.rows, inner, self.limits)
             return tiling.over_rows(extents, section.rows, inner, accumulates, self.limits)
         across = self._across(section)
         return tiling.over_elements(extents, section.order, section.combines, self.limits, across)
+
+    def turned(self, section: SectionScheme) -> frozenset[Sink]:
+        """What rows that are neighbours along the last of their axes leave in lines together."""
+        rows = section.rows or ()
+        parts = any(sink.kind is SinkKind.PARTIAL for sink in section.sinks)
+        if not rows or parts or self._inner(rows, section) > self.limits.turned_row:
+            return frozenset()
+        return frozenset(
+            sink
+            for sink in section.sinks
+            if sink.kind is SinkKind.STORE
+            and across_lines(sink, rows, self.axes, self.limits)
+            and self.axes.of(sink.value)[-1] == rows[-1]
+        )
 
     def _as_products(self, section: SectionScheme) -> Geometry | None:
         """The tasks of a section with as many rows as a matrix product, where these are dealt in a

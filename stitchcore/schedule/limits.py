@@ -45,8 +45,9 @@ class Limits:
     rows shorter than `flat_below` are one lane loop with those beside them. What lane loops leave
     for each other stays in registers: up to `register_words` words a lane, of arrays of up to
     `register_elements` (0: never). Where lanes read across the rows of memory (a transpose) a task
-    has `turned_lanes`, a cache line of what it writes (0: all). Where a factor of a matrix product
-    of more than `strided_terms` lies across the lanes it is turned first; one that costs more than
+    has `turned_lanes`, a cache line of what it writes (0: all); rows of up to `turned_row` elements
+    that write so wait for each other in a LOCAL buffer. Where a factor of a matrix product of more
+    than `strided_terms` lies across the lanes it is turned first; one that costs more than
     `factor_cost` is computed first. `packs`: short rows share a task, and a lane loop.
     `lanes` are a group's. `warp_rows`: rows of up to `warp_elements` are a warp's
     each, or a group's (None: by an estimate of waves). So many blocks of lanes beside a reduction
@@ -72,6 +73,7 @@ class Limits:
     register_words: int
     register_elements: int
     turned_lanes: int
+    turned_row: int
     strided_terms: int
     factor_cost: int
     packs: bool = True
@@ -106,6 +108,7 @@ CPU = Limits(
     register_words=0,  # one lane has no registers for a row
     register_elements=0,
     turned_lanes=16,
+    turned_row=2048,
     strided_terms=0,
     factor_cost=1,
 )
@@ -148,6 +151,7 @@ def _gpu(device: Device) -> Limits:
         register_words=min(96, UNIT_REGISTERS * 3 // 8 // device.lanes),
         register_elements=32,
         turned_lanes=0,
+        turned_row=0,
         # reading across takes the first cache a cycle for each, a phase of its own a grid barrier
         strided_terms=round(device.phase_seconds * timing.hertz * device.units),
         factor_cost=2,  # as a conversion from bfloat16: a phase takes longer than all lanes' own

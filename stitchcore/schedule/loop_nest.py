@@ -13,7 +13,7 @@ One section is lowered as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 
 from stitchcore.hlo.ir import opcodes as op
@@ -80,6 +80,7 @@ class _Lowering(SectionBuilder):
         super().__init__(context, phase, section, may_pack)
         self.scalars: dict[Sink, ir.Scalar] = {}
         self.vectors: dict[Sink, Residence] = {}
+        self.turned: dict[Sink, Residence] = {}
 
     # ---- what lies where -----------------------------------------------------------------------
 
@@ -161,9 +162,33 @@ class _Lowering(SectionBuilder):
                 for nest in nests:
                     self.packed_nest(nest, plan, number, chunk, free)
                 continue
+            across = self.context.turned(self.section) if self.row_block is not None else ()
+            here = [sink for nest in nests for sink in nest.sinks if sink in across]
+            for sink in here:
+                inner = self.inner(domain_of(sink, self.axes))
+                self.first_row = self.row_range(chunk)[0]
+                self.turned[sink] = self.local_buffer(sink.value.shape.dtype, (ROW, *inner))
             with self.row_loop(chunk):
                 for nest in nests:
                     self.nest(nest, plan, number, self.lanes(nest.inner), free)
+            for sink in here:
+                self.turn(sink, chunk)
+
+    def turn(self, sink: Sink, chunk: Index) -> None:
+        """What a block of rows left in a LOCAL buffer, line by line to where it belongs."""
+        place, (begin, end) = self.turned[sink], self.row_range(chunk)
+        count = index.add(end, index.multiply(begin, -1))
+        with ExitStack() as stack:
+            environment = dict(self.environment)
+            for axis in place.order[1:]:
+                extent = index.from_dim(self.axes.extents[axis])
+                loop = self.body.loop("outer", 0, extent, ir.LoopKind.SERIAL)
+                environment[axis] = stack.enter_context(loop)
+            lane = stack.enter_context(self.body.loop("lane", 0, count, ir.LoopKind.LANES))
+            environment[ROW] = index.add(begin, lane)
+            views.bind_row(self.axes, self.geometry.rows, environment[ROW], environment)
+            element = self.body.let(self.body.load(place, environment))
+            self.body.add(store(self.context.residences[sink.value], environment, element))
 
     def ended(self, plan: row_stages.Stages, stage: int) -> list[Residence]:
         """Buffers of values that were read last before `stage`."""
@@ -261,7 +286,8 @@ class _Lowering(SectionBuilder):
                 self.body.add(store(place, self.environment, result))
         for sink in nest.sinks:
             if sink.kind is SinkKind.STORE and sink.value in plan.read_back:
-                self.cached[sink.value] = (self.context.residences[sink.value], nest.inner)
+                place = self.turned.get(sink, self.context.residences[sink.value])
+                self.cached[sink.value] = (place, nest.inner)
 
     def exactly(
         self, value: Instruction, residence: Residence, environment: Environment
@@ -279,7 +305,8 @@ class _Lowering(SectionBuilder):
     def sink(self, sink: Sink, environment: Environment) -> None:
         if sink.kind is SinkKind.STORE:
             value = self.body.value(sink.value, environment)
-            self.body.add(store(self.context.residences[sink.value], environment, value))
+            place = self.turned.get(sink, self.context.residences[sink.value])
+            self.body.add(store(place, environment, value))
         elif is_update(sink.value):
             self.update_in_place(sink, environment)
         elif sink.kind is SinkKind.AROUND:

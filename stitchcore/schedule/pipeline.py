@@ -277,14 +277,14 @@ def _lowered(
     apart = products.counts if products is not None else frozenset()
     bounds, prices = limits.of(device, mechanisms, chosen), prices_of(pattern, device)
     dominants = find_dominants(pattern, axes, bounds)
-    plan = assign_sections(pattern, axes, dominants, prices, mechanisms, apart)
+    plan = assign_sections(pattern, axes, dominants, prices, bounds, mechanisms, apart)
     shared: dict[Instruction, Choice] = {}
     if Mechanism.RECOMPUTE in mechanisms:
         inputs = frozenset(pattern.inputs)
         passed, shared = section_reuse.find(plan, axes, dominants, inputs, prices)
         if passed:
             dominants = find_dominants(pattern, axes, bounds, passed)
-            plan = assign_sections(pattern, axes, dominants, prices, mechanisms, apart)
+            plan = assign_sections(pattern, axes, dominants, prices, bounds, mechanisms, apart)
     errors = _errors(pattern)
     context = SectionContext(
         axes,

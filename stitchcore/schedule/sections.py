@@ -29,6 +29,7 @@ from stitchcore.schedule.dominants import (
     partition,
     piece_phase,
 )
+from stitchcore.schedule.limits import Limits
 from stitchcore.schedule.tiling import Partition
 
 Domain = frozenset[Axis]
@@ -103,11 +104,13 @@ def assign(
     axes: Axes,
     dominants: Dominants,
     prices: Prices,
+    limits: Limits,
     mechanisms: Mechanisms = ALL,
     apart: frozenset[int] = frozenset(),
 ) -> KernelScheme:
     """Sinks and sections of every phase of `pattern`. What has as many rows as `apart` says is
-    stored in a section of its own, whoever sums it up over tasks: it goes on in these rows."""
+    stored in a section of its own, whoever sums it up over tasks: it goes on in these rows. So is
+    what a task would write across the lines of memory."""
     recomputes = prices if Mechanism.RECOMPUTE in mechanisms else None
     demand = _demanded(pattern, axes, dominants, {}, recomputes)
     epilogues = reduction_epilogue.find(demand.finished(), demand.elements())
@@ -118,7 +121,9 @@ def assign(
     for phase in range(count):
         sinks = [sink for at, sink in demand.sinks if at == phase]
         merged = [sinks] if Mechanism.DOMINANT_MERGING in mechanisms else [[s] for s in sinks]
-        sections = [s for group in merged for s in _sections(phase, group, axes, dominants, apart)]
+        sections = [
+            s for group in merged for s in _sections(phase, group, axes, dominants, limits, apart)
+        ]
         phases.append(tuple(_with_epilogue(section, epilogues, demand) for section in sections))
     return KernelScheme(tuple(phases), demand.stored, demand.partial, demand.choices)
 
@@ -371,7 +376,12 @@ class _Group:
 
 
 def _sections(
-    phase: int, sinks: list[Sink], axes: Axes, dominants: Dominants, apart: frozenset[int]
+    phase: int,
+    sinks: list[Sink],
+    axes: Axes,
+    dominants: Dominants,
+    limits: Limits,
+    apart: frozenset[int],
 ) -> tuple[SectionScheme, ...]:
     tied: dict[Domain, _Group] = {}
     rest: list[tuple[Sink, Domain]] = []
@@ -396,7 +406,11 @@ def _sections(
     free: dict[tuple[Domain, Domain | None], _Group] = {}
     for sink, domain in sorted(rest, key=lambda pair: pair[0].kind in _ELEMENTS):
         host = hosts.get(domain)
-        if host is not None and _joins(sink, host, axes):
+        if (
+            host is not None
+            and _joins(sink, host, axes)
+            and not across_lines(sink, host.rows or (), axes, limits)
+        ):
             hosted = tiling.size_of(axes.extents[axis] for axis in host.rows or ())
             if sink.kind in _ELEMENTS or hosted not in apart:
                 host.sinks.append(sink)
@@ -441,6 +455,15 @@ def _joins(sink: Sink, host: _Group, axes: Axes) -> bool:
     inner = domain_of(sink, axes) - host.rows
     static = all(isinstance(axes.extents[a], int) for a in kept)
     return static and kept in (inner, frozenset())
+
+
+def across_lines(sink: Sink, rows: Collection[Axis], axes: Axes, limits: Limits) -> bool:
+    """Whether tasks of `rows` would write each element of `sink` to a line of its own, so many of
+    them that none is left when the next row comes to its neighbour."""
+    written = _written(sink, axes)
+    if not limits.turned_lanes or not written or written[-1] not in rows:
+        return False
+    return tiling.size_of(axes.extents[a] for a in written if a not in rows) > tiling.FEW_LINES
 
 
 def _section(group: _Group, axes: Axes, dominants: Dominants, phase: int) -> SectionScheme:

@@ -105,6 +105,19 @@ def over_rows(
     return Geometry((), rows, chunk, chunks, None, None, 1, 1, scope, together)
 
 
+def over_turned_rows(
+    extents: Mapping[Axis, Dim], rows: tuple[Axis, ...], inner: int, limits: Limits
+) -> Geometry:
+    """Rows that are neighbours in what they write: a task has some along the last of their axes,
+    and walks them so many together as fill a cache line."""
+    *kept, last = rows
+    count, line = extents[last], limits.turned_lanes
+    chunk = -(-_chunk(count, inner, limits) // line) * line
+    chunks = index.ceil_divide(index.from_dim(count), chunk)
+    size = index.from_dim(product(extents[a] for a in kept))
+    return Geometry(tuple(kept), (last,), chunk, chunks, None, None, 1, size, rows_together=line)
+
+
 def over_elements(
     extents: Mapping[Axis, Dim],
     order: tuple[Axis, ...],

@@ -149,7 +149,9 @@ def planned(pattern: Pattern, axes: Axes, device: Device) -> Decisions:
     """Scheme of each reduction, phase and kind of home of each value; the sinks and mapping of
     each section."""
     dominants = dominant.find(pattern, axes, scheduling.of(device))
-    plan = sections.assign(pattern, axes, dominants, prices_of(pattern, device))
+    plan = sections.assign(
+        pattern, axes, dominants, prices_of(pattern, device), scheduling.of(device)
+    )
     context = SectionContext(
         axes,
         dominants,
