@@ -256,7 +256,8 @@ def fake_python(folder: Path, code: str) -> str:
 def worker(tmp_path: Path) -> Callable[[str, Options], Failure | bool]:
     def run(code: str, options: Options) -> Failure | bool:
         python = fake_python(tmp_path, code)
-        child = Worker("digest", options, tmp_path / "worker.log", False, python)
+        child = Worker(options, tmp_path / "worker.log", False, python)
+        child.ask("digest")
         while (ended := child.poll()) is None:
             time.sleep(0.05)
         return ended
@@ -312,6 +313,53 @@ def test_a_failure_of_ours_leaves_no_job_waiting(
     assert process.returncode == 0
     assert json.loads(answer.read_text())["reason"] == "worker_failed"
     assert "the job runs unchanged" in capsys.readouterr().err
+
+
+FOLLOWED = """
+import json, os, sys, time
+events, said, end = sys.argv[1:]
+def tell(**event): open(events, "a").write(json.dumps(event) + "\\n")
+def until(what):
+    for _ in range(2000):
+        if what(): return
+        time.sleep(0.01)
+    sys.exit(1)
+def lives():
+    try: os.kill(int(open(said).read().split()[0]), 0)
+    except ProcessLookupError: return False
+    return True
+tell(type="started", tf="2.21.0")
+until(lambda: os.path.exists(said) and open(said).read().strip())
+tell(type=end, digest="d")
+until(lambda: not lives())
+"""
+"""A job that imports TensorFlow, waits for a worker, tells `end`, and waits until it is gone."""
+
+
+@pytest.mark.parametrize(("end", "asked"), [("submitted", " d"), ("ready", "")])
+def test_a_worker_waits_for_the_first_request(
+    end: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked where there is one, and ended where the store had the answer."""
+    events, said = tmp_path / "sessions" / "s" / "events.jsonl", tmp_path / "said"
+    events.parent.mkdir(parents=True)
+    request = tmp_path / "requests" / "d"
+    request.mkdir(parents=True)
+    (request / "meta.json").write_text('{"tf": "2.21.0"}')
+    code = f"""import os, sys
+def say(text): open("{said}", "a").write(text)
+say(str(os.getpid()))
+say(" " + sys.stdin.readline())"""
+    python = tmp_path / "worker.py"
+    python.write_text(f"#!{sys.executable}\n{code}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr("stitchcore.cli.run.worker_python", lambda *_: str(python))
+    job = [sys.executable, "-c", FOLLOWED, str(events), str(said), end]
+    process = run_job.start(job, os.environ)
+    Run(limits(tmp_path, store=tmp_path), "s", job, wait=True).follow(process)
+    assert process.returncode == 0
+    number, *given = said.read_text().split(" ", 1)
+    assert number.isdigit() and "".join(given).strip() == asked.strip()
 
 
 def test_a_worker_has_the_jobs_tensorflow() -> None:
