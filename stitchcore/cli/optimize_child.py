@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,7 @@ class Worker:
     def ask(self, digest: str) -> None:
         """Hand it the request of this digest; its time begins now."""
         self.digest = digest
+        self._asked = time.monotonic()
         self._child.renew()
         given = self._child.process.stdin
         assert given is not None
@@ -81,6 +83,16 @@ class Worker:
             self.stop()
             return Failure(Reason.WORKER_FAILED, f"the worker used {exceeded}")
         return None
+
+    @property
+    def seconds(self) -> float:
+        """Since it was asked."""
+        return time.monotonic() - self._asked
+
+    @property
+    def processor_seconds(self) -> float:
+        """Those of all its processes so far, what it did before it was asked too."""
+        return self._child.seconds
 
     def stop(self) -> None:
         """End the child and everything it started."""

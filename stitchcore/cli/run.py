@@ -238,7 +238,7 @@ class Run:
         self._show(self._worker.digest, job_runs)
         ended = self._worker.poll()
         if ended is not None:
-            self._finish(self._worker.digest, ended, job_runs)
+            self._finish(self._worker, ended, job_runs)
         return True
 
     def _prepare(self, tf: str) -> None:
@@ -265,16 +265,19 @@ class Run:
         worker.ask(digest)
         self._worker = worker
 
-    def _finish(self, digest: str, ended: Failure | bool, job_runs: bool) -> None:
-        self._worker = None
+    def _finish(self, worker: Worker, ended: Failure | bool, job_runs: bool) -> None:
+        digest, self._worker = worker.digest, None
         self._quiet()
+        graph = self.record.graphs.setdefault(digest, run_job.Graph(digest))
+        graph.compile_seconds, graph.processor_seconds = worker.seconds, worker.processor_seconds
+        graph.waited = self._wait
         answer = self._store.read_answer(digest) or {}
         if isinstance(ended, Failure):
             self._refuse(digest, ended)
         elif answer.get("status") not in ("ready", "refused"):
             self._refuse(digest, Failure(Reason.WORKER_FAILED, "the worker gave no answer"))
         elif answer["status"] == "ready":
-            self.record.graphs[digest].key = str(answer["key"])
+            graph.key = str(answer["key"])
             self.ready_for_next += not job_runs
 
     def _refuse(self, digest: str, failure: Failure) -> None:

@@ -149,6 +149,48 @@ def test_a_record_tells_the_last_figures() -> None:
     assert record.refusals == {"input_pipeline": 1}
 
 
+WON = {"baseline_ns": 10e6, "stitched_ns": 7.5e6, "ratio": 0.75, "interval": [0.7, 0.9], "pairs": 9}
+LOST = {**WON, "ratio": 1.1, "interval": [1.05, 1.2]}
+OPEN = {**WON, "interval": [0.7, 1.01]}
+BESIDE = {"beside_steps": 100, "beside_ns": 15e6}
+
+
+@pytest.mark.parametrize(
+    ("figures", "waited", "expected", "said"),
+    [
+        (WON, True, ("after", 2400, 18.0, 6.0), "6.0 s lost to the job): won back after 2,400"),
+        ({**WON, **BESIDE}, False, ("after", 2400, 18.0, 0.5), "0.5 s lost to the job"),
+        (WON, False, ("after", 2400, 18.0, None), "(9.0 s of processors): won back after 2,400"),
+        (OPEN, True, ("unknown", None, None, 6.0), "not shown to be faster"),
+        (LOST, True, ("never", None, None, 6.0), "never won back"),
+    ],
+)
+def test_when_a_compilation_is_won_back(
+    figures: dict[str, Any], waited: bool, expected: tuple[Any, ...], said: str
+) -> None:
+    record = run_job.Record()
+    record.add({"type": "swap_begin", "digest": "d", "key": "k"})
+    record.add({"type": "savings", "digest": "d", "steps": 99, **figures})
+    graph = record.graphs["d"]
+    graph.compile_seconds, graph.processor_seconds, graph.waited = 6.0, 9.0, waited
+    found = run_summary.of(record, Path("/nowhere"))
+    cost = found.steps[0].break_even
+    assert cost is not None
+    told = (cost.state, cost.steps, cost.after_seconds, cost.job_seconds)
+    assert all(one == pytest.approx(other) for one, other in zip(told, expected, strict=True))
+    console = Console(record=True, file=io.StringIO(), width=200)
+    run_summary.show(found, console)
+    assert said in console.export_text()
+    json.loads(json.dumps(run_summary.document(found), allow_nan=False))
+
+
+def test_what_was_in_the_store_has_nothing_to_win_back() -> None:
+    record = run_job.Record()
+    record.add({"type": "swap_begin", "digest": "d", "key": "k"})
+    record.add({"type": "savings", "digest": "d", "steps": 99, **WON})
+    assert run_summary.of(record, Path("/nowhere")).steps[0].break_even is None
+
+
 def test_too_few_blocks_are_no_figure() -> None:
     record = run_job.Record()
     figures = {"baseline_ns": 2e6, "stitched_ns": 1e6, "ratio": 0.5, "interval": None, "pairs": 2}
