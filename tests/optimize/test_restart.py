@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -108,6 +109,16 @@ def test_the_report_tells_times_beside_the_framework(work: Path) -> None:
     assert all(proof["seconds"]["framework"] > 0 for proof in timed)
     assert all(proof.get("note") for proof in proofs if "ratio" not in proof)
     assert re.match(r"\d+ of \d+", report["figures"]["Distinct regions timed"])
+
+
+def test_the_report_tells_when_its_compilation_is_won_back(work: Path) -> None:
+    report = json.loads(next((work / "store" / "artifacts").glob("*/report.json")).read_text())
+    proofs = [region["proof"] for region in report["regions"] if region["kernels"]]
+    times = [proof["seconds"] for proof in proofs if "ratio" in proof]
+    saved = sum(one["framework"] - one["stitched"] for one in times)
+    spent = sum(value for name, value in report["seconds"].items() if "." not in name)
+    assert saved > 0
+    assert f"after {math.ceil(spent / saved):,} steps" in report["figures"]["Compilation won back"]
 
 
 def test_a_job_goes_on_from_an_edited_plan(work: Path, tmp_path: Path) -> None:
