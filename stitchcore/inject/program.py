@@ -7,7 +7,7 @@ import os
 import threading
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, Collection, Dict, FrozenSet, List, Mapping, Optional, Protocol
+from typing import Any, Collection, Dict, FrozenSet, List, Mapping, Optional, Protocol, Tuple
 
 from . import collectives, contract, graphs, memory, patch, reasons, savings, settings, timer
 from .client import Artifact
@@ -19,10 +19,10 @@ ORIGINAL, STITCHED = 0, 1
 FOREVER = 2**62
 HISTORY = 4096  # intervals kept for comparison
 FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 3, 6  # calls; those at a switch do not count
+WIDE_BLOCK = 6  # calls of both, where the short ones have brought no verdict: four of them count
 CANARY_BLOCK, CANARY_FIRST = 4, 4  # calls, where savings are reported: two of a block are compared
 FEW_CALLS = 3  # of what is called for its results: then a compilation may pay
 WARM_UP = 2  # steps before those that count as baseline
-WIDEN_PAIRS = 12  # short blocks bring a verdict early; after so many pairs they have not
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ class Instance:
     tried: bool = False  # it has just failed before it began, and the original is called instead
     widened: bool = False
     decided: Optional[bool] = None
+    beside: Optional[Tuple[int, float]] = None  # steps before a late swap, and their median
     history: List[Interval] = field(default_factory=list)
     comparison: Optional[timer.Comparison] = None
     record: savings.Record = field(default_factory=savings.Record)

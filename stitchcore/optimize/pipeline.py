@@ -319,22 +319,20 @@ def _verify(state: RequestState) -> RequestState:
 
 
 def _measure(state: RequestState) -> RequestState:
-    """Time each distinct region beside TensorFlow and XLA, those that weigh most first, and drop
-    what is slower."""
+    """Time each distinct region beside TensorFlow, those that weigh most first, and drop what is
+    slower."""
     if state.testbed is None:
         return state
     assert state.compiled is not None
     assert state.verification is not None
     compiled, uses = state.compiled.regions, Counter(state.regions.values())
-    ordered = sorted(
-        state.programs, key=lambda key: uses[key] * compiled[key].plan.planned.seconds, reverse=True
-    )
-    programs = {key: state.programs[key] for key in ordered}
+    weights = {key: uses[key] * compiled[key].plan.planned.seconds for key in state.programs}
     threads = int(state.request.meta.get("threads", 1))
-    baselines = {key: state.testbed.baselines(state.lowered[key].subgraph) for key in ordered}
+    baselines = {key: state.testbed.baselines(state.lowered[key].subgraph) for key in weights}
     verification = measure(
         state.compiled,
-        programs,
+        state.programs,
+        weights,
         baselines,
         state.verification,
         state.device,
