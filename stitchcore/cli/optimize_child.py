@@ -93,6 +93,8 @@ def _command(digest: str, options: Options, python: str) -> list[str]:
         command += ["--without", ",".join(options.without)]
     if options.library is not None:
         command += ["--library", str(options.library)]
+    if options.memory:
+        command += ["--memory", str(options.memory)]
     return command
 
 
