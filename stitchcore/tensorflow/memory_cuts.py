@@ -10,7 +10,8 @@ crosses least.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -22,6 +23,9 @@ from stitchcore.tensorflow.partition import Partition, Region, operation_count, 
 
 MOST_PARTS = 64
 """Parts that one region is cut into at the most."""
+
+GUILTY_SHARE = 8
+"""A region that holds less than this part of what the step holds too much is left whole."""
 
 Make = Callable[[Partition, Region], Chosen]
 """Lowers and plans one region. Raises Refused."""
@@ -53,59 +57,99 @@ class Fitted:
 
 
 def fitted(partition: Partition, chosen: Sequence[Chosen], allowed: int, make: Make) -> Fitted:
-    """`partition` with regions cut until the stitched step holds no more than `allowed`, as far as
-    cuts help. Each region is cut once, those that hold most when the step holds most first."""
-    done = Fitted(partition, tuple(chosen), (), ())
-    left = {region.name for region, _, _ in chosen}
-    now = peak(partition, chosen)
-    while now.bytes > allowed:
-        guilty = max(left & set(now.by_region), key=now.by_region.__getitem__, default=None)
-        if guilty is None:
-            break
-        left.remove(guilty)
-        done, now = _best(done, guilty, now, allowed, make)
-    return done
+    """`partition` with regions cut until the stitched step holds no more than `allowed`, or as
+    little as cuts can do.
 
-
-def _best(done: Fitted, name: str, now: Peak, allowed: int, make: Make) -> tuple[Fitted, Peak]:
-    """`done` with region `name` in as few parts as are allowed, else in those that hold least, if
-    that is less than it held; and the peak."""
-    region = next(region for region in done.partition.regions if region.name == name)
-    best, least = done, now
-    made = 1
+    What holds most when the step holds most is cut in two, all of it, then in four, and so on: one
+    region's results are often another's inputs, and neither cut helps alone. Then each is put
+    together again as far as that holds no more.
+    """
+    search = _Search(partition, chosen, make)
+    counts = dict.fromkeys(search.whole, 1)
+    before = now = search.held(counts)
+    best = counts
     for count in _doubled(MOST_PARTS):
-        parts = cut(done.partition, region, count)
-        if len(parts) <= made:
-            break
-        made = len(parts)
-        tried = _with_parts(done, region, parts, make)
-        held = peak(tried.partition, tried.chosen)
-        if held.bytes < least.bytes:
-            names = tuple(part.name for part in parts)
-            best = replace(tried, cuts=(*done.cuts, Cut(name, names, now.bytes, held.bytes)))
-            least = held
-        if held.bytes <= allowed:
-            break
-    return best, least
+        while now.bytes > allowed:
+            guilty = search.guilty(now, now.bytes - allowed)
+            further = {name for name in guilty if counts[name] < count}
+            if not further:
+                break
+            counts = counts | dict.fromkeys(further, count)
+            now = search.held(counts)
+            best = counts if now.bytes < search.held(best).bytes else best
+    enough = max(allowed, search.held(best).bytes)
+    for name in [name for name, count in best.items() if count > 1]:
+        for count in [1, *_doubled(best[name] // 2)]:
+            if search.held(best | {name: count}).bytes <= enough:
+                best = best | {name: count}
+                break
+    return search.fitted(best, before.bytes)
+
+
+class _Search:
+    """A step whose regions are cut in any number of parts; each cut is made once."""
+
+    def __init__(self, partition: Partition, chosen: Sequence[Chosen], make: Make) -> None:
+        self._partition, self._make = partition, make
+        self.whole = {entry[0].name: entry for entry in chosen}
+        self._made: dict[tuple[str, int], tuple[list[Region], list[Chosen], list[Refusal]]] = {}
+        self._held: dict[tuple[int, ...], Peak] = {}
+
+    def _parts(self, name: str, count: int) -> tuple[list[Region], list[Chosen], list[Refusal]]:
+        if count == 1:
+            return [self.whole[name][0]], [self.whole[name]], []
+        if (name, count) not in self._made:
+            regions = list(cut(self._partition, self.whole[name][0], count))
+            chosen: list[Chosen] = []
+            refused: list[Refusal] = []
+            for part in regions:
+                try:
+                    chosen.append(self._make(self._partition, part))
+                except Refused as error:
+                    refused.append(replace(error.refusal, subject=part.name))
+            self._made[name, count] = regions, chosen, refused
+        return self._made[name, count]
+
+    def held(self, counts: Mapping[str, int]) -> Peak:
+        """The most live bytes of the step with each region in `counts` parts."""
+        key = tuple(counts.values())
+        if key not in self._held:
+            chosen = [one for item in counts.items() for one in self._parts(*item)[1]]
+            self._held[key] = peak(self._partition, chosen)
+        return self._held[key]
+
+    def guilty(self, now: Peak, excess: int) -> set[str]:
+        """Regions whose parts hold what matters beside `excess`."""
+        held: Counter[str] = Counter()
+        origin = {
+            part.name: name for (name, _), (parts, _, _) in self._made.items() for part in parts
+        }
+        for part, size in now.by_region.items():
+            held[origin.get(part, part)] += size
+        return {name for name, size in held.items() if size >= excess / GUILTY_SHARE}
+
+    def fitted(self, counts: Mapping[str, int], before: int) -> Fitted:
+        regions: list[Region] = []
+        chosen: list[Chosen] = []
+        refused: list[Refusal] = []
+        cuts: list[Cut] = []
+        after = self.held(counts).bytes
+        for region in self._partition.regions:
+            if counts.get(region.name, 1) == 1:
+                regions.append(region)
+                chosen += [self.whole[region.name]] if region.name in self.whole else []
+                continue
+            parts, own, without = self._parts(region.name, counts[region.name])
+            regions += parts
+            chosen += own
+            refused += without
+            cuts.append(Cut(region.name, tuple(part.name for part in parts), before, after))
+        partition = replace(self._partition, regions=tuple(regions))
+        return Fitted(partition, tuple(chosen), tuple(cuts), tuple(refused))
 
 
 def _doubled(most: int) -> list[int]:
     return [2**power for power in range(1, most.bit_length())]
-
-
-def _with_parts(done: Fitted, region: Region, parts: Sequence[Region], make: Make) -> Fitted:
-    regions: list[Region] = []
-    for other in done.partition.regions:
-        regions += parts if other.name == region.name else [other]
-    partition = replace(done.partition, regions=tuple(regions))
-    chosen = [entry for entry in done.chosen if entry[0].name != region.name]
-    refused: list[Refusal] = list(done.refused)
-    for part in parts:
-        try:
-            chosen.append(make(partition, part))
-        except Refused as error:
-            refused.append(replace(error.refusal, subject=part.name))
-    return Fitted(partition, tuple(chosen), done.cuts, tuple(refused))
 
 
 def cut(partition: Partition, region: Region, count: int) -> tuple[Region, ...]:
