@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tune=parsed.tune,
         without=settings.listed(parsed.without),
         library=parsed.library,
+        memory=parsed.memory,
     )
     if target not in DEVICES:
         detail = f"no device record of this name; there is {', '.join(DEVICES)}"
@@ -88,6 +89,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tune", type=float, default=0.0)
     parser.add_argument("--without", default="")
     parser.add_argument("--library", type=Path, default=None)
+    parser.add_argument("--memory", type=int, default=0)
     parser.add_argument("--jobs", type=int, required=True)
     return parser.parse_args(arguments)
 

@@ -120,6 +120,8 @@ def _command(options: Options, python: str) -> list[str]:
         command += ["--without", ",".join(options.without)]
     if options.library is not None:
         command += ["--library", str(options.library)]
+    if options.memory:
+        command += ["--memory", str(options.memory)]
     return command
 
 

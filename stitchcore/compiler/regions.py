@@ -189,6 +189,43 @@ def _compiled(
     return CompiledRegions(regions, done.kernels, tuple(libraries), tuple(refusals), seconds)
 
 
+def extended(
+    compiled: CompiledRegions,
+    modules: Mapping[str, Module],
+    device: Device,
+    options: BuildOptions,
+    dump: Dump | None = None,
+    progress: Progress | None = None,
+) -> CompiledRegions:
+    """`compiled` with further regions; what is compiled already stays as it is."""
+    more = compile_regions(modules, device, options, dump, progress)
+    units = len(compiled.libraries)
+    kernels = {key: replace(entry, unit=entry.unit + units) for key, entry in more.kernels.items()}
+    seconds = {
+        name: compiled.seconds.get(name, 0) + more.seconds.get(name, 0)
+        for name in {**compiled.seconds, **more.seconds}
+    }
+    return CompiledRegions(
+        {**compiled.regions, **more.regions},
+        {**kernels, **compiled.kernels},
+        (*compiled.libraries, *more.libraries),
+        (*compiled.refusals, *more.refusals),
+        seconds,
+    )
+
+
+def outline(module: Module, device: Device, options: BuildOptions) -> RegionProgram:
+    """The launches that `module` would have, of kernels that no compiler has seen. Raises
+    Refused."""
+    state = run(PLANNED, ModuleState(module, device, options))
+    if (why := _without_kernel(state)) is not None:
+        raise Refused(why.subject, why.reason, why.detail)
+    pairs = zip(state.keys, state.kernels, strict=True)
+    kernels = {key: CompiledKernel(key, kernel, 0) for key, kernel in pairs}
+    planned = CompiledRegions({"": _planned(state)}, kernels, (), (), {})
+    return program(planned, "", device)
+
+
 def replanned(
     compiled: CompiledRegions, plans: Mapping[str, Plan], device: Device, options: BuildOptions
 ) -> CompiledRegions:

@@ -139,12 +139,13 @@ class Instance:
         """True when `program` is this caller's, or a part of it."""
         return self.program is program or program in self.program.parts
 
-    def watch_memory(self, plugin: Plugin) -> None:
-        """Before its swap: from here on its peak memory is measured, where blocks alternate."""
+    def watch_memory(self, plugin: Plugin, more: int) -> None:
+        """Before its swap: from here on its peak memory is measured, where blocks alternate. The
+        user lets it grow by `more` bytes."""
         if self.can_alternate and self.watch is None:
             on_gpu = self.program.target.startswith("sm_")
             before = plugin.passes(self.step, ORIGINAL)
-            self.watch = memory.Watch(plugin, self.step, on_gpu, before)
+            self.watch = memory.Watch(plugin, self.step, on_gpu, before, more)
 
     def has_begun(self) -> bool:
         """Whether a call of the present stitched instantiation has done something."""

@@ -20,6 +20,9 @@ from stitchcore.launch.region_program import RegionProgram
 from stitchcore.loop_ir.nodes import Role
 from stitchcore.verify.regions import Verification
 
+CUT = "Cut to hold less memory"
+"""The figure that tells which regions were cut."""
+
 
 def partition(partitioned: Any) -> str:
     """Every region with its members, then every other node with its reason."""
@@ -148,6 +151,11 @@ def fallbacks(programs: Mapping[str, RegionProgram]) -> str:
                     f"  of {', '.join(map(str, fallback.arguments))} gives {fallback.results}"
                 )
     return _text(lines)
+
+
+def cut(figures: Mapping[str, str]) -> str:
+    """Regions that were cut, in how many, and the step's live bytes."""
+    return f"{figures.get(CUT, 'none')}\n"
 
 
 def limited(figures: Mapping[str, str], refusals: Sequence[Refusal]) -> str:
