@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any, Collection, Dict, FrozenSet, List, Mapping, Optional, Protocol, Tuple
 
-from . import collectives, contract, graphs, memory, patch, reasons, savings, settings, timer
+from . import collectives, contract, graphs, loops, memory, patch, reasons, savings, settings, timer
 from .client import Artifact
 from .digest import Numbering
 from .plugin import Interval, Plugin
@@ -190,7 +190,8 @@ def stitched_graph(view: View, program: Program, plugin: Plugin) -> patch.Patche
         (lambda patched: graphs.check_fusions(patched, program.kernels, plugin.check_fusion),),
     )
     collectives.check(view.graph, new.graph)
-    return new
+    lean = loops.rewritten(new.graph, artifact.key[:12], view.preserve, view.types)
+    return patch.Patched(lean.graph, new.taken_back)
 
 
 def _without(document: Mapping[str, Any], regions: Collection[str]) -> Mapping[str, Any]:
