@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,6 @@ def _measured(job: Job, pairs: int) -> Row:
         launches=sum(step["kernels_after"] for step in steps),
         kernels=sum(map(_kernels, (job.folder / "store").glob("artifacts/*/manifest.json"))),
         compile_seconds=compile_seconds,
-        commit=record.commit(),
         machine=record.processor(),
     )
 
@@ -278,9 +277,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no program is called {', '.join(unknown)}")
     old = kept(record.raw(TABLE.with_suffix(".json")))
     rows = {name: row for name, row in old.items() if name in every}
+    commit = record.commit()  # before this run changes a file
     for name in due(options.only or list(every), rows, options.pairs, options.again):
         row = measure(name, every[name], options.pairs, options.steps, options.seconds)
-        rows[name] = row
+        rows[name] = replace(row, commit=commit)
         write(rows)
         print(f"{name}: {row.note or figures.ratio(row)}", flush=True)
     return 0
