@@ -254,7 +254,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         axes.plot([found.low, found.high], [place, place], color=colour, linewidth=1.5)
         axes.plot([found.value], [place], "o", color=colour, markersize=4)
     axes.set_yticks(range(len(shown)), [row.name for row, _ in shown], fontsize=8)
-    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.set_ylim(max(len(shown), 1) - 0.5, -0.5)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_formatter(ScalarFormatter())
