@@ -3,20 +3,18 @@
     python -m bench.zoo.ceiling STORE KEY CEILING
 
 For each request of a job in STORE an artifact goes to the store CEILING that replaces all that can
-be lowered, as the job's own does, by launches that allocate their outputs and return at once. What
-stays costs what it costs: the executor, matrix products and convolutions (those that the product
-computes in kernels of its own, too), and what has no lowering. Nothing is judged, timed or dropped
-for memory, so that the ceiling does not hang on what became of the job's own artifact. The numbers
-of such a step are garbage: it is for timing alone, in a process of its own.
+be lowered, as the job's own does, by launches that allocate their outputs and compute no floats.
+What stays costs what it costs: the executor, matrix products and convolutions (those that the
+product computes in kernels of its own, too), and what has no lowering. Nothing is judged, timed or
+dropped for memory, so that the ceiling does not hang on what became of the job's own artifact. The
+numbers of such a step are garbage: it is for timing alone, in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,61 +22,51 @@ from stitchcore.artifact import package
 from stitchcore.artifact.manifest import Manifest
 from stitchcore.artifact.sign import load_or_create_key
 from stitchcore.artifact.store import Store, open_store
-from stitchcore.codegen.source import index_text
+from stitchcore.codegen import c
 from stitchcore.compiler import pipeline
 from stitchcore.device.records import DEVICES
 from stitchcore.errors import Refused
 from stitchcore.fusion.mechanisms import Mechanism
 from stitchcore.hlo.ir.shape import DTYPES
-from stitchcore.loop_ir.layout import bytes_of
-from stitchcore.loop_ir.nodes import Kernel, Role
+from stitchcore.launch.region_program import RegionProgram
+from stitchcore.loop_ir.nodes import Kernel, Phase, Role
+from stitchcore.loop_ir.visitor import buffers_of
 from stitchcore.optimize.pipeline import STAGES, RequestState, key_of, refuse
 from stitchcore.optimize.request import read_request
 from stitchcore.options import Options
-from stitchcore.toolchain.c_compiler import CompiledLibrary, find_compiler
+from stitchcore.toolchain.c_compiler import CompiledLibrary, compile_c
 
 TAKEN = frozenset({"partition", "lower", "build", "patch"})
 """Stages. Without `fallback` a launch has nothing to be compared with, so that no job does."""
 NO_BINARY = CompiledLibrary(b"", "", ())
 
 
-def idle(kernels: Iterable[Kernel]) -> str:
-    """C of kernels of the same names that return at once. Integers and truth values of theirs are
-    zeros, or stay what they were where input and output are one memory: what is left of the step
-    may look something up by them."""
-    lines = ["#include <string.h>"]
-    for kernel in kernels:
-        inputs, outputs = kernel.with_role(Role.INPUT), kernel.with_role(Role.OUTPUT)
-        sources = {output: source for source, output in kernel.aliases}
-        lines += [
-            f"long {kernel.name}(void *const *buffers, const long *symbols, char *scratch,"
-            " long phase, long task_begin, long task_end) {",
-            "(void)buffers; (void)symbols; (void)scratch; (void)task_end;",
-            "if (phase != 0 || task_begin != 0) return 0;",
-        ]
-        for position, symbol in enumerate(kernel.symbols):
-            lines.append(f"const long {symbol} = symbols[{position}]; (void){symbol};")
-        for number, output in enumerate(outputs):
-            if DTYPES[output.dtype].kind == "float":
-                continue
-            buffer = f"buffers[{len(inputs) + number}]"
-            apart = f"if ({buffer} != buffers[{sources[number]}]) " if number in sources else ""
-            lines.append(f"{apart}memset({buffer}, 0, {index_text(bytes_of(output))});")
-        lines.append("return 0; }")
-    return "\n".join(lines) + "\n"
-
-
-def _library(text: str) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "idle.so"
-        command = [*find_compiler().command, "-O2", "-fPIC", "-shared", "-xc", "-"]
-        subprocess.run([*command, "-o", str(library)], input=text.encode(), check=True)
-        return library.read_bytes()
+def idle(kernel: Kernel) -> Kernel:
+    """The kernel without what computes its floats: nothing, for most. Integers and truth values
+    stay right, for what is left of the step counts, decides and looks up by them; so sections stay
+    that make some, or scratch for one that does. A launch has tasks for all: the rest do nothing.
+    """
+    wanted = {b for b in kernel.with_role(Role.OUTPUT) if DTYPES[b.dtype].kind != "float"}
+    phases: list[Phase] = []
+    for phase in reversed(kernel.phases):
+        kept = [section for section in phase.sections if buffers_of(section)[1] & wanted]
+        wanted.update(buffer for section in kept for buffer in buffers_of(section)[0])
+        phases.insert(0, Phase(tuple(kept)))
+    return replace(kernel, phases=tuple(phases))
 
 
 def _none(sources: Sequence[str]) -> list[CompiledLibrary]:
     """In place of binaries of kernels that nobody will run."""
     return [NO_BINARY] * len(sources)
+
+
+def _without_work(
+    programs: Mapping[str, RegionProgram],
+) -> Iterator[tuple[str, RegionProgram]]:
+    """So that no launch is given to threads for the work that its kernel had."""
+    for key, program in programs.items():
+        launches = tuple(replace(launch, work=0) for launch in program.launches)
+        yield key, replace(program, launches=launches)
 
 
 def publish(request: Path, ceiling: Store, options: Options) -> None:
@@ -89,13 +77,20 @@ def publish(request: Path, ceiling: Store, options: Options) -> None:
     key = key_of(parsed, device, options)
     apart = replace(options, without=(Mechanism.GEMM.value,))
     state = RequestState(parsed, device, apart, lambda *_: None, remote_compile=_none)
-    state = pipeline.run([stage for stage in STAGES if stage.name in TAKEN], state)
+    for stage in STAGES:
+        if stage.name in TAKEN:
+            state = pipeline.run([stage], state)
+        if stage.name == "build":
+            state = replace(state, programs=dict(_without_work(state.programs)))
     assert state.compiled is not None
     assert state.patch is not None
     units: defaultdict[int, list[Kernel]] = defaultdict(list)
     for kernel in state.compiled.kernels.values():
-        units[kernel.unit].append(kernel.kernel)
-    libraries = tuple(_library(idle(units[n])) for n in range(len(state.compiled.libraries)))
+        units[kernel.unit].append(idle(kernel.kernel))
+    libraries = tuple(
+        compile_c(c.render(units[number]), device).data
+        for number in range(len(state.compiled.libraries))
+    )
     kernels = package.kernel_entries(state.programs.values())
     entries = package.library_entries(libraries)
     manifest = Manifest(

@@ -1,83 +1,70 @@
-"""A ceiling's kernels have the names of the real ones, return at once, and leave no wild index."""
+"""A ceiling's kernels compute no floats, and every integer that the rest of a step goes by."""
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
-import numpy as np
 import pytest
 
 from bench.zoo import ceiling
-from stitchcore.loop_ir import index
-from stitchcore.loop_ir.nodes import Buffer, Kernel, Role, Scope
-from stitchcore.runtime.cpu_kernel import load_library
+from stitchcore.loop_ir.index import Variable
+from stitchcore.loop_ir.nodes import Buffer, Kernel, Load, Phase, Role, Section, Store
+from tests.loop_ir.sample import device
 from tests.zoo.mutants import changed
 
-
-def buffer(name: str, dtype: str, role: Role) -> Buffer:
-    return Buffer(name, dtype, (4, index.Variable("n")), Scope.DEVICE, role)
-
-
-KERNEL = Kernel(
-    "k00_lookup",
-    ("n",),
-    (
-        buffer("count", "s64", Role.INPUT),
-        buffer("values", "f32", Role.OUTPUT),
-        buffer("rows", "s32", Role.OUTPUT),
-        buffer("next", "s64", Role.OUTPUT),
-        buffer("scratch", "f32", Role.SCRATCH),
-    ),
-    (),
-    scratch_offsets=(0,),
-    aliases=((0, 2),),
+COUNT, X = device("count", "s64", (4,), Role.INPUT), device("x", "f32", (4,), Role.INPUT)
+NEXT, LESS = device("next", "s64", (4,), Role.OUTPUT), device("less", "pred", (4,), Role.OUTPUT)
+Y = device("y", "f32", (4,), Role.OUTPUT)
+WHOLE, PART = (
+    device(name, kind, (4,), Role.SCRATCH) for name, kind in (("w", "s64"), ("p", "f32"))
 )
 
 
-def called(module: Any, in_place: bool, begin: int = 0) -> dict[str, Any]:
-    """What a call of 3 columns leaves in arrays of 4 that held sevens."""
-    library = load_library(module._library(module.idle([KERNEL])))
-    made = {"count": "int64", "values": "float32", "rows": "int32", "next": "int64"}
-    arrays = {name: np.full((4, 4), 7, dtype) for name, dtype in made.items()}
-    if in_place:
-        arrays["next"] = arrays["count"]
-    pointers = (ctypes.c_void_p * 4)(*(array.ctypes.data for array in arrays.values()))
-    symbols = (ctypes.c_long * 1)(3)
-    run = library.k00_lookup
-    run.restype = ctypes.c_long
-    where = (ctypes.c_void_p(None), *map(ctypes.c_long, (0, begin, begin + 1)))
-    assert run(pointers, symbols, *where) == 0
-    return arrays
+def copy(name: str, source: Buffer, target: Buffer) -> Section:
+    at = (Variable(name),)
+    return Section(name, 4, (Store(target, at, Load(source, at)),))
 
 
-def nothing_is_computed(module: Any) -> None:
-    assert (called(module, False)["values"] == 7).all()
+KERNEL = Kernel(
+    "k_step",
+    (),
+    (COUNT, X, NEXT, LESS, Y, WHOLE, PART),
+    (
+        Phase((copy("part", X, PART), copy("whole", COUNT, WHOLE))),
+        Phase((copy("floats", PART, Y), copy("counts", WHOLE, NEXT))),
+        Phase((copy("decides", COUNT, LESS),)),
+    ),
+    scratch_offsets=(0, 32),
+    scratch_bytes=48,
+)
+FLOATS = Kernel("k_floats", (), (X, Y), (Phase((copy("floats", X, Y),)),))
 
 
-def integers_are_zeros(module: Any) -> None:
-    left = called(module, False)
-    for name in ("rows", "next"):
-        flat = left[name].ravel()
-        assert (flat[:12] == 0).all() and (flat[12:] == 7).all()
-    assert (left["count"] == 7).all()
+def kept(module: Any, kernel: Kernel) -> list[list[str]]:
+    made = module.idle(kernel)
+    assert (made.name, made.buffers) == (kernel.name, kernel.buffers)
+    return [[section.variable for section in phase.sections] for phase in made.phases]
 
 
-def what_is_updated_in_place_stays(module: Any) -> None:
-    assert (called(module, True)["count"] == 7).all()
+def nothing_is_left_of_floats(module: Any) -> None:
+    assert kept(module, FLOATS) == [[]]
 
 
-def one_task_does_it(module: Any) -> None:
-    assert (called(module, False, begin=1)["rows"] == 7).all()
+def integers_and_truth_values_stay(module: Any) -> None:
+    assert kept(module, KERNEL)[1:] == [["counts"], ["decides"]]
+
+
+def what_they_are_made_of_stays(module: Any) -> None:
+    assert kept(module, KERNEL)[0] == ["whole"]
 
 
 @pytest.mark.parametrize(
     ("claim", "old", "new"),
     [
-        (nothing_is_computed, '.kind == "float"', '.kind == "complex"'),
-        (integers_are_zeros, "index_text(bytes_of(output))", "4"),
-        (what_is_updated_in_place_stays, "if number in sources else", "if False else"),
-        (one_task_does_it, " || task_begin != 0", ""),
+        (nothing_is_left_of_floats, '.kind != "float"', '.kind != "complex"'),
+        (integers_and_truth_values_stay, '.kind != "float"', '.kind == "pred"'),
+        (what_they_are_made_of_stays, "reversed(kernel.phases)", "list(kernel.phases)"),
+        (what_they_are_made_of_stays, "for buffer in buffers_of(section)[0])", "for buffer in ())"),
     ],
 )
 def test_a_claim_holds_of_the_ceiling_and_not_of_its_mutant(
