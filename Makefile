@@ -64,9 +64,9 @@ zoo: plugin $(STAMP_ZOO)
 	$(VENV)/bin/python -m bench.zoo $(ZOO)
 
 # The same programs untouched, under XLA, stitched and at their ceiling, in turn; hours, and rows that
-# are finished stay. `make bench-jobs JOBS="--only hf_t5 --pairs 9 --again"`.
+# are finished stay. `make bench-jobs BENCH="--only hf_t5 --pairs 9 --again"`.
 bench-jobs: plugin $(STAMP_ZOO)
-	$(VENV)/bin/python -m bench.zoo.speed $(JOBS)
+	$(VENV)/bin/python -m bench.zoo.speed $(BENCH)
 	$(VENV)/bin/python -m bench.table
 
 # The tables of the three papers, with ours beside them: what is counted, estimated and measured here.
