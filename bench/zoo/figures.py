@@ -23,14 +23,15 @@ FEW = 6
 
 @dataclass(frozen=True)
 class Row:
-    """One program. `seconds` and `peaks` (bytes) are of runs, by arm; an arm that could not run is
-    in `missing`, with why. `steps` were timed in the shortest run, `training` says that variables
-    were updated. `within` is original / stitched seconds of blocks of one run. `saved` are shares
-    of saveable bytes, `left` why whole steps ran as they were, both at the end of the timed runs.
-    `note`: why nothing was measured."""
+    """One program. `seconds`, `processor` seconds and `peaks` (bytes) are of runs, by arm; an arm
+    that could not run is in `missing`, with why. `steps` were timed in the shortest run, `training`
+    says that variables were updated. `within` is original / stitched seconds of blocks of one run.
+    `saved` are shares of saveable bytes, `left` why whole steps ran as they were, both at the end
+    of the timed runs. `note`: why nothing was measured."""
 
     name: str
     seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    processor: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     peaks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     steps: int = 0
@@ -83,6 +84,12 @@ def ratio(row: Row) -> Ratio | None:
     return paired_ratio(row.seconds[baseline(row)], row.seconds[STITCHED])
 
 
+def processor_ratio(row: Row) -> Ratio | None:
+    """The same of processor seconds, whichever arm is the baseline by the clock."""
+    before, after = (row.processor.get(arm, ()) for arm in (baseline(row), STITCHED))
+    return paired_ratio(before, after) if after and len(before) == len(after) else None
+
+
 def undecided(found: Ratio) -> bool:
     """Whether the interval has 1 in it."""
     return found.low <= 1.0 <= found.high
@@ -124,18 +131,19 @@ def geometric_mean(rows: Sequence[Row]) -> float | None:
 # ---- the table -----------------------------------------------------------------------------------
 HEAD = (
     "program", "untouched ms", "XLA ms", "stitched ms", "against the better [95 %]",
-    "within a run [95 %]", "saved of saveable bytes", "operations → launches (kernels)",
-    "peak memory", "compiled in", "steps until won back", "ceiling ms", "way to the ceiling",
-    "remarks",
+    "its processor time", "within a run [95 %]", "saved of saveable bytes",
+    "operations → launches (kernels)", "peak memory", "compiled in", "steps until won back",
+    "ceiling ms", "way to the ceiling", "remarks",
 )  # fmt: skip
 READING = """\
 Ratios above 1 mean that stitched is faster; **bold**: wholly below 1; ≈: the interval has 1 in it.
 *Against the better*: the quicker one of TensorFlow and XLA (`*`) over stitched, whole processes.
-*Within a run*: original over stitched, blocks in turn in one process with half of its steps
-original. *Ceiling*: the step with all memory-intensive operations free, kernels that return at
-once in their place (`docs/speed.md`); *way*: from untouched to there. *Peak memory*: of
-the process, stitched over untouched. *Steps until won back*: compile seconds over what an untouched
-step takes longer."""
+*Its processor time*: the same of processor seconds a step, which other processes disturb less and
+in which threads that wait in vain count. *Within a run*: original over stitched, blocks in turn in
+one process with half of its steps original. *Ceiling*: the step with all memory-intensive
+operations free, launches that compute nothing in their place (`docs/speed.md`); *way*: from
+untouched to there. *Peak memory*: of the process, stitched over untouched. *Steps until won back*:
+compile seconds over what an untouched step takes longer."""
 
 
 def text(rows: Sequence[Row], how: str) -> str:
@@ -159,6 +167,7 @@ def _cells(row: Row) -> list[str]:
         _milliseconds(row, XLA) + (" *" if baseline(row) == XLA else ""),
         _milliseconds(row, STITCHED),
         told,
+        str(processor_ratio(row) or "-"),
         str(row.within or "-"),
         f"{row.saved_share:.0%}",
         f"{row.operations} → {row.launches} ({row.kernels})",

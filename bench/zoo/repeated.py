@@ -7,7 +7,8 @@ has `watch.step` or a callback of `watch` in it goes over its values again, and 
 epochs, until there were so many steps or so many seconds have passed since the first one. What ends
 by itself (a `while`, an iterator that is used up, early stopping) ends as it would. In place of the
 module `watch`, which keeps arrays, the program gets this one: when each step ended goes to
-FOLDER/times, the process's peak of resident bytes to FOLDER/peak. The standard library only.
+FOLDER/times, the processor seconds that the process had used by then to FOLDER/processor, its peak
+of resident bytes to FOLDER/peak. The standard library only.
 """
 
 import ast
@@ -24,7 +25,11 @@ SECONDS = float(os.environ.get("ZOO_SECONDS", "0"))
 ENDLESS = 10**6
 """Epochs; the callback ends them."""
 _process, _first, _count, _least_epochs = os.getpid(), None, 0, 0
-_times = os.open(os.path.join(FOLDER, "times"), os.O_CREAT | os.O_WRONLY, 0o644) if FOLDER else None
+_files = [
+    os.open(os.path.join(FOLDER, name), os.O_CREAT | os.O_WRONLY, 0o644)
+    for name in ("times", "processor")
+    if FOLDER
+]
 
 
 # ---- what a program calls of `watch` -------------------------------------------------------------
@@ -40,8 +45,8 @@ def step(*watched, **fetched):
     now = time.perf_counter()
     _first = now if _first is None else _first
     _count += 1
-    if _times is not None:
-        os.write(_times, b"%.9f\n" % now)  # at once: a program may be killed
+    for file, seconds in zip(_files, (now, time.process_time()), strict=False):
+        os.write(file, b"%.9f\n" % seconds)  # at once: a program may be killed
 
 
 def callback(keras):

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from bench import record
 from bench.zoo import figures, runs
@@ -81,6 +82,7 @@ class Runs:
     """What timed runs of one arm left."""
 
     seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     summaries: list[Mapping[str, Any]] = field(default_factory=list)
@@ -132,6 +134,7 @@ def _measured(job: Job, pairs: int) -> Row:
     return Row(
         job.program.stem,
         {arm: tuple(of.seconds) for arm, of in found.items()},
+        {arm: tuple(of.processor) for arm, of in found.items()},
         {arm: tuple(of.peaks) for arm, of in found.items()},
         missing,
         steps=min(count for of in found.values() for count in of.steps),
@@ -156,6 +159,8 @@ def _add(arm: Runs, made: Run, code: int, folder: Path) -> None:
     if seconds is None or seconds <= 0:
         raise runs.Failed("no steps to time")
     arm.seconds.append(seconds)
+    used = np.diff(np.loadtxt(folder / "out" / "processor", ndmin=1))
+    arm.processor.append(float(np.median(used[len(used) // 2 :])))
     arm.steps.append(len(made.seconds))
     peak = folder / "out" / "peak"
     if peak.exists():

@@ -43,6 +43,15 @@ def ratios_are_of_pairs(module: Any) -> None:
     assert (wide.value, wide.low, wide.high) == (2.0, 1.0, 3.0)
 
 
+def processor_time_is_of_the_same_baseline(module: Any) -> None:
+    """None where an arm has none of its own."""
+    used = {"untouched": (9.0, 9.0, 9.0), "xla": (8.0, 8.0, 8.0), "stitched": (4.0, 2.0, 8.0)}
+    found = module.processor_ratio(row(module, processor=used))
+    assert (found.value, found.low, found.high) == (2.0, 1.0, 4.0)
+    assert module.processor_ratio(row(module)) is None
+    assert module.processor_ratio(row(module, processor={**used, "xla": (8.0,)})) is None
+
+
 def an_interval_with_one_in_it_is_undecided(module: Any) -> None:
     intervals = ((0.9, 1.1), (1.0, 1.2), (0.8, 1.0), (1.01, 1.2), (0.8, 0.99))
     told = [module.undecided(Ratio(1.0, *interval)) for interval in intervals]
@@ -86,7 +95,7 @@ def losers_and_what_is_undecided_are_marked(module: Any) -> None:
     lost, won = row(module, "lost", arms={"stitched": 6e-3}), row(module, "won")
     even = row(module, "even", arms={"stitched": 3e-3}, left={"slower": 2})
     told = module.text([lost, won, even], "how")
-    assert "| won | 6.00 | 4.50 * | 3.00 | 1.500 [1.500, 1.500] |" in told
+    assert "| won | 6.00 | 4.50 * | 3.00 | 1.500 [1.500, 1.500] | - | - | 90% |" in told
     assert "| **0.500 [0.500, 0.500]** |" in told
     assert "| 1.000 [1.000, 1.000] ≈ |" in told and "300 steps; slower in 2 of 3 runs |" in told
     assert told.index("| won |") < told.index("| even |") < told.index("| lost |")
@@ -134,6 +143,10 @@ CLAIMS: dict[Claim, tuple[str, str]] = {
     ratios_are_of_pairs: (
         "row.seconds[baseline(row)], row.seconds[STITCHED]",
         "row.seconds[baseline(row)], row.seconds[STITCHED][::-1]",
+    ),
+    processor_time_is_of_the_same_baseline: (
+        "for arm in (baseline(row), STITCHED))\n    return",
+        "for arm in (UNTOUCHED, STITCHED))\n    return",
     ),
     an_interval_with_one_in_it_is_undecided: ("found.low <= 1.0 <=", "found.low < 1.0 <="),
     the_way_is_from_untouched_to_the_ceiling: (

@@ -92,7 +92,10 @@ def made(
     runs.run([sys.executable, str(script), str(folder / "program.py")], run, environ, 60)
     assert (folder / "program.py").read_text() == program
     assert int((run / "out" / "peak").read_text()) > 2**20
-    return runs.read(run)
+    made = runs.read(run)
+    used = [float(line) for line in (run / "out" / "processor").read_text().split()]
+    assert len(used) == len(made.seconds) + 1 and used == sorted(used)
+    return made
 
 
 @pytest.mark.parametrize(
