@@ -33,7 +33,7 @@ nice -n 5 $(MAKE) $(1) > $(VENV)/cluster-build.log 2>&1 & building=$$!; \
 	$(2); tests=$$?; wait $$building || cat $(VENV)/cluster-build.log; exit $$tests
 endef
 
-.PHONY: demo quick test test-all lint bench zoo reproduce gpu docs clean plugin cluster cluster-build cluster-down images demo-cluster
+.PHONY: demo quick test test-all lint bench bench-jobs zoo reproduce gpu docs clean plugin cluster cluster-build cluster-down images demo-cluster
 
 demo: plugin
 	$(VENV)/bin/python examples/demo.py
@@ -62,6 +62,12 @@ bench: plugin
 # `make zoo ZOO="hf_t5 --again"` measures one anew.
 zoo: plugin $(STAMP_ZOO)
 	$(VENV)/bin/python -m bench.zoo $(ZOO)
+
+# The same programs untouched, under XLA, stitched and at their ceiling, in turn; hours, and rows that
+# are finished stay. `make bench-jobs BENCH="--only hf_t5 --pairs 9 --again"`.
+bench-jobs: plugin $(STAMP_ZOO)
+	$(VENV)/bin/python -m bench.zoo.speed $(BENCH)
+	$(VENV)/bin/python -m bench.table
 
 # The tables of the three papers, with ours beside them: what is counted, estimated and measured here.
 reproduce: $(STAMP)
