@@ -495,6 +495,7 @@ def _packed(
         state.device,
         state.partition,
         state.regions,
+        state.functions,
         state.compiled,
         state.programs,
         state.verification,
