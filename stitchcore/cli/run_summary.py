@@ -221,7 +221,7 @@ def _verdict(step: Step) -> str:
 
 
 _UNMEASURED: Mapping[str, str] = {
-    "stitched": "stitched; the run was too short to compare with original steps",
+    "stitched": "stitched; not compared: too few steps, or it cannot run both ways in turn",
     "submitted": "not ready before the job ended",
     "ready": "ready, not swapped in before the job ended",
 }

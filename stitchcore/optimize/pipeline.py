@@ -556,6 +556,7 @@ def _packed(
         state.device,
         state.partition,
         state.regions,
+        state.functions,
         state.compiled,
         state.programs,
         state.verification,

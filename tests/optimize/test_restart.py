@@ -87,7 +87,6 @@ def test_every_stage_of_a_request_is_dumped(work: Path) -> None:
     assert "launch k_" in texts["build"]
     assert "output 0: ok" in texts["verify"]
     assert "stitched / the framework" in texts["measure"]
-    assert "stitched / XLA" in texts["measure"]
     assert "stitch_fallback_" in texts["fallback"]
     assert "Live bytes of a step" in texts["limit"]
     assert json.loads(texts["patch"])["regions"][0]["remove"]
