@@ -286,6 +286,7 @@ def _regions(outcome: Outcome, first: Mapping[str, int]) -> tuple[ReportRegion, 
                 tuple(_origins(outcome, region)) if region.name in first else (),
                 planned.plan.unfused.seconds if planned is not None else 0.0,
                 planned.plan.planned.seconds if planned is not None else 0.0,
+                region.cut_from,
             )
         )
     return tuple(rows)
