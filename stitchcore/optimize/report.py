@@ -302,6 +302,7 @@ def _regions(outcome: Outcome, first: Mapping[str, int]) -> tuple[ReportRegion, 
                 tuple(outcome.functions[region.name].origins) if region.name in first else (),
                 planned.plan.unfused.seconds if planned is not None else 0.0,
                 planned.plan.planned.seconds if planned is not None else 0.0,
+                region.cut_from,
             )
         )
     return tuple(rows)
