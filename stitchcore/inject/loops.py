@@ -10,11 +10,14 @@ about 50 do nothing but hand things on. So in a patched graph
 - a list onto which each pass pushes one value, for the loop of the gradient to pop, is left out
   where that value does not change: the gradient's loop reads it as its constant;
 - the other such lists of one type become one list, onto which a pass pushes all of its values, and
-  from which the gradient's pops them in the opposite order.
+  from which the gradient's pops them in the opposite order;
+- a list that nothing pops is left out, and so are control edges that keep no order (loop_order.py).
 
 All is by TensorFlow's own operations. A node that stays is alive in the branches in which it was,
-and comes after whatever with an effect it came after. What cannot be shown to be so stays as it is;
-the result is held against the rules of graphs (structure.py), and a loop at fault is left alone.
+and comes after whatever may fail that it came after. A loop in which anything has an effect (a
+write, a random number) is left alone: its passes may overlap, and then the order of effects is that
+of chance, which less work between them would change. The result is held against the rules of graphs
+(structure.py); a loop at fault is left alone, too.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from . import graphs, structure
-from .contract import FUSION
+from . import loop_order, structure
 from .digest import LOOP_BACK
+from .loop_order import READ, READERS
 from .structure import (
     CONTROL_FLOW,
     ENTERS,
@@ -39,9 +42,6 @@ from .structure import (
 Tensor = Tuple[Any, int]
 """A node and its port (-1: control): a number of the graph's, or the name of a new one."""
 
-READ = "ReadVariableOp"
-READERS = frozenset({READ, "VariableShape"})
-"""What takes a variable's handle and does not write it."""
 EMPTY, PUSH, POP = "EmptyTensorList", "TensorListPushBack", "TensorListPopBack"
 INT32 = 3
 COUNTS = frozenset({3, 9, 10})  # int32, int64, bool
@@ -80,7 +80,7 @@ def rewritten(graph: Any, prefix: str, preserve: Iterable[str], types: Types) ->
         return Rewritten(graph)
     original = Original(graph)
     kept = frozenset(preserve)
-    left: Set[int] = set()
+    left = loop_order.frames_with(original, loop_order.effects(original))
     while True:
         rewriting = _Rewriting(original, prefix, kept, frozenset(left))
         try:
@@ -88,16 +88,19 @@ def rewritten(graph: Any, prefix: str, preserve: Iterable[str], types: Types) ->
         except _NothingStays as error:
             left.add(error.frame)
             continue
-        if not rewriting.removed and not rewriting.overridden:
-            return Rewritten(graph)
         result = rewriting.result()
         faults = structure.check(original, result, types, rewriting.origins, kept)
         if not faults:
-            return Rewritten(result, rewriting.origins, len(rewriting.removed))
+            break
         at_fault = {rewriting.loop_of(fault) for fault in faults} - left
         if None in at_fault or not at_fault:
             return Rewritten(graph)
         left |= {frame for frame in at_fault if frame is not None}
+    origins, count = rewriting.origins, len(rewriting.removed)
+    tidied, more = loop_order.without_needless(Original(result), kept)
+    if structure.check(original, tidied, types, origins, kept):
+        return Rewritten(result, origins, count)
+    return Rewritten(tidied, origins, count + more)
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ class _Rewriting:
         self._pivots: Dict[int, str] = {}
         self._conditions: Dict[int, Set[int]] = {}
         self._lasts: Dict[int, str] = {}
-        self._late = self._after_effects()
+        self._late = loop_order.after(original, loop_order.failing(original))
         self.variables: Dict[int, List[_Variable]] = {}
 
     def loop_of(self, fault: Fault) -> Optional[int]:
@@ -183,28 +186,6 @@ class _Rewriting:
         return self.original.inner[i] or self.original.outer[i] or None
 
     # ---- what is there ---------------------------------------------------------------------------
-    def _after_effects(self) -> List[bool]:
-        """Whether each node has an effect, or waits for one in its own pass."""
-        read = self.read
-        known = dict.fromkeys(READERS | CONTROL_FLOW | {FUSION}, False)
-        late = [graphs.has_effect(operation, known) for operation in read.operations]
-        with_effects: Set[int] = set()
-        for i, effect in enumerate(late):
-            frame = self.original.inner[i]
-            while effect and frame:
-                with_effects.add(frame)
-                frame = self.original.frames.parents[frame]
-        for i in self.order:
-            if read.operations[i] in EXITS:
-                late[i] = self.original.inner[i] in with_effects
-            elif not late[i] and read.operations[i] not in ENTERS:  # all passes come after those
-                late[i] = any(
-                    late[s] and self.original.outer[s] == self.original.inner[i]
-                    for s, _ in read.edges[i]
-                    if not read.operations[s].endswith(LOOP_BACK)
-                )
-        return late
-
     def _readers(self, i: int, port: int) -> List[int]:
         return [c for c, position in self.uses[i] if self.read.edges[c][position][1] == port]
 
@@ -341,6 +322,10 @@ class _Rewriting:
         handed = [v for v in self.variables[frame] if self._is_handed_on(v)]
         if len(handed) == len(self.variables[frame]):
             handed = []  # the passes are counted by none of them
+        for variable in self.variables[frame]:
+            push = self._only(variable, PUSH)
+            if push is not None and not self._left_with(variable) and not variable.waits:
+                self.removed.update((*variable.nodes, push))
         for variable in handed:
             source = read.edges[variable.enter][0]
             self.outside[variable.merge, 0] = self.outside[variable.switch, 1] = source
@@ -685,11 +670,13 @@ class _Rewriting:
         graph = type(self.original.graph)()
         graph.CopyFrom(self.original.graph)
         del graph.node[:]
+        removed = {self.read.names[i] for i in self.removed}
         for i, node in enumerate(self.read.nodes):
             if i in self.removed:
                 continue
             copy = graph.node.add()
             copy.CopyFrom(node)
+            structure.part(copy, removed)
             edges = self.read.edges[i]
             touched = i in self.after or any(
                 source in self.removed or (i, position) in self.overridden

@@ -310,25 +310,7 @@ class _Attempt:
             after = sorted({reference for reference in inputs if reference[0] == "^"})
             del copy.input[:]
             copy.input.extend([*data, *after])
-            if structure.COLOCATION in copy.attr:
-                self._part(copy)
-
-    def _part(self, node: Any) -> None:
-        """Takes a node's colocation with removed nodes away: devices are given by now, and a name
-        that does not exist is an error where the graph is imported."""
-        places = node.attr[structure.COLOCATION].list.s
-        start = len(structure.LOCATION)
-        present = [
-            place
-            for place in places
-            if place.decode(errors="replace")[start:] not in self._removing
-        ]
-        if len(present) == len(places):
-            return
-        del places[:]
-        places.extend(present)
-        if not present:
-            del node.attr[structure.COLOCATION]
+            structure.part(copy, self._removing)
 
     def _stand_in(self, node: Any, function: bool) -> None:
         """Keeps the name of a removed node that must stay: a function's control results (its

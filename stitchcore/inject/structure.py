@@ -24,7 +24,19 @@ it. Linear in nodes and edges.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Container,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from .contract import FUSIONS
 from .digest import LOOP_BACK, canonical, parse_reference
@@ -540,6 +552,22 @@ def check(
         checking.functions(i)
         checking.kept_place(i, before)
     return checking.faults
+
+
+def part(node: Any, removed: Container[str]) -> None:
+    """Takes a node's colocation with removed nodes away: devices are given by now, and a name that
+    does not exist is an error where the graph is imported."""
+    if COLOCATION not in node.attr:
+        return
+    places = node.attr[COLOCATION].list.s
+    start = len(LOCATION)
+    present = [place for place in places if place.decode(errors="replace")[start:] not in removed]
+    if len(present) == len(places):
+        return
+    del places[:]
+    places.extend(present)
+    if not present:
+        del node.attr[COLOCATION]
 
 
 def types_of(node: Any, name: str) -> List[int]:
