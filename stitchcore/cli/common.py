@@ -85,14 +85,19 @@ class Output:
 
     @property
     def console(self) -> Console:
-        stream = sys.stderr if self.as_json else sys.stdout
-        width = None if stream.isatty() else PAGE_WIDTH
-        return Console(stderr=self.as_json, highlight=False, width=width)
+        return console(stderr=self.as_json)
 
     def document(self, content: Any) -> None:
         """Print `content` as JSON on standard output, on one line."""
         sys.stdout.write(json.dumps(content, sort_keys=True, default=str) + "\n")
         sys.stdout.flush()
+
+
+def console(stderr: bool = False) -> Console:
+    """Text goes to it as it is: `stitchcore[cuda12]` and `:x:` are no markup."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else PAGE_WIDTH
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
 def fail(output: Output, what: str, why: str, mend: str, code: int = BAD_INPUT) -> NoReturn:
@@ -165,6 +170,17 @@ def writable_folder(folder: Path, output: Output) -> None:
         fail(output, str(folder), error.strerror or str(error), "name a folder you may write to")
     if not os.access(folder, os.W_OK):
         fail(output, str(folder), "may not be written to", "name a folder you may write to")
+
+
+def writable_file(path: Path, output: Output) -> None:
+    """End the command, before work is done for it, where `path` is no file that can be written."""
+    try:
+        there = os.path.lexists(path)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
+        if not there:
+            path.unlink()
+    except OSError as error:
+        fail(output, str(path), error.strerror or str(error), "name a file you may write to")
 
 
 def host_target() -> str:

@@ -232,7 +232,7 @@ def _show_places(places: list[Place], output: common.Output) -> None:
         output.document([{**asdict(place), "meaning": meaning(place.reason)} for place in places])
     for place in () if output.as_json else places:
         for line in (_line(place), *(f"  {choice}" for choice in place.choices)):
-            output.console.print(line, markup=False, soft_wrap=True)
+            output.console.print(line, soft_wrap=True)
 
 
 def _show(explanation: Explanation, output: common.Output) -> None:
@@ -242,7 +242,7 @@ def _show(explanation: Explanation, output: common.Output) -> None:
         return
 
     def say(line: str) -> None:
-        output.console.print(line, markup=False, soft_wrap=True)
+        output.console.print(line, soft_wrap=True)
 
     say(_line(explanation.first))
     say(_line(explanation.second))

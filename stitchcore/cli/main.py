@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 
 import click
@@ -51,10 +52,20 @@ class _Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # a locale without arrows, a path of odd bytes
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except BadOption as error:
             raise click.UsageError(str(error)) from error
+        except OSError as error:
+            if error.filename is None:
+                raise  # not of a path that somebody named
+            why = f"{error.filename}: {error.strerror}"
+            raise click.UsageError(
+                f"{why}\n  to mend it: check the path and permissions"
+            ) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

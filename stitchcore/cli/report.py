@@ -44,21 +44,17 @@ def command(
 ) -> None:
     """Write report.html of SOURCE (a module or a report.json), or of a stored artifact."""
     output = common.Output(as_json)
+    common.writable_file(out, output)
     options = settings.of_this_process()
     if source is None or source.suffix == ".json":
         report = _stored(source or _newest(options, artifact, output), output)
     else:
         report = _of_module(source, output, target, planner, bind if measure else None)
-    try:
-        out.write_text(render.html(report), encoding="utf-8")
-    except OSError as error:
-        common.fail(output, str(out), str(error), "--out names a file that can be written")
+    out.write_text(render.html(report), encoding="utf-8")
     if as_json:
         output.document({"report": str(out), "title": report.title, "kernels": len(report.kernels)})
         return
-    output.console.print(
-        f"{report.title}: {len(report.kernels)} kernels; page: {out}", markup=False
-    )
+    output.console.print(f"{report.title}: {len(report.kernels)} kernels; page: {out}")
 
 
 def _newest(options: Options, prefix: str, output: common.Output) -> Path:

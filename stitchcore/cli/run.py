@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.status import Status
 
 from stitchcore import options as settings
@@ -90,7 +89,7 @@ def command(
     if as_json:
         output.document(run_summary.document(result))
     else:
-        run_summary.show(result, Console(stderr=True, highlight=False))
+        run_summary.show(result, common.console(stderr=True))
     raise SystemExit(code)
 
 
@@ -263,7 +262,7 @@ class Run:
         )
         line = f"stitch: optimizing the step ({stage})"
         if self._status is None:
-            self._status = Console(stderr=True).status(line)
+            self._status = common.console(stderr=True).status(line)
             self._status.start()
         self._status.update(line)
 

@@ -125,15 +125,15 @@ def show(summary: Summary, console: Console) -> None:
     """Print the summary."""
     for step in summary.steps:
         for line in _lines(step):
-            console.print(line, markup=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
     if not summary.steps:
         known = ", ".join(f"{count} x {reason}" for reason, count in summary.refusals.items())
-        console.print(f"[stitch] nothing stitched: {known or 'no step seen'}", markup=False)
+        console.print(f"[stitch] nothing stitched: {known or 'no step seen'}")
     elif FEW_CALLS in summary.refusals:
         left = f"{summary.refusals[FEW_CALLS]} functions called too few times were left alone"
-        console.print(f"[stitch] {left} ({FEW_CALLS})", markup=False)
+        console.print(f"[stitch] {left} ({FEW_CALLS})")
     if summary.ready:
-        console.print(f"[stitch] {NEXT_RUN}", markup=False)
+        console.print(f"[stitch] {NEXT_RUN}")
 
 
 def _lines(step: Step) -> list[str]:

@@ -17,11 +17,10 @@ from urllib.parse import quote
 
 import click
 import httpx
-from rich.console import Console
 
 from stitch_operator.gateway import tls
 from stitchcore import options
-from stitchcore.cli.common import BAD_INPUT, Output, fail
+from stitchcore.cli.common import BAD_INPUT, Output, console, fail
 
 CODES = {"ready": 0, "refused": 1, "pending": 3}
 KEY = re.compile(r"[0-9a-f]{64}")
@@ -95,13 +94,13 @@ def _page(client: httpx.Client, path: str, file: Path, output: Output) -> None:
         fail(output, str(client.base_url), f"{type(error).__name__}: {error}", mend)
     except OSError as error:
         fail(output, str(file), str(error), "--report names a file that can be written")
-    output.console.print(f"report page: {file}", markup=False)
+    output.console.print(f"report page: {file}")
 
 
 def _followed(
     client: httpx.Client, key: str, answer: dict[str, Any], output: Output
 ) -> dict[str, Any]:
-    with Console(stderr=True).status("") as status:
+    with console(stderr=True).status("") as status:
         while answer["status"] == "pending":
             status.update(_line(answer))
             time.sleep(min(max(float(answer.get("retry_after", 1.0)), 0.2), 10.0))
