@@ -61,15 +61,15 @@ def compare(plain: Run, stitched: Run) -> bool:
     print(f"  losses differ by at most {difference(plain, stitched):.1e} (relative)")
     print(f"  median step of each run: {plain.milliseconds:.2f} ms, {stitched.milliseconds:.2f} ms")
     for step in stitched.summary["steps"]:
-        if step["ratio"] is None:
+        if step["speedup"] is None:
             why = step["reason"] or step["status"]
             print(f"  step {step['digest'][:12]}: {why} {step['detail']}")
             continue
-        ratio, low, high = step["ratio"]
+        speedup, low, high = step["speedup"]
         print(
             f"  step {step['digest'][:12]}: {step['seconds_before'] * 1e3:.2f} → "
-            f"{step['seconds_after'] * 1e3:.2f} ms in one run, {1 / ratio:.2f} times as fast "
-            f"[{1 / high:.2f}, {1 / low:.2f}], {step['status']}"
+            f"{step['seconds_after'] * 1e3:.2f} ms in one run, speed-up {speedup:.3f} "
+            f"[{low:.3f}, {high:.3f}], {step['status']}"
         )
         print(
             f"    kernels {step['kernels_before']} → {step['kernels_after']}, "

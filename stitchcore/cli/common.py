@@ -28,22 +28,13 @@ from stitchcore.fusion.mechanisms import Mechanism
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.text.parser import parse
 from stitchcore.options import Options
+from stitchcore.report import reasons
+from stitchcore.report.markup import bytes_text as bytes_text
+from stitchcore.report.markup import seconds_text as seconds_text
 
 BAD_INPUT = 2
 PAGE_WIDTH = 140
 """Columns where the output is not a terminal."""
-
-HINTS = {
-    "parse_error": "check that the file is complete HLO text (`HloModule ...`)",
-    "elided_constant": "print the module with large constants (XLA: print_large_constants)",
-    "unsupported_layout": "lower the module with row-major layouts",
-    "unsupported_type": "lower the module with the types of stitchcore/hlo/ir/shape.py (DTYPES)",
-    "unknown_opcode": "report the opcode; it has no record in stitchcore/hlo/ir/opcodes.py",
-    "no_device": "run this on a machine with the device, or compile for it only",
-    "no_compiler": "apt-get install gcc, or pip install ziglang",
-    "store_unreadable": "check the folder's permissions, or pass --store",
-}
-"""What to do about a refusal, by the reason's value."""
 
 without_option = click.option(
     "--without",
@@ -116,7 +107,7 @@ def fail_refused(output: Output, what: str, refused: Refused, mend: str = "") ->
     why = f"{refusal.reason.value} at {refusal.subject}" + (
         f": {refusal.detail}" if refusal.detail else ""
     )
-    fail(output, what, why, mend or HINTS.get(refusal.reason.value, ""))
+    fail(output, what, why, mend or reasons.mend(refusal.reason.value))
 
 
 def read_module(path: Path, output: Output) -> Module:
@@ -202,20 +193,3 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     for row in rows:
         rich_table.add_row(*(str(cell) for cell in row))
     return rich_table
-
-
-def seconds_text(seconds: float) -> str:
-    """A duration with three digits and its unit."""
-    for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
-        if seconds < limit:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
-
-
-def bytes_text(count: float) -> str:
-    """A byte count with three digits and its unit (powers of 1024)."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"

@@ -24,9 +24,10 @@ from stitchcore.artifact import sign
 from stitchcore.cli import common
 from stitchcore.cli.optimize_child import PACKAGE
 from stitchcore.device.records import DEVICES
-from stitchcore.errors import Refused
+from stitchcore.errors import Reason, Refused
 from stitchcore.inject import plugin
 from stitchcore.options import Options
+from stitchcore.report import reasons
 from stitchcore.sandbox import isolate
 from stitchcore.toolchain import c_compiler, nvrtc
 
@@ -160,7 +161,8 @@ def _compiler() -> Finding:
             source = f"#include <stdint.h>\n{COMPILED}\n"
             c_compiler.compile_c(source, DEVICES[target], compiler=compiler)
     except Refused as refused:
-        return Finding("C compiler", "missing", refused.refusal.detail, common.HINTS["no_compiler"])
+        mend = reasons.mend(Reason.NO_COMPILER.value)
+        return Finding("C compiler", "missing", refused.refusal.detail, mend)
     return Finding("C compiler", "ok", compiler.version)
 
 

@@ -47,6 +47,7 @@ RETRIED = frozenset(
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @click.option("--wait/--no-wait", default=False, help="Hold the first step until the artifact.")
+@click.option("--finish", is_flag=True, help="Compile on when the job has ended, for its next run.")
 @click.option("--store", type=click.Path(path_type=Path), default=None, help="Default: user cache.")
 @click.option("--fresh", is_flag=True, help="Optimize again what is already in the store.")
 @common.without_option
@@ -55,6 +56,7 @@ RETRIED = frozenset(
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     wait: bool,
+    finish: bool,
     store: Path | None,
     fresh: bool,
     without: str | None,
@@ -80,7 +82,7 @@ def command(
     with _signals_to(process.pid):
         if not ready:
             raise SystemExit(run_job.shell_code(process.wait()))
-        run = Run(options, session, command_line, wait)
+        run = Run(options, session, command_line, wait, finish)
         run.follow(process)
     code = run_job.shell_code(process.returncode)
     crash_breaker.job_ended(str(options.store), session, code)
@@ -168,11 +170,16 @@ class Run:
     """One run: follows the job's events and serves its requests, one worker at a time."""
 
     def __init__(
-        self, options: Options, session: str, command_line: Sequence[str], wait: bool
+        self,
+        options: Options,
+        session: str,
+        command_line: Sequence[str],
+        wait: bool,
+        finish: bool = False,
     ) -> None:
         self.record = run_job.Record()
         self.ready_for_next = 0
-        self._options, self._wait = options, wait
+        self._options, self._wait, self._finish_late = options, wait, finish
         self._command_line = command_line
         self._folder = options.store / "sessions" / session
         self._events = run_job.EventFile(self._folder / "events.jsonl")
@@ -182,12 +189,14 @@ class Run:
         self._status: Status | None = None
 
     def follow(self, process: Any) -> None:
-        """Serve until the job has ended and the worker has nothing left to do."""
+        """Serve until the job has ended; then, where that was asked for, until nothing is left."""
         try:
             while process.poll() is None:
                 self._step(job_runs=True)
                 time.sleep(POLL_SECONDS / 4)
-            while self._step(job_runs=False):
+            self._take_events()
+            self._poll(job_runs=False)
+            while self._finish_late and self._step(job_runs=False):
                 time.sleep(POLL_SECONDS)
         except Exception as error:  # whatever it is, the job must not be left waiting for us
             self._give_up(error)
@@ -210,13 +219,20 @@ class Run:
 
     def _step(self, job_runs: bool) -> bool:
         """One round; False when there is nothing to wait for."""
+        self._take_events()
+        if self._worker is None and self._requests.waiting:
+            self._begin(self._requests.waiting[0])
+            del self._requests.waiting[0]
+        return self._poll(job_runs)
+
+    def _take_events(self) -> None:
         for event in self._events.read():
             self.record.add(event)
             if event["type"] == "submitted":
                 self._requests.add(str(event["digest"]))
-        if self._worker is None and self._requests.waiting:
-            self._begin(self._requests.waiting[0])
-            del self._requests.waiting[0]
+
+    def _poll(self, job_runs: bool) -> bool:
+        """Whether a worker was at work; takes its answer when it has ended."""
         if self._worker is None:
             return False
         self._show(self._worker.digest, job_runs)

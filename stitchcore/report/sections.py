@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
+from stitchcore.inject.speedup import speedup_text
 from stitchcore.report import charts
 from stitchcore.report.markup import Markup, bytes_text, join, saved_text, seconds_text, tag
 from stitchcore.report.reasons import meaning
 from stitchcore.report.schema import Report, ReportKernel, ReportRegion
-from stitchcore.report.view import Page, change, interval, measured, number
+from stitchcore.report.view import Interval, Page, change, interval, measured, number
 
 NONE = "–"
 Pair = tuple[str, float, float, Callable[[float], str]]
@@ -84,12 +86,15 @@ def job(page: Page) -> Markup:
     for graph in page.job.graphs:
         ratio = NONE
         if graph.ratio is not None and graph.low is not None and graph.high is not None:
-            ratio = f"{graph.ratio:.3f} [{graph.low:.3f}, {graph.high:.3f}]"
+            ratio = speedup_text(graph.ratio, graph.low, graph.high)
         state = graph.swap or graph.phase
         why = f"{graph.reason}: {meaning(graph.reason)}" if graph.reason else ""
         rows.append((graph.digest[:12], state, f"{graph.steps:,}", ratio, why))
-    heads = ("graph", "state", "stitched steps>", "original over stitched, 95 %>", "why")
-    note = "Blocks of original and stitched steps took turns in the job itself; above 1 is faster."
+    heads = ("graph", "state", "stitched steps>", "speed-up, 95 %>", "why")
+    note = (
+        "Blocks of original and stitched steps took turns in the job itself. Speed-up: the time of "
+        "a whole step before over its time after; above 1 is faster."
+    )
     return section("job", "What the job measured", tag("p", note), table(heads, rows))
 
 
@@ -283,16 +288,22 @@ def reasons(page: Page) -> Markup:
     rows = [
         (
             tag("code", row.reason),
-            row.meaning or "a reason that this version does not know",
+            join(
+                (
+                    row.meaning or "a reason that this version does not know",
+                    tag("br"),
+                    tag("span", row.mend, class_="muted"),
+                )
+            ),
             f"{row.count:,}",
             bytes_text(row.bytes) if row.bytes else NONE,
-            ", ".join(row.examples),
+            ", ".join(row.operations),
         )
         for row in page.reasons
     ]
     if not rows:
         return section("reasons", "Why not", tag("p", "Nothing was left as it was."))
-    heads = ("why", "because", "operations>", "bytes they move>", "for example")
+    heads = ("why", "because, and what to do", "operations>", "bytes they move>", "most of them")
     return section("reasons", "Why not", table(heads, rows))
 
 
@@ -301,7 +312,7 @@ def regions(page: Page) -> Markup:
     if not page.report.regions:
         return Markup("")
     heads = ("region", "state", "operations>", "kernels>", "bytes before, after>",
-             "predicted>", "TensorFlow>", "stitched>", "XLA>", "of TensorFlow's, 95 %>",
+             "predicted>", "TensorFlow>", "stitched>", "XLA>", "speed-up of it, 95 %>",
              "proof")  # fmt: skip
     order = sorted(page.report.regions, key=lambda region: region.bytes_after - region.bytes_before)
     rows = [_region(region) for region in order]
@@ -324,9 +335,15 @@ def _region(region: ReportRegion) -> Sequence[str]:
         f"{bytes_text(region.bytes_before)} → {bytes_text(region.bytes_after)}",
         seconds_text(number(region.seconds_after) or 0.0) if region.seconds_after else NONE,
         *(took(who) for who in ("framework", "stitched", "xla")),
-        f"{ratio[1]:.2f} [{ratio[0]:.2f}, {ratio[2]:.2f}]" if ratio else NONE,
+        _speedup(ratio) if ratio else NONE,
         ", ".join(proof),
     )
+
+
+def _speedup(ratio: Interval) -> str:
+    """Of a proof's ratio, which is stitched over TensorFlow's."""
+    low, middle, high = (1 / end if end else math.inf for end in reversed(ratio))
+    return speedup_text(middle, low, high)
 
 
 def rest(page: Page) -> Markup:

@@ -14,10 +14,12 @@ from typing import Any
 
 from stitchcore.report.job import Job
 from stitchcore.report.layout import Layout, place
-from stitchcore.report.reasons import meaning
-from stitchcore.report.schema import NO_KERNEL, Report, ReportKernel, ReportRegion
+from stitchcore.report.markup import bytes_text
+from stitchcore.report.reasons import meaning, mend
+from stitchcore.report.schema import NO_KERNEL, Report, ReportKernel, ReportNode, ReportRegion
 
-MOST_EXAMPLES = 2
+COSTLIEST = 3
+"""Operations that are named of each reason."""
 NAMED = 4
 """Opcodes that name a kernel's contents."""
 SHAPING = frozenset(
@@ -51,13 +53,15 @@ class Point:
 
 @dataclass(frozen=True)
 class ReasonRow:
-    """A reason of the closed list, what it means, and what it kept as it was."""
+    """A reason of the closed list, what it means, what can be done, and what it kept as it was:
+    `operations` are those that move most bytes."""
 
     reason: str
     meaning: str
+    mend: str
     count: int
     bytes: int
-    examples: tuple[str, ...]
+    operations: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ def view(report: Report, job: Job | None = None) -> Page:
         _contents(report),
         points,
         of,
-        _reasons(report),
+        reasons(report),
         job,
     )
 
@@ -226,20 +230,25 @@ def _points(report: Report) -> tuple[tuple[Point, ...], str]:
 
 
 # ---- why not -----------------------------------------------------------------------------------
-def _reasons(report: Report) -> tuple[ReasonRow, ...]:
-    counts: Counter[str] = Counter()
-    moved: Counter[str] = Counter()
-    examples: dict[str, list[str]] = defaultdict(list)
+def reasons(report: Report, costliest: int = COSTLIEST) -> tuple[ReasonRow, ...]:
+    """What was left as it was, by reason, the most bytes first."""
+    left: dict[str, list[ReportNode]] = defaultdict(list)
     for node in report.nodes:
         if node.reason:
-            counts[node.reason] += 1
-            moved[node.reason] += max(0, node.bytes)
-            if len(examples[node.reason]) < MOST_EXAMPLES:
-                examples[node.reason].append(f"{node.name} ({node.op})")
-    for reason, count in report.refusals.items():
-        counts.setdefault(reason, max(0, count))
+            left[node.reason].append(node)
+    counts = {reason: max(0, count) for reason, count in report.refusals.items()}
+    counts |= {reason: len(nodes) for reason, nodes in left.items()}
+    moved = {reason: sum(max(0, node.bytes) for node in left[reason]) for reason in counts}
     order = sorted(counts, key=lambda reason: (-moved[reason], -counts[reason], reason))
     return tuple(
-        ReasonRow(reason, meaning(reason), counts[reason], moved[reason], tuple(examples[reason]))
+        ReasonRow(
+            *(reason, meaning(reason), mend(reason), counts[reason], moved[reason]),
+            tuple(map(_left, sorted(left[reason], key=lambda node: -node.bytes)[:costliest])),
+        )
         for reason in order
     )
+
+
+def _left(node: ReportNode) -> str:
+    moved = f", {bytes_text(node.bytes)}" if node.bytes > 0 else ""
+    return f"{node.written or node.name} ({node.op}{moved})"

@@ -1,5 +1,6 @@
 """`stitch status KEY`: where a graph stands at a gateway, by the key of its request or artifact, or
-by its canonical digest, as the job's own lines and reports name it.
+by its canonical digest; of what this machine's store knows, their first digits do, as a job's own
+lines name them.
 
 Exit codes: 0 ready, 1 refused, 3 pending, 2 anything else. The gateway, token and CA are those a
 job is given: STITCH_GATEWAY, STITCH_TOKEN_FILE, STITCH_CA.
@@ -20,6 +21,7 @@ import httpx
 
 from stitch_operator.gateway import tls
 from stitchcore import options
+from stitchcore.cli import stored
 from stitchcore.cli.common import BAD_INPUT, Output, console, fail
 
 CODES = {"ready": 0, "refused": 1, "pending": 3}
@@ -35,6 +37,7 @@ SECONDS = 10.0
 @click.option("--json", "as_json", is_flag=True)
 def command(key: str, follow: bool, report: Path | None, as_json: bool) -> None:
     output = Output(as_json)
+    key = stored.digest(options.of_this_process().store, key)
     place = options.gateway_of_this_process()
     printed = "`stitch serve` prints what to set"
     try:
