@@ -137,7 +137,7 @@ def _mend(error: str) -> str:
     if "No module named 'tensorflow'" in error:
         return f"pip install tensorflow-cpu ({SUPPORTED}) in the job's environment"
     if "unsupported_version" in error:
-        needed = re.search(r"make plugin TENSORFLOW=[0-9.]+", error)
+        needed = re.search(r"python -m stitchcore.inject.build --version [0-9.]+[0-9]", error)
         return needed.group() if needed else f"TensorFlow {SUPPORTED}"
     if "is missing" in error and "plugin" in error:
         return "python -m stitchcore.inject.build"
