@@ -13,6 +13,7 @@ from stitchcore.report.schema import Report, ReportKernel, ReportRegion
 from stitchcore.report.view import Interval, Page, change, interval, measured, number
 
 NONE = "–"
+LEFT = "What was left to TensorFlow, and why"
 Pair = tuple[str, float, float, Callable[[float], str]]
 NUMBER = "n"
 SCHEMES = ("local", "regional", "global")
@@ -56,6 +57,8 @@ def header(page: Page) -> Markup:
 
 def _pair(label: str, before: float, after: float, write: Callable[[float], str]) -> Markup:
     share = change(after / before) if before > 0 else ""
+    if write is seconds_text and before > 0 and after > 0:
+        share = f"speed-up {speedup_text(before / after)}"
     description = f"{label}: {write(before)} before, {write(after)} after"
     return tag(
         "div",
@@ -118,7 +121,7 @@ def graph(page: Page) -> Markup:
     panel = tag("aside", id="panel", aria_label="Selection")
     return section(
         "graph",
-        "Graph",
+        "What was fused",
         tag("p", f"{count:,} operations. One colour and number is one kernel; dashed: left as it "
             "was, with a reason; plain: no work of its own."),
         _tools(),
@@ -302,9 +305,9 @@ def reasons(page: Page) -> Markup:
         for row in page.reasons
     ]
     if not rows:
-        return section("reasons", "Why not", tag("p", "Nothing was left as it was."))
+        return section("reasons", LEFT, tag("p", "Nothing was left as it was."))
     heads = ("why", "because, and what to do", "operations>", "bytes they move>", "most of them")
-    return section("reasons", "Why not", table(heads, rows))
+    return section("reasons", LEFT, table(heads, rows))
 
 
 def regions(page: Page) -> Markup:
@@ -367,7 +370,25 @@ def rest(page: Page) -> Markup:
         for title, heads, rows in parts
         if rows
     ]
-    return section("rest", "How it was made", *folded) if folded else Markup("")
+    return section("rest", "How it was made", _again(report), *folded)
+
+
+def _again(report: Report) -> Markup:
+    """What to type for the same page."""
+    of, _, name = report.title.partition(" ")
+    if of != "graph":
+        again = f"stitch report {report.title}"
+        return tag("p", "Again: ", tag("code", again), f", for {report.target}.")
+    return tag(
+        "p",
+        *(
+            "Again: ",
+            tag("code", "stitch run --fresh --wait -- COMMAND"),
+            f", on {report.target}. ",
+        ),
+        *("As text: ", tag("code", f"stitch explain {name}"), "; what a word means: "),
+        *(tag("code", "stitch explain CODE"), "."),
+    )
 
 
 def section(name: str, title: str, *children: str) -> Markup:
@@ -396,6 +417,7 @@ def table(
 
 
 def everything(page: Page) -> Markup:
-    """The page's body: what was gained first, how it was made last."""
-    sections = (job, graph, kernels, operations, prediction, planners, reasons, regions, rest)
+    """The page's body in the order of a reader's questions: did it help, what was fused, what was
+    left and why, how good were the estimates, how it was made."""
+    sections = (job, graph, kernels, reasons, regions, prediction, planners, operations, rest)
     return join((header(page), tag("main", *(write(page) for write in sections))))

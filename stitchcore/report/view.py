@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stitchcore.inject.speedup import speedup_text
 from stitchcore.report.job import Job
 from stitchcore.report.layout import Layout, place
 from stitchcore.report.markup import bytes_text
@@ -171,11 +172,14 @@ def _headline(report: Report) -> Headline:
         )
         how = (
             f"Measured on the worker, {len(timed)} of {stitched} stitched regions, weighted by "
-            f"TensorFlow's time. 95 % bounds: {change(low)} to {change(high)}. "
-            "What a job gains as a whole, it measures itself."
+            "TensorFlow's time: time before over time after, with 95 % bounds. What a step gains "
+            "as a whole is less, and the job measures it itself."
         )
-        of = "time in timed regions, against TensorFlow"
-        return Headline(change(middle), of, how, high < 1)
+        least, most = (1 / ratio if ratio else math.inf for ratio in (high, low))
+        of = f"speed-up of the timed regions [{least:.3f}, {most:.3f}]"
+        value = speedup_text(1 / middle if middle else math.inf)
+        gained = True if high < 1 else False if low > 1 else None
+        return Headline(value, of, how, gained)
     return _estimated(report)
 
 
@@ -191,8 +195,8 @@ def _estimated(report: Report) -> Headline:
             "An estimate of the cost model; what was there before was not timed. The kernels, "
             f"timed one by one: {sum(timed) / 1e6:.3g} ms, of {after * 1e3:.3g} ms estimated."
         )
-    of = "time of its memory-intensive part, estimated"
-    return Headline(change(after / before), of, how, after < before)
+    of = "speed-up of its memory-intensive part, estimated"
+    return Headline(speedup_text(before / after), of, how, after < before)
 
 
 def _contents(report: Report) -> tuple[str, ...]:
