@@ -175,7 +175,7 @@ def show(summary: Summary, console: Console) -> None:
     if summary.ready:
         console.print(f"[stitch] {NEXT_RUN}")
     if summary.nothing or any(step.left or step.reason for step in summary.steps):
-        console.print(f"[stitch] what a code means: stitch explain CODE, or {PAGE}#CODE")
+        console.print(f"[stitch] what a code means: stitch explain CODE, or {PAGE}")
 
 
 def _of_nothing(causes: Sequence[Cause]) -> list[str]:
