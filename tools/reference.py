@@ -31,7 +31,8 @@ def commands() -> str:
     for name in COMMANDS:
         command = stitch.get_command(click.Context(stitch), name)
         assert command is not None
-        context = click.Context(command, info_name=f"stitch {name}", max_content_width=WIDTH)
+        parent = click.Context(stitch, **stitch.context_settings)
+        context = click.Context(command, parent, f"stitch {name}", max_content_width=WIDTH)
         context.terminal_width = WIDTH
         parts.append(f"## stitch {name}\n\n```\n{command.get_help(context)}\n```")
     return "\n\n".join(parts) + "\n"

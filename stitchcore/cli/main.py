@@ -13,7 +13,7 @@ from stitchcore.options import BadOption
 
 COMMANDS = {
     "run": "Run a training script; what wins is stitched into it.",
-    "explain": "Why two operations are not in one kernel, or why one was refused.",
+    "explain": "What was left to TensorFlow and why; what keeps two operations apart.",
     "doctor": "What works on this machine, and what to install.",
     "plan": "Which kernels a module would become, with estimates.",
     "compile": "Write a module's sources and binaries into a folder.",
@@ -72,7 +72,7 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.command(cls=_Commands)
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="stitch")
 def stitch() -> None:
     """Makes TensorFlow training jobs faster without touching their code."""
