@@ -39,7 +39,7 @@ endef
 wheel: plugin
 	$(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
-.PHONY: demo wheel quick test test-all lint bench zoo reproduce gpu docs clean plugin cluster cluster-build cluster-down images demo-cluster
+.PHONY: demo wheel quick test test-all lint bench bench-jobs zoo reproduce gpu docs clean plugin cluster cluster-build cluster-down images demo-cluster
 
 # One environment with the product and TensorFlow, and its own native part: 1.7 GB, nothing else.
 demo: $(VENV_DEMO)/.installed
@@ -77,6 +77,12 @@ bench: plugin
 # `make zoo ZOO="hf_t5 --again"` measures one anew.
 zoo: plugin $(STAMP_ZOO)
 	$(VENV)/bin/python -m bench.zoo $(ZOO)
+
+# The same programs untouched, under XLA, stitched and at their ceiling, in turn; hours, and rows that
+# are finished stay. `make bench-jobs BENCH="--only hf_t5 --pairs 9 --again"`.
+bench-jobs: plugin $(STAMP_ZOO)
+	$(VENV)/bin/python -m bench.zoo.speed $(BENCH)
+	$(VENV)/bin/python -m bench.table
 
 # The tables of the three papers, with ours beside them: what is counted, estimated and measured here.
 reproduce: $(STAMP)

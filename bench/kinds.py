@@ -370,3 +370,20 @@ def layer_norm_to_nchw(x: Any, g: Any, b: Any) -> list[Any]:
 @_kind(_normal(64, 50, 64), _normal(64, 50, 64))
 def l2_normalize_mid(x: Any, y: Any) -> list[Any]:
     return [tf.nn.l2_normalize(x, 1) * y]
+
+
+@_kind(_normal(16, 112, 112, 3), _normal(3), _normal(3))
+def normalize_image(x: Any, mean: Any, deviation: Any) -> list[Any]:
+    return [(x / 255.0 - mean) / deviation]
+
+
+@_kind(_normal(16, 112, 112, 3))
+def to_channels_first(x: Any) -> list[Any]:
+    return [tf.transpose(x * 2.0 - 1.0, (0, 3, 1, 2))]
+
+
+@_kind(_normal(64, 900, 4), _normal(64, 900, 4))
+def box_loss(x: Any, y: Any) -> list[Any]:
+    distance = tf.abs(x - y)
+    huber = tf.where(distance < 1.0, 0.5 * distance * distance, distance - 0.5)
+    return [tf.reduce_sum(huber, 2)]

@@ -27,12 +27,16 @@ def write_figures(path: Path, figures: Any) -> None:
 def write_table(path: Path, text: str, command: str, machine: str | None = None) -> None:
     """`text` as the table at `path`, and beneath it the benchmark's `command`, the commit and the
     `machine`, this one unless it is said."""
-    git = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(git, cwd=RESULTS, capture_output=True, text=True)
-    commit = done.stdout.strip() or "unknown: no history here"
-    caption = f"`{command}`, commit {commit}, {machine or processor()}."
+    caption = f"`{command}`, commit {commit()}, {machine or processor()}."
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{text.rstrip()}\n\n{caption}\n", encoding="utf-8")
+
+
+def commit() -> str:
+    """What is checked out; with "-dirty" where a file was changed since."""
+    git = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    done = subprocess.run(git, cwd=RESULTS, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown: no history here"
 
 
 def processor() -> str:

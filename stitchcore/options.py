@@ -12,6 +12,7 @@
 | STITCH_WITHOUT | mechanisms to leave out (words of `stitch plan --help`), commas between | none |
 | STITCH_TUNE | seconds for measuring other schedules and cuts of a job's kernels | 0: none |
 | STITCH_LIBRARY | folder of schedules found for kernels before (`stitch tune --library`) | none |
+| STITCH_MEMORY | bytes by which peak memory may grow: what the device has free | 5 % of it |
 | STITCH_JOBS | compilers that run at a time | cores |
 | STITCH_WORKER_MEMORY | resident bytes the worker may use | 8 GiB |
 | STITCH_WORKER_SECONDS | seconds the worker may take for one graph | 600 |
@@ -58,13 +59,15 @@ class Options:
     verify_passes: bool = False
     without: tuple[str, ...] = ()
     library: Path | None = None
+    memory: int = 0
 
     @property
     def signature(self) -> str:
         """What of these settings may change an artifact."""
         left_out = f" without={','.join(self.without)}" if self.without else ""
         library = " library" if self.library is not None else ""
-        return signature(self.planner, self.tune) + left_out + library
+        memory = f" memory={self.memory}" if self.memory else ""
+        return signature(self.planner, self.tune) + left_out + library + memory
 
 
 def signature(planner: str, tune: float) -> str:
@@ -94,6 +97,7 @@ def read(environment: Mapping[str, str]) -> Options:
         verify_passes=_number(environment, "STITCH_VERIFY_PASSES", 0, 0, 1) != 0,
         without=listed(environment.get("STITCH_WITHOUT") or ""),
         library=Path(library).absolute() if library else None,
+        memory=int(_number(environment, "STITCH_MEMORY", 0, 0, 2**50)),
     )
 
 

@@ -128,18 +128,24 @@ def stitched(program: Path) -> Stitched:
     command = [*ours, str(folder / "store"), "--", python_of(program), str(program)]
     run(command, folder, settings, STITCHED_SECONDS)
     made = read(folder)
-    *printed, last = made.printed or ("",)
-    try:
-        summary = json.loads(last)
-    except ValueError:
-        summary, printed = {}, list(made.printed)
+    printed, summary = summed_up(made.printed)
     steps = tuple(summary.get("steps", ()))
     refused = {step["reason"] for step in steps if step["reason"]} | set(
         summary.get("refusals", ())
     )
-    left, seconds = _reports(folder / "store" / "artifacts")
-    judged = Run(made.code, tuple(printed), made.steps, made.seconds)
+    left, seconds = reports(folder / "store" / "artifacts")
+    judged = Run(made.code, printed, made.steps, made.seconds)
     return Stitched(judged, steps, tuple(sorted(refused)), left, seconds)
+
+
+def summed_up(printed: Sequence[str]) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+    """What a job printed, and the summary that `stitch run --json` ends with; {} without one."""
+    *lines, last = printed or ("",)
+    try:
+        summary: Mapping[str, Any] = json.loads(last)
+    except ValueError:
+        return tuple(printed), {}
+    return tuple(lines), summary
 
 
 def run(command: Sequence[str], folder: Path, environ: Mapping[str, str], limit: float) -> None:
@@ -182,7 +188,7 @@ def step_seconds(made: Run) -> float | None:
     return float(np.median(later)) if later else None
 
 
-def _reports(artifacts: Path) -> tuple[dict[str, dict[str, int]], float]:
+def reports(artifacts: Path) -> tuple[dict[str, dict[str, int]], float]:
     """Why bytes were left, over all artifacts, and the seconds that these took."""
     left: defaultdict[str, Counter[str]] = defaultdict(Counter)
     seconds = 0.0

@@ -1,31 +1,40 @@
 """The worker's child process: one request, from the store to an artifact in the store.
 
-Started by optimize_child.py as `python -m stitchcore.cli.optimize DIGEST --store ...` with an empty
-environment. What comes out is the request's answer; the exit code is 0 when there is one.
+Started by optimize_child.py as `python -m stitchcore.cli.optimize --store ...` with an empty
+environment. It imports what it needs, then reads the request's digest from standard input; without
+one it ends. What comes out is the request's answer; the exit code is 0 when there is one.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import resource
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from stitchcore import options as settings
 from stitchcore.artifact.store import open_store
 from stitchcore.device.records import DEVICES
-from stitchcore.errors import Reason, Refusal
+from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.options import Options
 from stitchcore.tensorflow import import_blocklist
+from stitchcore.toolchain.c_compiler import find_compiler
 
 PR_SET_PDEATHSIG = 1
 
 YOUNG_OBJECTS = 100_000
 """What a request makes lives to its end: looking for garbage was a fifth of partitioning's time."""
+
+
+IMPORTED = ("fallback", "live_bytes", "lower", "partition", "patch", "rehearsal", "run_region")
+"""Modules of stitchcore.tensorflow that a request's stages import as they come to need them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,8 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(YOUNG_OBJECTS)
     from stitchcore.optimize.pipeline import optimize, refuse  # import TensorFlow: after the limits
 
+    for name in IMPORTED:
+        importlib.import_module(f"stitchcore.tensorflow.{name}")
+    with contextlib.suppress(Refused):  # the pipeline says so
+        find_compiler()
+    digest = sys.stdin.readline().strip()
+    if not digest:
+        return 0
     store = parsed.store
-    request = store / "requests" / parsed.digest
+    request = store / "requests" / digest
     target = json.loads((request / "meta.json").read_text())["target"]
     options = Options(
         store,
@@ -51,11 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tune=parsed.tune,
         without=settings.listed(parsed.without),
         library=parsed.library,
+        memory=parsed.memory,
     )
     if target not in DEVICES:
         detail = f"no device record of this name; there is {', '.join(DEVICES)}"
         refusal = Refusal(target, Reason.WRONG_TARGET, detail)
-        refuse(open_store(str(store)), parsed.digest, refusal, {"settings": options.signature})
+        refuse(open_store(str(store)), digest, refusal, {"settings": options.signature})
         return 0
     optimize(request, str(store), DEVICES[target], options)
     return 0
@@ -63,7 +80,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stitchcore.cli.optimize")
-    parser.add_argument("digest")
     for name in ("--store", "--cache", "--key"):
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--dump", type=Path, default=None)
@@ -73,6 +89,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tune", type=float, default=0.0)
     parser.add_argument("--without", default="")
     parser.add_argument("--library", type=Path, default=None)
+    parser.add_argument("--memory", type=int, default=0)
     parser.add_argument("--jobs", type=int, required=True)
     return parser.parse_args(arguments)
 

@@ -1,4 +1,5 @@
-"""The worker of `stitch run`: one child process per request, isolated as isolate.py says.
+"""The worker of `stitch run`: one child process per request, isolated as isolate.py says. One is
+started when the job has imported TensorFlow, so that it has too when the first request comes.
 
 The graph is untrusted. A worker started by the job's own user writes answers and artifacts itself:
 it can reach that user's files, but no network.
@@ -6,11 +7,13 @@ it can reach that user's files, but no network.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,22 +37,36 @@ class Failure:
 
 
 class Worker:
-    """A running child. `poll` is called until it says something other than None."""
+    """A running child, which imports what it needs and waits to be asked. Then `poll` is called
+    until it says something other than None."""
 
-    def __init__(self, digest: str, options: Options, log: Path, polite: bool, python: str) -> None:
-        self.digest = digest
+    digest = ""
+
+    def __init__(self, options: Options, log: Path, polite: bool, python: str) -> None:
         self._options = options
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = {"PYTHONPATH": str(PACKAGE), "TF_CPP_MIN_LOG_LEVEL": "2"}
         with log.open("ab") as output:
             self._child = isolate.command(
-                _command(digest, options, python),
+                _command(options, python),
                 limits(options, polite),
                 environment=environment,
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
             )
+
+    def ask(self, digest: str) -> None:
+        """Hand it the request of this digest; its time begins now."""
+        self.digest = digest
+        self._asked = time.monotonic()
+        self._child.renew()
+        given = self._child.process.stdin
+        assert given is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died, which `poll` says
+            given.write(f"{digest}\n".encode())
+            given.close()
 
     def poll(self) -> Failure | bool | None:
         """None while it runs, True when it answered, a Failure when it died or was ended."""
@@ -67,6 +84,16 @@ class Worker:
             return Failure(Reason.WORKER_FAILED, f"the worker used {exceeded}")
         return None
 
+    @property
+    def seconds(self) -> float:
+        """Since it was asked."""
+        return time.monotonic() - self._asked
+
+    @property
+    def processor_seconds(self) -> float:
+        """Those of all its processes so far, what it did before it was asked too."""
+        return self._child.seconds
+
     def stop(self) -> None:
         """End the child and everything it started."""
         self._child.stop()
@@ -77,9 +104,9 @@ class Worker:
         return f"exit code {code}: {last} (all of it: {self._log})"
 
 
-def _command(digest: str, options: Options, python: str) -> list[str]:
+def _command(options: Options, python: str) -> list[str]:
     command = [
-        *(python, "-m", "stitchcore.cli.optimize", digest),
+        *(python, "-m", "stitchcore.cli.optimize"),
         *("--store", str(options.store), "--cache", str(options.cache), "--key", str(options.key)),
         *("--planner", options.planner, "--jobs", str(options.jobs), "--tune", str(options.tune)),
     ]
@@ -93,6 +120,8 @@ def _command(digest: str, options: Options, python: str) -> list[str]:
         command += ["--without", ",".join(options.without)]
     if options.library is not None:
         command += ["--library", str(options.library)]
+    if options.memory:
+        command += ["--memory", str(options.memory)]
     return command
 
 

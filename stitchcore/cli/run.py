@@ -166,8 +166,13 @@ class _Requests:
             self.waiting.append(digest)
 
 
+SPARE_SECONDS = 60.0
+"""A worker that nobody has asked for so long is ended: it holds memory."""
+
+
 class Run:
-    """One run: follows the job's events and serves its requests, one worker at a time."""
+    """One run: follows the job's events and serves its requests, one worker at a time. A spare one
+    waits from when the job has imported TensorFlow until there is a request or none is needed."""
 
     def __init__(
         self,
@@ -186,6 +191,9 @@ class Run:
         self._store = open_store(str(options.store))
         self._requests = _Requests([], set())
         self._worker: Worker | None = None
+        self._spare: Worker | None = None
+        self._spare_until = 0.0
+        self._workers = 0
         self._status: Status | None = None
 
     def follow(self, process: Any) -> None:
@@ -203,8 +211,8 @@ class Run:
             process.wait()
         finally:
             self._quiet()
-            if self._worker is not None:
-                self._worker.stop()
+            for worker in filter(None, (self._worker, self._spare)):
+                worker.stop()
 
     def _give_up(self, error: Exception) -> None:
         """Say so in one line, and tell a job that waits for an answer that none will come."""
@@ -219,17 +227,27 @@ class Run:
 
     def _step(self, job_runs: bool) -> bool:
         """One round; False when there is nothing to wait for."""
-        self._take_events()
+        for event in self._take_events():
+            if event["type"] == "started" and not self._workers:
+                self._prepare(str(event["tf"]))
+            elif event["type"] == "ready" and not self._requests.taken:
+                self._spare_until = 0.0  # the store had the answer
         if self._worker is None and self._requests.waiting:
             self._begin(self._requests.waiting[0])
             del self._requests.waiting[0]
+        elif self._spare is not None and time.monotonic() > self._spare_until:
+            self._spare.stop()
+            self._spare = None
         return self._poll(job_runs)
 
-    def _take_events(self) -> None:
-        for event in self._events.read():
+    def _take_events(self) -> list[run_job.Event]:
+        """What the job has told since the last call; its requests wait from then on."""
+        events = self._events.read()
+        for event in events:
             self.record.add(event)
             if event["type"] == "submitted":
                 self._requests.add(str(event["digest"]))
+        return events
 
     def _poll(self, job_runs: bool) -> bool:
         """Whether a worker was at work; takes its answer when it has ended."""
@@ -238,28 +256,46 @@ class Run:
         self._show(self._worker.digest, job_runs)
         ended = self._worker.poll()
         if ended is not None:
-            self._finish(self._worker.digest, ended, job_runs)
+            self._finish(self._worker, ended, job_runs)
         return True
+
+    def _prepare(self, tf: str) -> None:
+        """A worker for the first request of a job of TensorFlow `tf`, if there can be one."""
+        python = worker_python(self._command_line, tf, own_tensorflow())
+        if python is not None:
+            self._spare = self._started(python)
+            self._spare_until = time.monotonic() + SPARE_SECONDS
+
+    def _started(self, python: str) -> Worker:
+        log = self._folder / f"worker-{self._workers}.log"
+        self._workers += 1
+        return Worker(self._options, log, polite=not self._wait, python=python)
 
     def _begin(self, digest: str) -> None:
         meta = json.loads(self._store.read("requests", digest, "meta.json"))
-        python = worker_python(self._command_line, str(meta["tf"]), own_tensorflow())
-        if python is None:
-            self._refuse(digest, no_worker(str(meta["tf"]), own_tensorflow()))
-            return
-        log = self._folder / f"worker-{digest[:12]}.log"
-        self._worker = Worker(digest, self._options, log, polite=not self._wait, python=python)
+        worker, self._spare = self._spare, None
+        if worker is None:
+            python = worker_python(self._command_line, str(meta["tf"]), own_tensorflow())
+            if python is None:
+                self._refuse(digest, no_worker(str(meta["tf"]), own_tensorflow()))
+                return
+            worker = self._started(python)
+        worker.ask(digest)
+        self._worker = worker
 
-    def _finish(self, digest: str, ended: Failure | bool, job_runs: bool) -> None:
-        self._worker = None
+    def _finish(self, worker: Worker, ended: Failure | bool, job_runs: bool) -> None:
+        digest, self._worker = worker.digest, None
         self._quiet()
+        graph = self.record.graphs.setdefault(digest, run_job.Graph(digest))
+        graph.compile_seconds, graph.processor_seconds = worker.seconds, worker.processor_seconds
+        graph.waited = self._wait
         answer = self._store.read_answer(digest) or {}
         if isinstance(ended, Failure):
             self._refuse(digest, ended)
         elif answer.get("status") not in ("ready", "refused"):
             self._refuse(digest, Failure(Reason.WORKER_FAILED, "the worker gave no answer"))
         elif answer["status"] == "ready":
-            self.record.graphs[digest].key = str(answer["key"])
+            graph.key = str(answer["key"])
             self.ready_for_next += not job_runs
 
     def _refuse(self, digest: str, failure: Failure) -> None:

@@ -92,6 +92,11 @@ class Graph:
     pairs: int = 0
     memory: dict[str, Any] = field(default_factory=dict)  # of the `memory` event; empty: none
     taken_back: dict[str, int] = field(default_factory=dict)  # regions of its artifact, by reason
+    compile_seconds: float = 0.0  # that its worker took in this run, and the processor seconds
+    processor_seconds: float = 0.0
+    waited: bool = False  # for the worker, by the job
+    beside_steps: int = 0  # before a late swap: while the worker was at it
+    beside_ns: float = 0.0
 
 
 @dataclass
@@ -145,6 +150,8 @@ def _take_figures(graph: Graph, event: Event) -> None:
     graph.stitched_ns = float(event["stitched_ns"])
     graph.ratio = float(event["ratio"])
     graph.pairs = int(event.get("pairs") or graph.pairs)
+    graph.beside_steps = int(event.get("beside_steps") or graph.beside_steps)
+    graph.beside_ns = float(event.get("beside_ns") or graph.beside_ns)
     if event.get("interval") is None:
         return
     low, high = event["interval"]

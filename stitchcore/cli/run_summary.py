@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,23 @@ FEW_CALLS = Reason.FEW_CALLS.value
 NEXT_RUN = "ready: the next run starts stitched"
 SHOWN = 4
 """Reasons shown of a step; `stitch explain` lists them all."""
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """What a step's compilation in this run cost, and when that is won back. `seconds` are those
+    that its worker took, `processor_seconds` those of all its processes. `job_seconds` is what the
+    job itself lost: its wait for the worker, or by how much the steps beside it were longer than
+    untouched ones later; None where nothing tells. `steps` stitched steps win `seconds` back, as if
+    the job had stood still for all of it, which takes `after_seconds` of such steps. `state` is
+    "after" (so many steps), "never" (no faster), or "unknown"."""
+
+    seconds: float
+    processor_seconds: float
+    job_seconds: float | None
+    state: str
+    steps: int | None = None
+    after_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +73,7 @@ class Step:
     report: str = ""
     memory: Mapping[str, Any] = field(default_factory=dict)  # the job's peak, bytes: `memory` event
     left: tuple[ReasonRow, ...] = ()  # operations that stay TensorFlow's, the most bytes first
+    break_even: BreakEven | None = None  # None: compiled before this run, or not at all
 
 
 @dataclass(frozen=True)
@@ -117,6 +136,7 @@ def _step(graph: Graph, store: Path) -> Step:
         graph.pairs,
         memory=graph.memory,
         refusals=graph.taken_back,
+        break_even=_break_even(graph) if graph.compile_seconds else None,
     )
     if manifest is None or folder is None:
         return step
@@ -145,6 +165,24 @@ def _left(folder: Path) -> tuple[ReasonRow, ...]:
         return reasons(schema.decode((folder / stored.REPORT).read_bytes()))
     except (OSError, msgspec.DecodeError):
         return ()
+
+
+def _break_even(graph: Graph) -> BreakEven:
+    """At the median saving of a step, where it is shown to be one."""
+    lost: float | None = None
+    if graph.waited:
+        lost = graph.compile_seconds
+    elif graph.beside_steps:
+        lost = max(0.0, graph.beside_steps * (graph.beside_ns - graph.baseline_ns) / 1e9)
+    cost = BreakEven(graph.compile_seconds, graph.processor_seconds, lost, "unknown")
+    if graph.status in ("left", "rolled_back") or (graph.pairs and graph.ratio >= 1.0):
+        return replace(cost, state="never")
+    if graph.interval is None or graph.interval[1] >= 1.0:
+        return cost
+    saved = graph.baseline_ns * (1.0 - graph.ratio) / 1e9
+    steps = math.ceil(graph.compile_seconds / saved)
+    after = steps * graph.baseline_ns * graph.ratio / 1e9
+    return replace(cost, state="after", steps=steps, after_seconds=after)
 
 
 def _manifest(folder: Path | None) -> Manifest | None:
@@ -199,6 +237,8 @@ def _lines(step: Step) -> list[str]:
         untouched, stitched = (float(step.memory[name]) for name in ("untouched", "stitched"))
         both = f"{common.bytes_text(untouched)} → {common.bytes_text(stitched)}"
         lines.append(f"  peak {step.memory['of']} memory {both} ({change(stitched / untouched)})")
+    if step.break_even is not None:
+        lines.append(f"  {_won_back(step.break_even)}")
     lines += _of_left(step)
     if step.report:
         lines.append(f"  report: {step.report}")
@@ -224,6 +264,16 @@ def _times(step: Step, row: ReasonRow) -> str:
     times = step.refusals.get(row.reason, row.count)
     operations = f" ({row.count} operations)" if row.count != times else ""
     return f"{times} x {row.reason}{operations}"
+
+
+def _won_back(cost: BreakEven) -> str:
+    text = f"compiled in {cost.seconds:.1f} s ({cost.processor_seconds:.1f} s of processors"
+    if cost.job_seconds is not None:
+        text += f", {cost.job_seconds:.1f} s lost to the job"
+    if cost.state == "after":
+        return f"{text}): won back after {cost.steps:,} steps, {cost.after_seconds:.1f} s"
+    unknown = "not known when it is won back: not shown to be faster"
+    return f"{text}): {'never won back' if cost.state == 'never' else unknown}"
 
 
 def _verdict(step: Step) -> str:

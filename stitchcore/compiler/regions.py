@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
 
+from stitchcore.codegen import c as emit_c
 from stitchcore.compiler import gpu_tables
 from stitchcore.compiler.module import CompiledKernel
 from stitchcore.compiler.performance_library import NOTHING_KNOWN
@@ -31,6 +34,7 @@ from stitchcore.hlo.ir.module import Module
 from stitchcore.launch.place import Constant, Input, Place, Temporary
 from stitchcore.launch.region_program import RegionLaunch, RegionProgram, Result
 from stitchcore.loop_ir.nodes import Kernel
+from stitchcore.toolchain import c_compiler
 from stitchcore.toolchain.c_compiler import CompiledLibrary
 
 SHARED = "kernels"
@@ -75,6 +79,7 @@ def compile_regions(
     dump = dump or Dump()
     _require_known(dump.restart, [key[:12] for key in modules], device)
     seconds: dict[str, float] = {}
+    ahead = Ahead(device, options)
     regions: dict[str, PlannedRegion] = {}
     refusals: list[Refusal] = []
     kernels: dict[str, Kernel] = {}
@@ -95,8 +100,13 @@ def compile_regions(
             continue
         kernels |= dict(zip(state.keys, state.kernels, strict=True))
         regions[key] = _planned(state)
+        ahead.compile(kernels.values(), whole=True)
     if progress is not None:
         progress("compile", 0, len(kernels))
+    start = time.perf_counter()
+    ahead.compile(kernels.values(), whole=False)
+    ahead.wait()
+    seconds["compile"] = time.perf_counter() - start
     done = CompiledRegions(regions, {}, (), tuple(refusals), seconds)
     made = _compiled(done, kernels, device, options, dump)
     if len(made.regions) < len(regions) and options.library.entries:
@@ -104,6 +114,41 @@ def compile_regions(
             modules, device, replace(options, library=NOTHING_KNOWN), dump, progress
         )
     return made
+
+
+class Ahead:
+    """Compiles kernels for a CPU while other regions are still planned: what a compiler makes is in
+    `options.cache` when the stage that needs it looks there. Without a cache nothing is done, nor
+    where another process compiles. What fails, fails again in that stage, which says why.
+    """
+
+    def __init__(self, device: Device, options: BuildOptions) -> None:
+        here = device.kind == "cpu" and options.remote_compile is None
+        self._cache = options.cache if here else None
+        self._device, self._options = device, options
+        self._pool = ThreadPoolExecutor(max_workers=max(options.jobs, 1))
+        self._begun = 0
+
+    def compile(self, kernels: Iterable[Kernel], whole: bool) -> None:
+        """Begin the translation units of `kernels`, to which further ones may have been appended
+        since the last call; only those that no further kernel will join, if `whole`."""
+        if self._cache is None:
+            return
+        for unit in c_compiler.batches(tuple(kernels))[self._begun :]:
+            if whole and len(unit) < c_compiler.BATCH:
+                return
+            self._begun += 1
+            self._pool.submit(
+                c_compiler.compile_c,
+                emit_c.render(unit),
+                self._device,
+                cache=self._cache,
+                timeout=self._options.compile_seconds,
+            )
+
+    def wait(self) -> None:
+        """Until all that was begun is done."""
+        self._pool.shutdown()
 
 
 def _without_kernel(state: ModuleState) -> Refusal | None:
@@ -142,6 +187,43 @@ def _compiled(
             refusals.append(Refusal(name, why.reason, f"{why.subject}: {why.detail}"))
     libraries = (gpu_tables.table_of(unit) if gpu else unit.library for unit in done.units)
     return CompiledRegions(regions, done.kernels, tuple(libraries), tuple(refusals), seconds)
+
+
+def extended(
+    compiled: CompiledRegions,
+    modules: Mapping[str, Module],
+    device: Device,
+    options: BuildOptions,
+    dump: Dump | None = None,
+    progress: Progress | None = None,
+) -> CompiledRegions:
+    """`compiled` with further regions; what is compiled already stays as it is."""
+    more = compile_regions(modules, device, options, dump, progress)
+    units = len(compiled.libraries)
+    kernels = {key: replace(entry, unit=entry.unit + units) for key, entry in more.kernels.items()}
+    seconds = {
+        name: compiled.seconds.get(name, 0) + more.seconds.get(name, 0)
+        for name in {**compiled.seconds, **more.seconds}
+    }
+    return CompiledRegions(
+        {**compiled.regions, **more.regions},
+        {**kernels, **compiled.kernels},
+        (*compiled.libraries, *more.libraries),
+        (*compiled.refusals, *more.refusals),
+        seconds,
+    )
+
+
+def outline(module: Module, device: Device, options: BuildOptions) -> RegionProgram:
+    """The launches that `module` would have, of kernels that no compiler has seen. Raises
+    Refused."""
+    state = run(PLANNED, ModuleState(module, device, options))
+    if (why := _without_kernel(state)) is not None:
+        raise Refused(why.subject, why.reason, why.detail)
+    pairs = zip(state.keys, state.kernels, strict=True)
+    kernels = {key: CompiledKernel(key, kernel, 0) for key, kernel in pairs}
+    planned = CompiledRegions({"": _planned(state)}, kernels, (), (), {})
+    return program(planned, "", device)
 
 
 def replanned(

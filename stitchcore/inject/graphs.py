@@ -190,7 +190,7 @@ def _loop_body_entry(graph: Any, edges: digest.Edges, frames: Sequence[Tuple[str
     return None
 
 
-def _has_effect(operation: str, known: Dict[str, bool]) -> bool:
+def has_effect(operation: str, known: Dict[str, bool]) -> bool:
     """Whether a call that has run such an operation may not be begun anew."""
     if operation not in known:
         from tensorflow.python.framework import op_def_registry
@@ -220,7 +220,7 @@ def _gate(
     for i, frame in enumerate(frames):
         node = graph.node[i]
         entry = len(frame) == 1 and node.op in ("Enter", "RefEnter")
-        if not entry and (frame or not _has_effect(node.op, known)):
+        if not entry and (frame or not has_effect(node.op, known)):
             continue
         if node.device not in gates:
             gates[node.device] = f"stitch/gate_{step}_{arm}_{len(gates)}"

@@ -90,6 +90,7 @@ class Hook:
         self._plugin.set_callback(self.on_graph)
         threading.Thread(target=self._watch, name="stitch", daemon=True).start()
         self._source.start()
+        self._events.write("started", tf=self._tf)
         atexit.register(self._end)
 
     def choose(self, caller: Hashable) -> Tuple[int, Hashable]:

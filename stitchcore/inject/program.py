@@ -7,9 +7,9 @@ import os
 import threading
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, Collection, Dict, FrozenSet, List, Mapping, Optional, Protocol
+from typing import Any, Collection, Dict, FrozenSet, List, Mapping, Optional, Protocol, Tuple
 
-from . import collectives, contract, graphs, memory, patch, reasons, savings, settings, timer
+from . import collectives, contract, graphs, loops, memory, patch, reasons, savings, settings, timer
 from .client import Artifact
 from .digest import Numbering
 from .plugin import Interval, Plugin
@@ -19,10 +19,10 @@ ORIGINAL, STITCHED = 0, 1
 FOREVER = 2**62
 HISTORY = 4096  # intervals kept for comparison
 FIRST_BLOCK, ORIGINAL_BLOCK, STITCHED_BLOCK = 3, 3, 6  # calls; those at a switch do not count
+WIDE_BLOCK = 6  # calls of both, where the short ones have brought no verdict: four of them count
 CANARY_BLOCK, CANARY_FIRST = 4, 4  # calls, where savings are reported: two of a block are compared
 FEW_CALLS = 3  # of what is called for its results: then a compilation may pay
 WARM_UP = 2  # steps before those that count as baseline
-WIDEN_PAIRS = 12  # short blocks bring a verdict early; after so many pairs they have not
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ class Instance:
     tried: bool = False  # it has just failed before it began, and the original is called instead
     widened: bool = False
     decided: Optional[bool] = None
+    beside: Optional[Tuple[int, float]] = None  # steps before a late swap, and their median
     history: List[Interval] = field(default_factory=list)
     comparison: Optional[timer.Comparison] = None
     record: savings.Record = field(default_factory=savings.Record)
@@ -138,12 +139,13 @@ class Instance:
         """True when `program` is this caller's, or a part of it."""
         return self.program is program or program in self.program.parts
 
-    def watch_memory(self, plugin: Plugin) -> None:
-        """Before its swap: from here on its peak memory is measured, where blocks alternate."""
+    def watch_memory(self, plugin: Plugin, more: int) -> None:
+        """Before its swap: from here on its peak memory is measured, where blocks alternate. The
+        user lets it grow by `more` bytes."""
         if self.can_alternate and self.watch is None:
             on_gpu = self.program.target.startswith("sm_")
             before = plugin.passes(self.step, ORIGINAL)
-            self.watch = memory.Watch(plugin, self.step, on_gpu, before)
+            self.watch = memory.Watch(plugin, self.step, on_gpu, before, more)
 
     def has_begun(self) -> bool:
         """Whether a call of the present stitched instantiation has done something."""
@@ -188,7 +190,8 @@ def stitched_graph(view: View, program: Program, plugin: Plugin) -> patch.Patche
         (lambda patched: graphs.check_fusions(patched, program.kernels, plugin.check_fusion),),
     )
     collectives.check(view.graph, new.graph)
-    return new
+    lean = loops.rewritten(new.graph, artifact.key[:12], view.preserve, view.types)
+    return patch.Patched(lean.graph, new.taken_back)
 
 
 def _without(document: Mapping[str, Any], regions: Collection[str]) -> Mapping[str, Any]:

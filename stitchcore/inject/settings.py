@@ -10,6 +10,7 @@
 | STITCH_PUBLIC_KEY | the same, as `stitch run` calls it |
 | STITCH_CONTROL | share of steps that keep running the original for comparison (default 0.01) |
 | STITCH_GUARD | ratio of stitched to original beyond which a step is rolled back (default 1.02) |
+| STITCH_MEMORY | bytes by which peak memory may grow before a swap is taken back; default 5 % |
 | STITCH_PLUGIN | folder of the native files; default beside this module |
 | STITCH_GATEWAY | https://host:port of a gateway, asked instead of the store |
 | STITCH_CA | file of the certificates that the gateway's must be signed by |
@@ -50,7 +51,7 @@ class Settings:
     """One process's settings. `wait` in seconds, `control` a share of steps, `cache_limit` in
     bytes; `reports` is False for the kinds of process that must not report savings; `group` is the
     place that TF_CONFIG gives the process among its replicas; a step slower than `guard` times the
-    original is rolled back."""
+    original is rolled back, and one whose peak grows by more than 5 % and `memory` bytes."""
 
     store: str
     mode: str
@@ -63,6 +64,7 @@ class Settings:
     cache_limit: int = CACHE_LIMIT
     baseline: int = 0
     guard: float = timer.SLOWER
+    memory: int = 0
     allow_unmeasured: bool = False
     reports: bool = True
     group: Optional[group.Place] = None
@@ -161,6 +163,7 @@ def read(environment: Mapping[str, str]) -> Settings:
         cache_limit=int(_number(environment, "STITCH_CACHE_LIMIT", CACHE_LIMIT, 2.0**50)),
         baseline=int(_number(environment, "STITCH_BASELINE", steps, 1e6)),
         guard=_number(environment, "STITCH_GUARD", timer.SLOWER, HIGHEST_GUARD, LOWEST_GUARD),
+        memory=int(_number(environment, "STITCH_MEMORY", 0.0, 2.0**50)),
         allow_unmeasured=_flag(environment, "STITCH_ALLOW_UNMEASURED"),
         reports=_reports(environment),
         group=group.place_of(environment.get("TF_CONFIG") or ""),

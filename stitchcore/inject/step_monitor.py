@@ -19,7 +19,7 @@ from .program import (
     ORIGINAL_BLOCK,
     STITCHED,
     STITCHED_BLOCK,
-    WIDEN_PAIRS,
+    WIDE_BLOCK,
     Instance,
     Program,
 )
@@ -65,6 +65,11 @@ class StepMonitor:
             self._events.write("timed", digest=instance.program.reported)
         instance.history = (instance.history + fresh)[-HISTORY:]
         program = instance.program
+        if instance.swapped_late and instance.beside is None:
+            alone = [each.nanoseconds for each in instance.history if each.arm == ORIGINAL]
+            if alone:
+                steps = self._plugin.passes(instance.step, ORIGINAL)
+                instance.beside = (steps, statistics.median(alone))
         if program.swapped and not program.settled:
             if self._plugin.passes(instance.step, STITCHED) >= crash_breaker.OK_STEPS:
                 self.settle(program)
@@ -94,11 +99,10 @@ class StepMonitor:
             stitched = max(STITCHED_BLOCK, int(original / self._config.control) - original)
             self._plugin.schedule(instance.step, STITCHED, original, stitched)
         elif instance.comparison is not None and not instance.widened:
-            # Close to equal: more of the steps may be stitched while evidence grows.
-            instance.widened = instance.comparison.pairs >= WIDEN_PAIRS
+            # Short blocks bring a verdict early where it is clear; of longer ones more counts.
+            instance.widened = instance.comparison.pairs >= timer.MINIMUM_PAIRS
             if instance.widened:
-                blocks = (ORIGINAL_BLOCK, STITCHED_BLOCK)
-                self._plugin.schedule(instance.step, STITCHED, *blocks)
+                self._plugin.schedule(instance.step, STITCHED, WIDE_BLOCK, WIDE_BLOCK)
 
     def _stretch(self, instance: Instance) -> None:
         """Stitched blocks of random length, longer as evidence grows, up to the control share."""
@@ -242,6 +246,8 @@ class StepMonitor:
                 continue
             steps = self._plugin.passes(instance.step, STITCHED)
             figures = comparison_fields(instance.comparison)
+            if instance.beside is not None:
+                figures["beside_steps"], figures["beside_ns"] = instance.beside
             self._events.write("savings", digest=instance.program.reported, steps=steps, **figures)
 
         for program, whole in self.totals(instances):

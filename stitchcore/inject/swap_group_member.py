@@ -178,7 +178,7 @@ class Member:
             # The others swap: to stay behind would part the variables. All go back instead.
             self.ask_back(reasons.STORE_UNREADABLE, "the breaker cannot be written")
         if decision.do == swap_group.SWAP:
-            self._instance.watch_memory(self._parts.plugin)
+            self._instance.watch_memory(self._parts.plugin, self._parts.config.memory)
         in_time = self._decide(decision)
         fields = {"do": decision.do, "agreed": self._agreed, "told": step, "in_time": in_time}
         self._note(**fields, why=decision.why)

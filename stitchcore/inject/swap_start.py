@@ -91,7 +91,7 @@ class Swapper:
         """The schedule of a new caller."""
         self._plugin.schedule(instance.step, instance.first_arm, 0, 0)
         if instance.first_arm == STITCHED and instance.can_alternate:
-            instance.watch_memory(self._plugin)
+            instance.watch_memory(self._plugin, self._config.memory)
             blocks = (ORIGINAL_BLOCK, FIRST_BLOCK)
             self._plugin.schedule(instance.step, STITCHED, *blocks)
 
@@ -115,7 +115,7 @@ class Swapper:
                 blocks = (CANARY_BLOCK, CANARY_FIRST)
             if self._config.control <= 0:
                 blocks = (0, FOREVER)
-            instance.watch_memory(self._plugin)
+            instance.watch_memory(self._plugin, self._config.memory)
             self._plugin.schedule(instance.step, STITCHED, *blocks)
 
     def back(self, instance: Instance, reason: str, detail: str) -> None:

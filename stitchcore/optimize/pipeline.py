@@ -25,7 +25,14 @@ from stitchcore.artifact.store import Store, open_store
 from stitchcore.autotune.regions import Tuning, file_of, tuned
 from stitchcore.compiler import performance_library, pipeline
 from stitchcore.compiler.pipeline import Dump, Progress, Stage, numbered
-from stitchcore.compiler.regions import CompiledRegions, compile_regions, program, stitched_share
+from stitchcore.compiler.regions import (
+    CompiledRegions,
+    compile_regions,
+    extended,
+    outline,
+    program,
+    stitched_share,
+)
 from stitchcore.compiler.stages import RemoteCompiler, build_options
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason, Refusal, Refused
@@ -275,6 +282,59 @@ def _with_refused(state: RequestState, refused: Mapping[str, Refusal]) -> Reques
     return replace(state, refusals=(*state.refusals, *added))
 
 
+def _cut(state: RequestState) -> RequestState:
+    """Cut regions with which a step would hold more memory than it may. Only what a cut makes is
+    lowered and compiled."""
+    from stitchcore.tensorflow.live_bytes import Chosen, allowed_bytes, peak
+    from stitchcore.tensorflow.lower import lower, subgraph
+    from stitchcore.tensorflow.memory_cuts import fitted
+
+    assert state.compiled is not None
+    lowered: dict[str, Any] = {}
+    options = build_options(state.options, state.device, remote_compile=state.remote_compile)
+    outlines = dict(state.programs)
+
+    def make(partition: Any, region: Any) -> Chosen:
+        function = subgraph(partition, region)
+        if function.key not in outlines:
+            lowered[function.key] = lower(function, region.name)
+            module = lowered[function.key].module
+            outlines[function.key] = outline(module, state.device, options)
+        return region, function, outlines[function.key]
+
+    before = peak(state.partition, ()).bytes
+    allowed = allowed_bytes(state.partition, before, state.options.memory)
+    done = fitted(state.partition, _chosen(state), allowed, make)
+    if not done.cuts:
+        return state
+    gone = {cut.region for cut in done.cuts}
+    added = {region.name: function for region, function, _ in done.chosen}
+    regions = {name: key for name, key in state.regions.items() if name not in gone}
+    functions = {name: one for name, one in state.functions.items() if name not in gone} | added
+    used = {one.key: lowered[one.key] for one in added.values() if one.key in lowered}
+    compiled = extended(
+        state.compiled,
+        {key: low.module for key, low in used.items()},
+        state.device,
+        options,
+        state.dump,
+        state.report,
+    )
+    refused = {refusal.subject: refusal for refusal in compiled.refusals}
+    figure = "; ".join(str(cut) for cut in done.cuts)
+    state = replace(
+        state,
+        partition=done.partition,
+        regions=regions | {name: function.key for name, function in added.items()},
+        functions=functions,
+        lowered={**state.lowered, **used},
+        compiled=compiled,
+        refusals=state.refusals + done.refused,
+        figures={**state.figures, stage_texts.CUT: figure},
+    )
+    return _with_programs(_with_refused(state, refused))
+
+
 def _tune(state: RequestState) -> RequestState:
     """Let measurement overrule plans, where the settings give it time."""
     options = state.options
@@ -319,22 +379,20 @@ def _verify(state: RequestState) -> RequestState:
 
 
 def _measure(state: RequestState) -> RequestState:
-    """Time each distinct region beside TensorFlow and XLA, those that weigh most first, and drop
-    what is slower."""
+    """Time each distinct region beside TensorFlow, those that weigh most first, and drop what is
+    slower."""
     if state.testbed is None:
         return state
     assert state.compiled is not None
     assert state.verification is not None
     compiled, uses = state.compiled.regions, Counter(state.regions.values())
-    ordered = sorted(
-        state.programs, key=lambda key: uses[key] * compiled[key].plan.planned.seconds, reverse=True
-    )
-    programs = {key: state.programs[key] for key in ordered}
+    weights = {key: uses[key] * compiled[key].plan.planned.seconds for key in state.programs}
     threads = int(state.request.meta.get("threads", 1))
-    baselines = {key: state.testbed.baselines(state.lowered[key].subgraph) for key in ordered}
+    baselines = {key: state.testbed.baselines(state.lowered[key].subgraph) for key in weights}
     verification = measure(
         state.compiled,
-        programs,
+        state.programs,
+        weights,
         baselines,
         state.verification,
         state.device,
@@ -379,7 +437,7 @@ def _limit(state: RequestState) -> RequestState:
     """Leave regions as they were with which a step would hold more memory than the untouched."""
     from stitchcore.tensorflow.live_bytes import limited
 
-    refused, before, after = limited(state.partition, _chosen(state))
+    refused, before, after = limited(state.partition, _chosen(state), state.options.memory)
     figure = f"{before.bytes:,} → {after.bytes:,}"
     if refused:
         figure += f", {len(refused)} regions left as they were for it"
@@ -451,6 +509,7 @@ STAGES: tuple[Stage[RequestState], ...] = numbered(
     Stage(
         "build", _build, lambda s: stage_texts.built(s.compiled, s.programs) if s.compiled else ""
     ),
+    Stage("cut", _cut, lambda s: stage_texts.cut(s.figures)),
     Stage("tune", _tune, lambda s: stage_texts.tuned(s.tuning)),
     Stage(
         "verify", _verify, lambda s: stage_texts.verified(s.verification) if s.verification else ""

@@ -7,6 +7,7 @@ with the one that holds most of them.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ from stitchcore.loop_ir import scheme_counts
 from stitchcore.loop_ir.printer import print_kernel
 from stitchcore.optimize.stage_texts import branches
 from stitchcore.report import planners
+from stitchcore.report.markup import seconds_text
 from stitchcore.report.render import html
 from stitchcore.report.schema import (
     MODULES,
@@ -114,6 +116,7 @@ def report(outcome: Outcome) -> Report:
         },
         figures={
             **(outcome.verification.figures() if outcome.verification is not None else {}),
+            **_won_back(outcome),
             **outcome.figures,
         },
         regions=_regions(outcome, first),
@@ -124,6 +127,25 @@ def report(outcome: Outcome) -> Report:
         bound=planners.bound_text(proved) if (proved := planners.bound(plans)) else "",
         sources=within_limit(_texts(outcome)),
     )
+
+
+def _won_back(outcome: Outcome) -> dict[str, str]:
+    """After how many steps the stages' seconds are won back, by what the timed regions save."""
+    verified = outcome.verification.regions if outcome.verification is not None else {}
+    timings = [
+        verified[key].timing.seconds
+        for key in outcome.regions.values()
+        if key in outcome.programs and key in verified and verified[key].timing.ratio is not None
+    ]
+    if not timings:
+        return {}
+    spent = sum(outcome.seconds.values())
+    saved = sum(seconds["framework"] - seconds["stitched"] for seconds in timings)
+    told = f"never: {len(timings)} timed regions save nothing"
+    if saved > 0:
+        each = f"{seconds_text(saved)} that {len(timings)} timed regions save in each"
+        told = f"after {math.ceil(spent / saved):,} steps, by the {each}"
+    return {"Compilation won back": f"{seconds_text(spent)}, {told}"}
 
 
 def _origins(outcome: Outcome, region: Any) -> Sequence[int]:

@@ -20,6 +20,9 @@ from stitchcore.launch.region_program import RegionProgram
 from stitchcore.loop_ir.nodes import Role
 from stitchcore.verify.regions import Verification
 
+CUT = "Cut to hold less memory"
+"""The figure that tells which regions were cut."""
+
 
 def partition(partitioned: Any) -> str:
     """Every region with its members, then every other node with its reason."""
@@ -132,8 +135,7 @@ def measured(verification: Verification) -> str:
         timing = region.timing
         lines.append(f"structure {key[:12]}: {timing.note}" if timing.note else f"structure {key}")
         lines += [f"  {name} {value * 1e6:.1f} µs" for name, value in timing.seconds.items()]
-        for baseline, ratio in (("the framework", timing.ratio), ("XLA", timing.xla_ratio)):
-            lines += [f"  stitched / {baseline} {ratio}"] if ratio is not None else []
+        lines += [f"  stitched / the framework {timing.ratio}"] if timing.ratio is not None else []
     return _text([*lines, *_refusals(verification.refused.values())])
 
 
@@ -149,6 +151,11 @@ def fallbacks(programs: Mapping[str, RegionProgram]) -> str:
                     f"  of {', '.join(map(str, fallback.arguments))} gives {fallback.results}"
                 )
     return _text(lines)
+
+
+def cut(figures: Mapping[str, str]) -> str:
+    """Regions that were cut, in how many, and the step's live bytes."""
+    return f"{figures.get(CUT, 'none')}\n"
 
 
 def limited(figures: Mapping[str, str], refusals: Sequence[Refusal]) -> str:

@@ -73,7 +73,7 @@ class ReportKernel(msgspec.Struct, frozen=True):
 
 class ReportRegion(msgspec.Struct, frozen=True):
     """A region that was cut out: whether it is stitched, bytes one by one and as planned, and what
-    its proof said (errors, intervals of the time over the framework's and XLA's).
+    its proof said (errors, the interval of the time over the framework's).
 
     `seconds_before` and `seconds_after` are estimates of all its operations and of its kernels.
     `first_kernel` is the number of its first launch in Report.kernels. `origins[k]` is the position

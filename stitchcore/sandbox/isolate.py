@@ -90,6 +90,10 @@ class Child:
                     self._look()
         return self.process.poll()
 
+    def renew(self) -> None:
+        """Its wall-clock seconds begin now."""
+        self._deadline = time.monotonic() + self._limits.seconds
+
     def late(self) -> bool:
         """True when it has taken longer than it may."""
         return time.monotonic() > self._deadline

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from stitchcore.device.records import Device
 from stitchcore.fusion.mechanisms import ALL, Mechanisms
 from stitchcore.fusion.reuse import Prices
-from stitchcore.hlo.ir.instruction import Instruction
+from stitchcore.hlo.ir import opcodes as op
+from stitchcore.hlo.ir.instruction import Instruction, reachable
 from stitchcore.loop_ir.nodes import Buffer
 from stitchcore.schedule import limits, tiling
 from stitchcore.schedule.axes import Axes, Axis
@@ -66,11 +67,27 @@ class SectionContext:
         if section.rows is not None:
             inner = self._inner(section.rows, section)
             accumulates = any(sink.kind is SinkKind.PARTIAL for sink in section.sinks)
+            if self._interchanges(section.rows[-1], inner, section):
+                return tiling.over_short_rows(extents, section.rows, inner, self.limits)
             if self.turned(section):
                 return tiling.over_turned_rows(extents, section.rows, inner, self.limits)
             return tiling.over_rows(extents, section.rows, inner, accumulates, self.limits)
         across = self._across(section)
+        if not section.combines and len(section.order) > 1 and across in (None, section.order[-2]):
+            *order, last = section.order
+            inner = tiling.size_of((extents[last],))
+            if self._interchanges(order[-1], inner, section):
+                return tiling.over_short_elements(extents, tuple(order), inner, self.limits)
         return tiling.over_elements(extents, section.order, section.combines, self.limits, across)
+
+    def _interchanges(self, outer: Axis, inner: int, section: SectionScheme) -> bool:
+        """Whether lanes go along `outer` rather than inside its elements: what they leave is their
+        own, and no vector is read from its end."""
+        if not tiling.interchanges(self.axes.extents[outer], inner, self.limits):
+            return False
+        roots = [sink.root for sink in section.sinks]
+        own = all(sink.kind is SinkKind.STORE for sink in section.sinks)
+        return own and all(value.opcode != op.REVERSE for value in reachable(roots))
 
     def turned(self, section: SectionScheme) -> frozenset[Sink]:
         """What rows that are neighbours along the last of their axes leave in lines together."""

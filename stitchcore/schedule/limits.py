@@ -51,7 +51,8 @@ class Limits:
     `factor_cost` is computed first. `packs`: short rows share a task, and a lane loop.
     `lanes` are a group's. `warp_rows`: rows of up to `warp_elements` are a warp's
     each, or a group's (None: by an estimate of waves). So many blocks of lanes beside a reduction
-    are enough that its rows are not split (`enough_blocks`).
+    are enough that its rows are not split (`enough_blocks`). Rows of as many elements as one of
+    `interchanged` are walked inside a lane: compilers shuffle vectors of so many.
     """
 
     task_elements: int
@@ -80,6 +81,7 @@ class Limits:
     lanes: int = 1
     warp_rows: bool | None = None
     enough_blocks: int = 8
+    interchanged: tuple[int, ...] = ()
 
     @property
     def warps(self) -> int:
@@ -111,6 +113,7 @@ CPU = Limits(
     turned_row=2048,
     strided_terms=0,
     factor_cost=1,
+    interchanged=(2, 3, 4),
 )
 
 
@@ -122,7 +125,7 @@ def of(device: Device, mechanisms: Mechanisms = ALL, chosen: Schedule = DEFAULT)
     found = replace(found, **chosen.limits)
     if Mechanism.ADAPTIVE_MAPPING in mechanisms:
         return found
-    return replace(found, few_rows=0, warp_elements=0, flat_below=0, packs=False)
+    return replace(found, few_rows=0, warp_elements=0, flat_below=0, packs=False, interchanged=())
 
 
 def _gpu(device: Device) -> Limits:

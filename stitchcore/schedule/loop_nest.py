@@ -114,7 +114,10 @@ class _Lowering(SectionBuilder):
             )
             pays = pack_rows.pays(plan, self.geometry, self.axes.extents)
             self.packed = self.may_pack and pays and self.context.limits.packs
-        if len(plan.nests) == 1 or any(map(self.is_combined, plan.wanted)):
+        combines = any(map(self.is_combined, plan.wanted))
+        if combines and self.section.rows is not None:
+            self.geometry = replace(self.geometry, interchanged=False)
+        if combines or (len(plan.nests) == 1 and not self.geometry.interchanged):
             self.geometry = replace(self.geometry, rows_together=1)
         variable = self.context.names.new("task")
         chunk = self.bind_task(Variable(variable))
@@ -276,7 +279,7 @@ class _Lowering(SectionBuilder):
                 self.sink(sink, environment)
         self.body.local = {}
         for value, scalar, reducer in sums:
-            if nest.inner:
+            if nest.inner and not self.geometry.interchanged:
                 self.body.add(ir.LaneReduce(scalar, reducer, self.geometry.scope))
             result = self.body.finish(value, scalar, self.environment)
             self.body.define(value, self.environment, result)

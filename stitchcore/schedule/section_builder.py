@@ -100,7 +100,7 @@ class SectionBuilder:
         """An elementwise section of static rows: its lane loop may be cut into stages."""
         section, geometry = self.section, self.geometry
         elementwise = section.rows is None and section.loops is None and not section.combines
-        if not elementwise or geometry.lane is None or not geometry.rows:
+        if not elementwise or geometry.lane is None or not geometry.rows or geometry.interchanged:
             return False
         if not self.context.limits.stage_depth:
             return False
@@ -151,7 +151,10 @@ class SectionBuilder:
         else:
             begin, end = self.row_range(chunk)
             self.first_row = begin
-            with self.body.loop("row", begin, end, LoopKind.SERIAL) as row:
+            kind = LoopKind.SERIAL
+            if self.geometry.interchanged and self.geometry.lane is None:
+                kind = LoopKind.LANES
+            with self.body.loop("row", begin, end, kind) as row:
                 views.bind_row(self.axes, rows, row, self.environment)
                 self.environment[ROW] = row
                 yield
@@ -169,17 +172,20 @@ class SectionBuilder:
 
     @contextmanager
     def lanes(self, inner: Sequence[Axis]) -> Iterator[Environment]:
-        """Serial loops over all but the last of `inner`, a lane loop over that."""
+        """Serial loops over all but the last of `inner`, a lane loop over that; where loops are
+        interchanged over the lane axis, if any."""
+        lane = inner[-1] if inner else None
+        if self.geometry.interchanged:
+            lane = self.geometry.lane
         environment = dict(self.environment)
         with ExitStack() as stack:
             for axis in inner:
-                last = axis == inner[-1]
                 begin: Index = 0
                 end = index.from_dim(self.axes.extents[axis])
                 if axis == self.geometry.lane:
                     begin, end = self.block
-                kind = LoopKind.LANES if last else LoopKind.SERIAL
-                loop = self.body.loop("lane" if last else "outer", begin, end, kind)
+                kind = LoopKind.LANES if axis == lane else LoopKind.SERIAL
+                loop = self.body.loop("lane" if axis == lane else "outer", begin, end, kind)
                 environment[axis] = stack.enter_context(loop)
             yield environment
 

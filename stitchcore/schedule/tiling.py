@@ -27,6 +27,9 @@ FEW_LINES = 64
 """Cache lines that stay until each of their elements was read, even where those of a large power of
 two apart share sets of the cache."""
 
+VECTOR = 16
+"""Lanes from which a loop over them is worth vectors."""
+
 SYMBOL_SIZE = 1024
 """What a symbolic extent is taken for where only its magnitude matters."""
 
@@ -48,7 +51,8 @@ class Geometry:
     `kept` axes have one position a task; `rows` are walked, `rows_per_task` at a time; where
     `lane_block` is set the lane axis `lane` is cut into blocks of that many. The lanes of a task
     are those of a group, or of a warp (`scope`). Where there are several stages each runs over
-    `rows_together` rows before the next one does.
+    `rows_together` rows before the next one does. With `interchanged` loops lanes are rows (or the
+    `lane` axis), and what is inside is a serial loop.
     """
 
     kept: tuple[Axis, ...]
@@ -61,6 +65,7 @@ class Geometry:
     kept_size: Index
     scope: Scope = Scope.GROUP
     rows_together: int = 1
+    interchanged: bool = False
 
     @property
     def tasks(self) -> Index:
@@ -116,6 +121,43 @@ def over_turned_rows(
     chunks = index.ceil_divide(index.from_dim(count), chunk)
     size = index.from_dim(product(extents[a] for a in kept))
     return Geometry(tuple(kept), (last,), chunk, chunks, None, None, 1, size, rows_together=line)
+
+
+def interchanges(outer: Dim, inner: int, limits: Limits) -> bool:
+    """Whether lanes go along `outer`, for `inner` has too few to be a vector of them."""
+    wide = not isinstance(outer, int) or outer >= VECTOR
+    return wide and inner in limits.interchanged
+
+
+def over_short_rows(
+    extents: Mapping[Axis, Dim], rows: tuple[Axis, ...], inner: int, limits: Limits
+) -> Geometry:
+    """Rows of so few elements that lanes are rows, along the last of their axes."""
+    *kept, last = rows
+    chunk = _chunk(extents[last], inner, limits)
+    together = min(max(limits.row_elements // (2 * inner), 1), chunk)
+    chunks = index.ceil_divide(index.from_dim(extents[last]), chunk)
+    size = index.from_dim(product(extents[a] for a in kept))
+    return Geometry(
+        tuple(kept),
+        (last,),
+        chunk,
+        chunks,
+        None,
+        None,
+        1,
+        size,
+        rows_together=together,
+        interchanged=True,
+    )
+
+
+def over_short_elements(
+    extents: Mapping[Axis, Dim], order: tuple[Axis, ...], inner: int, limits: Limits
+) -> Geometry:
+    """An elementwise nest over `order` and, inside its lanes, `inner` elements."""
+    fewer = replace(limits, task_elements=limits.task_elements // inner)
+    return replace(over_elements(extents, order, False, fewer), interchanged=True)
 
 
 def over_elements(

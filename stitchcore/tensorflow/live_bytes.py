@@ -1,17 +1,19 @@
 """Live bytes of a step, as it was and stitched: regions that would raise them far are left.
 
-Both graphs are run in the executor's order (first ready, first run), tensors are counted from the
-operation that makes them until the last that reads them, views as what they show. The framework's
-operations hand an input on to their output where its last reader is of the same size, as
-TensorFlow's do; launches where their table says so. What a launch reads is held until it ends,
-which is how one kernel of many operations can hold more than they did. Unknown dimensions count at
-the nominal size; variables are where they are, whoever updates them.
+Both graphs are run in the order of TensorFlow's executor: each of its threads goes on with what it
+has just made ready, so that chains beside each other are run one after the other. Tensors are
+counted from the operation that makes them until the last that reads them, views as what they show.
+The framework's operations hand an input on to their output where its last reader is of the same
+size, as TensorFlow's do; launches where their table says so. What a launch reads is held until it
+ends, which is how one kernel of many operations can hold more than they did. Unknown dimensions
+count at the nominal size; variables are where they are, whoever updates them.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from tensorflow.python.framework import dtypes
@@ -24,17 +26,32 @@ from stitchcore.launch.place import Constant, Input, Place, Temporary
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.layout import bytes_of
-from stitchcore.tensorflow import op_allowlist
+from stitchcore.tensorflow import op_allowlist, placement
 from stitchcore.tensorflow.graph import NOMINAL_SIZE, Edge
 from stitchcore.tensorflow.lower import Subgraph
-from stitchcore.tensorflow.partition import Partition, Region
+from stitchcore.tensorflow.partition import Partition, Region, waits
+from stitchcore.tensorflow.variables import resolve
 
-LIMIT = 1.25
-"""The stitched step's live bytes over the untouched step's. An estimate refuses what is far beyond
-the bar; the job measures its peak and goes back at 1.05 (inject/memory.py)."""
+GROWTH = 0.05
+"""How much the process's peak may grow. The job measures its peak and goes back at as much
+(inject/memory.py)."""
+
+PROCESS_BYTES = 384 * 2**20
+"""What a process on a CPU holds besides, at the least: it has imported TensorFlow (resident after a
+function's first call: 401 MiB of 2.15, 677 MiB of 2.21). Of a GPU only the allocator's bytes
+count."""
 
 SLACK_BYTES = 2**20
 """Below this nobody's memory is short, and the nominal size of unknown dimensions is a guess."""
+
+WORKERS = 2
+"""Threads of the executor: what it holds grows with the chains that it runs at a time."""
+
+INLINE_BYTES = 16384
+"""Operations that move less are cheap to the executor: it runs them where they become ready."""
+
+START = 1000
+"""What an operation takes beside moving its bytes, in bytes."""
 
 TRIED = 4
 """Regions that are tried in turn as the one whose removal helps most."""
@@ -79,13 +96,28 @@ class Peak:
     by_region: Mapping[str, int]
 
 
+def allowed_bytes(partition: Partition, untouched: int, more: int = 0) -> int:
+    """The live bytes that a stitched step may hold, where the untouched holds `untouched`: the
+    process's peak may grow by GROWTH, or by `more` bytes if the user allows that."""
+    graph = partition.graph
+    variables = {
+        resolve(graph, graph.data[read][0]): graph.byte_size(Edge(read, 0))
+        for read, node in enumerate(graph.nodes)
+        if node.op == op_allowlist.READ
+    }
+    process = PROCESS_BYTES if partition.kind == placement.CPU else 0
+    held = untouched + process + sum(variables.values())
+    return untouched + max(round(GROWTH * held), more, SLACK_BYTES)
+
+
 def limited(
-    partition: Partition, chosen: Sequence[Chosen], limit: float = LIMIT
+    partition: Partition, chosen: Sequence[Chosen], more: int = 0
 ) -> tuple[dict[str, Refusal], Peak, Peak]:
-    """Regions (by name) that stay as they were because the step would hold too much, the peak of
-    the untouched step, and that of the step with the rest stitched."""
+    """Regions (by name) that stay as they were because the step would hold too much (`more` is the
+    user's leave, in bytes), the peak of the untouched step, and that of the step with the rest
+    stitched."""
     before = peak(partition, ())
-    allowed = max(round(before.bytes * limit), before.bytes + SLACK_BYTES)
+    allowed = allowed_bytes(partition, before.bytes, more)
     stitched = {region.name: (region, function, program) for region, function, program in chosen}
     refused: dict[str, Refusal] = {}
     after = peak(partition, tuple(stitched.values()))
@@ -116,41 +148,93 @@ def peak(partition: Partition, chosen: Sequence[Chosen]) -> Peak:
 def _run(steps: Sequence[Step]) -> Peak:
     maker = {buffer: number for number, step in enumerate(steps) for buffer in step.makes}
     size = {buffer: count for step in steps for buffer, count in step.makes.items()}
+    moves = [sum(size.get(b, 0) for b in {*step.reads, *step.makes}) for step in steps]
     readers = Counter(buffer for step in steps for buffer in step.reads)
-    waits = [
-        {maker[b] for b in step.reads if b in maker} | step.waits - {number}
-        for number, step in enumerate(steps)
-    ]
-    users = defaultdict(list)
-    for number, sources in enumerate(waits):
-        for source in sources:
-            users[source].append(number)
-    missing = [len(sources) for sources in waits]
-    ready = deque(number for number, count in enumerate(missing) if count == 0)
+    launches = [number for number, step in enumerate(steps) if step.region]
+    queues = _Queues(steps, maker, moves)
     alive: dict[Buffer, int] = {}
+    running: list[tuple[int, int, int]] = []  # when it ends, its worker, the step
     finished = [False] * len(steps)
-    live, most, regions = 0, 0, {}
-    while ready:
-        number = ready.popleft()
+    live, most, now, regions = 0, 0, 0, {}
+    while True:
+        for worker in set(range(WORKERS)) - {worker for _, worker, _ in running}:
+            number = queues.next(worker)
+            if number is None:
+                continue
+            step = steps[number]
+            moved = _moved(step, readers, alive)
+            made = {buffer: size[buffer] for buffer in step.makes}
+            alive |= made
+            alive |= dict.fromkeys(moved.values(), 0)
+            live += sum(made.values()) - sum(made[taker] for taker in moved) + step.scratch
+            heapq.heappush(running, (now + moves[number] + START, worker, number))
+            if live > most:
+                most = live
+                left = [n for n in launches if not finished[n]]
+                regions = _by_region(steps, left, {n for _, _, n in running}, alive, maker)
+        if not running:
+            stuck = next((n for n, done in enumerate(finished) if not done), None)
+            if stuck is None:
+                break
+            queues.force(stuck)
+            continue
+        now, worker, number = heapq.heappop(running)
         step = steps[number]
         finished[number] = True
-        moved = _moved(step, readers, alive)
-        alive.update({buffer: 0 if buffer in moved else size[buffer] for buffer in step.makes})
-        live += sum(alive[buffer] for buffer in step.makes)
-        if live + step.scratch > most:
-            most, regions = live + step.scratch, _by_region(steps, finished, number, alive, maker)
-        for taker, donor in moved.items():
-            alive[taker], alive[donor] = alive[donor], 0
+        live -= step.scratch
         for buffer in step.reads:
             readers[buffer] -= 1
         for buffer in (*step.reads, *step.makes):
             if not readers[buffer]:
                 live -= alive.pop(buffer, 0)
-        for user in users[number]:
-            missing[user] -= 1
-            if not missing[user]:
-                ready.append(user)
+        queues.finish(worker, number)
     return Peak(most, regions)
+
+
+class _Queues:
+    """What is ready, by worker. One that moves little runs before anything else of its worker, in
+    turn; of the rest the newest first, and a worker that has none takes another's oldest."""
+
+    def __init__(
+        self, steps: Sequence[Step], maker: Mapping[Buffer, int], moves: Sequence[int]
+    ) -> None:
+        waits = [
+            {maker[b] for b in step.reads if b in maker} | step.waits - {number}
+            for number, step in enumerate(steps)
+        ]
+        self._users: dict[int, list[int]] = defaultdict(list)
+        for number, sources in enumerate(waits):
+            for source in sources:
+                self._users[source].append(number)
+        self._missing = [len(sources) for sources in waits]
+        self._moves = moves
+        self._inline: list[deque[int]] = [deque() for _ in range(WORKERS)]
+        self._others: list[deque[int]] = [deque() for _ in range(WORKERS)]
+        for number, count in enumerate(self._missing):
+            if not count:
+                self._add(0, number)
+
+    def _add(self, worker: int, number: int) -> None:
+        queues = self._inline if self._moves[number] < INLINE_BYTES else self._others
+        queues[worker].append(number)
+
+    def force(self, number: int) -> None:
+        """A circle is for the check of the patched graph's structure to find; here all runs."""
+        self._missing[number] = 0
+        self._add(0, number)
+
+    def finish(self, worker: int, number: int) -> None:
+        for user in self._users[number]:
+            self._missing[user] -= 1
+            if not self._missing[user]:
+                self._add(worker, user)
+
+    def next(self, worker: int) -> int | None:
+        if self._inline[worker]:
+            return self._inline[worker].popleft()
+        if self._others[worker]:
+            return self._others[worker].pop()
+        return next((queue.popleft() for queue in self._others if queue), None)
 
 
 def _moved(
@@ -167,18 +251,18 @@ def _moved(
 
 def _by_region(
     steps: Sequence[Step],
-    finished: Sequence[bool],
-    now: int,
+    left: Sequence[int],
+    running: Set[int],
     alive: Mapping[Buffer, int],
     maker: Mapping[Buffer, int],
 ) -> dict[str, int]:
     region_bytes: dict[str, int] = defaultdict(int)
     for buffer, count in alive.items():
         region_bytes[steps[maker[buffer]].region] += count if buffer in maker else 0
-    for number, step in enumerate(steps):
-        if step.region and (number == now or not finished[number]):
-            region_bytes[step.region] += sum(alive.get(buffer, 0) for buffer in step.reads)
-            region_bytes[step.region] += step.scratch if number == now else 0
+    for number in left:
+        step = steps[number]
+        region_bytes[step.region] += sum(alive.get(buffer, 0) for buffer in step.reads)
+        region_bytes[step.region] += step.scratch if number in running else 0
     region_bytes.pop("", None)
     return dict(region_bytes)
 
@@ -190,7 +274,7 @@ class _Steps:
         self._partition, self._graph, self._chosen = partition, partition.graph, chosen
         sizes = partition.sizes
         self._symbols = {**dict.fromkeys(sizes.symbols, NOMINAL_SIZE), **sizes.nominal}
-        self._gone = {i for region, _, _ in chosen for i in (*region.members, *region.reads)}
+        self._gone = {i for region, _, _ in chosen for i in self._replaced(region)}
         self._alias: dict[Buffer, Buffer] = {}
         self._after: dict[int, int] = {}
         self._steps: list[Step] = []
@@ -210,16 +294,17 @@ class _Steps:
         for region, _, program in self._chosen:
             for number in range(len(program.launches)):
                 step = self._steps[first[region.name] + number]
-                step.waits |= {
-                    self._after[c]
-                    for i in region.members
-                    for c in self._graph.control[i]
-                    if c in self._after and c not in region.members
-                }
+                step.waits |= {self._after[i] for i in waits(self._partition, region)}
         for step in self._steps:
             step.reads = {self._root(buffer) for buffer in step.reads} - {_NOWHERE}
             step.forwards = [(self._root(donor), taker) for donor, taker in step.forwards]
         return self._steps
+
+    def _replaced(self, region: Region) -> list[int]:
+        """Members, and reads of what they write. Others read the old value where it stands."""
+        written = set(region.updates.values())
+        before = self._partition.variables.before
+        return [*region.members, *(read for read in region.reads if before[read] in written)]
 
     def _operation(self, i: int, step: Step) -> None:
         graph, node = self._graph, self._graph.nodes[i]
@@ -227,6 +312,7 @@ class _Steps:
         for tensor in graph.data[i]:
             if not (loop_back and graph.nodes[tensor.node].op.endswith(digest.LOOP_BACK)):
                 step.reads.add(("tensor", tensor.node, tensor.port))
+                step.waits.add(self._after[tensor.node])  # a view or a read may wait itself
         step.waits |= {self._after[c] for c in graph.control[i] if c in self._after}
         rule = op_allowlist.ALLOWED.get(node.op)
         for port in range(len(graph.output_types[i])):
@@ -257,7 +343,7 @@ class _Steps:
             step.scratch = index.evaluate(launch.kernel.scratch_bytes, self._symbols)
             self._steps.append(step)
         last = len(self._steps) - 1
-        self._after |= dict.fromkeys((*region.members, *region.reads), last)
+        self._after |= dict.fromkeys(self._replaced(region), last)
         for tensor, result in zip(region.results, program.outputs, strict=False):
             buffer = ("tensor", tensor.node, tensor.port)
             self._alias[buffer] = self._buffer(region, function, result.place)

@@ -108,14 +108,15 @@ def partition(
     regions: list[Region] = []
     refusals: list[Refusal] = []
     for members in groups:
-        if sum(_operation_count(indexed, i) for i in members) < 2:
+        if sum(operation_count(indexed, i) for i in members) < 2:
             refusals += [
                 Refusal(indexed.nodes[i].name, Reason.REGION_TOO_SMALL)
                 for i in members
                 if not is_view(indexed, i)
             ]
             continue
-        regions.append(_region(indexed, variables, classes, members, must_stay, len(regions)))
+        name = f"r{len(regions):03d}_{_named_after(indexed, members)}"
+        regions.append(region_of(indexed, variables, classes, members, must_stay, name))
     refusals += [Refusal(indexed.nodes[i].name, r) for i, r in sorted(classes.reasons.items())]
     refusals += (*sizes.refusals, *variables.refusals)
     return Partition(
@@ -153,7 +154,7 @@ def _crossing_unranked(
     return crossing
 
 
-def _operation_count(graph: GraphIndex, i: int) -> int:
+def operation_count(graph: GraphIndex, i: int) -> int:
     """Operations that move data: an optimizer's update is several in one node, and so is what
     Grappler's remapper has fused."""
     several = graph.nodes[i].op in UPDATES or graph.nodes[i].op in FUSED
@@ -245,7 +246,7 @@ def _join_lone(
     lone: dict[tuple[int, levels.Kind], list[tuple[int, ...]]] = defaultdict(list)
     company: dict[tuple[int, levels.Kind], list[tuple[int, ...]]] = defaultdict(list)
     for group in groups:
-        operations = sum(_operation_count(graph, i) for i in group)
+        operations = sum(operation_count(graph, i) for i in group)
         key = placed.level[group[0]], placed.kind[group[0]]
         (joined if not operations else lone[key] if operations == 1 else company[key]).append(group)
     for key, singles in lone.items():
@@ -378,14 +379,20 @@ def _traffic(graph: GraphIndex, members: Sequence[int]) -> tuple[int, int]:
     return sum(graph.byte_size(t) for t in tensors if graph.dtype(t) != "resource"), len(tensors)
 
 
-def _region(
+def _named_after(graph: GraphIndex, members: Sequence[int]) -> str:
+    first = graph.nodes[members[0]].name.rsplit("/", 1)[-1]
+    return "".join(c if c.isalnum() else "_" for c in first)[:40]
+
+
+def region_of(
     graph: GraphIndex,
     variables: Variables,
     classes: Classes,
     members: tuple[int, ...],
     must_stay: set[int],
-    number: int,
+    name: str,
 ) -> Region:
+    """The region of `members`, which no path leaves and comes back to."""
     inside = set(members)
     updates = {origin: i for i in members for origin in variables.written.get(i, ())}
     clones: dict[int, None] = {}
@@ -423,8 +430,6 @@ def _region(
         for tensor in graph.data[i][len(touched) :]:
             use(tensor)
     results = _results(graph, inside, members, must_stay)
-    first = graph.nodes[members[0]].name.rsplit("/", 1)[-1]
-    name = f"r{number:03d}_{''.join(c if c.isalnum() else '_' for c in first)[:40]}"
     return Region(
         name,
         members,

@@ -1,4 +1,4 @@
-"""Running a region's own TensorFlow operations on numpy arrays, plainly or under XLA."""
+"""Running a region's own TensorFlow operations on numpy arrays."""
 
 from __future__ import annotations
 
@@ -8,38 +8,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from stitchcore.errors import Reason, Refused
 from stitchcore.tensorflow.lower import Subgraph, as_function
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def runner(function: Subgraph, jit: bool = False) -> Callable[[Sequence[Array]], list[Array]]:
+def runner(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
     """The region as TensorFlow computes it. Tensors of the last arguments are kept, so that timing
     the same arrays again does not time their copies."""
-    region = as_function(function, jit)
-    return _with_tensors(region)
-
-
-def under_xla(function: Subgraph) -> Callable[[Sequence[Array]], list[Array]]:
-    """The region compiled by XLA at its first call, which raises Refused(LOWERING_FAILED) where XLA
-    cannot."""
-    return refusing(runner(function, jit=True))
-
-
-def refusing(
-    run: Callable[[Sequence[Array]], list[Array]],
-) -> Callable[[Sequence[Array]], list[Array]]:
-    """`run`, TensorFlow's errors as Refused(LOWERING_FAILED)."""
-
-    def compiled(arrays: Sequence[Array]) -> list[Array]:
-        try:
-            return run(arrays)
-        except (tf.errors.OpError, ValueError, TypeError) as error:
-            message = str(error).strip().splitlines()[0][:200]
-            raise Refused("region", Reason.LOWERING_FAILED, message) from error
-
-    return compiled
+    return _with_tensors(as_function(function, jit=False))
 
 
 def nothing() -> Any:

@@ -24,7 +24,7 @@ from stitchcore.loop_ir.nodes import Kernel
 from stitchcore.toolchain import compile_cache
 
 INCLUDE = Path(__file__).resolve().parent.parent / "codegen" / "include"
-BATCH = 16
+BATCH = 8
 """Kernels per translation unit: below it the compiler's start-up dominates, above it cores idle."""
 
 _MARKER = re.compile(r"/\* lanes (\S+)(?: (\d+))? \*/")

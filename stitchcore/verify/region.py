@@ -46,6 +46,12 @@ APART_ROUNDINGS = 16
 APART_SHARE = 0.01
 """Most elements that may be apart: decisions that fall the other way, and cancellation."""
 
+ROUNDS = 36
+"""Most measurements of a region."""
+
+ROUND_SECONDS = 0.0005
+"""Calls of a region are repeated for as long, to be one measurement."""
+
 SLOWER = 1.02
 """A ratio of times above this, with its whole 95 % interval, is slower."""
 
@@ -265,7 +271,8 @@ def time_region(
 ) -> Comparison:
     """Interleaved times of `baselines`, "stitched", and "idle": our launches without their work,
     which is what calling them from Python costs. Short runs are repeated, and all until they are
-    `settled` (timing.compare)."""
+    `settled` (timing.compare): many short measurements tell of neighbours apart, and few are
+    enough where there is no doubt."""
     integers = integer_limit(module, bindings)
     whole = whole_numbers(module)
     inputs = arguments(module.entry.parameters, bindings, 0, "positive", integers, whole)
@@ -275,4 +282,4 @@ def time_region(
             name: partial(baseline, inputs) for name, baseline in baselines.items()
         }
         calls |= {"stitched": launch, "idle": idle}
-        return compare(calls, rounds=15, limit_seconds=limit_seconds, settled=settled)
+        return compare(calls, ROUNDS, ROUND_SECONDS, limit_seconds, settled=settled)

@@ -1,8 +1,9 @@
 """Region verification: every distinct region right and not slower, or refused.
 
 Times are the region's own: what a call from outside costs is taken off each contestant, and our
-launches pay what the framework's executor asks for one operation each. XLA is timed beside the
-framework and told; the verdict is against the framework, which runs what is not stitched.
+launches pay what the framework's executor asks for one operation each. The verdict is against the
+framework, which runs what is not stitched. XLA is no contestant: its time could not change the
+verdict, and to compile a region for it took longer than all else that is timed.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ SYMBOL_SIZE = 32
 """What each symbol is bound to in a verification."""
 
 REGION_SECONDS = 0.5
-"""Longest that one region is timed, XLA's compilation not counted."""
+"""Longest that one region is timed."""
 
 TOTAL_SECONDS = 12.0
 """Longest that all regions of an artifact are timed; those that weigh most come first."""
 
+TAIL = 0.02
+"""Regions that take less than this of what all take between them, by estimate, are not timed: were
+each of them half as slow again, no step would show it, and there are many."""
+
 CLEARLY = 0.9
 """A region whose time is below this of the framework's, its interval too, is not timed further."""
-
-XLA_SHARE = 0.25
-"""XLA compiles a region to be timed beside it only in this first part of TOTAL_SECONDS."""
 
 CALL_SHARE = 0.2
 """A region that takes the framework less than this share of what calling it from outside costs
@@ -58,12 +60,10 @@ Runners = Callable[[CompiledRegions, Mapping[str, RegionProgram]], Mapping[str, 
 
 @dataclass(frozen=True)
 class References:
-    """A region by the framework, by XLA (which raises Refused where it cannot), and an empty call
-    of the framework's with the region's arguments; and sizes that go together, of symbols that do
-    not take any."""
+    """A region by the framework, and an empty call of the framework's with the region's arguments;
+    and sizes that go together, of symbols that do not take any."""
 
     framework: Reference
-    xla: Reference
     call: Reference
     sizes: Mapping[str, int] = field(default_factory=dict)
 
@@ -73,12 +73,11 @@ class References:
 
 @dataclass(frozen=True)
 class RegionTiming:
-    """Medians of one run's seconds, by contestant ("framework", "stitched", "xla", net of "call"),
-    and stitched time over the framework's and XLA's. `note` says what was not timed, and why."""
+    """Medians of one run's seconds, by contestant ("framework", "stitched", net of "call"), and
+    stitched time over the framework's. `note` says why there is none."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     ratio: Ratio | None = None
-    xla_ratio: Ratio | None = None
     note: str = ""
 
 
@@ -101,9 +100,8 @@ class RegionVerification:
         if self.check.undecided:
             summary["undecided"] = len(self.check.undecided)
         timing = self.timing
-        for name, ratio in (("ratio", timing.ratio), ("xla_ratio", timing.xla_ratio)):
-            if ratio is not None:
-                summary[name] = [ratio.low, ratio.value, ratio.high]
+        if (ratio := timing.ratio) is not None:
+            summary["ratio"] = [ratio.low, ratio.value, ratio.high]
         if timing.seconds:
             summary["seconds"] = dict(timing.seconds)
         if timing.note:
@@ -127,8 +125,7 @@ class Verification:
         """How much was timed, for the report's reader."""
         verifications = self.regions.values()
         timed = sum(verification.timing.ratio is not None for verification in verifications)
-        beside = sum(verification.timing.xla_ratio is not None for verification in verifications)
-        figure = f"{timed} of {len(self.regions)}, {beside} beside XLA"
+        figure = f"{timed} of {len(self.regions)}"
         notes: dict[str, int] = {}
         for verification in verifications:
             if verification.timing.ratio is None and verification.check.passed:
@@ -175,6 +172,7 @@ def verify(
 def measure(
     compiled: CompiledRegions,
     programs: Mapping[str, RegionProgram],
+    weights: Mapping[str, float],
     references: Mapping[str, References],
     verification: Verification,
     device: Device,
@@ -185,22 +183,28 @@ def measure(
 ) -> Verification:
     """Time the regions that are right beside the framework; those that are slower are refused.
 
-    `programs` are in the order in which they are timed for `total_seconds` altogether.
+    `weights` are the seconds that each takes in a step by estimate: those that weigh most come
+    first, for `total_seconds` altogether, and the TAIL is left out.
     """
     runners = (runners_of or on_processor)(compiled, programs)
     verifications, refused = dict(verification.regions), dict(verification.refused)
+    ordered = sorted(runners, key=lambda key: weights[key], reverse=True)
+    left, tail = sum(weights.values()), TAIL * sum(weights.values())
     began = time.perf_counter()
-    for number, (key, runner) in enumerate(runners.items()):
+    for number, key in enumerate(ordered):
         if progress is not None:
             progress("measure", number, len(runners))
-        spent = time.perf_counter() - began
-        if spent > total_seconds:
-            note = f"the {total_seconds:g} s for timing were spent on regions that weigh more"
+        if left < tail or time.perf_counter() - began > total_seconds:
+            note = f"among those of less than {TAIL:.0%} of all regions' work"
+            if left >= tail:
+                note = f"the {total_seconds:g} s for timing were spent on regions that weigh more"
             verifications[key] = replace(verifications[key], timing=RegionTiming(note=note))
             continue
-        timer = _Timer(compiled.regions[key].module, runner, references[key], device, threads)
+        left -= weights[key]
+        module = compiled.regions[key].module
+        timer = _Timer(module, runners[key], references[key], device, threads)
         try:
-            timing = timer.run(with_xla=spent <= XLA_SHARE * total_seconds)
+            timing = timer.run()
         except Refused as error:  # the device does not run it, or not any more
             refused[key] = replace(error.refusal, subject=key[:12])
             continue
@@ -238,55 +242,35 @@ class _Timer:
     device: Device
     threads: int
 
-    def run(self, with_xla: bool) -> RegionTiming:
-        """Interleaved times. XLA's absence is a note, not a failure."""
-        bindings = self.references.bindings(self.module)
-        baselines = {"framework": self.references.framework, "call": self.references.call}
-        note = "" if with_xla else "no time left for XLA's compiler"
-
-        def timed() -> Comparison:
-            return time_region(
-                self.runner,
-                self.module,
-                baselines,
-                bindings,
-                self.threads,
-                REGION_SECONDS,
-                self._settled,
-            )
-
-        if with_xla:
-            baselines["xla"] = self.references.xla
-        try:
-            times = timed()
-        except Refused as refused:
-            if baselines.pop("xla", None) is None:
-                raise
-            note = f"no XLA: {refused.refusal.detail}"
-            times = timed()
-        return self._timing(times, note)
+    def run(self) -> RegionTiming:
+        """Interleaved times."""
+        times = time_region(
+            self.runner,
+            self.module,
+            {"framework": self.references.framework, "call": self.references.call},
+            self.references.bindings(self.module),
+            self.threads,
+            REGION_SECONDS,
+            self._settled,
+        )
+        return self._timing(times)
 
     def _settled(self, times: Comparison) -> bool:
         """Whether the region is quicker beyond doubt, or too short to be judged from here."""
-        ratio = self._timing(times, "").ratio
+        ratio = self._timing(times).ratio
         return ratio is None or ratio.high < CLEARLY
 
-    def _timing(self, times: Comparison, note: str) -> RegionTiming:
+    def _timing(self, times: Comparison) -> RegionTiming:
         """What each contestant takes without what it costs to call it from here."""
         call, launches = times.median("call"), self.runner.launches
         running = times.seconds["stitched"] - times.seconds["idle"]
-        net = {"stitched": running.clip(min=0.0) + launches * self.device.launch_seconds}
-        for name in ("framework", "xla"):
-            if name in times.seconds:
-                net[name] = (times.seconds[name] - times.seconds["call"]).clip(min=1e-9)
-        seconds = {name: float(np.median(values)) for name, values in net.items()}
-        ratios = {
-            name: paired_ratio(net["stitched"], net[name])
-            for name in ("framework", "xla")
-            if name in net and seconds[name] >= CALL_SHARE * call
+        net = {
+            "stitched": running.clip(min=0.0) + launches * self.device.launch_seconds,
+            "framework": (times.seconds["framework"] - times.seconds["call"]).clip(min=1e-9),
         }
-        if "framework" not in ratios:
+        seconds = {name: float(np.median(values)) for name, values in net.items()}
+        told = seconds | {"call": call}
+        if seconds["framework"] < CALL_SHARE * call:
             note = f"shorter than {CALL_SHARE:g} of what a call from outside costs"
-        return RegionTiming(
-            seconds | {"call": call}, ratios.get("framework"), ratios.get("xla"), note
-        )
+            return RegionTiming(told, note=note)
+        return RegionTiming(told, paired_ratio(net["stitched"], net["framework"]))

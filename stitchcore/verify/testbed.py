@@ -58,8 +58,7 @@ def _processor() -> Testbed:
 
         if function.key not in by_key:
             plain, call = run_region.runner(function), run_region.empty(function)
-            under_xla = run_region.under_xla(function)
-            by_key[function.key] = References(plain, under_xla, call, function.judged)
+            by_key[function.key] = References(plain, call, function.judged)
         return by_key[function.key]
 
     return Testbed(on_processor, references, references, lambda: None)
@@ -111,18 +110,15 @@ def _on_gpu(function: Any) -> References:
 
         return on_first
 
-    plain, under_xla = run_region.runner(function), run_region.under_xla(function)
-    empty = placed(run_region.empty(function))
-    return References(placed(plain), placed(under_xla), empty, function.judged)
+    plain, empty = run_region.runner(function), run_region.empty(function)
+    return References(placed(plain), placed(empty), function.judged)
 
 
 def _timed_on_gpu(function: Any) -> References:
     from stitchcore.tensorflow import lower, run_region
 
-    plain, jitted = (lower.as_function(function, jit) for jit in (False, True))
     return References(
-        run_region.on_gpu(plain),
-        run_region.refusing(run_region.on_gpu(jitted)),
+        run_region.on_gpu(lower.as_function(function, jit=False)),
         run_region.on_gpu(run_region.nothing()),
         function.judged,
     )

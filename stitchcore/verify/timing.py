@@ -71,9 +71,10 @@ def compare(
     """Time each contestant `rounds` times in turn, after one warm-up of each.
 
     Calls shorter than `minimum_seconds` are repeated within a measurement and divided. Stops early,
-    after at least three rounds, once `limit_seconds` have passed, and after LEAST_ROUNDS once
-    further ones would change nothing (`settled`). `clock` may be the thread's own
-    (time.thread_time) where a contestant is one thread's work: neighbours count less.
+    after at least three rounds, once `limit_seconds` have passed, and once further ones would
+    change nothing (`settled`, which is asked every LEAST_ROUNDS: each look is a chance to err).
+    `clock` may be the thread's own (time.thread_time) where a contestant is one thread's work:
+    neighbours count less.
     """
     repeats = {name: _repeats(call, minimum_seconds) for name, call in contestants.items()}
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
@@ -86,7 +87,7 @@ def compare(
             seconds[name].append((clock() - start) / repeats[name])
         if done >= 2 and time.perf_counter() - began > limit_seconds:
             break
-        if settled is not None and done + 1 >= LEAST_ROUNDS:
+        if settled is not None and (done + 1) % LEAST_ROUNDS == 0:
             if settled(Comparison({name: np.asarray(values) for name, values in seconds.items()})):
                 break
     return Comparison({name: np.asarray(values) for name, values in seconds.items()})

@@ -75,6 +75,6 @@ def test_a_jobs_worker_is_told_of_its_library(tmp_path: Path) -> None:
     named = {"STITCH_LIBRARY": str(tmp_path), "STITCH_WITHOUT": "atm"}
     for environment in ({}, named):
         given = options.read({"HOME": "/home/me", **environment})
-        command = optimize_child._command("0" * 64, given, "python")
+        command = optimize_child._command(given, "python")
         told = optimize._arguments(command[3:])
         assert (told.library, told.without) == (given.library, ",".join(given.without))

@@ -154,6 +154,48 @@ def test_a_record_tells_the_last_figures() -> None:
     assert record.refusals == {"input_pipeline": 1}
 
 
+WON = {"baseline_ns": 10e6, "stitched_ns": 7.5e6, "ratio": 0.75, "interval": [0.7, 0.9], "pairs": 9}
+LOST = {**WON, "ratio": 1.1, "interval": [1.05, 1.2]}
+OPEN = {**WON, "interval": [0.7, 1.01]}
+BESIDE = {"beside_steps": 100, "beside_ns": 15e6}
+
+
+@pytest.mark.parametrize(
+    ("figures", "waited", "expected", "said"),
+    [
+        (WON, True, ("after", 2400, 18.0, 6.0), "6.0 s lost to the job): won back after 2,400"),
+        ({**WON, **BESIDE}, False, ("after", 2400, 18.0, 0.5), "0.5 s lost to the job"),
+        (WON, False, ("after", 2400, 18.0, None), "(9.0 s of processors): won back after 2,400"),
+        (OPEN, True, ("unknown", None, None, 6.0), "not shown to be faster"),
+        (LOST, True, ("never", None, None, 6.0), "never won back"),
+    ],
+)
+def test_when_a_compilation_is_won_back(
+    figures: dict[str, Any], waited: bool, expected: tuple[Any, ...], said: str
+) -> None:
+    record = run_job.Record()
+    record.add({"type": "swap_begin", "digest": "d", "key": "k"})
+    record.add({"type": "savings", "digest": "d", "steps": 99, **figures})
+    graph = record.graphs["d"]
+    graph.compile_seconds, graph.processor_seconds, graph.waited = 6.0, 9.0, waited
+    found = run_summary.of(record, Path("/nowhere"))
+    cost = found.steps[0].break_even
+    assert cost is not None
+    told = (cost.state, cost.steps, cost.after_seconds, cost.job_seconds)
+    assert all(one == pytest.approx(other) for one, other in zip(told, expected, strict=True))
+    console = Console(record=True, file=io.StringIO(), width=200)
+    run_summary.show(found, console)
+    assert said in console.export_text()
+    json.loads(json.dumps(run_summary.document(found), allow_nan=False))
+
+
+def test_what_was_in_the_store_has_nothing_to_win_back() -> None:
+    record = run_job.Record()
+    record.add({"type": "swap_begin", "digest": "d", "key": "k"})
+    record.add({"type": "savings", "digest": "d", "steps": 99, **WON})
+    assert run_summary.of(record, Path("/nowhere")).steps[0].break_even is None
+
+
 def test_too_few_blocks_are_no_figure() -> None:
     record = run_job.Record()
     figures = {"baseline_ns": 2e6, "stitched_ns": 1e6, "ratio": 0.5, "interval": None, "pairs": 2}
@@ -307,7 +349,8 @@ def fake_python(folder: Path, code: str) -> str:
 def worker(tmp_path: Path) -> Callable[[str, Options], Failure | bool]:
     def run(code: str, options: Options) -> Failure | bool:
         python = fake_python(tmp_path, code)
-        child = Worker("digest", options, tmp_path / "worker.log", False, python)
+        child = Worker(options, tmp_path / "worker.log", False, python)
+        child.ask("digest")
         while (ended := child.poll()) is None:
             time.sleep(0.05)
         return ended
@@ -363,6 +406,53 @@ def test_a_failure_of_ours_leaves_no_job_waiting(
     assert process.returncode == 0
     assert json.loads(answer.read_text())["reason"] == "worker_failed"
     assert "the job runs unchanged" in capsys.readouterr().err
+
+
+FOLLOWED = """
+import json, os, sys, time
+events, said, end = sys.argv[1:]
+def tell(**event): open(events, "a").write(json.dumps(event) + "\\n")
+def until(what):
+    for _ in range(2000):
+        if what(): return
+        time.sleep(0.01)
+    sys.exit(1)
+def lives():
+    try: os.kill(int(open(said).read().split()[0]), 0)
+    except ProcessLookupError: return False
+    return True
+tell(type="started", tf="2.21.0")
+until(lambda: os.path.exists(said) and open(said).read().strip())
+tell(type=end, digest="d")
+until(lambda: not lives())
+"""
+"""A job that imports TensorFlow, waits for a worker, tells `end`, and waits until it is gone."""
+
+
+@pytest.mark.parametrize(("end", "asked"), [("submitted", " d"), ("ready", "")])
+def test_a_worker_waits_for_the_first_request(
+    end: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked where there is one, and ended where the store had the answer."""
+    events, said = tmp_path / "sessions" / "s" / "events.jsonl", tmp_path / "said"
+    events.parent.mkdir(parents=True)
+    request = tmp_path / "requests" / "d"
+    request.mkdir(parents=True)
+    (request / "meta.json").write_text('{"tf": "2.21.0"}')
+    code = f"""import os, sys
+def say(text): open("{said}", "a").write(text)
+say(str(os.getpid()))
+say(" " + sys.stdin.readline())"""
+    python = tmp_path / "worker.py"
+    python.write_text(f"#!{sys.executable}\n{code}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr("stitchcore.cli.run.worker_python", lambda *_: str(python))
+    job = [sys.executable, "-c", FOLLOWED, str(events), str(said), end]
+    process = run_job.start(job, os.environ)
+    Run(limits(tmp_path, store=tmp_path), "s", job, wait=True).follow(process)
+    assert process.returncode == 0
+    number, *given = said.read_text().split(" ", 1)
+    assert number.isdigit() and "".join(given).strip() == asked.strip()
 
 
 def test_a_worker_has_the_jobs_tensorflow() -> None:

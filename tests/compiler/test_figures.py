@@ -57,7 +57,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
             refused = {slow: Refusal(slow[:12], Reason.SLOWER, "made so")}
             return pipeline._verified(state, Verification(state.verification.regions, refused))
 
-        def limited(partition: Any, chosen: Any) -> Any:
+        def limited(partition: Any, chosen: Any, more: int) -> Any:
             before = live_bytes.peak(partition, ())
             saves = {}
             for region, _, _ in chosen:

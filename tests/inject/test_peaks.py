@@ -151,6 +151,13 @@ def test_verdicts(original: list[int], stitched: list[int], before: int, over: b
     assert (found.over if found is not None else None) is over
 
 
+def test_a_user_may_allow_more() -> None:
+    grown = peaks([100 * MIB] * 3, [130 * MIB] * 3)
+    for more, over in ((0, True), (29 * MIB, True), (30 * MIB, False)):
+        found = memory.compare(grown, 0, more)
+        assert found is not None and found.over is over
+
+
 @pytest.mark.slow
 def test_growth_of_the_job_is_not_the_stitched_steps(library: plugin.Plugin, step: int) -> None:
     kept: list[mmap.mmap] = []

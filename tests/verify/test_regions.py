@@ -13,7 +13,7 @@ import pytest
 from stitchcore.compiler.regions import CompiledRegions, compile_regions, program
 from stitchcore.compiler.stages import BuildOptions
 from stitchcore.device.host import host_device
-from stitchcore.errors import Reason, Refused
+from stitchcore.errors import Reason
 from stitchcore.hlo.text.parser import parse
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.verify.regions import References, Verification, measure, verify
@@ -53,32 +53,27 @@ def nothing(given: Sequence[Array]) -> list[Array]:
     return []
 
 
-def no_xla(given: Sequence[Array]) -> list[Array]:
-    raise Refused("region", Reason.LOWERING_FAILED, "an operation XLA does not know")
-
-
 def verification(
     made: tuple[CompiledRegions, dict[str, RegionProgram]],
     references: References,
     seconds: float = 12.0,
 ) -> Verification:
     checked = verify(*made, {KEY: references})
-    return measure(*made, {KEY: references}, checked, host_device(), 1, None, seconds)
+    return measure(*made, {KEY: 1.0}, {KEY: references}, checked, host_device(), 1, None, seconds)
 
 
 def test_a_region_that_wins_is_kept_with_its_figures(
     made: tuple[CompiledRegions, dict[str, RegionProgram]],
 ) -> None:
-    found = verification(made, References(slow, right, nothing))
+    found = verification(made, References(slow, nothing))
     assert not found.refused
     timing = found.regions[KEY].timing
     assert timing.ratio is not None
     assert timing.ratio.high < 0.5
-    assert timing.xla_ratio is not None
     assert timing.seconds["framework"] > 0.019
     summary = found.regions[KEY].summary()
     assert summary["ratio"][1] == timing.ratio.value
-    assert found.figures() == {"Distinct regions timed": "1 of 1, 1 beside XLA"}
+    assert found.figures() == {"Distinct regions timed": "1 of 1"}
 
 
 @pytest.mark.slow
@@ -92,23 +87,15 @@ def test_a_region_that_loses_is_refused_with_its_figure() -> None:
             pass  # a sleep takes as long as the machine is busy
         return results
 
-    checked = verify(*large, {KEY: References(right, right, nothing)})
-    found = measure(*large, {KEY: References(quick, no_xla, nothing)}, checked, host_device(), 1)
+    checked = verify(*large, {KEY: References(right, nothing)})
+    references = {KEY: References(quick, nothing)}
+    found = measure(*large, {KEY: 1.0}, references, checked, host_device(), 1)
     timing = found.regions[KEY].timing
     assert timing.ratio is not None, timing.note
     refusal = found.refused[KEY]
     assert refusal.reason is Reason.SLOWER
     assert str(timing.ratio) in refusal.detail
     assert "framework" in refusal.detail
-
-
-def test_without_xla_the_framework_is_still_timed(
-    made: tuple[CompiledRegions, dict[str, RegionProgram]],
-) -> None:
-    timing = verification(made, References(slow, no_xla, nothing)).regions[KEY].timing
-    assert timing.ratio is not None
-    assert timing.xla_ratio is None
-    assert "does not know" in timing.note
 
 
 def test_a_wrong_kernel_is_refused(made: tuple[CompiledRegions, dict[str, RegionProgram]]) -> None:
@@ -119,7 +106,7 @@ def test_a_wrong_kernel_is_refused(made: tuple[CompiledRegions, dict[str, Region
 
     build_, programs = made
     other = replace(build_.regions[KEY], module=parse(text(65536, "subtract")))
-    references = {KEY: References(subtracted, right, nothing)}
+    references = {KEY: References(subtracted, nothing)}
     found = verify(replace(build_, regions={KEY: other}), programs, references)
     assert found.refused[KEY].reason is Reason.WRONG_RESULT
     assert "output 0: WRONG" in found.refused[KEY].detail
@@ -133,7 +120,7 @@ def test_a_module_that_is_not_the_frameworks_is_refused(
     def other(given: Sequence[Array]) -> list[Array]:
         return [np.tanh(given[0]) * given[0]]
 
-    found = verify(*made, {KEY: References(other, right, nothing)})
+    found = verify(*made, {KEY: References(other, nothing)})
     assert found.refused[KEY].reason is Reason.WRONG_RESULT
     assert "differs from the lowered module" in found.refused[KEY].detail
 
@@ -141,15 +128,32 @@ def test_a_module_that_is_not_the_frameworks_is_refused(
 def test_a_call_that_costs_more_than_the_region_is_not_a_measurement(
     made: tuple[CompiledRegions, dict[str, RegionProgram]],
 ) -> None:
-    timing = verification(made, References(slow, right, slow)).regions[KEY].timing
+    timing = verification(made, References(slow, slow)).regions[KEY].timing
     assert timing.ratio is None
     assert "call from outside" in timing.note
+
+
+def test_what_weighs_next_to_nothing_is_not_timed(
+    made: tuple[CompiledRegions, dict[str, RegionProgram]],
+) -> None:
+    """Least weight first in the artifact: the order is the weights', and the tail's sum counts."""
+    build_, programs = made
+    weights = {"least": 0.005, "little": 0.01, "second": 0.3, KEY: 0.7}
+    alike = replace(build_, regions=dict.fromkeys(weights, build_.regions[KEY]))
+    each = dict.fromkeys(weights, programs[KEY])
+    references = dict.fromkeys(weights, References(slow, nothing))
+    checked = verify(alike, each, references)
+    found = measure(alike, each, weights, references, checked, host_device(), 1)
+    ratios = {key: region.timing.ratio for key, region in found.regions.items()}
+    assert ratios[KEY] is not None and ratios["second"] is not None
+    assert ratios["least"] is None and ratios["little"] is None
+    assert "2 of 4; 2 not: among those of less" in found.figures()["Distinct regions timed"]
 
 
 def test_what_the_time_limit_left_out_is_said(
     made: tuple[CompiledRegions, dict[str, RegionProgram]],
 ) -> None:
-    found = verification(made, References(slow, right, nothing), seconds=-1.0)
+    found = verification(made, References(slow, nothing), seconds=-1.0)
     assert found.regions[KEY].timing.ratio is None
     assert "weigh more" in found.figures()["Distinct regions timed"]
 
@@ -193,7 +197,7 @@ def test_what_made_up_data_cannot_decide_is_left_to_the_job(reference: Any) -> N
     module = parse(NOISE.replace("OUT", alone if reference is noise else both))
     compiled = compile_regions({KEY: module}, host_device(), BuildOptions())
     made = compiled, {KEY: program(compiled, KEY, host_device())}
-    references = {KEY: References(reference, reference, nothing)}
+    references = {KEY: References(reference, nothing)}
     alone_decides = verify(*made, references)
     assert alone_decides.refused[KEY].reason is Reason.WRONG_RESULT
     found = verify(*made, references, job_decides=True)

@@ -1,0 +1,237 @@
+"""What runs of a program of the zoo say together: ratios, shares, the table that people read.
+
+Pure: `speed.py` measures. Seconds are a run's median step; runs of all arms were made in turn, so
+that figures of one position met the same machine, and ratios are of such pairs.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stitchcore.report.markup import seconds_text
+from stitchcore.verify.timing import Ratio, paired_ratio
+
+UNTOUCHED, XLA, STITCHED, CEILING = ARMS = ("untouched", "xla", "stitched", "ceiling")
+SAVED_BAR, MEMORY_BAR = 0.75, 1.05
+FEW = 6
+"""Pairs below which the bootstrap's interval is all that was seen."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One program. `seconds`, `processor` seconds and `peaks` (bytes) are of runs, by arm; an arm
+    that could not run is in `missing`, with why. `steps` were timed in the shortest run, `training`
+    says that variables were updated. `within` is original / stitched seconds of blocks of one run.
+    `saved` are shares of saveable bytes, `left` why whole steps ran as they were, both at the end
+    of the timed runs. `note`: why nothing was measured."""
+
+    name: str
+    seconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    processor: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    peaks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    steps: int = 0
+    training: bool = False
+    within: Ratio | None = None
+    saved: tuple[float, ...] = ()
+    left: Mapping[str, int] = field(default_factory=dict)
+    operations: int = 0
+    launches: int = 0
+    kernels: int = 0
+    compile_seconds: float = 0.0
+    note: str = ""
+    commit: str = ""
+    machine: str = ""
+
+    @property
+    def pairs(self) -> int:
+        return len(self.seconds.get(STITCHED, ()))
+
+    def median(self, arm: str) -> float | None:
+        """Seconds of a step."""
+        runs = self.seconds.get(arm, ())
+        return statistics.median(runs) if runs else None
+
+    @property
+    def saved_share(self) -> float:
+        return statistics.median(self.saved) if self.saved else 0.0
+
+    @property
+    def peak_ratio(self) -> float | None:
+        """Of the processes' peaks of resident memory, stitched over untouched."""
+        if not self.peaks.get(STITCHED) or not self.peaks.get(UNTOUCHED):
+            return None
+        before = statistics.median(self.peaks[UNTOUCHED])
+        return statistics.median(self.peaks[STITCHED]) / before if before else None
+
+
+# ---- figures of a row ----------------------------------------------------------------------------
+def baseline(row: Row) -> str:
+    """The quicker one of TensorFlow and XLA."""
+    plain, under_xla = row.median(UNTOUCHED), row.median(XLA)
+    assert plain is not None
+    return UNTOUCHED if under_xla is None or plain <= under_xla else XLA
+
+
+def ratio(row: Row) -> Ratio | None:
+    """How many times longer the better of TensorFlow and XLA takes than the stitched step."""
+    if not row.pairs:
+        return None
+    return paired_ratio(row.seconds[baseline(row)], row.seconds[STITCHED])
+
+
+def processor_ratio(row: Row) -> Ratio | None:
+    """The same of processor seconds, whichever arm is the baseline by the clock."""
+    before, after = (row.processor.get(arm, ()) for arm in (baseline(row), STITCHED))
+    return paired_ratio(before, after) if after and len(before) == len(after) else None
+
+
+def undecided(found: Ratio) -> bool:
+    """Whether the interval has 1 in it."""
+    return found.low <= 1.0 <= found.high
+
+
+def way(row: Row) -> float | None:
+    """Which share of the way from untouched to the ceiling was gone; None without a ceiling that
+    lies below the untouched step in each pair of runs: then noise would be divided by noise."""
+    plain, ours, least = (row.seconds.get(arm, ()) for arm in (UNTOUCHED, STITCHED, CEILING))
+    if not least or not ours or paired_ratio(plain, least).low <= 1.0:
+        return None
+    before, after, ceiling = map(statistics.median, (plain, ours, least))
+    return (before - after) / (before - ceiling)
+
+
+def break_even(row: Row) -> float | None:
+    """Steps until compiling is won back from the untouched step; None where it never is."""
+    before, after = row.median(UNTOUCHED), row.median(STITCHED)
+    if before is None or after is None or after >= before:
+        return None
+    return row.compile_seconds / (before - after)
+
+
+def ordered(rows: Sequence[Row]) -> list[Row]:
+    """From the greatest ratio to the least; what was not measured comes last, by name."""
+
+    def place(row: Row) -> tuple[float, str]:
+        found = ratio(row)
+        return (-found.value if found else math.inf, row.name)
+
+    return sorted(rows, key=place)
+
+
+def geometric_mean(rows: Sequence[Row]) -> float | None:
+    found = [ratio_.value for row in rows if (ratio_ := ratio(row)) is not None]
+    return statistics.geometric_mean(found) if found else None
+
+
+# ---- the table -----------------------------------------------------------------------------------
+HEAD = (
+    "program", "untouched ms", "XLA ms", "stitched ms", "against the better [95 %]",
+    "its processor time", "within a run [95 %]", "saved of saveable bytes",
+    "operations → launches (kernels)", "peak memory", "compiled in", "steps until won back",
+    "ceiling ms", "way to the ceiling", "remarks",
+)  # fmt: skip
+READING = """\
+Ratios above 1 mean that stitched is faster; **bold**: wholly below 1; ≈: the interval has 1 in it.
+*Against the better*: the quicker one of TensorFlow and XLA (`*`) over stitched, whole processes.
+*Its processor time*: the same of processor seconds a step, which other processes disturb less and
+in which threads that wait in vain count. *Within a run*: original over stitched, blocks in turn in
+one process with half of its steps original. *Ceiling*: the step with all memory-intensive
+operations free, launches that compute nothing in their place (`docs/speed.md`); *way*: from
+untouched to there. *Peak memory*: of the process, stitched over untouched. *Steps until won back*:
+compile seconds over what an untouched step takes longer."""
+
+
+def text(rows: Sequence[Row], how: str) -> str:
+    """The table, the best first, what the rows say together, and `how` it was measured."""
+    shown = ordered(rows)
+    lines = [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
+    lines += [f"| {' | '.join(_cells(row))} |" for row in shown if row.pairs]
+    notes = [f"- {row.name}: not measured: {row.note}" for row in shown if not row.pairs]
+    return "\n".join([*lines, "", *together(rows), *notes, "", READING, how]) + "\n"
+
+
+def _cells(row: Row) -> list[str]:
+    found, share = ratio(row), way(row)
+    assert found is not None
+    told = f"**{found}**" if found.high < 1.0 else f"{found}{' ≈' if undecided(found) else ''}"
+    won = break_even(row)
+    peak = row.peak_ratio
+    return [
+        row.name,
+        _milliseconds(row, UNTOUCHED),
+        _milliseconds(row, XLA) + (" *" if baseline(row) == XLA else ""),
+        _milliseconds(row, STITCHED),
+        told,
+        str(processor_ratio(row) or "-"),
+        str(row.within or "-"),
+        f"{row.saved_share:.0%}",
+        f"{row.operations} → {row.launches} ({row.kernels})",
+        "-" if peak is None else f"{peak:.3f}",
+        seconds_text(row.compile_seconds),
+        "never" if won is None else f"{won:,.0f}",
+        _milliseconds(row, CEILING),
+        "-" if share is None else f"{share:.0%}",
+        _remarks(row),
+    ]
+
+
+def _milliseconds(row: Row, arm: str) -> str:
+    seconds = row.median(arm)
+    return "-" if seconds is None else f"{seconds * 1e3:.2f}"
+
+
+def _remarks(row: Row) -> str:
+    left = [f"{reason} in {count} of {row.pairs} runs" for reason, count in row.left.items()]
+    missing = [f"no {arm}: {why}" for arm, why in row.missing.items()]
+    kind = [] if row.training else ["inference"]
+    return "; ".join([*kind, f"{row.steps} steps", *left, *missing])
+
+
+def together(rows: Sequence[Row]) -> list[str]:
+    """Of all rows, and of those that train: the mean, and the counts that bars are set for."""
+    measured = [row for row in rows if row.pairs]
+    parts = {"All": measured, "Training": [row for row in measured if row.training]}
+    return [_together(name, part) for name, part in parts.items() if part]
+
+
+def _together(name: str, rows: Sequence[Row]) -> str:
+    ratios = [found for row in rows if (found := ratio(row)) is not None]
+    ways = [share for row in rows if (share := way(row)) is not None]
+    peaks = [(peak, row.name) for row in rows if (peak := row.peak_ratio) is not None]
+    saved = sum(row.saved_share >= SAVED_BAR for row in rows)
+    high = sum(peak > MEMORY_BAR for peak, _ in peaks)
+    median = f"{statistics.median(ways):.0%} of {len(ways)}" if ways else "unknown"
+    worst = "unknown" if not peaks else f"{max(peaks)[0]:.3f} ({max(peaks)[1]})"
+    below = sum(found.high < 1.0 for found in ratios)
+    above = sum(found.low > 1.0 for found in ratios)
+    return (
+        f"- {name}, {len(rows)} programs: geometric mean {geometric_mean(rows):.3f}; intervals "
+        f"wholly above 1: {above}, with 1 in them: {len(ratios) - above - below}, wholly below: "
+        f"{below}; {SAVED_BAR:.0%} of saveable bytes or more saved in {saved}; median way to the "
+        f"ceiling {median}; worst peak memory {worst}, above {MEMORY_BAR} in {high}."
+    )
+
+
+def how(rows: Sequence[Row], processors: int) -> str:
+    """How the rows were measured, for the table's foot."""
+    measured = [row for row in rows if row.pairs]
+    pairs = sorted({row.pairs for row in measured})
+    said = "-".join(str(count) for count in dict.fromkeys((pairs[0], pairs[-1]))) if pairs else "0"
+    commits = Counter(row.commit for row in measured)
+    of = ", ".join(f"{commit} ({count})" for commit, count in commits.items())
+    few = pairs[0] if pairs and pairs[0] < FEW else 0
+    extremes = (
+        f" (of {few} pairs: from the least to the greatest ratio, which holds the median in "
+        f"{1 - 2.0 ** (1 - few):.0%} of cases)"
+    )
+    return (
+        f"Fresh processes in turn (untouched, XLA, stitched, ceiling, and again), {said} of each, "
+        f"all on the same {processors} processors, their threads left to Linux; a run's figure is "
+        "the median of the later half of its steps, an interval the bootstrap's over pairs of "
+        f"runs{extremes if few else ''}. Rows by commit: {of or 'none'}."
+    )

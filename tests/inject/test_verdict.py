@@ -1,0 +1,126 @@
+"""How soon a swap is judged: the native schedule and the monitor, on steps of made-up lengths."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from stitchcore.inject import client, plugin, step_monitor, timer
+from stitchcore.inject import settings as job_settings
+from stitchcore.inject.program import (
+    FIRST_BLOCK,
+    ORIGINAL,
+    ORIGINAL_BLOCK,
+    STITCHED,
+    Instance,
+    Program,
+)
+from stitchcore.inject.swap_start import Swapper
+
+CALLS_BETWEEN_LOOKS = 5
+WITHIN = 100
+"""Stitched steps that a verdict may take, where there is one to be had."""
+
+
+@pytest.fixture(scope="module")
+def library(native: Path) -> plugin.Plugin:
+    pytest.importorskip("tensorflow", reason="the plug-in needs TensorFlow's library")
+    return plugin.Plugin(plugin.open_native(str(native)))
+
+
+class Job:
+    """A step that takes `ratio` of its time when it is stitched, and varies by `noise`."""
+
+    def __init__(
+        self, library: plugin.Plugin, store: Path, ratio: float, noise: float, seed: int
+    ) -> None:
+        self.library, self.ratio, self.noise = library, ratio, noise
+        config = job_settings.read({"STITCH_STORE": str(store), "STITCH_SESSION": f"s{seed}"})
+        self.told = store / "sessions" / config.session / "events.jsonl"
+        events = client.Events(config.store, config.session, lambda kind, fields: None)
+        self.monitor = step_monitor.StepMonitor(config, library, events, lambda *_: None)
+        self.swapper = Swapper(config, library, events, lambda *_: None)
+        known = Program(f"{seed:064x}")
+        known.artifact, known.settled = client.Artifact({"key": "k"}, ()), True
+        step = library.new_step()
+        library.schedule(step, ORIGINAL, 0, 0)
+        pointers = library.step_arm(step), library.step_begun(step)
+        self.instance = Instance(known, step, ORIGINAL, *pointers, can_alternate=True)
+        self.random = random.Random(seed)
+        self.drift = 0.0
+
+    def run(self, calls: int, slowed: float = 1.0) -> None:
+        for number in range(calls):
+            arm = self.instance.arm[0]
+            self.drift = 0.98 * self.drift + self.random.gauss(0, 0.01)
+            usual = 20e6 * (self.ratio if arm == STITCHED else 1.0)
+            took = usual * slowed * (1 + self.drift) * self.random.lognormvariate(0, self.noise)
+            self.library.record_call(self.instance.step, arm, int(took))
+            if number % CALLS_BETWEEN_LOOKS == 0:
+                self.monitor.follow(self.instance)
+
+    def swap(self) -> None:
+        self.instance.program.swapped = True
+        blocks = (ORIGINAL_BLOCK, FIRST_BLOCK)
+        self.library.schedule(self.instance.step, STITCHED, *blocks)
+
+    def until_judged(self) -> int:
+        """Stitched calls until the verdict; more than WITHIN: there was none by then."""
+        while self.stitched <= WITHIN and self.instance.decided is None:
+            self.run(CALLS_BETWEEN_LOOKS)
+        return self.stitched
+
+    @property
+    def stitched(self) -> int:
+        return self.library.passes(self.instance.step, STITCHED)
+
+
+def test_a_clear_gain_is_seen_at_once(library: plugin.Plugin, tmp_path: Path) -> None:
+    job = Job(library, tmp_path, ratio=0.8, noise=0.02, seed=1)
+    job.swap()
+    assert job.until_judged() <= 30 and job.instance.decided is True
+
+
+def test_a_gain_among_noise_is_seen_within_a_hundred_steps(
+    library: plugin.Plugin, tmp_path: Path
+) -> None:
+    """A tenth, of steps that vary by as much."""
+    jobs = [Job(library, tmp_path, ratio=0.9, noise=0.1, seed=seed) for seed in range(60)]
+    for job in jobs:
+        job.swap()
+        job.until_judged()
+    kept = [job for job in jobs if job.instance.decided is True]
+    assert len(kept) >= 54
+    assert all(job.instance.decided is not False for job in jobs)
+
+
+def test_of_no_difference_nothing_is_said_too_often(library: plugin.Plugin, tmp_path: Path) -> None:
+    """The interval's 95 %, though it is looked at again and again."""
+    jobs = [Job(library, tmp_path, ratio=1.0, noise=0.1, seed=seed) for seed in range(60)]
+    for job in jobs:
+        job.swap()
+        job.until_judged()
+        assert job.instance.comparison is not None
+        assert job.instance.comparison.pairs >= timer.MINIMUM_PAIRS
+    assert sum(job.instance.decided is not None for job in jobs) <= 6
+
+
+def test_what_the_steps_beside_the_compiler_took_is_told(
+    library: plugin.Plugin, tmp_path: Path
+) -> None:
+    job = Job(library, tmp_path, ratio=0.8, noise=0.01, seed=1)
+    job.run(40, slowed=1.5)
+    job.instance.swapped_late = True
+    job.swap()
+    job.run(100)
+    job.monitor.report_savings([job.instance])
+    (said,) = [
+        event
+        for event in map(json.loads, job.told.read_text().splitlines())
+        if event["type"] == "savings"
+    ]
+    assert said["beside_steps"] == 40 and said["beside_ns"] == pytest.approx(30e6, rel=0.2)
+    assert said["baseline_ns"] == pytest.approx(20e6, rel=0.2)
