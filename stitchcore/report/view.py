@@ -138,7 +138,7 @@ def measured(region: ReportRegion, who: str) -> float | None:
 
 def change(ratio: float) -> str:
     """After over before, as a change in percent."""
-    return f"{ratio - 1:+.0%}".replace("-", "−").replace("%", " %")
+    return f"{ratio - 1:+.0%}".replace("-0%", "+0%").replace("-", "−").replace("%", " %")
 
 
 # ---- the headline ------------------------------------------------------------------------------

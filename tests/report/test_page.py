@@ -148,6 +148,11 @@ def test_an_estimate_says_that_it_is_one() -> None:
     assert view.view(Report("r", "cpu")).headline.how.startswith("Nothing was stitched")
 
 
+def test_a_change_that_rounds_to_nothing_has_no_minus() -> None:
+    changes = [view.change(ratio) for ratio in (0.997, 1.0, 0.9, 1.1, 2.0)]
+    assert changes == ["+0 %", "+0 %", "−10 %", "+10 %", "+100 %"]
+
+
 def test_reasons_come_with_counts_bytes_and_words() -> None:
     rows = {row.reason: row for row in view.view(samples.hostile()).reasons}
     assert (rows["library_call"].count, rows["library_call"].bytes) == (1, 4096)
