@@ -33,10 +33,17 @@ def write_table(path: Path, text: str, command: str, machine: str | None = None)
 
 
 def commit() -> str:
-    """What is checked out; with "-dirty" where a file was changed since."""
-    git = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(git, cwd=RESULTS, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown: no history here"
+    """What is checked out; with "-dirty" where a tracked file was changed since, other than by the
+    benchmarks that write here."""
+    commit = _git("describe", "--always", "--exclude=*") or "unknown: no history here"
+    but_results = (":/", ":(top,exclude)bench/results")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *but_results)
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=RESULTS, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def processor() -> str:

@@ -1,14 +1,14 @@
 """A program of the zoo with its own steps repeated, and nothing but their times kept.
 
-    ZOO_OUT=FOLDER ZOO_STEPS=300 ZOO_SECONDS=30 python repeated.py PROGRAM
+    ZOO_OUT=FOLDER ZOO_STEPS=300 ZOO_LEAST=5 ZOO_SECONDS=30 python repeated.py PROGRAM
 
 The program's file stays as it is, and so do its steps. As it is read, the outermost `for` loop that
 has `watch.step` or a callback of `watch` in it goes over its values again, and `fit` over its
-epochs, until there were so many steps or so many seconds have passed since the first one. What ends
-by itself (a `while`, an iterator that is used up, early stopping) ends as it would. In place of the
-module `watch`, which keeps arrays, the program gets this one: when each step ended goes to
-FOLDER/times, the processor seconds that the process had used by then to FOLDER/processor, its peak
-of resident bytes to FOLDER/peak. The standard library only.
+epochs, until there were so many steps in so many seconds at least, or the most seconds have passed
+since the first one. What ends by itself (a `while`, an iterator that is used up, early stopping)
+ends as it would. In place of the module `watch`, which keeps arrays, the program gets this one:
+when each step ended goes to FOLDER/times, the processor seconds that the process had used by then
+to FOLDER/processor, its peak of resident bytes to FOLDER/peak. The standard library only.
 """
 
 import ast
@@ -21,6 +21,7 @@ import types
 
 FOLDER = os.environ.get("ZOO_OUT")
 STEPS = int(os.environ.get("ZOO_STEPS", "0"))
+LEAST = float(os.environ.get("ZOO_LEAST", "0"))
 SECONDS = float(os.environ.get("ZOO_SECONDS", "0"))
 ENDLESS = 10**6
 """Epochs; the callback ends them."""
@@ -71,9 +72,9 @@ def callback(keras):
 
 # ---- what is put into a program ------------------------------------------------------------------
 def enough():
-    """Whether there were steps enough, or no time is left for more."""
-    late = _first is not None and time.perf_counter() - _first >= SECONDS
-    return _count >= STEPS or late
+    """Whether there were steps enough in time enough, or no time is left for more."""
+    passed = 0.0 if _first is None else time.perf_counter() - _first
+    return (_count >= STEPS and passed >= LEAST) or (_count > 0 and passed >= SECONDS)
 
 
 def repeated(values):

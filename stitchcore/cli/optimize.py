@@ -13,6 +13,7 @@ import ctypes
 import gc
 import importlib
 import json
+import os
 import resource
 import signal
 import sys
@@ -96,4 +97,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     import_blocklist.leave_out()
-    raise SystemExit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # TensorFlow takes a second to end, and the parent waits for it

@@ -292,7 +292,7 @@ def _verdict(step: Step) -> str:
 
 
 _UNMEASURED: Mapping[str, str] = {
-    "stitched": "stitched; the run was too short to compare with original steps",
+    "stitched": "stitched; not compared: too few steps, or it cannot run both ways in turn",
     "submitted": "its kernels were not ready when the job ended; with --wait it begins stitched, "
     "with --finish the next run does",
     "ready": "ready, not swapped in before the job ended",

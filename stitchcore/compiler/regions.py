@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
+from types import MappingProxyType
 
 from stitchcore.codegen import c as emit_c
 from stitchcore.compiler import gpu_tables
@@ -108,7 +109,7 @@ def compile_regions(
     ahead.wait()
     seconds["compile"] = time.perf_counter() - start
     done = CompiledRegions(regions, {}, (), tuple(refusals), seconds)
-    made = _compiled(done, kernels, device, options, dump)
+    made = _compiled(done, kernels, device, options, dump, ahead.sources)
     if len(made.regions) < len(regions) and options.library.entries:
         return compile_regions(
             modules, device, replace(options, library=NOTHING_KNOWN), dump, progress
@@ -119,7 +120,8 @@ def compile_regions(
 class Ahead:
     """Compiles kernels for a CPU while other regions are still planned: what a compiler makes is in
     `options.cache` when the stage that needs it looks there. Without a cache nothing is done, nor
-    where another process compiles. What fails, fails again in that stage, which says why.
+    where another process compiles. What fails, fails again in that stage, which says why. `sources`
+    are by the names of their kernels.
     """
 
     def __init__(self, device: Device, options: BuildOptions) -> None:
@@ -127,20 +129,21 @@ class Ahead:
         self._cache = options.cache if here else None
         self._device, self._options = device, options
         self._pool = ThreadPoolExecutor(max_workers=max(options.jobs, 1))
-        self._begun = 0
+        self.sources: dict[tuple[str, ...], str] = {}
 
     def compile(self, kernels: Iterable[Kernel], whole: bool) -> None:
         """Begin the translation units of `kernels`, to which further ones may have been appended
         since the last call; only those that no further kernel will join, if `whole`."""
         if self._cache is None:
             return
-        for unit in c_compiler.batches(tuple(kernels))[self._begun :]:
+        for unit in c_compiler.batches(tuple(kernels))[len(self.sources) :]:
             if whole and len(unit) < c_compiler.BATCH:
                 return
-            self._begun += 1
+            names = tuple(kernel.name for kernel in unit)
+            self.sources[names] = emit_c.render(unit)
             self._pool.submit(
                 c_compiler.compile_c,
-                emit_c.render(unit),
+                self.sources[names],
                 self._device,
                 cache=self._cache,
                 timeout=self._options.compile_seconds,
@@ -172,13 +175,15 @@ def _compiled(
     device: Device,
     options: BuildOptions,
     dump: Dump | None = None,
+    rendered: Mapping[tuple[str, ...], str] = MappingProxyType({}),
 ) -> CompiledRegions:
     """`planned` with binaries. A region with a kernel that has none is refused whole."""
     gpu = device.kind == "gpu"
     if gpu:
         options = replace(options, kernel_a_unit=True)
     seconds = dict(planned.seconds)
-    done = compile_kernels(kernels, device, options, (dump or Dump()).sub(SHARED), seconds)
+    shared = (dump or Dump()).sub(SHARED)
+    done = compile_kernels(kernels, device, options, shared, seconds, rendered)
     regions, refusals = dict(planned.regions), list(planned.refusals)
     for name, region in planned.regions.items():
         why = next((done.refused[key] for key in region.keys if key in done.refused), None)

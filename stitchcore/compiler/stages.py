@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from stitchcore.artifact.keys import kernel_key
 from stitchcore.codegen import c as emit_c
@@ -114,7 +115,7 @@ class ModuleState:
     `of[i]` is the kernel of `plan.patterns[i]`, `inner` the same for every loop body and branch.
     `refused` are kernels that have no binary, by name: what they are of stays as it was.
     `unbuildable` are those of earlier tries, by key: the plan is made without them
-    (`without_unbuildable`).
+    (`without_unbuildable`). `rendered` are sources by the names of their kernels.
     """
 
     module: Module
@@ -130,6 +131,7 @@ class ModuleState:
     refused: tuple[Refusal, ...] = ()
     scheduled: Mapping[str, Kernel | Refusal] = field(default_factory=dict)
     unbuildable: Mapping[str, Refusal] = field(default_factory=dict)
+    rendered: Mapping[tuple[str, ...], str] = field(default_factory=dict)
 
 
 def compile_module(
@@ -378,7 +380,9 @@ def _batches(state: ModuleState) -> list[tuple[Kernel, ...]]:
 
 
 def _emit_c(state: ModuleState) -> ModuleState:
-    return replace(state, sources=tuple(Source(emit_c.render(b)) for b in _batches(state)))
+    units = {tuple(kernel.name for kernel in batch): batch for batch in _batches(state)}
+    texts = (state.rendered.get(names) or emit_c.render(batch) for names, batch in units.items())
+    return replace(state, sources=tuple(map(Source, texts)))
 
 
 def _emit_cuda(state: ModuleState) -> ModuleState:
@@ -446,11 +450,13 @@ def compile_kernels(
     options: BuildOptions,
     dump: Dump | None = None,
     seconds: dict[str, float] | None = None,
+    rendered: Mapping[tuple[str, ...], str] = MappingProxyType({}),
 ) -> CompiledKernels:
-    """Emit and compile kernels by key, of any number of modules."""
+    """Emit and compile kernels by key, of any number of modules. `rendered` are sources that there
+    are already, by the names of their kernels."""
     nothing = instruction(opcodes.TUPLE, Shape("tuple", (), ()))
     module = Module("kernels", computation((), nothing))
-    state = ModuleState(module, device, options, kernels=tuple(kernels.values()))
+    state = ModuleState(module, device, options, kernels=tuple(kernels.values()), rendered=rendered)
     state = run(stages_for(device)[len(PLANNED) :], state, dump, seconds=seconds)
     keys = {kernel.name: key for key, kernel in kernels.items()}
     refused = {keys[refusal.subject]: refusal for refusal in state.refused}

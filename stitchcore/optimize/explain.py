@@ -115,6 +115,10 @@ def _schedulable(module: Module) -> Feasibility:
 def _regions(report: Report, places: tuple[Place, Place], first: int, second: int) -> Explanation:
     """Why two nodes are in different regions."""
     first_node, second_node = report.nodes[first], report.nodes[second]
+    regions = report.regions[first_node.region], report.regions[second_node.region]
+    if regions[0].cut_from and regions[0].cut_from == regions[1].cut_from:
+        detail = f"{regions[0].cut_from} is launched in parts: at once it would hold too much"
+        return Explanation(*places, False, Reason.MEMORY.value, detail)
     differences = tuple(_differences(first_node, second_node))
     for start, end in ((first, second), (second, first)):
         path = between(report, start, end)

@@ -53,6 +53,9 @@ from stitchcore.verify.regions import Verification, measure, verify
 from stitchcore.verify.testbed import Testbed, open_testbed
 from stitchcore.verify.tolerance import between
 
+CUT_FOLDER = "cut"
+"""The dump folder of regions that others were cut into."""
+
 
 @dataclass(frozen=True)
 class RequestState:
@@ -250,7 +253,9 @@ def _lower(state: RequestState) -> RequestState:
 def _build(state: RequestState) -> RequestState:
     modules: dict[str, Module] = {key: low.module for key, low in state.lowered.items()}
     options = build_options(state.options, state.device, remote_compile=state.remote_compile)
-    compiled = compile_regions(modules, state.device, options, state.dump, state.report)
+    edited_part = state.dump.sub(CUT_FOLDER).restart is not None
+    dump = replace(state.dump, restart=None) if edited_part else state.dump
+    compiled = compile_regions(modules, state.device, options, dump, state.report)
     refused = {refusal.subject: refusal for refusal in compiled.refusals}
     figures = state.figures
     if state.options.library is not None:
@@ -317,7 +322,7 @@ def _cut(state: RequestState) -> RequestState:
         {key: low.module for key, low in used.items()},
         state.device,
         options,
-        state.dump,
+        state.dump.sub(CUT_FOLDER),
         state.report,
     )
     refused = {refusal.subject: refusal for refusal in compiled.refusals}
@@ -556,6 +561,7 @@ def _packed(
         state.device,
         state.partition,
         state.regions,
+        state.functions,
         state.compiled,
         state.programs,
         state.verification,

@@ -52,12 +52,13 @@ _CLONE = re.compile(r"(?:^|/)n(\d+)(?=$|/|:)")
 @dataclass(frozen=True)
 class Outcome:
     """What the pipeline made of a request. `regions` maps a region's name to its structure's key;
-    `programs` are the structures that are stitched."""
+    `functions` to what is lowered of it; `programs` are the structures that are stitched."""
 
     digest: str
     device: Device
     partition: Any
     regions: Mapping[str, str]
+    functions: Mapping[str, Any]
     compiled: CompiledRegions
     programs: Mapping[str, RegionProgram]
     verification: Verification | None
@@ -86,7 +87,7 @@ def report(outcome: Outcome) -> Report:
     for region in outcome.partition.regions:
         key = outcome.regions.get(region.name, "")
         if key in outcome.programs:
-            origins = _origins(outcome, region)
+            origins = outcome.functions[region.name].origins
             first[region.name] = len(kernels)
             launch_of = _holders(outcome.compiled.regions[key], origins)
             kernel_of |= {node: len(kernels) + launch for node, launch in launch_of.items()}
@@ -146,13 +147,6 @@ def _won_back(outcome: Outcome) -> dict[str, str]:
         each = f"{seconds_text(saved)} that {len(timings)} timed regions save in each"
         told = f"after {math.ceil(spent / saved):,} steps, by the {each}"
     return {"Compilation won back": f"{seconds_text(spent)}, {told}"}
-
-
-def _origins(outcome: Outcome, region: Any) -> Sequence[int]:
-    from stitchcore.tensorflow.lower import subgraph
-
-    origins: Sequence[int] = subgraph(outcome.partition, region).origins
-    return origins
 
 
 def _holders(planned: PlannedRegion, origins: Sequence[int]) -> dict[int, int]:
@@ -305,9 +299,10 @@ def _regions(outcome: Outcome, first: Mapping[str, int]) -> tuple[ReportRegion, 
                 planned.plan.planned.bytes if planned is not None else 0,
                 verifications[key].summary() if key in verifications else {},
                 first.get(region.name, NO_KERNEL),
-                tuple(_origins(outcome, region)) if region.name in first else (),
+                tuple(outcome.functions[region.name].origins) if region.name in first else (),
                 planned.plan.unfused.seconds if planned is not None else 0.0,
                 planned.plan.planned.seconds if planned is not None else 0.0,
+                region.cut_from,
             )
         )
     return tuple(rows)

@@ -77,7 +77,8 @@ class ReportRegion(msgspec.Struct, frozen=True):
 
     `seconds_before` and `seconds_after` are estimates of all its operations and of its kernels.
     `first_kernel` is the number of its first launch in Report.kernels. `origins[k]` is the position
-    in Report.nodes of the node called n{k} in its module (modules.json, by `key`)."""
+    in Report.nodes of the node called n{k} in its module (modules.json, by `key`). `cut_from` is
+    the region that was cut, for memory, of which it is a part."""
 
     name: str
     key: str
@@ -91,6 +92,7 @@ class ReportRegion(msgspec.Struct, frozen=True):
     origins: tuple[int, ...] = ()
     seconds_before: float = 0.0
     seconds_after: float = 0.0
+    cut_from: str = ""
 
 
 class ReportPlanner(msgspec.Struct, frozen=True):

@@ -304,7 +304,8 @@ class _Steps:
         """Members, and reads of what they write. Others read the old value where it stands."""
         written = set(region.updates.values())
         before = self._partition.variables.before
-        return [*region.members, *(read for read in region.reads if before[read] in written)]
+        own = (*region.members, *region.absorbed)
+        return [*own, *(read for read in region.reads if before[read] in written)]
 
     def _operation(self, i: int, step: Step) -> None:
         graph, node = self._graph, self._graph.nodes[i]

@@ -121,9 +121,7 @@ class _Search:
     def guilty(self, now: Peak, excess: int) -> set[str]:
         """Regions whose parts hold what matters beside `excess`."""
         held: Counter[str] = Counter()
-        origin = {
-            part.name: name for (name, _), (parts, _, _) in self._made.items() for part in parts
-        }
+        origin = {part.name: part.cut_from for parts, _, _ in self._made.values() for part in parts}
         for part, size in now.by_region.items():
             held[origin.get(part, part)] += size
         return {name for name, size in held.items() if size >= excess / GUILTY_SHARE}
@@ -164,7 +162,8 @@ def cut(partition: Partition, region: Region, count: int) -> tuple[Region, ...]:
         members = tuple(sorted(order[start:end], key=position.__getitem__))
         name = f"{region.name}_{number + 1}of{len(ends) - 1}"
         variables, classes = partition.variables, partition.classes
-        made.append(region_of(graph, variables, classes, members, must_stay, name))
+        part = region_of(graph, variables, classes, members, must_stay, name)
+        made.append(replace(part, cut_from=region.name))
     return tuple(made)
 
 

@@ -45,7 +45,9 @@ class Region:
     stay in the graph if others use them. `tensors` are the inputs read as tensors and `variables`
     the handles whose value the region reads (at its start) or writes. `results` are members'
     tensors that others read; `updates` maps a handle to the write that makes its new value. `reads`
-    are the variable reads that the region takes the place of.
+    are the variable reads that the region takes the place of, `absorbed` the clones that are
+    computed of its members for it alone: the shape of a member's tensor, say. `cut_from` names the
+    region that was cut for memory (memory_cuts.py), of which this is a part.
     """
 
     name: str
@@ -56,6 +58,8 @@ class Region:
     results: tuple[Edge, ...]
     updates: Mapping[Edge, int]
     reads: tuple[int, ...]
+    absorbed: tuple[int, ...] = ()
+    cut_from: str = ""
 
 
 @dataclass(frozen=True)
@@ -429,7 +433,8 @@ def region_of(
         handles |= dict.fromkeys(touched)
         for tensor in graph.data[i][len(touched) :]:
             use(tensor)
-    results = _results(graph, inside, members, must_stay)
+    absorbed = _absorbed(graph, inside, tuple(clones), must_stay)
+    results = _results(graph, inside.union(absorbed), members, must_stay)
     return Region(
         name,
         members,
@@ -439,7 +444,27 @@ def region_of(
         results,
         updates,
         tuple(reads),
+        absorbed,
     )
+
+
+def _absorbed(
+    graph: GraphIndex, inside: set[int], clones: Sequence[int], must_stay: set[int]
+) -> tuple[int, ...]:
+    """Of `clones` (each after what it reads) those that read members and that nobody but the region
+    needs: a tensor that only they read is no result."""
+    private: set[int] = set()
+    for clone in reversed(clones):
+        users = {consumer for consumer, _ in graph.consumers[clone]}
+        if clone not in must_stay and users <= inside | private:
+            private.add(clone)
+    absorbed: dict[int, None] = {}
+    for clone in clones:
+        if clone in private and any(
+            t.node in inside or t.node in absorbed for t in graph.data[clone]
+        ):
+            absorbed[clone] = None
+    return tuple(absorbed)
 
 
 def waits(cut: Partition, region: Region) -> list[int]:

@@ -118,7 +118,7 @@ class _RegionPatch:
     def write(self) -> None:
         builder, region = self.builder, self.region
         absorbed = self._absorbed()
-        removed = {*region.members, *absorbed}
+        removed = {*region.members, *region.absorbed, *absorbed}
         controls = self._controls_in(removed)
         self.before = tuple(f"^{self.builder.id(control)}" for control in controls)
         self.before = (*self.before, *self._in_place(controls))

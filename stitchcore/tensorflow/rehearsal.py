@@ -9,8 +9,8 @@ by a counter of ours, runs twice, and ends. A time limit holds whatever happens.
 The skeleton of the untouched graph runs first. If made-up values already fail there, nothing can be
 said of the patch. If it runs and the patched one does not, or not with the same fetches and the
 same updates of variables, the region at fault is the one whose node the error names, or is found by
-leaving halves of the regions out. It runs a second time with its kernels put aside, so that the
-functions that do their work where they cannot (fallback.py) have run, too.
+leaving halves of the regions out. It runs a second time, in the same session, with its kernels put
+aside, so that the functions that do their work where they cannot (fallback.py) have run, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -135,21 +135,19 @@ def rehearse(
         keys = program.load_kernels(native, client.Artifact(manifest, tuple(libraries)))
     except reasons.Refused as error:
         return Rehearsal(refused, f"validated; not run: no kernel can be loaded here: {error}")
-    stage = _Stage(partition, native, start + SECONDS)
+    stage = _Stage(partition, native, keys, start + SECONDS)
     try:
-        untouched = stage.run(partition.request, ())
+        (untouched,) = stage.run(partition.request, ())
     except (_Inconclusive, tf.errors.OpError, ValueError) as error:
         return Rehearsal(refused, f"validated; the untouched graph did not run: {_line(error)}")
     try:
-        for aside in (False, True):
-            native.retire(keys, aside)
-            while regions:
-                wrong = stage.compared(applied(regions).graph, regions, untouched)
-                if wrong is None:
-                    break
-                name, problem = _at_fault(stage, applied, regions, untouched, wrong)
-                refused[name] = Refusal(name, Reason.STRUCTURE, problem)
-                regions = [region for region in regions if region["name"] != name]
+        while regions:
+            wrong = stage.compared(applied(regions).graph, regions, untouched)
+            if wrong is None:
+                break
+            name, problem = _at_fault(stage, applied, regions, untouched, wrong)
+            refused[name] = Refusal(name, Reason.STRUCTURE, problem)
+            regions = [region for region in regions if region["name"] != name]
     except _Inconclusive as error:
         return Rehearsal(refused, f"validated; not run to its end: {error}")
     finally:
@@ -222,12 +220,20 @@ class Wrong:
 class _Stage:
     """Runs skeletons of one request's graph and of what patches make of it."""
 
-    def __init__(self, partition: Partition, native: plugin.Plugin, deadline: float) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        native: plugin.Plugin,
+        keys: Collection[str],
+        deadline: float,
+    ) -> None:
         self._partition, self._native, self._deadline = partition, native, deadline
+        self._keys = keys
         self._original = structure.Original(partition.request)
 
     def compared(self, graph: Any, regions: Sequence[Any], untouched: Observed) -> Wrong | None:
-        """What is wrong with a patched graph. Raises _Inconclusive when the time is over."""
+        """What is wrong with a patched graph, by its kernels or by the functions that do their work
+        where they cannot. Raises _Inconclusive when the time is over."""
         owner = {
             f"stitch/{PREFIX}/{node['name']}": region["name"]
             for region in regions
@@ -235,7 +241,7 @@ class _Stage:
         }
         before = self._native.failures()
         try:
-            stitched = self.run(graph, owner)
+            both = self.run(graph, owner, aside=(False, True))
         except (tf.errors.OpError, ValueError) as error:
             named = re.findall(rf"stitch/{PREFIX}/[A-Za-z0-9_.\-/]+", str(error))
             return Wrong(_line(error), next((owner[n] for n in named if n in owner), ""))
@@ -246,51 +252,73 @@ class _Stage:
             named = [node.name for node in fusions if node.attr["kernel"].s.decode() == key]
             at = next((owner[name] for name in named if name in owner), "")
             return Wrong(failure.message, at)  # though its work was done all the same
-        for name, expected in untouched.fetched.items():
-            if stitched.fetched.get(name) != expected:
-                return Wrong(f"{name} was {expected} and is {stitched.fetched.get(name)}")
-        for name, value in untouched.after.items():
-            stitched_value = stitched.after[name]
-            if (value.shape, value.dtype) != (stitched_value.shape, stitched_value.dtype):
-                return Wrong(f"variable {name} has another shape or type")
-            unchanged = np.array_equal(stitched_value, stitched.before[name], equal_nan=True)
-            if unchanged and _moved(untouched.before[name], value):
-                return Wrong(f"variable {name} is not updated")
-        return None
+        return next(filter(None, (_difference(untouched, one) for one in both)), None)
 
-    def run(self, graph: Any, ours: Iterable[str]) -> Observed:
-        """One step of the skeleton. Raises what TensorFlow does, and _Inconclusive."""
-        seconds_left = self._deadline - time.perf_counter()
-        if seconds_left <= 0:
-            raise _Inconclusive(f"it takes longer than {SECONDS:.0f} s")
+    def run(
+        self, graph: Any, ours: Iterable[str], aside: Sequence[bool] = (False,)
+    ) -> list[Observed]:
+        """Steps of the skeleton, each from the same variables, with kernels put `aside` or not.
+        Raises what TensorFlow does, and _Inconclusive."""
         skeleton = _Skeleton(self._partition, self._original, graph, frozenset(ours))
         definition = skeleton.build()
         config = tf.compat.v1.ConfigProto()
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         config.graph_options.optimizer_options.opt_level = -1  # as it is
-        limit = tf.compat.v1.RunOptions(timeout_in_ms=max(1, int(1000 * seconds_left)))
         with tf.Graph().as_default() as imported, tf.compat.v1.Session(config=config) as session:
             tf.import_graph_def(definition, name="")
-            session.run([f"{name}" for name in skeleton.initial], options=limit)
             values = [f"{name}:0" for name in skeleton.variables]
-            before = session.run(values, options=limit)
             wanted = [f"{name}:0" for name in skeleton.fetches]
             targets = [imported.get_operation_by_name(name) for name in skeleton.targets]
-            self._native.prove(first=False)  # it is the kernels' work in place that is tried
-            try:
-                results, _ = session.run((wanted, targets), options=limit)
-            finally:
-                self._native.prove(first=True)
-            after = session.run(values, options=limit)
-            _ = session.run([f"{name}" for name in skeleton.forgotten], options=limit)
-        fetched = {
-            name: (str(np.asarray(value).dtype), np.shape(value))
-            for name, value in zip(skeleton.fetches, results, strict=True)
-        }
-        names = skeleton.variables
-        return Observed(
-            fetched, dict(zip(names, before, strict=True)), dict(zip(names, after, strict=True))
-        )
+            observed = []
+            for retired in aside:
+                limit = self._limit()
+                self._native.retire(self._keys, retired)
+                session.run([f"{name}" for name in skeleton.initial], options=limit)
+                before = session.run(values, options=limit)
+                self._native.prove(first=False)  # it is the kernels' work in place that is tried
+                try:
+                    results, _ = session.run((wanted, targets), options=limit)
+                finally:
+                    self._native.prove(first=True)
+                after = session.run(values, options=limit)
+                observed.append(_observed(skeleton, results, before, after))
+            session.run([f"{name}" for name in skeleton.forgotten], options=limit)
+        return observed
+
+    def _limit(self) -> Any:
+        """For what runs next. Raises _Inconclusive."""
+        seconds_left = self._deadline - time.perf_counter()
+        if seconds_left <= 0:
+            raise _Inconclusive(f"it takes longer than {SECONDS:.0f} s")
+        return tf.compat.v1.RunOptions(timeout_in_ms=max(1, int(1000 * seconds_left)))
+
+
+def _observed(
+    skeleton: _Skeleton, results: Sequence[Any], before: Sequence[Any], after: Sequence[Any]
+) -> Observed:
+    fetched = {
+        name: (str(np.asarray(value).dtype), np.shape(value))
+        for name, value in zip(skeleton.fetches, results, strict=True)
+    }
+    names = skeleton.variables
+    return Observed(
+        fetched, dict(zip(names, before, strict=True)), dict(zip(names, after, strict=True))
+    )
+
+
+def _difference(untouched: Observed, stitched: Observed) -> Wrong | None:
+    """Of a patched step from the untouched one."""
+    for name, expected in untouched.fetched.items():
+        if stitched.fetched.get(name) != expected:
+            return Wrong(f"{name} was {expected} and is {stitched.fetched.get(name)}")
+    for name, value in untouched.after.items():
+        stitched_value = stitched.after[name]
+        if (value.shape, value.dtype) != (stitched_value.shape, stitched_value.dtype):
+            return Wrong(f"variable {name} has another shape or type")
+        unchanged = np.array_equal(stitched_value, stitched.before[name], equal_nan=True)
+        if unchanged and _moved(untouched.before[name], value):
+            return Wrong(f"variable {name} is not updated")
+    return None
 
 
 def _moved(before: Any, after: Any) -> bool:

@@ -39,6 +39,16 @@ NODES = (
 REPORT = Report("graph", TARGET, NODES, regions=REGIONS)
 
 
+def test_parts_of_a_region_that_was_cut_for_memory() -> None:
+    parts = tuple(msgspec.structs.replace(region, cut_from="r7_Add") for region in REGIONS)
+    told = explain.explain(msgspec.structs.replace(REPORT, regions=parts), {}, 0, 3)
+    assert told.reason == Reason.MEMORY.value
+    assert "r7_Add is launched in parts" in told.detail
+    one = (parts[0], msgspec.structs.replace(parts[1], cut_from="r8_Add"))
+    told = explain.explain(msgspec.structs.replace(REPORT, regions=one), {}, 0, 3)
+    assert told.reason != Reason.MEMORY.value
+
+
 def at(name: str) -> int:
     (found,) = explain.find(REPORT, name)
     return found

@@ -178,10 +178,11 @@ def test_a_gpu_without_a_record_is_an_answer(tmp_path: Path) -> None:
     request = submit(options.store)
     meta = json.loads((request / "meta.json").read_text())
     (request / "meta.json").write_text(json.dumps({**meta, "target": "sm_75"}))
-    asked = [request.name, "--store", str(options.store), "--cache", str(options.cache)]
+    asked = ["--store", str(options.store), "--cache", str(options.cache)]
     child = [sys.executable, "-m", "stitchcore.cli.optimize", *asked, "--key", str(options.key),
              "--planner", options.planner, "--jobs", "1"]  # fmt: skip
-    assert subprocess.run(child, timeout=120).returncode == 0
+    digest = f"{request.name}\n".encode()
+    assert subprocess.run(child, input=digest, timeout=120).returncode == 0
     answer = open_store(str(options.store)).read_answer(DIGEST) or {}
     assert (answer["status"], answer["reason"]) == ("refused", Reason.WRONG_TARGET.value)
     assert "sm_75" in answer["detail"] and "sm_90" in answer["detail"]

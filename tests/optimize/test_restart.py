@@ -71,6 +71,7 @@ def test_every_stage_of_a_request_is_dumped(work: Path) -> None:
         "partition",
         "lower",
         "build",
+        "cut",
         "tune",
         "verify",
         "measure",
@@ -85,9 +86,9 @@ def test_every_stage_of_a_request_is_dumped(work: Path) -> None:
     assert "library_call" in texts["partition"]
     assert "points" in texts["lower"]
     assert "launch k_" in texts["build"]
+    assert texts["cut"] == "none\n"
     assert "output 0: ok" in texts["verify"]
     assert "stitched / the framework" in texts["measure"]
-    assert "stitched / XLA" in texts["measure"]
     assert "stitch_fallback_" in texts["fallback"]
     assert "Live bytes of a step" in texts["limit"]
     assert json.loads(texts["patch"])["regions"][0]["remove"]

@@ -19,6 +19,7 @@ from stitchcore.errors import Reason
 from stitchcore.tensorflow.graph import Edge
 from stitchcore.tensorflow.lower import as_function, lower, subgraph
 from stitchcore.tensorflow.partition import Partition, partition
+from tests.tensorflow import standing_in
 from tests.tensorflow.graphs import pruned, random_graph, training_step
 
 CHOICES = st.lists(
@@ -123,6 +124,30 @@ def test_a_real_step_is_convex_and_in_one_place() -> None:
     for region in cut.regions:
         assert len({cut.graph.frames[i] for i in region.members}) == 1
         assert len({cut.graph.deadness[i] for i in region.members}) == 1
+
+
+@pytest.mark.parametrize("read_elsewhere", [False, True])
+def test_a_tensor_whose_shape_alone_is_read_in_its_region_is_no_result(
+    read_elsewhere: bool,
+) -> None:
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [None, 64])
+        y = tf.tanh(x, name="y")
+        rows = tf.shape(y, name="shape")[0]
+        tf.multiply(tf.reshape(tf.exp(y), tf.stack([rows, 8, 8])), 2.0, name="result")
+        if read_elsewhere:
+            tf.random.stateless_normal([rows], [1, 2], name="opaque")
+    definition = graph.as_graph_def(add_shapes=True)
+    fetched = ["result", *(node.name for node in definition.node if node.name.endswith("opaque"))]
+    cut = partition(tf.compat.v1.graph_util.extract_sub_graph(definition, fetched), fetched)
+    [region] = [r for r in cut.regions if cut.graph.number["y"] in r.members]
+    results = {cut.graph.nodes[tensor.node].name for tensor in region.results}
+    absorbed = {cut.graph.nodes[clone].name for clone in region.absorbed}
+    assert ("y" in results) is read_elsewhere
+    assert ("shape" in absorbed) is not read_elsewhere
+    left = {node.name for node in standing_in.attempted(cut).graph.node}
+    assert ("shape" in left) is read_elsewhere
 
 
 def test_branches_of_a_conditional_share_no_region() -> None:

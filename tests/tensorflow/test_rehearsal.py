@@ -126,6 +126,30 @@ def test_a_lost_update_is_found() -> None:
 
 
 @needs_plugin
+def test_it_runs_with_its_kernels_and_with_them_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time from the same variables, and at the end kernels are not aside."""
+    steps: list[tuple[bool, Any]] = []
+    aside: list[bool] = []
+    observed = rehearsal._observed
+
+    def told(*given: Any) -> rehearsal.Observed:
+        found = observed(*given)
+        steps.append((aside[-1], [value.tolist() for value in found.before.values()]))
+        return found
+
+    def retire(plugin: Any, keys: Any, retired: bool = True) -> None:
+        aside.append(retired)
+
+    monkeypatch.setattr(rehearsal, "_observed", told)
+    monkeypatch.setattr(rehearsal.plugin.Plugin, "retire", retire)
+    parts = cut(training())
+    done = rehearse(parts, Patch((region(parts, "good", "Tanh"),)), (), (), "")
+    assert not done.refused
+    assert [retired for retired, _ in steps] == [False, False, True] and not aside[-1]
+    assert len(steps[1][1]) == 1 and steps[1][1] == steps[2][1]
+
+
+@needs_plugin
 def test_another_shape_is_found() -> None:
     parts = cut(training())
     wrong = region(parts, "wrong", "Sum", "x")

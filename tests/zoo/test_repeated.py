@@ -77,9 +77,25 @@ while True:
 raise SystemExit(3)
 """
 
+TWENTY = """
+import watch
+count = 0
+for step in range(4):
+    watch.step()
+    count += 1
+    if count == 20:
+        raise SystemExit
+"""
+
 
 def made(
-    program: str, folder: Path, steps: int, seconds: float = 60, old: str = "", new: str = ""
+    program: str,
+    folder: Path,
+    steps: int,
+    seconds: float = 60,
+    old: str = "",
+    new: str = "",
+    least: float = 0,
 ) -> Run:
     """The run of a program by repeated.py, or by a mutant of it."""
     (folder / "program.py").write_text(program)
@@ -87,7 +103,7 @@ def made(
     source = Path(repeated.__file__).read_text()
     assert not old or source.count(old) == 1, old
     script.write_text(source.replace(old, new) if old else source)
-    environ = {"ZOO_STEPS": str(steps), "ZOO_SECONDS": str(seconds)}
+    environ = {"ZOO_STEPS": str(steps), "ZOO_SECONDS": str(seconds), "ZOO_LEAST": str(least)}
     run = folder / f"run{len(list(folder.iterdir()))}"
     runs.run([sys.executable, str(script), str(folder / "program.py")], run, environ, 60)
     assert (folder / "program.py").read_text() == program
@@ -129,8 +145,14 @@ def test_no_round_begins_when_the_time_is_over(tmp_path: Path) -> None:
     assert len(made(FIT, tmp_path, 10**6, 0).seconds) + 1 == 6
 
 
+def test_steps_go_on_for_so_long_at_least(tmp_path: Path) -> None:
+    assert len(made(TWENTY, tmp_path, 3, least=1e9, seconds=1e9).seconds) + 1 == 20
+    mutant = {"old": " and passed >= LEAST", "new": ""}
+    assert len(made(TWENTY, tmp_path, 3, least=1e9, seconds=1e9, **mutant).seconds) + 1 == 4
+
+
 MUTANTS: tuple[tuple[str, int, int, str, str], ...] = (
-    (LOOP, 20, 24, "_count >= STEPS or late", "True"),
+    (LOOP, 20, 24, "(_count >= STEPS and", "(True and"),
     (LOOP, 3, 8, "yield from values\n", "yield from list(values)[:2]\n"),
     (HELPER, 10, 12, "watching = {function.name", "watching = set() and {function.name"),
     (FIT, 3, 6, "epoch + 1 >= _least_epochs and enough()", "enough()"),
