@@ -1,5 +1,5 @@
-# Two commands matter: `make demo` and `make test`. Each makes its own virtual environment and
-# installs what a fresh Debian machine lacks (as root; otherwise it says what to install).
+# Two commands matter: `make demo` and `make test`. Each makes its own virtual environments and
+# installs what a fresh Debian machine lacks for it (as root; otherwise it says what to install).
 #
 #   make quick      what one runs after each edit: under three minutes on two cores
 #   make test       what README and docs claim, with a Kubernetes control plane: 19 to 25 minutes
@@ -8,6 +8,7 @@ PYTHON ?= python3.11
 VENV := .venv
 VENV_TF215 := .venv-tf215
 VENV_ZOO := .venv-zoo
+VENV_DEMO := .venv-demo
 # Test files run side by side in so many processes, one more than cores of the least machine: many
 # tests wait for clusters, brokers and replicas. The tests of a file share runs of jobs.
 WORKERS ?= 3
@@ -33,10 +34,24 @@ nice -n 5 $(MAKE) $(1) > $(VENV)/cluster-build.log 2>&1 & building=$$!; \
 	$(2); tests=$$?; wait $$building || cat $(VENV)/cluster-build.log; exit $$tests
 endef
 
-.PHONY: demo quick test test-all lint bench bench-jobs zoo reproduce gpu docs clean plugin cluster cluster-build cluster-down images demo-cluster
+# All of 2.15 to 2.21: `make wheel TENSORFLOW="2.16 2.17 2.18 2.19 2.20"`. The tag is of the glibc
+# that this machine links against: an older system, or its container, makes a wheel for more.
+wheel: plugin
+	$(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
-demo: plugin
-	$(VENV)/bin/python examples/demo.py
+.PHONY: demo wheel quick test test-all lint bench bench-jobs zoo reproduce gpu docs clean plugin cluster cluster-build cluster-down images demo-cluster
+
+# One environment with the product and TensorFlow, and its own native part: 1.7 GB, nothing else.
+demo: $(VENV_DEMO)/.installed
+	STITCH_PLUGIN=$(abspath $(VENV_DEMO)/native) $(VENV_DEMO)/bin/python examples/demo.py
+
+$(VENV_DEMO)/.installed: pyproject.toml
+	sh tools/system.sh $(PYTHON) demo
+	$$(sh tools/python.sh $(PYTHON)) -m venv $(VENV_DEMO)
+	$(VENV_DEMO)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -e . 'tensorflow-cpu==2.21.*'
+	$(VENV_DEMO)/bin/python -m stitchcore.inject.build --output $(VENV_DEMO)/native
+	touch $@
 
 quick: plugin $(STAMP_TF215)
 	$(PYTEST) -m "not slow and not cluster and not nightly"
@@ -134,4 +149,4 @@ $(STAMP_ZOO): bench/zoo/requirements.txt bench/zoo/requirements-alone.txt $(SYST
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV_TF215) $(VENV_ZOO) stitchcore/inject/lib .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV_TF215) $(VENV_ZOO) $(VENV_DEMO) dist stitchcore/inject/lib .mypy_cache .ruff_cache .pytest_cache

@@ -77,11 +77,10 @@ def step_seconds(record: judges.Record) -> float:
 
 def within_one_run(record: judges.Record) -> Ratio | None:
     """The speed-up that the job itself measured, of the graph with the most stitched steps."""
-    measured = [step for step in record.summary.get("steps", []) if step["ratio"] is not None]
+    measured = [step for step in record.summary.get("steps", []) if step["speedup"] is not None]
     if not measured:
         return None
-    value, low, high = max(measured, key=lambda step: step["steps"])["ratio"]
-    return Ratio(1 / value, 1 / high, 1 / low)
+    return Ratio(*max(measured, key=lambda step: step["steps"])["speedup"])
 
 
 def measure(job: judges.Job, steps: int, pairs: int, folder: Path) -> Row:

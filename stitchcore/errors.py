@@ -67,6 +67,8 @@ class Reason(Enum):
     KERNEL_FAILED = "kernel_failed"
     XLA_NOT_LIFTED = "xla_not_lifted"
     NO_TENSORFLOW = "no_tensorflow"
+    NOT_IMPORTED = "not_imported"
+    EAGER = "eager"
     UNSUPPORTED_VERSION = "unsupported_version"
     HOOK_ERROR = "hook_error"
     # the job side as a gateway's client

@@ -8,7 +8,7 @@
 | STITCH_DUMP | folder for the text of every stage | no dump |
 | STITCH_RESTART | an edited file of such a folder, to go on from | from the start |
 | STITCH_VERIFY_PASSES | 1: check the loop IR after each pass of the scheduler | 0 |
-| STITCH_PLANNER | exhaustive, explore, exact or auto | `PLANNER` below |
+| STITCH_PLANNER | exhaustive, explore, exact or auto | exhaustive |
 | STITCH_WITHOUT | mechanisms to leave out (words of `stitch plan --help`), commas between | none |
 | STITCH_TUNE | seconds for measuring other schedules and cuts of a job's kernels | 0: none |
 | STITCH_LIBRARY | folder of schedules found for kernels before (`stitch tune --library`) | none |

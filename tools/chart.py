@@ -29,7 +29,7 @@ from stitch_operator.webhook.release import Release
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART, CRDS = ROOT / "helm" / "stitch", ROOT / "helm" / "stitch-crds"
-PAGE = ROOT / "docs" / "install.md"
+PAGES = ROOT / "docs" / "install.md", CHART / "README.md"
 BEGIN, END = "<!-- values: made by tools/chart.py -->", "<!-- end of values -->"
 Object = dict[str, Any]
 NAMES = {
@@ -79,7 +79,8 @@ def files() -> dict[Path, str]:
         found[CRDS / "templates" / f"{name}.yaml"] = dumped(definition)
     schema = CHART / "values.schema.json"
     found[schema] = with_policy(json.loads(schema.read_text(encoding="utf-8")))
-    found[PAGE] = with_table(PAGE.read_text(encoding="utf-8"), json.loads(found[schema]))
+    for page in PAGES:
+        found[page] = with_table(page.read_text(encoding="utf-8"), json.loads(found[schema]))
     return found
 
 

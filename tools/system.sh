@@ -2,12 +2,13 @@
 # Installs what a fresh Debian machine lacks: a C and C++ compiler and libsodium's static library,
 # the Redis server that `stitch serve` starts, and for the tests the Prometheus that reads its metrics
 # and the RabbitMQ that workers are tried with, the Chromium that reads the report page, and what builds
-# images. No daemon is started or enabled.
+# images. No daemon is started or enabled. `system.sh PYTHON demo` leaves all that tests need out.
 set -eu
 missing=""
 command -v gcc >/dev/null 2>&1 || missing="$missing gcc"
 command -v g++ >/dev/null 2>&1 || missing="$missing g++"
 [ -f /usr/include/sodium.h ] || missing="$missing libsodium-dev"
+if [ "${2:-}" != demo ]; then
 command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
 command -v prometheus >/dev/null 2>&1 || missing="$missing prometheus"
 [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || missing="$missing rabbitmq-server"
@@ -15,6 +16,7 @@ command -v buildah >/dev/null 2>&1 || missing="$missing buildah"
 command -v mmdebstrap >/dev/null 2>&1 || missing="$missing mmdebstrap"
 command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
 command -v chromedriver >/dev/null 2>&1 || missing="$missing chromium-driver"
+fi
 "$(dirname "$0")/python.sh" "$1" >/dev/null 2>&1 || missing="$missing python3 python3-venv"
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then

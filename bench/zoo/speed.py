@@ -197,11 +197,10 @@ def _make_ceiling(job: Job) -> str:
 
 def _within(steps: Sequence[Mapping[str, Any]]) -> Ratio | None:
     """Original over stitched, of the graph with the most stitched steps."""
-    measured = [step for step in steps if step["ratio"] is not None]
+    measured = [step for step in steps if step["speedup"] is not None]
     if not measured:
         return None
-    value, low, high = max(measured, key=lambda step: step["steps"])["ratio"]
-    return Ratio(1 / value, 1 / high, 1 / low)
+    return Ratio(*max(measured, key=lambda step: step["steps"])["speedup"])
 
 
 def _saved(summary: Mapping[str, Any]) -> float:

@@ -53,8 +53,9 @@ class Timed:
 
 @click.command("bench")
 @click.argument("module", type=click.Path(path_type=Path))
-@click.option("--rounds", default=11, show_default=True, help="Interleaved rounds per kernel.")
-@click.option("--threads", default=None, type=int, help="Threads; default: all cores.")
+@click.option("--rounds", default=11, show_default=True, type=click.IntRange(1),
+              help="Interleaved rounds per kernel.")  # fmt: skip
+@click.option("--threads", type=click.IntRange(1), help="Threads; default: all cores.")
 @click.option("--bind", multiple=True, help="NAME=SIZE of a symbolic dimension.")
 @click.option("--captured", is_flag=True, help="Inputs from a numpy run of the whole module.")
 @click.option("--no-xla", is_flag=True, help="Do not compare with XLA.")

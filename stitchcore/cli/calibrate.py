@@ -31,7 +31,7 @@ def command(target: str | None, out: Path | None, as_json: bool) -> None:
     output = common.Output(as_json)
     device = common.device_of(target or common.host_target(), output)
     if out is not None:
-        common.writable_folder(out.absolute().parent, output)
+        common.writable_file(out, output)
     try:
         with Progress(console=output.console, transient=True) as bar:
             task = bar.add_task("measuring", total=None)

@@ -28,22 +28,13 @@ from stitchcore.fusion.mechanisms import Mechanism
 from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.text.parser import parse
 from stitchcore.options import Options
+from stitchcore.report import reasons
+from stitchcore.report.markup import bytes_text as bytes_text
+from stitchcore.report.markup import seconds_text as seconds_text
 
 BAD_INPUT = 2
 PAGE_WIDTH = 140
 """Columns where the output is not a terminal."""
-
-HINTS = {
-    "parse_error": "check that the file is complete HLO text (`HloModule ...`)",
-    "elided_constant": "print the module with large constants (XLA: print_large_constants)",
-    "unsupported_layout": "lower the module with row-major layouts",
-    "unsupported_type": "lower the module with the types of stitchcore/hlo/ir/shape.py (DTYPES)",
-    "unknown_opcode": "report the opcode; it has no record in stitchcore/hlo/ir/opcodes.py",
-    "no_device": "run this on a machine with the device, or compile for it only",
-    "no_compiler": "apt-get install gcc, or pip install ziglang",
-    "store_unreadable": "check the folder's permissions, or pass --store",
-}
-"""What to do about a refusal, by the reason's value."""
 
 without_option = click.option(
     "--without",
@@ -85,14 +76,19 @@ class Output:
 
     @property
     def console(self) -> Console:
-        stream = sys.stderr if self.as_json else sys.stdout
-        width = None if stream.isatty() else PAGE_WIDTH
-        return Console(stderr=self.as_json, highlight=False, width=width)
+        return console(stderr=self.as_json)
 
     def document(self, content: Any) -> None:
         """Print `content` as JSON on standard output, on one line."""
         sys.stdout.write(json.dumps(content, sort_keys=True, default=str) + "\n")
         sys.stdout.flush()
+
+
+def console(stderr: bool = False) -> Console:
+    """Text goes to it as it is: `stitchcore[cuda12]` and `:x:` are no markup."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else PAGE_WIDTH
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
 def fail(output: Output, what: str, why: str, mend: str, code: int = BAD_INPUT) -> NoReturn:
@@ -111,7 +107,7 @@ def fail_refused(output: Output, what: str, refused: Refused, mend: str = "") ->
     why = f"{refusal.reason.value} at {refusal.subject}" + (
         f": {refusal.detail}" if refusal.detail else ""
     )
-    fail(output, what, why, mend or HINTS.get(refusal.reason.value, ""))
+    fail(output, what, why, mend or reasons.mend(refusal.reason.value))
 
 
 def read_module(path: Path, output: Output) -> Module:
@@ -167,6 +163,17 @@ def writable_folder(folder: Path, output: Output) -> None:
         fail(output, str(folder), "may not be written to", "name a folder you may write to")
 
 
+def writable_file(path: Path, output: Output) -> None:
+    """End the command, before work is done for it, where `path` is no file that can be written."""
+    try:
+        there = os.path.lexists(path)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666))
+        if not there:
+            path.unlink()
+    except OSError as error:
+        fail(output, str(path), error.strerror or str(error), "name a file you may write to")
+
+
 def host_target() -> str:
     """The instruction-set level of this machine, as a target name; "" when it is none of ours."""
     from stitchcore.inject.target import cpu_flags, detect
@@ -186,20 +193,3 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     for row in rows:
         rich_table.add_row(*(str(cell) for cell in row))
     return rich_table
-
-
-def seconds_text(seconds: float) -> str:
-    """A duration with three digits and its unit."""
-    for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
-        if seconds < limit:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
-
-
-def bytes_text(count: float) -> str:
-    """A byte count with three digits and its unit (powers of 1024)."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"

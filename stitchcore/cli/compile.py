@@ -47,6 +47,8 @@ def command(
 ) -> None:
     """Compile MODULE's kernels; write loop IR, sources, binaries and a report to a folder."""
     output = common.Output(as_json)
+    folder = out or Path(module.name.partition(".")[0] + ".stitch")
+    common.writable_folder(folder, output)
     state, seconds = module_pipeline.run(
         module,
         output,
@@ -59,8 +61,6 @@ def command(
         library=library,
     )
     built_for = state.device.target
-    folder = out or Path(module.name.partition(".")[0] + ".stitch")
-    folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "kernels.txt", "\n".join(map(print_kernel, state.kernels)))
     binaries = [_binary(unit, number, folder) for number, unit in enumerate(state.units)]
     page = render.html(module_pipeline.report_of(state, str(module), seconds))
@@ -83,9 +83,9 @@ def command(
         return
     for entry in binaries:
         line = ", ".join(f"{name} {value}" for name, value in entry.items() if value != [])
-        output.console.print(line, markup=False)
+        output.console.print(line)
     for line in _resources(state):
-        output.console.print(line, markup=False, soft_wrap=True)
+        output.console.print(line, soft_wrap=True)
     kernels = sum(len(unit.kernels) for unit in state.units)
     output.console.print(f"{kernels} kernels for {built_for}; report: {folder}/report.html")
 

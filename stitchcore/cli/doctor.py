@@ -24,9 +24,10 @@ from stitchcore.artifact import sign
 from stitchcore.cli import common
 from stitchcore.cli.optimize_child import PACKAGE
 from stitchcore.device.records import DEVICES
-from stitchcore.errors import Refused
+from stitchcore.errors import Reason, Refused
 from stitchcore.inject import plugin
 from stitchcore.options import Options
+from stitchcore.report import reasons
 from stitchcore.sandbox import isolate
 from stitchcore.toolchain import c_compiler, nvrtc
 
@@ -136,7 +137,7 @@ def _mend(error: str) -> str:
     if "No module named 'tensorflow'" in error:
         return f"pip install tensorflow-cpu ({SUPPORTED}) in the job's environment"
     if "unsupported_version" in error:
-        needed = re.search(r"make plugin TENSORFLOW=[0-9.]+", error)
+        needed = re.search(r"python -m stitchcore.inject.build --version [0-9.]+[0-9]", error)
         return needed.group() if needed else f"TensorFlow {SUPPORTED}"
     if "is missing" in error and "plugin" in error:
         return "python -m stitchcore.inject.build"
@@ -160,7 +161,8 @@ def _compiler() -> Finding:
             source = f"#include <stdint.h>\n{COMPILED}\n"
             c_compiler.compile_c(source, DEVICES[target], compiler=compiler)
     except Refused as refused:
-        return Finding("C compiler", "missing", refused.refusal.detail, common.HINTS["no_compiler"])
+        mend = reasons.mend(Reason.NO_COMPILER.value)
+        return Finding("C compiler", "missing", refused.refusal.detail, mend)
     return Finding("C compiler", "ok", compiler.version)
 
 

@@ -1,14 +1,15 @@
-"""`stitch explain`: why an operation was refused, or why two are not in one kernel.
+"""`stitch explain`: what was left to TensorFlow, why an operation was, or why two are not in one
+kernel.
 
 Of a module (`--module`) the plan is made anew and the rule is named. Of a job, the artifact's
-report is read, and the plan of a region asked again: of the newest artifact in the store, of the
-one whose key begins with `--artifact`, or of all that a session used (`--session`). Names are those
-of the script, or their last parts.
+report is read, and the plan of a region asked again: of the newest artifact in the store, or of
+what is named as `stored.py` says. Names of operations are those of the script, or their last parts.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,8 +19,8 @@ import click
 import msgspec
 
 from stitchcore import options as settings
-from stitchcore.cli import common, module_pipeline
-from stitchcore.cli.run_job import EventFile, Record
+from stitchcore.cli import common, module_pipeline, stored
+from stitchcore.cli.run_summary import why_nothing
 from stitchcore.device.records import Device
 from stitchcore.errors import Refusal, Refused
 from stitchcore.fusion import explain as why
@@ -31,12 +32,18 @@ from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.text.printer import names
 from stitchcore.optimize import explain as jobs
 from stitchcore.report import schema as reports
-from stitchcore.report.reasons import meaning
+from stitchcore.report.reasons import PAGE, meaning
+from stitchcore.report.reasons import mend as mend_of
 from stitchcore.report.schema import Report, ReportModule
+from stitchcore.report.view import reasons
 from stitchcore.schedule.pipeline import choices, feasible, schedule
 
 LISTED = 8
 """Names listed where several operations are meant."""
+MOST_LISTED = 10
+"""Operations listed of a reason."""
+NAME = re.compile(r"[0-9a-f]{6,64}|[0-9]{8}-[0-9-]+")
+"""What may name an artifact, a graph or a session."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,8 @@ class Job:
 @click.option("--target", default=None, help="Device record; default: this machine.")
 @click.option("--planner", default=None, help=f"Of a module: {', '.join(PLANNERS)}.")
 @click.option("--store", type=click.Path(path_type=Path), default=None, help="Store of the job.")
-@click.option("--artifact", default="", help="First digits of an artifact's key.")
+@click.option("--artifact", "--graph", "artifact", default="",
+              help="Key of an artifact or digest of a graph, or its first digits.")  # fmt: skip
 @click.option("--session", default=None, help="A session's name or folder, or its first digits.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def command(
@@ -70,17 +78,33 @@ def command(
     session: str | None,
     as_json: bool,
 ) -> None:
-    """Explain where operation FIRST ended or, with SECOND, why the two are not in one kernel."""
+    """Explain where operation FIRST ended or, with SECOND, why the two are not in one kernel.
+
+    Without an operation: what your last job left to TensorFlow, the most bytes first. FIRST may
+    also be a reason (`library_call`), or name an artifact, a graph or a session.
+    """
     output = common.Output(as_json)
     if pair:
         first, second = pair
-    if first is None:
-        common.fail(output, "explain", "no operation is named", "name one, two, or --pair A B")
     if module is not None:
+        if first is None:
+            mend = "name one of the module, two, or --pair A B"
+            common.fail(output, "explain --module", "no operation is named", mend)
         _of_module(module, target, planner, first, second, output)
         return
+    if first is not None and second is None and meaning(first):
+        _show_reason(first, output)
+        return
     where = (store or settings.of_this_process().store).absolute()
-    graphs = _session(where, session, output) if session else _newest(where, artifact, output)
+    if first is not None and NAME.fullmatch(first) and stored.artifacts(where, first):
+        artifact, first, second = first, second, None
+    if session:
+        graphs = _session(where, session, output)
+    else:
+        graphs = [_read(stored.newest(where, artifact, output), output)]
+    if first is None:
+        _show_left(graphs, output)
+        return
     _of_job(graphs, first, second, output)
 
 
@@ -143,51 +167,30 @@ def _schedulable(plan: Plan) -> Feasibility:
 
 
 # ---- of a job ----------------------------------------------------------------------------------
-def _newest(store: Path, prefix: str, output: common.Output) -> list[Job]:
-    folders = sorted(
-        (path for path in store.glob(f"artifacts/{prefix}*/report.json")),
-        key=lambda path: path.stat().st_mtime,
-    )
-    if not folders:
-        where = f"{store}/artifacts/{prefix}*"
-        common.fail(output, where, "no report there", "run `stitch run -- python train.py` first")
-    return [_read(folders[-1].parent, output)]
-
-
 def _session(store: Path, session: str, output: common.Output) -> list[Job]:
     """The artifacts that a session used, one per graph."""
-    folder = Path(session)
-    if not (folder / "events.jsonl").exists():
-        events = sorted(store.glob(f"sessions/{session}*/events.jsonl"))
-        if not events:
-            known = sorted(path.parent.name for path in store.glob("sessions/*/events.jsonl"))
-            mend = f"sessions there: {', '.join(known[-LISTED:]) or 'none'}"
-            common.fail(output, f"session {session}", f"not in {store}/sessions", mend)
-        folder = events[-1].parent
-    record = Record()
-    for event in EventFile(folder / "events.jsonl").read():
-        record.add(event)
-    home = folder.parent.parent
-    keys = dict.fromkeys(graph.key for graph in record.graphs.values() if graph.key)
-    jobs_ = [
-        _read(home / "artifacts" / key, output)
-        for key in keys
-        if (home / "artifacts" / key / "report.json").exists()
-    ]
+    folders = stored.sessions(store, session)
+    if not folders:
+        known = [path.name for path in stored.sessions(store, "")][-stored.LISTED :]
+        mend = f"sessions there: {', '.join(known) or 'none'}"
+        common.fail(output, f"session {session}", f"not in {store}/sessions", mend)
+    folder = folders[-1]
+    record = stored.record_of(folder)
+    found = [folder.parent.parent / "artifacts" / key for key in stored.keys_of(record)]
+    jobs_ = [_read(path, output) for path in found if (path / stored.REPORT).exists()]
     if not jobs_:
         causes = {f"{g.reason} {g.detail}".strip() for g in record.graphs.values() if g.reason}
-        causes |= {f"{count} x {reason}" for reason, count in record.refusals.items()}
-        reason = "; ".join(sorted(causes)) or "no training step was seen"
+        causes |= {f"{cause.reason} ({cause.because})" for cause in why_nothing(record)}
         mend = "nothing was built, so there is no report to explain from; see the reasons"
-        common.fail(output, f"session {folder.name}", reason, mend)
+        common.fail(output, f"session {folder.name}", "; ".join(sorted(causes)), mend)
     return jobs_
 
 
 def _read(folder: Path, output: common.Output) -> Job:
     try:
-        report = reports.decode((folder / "report.json").read_bytes())
-        stored = folder / reports.MODULES
-        return Job(report, reports.decode_modules(stored.read_bytes()) if stored.exists() else {})
+        report = reports.decode((folder / stored.REPORT).read_bytes())
+        file = folder / reports.MODULES
+        return Job(report, reports.decode_modules(file.read_bytes()) if file.exists() else {})
     except (msgspec.DecodeError, OSError) as error:
         common.fail(output, str(folder), str(error), "`stitch run --fresh` builds it again")
 
@@ -217,6 +220,38 @@ def _positions(report: Report, name: str, output: common.Output) -> list[int]:
 
 
 # ---- output ------------------------------------------------------------------------------------
+def _show_reason(code: str, output: common.Output) -> None:
+    known = {"reason": code, "because": meaning(code), "mend": mend_of(code)}
+    if output.as_json:
+        output.document({**known, "page": f"{PAGE}#{code}"})
+        return
+    output.console.print(f"{code}: {known['because']}", soft_wrap=True)
+    output.console.print(f"  what to do: {known['mend']}", soft_wrap=True)
+    output.console.print(f"  {PAGE}#{code}", soft_wrap=True)
+
+
+def _show_left(graphs: Sequence[Job], output: common.Output) -> None:
+    """What stays TensorFlow's in each graph, by reason, the most bytes first."""
+    left = [(job.report, reasons(job.report, MOST_LISTED)) for job in graphs]
+    if output.as_json:
+        output.document([
+            {"title": report.title, "left": [asdict(row) for row in rows]} for report, rows in left
+        ])  # fmt: skip
+        return
+    for report, rows in left:
+        output.console.print(f"{report.title}, left to TensorFlow:" if rows else
+                             f"{report.title}: nothing was left to TensorFlow")  # fmt: skip
+        for row in rows:
+            moved = f", {common.bytes_text(row.bytes)} a step" if row.bytes else ""
+            line = f"  {row.count} x {row.reason}{moved}: {row.meaning}"
+            output.console.print(line, soft_wrap=True)
+            for operation in row.operations:
+                output.console.print(f"    {operation}", soft_wrap=True)
+            if row.count > len(row.operations) > 0:
+                output.console.print(f"    and {row.count - len(row.operations)} more")
+            output.console.print(f"    what to do: {row.mend}", soft_wrap=True)
+
+
 def _line(place: Place) -> str:
     if place.kernels:
         return f"{place.name} ({place.opcode}): kernel {', '.join(map(str, place.kernels))}"
@@ -232,7 +267,7 @@ def _show_places(places: list[Place], output: common.Output) -> None:
         output.document([{**asdict(place), "meaning": meaning(place.reason)} for place in places])
     for place in () if output.as_json else places:
         for line in (_line(place), *(f"  {choice}" for choice in place.choices)):
-            output.console.print(line, markup=False, soft_wrap=True)
+            output.console.print(line, soft_wrap=True)
 
 
 def _show(explanation: Explanation, output: common.Output) -> None:
@@ -242,7 +277,7 @@ def _show(explanation: Explanation, output: common.Output) -> None:
         return
 
     def say(line: str) -> None:
-        output.console.print(line, markup=False, soft_wrap=True)
+        output.console.print(line, soft_wrap=True)
 
     say(_line(explanation.first))
     say(_line(explanation.second))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 
 import click
@@ -12,7 +13,7 @@ from stitchcore.options import BadOption
 
 COMMANDS = {
     "run": "Run a training script; what wins is stitched into it.",
-    "explain": "Why two operations are not in one kernel, or why one was refused.",
+    "explain": "What was left to TensorFlow and why; what keeps two operations apart.",
     "doctor": "What works on this machine, and what to install.",
     "plan": "Which kernels a module would become, with estimates.",
     "compile": "Write a module's sources and binaries into a folder.",
@@ -51,17 +52,27 @@ class _Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # a locale without arrows, a path of odd bytes
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except BadOption as error:
             raise click.UsageError(str(error)) from error
+        except OSError as error:
+            if error.filename is None:
+                raise  # not of a path that somebody named
+            why = f"{error.filename}: {error.strerror}"
+            raise click.UsageError(
+                f"{why}\n  to mend it: check the path and permissions"
+            ) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.command(cls=_Commands)
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="stitch")
 def stitch() -> None:
     """Makes TensorFlow training jobs faster without touching their code."""

@@ -49,6 +49,8 @@ def command(
 ) -> None:
     """Plan MODULE (.hlo or .hlo.xz) and show its kernels with estimates."""
     output = common.Output(as_json)
+    if html is not None:
+        common.writable_file(html, output)
     state, seconds = module_pipeline.run(
         module,
         output,

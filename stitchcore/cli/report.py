@@ -13,8 +13,7 @@ import click
 import msgspec
 
 from stitchcore import options as settings
-from stitchcore.cli import bench, common, module_pipeline
-from stitchcore.options import Options
+from stitchcore.cli import bench, common, module_pipeline, stored
 from stitchcore.report import render
 from stitchcore.report import schema as reports
 from stitchcore.report.schema import Report
@@ -24,7 +23,8 @@ NEAREST = "`stitch run -- python train.py` makes one"
 
 @click.command("report")
 @click.argument("source", required=False, type=click.Path(path_type=Path))
-@click.option("--artifact", default="", help="Key of a stored artifact, or its beginning.")
+@click.option("--artifact", default="",
+              help="A stored artifact, graph or session, or its first digits.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default=Path("report.html"),
               show_default=True, help="The page.")  # fmt: skip
 @click.option("--measure", is_flag=True, help="Time the module's kernels on this machine.")
@@ -42,35 +42,24 @@ def command(
     bind: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Write report.html of SOURCE (a module or a report.json), or of a stored artifact."""
+    """Write report.html of SOURCE: a module, a report.json, or a stored artifact, graph or session;
+    without one of the last job."""
     output = common.Output(as_json)
+    common.writable_file(out, output)
     options = settings.of_this_process()
-    if source is None or source.suffix == ".json":
-        report = _stored(source or _newest(options, artifact, output), output)
+    named = artifact or str(source or "")
+    if source is None or (not source.exists() and stored.artifacts(options.store, named)):
+        found = stored.newest(options.store, named, output)
+        report = _stored(found / stored.REPORT, output)
+    elif source.suffix == ".json":
+        report = _stored(source, output)
     else:
         report = _of_module(source, output, target, planner, bind if measure else None)
-    try:
-        out.write_text(render.html(report), encoding="utf-8")
-    except OSError as error:
-        common.fail(output, str(out), str(error), "--out names a file that can be written")
+    out.write_text(render.html(report), encoding="utf-8")
     if as_json:
         output.document({"report": str(out), "title": report.title, "kernels": len(report.kernels)})
         return
-    output.console.print(
-        f"{report.title}: {len(report.kernels)} kernels; page: {out}", markup=False
-    )
-
-
-def _newest(options: Options, prefix: str, output: common.Output) -> Path:
-    """The newest stored report whose artifact's key begins so."""
-    store = Path(options.store)
-    stored = sorted(
-        store.glob(f"artifacts/{prefix}*/report.json"), key=lambda path: path.stat().st_mtime
-    )
-    if not stored:
-        where = f"{store}/artifacts/{prefix}*"
-        common.fail(output, where, "no report there", NEAREST)
-    return stored[-1]
+    output.console.print(f"{report.title}: {len(report.kernels)} kernels; page: {out}")
 
 
 def _stored(path: Path, output: common.Output) -> Report:

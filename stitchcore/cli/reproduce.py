@@ -70,6 +70,6 @@ def command(
             rows = [["" if cell is None else cell for cell in row] for row in table.rows]
             output.console.print(common.table(table.title, table.columns, rows))
             for note in table.notes:
-                output.console.print(f"  {note}", markup=False, soft_wrap=True)
+                output.console.print(f"  {note}", soft_wrap=True)
     if as_json:
         output.document([asdict(table) for table in made])

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.status import Status
 
 from stitchcore import options as settings
@@ -48,6 +47,7 @@ RETRIED = frozenset(
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @click.option("--wait/--no-wait", default=False, help="Hold the first step until the artifact.")
+@click.option("--finish", is_flag=True, help="Compile on when the job has ended, for its next run.")
 @click.option("--store", type=click.Path(path_type=Path), default=None, help="Default: user cache.")
 @click.option("--fresh", is_flag=True, help="Optimize again what is already in the store.")
 @common.without_option
@@ -56,6 +56,7 @@ RETRIED = frozenset(
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     wait: bool,
+    finish: bool,
     store: Path | None,
     fresh: bool,
     without: str | None,
@@ -81,7 +82,7 @@ def command(
     with _signals_to(process.pid):
         if not ready:
             raise SystemExit(run_job.shell_code(process.wait()))
-        run = Run(options, session, command_line, wait)
+        run = Run(options, session, command_line, wait, finish)
         run.follow(process)
     code = run_job.shell_code(process.returncode)
     crash_breaker.job_ended(str(options.store), session, code)
@@ -90,7 +91,7 @@ def command(
     if as_json:
         output.document(run_summary.document(result))
     else:
-        run_summary.show(result, Console(stderr=True, highlight=False))
+        run_summary.show(result, common.console(stderr=True))
     raise SystemExit(code)
 
 
@@ -174,11 +175,16 @@ class Run:
     waits from when the job has imported TensorFlow until there is a request or none is needed."""
 
     def __init__(
-        self, options: Options, session: str, command_line: Sequence[str], wait: bool
+        self,
+        options: Options,
+        session: str,
+        command_line: Sequence[str],
+        wait: bool,
+        finish: bool = False,
     ) -> None:
         self.record = run_job.Record()
         self.ready_for_next = 0
-        self._options, self._wait = options, wait
+        self._options, self._wait, self._finish_late = options, wait, finish
         self._command_line = command_line
         self._folder = options.store / "sessions" / session
         self._events = run_job.EventFile(self._folder / "events.jsonl")
@@ -191,12 +197,14 @@ class Run:
         self._status: Status | None = None
 
     def follow(self, process: Any) -> None:
-        """Serve until the job has ended and the worker has nothing left to do."""
+        """Serve until the job has ended; then, where that was asked for, until nothing is left."""
         try:
             while process.poll() is None:
                 self._step(job_runs=True)
                 time.sleep(POLL_SECONDS / 4)
-            while self._step(job_runs=False):
+            self._take_events()
+            self._poll(job_runs=False)
+            while self._finish_late and self._step(job_runs=False):
                 time.sleep(POLL_SECONDS)
         except Exception as error:  # whatever it is, the job must not be left waiting for us
             self._give_up(error)
@@ -219,11 +227,8 @@ class Run:
 
     def _step(self, job_runs: bool) -> bool:
         """One round; False when there is nothing to wait for."""
-        for event in self._events.read():
-            self.record.add(event)
-            if event["type"] == "submitted":
-                self._requests.add(str(event["digest"]))
-            elif event["type"] == "started" and not self._workers:
+        for event in self._take_events():
+            if event["type"] == "started" and not self._workers:
                 self._prepare(str(event["tf"]))
             elif event["type"] == "ready" and not self._requests.taken:
                 self._spare_until = 0.0  # the store had the answer
@@ -233,6 +238,19 @@ class Run:
         elif self._spare is not None and time.monotonic() > self._spare_until:
             self._spare.stop()
             self._spare = None
+        return self._poll(job_runs)
+
+    def _take_events(self) -> list[run_job.Event]:
+        """What the job has told since the last call; its requests wait from then on."""
+        events = self._events.read()
+        for event in events:
+            self.record.add(event)
+            if event["type"] == "submitted":
+                self._requests.add(str(event["digest"]))
+        return events
+
+    def _poll(self, job_runs: bool) -> bool:
+        """Whether a worker was at work; takes its answer when it has ended."""
         if self._worker is None:
             return False
         self._show(self._worker.digest, job_runs)
@@ -296,7 +314,7 @@ class Run:
         )
         line = f"stitch: optimizing the step ({stage})"
         if self._status is None:
-            self._status = Console(stderr=True).status(line)
+            self._status = common.console(stderr=True).status(line)
             self._status.start()
         self._status.update(line)
 

@@ -105,13 +105,17 @@ class Record:
 
     graphs: dict[str, Graph] = field(default_factory=dict)
     refusals: dict[str, int] = field(default_factory=dict)
+    details: dict[str, str] = field(default_factory=dict)  # of the last refusal of each reason
+    events: int = 0
 
     def add(self, event: Event) -> None:
         """Take one event in; later ones overrule earlier ones."""
+        self.events += 1
         digest, kind = str(event.get("digest") or ""), event["type"]
         reason = str(event.get("reason") or "")
         if kind == "refused" and reason:
             self.refusals[reason] = self.refusals.get(reason, 0) + 1
+            self.details[reason] = str(event.get("detail") or "")
         if not digest:
             return
         graph = self.graphs.setdefault(digest, Graph(digest))

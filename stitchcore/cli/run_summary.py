@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,20 @@ from rich.console import Console
 
 from stitchcore.artifact import manifest as manifests
 from stitchcore.artifact.manifest import Manifest
-from stitchcore.cli import common
+from stitchcore.cli import common, stored
 from stitchcore.cli.run_job import Graph, Record
 from stitchcore.errors import Reason
 from stitchcore.inject.contract import MANIFEST
+from stitchcore.inject.speedup import speedup_text
+from stitchcore.report import schema
 from stitchcore.report.markup import saved_text
+from stitchcore.report.reasons import PAGE, meaning, mend
+from stitchcore.report.view import ReasonRow, change, reasons
 
 FEW_CALLS = Reason.FEW_CALLS.value
 NEXT_RUN = "ready: the next run starts stitched"
+SHOWN = 4
+"""Reasons shown of a step; `stitch explain` lists them all."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,8 @@ class BreakEven:
 @dataclass(frozen=True)
 class Step:
     """One graph's outcome; `kind` is training, evaluation or inference. Seconds are medians of
-    steps; `ratio` is stitched/original with its 95 % interval, None where the job ended before
-    there were enough blocks of both to tell."""
+    steps; `speedup` is the time of a whole step before over its time after, with its 95 % interval:
+    None where the job ended before there were enough blocks of both to tell."""
 
     digest: str
     kind: str
@@ -55,7 +61,7 @@ class Step:
     steps: int = 0
     seconds_before: float = 0.0
     seconds_after: float = 0.0
-    ratio: tuple[float, float, float] | None = None
+    speedup: tuple[float, float, float] | None = None
     pairs: int = 0  # pairs of blocks compared
     kernels_before: int = 0
     kernels_after: int = 0
@@ -66,32 +72,57 @@ class Step:
     refusals: Mapping[str, int] = field(default_factory=dict)
     report: str = ""
     memory: Mapping[str, Any] = field(default_factory=dict)  # the job's peak, bytes: `memory` event
+    left: tuple[ReasonRow, ...] = ()  # operations that stay TensorFlow's, the most bytes first
     break_even: BreakEven | None = None  # None: compiled before this run, or not at all
 
 
 @dataclass(frozen=True)
+class Cause:
+    """Why no step was seen: a reason, how many graphs it is of, and what to do."""
+
+    reason: str
+    count: int
+    because: str
+    mend: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
 class Summary:
-    """A whole run. `ready` counts artifacts that came too late for this run."""
+    """A whole run. `ready` counts artifacts that came too late for this run; `nothing` says why
+    there is no step."""
 
     steps: tuple[Step, ...]
     refusals: Mapping[str, int]
     exit_code: int = 0
     ready: int = 0
     session: str = ""
+    nothing: tuple[Cause, ...] = ()
 
 
 def of(record: Record, store: Path) -> Summary:
     """The summary of `record`, with the manifests of the artifacts in `store`."""
     steps = tuple(_step(graph, store) for graph in record.graphs.values() if graph.status != "seen")
-    return Summary(steps, dict(record.refusals))
+    return Summary(steps, dict(record.refusals), nothing=() if steps else why_nothing(record))
+
+
+def why_nothing(record: Record) -> tuple[Cause, ...]:
+    """Why a run has no step, most graphs first: what was refused, or else what never happened."""
+    known = sorted(record.refusals.items(), key=lambda item: -item[1])
+    absent = Reason.EAGER if record.events else Reason.NOT_IMPORTED
+    return tuple(
+        Cause(reason, count, meaning(reason), mend(reason), record.details.get(reason, ""))
+        for reason, count in known or [(absent.value, 0)]
+    )
 
 
 def _step(graph: Graph, store: Path) -> Step:
     folder = store / "artifacts" / graph.key if graph.key else None
     manifest = _manifest(folder)
-    ratio = None
-    if graph.interval is not None and graph.baseline_ns:
-        ratio = (graph.ratio, *graph.interval)
+    speedup = None
+    if graph.interval is not None and graph.baseline_ns and min(graph.interval) > 0:
+        low, high = graph.interval
+        speedup = (1 / graph.ratio, 1 / high, 1 / low)
     step = Step(
         graph.digest,
         graph.step,
@@ -101,7 +132,7 @@ def _step(graph: Graph, store: Path) -> Step:
         graph.steps,
         graph.baseline_ns / 1e9,
         graph.stitched_ns / 1e9,
-        ratio,
+        speedup,
         graph.pairs,
         memory=graph.memory,
         refusals=graph.taken_back,
@@ -122,8 +153,18 @@ def _step(graph: Graph, store: Path) -> Step:
             "bytes_saveable": expect.bytes_saveable,
             "refusals": dict(Counter(manifest.refusals) + Counter(graph.taken_back)),
             "report": str(page) if page.exists() else "",
+            "left": _left(folder),
         }
     )
+
+
+def _left(folder: Path) -> tuple[ReasonRow, ...]:
+    """What the artifact's report says of what stays TensorFlow's; nothing where it cannot be
+    read."""
+    try:
+        return reasons(schema.decode((folder / stored.REPORT).read_bytes()))
+    except (OSError, msgspec.DecodeError):
+        return ()
 
 
 def _break_even(graph: Graph) -> BreakEven:
@@ -163,15 +204,26 @@ def show(summary: Summary, console: Console) -> None:
     """Print the summary."""
     for step in summary.steps:
         for line in _lines(step):
-            console.print(line, markup=False, soft_wrap=True)
-    if not summary.steps:
-        known = ", ".join(f"{count} x {reason}" for reason, count in summary.refusals.items())
-        console.print(f"[stitch] nothing stitched: {known or 'no step seen'}", markup=False)
-    elif FEW_CALLS in summary.refusals:
+            console.print(line, soft_wrap=True)
+    for line in _of_nothing(summary.nothing):
+        console.print(line, soft_wrap=True)
+    if summary.steps and FEW_CALLS in summary.refusals:
         left = f"{summary.refusals[FEW_CALLS]} functions called too few times were left alone"
-        console.print(f"[stitch] {left} ({FEW_CALLS})", markup=False)
+        console.print(f"[stitch] {left} ({FEW_CALLS})")
     if summary.ready:
-        console.print(f"[stitch] {NEXT_RUN}", markup=False)
+        console.print(f"[stitch] {NEXT_RUN}")
+    if summary.nothing or any(step.left or step.reason for step in summary.steps):
+        console.print(f"[stitch] what a code means: stitch explain CODE, or {PAGE}")
+
+
+def _of_nothing(causes: Sequence[Cause]) -> list[str]:
+    lines = ["[stitch] nothing stitched"] if causes else []
+    for cause in causes:
+        what = f"{cause.count} graphs: " if cause.count > 1 else ""
+        detail = f" ({cause.detail})" if cause.detail else ""
+        lines.append(f"  {cause.reason}: {what}{cause.because}{detail}")
+        lines.append(f"    what to do: {cause.mend}")
+    return lines
 
 
 def _lines(step: Step) -> list[str]:
@@ -184,15 +236,34 @@ def _lines(step: Step) -> list[str]:
     if step.memory.get("untouched"):
         untouched, stitched = (float(step.memory[name]) for name in ("untouched", "stitched"))
         both = f"{common.bytes_text(untouched)} → {common.bytes_text(stitched)}"
-        lines.append(f"  peak {step.memory['of']} memory {both} ({stitched / untouched:.3f})")
+        lines.append(f"  peak {step.memory['of']} memory {both} ({change(stitched / untouched)})")
     if step.break_even is not None:
         lines.append(f"  {_won_back(step.break_even)}")
-    if step.refusals:
-        counts = ", ".join(f"{count} x {reason}" for reason, count in step.refusals.items())
-        lines.append(f"  left as it was: {counts}")
+    lines += _of_left(step)
     if step.report:
         lines.append(f"  report: {step.report}")
     return lines
+
+
+def _of_left(step: Step) -> list[str]:
+    """Reasons with the operations that move most bytes, where the report names them."""
+    lines = []
+    for row in step.left[:SHOWN]:
+        moved = f", {common.bytes_text(row.bytes)} a step" if row.bytes else ""
+        lines.append(f"  left to TensorFlow: {_times(step, row)}{moved}: {row.meaning}")
+        if row.operations:
+            lines.append(f"    most: {', '.join(row.operations)}")
+    told = {row.reason for row in step.left}
+    others = [f"{n} x {reason}" for reason, n in step.refusals.items() if reason not in told]
+    others += [_times(step, row) for row in step.left[SHOWN:]]
+    return [*lines, f"  left as it was: {', '.join(others)}"] if others else lines
+
+
+def _times(step: Step, row: ReasonRow) -> str:
+    """How often a reason was given: a region that was dropped is one refusal of many operations."""
+    times = step.refusals.get(row.reason, row.count)
+    operations = f" ({row.count} operations)" if row.count != times else ""
+    return f"{times} x {row.reason}{operations}"
 
 
 def _won_back(cost: BreakEven) -> str:
@@ -207,22 +278,23 @@ def _won_back(cost: BreakEven) -> str:
 
 def _verdict(step: Step) -> str:
     if step.reason:
-        return f"runs as it was, {step.reason}" + (f" ({step.detail})" if step.detail else "")
-    if step.ratio is None and step.pairs:
+        detail = f" ({step.detail})" if step.detail else ""
+        return f"runs as it was, {step.reason}{detail}: {meaning(step.reason)}; {mend(step.reason)}"
+    if step.speedup is None and step.pairs:
         before = common.seconds_text(step.seconds_before)
         after = common.seconds_text(step.seconds_after)
         return f"{before} → {after}, but too few steps to tell ({step.pairs} pairs of blocks)"
-    if step.ratio is None:
+    if step.speedup is None:
         return _UNMEASURED.get(step.status, step.status)
-    value, low, high = step.ratio
     before = common.seconds_text(step.seconds_before)
     after = common.seconds_text(step.seconds_after)
-    return f"{before} → {after}, {value:.3f} of the time before [{low:.3f}, {high:.3f}]"
+    return f"{before} → {after}, speed-up {speedup_text(*step.speedup)}"
 
 
 _UNMEASURED: Mapping[str, str] = {
     "stitched": "stitched; not compared: too few steps, or it cannot run both ways in turn",
-    "submitted": "not ready before the job ended",
+    "submitted": "its kernels were not ready when the job ended; with --wait it begins stitched, "
+    "with --finish the next run does",
     "ready": "ready, not swapped in before the job ended",
 }
 """What became of a step without a measurement, by its status."""

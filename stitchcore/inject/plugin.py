@@ -400,12 +400,13 @@ def open_native(folder: str) -> Any:
 def load(folder: str, version: Tuple[int, int]) -> Plugin:
     """Registers the plug-in with TensorFlow. Raises Refused(UNSUPPORTED_VERSION) and others."""
     name = f"{version[0]}.{version[1]}"
+    mend = f"python -m stitchcore.inject.build --version {name}"  # in a clone and from a wheel
     if not OLDEST <= version <= NEWEST:
         detail = f"TensorFlow {name}; 2.{OLDEST[1]} to 2.{NEWEST[1]} are supported"
         raise reasons.Refused(reasons.UNSUPPORTED_VERSION, detail)
     shim = os.path.join(folder, f"shim_tf{version[0]}{version[1]}.so")
     if not os.path.exists(shim):
-        detail = f"TensorFlow {name}: {shim} is missing: make plugin TENSORFLOW={name}"
+        detail = f"TensorFlow {name}: {shim} is missing: {mend}"
         raise reasons.Refused(reasons.UNSUPPORTED_VERSION, detail)
     path = os.path.join(folder, PLUGIN)
     if not os.path.exists(path):
@@ -417,6 +418,6 @@ def load(folder: str, version: Tuple[int, int]) -> Plugin:
     library = open_native(folder)
     error = ctypes.create_string_buffer(ERROR_BYTES)
     if not library.stitch_load_shim(shim.encode(), error, ERROR_BYTES):
-        detail = f"{shim}: {error.value.decode(errors='replace')}: make plugin TENSORFLOW={name}"
+        detail = f"{shim}: {error.value.decode(errors='replace')}: {mend}"
         raise reasons.Refused(reasons.UNSUPPORTED_VERSION, detail)
     return Plugin(library)

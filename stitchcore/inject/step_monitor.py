@@ -23,6 +23,7 @@ from .program import (
     Instance,
     Program,
 )
+from .speedup import speedup_text
 
 OFTEN = 8  # calls that a kernel did not fit
 
@@ -83,8 +84,9 @@ class StepMonitor:
         instance.comparison = timer.compare(done)
         keep = timer.verdict(instance.comparison, self._config.guard)
         if keep is False:
-            ratio = instance.comparison.ratio if instance.comparison is not None else 0.0
-            self._roll_back(instance, reasons.SLOWER, f"{ratio:.3f} of the original's time")
+            ratio = instance.comparison.ratio if instance.comparison is not None else 1.0
+            told = f"speed-up {speedup_text(1 / ratio)}"
+            self._roll_back(instance, reasons.SLOWER, told)
         elif program.joined:
             instance.decided = instance.decided or keep  # blocks are the group's (timer.cc)
         elif self._config.baseline > 0:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-VOID = frozenset({"meta", "input"})
+VOID = frozenset({"meta", "input", "br"})
 """Elements without an end, of those that we write."""
 
 

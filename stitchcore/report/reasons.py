@@ -57,6 +57,8 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.KERNEL_FAILED: "a stitched operation reported an error in the step",
     Reason.XLA_NOT_LIFTED: "the step runs under XLA and could not be taken out of it",
     Reason.NO_TENSORFLOW: "there is no TensorFlow",
+    Reason.NOT_IMPORTED: "what was started has not imported TensorFlow",
+    Reason.EAGER: "TensorFlow ran operations one by one: no graph of a step was ever called",
     Reason.UNSUPPORTED_VERSION: "this TensorFlow version is not supported",
     Reason.HOOK_ERROR: "something unexpected happened in the job's hook",
     Reason.NO_WORKER_FOR_TARGET: "no worker serves this processor or GPU and TensorFlow version",
@@ -77,7 +79,108 @@ MEANINGS: Mapping[Reason, str] = {
 """One sentence each, after "because"."""
 
 
+MENDS: Mapping[Reason, str] = {
+    Reason.NOT_ALLOWED_OPERATION: (
+        "nothing; or say which one, with its type: the list grows by what jobs use"
+    ),
+    Reason.STATEFUL_RANDOM: "use tf.random.stateless_* or Keras dropout with a seed generator",
+    Reason.RANDOM_STREAM: "use tf.random.stateless_* or Keras dropout with a seed generator",
+    Reason.DATA_DEPENDENT_ERROR: "nothing: the check stays TensorFlow's, so that its error does",
+    Reason.REF_VARIABLE: "tf.compat.v1.enable_resource_variables() before the graph is built",
+    Reason.SPARSE_VARIABLE: "nothing: rows that are not touched are not read either",
+    Reason.UNORDERED_VARIABLE: "build the step in a tf.function, which orders reads and writes",
+    Reason.INPUT_PIPELINE: "nothing: it runs beside the step; tf.data's own options make it faster",
+    Reason.FEW_CALLS: "nothing for a short run: a step is worth it that is called again and again",
+    Reason.INITIALIZATION: "nothing: it runs once",
+    Reason.KERNEL_RANDOM_STATE: (
+        "`stitch run --wait`: such a step is swapped before its first call only"
+    ),
+    Reason.DEVICE_BOUNDARY: "keep what belongs together on one device",
+    Reason.COLLECTIVE: "run replicas with a gateway (docs/service.md): they swap together",
+    Reason.SWAP_GROUP: "look at the other replicas' lines; all of them must have the same artifact",
+    Reason.REGION_TOO_SMALL: "nothing: there is nothing that it could be stitched to",
+    Reason.UNKNOWN_RANK: "give tf.function an input_signature, or tensors a set_shape",
+    Reason.LOWERING_FAILED: "nothing; the detail names what the importer says",
+    Reason.ELIDED_CONSTANT: "print the module with large constants (XLA: print_large_constants)",
+    Reason.PARSE_ERROR: "check that the file is complete HLO text (`HloModule ...`)",
+    Reason.DOES_NOT_UNIFY: "keep the batch size the same, the last one too (drop_remainder=True)",
+    Reason.UNKNOWN_OPCODE: "report the opcode; it has no record in stitchcore/hlo/ir/opcodes.py",
+    Reason.UNSUPPORTED_TYPE: (
+        "nothing, unless the type can be float32, float64, bfloat16 or an integer"
+    ),
+    Reason.UNSUPPORTED_LAYOUT: "lower the module with row-major layouts",
+    Reason.LIBRARY_CALL: "nothing: TensorFlow's library (oneDNN, cuBLAS, cuDNN) keeps it",
+    Reason.CONTROL_FLOW: "nothing: what is within its bodies is stitched there",
+    Reason.UNSUPPORTED_OPCODE: "nothing; the detail names it",
+    Reason.CYCLE: "`stitch explain A B` names what stands between two operations",
+    Reason.NOT_PROFITABLE: "nothing: it would save nothing",
+    Reason.TOO_MANY_BUFFERS: "nothing: the region is cut elsewhere",
+    Reason.MEMORY: "a smaller batch leaves room; the detail says how much was held",
+    Reason.STEP_LIMIT: "nothing; report the program if its step matters",
+    Reason.NO_COMPILER: "apt-get install gcc, or pip install ziglang",
+    Reason.NO_DEVICE: "run this on a machine with the device, or compile for it only",
+    Reason.COMPILE_FAILED: "report it with the worker's log in the session's folder",
+    Reason.SHARED_MEMORY: "nothing: the region is left to TensorFlow",
+    Reason.REGISTERS: "nothing: the region is left to TensorFlow",
+    Reason.WRONG_RESULT: "report it, it is a fault of ours; the step is right without it",
+    Reason.SLOWER: "nothing: the step runs as it did before",
+    Reason.NO_ARTIFACT: (
+        "`stitch run --wait` holds the first step back; `--finish` compiles on after the end"
+    ),
+    Reason.DEADLINE: "give more with STITCH_WORKER_SECONDS",
+    Reason.WORKER_FAILED: "see the worker's log in the session's folder; `stitch doctor`",
+    Reason.STORE_UNREADABLE: "check the folder's permissions and space, or pass --store",
+    Reason.BAD_SIGNATURE: "`stitch run --fresh` builds it anew with your key (STITCH_KEY)",
+    Reason.BAD_ARTIFACT: "`stitch run --fresh` builds it anew",
+    Reason.WRONG_TARGET: "`stitch run --fresh` builds it for this machine",
+    Reason.GUARD_FAILED: "keep the shapes of a step the same (drop_remainder=True)",
+    Reason.CRASHED_BEFORE: "`stitch run --fresh` tries again; report it if it happens again",
+    Reason.KERNEL_FAILED: "report it with the detail; the step goes on in TensorFlow",
+    Reason.XLA_NOT_LIFTED: "leave out jit_compile=True (TF_XLA_FLAGS) to have the step stitched",
+    Reason.NO_TENSORFLOW: "pip install 'stitchcore[tensorflow]' in the environment of the job",
+    Reason.NOT_IMPORTED: (
+        "put the command that trains itself after `--`: `stitch run -- python train.py`. "
+        "A child process that a Python program starts is not followed"
+    ),
+    Reason.EAGER: "put @tf.function on the training step; in Keras leave out run_eagerly=True",
+    Reason.UNSUPPORTED_VERSION: (
+        "`stitch doctor` says which versions work here, and what to install"
+    ),
+    Reason.HOOK_ERROR: "report it with the detail; the job was left alone",
+    Reason.NO_WORKER_FOR_TARGET: ("start a worker of that kind (docs/service.md)"),
+    Reason.GRAPH_TOO_LARGE: "nothing, unless the gateway is yours: docs/service.md has its limits",
+    Reason.DIGEST_MISMATCH: "update job and gateway to one version",
+    Reason.QUARANTINED: "report it with the worker's log",
+    Reason.LEASE_LOST: "nothing: the other worker answers",
+    Reason.GATEWAY_UNREACHABLE: "check STITCH_GATEWAY and that the gateway runs",
+    Reason.GATEWAY_UNTRUSTED: "set STITCH_CA to the authority of the gateway's certificate",
+    Reason.GATEWAY_DENIED: "check the token in STITCH_TOKEN_FILE",
+    Reason.GATEWAY_ERROR: "update job and gateway to one version",
+    Reason.REVOKED: "nothing: who revoked it says why",
+    Reason.CACHE_FULL: "raise STITCH_CACHE_LIMIT, or empty the job's cache",
+    Reason.UNMEASURED: (
+        "let it run for more steps; STITCH_ALLOW_UNMEASURED=1 where nobody can measure"
+    ),
+    Reason.STRUCTURE: "report it with the detail; the rest of the step is stitched",
+    Reason.IMPLAUSIBLE: "nothing: the job goes on, and what it reported is not counted",
+}
+"""What can be done about each; where nothing can or need be done, it says so."""
+
+PAGE = "docs/reasons.md"
+"""Where both stand, with the reason's value as the anchor."""
+
+
 def meaning(value: str) -> str:
     """The sentence for a reason's value; "" for what is no reason."""
-    known = next((reason for reason in Reason if reason.value == value), None)
-    return MEANINGS.get(known, "") if known is not None else ""
+    known = _known(value)
+    return MEANINGS[known] if known is not None else ""
+
+
+def mend(value: str) -> str:
+    """What can be done about a reason's value; "" for what is no reason."""
+    known = _known(value)
+    return MENDS[known] if known is not None else ""
+
+
+def _known(value: str) -> Reason | None:
+    return next((reason for reason in Reason if reason.value == value), None)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
+from stitchcore.inject.speedup import speedup_text
 from stitchcore.report import charts
 from stitchcore.report.markup import Markup, bytes_text, join, saved_text, seconds_text, tag
 from stitchcore.report.reasons import meaning
 from stitchcore.report.schema import Report, ReportKernel, ReportRegion
-from stitchcore.report.view import Page, change, interval, measured, number
+from stitchcore.report.view import Interval, Page, change, interval, measured, number
 
 NONE = "–"
+LEFT = "What was left to TensorFlow, and why"
 Pair = tuple[str, float, float, Callable[[float], str]]
 NUMBER = "n"
 SCHEMES = ("local", "regional", "global")
@@ -54,6 +57,8 @@ def header(page: Page) -> Markup:
 
 def _pair(label: str, before: float, after: float, write: Callable[[float], str]) -> Markup:
     share = change(after / before) if before > 0 else ""
+    if write is seconds_text and before > 0 and after > 0:
+        share = f"speed-up {speedup_text(before / after)}"
     description = f"{label}: {write(before)} before, {write(after)} after"
     return tag(
         "div",
@@ -84,12 +89,15 @@ def job(page: Page) -> Markup:
     for graph in page.job.graphs:
         ratio = NONE
         if graph.ratio is not None and graph.low is not None and graph.high is not None:
-            ratio = f"{graph.ratio:.3f} [{graph.low:.3f}, {graph.high:.3f}]"
+            ratio = speedup_text(graph.ratio, graph.low, graph.high)
         state = graph.swap or graph.phase
         why = f"{graph.reason}: {meaning(graph.reason)}" if graph.reason else ""
         rows.append((graph.digest[:12], state, f"{graph.steps:,}", ratio, why))
-    heads = ("graph", "state", "stitched steps>", "original over stitched, 95 %>", "why")
-    note = "Blocks of original and stitched steps took turns in the job itself; above 1 is faster."
+    heads = ("graph", "state", "stitched steps>", "speed-up, 95 %>", "why")
+    note = (
+        "Blocks of original and stitched steps took turns in the job itself. Speed-up: the time of "
+        "a whole step before over its time after; above 1 is faster."
+    )
     return section("job", "What the job measured", tag("p", note), table(heads, rows))
 
 
@@ -113,7 +121,7 @@ def graph(page: Page) -> Markup:
     panel = tag("aside", id="panel", aria_label="Selection")
     return section(
         "graph",
-        "Graph",
+        "What was fused",
         tag("p", f"{count:,} operations. One colour and number is one kernel; dashed: left as it "
             "was, with a reason; plain: no work of its own."),
         _tools(),
@@ -283,17 +291,23 @@ def reasons(page: Page) -> Markup:
     rows = [
         (
             tag("code", row.reason),
-            row.meaning or "a reason that this version does not know",
+            join(
+                (
+                    row.meaning or "a reason that this version does not know",
+                    tag("br"),
+                    tag("span", row.mend, class_="muted"),
+                )
+            ),
             f"{row.count:,}",
             bytes_text(row.bytes) if row.bytes else NONE,
-            ", ".join(row.examples),
+            ", ".join(row.operations),
         )
         for row in page.reasons
     ]
     if not rows:
-        return section("reasons", "Why not", tag("p", "Nothing was left as it was."))
-    heads = ("why", "because", "operations>", "bytes they move>", "for example")
-    return section("reasons", "Why not", table(heads, rows))
+        return section("reasons", LEFT, tag("p", "Nothing was left as it was."))
+    heads = ("why", "because, and what to do", "operations>", "bytes they move>", "most of them")
+    return section("reasons", LEFT, table(heads, rows))
 
 
 def regions(page: Page) -> Markup:
@@ -301,7 +315,7 @@ def regions(page: Page) -> Markup:
     if not page.report.regions:
         return Markup("")
     heads = ("region", "state", "operations>", "kernels>", "bytes before, after>",
-             "predicted>", "TensorFlow>", "stitched>", "XLA>", "of TensorFlow's, 95 %>",
+             "predicted>", "TensorFlow>", "stitched>", "XLA>", "speed-up of it, 95 %>",
              "proof")  # fmt: skip
     order = sorted(page.report.regions, key=lambda region: region.bytes_after - region.bytes_before)
     rows = [_region(region) for region in order]
@@ -324,9 +338,15 @@ def _region(region: ReportRegion) -> Sequence[str]:
         f"{bytes_text(region.bytes_before)} → {bytes_text(region.bytes_after)}",
         seconds_text(number(region.seconds_after) or 0.0) if region.seconds_after else NONE,
         *(took(who) for who in ("framework", "stitched", "xla")),
-        f"{ratio[1]:.2f} [{ratio[0]:.2f}, {ratio[2]:.2f}]" if ratio else NONE,
+        _speedup(ratio) if ratio else NONE,
         ", ".join(proof),
     )
+
+
+def _speedup(ratio: Interval) -> str:
+    """Of a proof's ratio, which is stitched over TensorFlow's."""
+    low, middle, high = (1 / end if end else math.inf for end in reversed(ratio))
+    return speedup_text(middle, low, high)
 
 
 def rest(page: Page) -> Markup:
@@ -350,7 +370,25 @@ def rest(page: Page) -> Markup:
         for title, heads, rows in parts
         if rows
     ]
-    return section("rest", "How it was made", *folded) if folded else Markup("")
+    return section("rest", "How it was made", _again(report), *folded)
+
+
+def _again(report: Report) -> Markup:
+    """What to type for the same page."""
+    of, _, name = report.title.partition(" ")
+    if of != "graph":
+        again = f"stitch report {report.title}"
+        return tag("p", "Again: ", tag("code", again), f", for {report.target}.")
+    return tag(
+        "p",
+        *(
+            "Again: ",
+            tag("code", "stitch run --fresh --wait -- COMMAND"),
+            f", on {report.target}. ",
+        ),
+        *("As text: ", tag("code", f"stitch explain {name}"), "; what a word means: "),
+        *(tag("code", "stitch explain CODE"), "."),
+    )
 
 
 def section(name: str, title: str, *children: str) -> Markup:
@@ -379,6 +417,7 @@ def table(
 
 
 def everything(page: Page) -> Markup:
-    """The page's body: what was gained first, how it was made last."""
-    sections = (job, graph, kernels, operations, prediction, planners, reasons, regions, rest)
+    """The page's body in the order of a reader's questions: did it help, what was fused, what was
+    left and why, how good were the estimates, how it was made."""
+    sections = (job, graph, kernels, reasons, regions, prediction, planners, operations, rest)
     return join((header(page), tag("main", *(write(page) for write in sections))))

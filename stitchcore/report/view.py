@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stitchcore.inject.speedup import speedup_text
 from stitchcore.report.job import Job
 from stitchcore.report.layout import Layout, place
-from stitchcore.report.reasons import meaning
-from stitchcore.report.schema import NO_KERNEL, Report, ReportKernel, ReportRegion
+from stitchcore.report.markup import bytes_text
+from stitchcore.report.reasons import meaning, mend
+from stitchcore.report.schema import NO_KERNEL, Report, ReportKernel, ReportNode, ReportRegion
 
-MOST_EXAMPLES = 2
+COSTLIEST = 3
+"""Operations that are named of each reason."""
 NAMED = 4
 """Opcodes that name a kernel's contents."""
 SHAPING = frozenset(
@@ -51,13 +54,15 @@ class Point:
 
 @dataclass(frozen=True)
 class ReasonRow:
-    """A reason of the closed list, what it means, and what it kept as it was."""
+    """A reason of the closed list, what it means, what can be done, and what it kept as it was:
+    `operations` are those that move most bytes."""
 
     reason: str
     meaning: str
+    mend: str
     count: int
     bytes: int
-    examples: tuple[str, ...]
+    operations: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ def view(report: Report, job: Job | None = None) -> Page:
         _contents(report),
         points,
         of,
-        _reasons(report),
+        reasons(report),
         job,
     )
 
@@ -133,7 +138,7 @@ def measured(region: ReportRegion, who: str) -> float | None:
 
 def change(ratio: float) -> str:
     """After over before, as a change in percent."""
-    return f"{ratio - 1:+.0%}".replace("-", "−").replace("%", " %")
+    return f"{ratio - 1:+.0%}".replace("-0%", "+0%").replace("-", "−").replace("%", " %")
 
 
 # ---- the headline ------------------------------------------------------------------------------
@@ -167,11 +172,14 @@ def _headline(report: Report) -> Headline:
         )
         how = (
             f"Measured on the worker, {len(timed)} of {stitched} stitched regions, weighted by "
-            f"TensorFlow's time. 95 % bounds: {change(low)} to {change(high)}. "
-            "What a job gains as a whole, it measures itself."
+            "TensorFlow's time: time before over time after, with 95 % bounds. What a step gains "
+            "as a whole is less, and the job measures it itself."
         )
-        of = "time in timed regions, against TensorFlow"
-        return Headline(change(middle), of, how, high < 1)
+        least, most = (1 / ratio if ratio else math.inf for ratio in (high, low))
+        of = f"speed-up of the timed regions [{least:.3f}, {most:.3f}]"
+        value = speedup_text(1 / middle if middle else math.inf)
+        gained = True if high < 1 else False if low > 1 else None
+        return Headline(value, of, how, gained)
     return _estimated(report)
 
 
@@ -187,8 +195,8 @@ def _estimated(report: Report) -> Headline:
             "An estimate of the cost model; what was there before was not timed. The kernels, "
             f"timed one by one: {sum(timed) / 1e6:.3g} ms, of {after * 1e3:.3g} ms estimated."
         )
-    of = "time of its memory-intensive part, estimated"
-    return Headline(change(after / before), of, how, after < before)
+    of = "speed-up of its memory-intensive part, estimated"
+    return Headline(speedup_text(before / after), of, how, after < before)
 
 
 def _contents(report: Report) -> tuple[str, ...]:
@@ -226,20 +234,25 @@ def _points(report: Report) -> tuple[tuple[Point, ...], str]:
 
 
 # ---- why not -----------------------------------------------------------------------------------
-def _reasons(report: Report) -> tuple[ReasonRow, ...]:
-    counts: Counter[str] = Counter()
-    moved: Counter[str] = Counter()
-    examples: dict[str, list[str]] = defaultdict(list)
+def reasons(report: Report, costliest: int = COSTLIEST) -> tuple[ReasonRow, ...]:
+    """What was left as it was, by reason, the most bytes first."""
+    left: dict[str, list[ReportNode]] = defaultdict(list)
     for node in report.nodes:
         if node.reason:
-            counts[node.reason] += 1
-            moved[node.reason] += max(0, node.bytes)
-            if len(examples[node.reason]) < MOST_EXAMPLES:
-                examples[node.reason].append(f"{node.name} ({node.op})")
-    for reason, count in report.refusals.items():
-        counts.setdefault(reason, max(0, count))
+            left[node.reason].append(node)
+    counts = {reason: max(0, count) for reason, count in report.refusals.items()}
+    counts |= {reason: len(nodes) for reason, nodes in left.items()}
+    moved = {reason: sum(max(0, node.bytes) for node in left[reason]) for reason in counts}
     order = sorted(counts, key=lambda reason: (-moved[reason], -counts[reason], reason))
     return tuple(
-        ReasonRow(reason, meaning(reason), counts[reason], moved[reason], tuple(examples[reason]))
+        ReasonRow(
+            *(reason, meaning(reason), mend(reason), counts[reason], moved[reason]),
+            tuple(map(_left, sorted(left[reason], key=lambda node: -node.bytes)[:costliest])),
+        )
         for reason in order
     )
+
+
+def _left(node: ReportNode) -> str:
+    moved = f", {bytes_text(node.bytes)}" if node.bytes > 0 else ""
+    return f"{node.written or node.name} ({node.op}{moved})"

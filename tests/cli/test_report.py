@@ -83,7 +83,7 @@ def test_a_report_json_becomes_the_same_page() -> None:
         ((), "no report there"),
         (("broken.json",), "broken.json"),
         (("missing.json",), "missing.json"),
-        (("report.json", "--out", "no/such/folder.html"), "--out names a file"),
+        (("report.json", "--out", "no/such/folder.html"), "name a file you may write to"),
         ((SMALL, "--measure", "--target", "sm_90"), "leave out --measure"),
     ],
 )

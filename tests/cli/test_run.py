@@ -28,6 +28,8 @@ from stitchcore.cli.run import Run, _forget
 from stitchcore.errors import Reason
 from stitchcore.inject import crash_breaker
 from stitchcore.options import Options
+from stitchcore.report import schema
+from stitchcore.report.schema import ReportNode
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,7 +52,8 @@ def test_the_exit_code_and_the_output_are_the_jobs(env: dict[str, str]) -> None:
     done = stitch_run(env, "import sys; print('a line'); sys.exit(7)")
     assert done.returncode == 7
     assert done.stdout == "a line\n"
-    assert "nothing stitched" in done.stderr
+    assert "not_imported: what was started has not imported TensorFlow" in done.stderr
+    assert "`stitch run -- python train.py`" in done.stderr
 
 
 def test_a_job_that_a_signal_ends(env: dict[str, str]) -> None:
@@ -145,7 +148,9 @@ def test_a_record_tells_the_last_figures() -> None:
     ):
         record.add(event)
     step = run_summary.of(record, Path("/nowhere")).steps[0]
-    assert (step.steps, step.seconds_before, step.ratio) == (30, 2e-3, (0.5, 0.4, 0.6))
+    assert (step.steps, step.seconds_before) == (30, 2e-3)
+    assert step.speedup == pytest.approx((2.0, 1 / 0.6, 2.5)), "time before / time after"
+    assert "2 ms → 1 ms, speed-up 2.000 [1.667, 2.500]" in shown(run_summary.of(record, Path("/")))
     assert record.refusals == {"input_pipeline": 1}
 
 
@@ -197,10 +202,8 @@ def test_too_few_blocks_are_no_figure() -> None:
     record.add({"type": "swap_begin", "digest": "d", "key": "k"})
     record.add({"type": "savings", "digest": "d", "steps": 9, **figures})
     found = run_summary.of(record, Path("/nowhere"))
-    assert found.steps[0].ratio is None and found.steps[0].pairs == 2
-    console = Console(record=True, file=io.StringIO(), width=200)
-    run_summary.show(found, console)
-    assert "too few steps to tell (2 pairs" in console.export_text()
+    assert found.steps[0].speedup is None and found.steps[0].pairs == 2
+    assert "too few steps to tell (2 pairs" in shown(found)
     json.loads(json.dumps(run_summary.document(found), allow_nan=False))
 
 
@@ -214,9 +217,7 @@ def test_regions_that_were_taken_back_are_told_of_their_step() -> None:
     found = run_summary.of(record, Path("/nowhere"))
     assert found.steps[0].status == "stitched"
     assert found.steps[0].refusals == {"wrong_result": 2}
-    console = Console(record=True, file=io.StringIO(), width=200)
-    run_summary.show(found, console)
-    assert "left as it was: 2 x wrong_result" in console.export_text()
+    assert "left as it was: 2 x wrong_result" in shown(found)
 
 
 def test_peak_memory_of_both_is_told() -> None:
@@ -228,11 +229,61 @@ def test_peak_memory_of_both_is_told() -> None:
     record.add({"type": "rolled_back", "digest": "d", "key": "k", **back})
     found = run_summary.of(record, Path("/nowhere"))
     assert run_summary.document(found)["steps"][0]["memory"] == peaks
+    text = shown(found)
+    assert "runs as it was, memory (1.100 times): a step would hold more memory" in text
+    assert "peak resident memory 0.977 GiB → 1.07 GiB (+10 %)" in text
+
+
+def shown(summary: run_summary.Summary) -> str:
     console = Console(record=True, file=io.StringIO(), width=200)
-    run_summary.show(found, console)
-    text = console.export_text()
-    assert "runs as it was, memory (1.100 times)" in text
-    assert "peak resident memory 0.977 GiB → 1.07 GiB (1.100)" in text
+    run_summary.show(summary, console)
+    return console.export_text()
+
+
+END = {"type": "end", "counters": {}, "steps": []}
+
+
+@pytest.mark.parametrize(
+    ("events", "reason", "told"),
+    [
+        ((), "not_imported", "child process"),
+        ((END,), "eager", "@tf.function"),
+        (({"reason": "few_calls", "digest": "d", "detail": "inference, called 2 times"}, END),
+         "few_calls", "(inference, called 2 times)"),
+        (({"reason": "unsupported_version", "detail": "TensorFlow 2.12"},),
+         "unsupported_version", "(TensorFlow 2.12)"),
+        (({"reason": "xla_not_lifted"}, END), "xla_not_lifted", "jit_compile=True"),
+    ],
+)  # fmt: skip
+def test_a_run_without_a_step_says_why_and_what_to_do(
+    events: tuple[dict[str, Any], ...], reason: str, told: str
+) -> None:
+    record = run_job.Record()
+    for event in events:
+        record.add({"type": "refused", "digest": "", **event})
+    found = run_summary.of(record, Path("/nowhere"))
+    assert [cause.reason for cause in found.nothing] == [reason]
+    text = shown(found)
+    assert f"{reason}: " in text and told in text and "what to do: " in text
+    assert run_summary.document(found)["nothing"][0]["mend"]
+
+
+def test_the_operations_that_cost_most_are_named(tmp_path: Path) -> None:
+    nodes = tuple(
+        ReportNode(f"n{n}", "MatMul", reason="library_call", bytes=n * 1024) for n in range(9)
+    )
+    record = run_job.Record()
+    record.add({"type": "swap_begin", "digest": "d", "key": "k"})
+    folder = tmp_path / "artifacts" / "k"
+    folder.mkdir(parents=True)
+    (folder / "report.json").write_bytes(schema.encode(schema.Report("graph d", "cpu", nodes)))
+    left = run_summary._left(folder)
+    assert [row.count for row in left] == [9] and left[0].bytes == 36 * 1024
+    assert left[0].operations == tuple(f"n{n} (MatMul, {n} KiB)" for n in (8, 7, 6))
+    step = replace(run_summary.of(record, tmp_path).steps[0], left=left)
+    text = shown(run_summary.Summary((step,), {}))
+    assert "left to TensorFlow: 9 x library_call, 36 KiB a step: it is a matrix product" in text
+    assert "most: n8 (MatMul, 8 KiB), n7" in text
 
 
 HERE = Options(Path(), Path(), Path()).signature

@@ -57,7 +57,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     plain = job(folder)
     assert plain.returncode == 0, plain.stderr
     losses = [float(loss) for loss in plain.stdout.splitlines()]
-    return folder, losses, stitched(folder, "--no-wait"), stitched(folder, "--no-wait")
+    return folder, losses, stitched(folder, "--finish"), stitched(folder, "--no-wait")
+
+
+def test_the_end_of_the_job_is_the_end_of_the_command(runs: Any, tmp_path: Path) -> None:
+    """What is not ready then is not waited for: `--finish` asks for that."""
+    losses, summary, errors = stitched(tmp_path)
+    assert losses == runs[1] and summary["ready"] == 0
+    assert [step["status"] for step in summary["steps"]] == ["submitted"], errors
+    assert not (tmp_path / "store" / "artifacts").exists(), "it was compiled to the end"
 
 
 def test_a_run_that_is_too_short_is_untouched_and_says_so(runs: Any) -> None:
@@ -102,3 +110,19 @@ def test_explain_reads_the_report(runs: Any) -> None:
     result = CliRunner().invoke(stitch, arguments)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)[0]["reason"] == "library_call"
+
+
+def test_what_one_command_names_the_others_take(runs: Any, monkeypatch: Any) -> None:
+    folder, _, _, (_, summary, _) = runs
+    monkeypatch.setenv("STITCH_STORE", str(folder / "store"))
+    step = summary["steps"][0]
+    key = Path(step["report"]).parent.name
+    for name in (step["digest"][:12], step["digest"], key[:12], key, summary["session"]):
+        told = CliRunner().invoke(stitch, ["explain", name])
+        assert told.exit_code == 0 and "x library_call" in told.output, told.output
+        page = folder / "named.html"
+        made = CliRunner().invoke(stitch, ["report", name, "--out", str(page)])
+        assert made.exit_code == 0 and step["digest"][:12] in made.output, made.output
+    assert CliRunner().invoke(stitch, ["explain"]).exit_code == 0
+    one = CliRunner().invoke(stitch, ["explain", step["digest"][:12], "MatMul"])
+    assert "left as it was, library_call" in one.output

@@ -32,7 +32,10 @@ def test_commands_exist() -> None:
 def test_options_exist(name: str) -> None:
     command = stitch.get_command(None, name)  # type: ignore[arg-type]
     assert command is not None
-    known = {flag for p in command.params for flag in (*p.opts, *p.secondary_opts)} | {"--help"}
+    known = {flag for p in command.params for flag in (*p.opts, *p.secondary_opts)} | {
+        "--help",
+        "-h",
+    }
     used = re.findall(rf"\bstitch {name} ([^`\n]*)", TEXT)
     flags = {flag for line in used for flag in re.findall(r"(?<!\S)--[a-z-]+", _ours(line))}
     assert flags <= known
@@ -60,6 +63,7 @@ def test_links_lead_somewhere() -> None:
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help(name: str) -> None:
-    result = CliRunner().invoke(stitch, [name, "--help"])
-    assert result.exit_code == 0
-    assert "--json" in result.output
+    for flag in ("--help", "-h"):
+        result = CliRunner().invoke(stitch, [name, flag])
+        assert result.exit_code == 0
+        assert "--json" in result.output

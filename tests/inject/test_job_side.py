@@ -278,7 +278,7 @@ def test_a_fresh_start_forgets_what_is_past(tmp_path: Path) -> None:
 def test_a_version_without_a_shim_is_refused(tmp_path: Path) -> None:
     """By name, with the mend, and before anything of TensorFlow is touched."""
     (tmp_path / plugin.PLUGIN).write_bytes(b"never loaded")
-    for version, mend in (((2, 18), "make plugin TENSORFLOW=2.18"), ((2, 22), "2.15 to 2.21"),
+    for version, mend in (((2, 18), "build --version 2.18"), ((2, 22), "2.15 to 2.21"),
                           ((2, 14), "2.15 to 2.21")):  # fmt: skip
         with pytest.raises(reasons.Refused) as caught:
             plugin.load(str(tmp_path), version)

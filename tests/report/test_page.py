@@ -130,20 +130,27 @@ def test_regions_that_were_timed_come_before_estimates() -> None:
     )
     report = Report("r", "cpu", regions=regions, seconds_before=1.0, seconds_after=0.1)
     headline = view.view(report).headline
-    assert headline.value == "−50 %"
-    assert "−60 % to −40 %" in headline.how
+    assert headline.value == "2.000", "one over 0.5; its bounds one over 0.6 and 0.4"
+    assert headline.of == "speed-up of the timed regions [1.667, 2.500]"
     assert headline.gained
     wide = msgspec.structs.replace(report, regions=(region("a", [0.9, 0.95, 1.1], 1e-3, True),))
-    assert view.view(wide).headline.gained is False, "an interval around 1 is no gain"
+    assert view.view(wide).headline.gained is None, "an interval around 1 is neither"
+    slow = msgspec.structs.replace(report, regions=(region("a", [1.1, 1.2, 1.3], 1e-3, True),))
+    assert view.view(slow).headline.gained is False
 
 
 def test_an_estimate_says_that_it_is_one() -> None:
     report = Report("r", "cpu", kernels=(ReportKernel("k", 2),), seconds_before=2.0,
                     seconds_after=0.5)  # fmt: skip
     headline = view.view(report).headline
-    assert (headline.value, headline.gained) == ("−75 %", True)
+    assert (headline.value, headline.gained) == ("4.000", True)
     assert "nothing was timed" in headline.how
     assert view.view(Report("r", "cpu")).headline.how.startswith("Nothing was stitched")
+
+
+def test_a_change_that_rounds_to_nothing_has_no_minus() -> None:
+    changes = [view.change(ratio) for ratio in (0.997, 1.0, 0.9, 1.1, 2.0)]
+    assert changes == ["+0 %", "+0 %", "−10 %", "+10 %", "+100 %"]
 
 
 def test_reasons_come_with_counts_bytes_and_words() -> None:

@@ -204,9 +204,9 @@ def what_was_written_is_read(module: Any, folder: Any) -> None:
 
 def the_graph_with_the_most_steps_tells_the_ratio_within(module: Any) -> None:
     steps = [
-        {"ratio": (0.5, 0.4, 0.8), "steps": 90},
-        {"ratio": (2.0, 1.0, 4.0), "steps": 9},
-        {"ratio": None, "steps": 900},
+        {"speedup": (2.0, 1.25, 2.5), "steps": 90},
+        {"speedup": (0.5, 0.25, 1.0), "steps": 9},
+        {"speedup": None, "steps": 900},
     ]
     assert module._within(steps) == Ratio(2.0, 1.25, 2.5)
     assert module._within(steps[2:]) is None
@@ -226,8 +226,8 @@ def only_what_is_stitched_at_the_end_saves(module: Any) -> None:
         (finished_rows_stay, " and rows[name].pairs < pairs", ""),
         (
             the_graph_with_the_most_steps_tells_the_ratio_within,
-            "Ratio(1 / value, 1 / high, 1 / low)",
-            "Ratio(value, low, high)",
+            'key=lambda step: step["steps"]',
+            'key=lambda step: -step["steps"]',
         ),
         (only_what_is_stitched_at_the_end_saves, ' if step["status"] == "stitched")', ")"),
     ],

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import click
 import httpx
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
@@ -33,7 +32,7 @@ from stitch_operator.gateway import tls
 from stitchcore import options
 from stitchcore.artifact.sign import load_or_create_key, public_hex
 from stitchcore.artifact.store import Store, open_store
-from stitchcore.cli.common import Output, fail, table
+from stitchcore.cli.common import Output, console, fail, table
 
 READY_SECONDS = 60.0
 LOOK_SECONDS = 1.0
@@ -92,7 +91,7 @@ class Crew:
 @click.option("--metrics-port", type=PORT, default=9464, show_default=True,
               help="0: any that is free")  # fmt: skip
 @click.option("--broker", help="redis:// or amqp:// URL; default: a Redis of its own")
-@click.option("--workers", default=1, show_default=True, help="per Python")
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="per Python")
 @click.option("--worker-cores", default=0.0, show_default=True, type=click.FloatRange(min=0),
               help="that jobs leave to each worker, busy or not: counted as spent")  # fmt: skip
 @click.option("--python", "pythons", multiple=True, type=click.Path(path_type=Path),
@@ -242,12 +241,12 @@ def _serve(served: Served, processes: Processes, end: threading.Event, output: O
             click.echo(f"export {name}={value}")
         click.echo(f"# metrics: {served.metrics}; logs: {served.folder / 'logs'}")
     store = open_store(str(served.folder / "store"))
-    console = Console(stderr=True)
-    shown = Live(console=console, refresh_per_second=2) if console.is_terminal else None
+    told = console(stderr=True)
+    shown = Live(console=told, refresh_per_second=2) if told.is_terminal else None
     with shown or contextlib.nullcontext():
         while not end.wait(LOOK_SECONDS):
             for name in processes.look():
-                console.print(f"stitch: {name} had ended and was started again")
+                told.print(f"stitch: {name} had ended and was started again")
             if shown is not None:
                 shown.update(_status(store))
 

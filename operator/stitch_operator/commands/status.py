@@ -1,5 +1,6 @@
 """`stitch status KEY`: where a graph stands at a gateway, by the key of its request or artifact, or
-by its canonical digest, as the job's own lines and reports name it.
+by its canonical digest; of what this machine's store knows, their first digits do, as a job's own
+lines name them.
 
 Exit codes: 0 ready, 1 refused, 3 pending, 2 anything else. The gateway, token and CA are those a
 job is given: STITCH_GATEWAY, STITCH_TOKEN_FILE, STITCH_CA.
@@ -17,11 +18,11 @@ from urllib.parse import quote
 
 import click
 import httpx
-from rich.console import Console
 
 from stitch_operator.gateway import tls
 from stitchcore import options
-from stitchcore.cli.common import BAD_INPUT, Output, fail
+from stitchcore.cli import stored
+from stitchcore.cli.common import BAD_INPUT, Output, console, fail
 
 CODES = {"ready": 0, "refused": 1, "pending": 3}
 KEY = re.compile(r"[0-9a-f]{64}")
@@ -36,6 +37,7 @@ SECONDS = 10.0
 @click.option("--json", "as_json", is_flag=True)
 def command(key: str, follow: bool, report: Path | None, as_json: bool) -> None:
     output = Output(as_json)
+    key = stored.digest(options.of_this_process().store, key)
     place = options.gateway_of_this_process()
     printed = "`stitch serve` prints what to set"
     try:
@@ -95,13 +97,13 @@ def _page(client: httpx.Client, path: str, file: Path, output: Output) -> None:
         fail(output, str(client.base_url), f"{type(error).__name__}: {error}", mend)
     except OSError as error:
         fail(output, str(file), str(error), "--report names a file that can be written")
-    output.console.print(f"report page: {file}", markup=False)
+    output.console.print(f"report page: {file}")
 
 
 def _followed(
     client: httpx.Client, key: str, answer: dict[str, Any], output: Output
 ) -> dict[str, Any]:
-    with Console(stderr=True).status("") as status:
+    with console(stderr=True).status("") as status:
         while answer["status"] == "pending":
             status.update(_line(answer))
             time.sleep(min(max(float(answer.get("retry_after", 1.0)), 0.2), 10.0))

@@ -1,0 +1,87 @@
+"""What a store holds, by any name that a command prints: of an artifact, a graph or a session.
+
+Every command takes the same names: an artifact's key, a graph's digest (the twelve digits in the
+summary) or a session, each in full or its beginning; without one the newest artifact is meant.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from stitchcore.cli import common
+from stitchcore.cli.run_job import EventFile, Record
+
+REPORT = "report.json"
+LISTED = 8
+"""Names listed where one is unknown."""
+
+
+def artifacts(store: Path, name: str = "") -> list[Path]:
+    """Folders of artifacts with a report that `name` means; the newest is the last."""
+    folders = [path for path in _within(store / "artifacts") if (path / REPORT).is_file()]
+    folders.sort(key=lambda path: path.stat().st_mtime)
+    keys = {*_of_graphs(store, name), *_of_sessions(store, name)} if name else set()
+    return [path for path in folders if path.name.startswith(name) or path.name in keys]
+
+
+def _within(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _of_graphs(store: Path, name: str) -> Iterator[str]:
+    """Keys of the artifacts of graphs whose digest begins with `name`."""
+    for path in _within(store / "answers"):
+        if path.name.startswith(name):
+            try:
+                yield str(json.loads(path.read_bytes()).get("key", ""))
+            except (OSError, ValueError, AttributeError):
+                continue
+
+
+def _of_sessions(store: Path, name: str) -> Iterator[str]:
+    for folder in sessions(store, name):
+        yield from keys_of(record_of(folder))
+
+
+def sessions(store: Path, name: str) -> list[Path]:
+    """Folders of the sessions that `name` means, the newest last; it may be a session's folder."""
+    if name and (Path(name) / "events.jsonl").is_file():
+        return [Path(name)]
+    found = _within(store / "sessions")
+    return [path for path in found if path.name.startswith(name) and path.is_dir()]
+
+
+def record_of(session: Path) -> Record:
+    """What a session's events tell."""
+    record = Record()
+    for event in EventFile(session / "events.jsonl").read():
+        record.add(event)
+    return record
+
+
+def keys_of(record: Record) -> list[str]:
+    """The artifacts that a session used, in its graphs' order."""
+    return list(dict.fromkeys(graph.key for graph in record.graphs.values() if graph.key))
+
+
+def digest(store: Path, name: str) -> str:
+    """The whole digest of the one graph of the store that `name` begins; else `name`."""
+    known = {path.stem for path in _within(store / "answers")}
+    known |= {path.name for path in _within(store / "artifacts")}
+    meant = [one for one in known if name and one.startswith(name)]
+    return meant[0] if len(meant) == 1 else name
+
+
+def newest(store: Path, name: str, output: common.Output) -> Path:
+    """The newest artifact that `name` means; ends the command where there is none."""
+    found = artifacts(store, name)
+    if not found:
+        what = f"{name} in {store}" if name else str(store)
+        known = [path.name for path in sessions(store, "")][-LISTED:]
+        mend = "`stitch run -- python train.py` makes one"
+        if name and known:
+            mend = f"name an artifact, a graph or a session: {', '.join(known)}"
+        common.fail(output, what, "no report there", mend)
+    return found[-1]
