@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from stitch_operator.gateway import graph_size
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.wire import MESSAGES
 from stitchcore.inject.digest import number
@@ -32,9 +32,6 @@ from stitchcore.inject.digest import number
 SECONDS = 60
 PR_SET_PDEATHSIG = 1
 MEMORY_BYTES = 6 * 2**30
-MOST_NODES = 200_000
-"""Of the graph and its library together; each function counts as one more."""
-MOST_INPUTS = 10 * MOST_NODES
 REMEMBERED = 10_000
 
 
@@ -56,10 +53,12 @@ class BadGraph:
 def canonical(graph: bytes, preserve: Sequence[str]) -> Canonical | BadGraph:
     """Number a serialized GraphDef. Pure; runs in a child."""
     try:
-        parsed = MESSAGES["GraphDef"].FromString(graph)
-        what = _unserved(parsed)
+        what = graph_size.too_large(graph_size.size_of(graph))
         if what:
             return BadGraph(what)
+        parsed = MESSAGES["GraphDef"].FromString(graph)
+        if not parsed.node:
+            return BadGraph("it has no nodes")
         numbering = number(parsed, preserve)
         missing = [name for name in preserve if name not in numbering.ids]
         if missing:
@@ -68,18 +67,6 @@ def canonical(graph: bytes, preserve: Sequence[str]) -> Canonical | BadGraph:
         return BadGraph(f"{type(error).__name__}: {error}"[:300])
     ids = sorted(numbering.ids[name] for name in set(preserve))
     return Canonical(numbering.digest, tuple(ids))
-
-
-def _unserved(graph: Any) -> str:
-    """Why a graph is empty or too large to be numbered in time; "" if it is neither."""
-    if not graph.node:
-        return "it has no nodes"
-    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
-    nodes = sum(map(len, bodies)) + len(bodies) - 1
-    if nodes > MOST_NODES:
-        return f"{nodes} nodes, with those of functions; {MOST_NODES} are served"
-    inputs = sum(len(node.input) for body in bodies for node in body)
-    return f"{inputs} inputs of nodes; {MOST_INPUTS} are served" if inputs > MOST_INPUTS else ""
 
 
 def _limited(parent: int) -> None:
