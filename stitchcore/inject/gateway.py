@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import io
 import json
 import os
 import random
@@ -19,7 +18,7 @@ import tarfile
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Set
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Set, Tuple
 
 from . import (
     cache,
@@ -84,31 +83,35 @@ def body_of(request: Request, session: str) -> bytes:
     return gzip.compress(json.dumps(document).encode(), 6)
 
 
-def unpack(data: bytes) -> Dict[str, bytes]:
-    """Files of an artifact from a tar: flat, regular, each named once. Raises Refused."""
-    files: Dict[str, bytes] = {}
+def unpack(data: bytes) -> client.Read:
+    """Reads files of an artifact from a tar: flat, plain, each named once, of which none is copied
+    before it is asked for: who verifies asks for the rest when the signature holds. Headers that
+    say what stands elsewhere (sparse files, long names, pax) are no files of an artifact, so what
+    is read is never more than what was sent. Raises Refused."""
+    places: Dict[str, Tuple[int, int]] = {}
+    position = 0
     try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-            for member in archive:
-                stream = archive.extractfile(member) if member.isreg() else None
-                known = member.name in files or len(files) >= FILES
-                if stream is None or known or not contract.FILE_NAME.fullmatch(member.name):
-                    raise reasons.Refused(reasons.BAD_ARTIFACT, "its tar holds something else")
-                files[member.name] = stream.read()
-                if len(files[member.name]) != member.size:
-                    raise reasons.Refused(reasons.BAD_ARTIFACT, "its tar is cut short")
-    except (tarfile.TarError, ValueError, EOFError) as error:
+        while data[position : position + tarfile.BLOCKSIZE].strip(b"\0"):
+            block = data[position : position + tarfile.BLOCKSIZE]
+            member = tarfile.TarInfo.frombuf(block, "ascii", "strict")
+            begin = position + tarfile.BLOCKSIZE
+            end = begin + member.size
+            plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and member.size >= 0
+            known = member.name in places or len(places) >= FILES
+            if not plain or known or not contract.FILE_NAME.fullmatch(member.name):
+                raise reasons.Refused(reasons.BAD_ARTIFACT, "its tar holds something else")
+            if end > len(data):
+                raise reasons.Refused(reasons.BAD_ARTIFACT, "its tar is cut short")
+            places[member.name] = (begin, end)
+            position = end + -end % tarfile.BLOCKSIZE
+    except (tarfile.TarError, ValueError) as error:
         raise reasons.Refused(reasons.BAD_ARTIFACT, f"its tar cannot be read: {error}") from error
-    return files
-
-
-def file_of(files: Mapping[str, bytes]) -> client.Read:
-    """Reads from what was unpacked."""
 
     def read(name: str, limit: int) -> bytes:
-        if name not in files or len(files[name]) > limit:
+        begin, end = places.get(name, (0, limit + 1))
+        if end - begin > limit:
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"{name} is missing or too large")
-        return files[name]
+        return data[begin:end]
 
     return read
 
@@ -352,8 +355,14 @@ class Gateway:
     def _take(self, request: Request, data: bytes, etag: str) -> None:
         """Verifies an artifact and keeps it; a bad one is the final answer to this graph."""
         try:
-            files = unpack(data)
-            artifact = client.verified(file_of(files), request.digest, self._expects(request))
+            files: Dict[str, bytes] = {}
+            tar = unpack(data)
+
+            def read(name: str, limit: int) -> bytes:
+                files[name] = tar(name, limit)
+                return files[name]
+
+            artifact = client.verified(read, request.digest, self._expects(request))
         except reasons.Refused as error:
             self._refuse(request, error.reason, error.detail)
             return
