@@ -19,11 +19,11 @@ import uvicorn
 import uvloop
 from kubernetes import client, config
 from kubernetes.config import ConfigException
-from prometheus_client import start_http_server
 
+from stitch_operator import connections
 from stitch_operator.certificates import Certificates
 from stitch_operator.gateway import tls
-from stitch_operator.gateway.app import application
+from stitch_operator.gateway.app import BODY_SECONDS, DRAIN_SECONDS, application
 from stitch_operator.gateway.blocking import LOG
 from stitch_operator.gateway.database import LedgerHeld
 from stitch_operator.gateway.digests import Digests
@@ -35,6 +35,7 @@ from stitch_operator.gateway.queue import CeleryQueue
 from stitch_operator.gateway.service import CLUSTER, NAMESPACE, RATES, Parts, Rates, Service
 from stitch_operator.gateway.tokenreview import TokenReview
 from stitch_operator.metrics import MAX_NAMESPACES
+from stitch_operator.metrics_server import serve_metrics
 from stitchcore import __version__
 from stitchcore.options import broker_url
 from stitchcore.service import startup
@@ -42,7 +43,6 @@ from stitchcore.service.startup import needed
 
 LOCAL = "local"
 SHUTDOWN_SECONDS = 3
-HEADER_BYTES = 64 * 2**10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,7 +87,7 @@ def _run(given: argparse.Namespace) -> int:
     )
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
     with needed(free, startup.FREE, OverflowError):
-        start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
+        serve_metrics(given.metrics_host, given.metrics_port, metrics.registry)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(service, listening, certificates))
     return 0
@@ -95,17 +95,9 @@ def _run(given: argparse.Namespace) -> int:
 
 async def _serve(service: Service, listening: socket.socket, certificates: Certificates) -> None:
     """Serves until a signal, with the certificate that the files hold at each handshake."""
-    settings = uvicorn.Config(
-        application(service),
-        http="h11",
-        ws="none",
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        h11_max_incomplete_event_size=HEADER_BYTES,
-        ssl_context_factory=lambda _config, _default: certificates.context,
+    body_seconds = BODY_SECONDS + DRAIN_SECONDS + 5.0  # who is late is told so first
+    settings = connections.settings(
+        application(service), lambda: certificates.context, body_seconds, SHUTDOWN_SECONDS
     )
     watching = asyncio.create_task(certificates.watch())
     LOG.info("gateway on https://%s:%d", *listening.getsockname()[:2])

@@ -27,7 +27,7 @@ from stitch_operator.gateway.standing import Standing
 from stitch_operator.gateway.trust import Trust
 
 LOG = logging.getLogger("stitch.gateway")
-BODY_SECONDS = 60.0
+BODY_SECONDS, DRAIN_SECONDS = 60.0, 5.0
 DRAINED_BYTES = 16 * 2**20
 """Of a refused body: read on so far, so that the client reads the answer and not a reset."""
 BY_STATUS = {404: Problem.NOT_FOUND, 405: Problem.METHOD_NOT_ALLOWED}
@@ -109,7 +109,7 @@ async def _rejected(service: Service, request: Request, rejected: Rejected) -> R
         service.metrics.rejected(rejected.problem)
     drained = 0
     with contextlib.suppress(RuntimeError, ClientDisconnect, TimeoutError):
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(DRAIN_SECONDS):
             async for chunk in request.stream():
                 drained += len(chunk)
                 if drained > DRAINED_BYTES:
