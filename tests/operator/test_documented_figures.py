@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stitch_operator import certificates, metrics
+from stitch_operator import certificates, connections, metrics, metrics_server
 from stitch_operator.gateway import (
     app,
     body,
@@ -63,6 +63,13 @@ KUBERNETES = [
 ]  # fmt: skip
 SERVICE = [
     ("Results are kept for 60 s", identity.CACHE_SECONDS, 60),
+    ("denials for 10 s and apart", identity.DENIED_SECONDS, 10),
+    ("may have 20 tokens denied at once and 1 a second", identity.DENIALS, Rate(1, 20)),
+    ("A request's head may take 10 s", connections.HEADER_SECONDS, 10),
+    ("its answer 10 minutes until it is read", connections.ANSWER_SECONDS, 10 * MINUTE),
+    ("an address has 1,024 at a time", connections.MOST_OF_ADDRESS, 1024),
+    ("a connection ends after 10 s", metrics_server.SECONDS, 10),
+    ("and an address has eight", metrics_server.MOST_OF_ADDRESS, 8),
     ("Per namespace 200 calls/s (`--calls`)", services.RATES.calls.per_second, 200),
     ("32 MiB/s of graphs", services.RATES.bytes.per_second, 32 * MIB),
     ("1 new compile/s (burst 200)", services.RATES.compiles, Rate(1, 200)),

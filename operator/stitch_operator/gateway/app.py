@@ -84,7 +84,8 @@ async def _answered(service: Service, request: Request, name: str, handler: Hand
     """A call's answer, or its problem, counted and timed."""
     start = time.perf_counter()
     try:
-        identity = await service.identify(_token(request))
+        address = request.client.host if request.client else ""
+        identity = await service.identify(_token(request), address)
         wait = service.calls.take(identity.namespace, 1, time.monotonic())
         if wait:
             raise Rejected(Problem.RATE_LIMITED, "too many calls", wait)

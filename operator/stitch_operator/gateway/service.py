@@ -157,12 +157,12 @@ class Service:
         self.parts.ledger.close()
         self.parts.queue.close()
 
-    async def identify(self, token: str) -> Identity:
-        """Who a token is. Raises Rejected."""
+    async def identify(self, token: str, address: str) -> Identity:
+        """Who a token is that came from `address`. Raises Rejected."""
         known = self.parts.authenticator.remembered(token)
         if known is not None:
             return known
-        return await self.authority(self.parts.authenticator.identify, token)
+        return await self.authority(self.parts.authenticator.identify, token, address)
 
     # Calls
 
