@@ -80,6 +80,8 @@ SERVICE = [
     ("(200,000 nodes and functions, 800,000 inputs, 4,000,000 fields)",
      (graph_size.MOST_NODES, graph_size.MOST_INPUTS, graph_size.MOST_FIELDS),
      (200_000, 800_000, 4_000_000)),
+    ("8 GiB of graphs in the store", ledger.Quota.graph_bytes, 8192 * MIB),
+    ("2,000,000 rows of the ledger", ledger.Quota.rows, 2_000_000),
     ("what nobody works on for 60 s is enqueued again", standing.SILENT_SECONDS, 60),
     ("for each namespace of the 500 that have totals of their own", metrics.MAX_NAMESPACES, 500),
     ("409 `no_worker_for_target`, ask again in 2 min", standing.NO_WORKER_SECONDS, 2 * MINUTE),

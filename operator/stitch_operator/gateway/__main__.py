@@ -28,7 +28,7 @@ from stitch_operator.gateway.blocking import LOG
 from stitch_operator.gateway.database import LedgerHeld
 from stitch_operator.gateway.digests import Digests
 from stitch_operator.gateway.identity import Authenticator, Cached, Identity, SharedToken
-from stitch_operator.gateway.ledger import Ledger
+from stitch_operator.gateway.ledger import Ledger, Quota
 from stitch_operator.gateway.limits import Rate
 from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.queue import CeleryQueue
@@ -62,7 +62,9 @@ def _run(given: argparse.Namespace) -> int:
     listening = startup.listening(given.host, given.port, "--port")
     held = "end the other gateway; or give a file that is a ledger, or is not there yet"
     with needed(f"--ledger {given.ledger}", held, sqlite3.Error, LedgerHeld):
-        ledger = Ledger(given.ledger, given.max_namespaces)
+        ledger = Ledger(
+            given.ledger, given.max_namespaces, Quota(given.namespace_bytes, given.namespace_rows)
+        )
     queue = CeleryQueue(broker)
     metrics = Metrics(
         lambda: Durable(ledger.totals(), ledger.spent(), ledger.counts()),
@@ -161,6 +163,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=MAX_NAMESPACES,
         help="that have totals of their own; those of others are summed up",
     )
+    parser.add_argument("--namespace-bytes", type=int, default=Quota.graph_bytes,
+                        help="of graphs that one namespace may have in the store")  # fmt: skip
+    parser.add_argument("--namespace-rows", type=int, default=Quota.rows,
+                        help="of the ledger that one namespace may have")  # fmt: skip
     parser.add_argument("--digest-processes", type=int, default=1)
     return parser.parse_args(arguments)
 

@@ -7,8 +7,9 @@ is simply asked again.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from stitch_operator.gateway.counting import IDLE, count
 from stitch_operator.gateway.database import connect, transaction
 from stitch_operator.gateway.groups import Acknowledgement, Group
 from stitch_operator.gateway.identity import Identity, run_times
+from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.savings import Bounds, Report
 from stitch_operator.metrics import MAX_NAMESPACES, MICRO, bucket
 from stitch_operator.reports import Workloads
@@ -77,12 +79,23 @@ def pod_of(identity: Identity, session: str) -> str:
     return identity.pod or f"session:{session}"
 
 
+@dataclass(frozen=True)
+class Quota:
+    """What one namespace may take: bytes of graphs in the store, rows of the ledger."""
+
+    graph_bytes: int = 8 * 2**30
+    rows: int = 2_000_000
+
+
 class Ledger:
     """Open with a path; close when done. At most `namespaces` have totals of their own."""
 
-    def __init__(self, path: Path, namespaces: int = MAX_NAMESPACES) -> None:
+    def __init__(
+        self, path: Path, namespaces: int = MAX_NAMESPACES, quota: Quota | None = None
+    ) -> None:
         self._db = connect(path)
         self._namespaces = namespaces
+        self._quota = quota or Quota()
         self._totals = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
 
     def close(self) -> None:
@@ -93,7 +106,7 @@ class Ledger:
 
     def submitted(self, identity: Identity, session: str | None, known: Known, now: float) -> None:
         """A namespace has handed in a graph. A session that is new begins now."""
-        with transaction(self._db) as db:
+        with self._adding(identity.namespace) as db:
             db.execute(
                 "INSERT OR IGNORE INTO requests (request, digest, target, tf) VALUES (?, ?, ?, ?)",
                 (known.request, known.digest, known.target, known.tf),
@@ -108,6 +121,29 @@ class Ledger:
             workloads.touch(db, identity, now)
             if identity.pod and identity.last_exit_code in CRASH_CODES:
                 self._crashed_pod(identity, session, now)
+
+    def keeps(self, namespace: str, request: str, size: int) -> bool:
+        """Notes that a graph is to be kept; False where the namespace has no room for it."""
+        with self._adding(namespace) as db:
+            found = db.execute("SELECT sum(bytes) FROM kept WHERE namespace = ?", (namespace,))
+            if (found.fetchone()[0] or 0) + size > self._quota.graph_bytes:
+                return False
+            db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (namespace, request, size))
+            return True
+
+    def kept(self, namespace: str) -> list[str]:
+        """Requests whose graphs count as kept, those first that were handed in longest ago."""
+        found = self._db.execute(
+            "SELECT request FROM kept LEFT JOIN submissions USING (namespace, request) "
+            "WHERE namespace = ? ORDER BY time LIMIT 1000",
+            (namespace,),
+        )
+        return [str(row[0]) for row in found.fetchall()]
+
+    def gone(self, requests: Sequence[str]) -> None:
+        """These graphs are in the store no longer."""
+        with transaction(self._db) as db:
+            db.executemany("DELETE FROM kept WHERE request = ?", [(one,) for one in requests])
 
     def enqueued(self, request: str, now: float) -> None:
         with transaction(self._db) as db:
@@ -191,7 +227,7 @@ class Ledger:
         what is no graph's once for each pod."""
         pod = pod_of(identity, left.session)
         where = (identity.namespace, pod, left.session)
-        with transaction(self._db) as db:
+        with self._adding(identity.namespace) as db:
             self._begin_session(identity, left.session, now)
             values = (*where, left.seq, "refused", left.graph, "", now)
             marks = ", ".join("?" * len(values))
@@ -217,7 +253,7 @@ class Ledger:
         """Notes an event; False when it was noted before."""
         pod = pod_of(identity, event.session)
         where = (identity.namespace, pod, event.session)
-        with transaction(self._db) as db:
+        with self._adding(identity.namespace) as db:
             self._begin_session(identity, event.session, now)
             values = (*where, event.seq, event.type, event.graph, event.key, now)
             marks = ", ".join("?" * len(values))
@@ -250,7 +286,7 @@ class Ledger:
         self, identity: Identity, name: str, number: int, said: Acknowledgement, now: float
     ) -> Group:
         """The swap group's state after a member's word, durable before anyone is told."""
-        with transaction(self._db) as db:
+        with self._adding(identity.namespace) as db:
             group = self._group(identity, name, number)
             after = groups.acknowledge(group, said, now)
             if after != group:
@@ -279,7 +315,7 @@ class Ledger:
         """Adds a report. COUNTED, OLD (changes nothing), or why it is implausible."""
         pod = pod_of(identity, session)
         where = (identity.namespace, pod, session, graph)
-        with transaction(self._db) as db:
+        with self._adding(identity.namespace) as db:
             begun = self._begin_session(identity, session, now)
             row = claims.row(db, where)
             if report.seq <= row.seq:
@@ -316,7 +352,7 @@ class Ledger:
 
     def timed(self, identity: Identity, session: str, now: float) -> None:
         """A process of the pod has timed its first step."""
-        with transaction(self._db) as db:
+        with self._adding(identity.namespace) as db:
             self._begin_session(identity, session, now)
             workloads.touch(db, identity, now, stepped=True)
 
@@ -374,12 +410,23 @@ class Ledger:
                 limit,
             ).rowcount
             workloads.forget(db, *limit)
-            db.execute(
-                "DELETE FROM requests WHERE request NOT IN (SELECT request FROM submissions)"
-            )
+            for table in ("requests", "kept"):
+                db.execute(
+                    f"DELETE FROM {table} WHERE request NOT IN (SELECT request FROM submissions)"
+                )
         return removed
 
     # Inside a transaction
+
+    @contextlib.contextmanager
+    def _adding(self, namespace: str) -> Iterator[sqlite3.Connection]:
+        """A transaction in which a client of the namespace may add rows. Raises Rejected(QUOTA)."""
+        with transaction(self._db) as db:
+            found = db.execute("SELECT count FROM rows WHERE namespace = ?", (namespace,))
+            if (found.fetchone() or (0,))[0] >= self._quota.rows:
+                what = f"namespace {namespace!r} has {self._quota.rows} rows in the ledger"
+                raise Rejected(Problem.QUOTA, what)
+            yield db
 
     def _begin_session(self, identity: Identity, session: str, now: float) -> float:
         where = (identity.namespace, pod_of(identity, session), session)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,6 +65,8 @@ class Rates:
     compiles: Rate
 
 
+RECOUNTS = Rate(1 / 60, 1)
+"""How often what a namespace has in the store is counted anew because it has no room."""
 RATES = Rates(Rate(200, 400), Rate(32 * 2**20, 512 * 2**20), Rate(1, 200))
 
 
@@ -127,6 +129,7 @@ class Service:
         self.bodies = Held(parts.body_bytes)
         self.sightings = Sightings()
         self._compiles = Buckets(parts.rates.compiles)
+        self._recounts = Buckets(RECOUNTS)
         self._archives = Archives()
         self._idle = waiting.Reader(parts.store)
         self._memory = Memory(OrderedDict(), OrderedDict())
@@ -288,11 +291,30 @@ class Service:
         if handed is None:
             return
         if new:
+            await self._make_room(identity.namespace, known.request, len(handed.graph))
             files = {"graph.pb": handed.graph, "meta.json": handed.meta.encode()}
             publish = self.parts.store.publish
             await self.store(publish, files, "meta.json", "requests", known.request)
         submitted, now = self.parts.ledger.submitted, time.time()
         await self.ledger(submitted, identity, handed.session, known, now)
+
+    async def _make_room(self, namespace: str, request: str, size: int) -> None:
+        """Take the graph into the namespace's account, once what the collector has removed is out
+        of it. Raises Rejected(QUOTA). What waits is never removed for what is new."""
+        about = (namespace, request, size)
+        if await self.ledger(self.parts.ledger.keeps, *about):
+            return
+        if not self._recounts.take(namespace, 1, time.monotonic()):
+            held = await self.ledger(self.parts.ledger.kept, namespace)
+            gone = await self.store(self._missing, held)
+            await self.ledger(self.parts.ledger.gone, gone)
+            if await self.ledger(self.parts.ledger.keeps, *about):
+                return
+        raise Rejected(Problem.QUOTA, f"graphs of namespace {namespace!r} take up its share")
+
+    def _missing(self, requests: Sequence[str]) -> list[str]:
+        exists = self.parts.store.exists
+        return [one for one in requests if not exists("requests", one, "meta.json")]
 
     async def _is_kept(self, known: Known) -> bool:
         return await self.store(self.parts.store.exists, "requests", known.request, "meta.json")

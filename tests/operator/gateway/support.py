@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from stitch_operator.gateway.app import application
 from stitch_operator.gateway.digests import Canonical, Digests, canonical
 from stitch_operator.gateway.identity import Authenticator, Cached, Identity
-from stitch_operator.gateway.ledger import Ledger
+from stitch_operator.gateway.ledger import Ledger, Quota
 from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import queue_name
@@ -135,11 +135,12 @@ def gateway(
     served: tuple[str, ...] = (QUEUE,),
     trusting: bool = True,
     body_bytes: int = BODY_BYTES,
+    quota: Quota | None = None,
 ) -> Iterator[Running]:
     """A gateway on `folder`; started again on the same folder it goes on where it was."""
     opened = store or open_store(str(folder / "store"))
     queue = MemoryQueue(*served)
-    ledger = Ledger(folder / "ledger.sqlite")
+    ledger = Ledger(folder / "ledger.sqlite", quota=quota)
     metrics = Metrics(lambda: Durable(ledger.totals(), ledger.spent(), ledger.counts()), "test")
     inner = authenticator or Tokens(started=time.time() - 3600)
     service = Service(
