@@ -29,18 +29,18 @@ flistxattr flock fork fstat fstatfs fsync ftruncate futex futex_waitv get_mempol
 getcpu getcwd getdents getdents64 getegid geteuid getgid getgroups getitimer getpeername getpgid
 getpgrp getpid getppid getpriority getrandom getresgid getresuid getrlimit getrusage getsid
 getsockname getsockopt gettid gettimeofday getuid getxattr ioctl kill lchown lgetxattr link linkat
-listxattr llistxattr lseek lstat madvise mbind membarrier memfd_create mincore mkdir mkdirat mlock
-mknod mknodat mlock2 mmap mprotect mremap msync munlock munmap nanosleep newfstatat open openat openat2 pause
-pipe pipe2 poll ppoll prctl pread64 preadv preadv2 prlimit64 pselect6 pwrite64 pwritev pwritev2
-read readahead readlink readlinkat readv recvfrom recvmsg rename renameat renameat2 restart_syscall
-rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend rt_sigtimedwait
-sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sched_getparam
-sched_getscheduler sched_setaffinity sched_yield select sendfile sendmsg sendto set_mempolicy
-set_robust_list set_tid_address setitimer setpgid setpriority setrlimit setsid setsockopt shutdown
-sigaltstack stat statfs statx symlink symlinkat sync_file_range sysinfo tgkill time timer_create
-timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime
-timerfd_settime times tkill truncate umask uname unlink unlinkat utime utimensat utimes vfork wait4
-waitid write writev
+listxattr llistxattr lseek lstat madvise mbind membarrier memfd_create mincore mkdir mkdirat mknod
+mknodat mlock mlock2 mmap mprotect mremap msync munlock munmap nanosleep newfstatat open openat
+openat2 pause pipe pipe2 poll ppoll prctl pread64 preadv preadv2 prlimit64 pselect6 pwrite64 pwritev
+pwritev2 read readahead readlink readlinkat readv recvfrom recvmsg rename renameat renameat2
+restart_syscall rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend
+rt_sigtimedwait sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr
+sched_getparam sched_getscheduler sched_setaffinity sched_yield select sendfile sendmsg sendto
+set_mempolicy set_robust_list set_tid_address setitimer setpgid setpriority setrlimit setsid
+setsockopt shutdown sigaltstack stat statfs statx symlink symlinkat sync_file_range sysinfo tgkill
+time timer_create timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create
+timerfd_gettime timerfd_settime times tkill truncate umask uname unlink unlinkat utime utimensat
+utimes vfork wait4 waitid write writev
 """.split()
 
 
