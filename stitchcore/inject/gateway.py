@@ -17,8 +17,10 @@ import re
 import tarfile
 import threading
 import time
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Set, Tuple
+from collections import deque
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Callable, Deque, Dict, FrozenSet, List, Mapping, Optional, Set, Tuple
 
 from . import (
     cache,
@@ -40,6 +42,7 @@ QUICK_SECONDS, SLOW_SECONDS = 5.0, 300.0  # longest pauses between tries: while 
 EXIT_SECONDS = 3.0  # what the last reports may add to the end of a job
 REASON = re.compile(r"[a-z_]{1,40}")
 ETAG, ETAG_VALUE = "etag", re.compile(r'(W/)?"[\x21\x23-\x7e]*"')  # RFC 9110, section 8.8.3
+NAMED = 64  # artifacts that a request names as running
 FILES = 258  # of an artifact: a manifest, its signature, libraries
 Complain = Callable[[str, str, str], None]  # (digest or "", reason, detail)
 
@@ -156,6 +159,8 @@ class Gateway:
         self._complain = complain
         self._requests: Dict[str, Request] = {}
         self._revoked: FrozenSet[str] = frozenset()
+        self._running: Deque[str] = deque()  # keys of artifacts that were accepted
+        self._announced: FrozenSet[str] = frozenset()  # public keys that are valid by the gateway
         self._random = random.Random(os.urandom(16))  # the job's own generator is left alone
         self._contact = Contact(time.monotonic())
         self._outbox = report.Outbox(self._random.getrandbits(64))
@@ -259,6 +264,8 @@ class Gateway:
         extra: Optional[Mapping[str, str]] = None,
     ) -> wire.Response:
         headers = {"Accept": "application/json, application/x-tar", **(extra or {})}
+        headers["Stitch-Running"] = ",".join(islice(self._running, NAMED))
+        self._running.rotate(-NAMED)  # all of them in the end
         if body is not None:
             headers.update({"Content-Type": "application/json", "Content-Encoding": "gzip"})
         seconds = ARTIFACT_SECONDS if limit > ANSWER_BYTES else REQUEST_SECONDS
@@ -280,8 +287,12 @@ class Gateway:
             detail = f"status {answer.status} without a JSON object"
             raise reasons.Refused(reasons.GATEWAY_ERROR, detail)
         revoked = document.get("revoked")
-        if isinstance(revoked, list):
-            self._revoked = frozenset(key for key in revoked if isinstance(key, str))
+        if isinstance(revoked, list):  # of those that were named: what was heard before still holds
+            self._revoked |= {key for key in revoked if isinstance(key, str)}
+        trust = document.get("trust")
+        keys = trust.get("public_keys") if isinstance(trust, dict) else None
+        if isinstance(keys, list):
+            self._announced = frozenset(key for key in keys if isinstance(key, str))
         return document
 
     # Graphs
@@ -334,7 +345,11 @@ class Gateway:
             raise reasons.Refused(reasons.GATEWAY_ERROR, f"status {answer.status}")
 
     def _expects(self, request: Request) -> client.Expected:
-        return self._expected.on(str(request.meta["target"]))
+        """Signed by a key that the job was given and that is valid: one that leaked is announced no
+        longer. Without an announcement those that the job was given are all there is."""
+        expected = self._expected.on(str(request.meta["target"]))
+        valid = [key for key in expected.public_keys if key.hex() in self._announced]
+        return replace(expected, public_keys=tuple(valid)) if self._announced else expected
 
     def _cached(self, request: Request) -> Optional[client.Artifact]:
         """What an earlier process kept; removed when it does not hold (any more)."""
@@ -379,6 +394,8 @@ class Gateway:
             self._refuse(request, reasons.REVOKED, f"artifact {artifact.key[:12]}")
             return
         request.graph, request.cached, request.artifact = b"", None, artifact
+        if artifact.key not in self._running:
+            self._running.append(artifact.key)
         request.answer = {"status": "ready", "key": artifact.key}
 
     def _refuse(self, request: Request, reason: str, detail: str) -> None:

@@ -157,6 +157,25 @@ def test_a_forged_artifact_is_refused_before_anyone_may_load_it(
         assert kept == ([DIGEST] if how == "revoked" else [])
 
 
+def test_a_key_that_leaked_signs_nothing_for_a_job_that_was_given_it(
+    tmp_path: Path, key: Any, public_key: str
+) -> None:
+    """The gateway's word only takes keys away: it gives none."""
+    tar = gateways.tar(files(key, manifest()))
+    for announced, status in (([public_key], "ready"), (["ab" * 32], "refused"), ([], "ready")):
+
+        def answer(asked: Asked, announced: list[str] = announced) -> Reply:
+            if asked.path == "/v1/graphs":
+                trust = {"public_keys": announced, "revoked": []}
+                return gateways.reply(200, {"key": "b" * 64, "trust": trust})
+            return ready(tar)(asked)
+
+        with gateways.serve(tmp_path / "g", answer) as server:
+            job = Job(server, tmp_path / f"c{len(announced)}{status}", (public_key,))
+            job.source.submit(DIGEST, b"graph", META)
+            assert job.until(status).get("reason", "bad_signature") == "bad_signature"
+
+
 LIES = [
     gateways.reply(202, {"status": "pending"}),
     gateways.reply(202, {"key": "../../etc/passwd"}),

@@ -114,6 +114,27 @@ def test_a_revocation_arrives_with_any_answer(tmp_path: Path, public_key: str) -
         wait_for(lambda: job.source.revoked(KEY))
 
 
+def test_a_job_names_what_it_runs_all_of_it_in_turn(
+    tmp_path: Path, public_key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told of what it names: the third of three, though a request names two."""
+    monkeypatch.setattr(gateway, "NAMED", 2)
+
+    def answer(asked: Asked) -> Reply:
+        named = asked.headers["stitch-running"].split(",")
+        return gateways.reply(200, {"revoked": [key for key in named if key == "c"]})
+
+    with gateways.serve(tmp_path / "g", answer) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source._running.extend("abc")
+        for number in range(3):
+            job.source.observe("swap_ok", {"digest": DIGEST, "key": f"{number}"})
+        wait_for(lambda: job.source.revoked("c"))
+        wait_for(lambda: len(server.asked) == 3)
+        assert [asked.headers["stitch-running"] for asked in server.asked] == ["a,b", "c,a", "b,c"]
+        assert job.source.revoked("c"), "and remembers it"
+
+
 def test_an_errors_text_stays_in_the_job() -> None:
     """It may quote names and messages of the user's program."""
     outbox = report.Outbox(7)

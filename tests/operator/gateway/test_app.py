@@ -189,6 +189,20 @@ def test_trust_rides_on_every_answer_and_revoked_artifacts_are_not_served(tmp_pa
             assert answer.json()["revoked"] == [KEY]
 
 
+def test_a_job_hears_of_its_own_revocations_however_many_there_are(tmp_path: Path) -> None:
+    """Past 7,825 of them an answer was longer than a job reads."""
+    revoked = [f"{number:064x}" for number in range(100_000)]
+    named = f"{'f' * 64},{revoked[77_777]}, {revoked[1]},not a key"
+    with gateway(tmp_path) as running:
+        running.store.write(json.dumps({"artifacts": revoked}).encode(), "revoked.json")
+    with gateway(tmp_path) as running:
+        running.submit(graph())
+        answer = running.get(f"/v1/graphs/{key_of(graph())[1]}", **{"Stitch-Running": named})
+        assert answer.json()["revoked"] == [revoked[1], revoked[77_777]]
+        before = running.get(f"/v1/graphs/{key_of(graph())[1]}")
+        assert before.json()["revoked"] == revoked[:3000] and len(before.content) < 2**20
+
+
 def test_a_revocation_list_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
     with gateway(tmp_path) as running:
         running.store.write(b"{torn", "revoked.json")
