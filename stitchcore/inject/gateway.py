@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 import os
 import random
 import re
@@ -42,6 +43,8 @@ QUICK_SECONDS, SLOW_SECONDS = 5.0, 300.0  # longest pauses between tries: while 
 EXIT_SECONDS = 3.0  # what the last reports may add to the end of a job
 REASON = re.compile(r"[a-z_]{1,40}")
 ETAG, ETAG_VALUE = "etag", re.compile(r'(W/)?"[\x21\x23-\x7e]*"')  # RFC 9110, section 8.8.3
+ALIVE_SECONDS = 15.0  # between words of a swap that is not settled yet
+SETTLED = frozenset(("swap_ok", "rolled_back", "disabled", "crashed_before"))
 NAMED = 64  # artifacts that a request names as running
 FILES = 258  # of an artifact: a manifest, its signature, libraries
 Complain = Callable[[str, str, str], None]  # (digest or "", reason, detail)
@@ -66,6 +69,20 @@ class Request:
     @property
     def settled(self) -> bool:
         return self.answer is not None and self.answer["status"] != "pending"
+
+
+@dataclass
+class Swap:
+    """A swap to `key` that the gateway is told of before it begins, and again while it is young: a
+    workload's next pod must know that this one died of it. `begun` once that is on record;
+    `crashed` where another one had died of it. `due` by the monotonic clock."""
+
+    digest: str
+    key: str
+    due: float
+    begun: bool = False
+    crashed: bool = False
+    failures: int = 0
 
 
 @dataclass
@@ -165,6 +182,7 @@ class Gateway:
         self._contact = Contact(time.monotonic())
         self._outbox = report.Outbox(self._random.getrandbits(64))
         self._reports_due, self._report_failures = 0.0, 0
+        self._swaps: Dict[str, Swap] = {}
         self._messages = swap_group_messages.Messages()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -192,8 +210,22 @@ class Gateway:
     def revoked(self, key: str) -> bool:
         return key in self._revoked
 
+    def begun(self, digest: str, key: str) -> bool:
+        """Of a process that reports nothing nobody keeps a record."""
+        if not self._config.reports:
+            return True
+        with self._lock:
+            swap = self._swaps.setdefault(key, Swap(digest, key, time.monotonic()))
+        if swap.crashed:
+            raise reasons.Refused(reasons.CRASHED_BEFORE, f"artifact {key[:12]}: in another pod")
+        if not swap.begun:
+            self._wake.set()
+        return swap.begun
+
     def observe(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Takes in an event of the job (client.Events)."""
+        if kind in SETTLED and fields.get("key") in self._swaps:
+            self._swaps[str(fields["key"])].due = math.inf  # told by the event itself
         if self._config.reports and self._outbox.add(kind, fields):
             self._wake.set()
 
@@ -212,6 +244,9 @@ class Gateway:
 
     def finish(self) -> None:
         """Sends what is left, for EXIT_SECONDS at most; at once where nobody answered before."""
+        for swap in self._swaps.values():  # an orderly end is no crash
+            if swap.begun and swap.due < math.inf:
+                self.observe("swap_ok", {"digest": swap.digest, "key": swap.key})
         self._ended = True
         self._wake.set()
         if self._contact.reached and self._contact.failure is None:
@@ -241,8 +276,11 @@ class Gateway:
                 self._ask(request)
         self._speak()
         self._report()
+        self._record_swaps()
         now = time.monotonic()
         due = [request.due - now for request in self._open()]
+        with self._lock:
+            due += [swap.due - now for swap in self._swaps.values()]
         spoken = self._messages.due()
         if spoken is not None:
             due.append(spoken - now)
@@ -432,6 +470,47 @@ class Gateway:
                     self._messages.answered(*said, self._document(answer))
             except reasons.Refused as error:  # said again when it is due
                 self._contact.failure = error
+
+    # Swaps
+
+    def _record_swaps(self) -> None:
+        """Asks whether swaps may begin, and says again that they live."""
+        with self._lock:
+            swaps = list(self._swaps.values())
+        for swap in swaps:
+            if swap.due > time.monotonic() or self._ended:
+                continue
+            document = {**self._outbox.numbered(), "type": "may-swap"}
+            document.update(graph=swap.digest, key=swap.key)
+            try:
+                body = gzip.compress(json.dumps(document).encode())
+                answer = self._call("POST", report.EVENTS, body, ANSWER_BYTES)
+                self._recorded(swap, answer)
+                swap.failures = 0
+            except reasons.Refused as error:
+                self._contact.failure = error
+                swap.failures += 1
+                wait = pause(swap.failures, True, self._random.random())
+                swap.due = time.monotonic() + wait
+
+    def _recorded(self, swap: Swap, answer: wire.Response) -> None:
+        draw = self._random.random()
+        if answer.status in (429, 503):
+            swap.due = time.monotonic() + wait_of(answer.headers.get("retry-after"), draw)
+        elif answer.status == 400:  # a gateway of the release before
+            swap.begun, swap.due = True, math.inf
+        elif answer.status != 200:
+            raise reasons.Refused(reasons.GATEWAY_ERROR, f"status {answer.status}")
+        else:
+            document = self._document(answer)
+            if document.get("status") == "wait":
+                swap.due = time.monotonic() + wait_of(document.get("retry_after"), draw)
+            else:
+                swap.crashed = document.get("status") == "crashed"
+                swap.begun = not swap.crashed
+                if swap.due < math.inf:  # else it was settled meanwhile
+                    again = math.inf if swap.crashed else time.monotonic() + ALIVE_SECONDS
+                    swap.due = again
 
     # Reports
 

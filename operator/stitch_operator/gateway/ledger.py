@@ -31,6 +31,11 @@ CRASH_CODES = frozenset({132, 134, 135, 136, 139})
 KEPT_SECONDS = 30 * 86400.0
 COUNTED, OLD = "counted", "old"
 BEGUN = "begun"
+GO, WAIT, CRASHED = "noted", "wait", "crashed"
+INDEPENDENT = 2
+"""Reports of a crash after which nobody swaps to that artifact."""
+SILENT_SECONDS = 60.0
+"""Four words of a living session that has begun a swap."""
 HIGHEST = 1e6
 """Of a ratio, so that a job cannot add any sum."""
 SETTLED = {"swap-ok": "ok", "rolled-back": "rolled-back", "crashed-before": "crashed"}
@@ -205,12 +210,22 @@ class Ledger:
         return Known(*found) if found else None
 
     def breaker(self, identity: Identity, key: str, target: str) -> bool:
-        """Whether this workload has crashed after a swap to this artifact."""
+        """Whether this workload has crashed after a swap to this artifact, or two that have nothing
+        to do with each other: workloads of this namespace after one to it, namespaces after one
+        to an artifact of the same graph on such a device."""
+        about = (identity.namespace, key, target)
         found = self._db.execute(
-            "SELECT 1 FROM breakers WHERE namespace = ? AND owner = ? AND key = ? AND target = ?",
-            (identity.namespace, identity.owner, key, target),
+            "SELECT owner FROM breakers WHERE namespace = ? AND key = ? AND target = ?", about
+        ).fetchall()
+        if (identity.owner,) in found or len(found) >= INDEPENDENT:
+            return True
+        others = self._db.execute(
+            "SELECT count(DISTINCT b.namespace) FROM breakers b "
+            "JOIN requests r ON r.artifact = b.key WHERE b.target = ? "
+            "AND r.digest IN (SELECT digest FROM requests WHERE artifact = ?)",
+            (target, key),
         ).fetchone()
-        return found is not None
+        return int(others[0]) >= INDEPENDENT
 
     def refused(self, namespace: str, request: str, reason: str, now: float) -> None:
         """A graph of a namespace is left as it is; counted once for each reason."""
@@ -281,6 +296,42 @@ class Ledger:
             if event.type == "crashed-before" and (code is None or code in CRASH_CODES):
                 self._open_breaker(identity, event.key, now)
             return True
+
+    def may_swap(self, identity: Identity, session: str, graph: str, key: str, now: float) -> str:
+        """Whether a session may swap to an artifact, which then is on record: GO, WAIT or CRASHED.
+
+        The first swap of a workload proves it for the others, which wait for that. A session that
+        has begun and says nothing any more has died of it, wherever its pod was: no word of another
+        pod is needed, and none of the API server, which may have forgotten it.
+        """
+        where = (identity.namespace, pod_of(identity, session), session, key)
+        about = (identity.namespace, identity.owner, key)
+        with self._adding(identity.namespace) as db:
+            self._begin_session(identity, session, now)
+            target = db.execute("SELECT target FROM requests WHERE artifact = ?", (key,)).fetchone()
+            if target is not None and self.breaker(identity, key, target[0]):
+                return CRASHED
+            found = db.execute(
+                "SELECT pod, session, state, time FROM swaps "
+                "WHERE namespace = ? AND owner = ? AND key = ?", about,
+            ).fetchall()  # fmt: skip
+            proved = any(state == SETTLED["swap-ok"] for *_, state, _ in found)
+            others = [row for row in found if row[2] == BEGUN and row[:2] != where[1:3]]
+            silent = [row for row in others if now - row[3] > SILENT_SECONDS]
+            if others and not proved:
+                for pod, dead, *_ in silent:
+                    self._open_breaker(identity, key, now)
+                    db.execute(
+                        "UPDATE swaps SET state = 'crashed' WHERE namespace = ? AND pod = ? "
+                        "AND session = ? AND key = ?", (identity.namespace, pod, dead, key),
+                    )  # fmt: skip
+                return CRASHED if silent else WAIT
+            db.execute(
+                "INSERT INTO swaps VALUES (?, ?, ?, ?, ?, ?, ?, ?, '') "
+                "ON CONFLICT DO UPDATE SET time = excluded.time WHERE state = excluded.state",
+                (*where, identity.owner, BEGUN, now, graph),
+            )
+            return GO
 
     def acknowledge(
         self, identity: Identity, name: str, number: int, said: Acknowledgement, now: float
