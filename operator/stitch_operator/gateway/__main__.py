@@ -32,7 +32,7 @@ from stitch_operator.gateway.ledger import Ledger, Quota
 from stitch_operator.gateway.limits import Rate
 from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.queue import CeleryQueue
-from stitch_operator.gateway.service import CLUSTER, NAMESPACE, RATES, Parts, Rates, Service
+from stitch_operator.gateway.service import CLUSTER, NAMESPACE, RATES, Parts, Rates, Service, Shares
 from stitch_operator.gateway.tokenreview import TokenReview
 from stitch_operator.metrics import MAX_NAMESPACES
 from stitch_operator.metrics_server import serve_metrics
@@ -85,6 +85,7 @@ def _run(given: argparse.Namespace) -> int:
             store_seconds=given.store_seconds,
             cache_scope=given.cache_scope,
             reader=given.reader,
+            shares=Shares(given.running, given.core_seconds_a_day, dict(given.weight)),
         )
     )
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
@@ -127,6 +128,13 @@ def _authenticator(
     return SharedToken(token, Identity(LOCAL, LOCAL, "", devices, "cpu"))
 
 
+def _weight(text: str) -> tuple[str, float]:
+    name, _, weight = text.partition("=")
+    if not name or not 0.001 <= float(weight) <= 1000:
+        raise argparse.ArgumentTypeError("NAMESPACE=N, N from 0.001 to 1000")
+    return name, float(weight)
+
+
 def _public_key(text: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{64}", text):
         raise argparse.ArgumentTypeError("a public key has 64 hexadecimal digits")
@@ -167,6 +175,13 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="of graphs that one namespace may have in the store")  # fmt: skip
     parser.add_argument("--namespace-rows", type=int, default=Quota.rows,
                         help="of the ledger that one namespace may have")  # fmt: skip
+    parser.add_argument("--running", type=int, default=0,
+                        help="compilations of one namespace at a time; 0: any number")  # fmt: skip
+    parser.add_argument("--core-seconds-a-day", type=float, default=Shares.day,
+                        help="of compilations, per namespace")  # fmt: skip
+    parser.add_argument("--weight", type=_weight, action="append", default=[],
+                        metavar="NAMESPACE=N",
+                        help="what a namespace is given beside others (1)")  # fmt: skip
     parser.add_argument("--digest-processes", type=int, default=1)
     return parser.parse_args(arguments)
 

@@ -33,12 +33,13 @@ LOG = logging.getLogger("stitch.gateway")
 
 @dataclass(frozen=True)
 class Workers:
-    """Workers that answered at the last look, by target; seconds of workers since this process
-    began to look, each worker counted: with a task, and without one."""
+    """Workers that answered at the last look, by target and by queue; seconds of workers since this
+    process began to look, each worker counted: with a task, and without one."""
 
     live: Mapping[str, int] = field(default_factory=dict)
     busy: float = 0.0
     idle: float = 0.0
+    queues: Mapping[str, int] = field(default_factory=dict)
 
 
 def later(
@@ -50,13 +51,15 @@ def later(
     """After a look `seconds` after the one before: who consumes what, and who has tasks. What
     passed between two looks is counted as the later one found it."""
     live: dict[str, int] = {}
+    by_queue: dict[str, int] = {}
     for consumed in queues.values():
         for one in consumed:
+            by_queue[str(one["name"])] = by_queue.get(str(one["name"]), 0) + 1
             target = str(one["name"]).removeprefix("stitch.").rpartition(".tf2.")[0]
             live[target] = live.get(target, 0) + 1
     busy = sum(1 for worker in queues if active.get(worker))
     idle = len(queues) - busy
-    return Workers(live, before.busy + busy * seconds, before.idle + idle * seconds)
+    return Workers(live, before.busy + busy * seconds, before.idle + idle * seconds, by_queue)
 
 
 class Queue(Protocol):
@@ -66,6 +69,11 @@ class Queue(Protocol):
 
     def served(self) -> frozenset[str]:
         """Names of queues that have a live worker. Never blocks."""
+        ...
+
+    def places(self, name: str) -> int:
+        """Tasks that the queue's workers can take now, one each; never less than one, since a
+        worker may be there that has not answered yet. Never blocks."""
         ...
 
     def depth(self, name: str) -> int:
@@ -102,6 +110,9 @@ class CeleryQueue:
     def served(self) -> frozenset[str]:
         oldest = self._clock() - REMEMBERED_SECONDS
         return frozenset(name for name, time_ in list(self._seen.items()) if time_ >= oldest)
+
+    def places(self, name: str) -> int:
+        return max(1, self._workers.queues.get(name, 0))
 
     def workers(self) -> Workers:
         """What the last look found. Never blocks."""

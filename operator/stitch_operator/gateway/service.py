@@ -18,6 +18,7 @@ from stitch_operator.gateway import answers, archive, trust, waiting
 from stitch_operator.gateway.archive import Archive, Archives
 from stitch_operator.gateway.blocking import Blocking, every
 from stitch_operator.gateway.digests import Digests
+from stitch_operator.gateway.fair import Line
 from stitch_operator.gateway.identity import Cached, Identity
 from stitch_operator.gateway.ledger import Known, Ledger
 from stitch_operator.gateway.limits import Buckets, Held, Rate
@@ -26,6 +27,7 @@ from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import Queue
 from stitch_operator.gateway.records import SubmitGraph
 from stitch_operator.gateway.standing import (
+    SILENT_SECONDS,
     Next,
     Situation,
     Standing,
@@ -42,7 +44,7 @@ from stitchcore.artifact.store import Store
 from stitchcore.inject.contract import SIGNATURE
 from stitchcore.service.queues import queue_name
 
-FOLLOW_SECONDS = 1.0
+FOLLOW_SECONDS = 0.5
 TRUST_SECONDS = 5.0
 NOTE_SECONDS = 2.0
 PRUNE_SECONDS = 3600.0
@@ -65,9 +67,20 @@ class Rates:
     compiles: Rate
 
 
+DAY_SECONDS = 86400.0
 RECOUNTS = Rate(1 / 60, 1)
 """How often what a namespace has in the store is counted anew because it has no room."""
 RATES = Rates(Rate(200, 400), Rate(32 * 2**20, 512 * 2**20), Rate(1, 200))
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of the workers, per namespace: compilations at a time (0: any number), core seconds of them
+    a day, and what it is given beside the others, 1 where it is not named."""
+
+    most: int = 0
+    day: float = 10.0 * DAY_SECONDS
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,6 +101,7 @@ class Parts:
     cache_scope: str = NAMESPACE
     body_bytes: int = BODY_BYTES
     reader: str = ""
+    shares: Shares = field(default_factory=Shares)
 
 
 @dataclass(frozen=True)
@@ -129,6 +143,8 @@ class Service:
         self.bodies = Held(parts.body_bytes)
         self.sightings = Sightings()
         self._compiles = Buckets(parts.rates.compiles)
+        self._budgets = Buckets(Rate(parts.shares.day / DAY_SECONDS, parts.shares.day))
+        self._lines: dict[str, Line[Known]] = {}
         self._recounts = Buckets(RECOUNTS)
         self._archives = Archives()
         self._idle = waiting.Reader(parts.store)
@@ -254,6 +270,8 @@ class Service:
         moments = (self._code, self._since, time.time())
         at = Situation(answer, published, known.enqueued, 0, served, *moments)
         step = decide(at)
+        if step is Next.ENQUEUE and known.request in self._line(queue):
+            step = Next.WAIT  # here
         if step is Next.ENQUEUE and handed is None and not await self._is_kept(known):
             raise self._collected(known)
         if step is Next.ENQUEUE and known.enqueued is not None:
@@ -270,7 +288,8 @@ class Service:
             if await self.ledger(self.parts.ledger.breaker, identity, artifact, known.target):
                 return crashed(known.request, artifact)
         if step is Next.ENQUEUE:
-            await self._enqueue(known)
+            self._line(queue).add(identity.namespace, known.request, known)
+            await self._dispatch(queue)
         return tell(known.request, step, answer, queue)
 
     async def _current(self, namespace: str, known: Known) -> Known:
@@ -285,9 +304,13 @@ class Service:
         waits = step in (Next.ENQUEUE, Next.WAIT)
         new = handed is not None and waits and not await self._is_kept(known)
         if step is Next.ENQUEUE or new:
-            wait = self._compiles.take(identity.namespace, 1, time.monotonic())
+            now = time.monotonic()
+            wait = self._compiles.take(identity.namespace, 1, now)
             if wait:
                 raise Rejected(Problem.RATE_LIMITED, "too many new graphs", wait)
+            wait = self._budgets.take(identity.namespace, 0, now)
+            if wait:
+                raise Rejected(Problem.QUOTA, "the day's core seconds of compilations", wait)
         if handed is None:
             return
         if new:
@@ -323,6 +346,22 @@ class Service:
         """The ledger knows it, the store no longer."""
         self._waits_no_more(known.request)
         return Rejected(Problem.NOT_FOUND, f"graph {known.request[:12]} was collected")
+
+    def _line(self, queue: str) -> Line[Known]:
+        found = self._lines.get(queue)
+        if found is None:
+            found = self._lines[queue] = Line(self.parts.shares.most, self.parts.shares.weights)
+        return found
+
+    async def _dispatch(self, queue: str) -> None:
+        """Give workers that are free what is next. What cannot be enqueued is asked for again."""
+        line = self._line(queue)
+        while (taken := line.take(self.parts.queue.places(queue))) is not None:
+            try:
+                await self._enqueue(taken[2])
+            except Rejected:
+                line.done(taken[1])
+                raise
 
     async def _enqueue(self, known: Known) -> None:
         now = time.time()  # before anyone can have answered the task
@@ -370,6 +409,12 @@ class Service:
             for what in {str(path) for path in answer.get("open") or ()}:
                 self.metrics.unconfined(what)
         _remember(self._memory.finished, known.request, None)
+        queue = queue_name(known.target, known.tf)
+        namespace = self._line(queue).done(known.request)
+        if namespace is not None:
+            spent = sum(costs.values())
+            self._budgets.take(namespace, spent, time.monotonic(), begun=True)
+            await self._dispatch(queue)
 
     def _ratio(self, answer: Mapping[str, Any]) -> float:
         said = answer.get("ratio")
@@ -402,6 +447,7 @@ class Service:
                 continue
             enqueued = row.enqueued or self._since
             if not answered_since(said, enqueued):
+                await self._give_up(known, enqueued)
                 continue
             waited = max(0.0, float(said.get("time") or 0.0) - enqueued)
             if request not in self._memory.begun:
@@ -411,6 +457,12 @@ class Service:
                 self.metrics.compiled(known.target, waited)
                 await self._finish(known, said)
                 self._waits_no_more(request)
+
+    async def _give_up(self, known: Known, enqueued: float) -> None:
+        """A task that no worker has begun for so long takes nobody's place."""
+        queue = queue_name(known.target, known.tf)
+        if time.time() - enqueued > SILENT_SECONDS and self._line(queue).done(known.request):
+            await self._dispatch(queue)
 
     def _waits_no_more(self, request: str) -> None:
         self._memory.pending.pop(request, None)

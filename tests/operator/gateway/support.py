@@ -40,12 +40,16 @@ class MemoryQueue:
     def __init__(self, *served: str) -> None:
         self.submitted: list[tuple[str, str]] = []
         self.names = frozenset(served)
+        self.free = 1000
 
     def submit(self, request_key: str, target: str, tf_minor: str) -> None:
         self.submitted.append((request_key, queue_name(target, tf_minor)))
 
     def served(self) -> frozenset[str]:
         return self.names
+
+    def places(self, name: str) -> int:
+        return self.free
 
     def depth(self, name: str) -> int:
         return sum(queue == name for _, queue in self.submitted)
@@ -136,10 +140,12 @@ def gateway(
     trusting: bool = True,
     body_bytes: int = BODY_BYTES,
     quota: Quota | None = None,
+    places: int = 1000,
 ) -> Iterator[Running]:
     """A gateway on `folder`; started again on the same folder it goes on where it was."""
     opened = store or open_store(str(folder / "store"))
     queue = MemoryQueue(*served)
+    queue.free = places
     ledger = Ledger(folder / "ledger.sqlite", quota=quota)
     metrics = Metrics(lambda: Durable(ledger.totals(), ledger.spent(), ledger.counts()), "test")
     inner = authenticator or Tokens(started=time.time() - 3600)
