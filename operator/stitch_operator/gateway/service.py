@@ -187,7 +187,7 @@ class Service:
 
     async def submit(self, identity: Identity, request: SubmitGraph) -> Standing:
         """Where a graph stands, after it was handed in."""
-        graph = await self.parts.digests.of(request.graph, request.preserve)
+        graph = await self.parts.digests.of(request.graph, request.preserve, identity.namespace)
         key = request_key(
             *(graph.digest, request.target, request.minor, request.abi, graph.preserve),
             xla=request.xla,

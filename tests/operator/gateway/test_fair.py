@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stitch_operator.gateway.digests import Digests
 from stitch_operator.gateway.fair import Line
 from tests.operator.gateway.support import gateway, graph, key_of, publish
 
@@ -95,3 +97,23 @@ def test_a_worker_gets_the_next_namespaces_graph_and_none_is_enqueued_before(
         running.forget()
         assert running.submit(graph(salt=99), "bob").status_code == 200
         assert len(running.queue.submitted) == 3 and len(running.store.list("requests")) == 31
+
+
+def test_numbering_is_nobodys_line_either() -> None:
+    """Graphs as large as may be take seconds each: another namespace waits for one of them."""
+
+    async def scene() -> list[str]:
+        digests, order = Digests(1), []
+
+        async def number(namespace: str, data: bytes) -> None:
+            await digests.of(data, [], namespace)
+            order.append(namespace)
+
+        loud = [asyncio.ensure_future(number("loud", graph(2000, salt=n))) for n in range(6)]
+        await asyncio.sleep(0)
+        quiet = asyncio.ensure_future(number("quiet", graph()))
+        await asyncio.gather(*loud, quiet)
+        digests.close()
+        return order
+
+    assert asyncio.run(scene()).index("quiet") <= 1
