@@ -63,6 +63,11 @@ class Buckets:
             self._levels.popitem(last=False)
         return wait
 
+    def charge(self, name: str, amount: float, now: float) -> None:
+        """Takes what has been used already, down to a burst's debt."""
+        level, _ = take(self._levels.pop(name, None), self._rate, 0, now, self._rate.burst)
+        self._levels[name] = Level(max(level.held - amount, -self._rate.burst), now)
+
 
 class Held:
     """Bytes that calls hold at the same moment: at most `most`, and of one name at most half of

@@ -412,8 +412,7 @@ class Service:
         queue = queue_name(known.target, known.tf)
         namespace = self._line(queue).done(known.request)
         if namespace is not None:
-            spent = sum(costs.values())
-            self._budgets.take(namespace, spent, time.monotonic(), begun=True)
+            self._budgets.charge(namespace, sum(costs.values()), time.monotonic())
             await self._dispatch(queue)
 
     def _ratio(self, answer: Mapping[str, Any]) -> float:

@@ -23,7 +23,15 @@ from stitch_operator.gateway.ledger import Ledger, Quota
 from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import queue_name
-from stitch_operator.gateway.service import BODY_BYTES, RATES, Parts, Rates, Service, tenant_of
+from stitch_operator.gateway.service import (
+    BODY_BYTES,
+    RATES,
+    Parts,
+    Rates,
+    Service,
+    Shares,
+    tenant_of,
+)
 from stitch_operator.gateway.wire import MESSAGES
 from stitchcore.artifact.keys import request_key
 from stitchcore.artifact.store import Store, open_store
@@ -141,6 +149,7 @@ def gateway(
     body_bytes: int = BODY_BYTES,
     quota: Quota | None = None,
     places: int = 1000,
+    shares: Shares | None = None,
 ) -> Iterator[Running]:
     """A gateway on `folder`; started again on the same folder it goes on where it was."""
     opened = store or open_store(str(folder / "store"))
@@ -155,6 +164,7 @@ def gateway(
             rates=rates,
             store_seconds=store_seconds,
             body_bytes=body_bytes,
+            shares=shares or Shares(),
         )
     )
     with TestClient(application(service)) as client:

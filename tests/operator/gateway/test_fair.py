@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stitch_operator.gateway.digests import Digests
 from stitch_operator.gateway.fair import Line
+from stitch_operator.gateway.service import Shares
 from tests.operator.gateway.support import gateway, graph, key_of, publish
 
 
@@ -117,3 +118,17 @@ def test_numbering_is_nobodys_line_either() -> None:
         return order
 
     assert asyncio.run(scene()).index("quiet") <= 1
+
+
+def test_a_day_has_so_many_core_seconds_of_compilations(tmp_path: Path) -> None:
+    with gateway(tmp_path, shares=Shares(day=50.0)) as running:
+        request = key_of(graph(salt=1))[1]
+        for salt, status in ((1, 202), (2, 202)):
+            assert running.submit(graph(salt=salt)).status_code == status
+        publish(running.store, request, spent={"compile": 600.0, "measure": 20.0})
+        running.forget()
+        assert running.submit(graph(salt=1)).status_code == 200
+        refused = running.submit(graph(salt=3))
+        assert (refused.status_code, refused.json()["reason"]) == (429, "quota")
+        assert running.submit(graph(salt=2)).status_code == 202, "what was taken in goes on"
+        assert running.submit(graph(salt=3), "bob").status_code == 202
