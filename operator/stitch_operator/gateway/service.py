@@ -7,6 +7,7 @@ again after a crash: what counts is in the ledger and in the store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections import OrderedDict
@@ -68,6 +69,7 @@ class Rates:
 
 
 DAY_SECONDS = 86400.0
+USED_SECONDS = DAY_SECONDS / 2
 RECOUNTS = Rate(1 / 60, 1)
 """How often what a namespace has in the store is counted anew because it has no room."""
 RATES = Rates(Rate(200, 400), Rate(32 * 2**20, 512 * 2**20), Rate(1, 200))
@@ -122,6 +124,7 @@ class Memory:
     pending: dict[str, Known] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)
     finished: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    used: OrderedDict[str, float] = field(default_factory=OrderedDict)
     counted_refusals: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
     locks: tuple[asyncio.Lock, ...] = ()
 
@@ -287,6 +290,7 @@ class Service:
             artifact = str((answer or {})["key"])
             if await self.ledger(self.parts.ledger.breaker, identity, artifact, known.target):
                 return crashed(known.request, artifact)
+            await self._note_use(known.request)
         if step is Next.ENQUEUE:
             self._line(queue).add(identity.namespace, known.request, known)
             await self._dispatch(queue)
@@ -346,6 +350,15 @@ class Service:
         """The ledger knows it, the store no longer."""
         self._waits_no_more(known.request)
         return Rejected(Problem.NOT_FOUND, f"graph {known.request[:12]} was collected")
+
+    async def _note_use(self, request: str) -> None:
+        """Where the collector sees that an artifact is in use. A store that takes no file now is
+        told the next time."""
+        if time.monotonic() < self._memory.used.get(request, 0.0):
+            return
+        _remember(self._memory.used, request, time.monotonic() + USED_SECONDS)
+        with contextlib.suppress(Rejected):
+            await self.store(self.parts.store.write, b"", "requests", request, "used")
 
     def _line(self, queue: str) -> Line[Known]:
         found = self._lines.get(queue)
