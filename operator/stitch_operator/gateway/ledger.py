@@ -297,12 +297,15 @@ class Ledger:
                 self._open_breaker(identity, event.key, now)
             return True
 
-    def may_swap(self, identity: Identity, session: str, graph: str, key: str, now: float) -> str:
+    def may_swap(
+        self, identity: Identity, session: str, graph: str, key: str, now: float, since: float
+    ) -> str:
         """Whether a session may swap to an artifact, which then is on record: GO, WAIT or CRASHED.
 
         The first swap of a workload proves it for the others, which wait for that. A session that
         has begun and says nothing any more has died of it, wherever its pod was: no word of another
-        pod is needed, and none of the API server, which may have forgotten it.
+        pod is needed, and none of the API server, which may have forgotten it. Before `since`
+        nobody could say anything: this gateway was not there.
         """
         where = (identity.namespace, pod_of(identity, session), session, key)
         about = (identity.namespace, identity.owner, key)
@@ -317,7 +320,7 @@ class Ledger:
             ).fetchall()  # fmt: skip
             proved = any(state == SETTLED["swap-ok"] for *_, state, _ in found)
             others = [row for row in found if row[2] == BEGUN and row[:2] != where[1:3]]
-            silent = [row for row in others if now - row[3] > SILENT_SECONDS]
+            silent = [row for row in others if now - max(row[3], since) > SILENT_SECONDS]
             if others and not proved:
                 for pod, dead, *_ in silent:
                     self._open_breaker(identity, key, now)

@@ -33,7 +33,8 @@ LOG = logging.getLogger("stitch.gateway")
 
 @dataclass(frozen=True)
 class Workers:
-    """Workers that answered at the last look, by target and by queue; seconds of workers since this
+    """Workers that answered at the last look, by target, and what
+    those of a queue take at a time; seconds of workers since this
     process began to look, each worker counted: with a task, and without one."""
 
     live: Mapping[str, int] = field(default_factory=dict)
@@ -47,14 +48,17 @@ def later(
     queues: Mapping[str, Any],
     active: Mapping[str, Any],
     seconds: float,
+    stats: Mapping[str, Any] | None = None,
 ) -> Workers:
     """After a look `seconds` after the one before: who consumes what, and who has tasks. What
     passed between two looks is counted as the later one found it."""
     live: dict[str, int] = {}
     by_queue: dict[str, int] = {}
-    for consumed in queues.values():
+    for worker, consumed in queues.items():
+        pool = (stats or {}).get(worker, {}).get("pool", {})
+        places = int(pool.get("max-concurrency") or 1)
         for one in consumed:
-            by_queue[str(one["name"])] = by_queue.get(str(one["name"]), 0) + 1
+            by_queue[str(one["name"])] = by_queue.get(str(one["name"]), 0) + places
             target = str(one["name"]).removeprefix("stitch.").rpartition(".tf2.")[0]
             live[target] = live.get(target, 0) + 1
     busy = sum(1 for worker in queues if active.get(worker))
@@ -72,7 +76,7 @@ class Queue(Protocol):
         ...
 
     def places(self, name: str) -> int:
-        """Tasks that the queue's workers can take now, one each; never less than one, since a
+        """Tasks that the queue's workers take at a time; never less than one, since a
         worker may be there that has not answered yet. Never blocks."""
         ...
 
@@ -142,15 +146,16 @@ class CeleryQueue:
                 inspect = self._app.control.inspect(timeout=INSPECT_SECONDS)
                 answers = inspect.active_queues() or {}
                 active = (inspect.active() or {}) if answers else {}
+                stats = (inspect.stats() or {}) if answers else {}
                 away = ""
             except Exception as error:  # whatever the client library raises: a broker that is away
-                answers, active, away = {}, {}, str(error)
+                answers, active, stats, away = {}, {}, {}, str(error)
             if bool(away) != self._away:
                 self._away = bool(away)
                 said = f"{away}; graphs wait until it is there" if away else "it answers"
                 LOG.warning("the broker %s: %s", self._app.connection().as_uri(), said)
             now = self._clock()
-            self._workers = later(self._workers, answers, active, now - looked)
+            self._workers = later(self._workers, answers, active, now - looked, stats)
             looked = now
             for queues in answers.values():
                 for one in queues:

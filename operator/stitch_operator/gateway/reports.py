@@ -36,7 +36,7 @@ async def event(service: Service, identity: Identity, said: Event) -> dict[str, 
     if said.type == "acknowledged":
         return await _acknowledge(service, identity, said)
     if said.type == "may-swap":
-        about = (identity, said.session, said.graph, said.key, time.time())
+        about = (identity, said.session, said.graph, said.key, time.time(), service.since)
         verdict = await service.ledger(service.parts.ledger.may_swap, *about)
         return {"status": verdict, **({"retry_after": WAIT_SECONDS} if verdict == WAIT else {})}
     reason = known_reason(said.reason)

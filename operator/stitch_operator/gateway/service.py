@@ -154,7 +154,7 @@ class Service:
         self._memory = Memory(OrderedDict(), OrderedDict())
         self._memory.locks = tuple(asyncio.Lock() for _ in range(LOCKS))
         self._code = code_version()
-        self._since = time.time()
+        self.since = time.time()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -270,7 +270,7 @@ class Service:
         if status != "ready" or not published:
             known = await self._current(identity.namespace, known)
         served = queue in self.parts.queue.served()
-        moments = (self._code, self._since, time.time())
+        moments = (self._code, self.since, time.time())
         at = Situation(answer, published, known.enqueued, 0, served, *moments)
         step = decide(at)
         if step is Next.ENQUEUE and known.request in self._line(queue):
@@ -457,7 +457,7 @@ class Service:
             if row is None:  # pruned
                 self._waits_no_more(request)
                 continue
-            enqueued = row.enqueued or self._since
+            enqueued = row.enqueued or self.since
             if not answered_since(said, enqueued):
                 await self._give_up(known, enqueued)
                 continue

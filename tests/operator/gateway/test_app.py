@@ -218,7 +218,7 @@ def test_a_revocation_list_that_cannot_be_read_is_not_an_empty_one(tmp_path: Pat
 
 def test_without_a_worker_the_answer_says_so_and_is_not_kept(tmp_path: Path) -> None:
     with gateway(tmp_path, served=()) as running:
-        running.service._since -= 1000  # it has had time to see workers
+        running.service.since -= 1000  # it has had time to see workers
         answer = running.submit(graph())
         assert answer.status_code == 409
         assert answer.json()["reason"] == "no_worker_for_target"
@@ -239,7 +239,7 @@ def test_what_is_turned_away_is_kept_nowhere(tmp_path: Path) -> None:
     """Nobody would ever work on it, and nobody need ask for it again."""
     slow = Rates(Rate(1e9, 1e9), Rate(1e9, 1e9), Rate(0.001, 1))
     with gateway(tmp_path, rates=slow) as running:
-        running.service._since -= 1000  # it has had time to see workers
+        running.service.since -= 1000  # it has had time to see workers
         for other in ({"target": "cpu-foo"}, {"tf": "2.999"}):
             assert running.submit(graph(), **other).json()["reason"] == "no_worker_for_target"
         assert [running.submit(graph(salt=salt)).status_code for salt in (0, 1)] == [202, 429]

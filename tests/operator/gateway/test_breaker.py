@@ -36,8 +36,22 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     made.close()
 
 
-def ask(ledger: Ledger, who: Identity, now: float, session: str = "s", key: str = KEY) -> str:
-    return ledger.may_swap(who, session, GRAPH, key, now)
+def ask(
+    ledger: Ledger,
+    who: Identity,
+    now: float,
+    session: str = "s",
+    key: str = KEY,
+    since: float = 0.0,
+) -> str:
+    return ledger.may_swap(who, session, GRAPH, key, now, since)
+
+
+def test_who_could_not_say_anything_has_not_died(ledger: Ledger) -> None:
+    """The gateway was away, or is young: silence is none of the job's."""
+    assert ask(ledger, pod("one"), NOW) == GO
+    assert ask(ledger, pod("two"), LATER, since=LATER - 5) == WAIT
+    assert ask(ledger, pod("one"), LATER + 1, since=LATER - 5) == GO
 
 
 def test_the_next_pod_of_a_workload_leaves_what_one_died_of(ledger: Ledger) -> None:
