@@ -99,10 +99,12 @@ cluster: cluster-build
 	$(VENV)/bin/python -m tests.cluster up --level $(LEVEL)
 
 cluster-build: $(STAMP)
+	sh tools/cluster.sh $(LEVEL)
 	$(VENV)/bin/python -m tests.cluster build $(foreach level,$(LEVEL),--level $(level))
 
 # The whole product in such a cluster, from `helm install` to a Prometheus that has scraped savings.
 demo-cluster:
+	sh tools/cluster.sh node
 	$(MAKE) cluster-build LEVEL=node
 	$(VENV)/bin/python -m tests.cluster.demo --out demo-cluster.json
 

@@ -111,7 +111,10 @@ def encode(manifest: Manifest) -> bytes:
 
 def decode(data: bytes) -> Manifest:
     """Raises msgspec.ValidationError for anything that is not a manifest of this format."""
-    manifest = msgspec.json.decode(data, type=Manifest)
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.ValidationError(str(error)) from error
     if manifest.format != MANIFEST_FORMAT:
         detail = f"manifest format {manifest.format}, this is {MANIFEST_FORMAT}"
         raise msgspec.ValidationError(detail)

@@ -7,6 +7,7 @@ below it. Nothing is cached, and an error says what the server said.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import re
 import ssl
@@ -21,7 +22,7 @@ SECONDS = 60.0
 CONNECT_SECONDS = 10.0
 RETRIES = 2
 """Of connections that could not be made."""
-MISSING = 404
+MISSING, FULL = 404, 507
 TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
@@ -113,6 +114,8 @@ class RemoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise FileNotFoundError(path)
         if answer.is_error:
             said = answer.text.strip()[:300]
+            if answer.status_code == FULL:
+                raise OSError(errno.ENOSPC, f"{self._host} has no room for {path}")
             raise OSError(f"{method} {path}: {answer.status_code} {said}")
         return answer
 

@@ -25,6 +25,8 @@ from stitchcore.artifact.keys import code_version
 from stitchcore.errors import Reason, Refused
 
 REMOTE = "stitch"
+DISK_FULL = "disk full"
+"""What the detail of a refusal begins with where there is no room."""
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory", REMOTE})
 """Protocols that know no folders. To make one may make a bucket, in place of one misspelt."""
 fsspec.register_implementation(
@@ -42,7 +44,8 @@ def _named(path: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        detail = f"{type(error).__name__}: {error}"
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        detail = f"{DISK_FULL if full else type(error).__name__}: {error}"
         raise Refused(path, Reason.STORE_UNREADABLE, detail) from error
 
 

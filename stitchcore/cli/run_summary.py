@@ -196,8 +196,13 @@ def _manifest(folder: Path | None) -> Manifest | None:
 
 
 def document(summary: Summary) -> dict[str, Any]:
-    """The summary as plain data."""
-    return asdict(summary)
+    """The summary as plain data. `ratio`, the inverse of `speedup`, is what scripts of earlier
+    releases read."""
+    told = asdict(summary)
+    for step in told["steps"]:
+        found = step["speedup"]
+        step["ratio"] = found and (1 / found[0], 1 / found[2], 1 / found[1])
+    return told
 
 
 def show(summary: Summary, console: Console) -> None:

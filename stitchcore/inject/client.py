@@ -76,6 +76,11 @@ class Source(Protocol):
     def revoked(self, key: str) -> bool:
         """True when an artifact must not run any more."""
 
+    def begun(self, digest: str, key: str) -> bool:
+        """Whether the swap to an artifact may begin: it is on record wherever the job's next
+        process may run. Asks for it where it is not yet; call again later. Raises Refused where
+        an earlier process of the workload died of it."""
+
     def observe(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Takes in an event of the job, to pass it on."""
 
@@ -210,6 +215,9 @@ class Folder:
 
     def revoked(self, key: str) -> bool:
         return False  # nobody revokes what a user made on this machine
+
+    def begun(self, digest: str, key: str) -> bool:
+        return True  # the breaker lies in this folder
 
     def observe(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Nothing: events.jsonl is what `stitch run` follows."""

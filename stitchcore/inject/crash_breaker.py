@@ -2,10 +2,11 @@
 
 `breaker/<digest>.json` is written before the first stitched step and removed when 20 stitched steps
 have passed, or at an orderly exit after one. Found at the next start, it means that the process
-died in between. A parent that knows how the job ended calls `job_ended`: only the exit codes of
-crashes count, a killed or failed job is not the kernel's fault. A record with the field `failed`
-tells of a stitched operation that could not run its kernel, or of a graph that TensorFlow did not
-take: it stays whatever the exit code, because the job went on as if nothing had happened. So does
+died in between: its lock is free (its number says nothing, in a pod every process is number 1). A
+parent that knows how the job ended calls `job_ended`: only the exit codes of crashes count, a
+killed or failed job is not the kernel's fault. A record with the field `failed` tells of a stitched
+operation that could not run its kernel, or of a graph that TensorFlow did not take: it stays
+whatever the exit code, because the job went on as if nothing had happened. So does
 `breaker/<digest>.regions.json`, which names the regions of an artifact whose results on a job's own
 data were not TensorFlow's: the next start leaves those alone out.
 """
@@ -13,6 +14,7 @@ data were not TensorFlow's: the next start leaves those alone out.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import time
@@ -30,14 +32,22 @@ def _regions_path(store: str, digest: str) -> str:
     return os.path.join(store, "breaker", f"{digest}.regions.json")
 
 
-def _alive(process: int) -> bool:
+def _alive(store: str, record: Mapping[str, Any]) -> bool:
+    """Whether the process that wrote a record holds its lock: a lock ends with its holder, and says
+    so across containers that share a folder."""
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
+        handle = os.open(
+            os.path.join(store, "breaker", os.path.basename(record["lock"])), os.O_RDWR
+        )
+    except OSError:
         return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return True
-    return True
+    finally:
+        os.close(handle)
+    return False
 
 
 def _read(path: str) -> Dict[str, Any]:
@@ -57,7 +67,7 @@ def why_not(store: str, digest: str, key: str) -> Optional[str]:
             return None
         if record.get("failed"):
             return str(record["failed"])
-        return None if _alive(int(record["process"])) else "the process died in its first steps"
+        return None if _alive(store, record) else "the process died in its first steps"
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -94,7 +104,12 @@ def _write(path: str, record: Mapping[str, Any]) -> None:
 
 def swap_begin(store: str, digest: str, key: str, session: str) -> None:
     """Raises OSError when the breaker cannot be written: then there must be no swap."""
-    _write(_path(store, digest), {"key": key, "session": session})
+    path = _path(store, digest)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    lock = f"{path}.{os.getpid()}.{time.monotonic_ns()}.lock"
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # open for good
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    _write(path, {"key": key, "session": session, "lock": os.path.basename(lock)})
 
 
 def record_failure(store: str, digest: str, key: str, session: str, failed: str) -> None:
@@ -111,9 +126,19 @@ def swap_ok(store: str, digest: str) -> None:
     path = _path(store, digest)
     try:
         if not _failed(path):
+            lock = _lock_of(path)
             os.unlink(path)
+            if lock:
+                os.unlink(os.path.join(store, "breaker", lock))
     except OSError:
         return  # never written, or the store is gone: the next start decides
+
+
+def _lock_of(path: str) -> str:
+    try:
+        return os.path.basename(str(_read(path).get("lock") or ""))
+    except ValueError:
+        return ""
 
 
 def _failed(path: str) -> bool:
@@ -152,10 +177,12 @@ def forget_failures(store: str) -> None:
     """
     folder = os.path.join(store, "breaker")
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        if not name.endswith(".json"):
+            continue
         path = os.path.join(folder, name)
         try:
             record = _read(path)
-            past = bool(record.get("failed")) or not _alive(int(record["process"]))
+            past = bool(record.get("failed")) or not _alive(store, record)
         except (OSError, ValueError, KeyError, TypeError):
             past = True  # it cannot be read: `why_not` takes it as a crash
         if past:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import base64
 import gzip
-import io
 import json
+import math
 import os
 import random
 import re
 import tarfile
 import threading
 import time
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Set
+from collections import deque
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Callable, Deque, Dict, FrozenSet, List, Mapping, Optional, Set, Tuple
 
 from . import (
     cache,
@@ -41,6 +43,9 @@ QUICK_SECONDS, SLOW_SECONDS = 5.0, 300.0  # longest pauses between tries: while 
 EXIT_SECONDS = 3.0  # what the last reports may add to the end of a job
 REASON = re.compile(r"[a-z_]{1,40}")
 ETAG, ETAG_VALUE = "etag", re.compile(r'(W/)?"[\x21\x23-\x7e]*"')  # RFC 9110, section 8.8.3
+ALIVE_SECONDS = 15.0  # between words of a swap that is not settled yet
+SETTLED = frozenset(("swap_ok", "rolled_back", "disabled", "crashed_before"))
+NAMED = 64  # artifacts that a request names as running
 FILES = 258  # of an artifact: a manifest, its signature, libraries
 Complain = Callable[[str, str, str], None]  # (digest or "", reason, detail)
 
@@ -67,6 +72,20 @@ class Request:
 
 
 @dataclass
+class Swap:
+    """A swap to `key` that the gateway is told of before it begins, and again while it is young: a
+    workload's next pod must know that this one died of it. `begun` once that is on record;
+    `crashed` where another one had died of it. `due` by the monotonic clock."""
+
+    digest: str
+    key: str
+    due: float
+    begun: bool = False
+    crashed: bool = False
+    failures: int = 0
+
+
+@dataclass
 class Contact:
     """Whether the gateway has been reached. Failures are said once they have lasted."""
 
@@ -84,31 +103,35 @@ def body_of(request: Request, session: str) -> bytes:
     return gzip.compress(json.dumps(document).encode(), 6)
 
 
-def unpack(data: bytes) -> Dict[str, bytes]:
-    """Files of an artifact from a tar: flat, regular, each named once. Raises Refused."""
-    files: Dict[str, bytes] = {}
+def unpack(data: bytes) -> client.Read:
+    """Reads files of an artifact from a tar: flat, plain, each named once, of which none is copied
+    before it is asked for: who verifies asks for the rest when the signature holds. Headers that
+    say what stands elsewhere (sparse files, long names, pax) are no files of an artifact, so what
+    is read is never more than what was sent. Raises Refused."""
+    places: Dict[str, Tuple[int, int]] = {}
+    position = 0
     try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-            for member in archive:
-                stream = archive.extractfile(member) if member.isreg() else None
-                known = member.name in files or len(files) >= FILES
-                if stream is None or known or not contract.FILE_NAME.fullmatch(member.name):
-                    raise reasons.Refused(reasons.BAD_ARTIFACT, "its tar holds something else")
-                files[member.name] = stream.read()
-                if len(files[member.name]) != member.size:
-                    raise reasons.Refused(reasons.BAD_ARTIFACT, "its tar is cut short")
-    except (tarfile.TarError, ValueError, EOFError) as error:
+        while data[position : position + tarfile.BLOCKSIZE].strip(b"\0"):
+            block = data[position : position + tarfile.BLOCKSIZE]
+            member = tarfile.TarInfo.frombuf(block, "ascii", "strict")
+            begin = position + tarfile.BLOCKSIZE
+            end = begin + member.size
+            plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and member.size >= 0
+            known = member.name in places or len(places) >= FILES
+            if not plain or known or not contract.FILE_NAME.fullmatch(member.name):
+                raise reasons.Refused(reasons.BAD_ARTIFACT, "its tar holds something else")
+            if end > len(data):
+                raise reasons.Refused(reasons.BAD_ARTIFACT, "its tar is cut short")
+            places[member.name] = (begin, end)
+            position = end + -end % tarfile.BLOCKSIZE
+    except (tarfile.TarError, ValueError) as error:
         raise reasons.Refused(reasons.BAD_ARTIFACT, f"its tar cannot be read: {error}") from error
-    return files
-
-
-def file_of(files: Mapping[str, bytes]) -> client.Read:
-    """Reads from what was unpacked."""
 
     def read(name: str, limit: int) -> bytes:
-        if name not in files or len(files[name]) > limit:
+        begin, end = places.get(name, (0, limit + 1))
+        if end - begin > limit:
             raise reasons.Refused(reasons.BAD_ARTIFACT, f"{name} is missing or too large")
-        return files[name]
+        return data[begin:end]
 
     return read
 
@@ -153,10 +176,13 @@ class Gateway:
         self._complain = complain
         self._requests: Dict[str, Request] = {}
         self._revoked: FrozenSet[str] = frozenset()
+        self._running: Deque[str] = deque()  # keys of artifacts that were accepted
+        self._announced: FrozenSet[str] = frozenset()  # public keys that are valid by the gateway
         self._random = random.Random(os.urandom(16))  # the job's own generator is left alone
         self._contact = Contact(time.monotonic())
         self._outbox = report.Outbox(self._random.getrandbits(64))
         self._reports_due, self._report_failures = 0.0, 0
+        self._swaps: Dict[str, Swap] = {}
         self._messages = swap_group_messages.Messages()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -184,8 +210,22 @@ class Gateway:
     def revoked(self, key: str) -> bool:
         return key in self._revoked
 
+    def begun(self, digest: str, key: str) -> bool:
+        """Of a process that reports nothing nobody keeps a record."""
+        if not self._config.reports:
+            return True
+        with self._lock:
+            swap = self._swaps.setdefault(key, Swap(digest, key, time.monotonic()))
+        if swap.crashed:
+            raise reasons.Refused(reasons.CRASHED_BEFORE, f"artifact {key[:12]}: in another pod")
+        if not swap.begun:
+            self._wake.set()
+        return swap.begun
+
     def observe(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Takes in an event of the job (client.Events)."""
+        if kind in SETTLED and fields.get("key") in self._swaps:
+            self._swaps[str(fields["key"])].due = math.inf  # told by the event itself
         if self._config.reports and self._outbox.add(kind, fields):
             self._wake.set()
 
@@ -204,6 +244,9 @@ class Gateway:
 
     def finish(self) -> None:
         """Sends what is left, for EXIT_SECONDS at most; at once where nobody answered before."""
+        for swap in self._swaps.values():  # an orderly end is no crash
+            if swap.begun and swap.due < math.inf:
+                self.observe("swap_ok", {"digest": swap.digest, "key": swap.key})
         self._ended = True
         self._wake.set()
         if self._contact.reached and self._contact.failure is None:
@@ -233,8 +276,11 @@ class Gateway:
                 self._ask(request)
         self._speak()
         self._report()
+        self._record_swaps()
         now = time.monotonic()
         due = [request.due - now for request in self._open()]
+        with self._lock:
+            due += [swap.due - now for swap in self._swaps.values()]
         spoken = self._messages.due()
         if spoken is not None:
             due.append(spoken - now)
@@ -256,6 +302,8 @@ class Gateway:
         extra: Optional[Mapping[str, str]] = None,
     ) -> wire.Response:
         headers = {"Accept": "application/json, application/x-tar", **(extra or {})}
+        headers["Stitch-Running"] = ",".join(islice(self._running, NAMED))
+        self._running.rotate(-NAMED)  # all of them in the end
         if body is not None:
             headers.update({"Content-Type": "application/json", "Content-Encoding": "gzip"})
         seconds = ARTIFACT_SECONDS if limit > ANSWER_BYTES else REQUEST_SECONDS
@@ -277,8 +325,12 @@ class Gateway:
             detail = f"status {answer.status} without a JSON object"
             raise reasons.Refused(reasons.GATEWAY_ERROR, detail)
         revoked = document.get("revoked")
-        if isinstance(revoked, list):
-            self._revoked = frozenset(key for key in revoked if isinstance(key, str))
+        if isinstance(revoked, list):  # of those that were named: what was heard before still holds
+            self._revoked |= {key for key in revoked if isinstance(key, str)}
+        trust = document.get("trust")
+        keys = trust.get("public_keys") if isinstance(trust, dict) else None
+        if isinstance(keys, list):
+            self._announced = frozenset(key for key in keys if isinstance(key, str))
         return document
 
     # Graphs
@@ -331,7 +383,11 @@ class Gateway:
             raise reasons.Refused(reasons.GATEWAY_ERROR, f"status {answer.status}")
 
     def _expects(self, request: Request) -> client.Expected:
-        return self._expected.on(str(request.meta["target"]))
+        """Signed by a key that the job was given and that is valid: one that leaked is announced no
+        longer. Without an announcement those that the job was given are all there is."""
+        expected = self._expected.on(str(request.meta["target"]))
+        valid = [key for key in expected.public_keys if key.hex() in self._announced]
+        return replace(expected, public_keys=tuple(valid)) if self._announced else expected
 
     def _cached(self, request: Request) -> Optional[client.Artifact]:
         """What an earlier process kept; removed when it does not hold (any more)."""
@@ -352,8 +408,14 @@ class Gateway:
     def _take(self, request: Request, data: bytes, etag: str) -> None:
         """Verifies an artifact and keeps it; a bad one is the final answer to this graph."""
         try:
-            files = unpack(data)
-            artifact = client.verified(file_of(files), request.digest, self._expects(request))
+            files: Dict[str, bytes] = {}
+            tar = unpack(data)
+
+            def read(name: str, limit: int) -> bytes:
+                files[name] = tar(name, limit)
+                return files[name]
+
+            artifact = client.verified(read, request.digest, self._expects(request))
         except reasons.Refused as error:
             self._refuse(request, error.reason, error.detail)
             return
@@ -370,6 +432,8 @@ class Gateway:
             self._refuse(request, reasons.REVOKED, f"artifact {artifact.key[:12]}")
             return
         request.graph, request.cached, request.artifact = b"", None, artifact
+        if artifact.key not in self._running:
+            self._running.append(artifact.key)
         request.answer = {"status": "ready", "key": artifact.key}
 
     def _refuse(self, request: Request, reason: str, detail: str) -> None:
@@ -406,6 +470,47 @@ class Gateway:
                     self._messages.answered(*said, self._document(answer))
             except reasons.Refused as error:  # said again when it is due
                 self._contact.failure = error
+
+    # Swaps
+
+    def _record_swaps(self) -> None:
+        """Asks whether swaps may begin, and says again that they live."""
+        with self._lock:
+            swaps = list(self._swaps.values())
+        for swap in swaps:
+            if swap.due > time.monotonic() or self._ended:
+                continue
+            document = {**self._outbox.numbered(), "type": "may-swap"}
+            document.update(graph=swap.digest, key=swap.key)
+            try:
+                body = gzip.compress(json.dumps(document).encode())
+                answer = self._call("POST", report.EVENTS, body, ANSWER_BYTES)
+                self._recorded(swap, answer)
+                swap.failures = 0
+            except reasons.Refused as error:
+                self._contact.failure = error
+                swap.failures += 1
+                wait = pause(swap.failures, True, self._random.random())
+                swap.due = time.monotonic() + wait
+
+    def _recorded(self, swap: Swap, answer: wire.Response) -> None:
+        draw = self._random.random()
+        if answer.status in (429, 503):
+            swap.due = time.monotonic() + wait_of(answer.headers.get("retry-after"), draw)
+        elif answer.status == 400:  # a gateway of the release before
+            swap.begun, swap.due = True, math.inf
+        elif answer.status != 200:
+            raise reasons.Refused(reasons.GATEWAY_ERROR, f"status {answer.status}")
+        else:
+            document = self._document(answer)
+            if document.get("status") == "wait":
+                swap.due = time.monotonic() + wait_of(document.get("retry_after"), draw)
+            else:
+                swap.crashed = document.get("status") == "crashed"
+                swap.begun = not swap.crashed
+                if swap.due < math.inf:  # else it was settled meanwhile
+                    again = math.inf if swap.crashed else time.monotonic() + ALIVE_SECONDS
+                    swap.due = again
 
     # Reports
 

@@ -74,7 +74,9 @@ class Hook:
         self._noted: set[Any] = set()
         self._process = os.getpid()
         self._follower = step_monitor.StepMonitor(config, native, self._events, self._say)
-        self._swapper = swap_start.Swapper(config, native, self._events, self._disable)
+        self._swapper = swap_start.Swapper(
+            config, native, self._events, self._disable, self._source.begun
+        )
         parts = swap_group_member.Parts(
             *(config, native, self._source, self._events, self._swapper),
             *(self._follower.rolled_back, self._refuse, coordination_service),

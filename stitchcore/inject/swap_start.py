@@ -26,10 +26,12 @@ from .program import (
 )
 
 Disable = Callable[[Program, str, str], None]
+Begun = Callable[[str, str], bool]
 
 
 class Swapper:
-    """Acts on programs and instances; `disable` keeps one on its original for good."""
+    """Acts on programs and instances; `disable` keeps one on its original for good; `begun`
+    is a source's."""
 
     def __init__(
         self,
@@ -37,11 +39,13 @@ class Swapper:
         native: plugin.Plugin,
         events: client.Events,
         disable: Disable,
+        begun: Begun,
     ) -> None:
         self._config = config
         self._plugin = native
         self._events = events
         self._disable = disable
+        self._begun = begun
 
     def open(self, program: Program) -> bool:
         """Opens the breaker's account of this swap, once. False when there must be no swap."""
@@ -105,8 +109,10 @@ class Swapper:
             return  # swap_group_member.py
         if instance.first_arm != ORIGINAL or instance.arm[0] != ORIGINAL or not self.due(instance):
             return
-        instance.swapped_late = True
         program = instance.program
+        if program.refused_late is None and not self._on_record(program):
+            return
+        instance.swapped_late = True
         if program.refused_late is not None:
             self._disable(program, program.refused_late, "not to be swapped after the first step")
         elif self.open(program):
@@ -117,6 +123,20 @@ class Swapper:
                 blocks = (0, FOREVER)
             instance.watch_memory(self._plugin, self._config.memory)
             self._plugin.schedule(instance.step, STITCHED, *blocks)
+
+    def _on_record(self, program: Program) -> bool:
+        """Whether the swap stands where the workload's next pod is told of it; the step runs its
+        original until then."""
+        try:
+            known = [
+                self._begun(part.digest, part.artifact.key)
+                for part in program.parts or [program]
+                if part.artifact is not None
+            ]
+        except reasons.Refused as error:
+            self._disable(program, error.reason, error.detail)
+            return False
+        return all(known)
 
     def back(self, instance: Instance, reason: str, detail: str) -> None:
         """To the original for good: at once, or with all replicas at the step they agree on.

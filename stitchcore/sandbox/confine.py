@@ -1,8 +1,8 @@
-"""What a child gives up before its command runs: `python -I -S confine.py LIMITS PARENT COMMAND...`
+"""What a child gives up before its command runs: `python -I -S -c START ROOT LIMITS
+PARENT COMMAND...`
 
 A program of its own, because a `preexec_fn` would run Python code in a fork of a parent with
-threads. Standard library only, and nothing of this package: it is read as a file. isolate.py starts
-it and says what it is for.
+threads. Standard library only. isolate.py starts it and says what it is for.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stitchcore.sandbox import landlock, seccomp
+
+START = "import sys; sys.path.append(sys.argv.pop(1)); from stitchcore.sandbox import confine; "
+START += "confine.main(sys.argv[1:])"
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC = 1, 2, 4, 8, 4096, 16384
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
@@ -25,6 +29,13 @@ PAGE = resource.getpagesize()
 TICKS = os.sysconf("SC_CLK_TCK")
 COVERED = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/var/run")
 """Where temporary files, sockets and mounted secrets of others are."""
+READABLE = (
+    *("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt", "/proc", "/sys"),
+    *("/etc/ld.so.cache", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/localtime"),
+)
+"""Beside the interpreter and what is shown: programs and libraries, and what the kernel says of the
+machine. Of other processes it says what all may read."""
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 COVERED_OPTIONS = "size=16m,nr_inodes=4096,mode=1777"
 
 
@@ -33,16 +44,20 @@ class Limits:
     """What a child may use. `seconds` by the clock and `cpu_seconds` of each process; `memory` in
     resident bytes and `threads` of the whole tree; `file_bytes` of each file; `nice` is added.
     `hidden` folders look empty to it, where the kernel gives it a user namespace. With `private`
-    its own folder is a file system in memory of so many bytes, which no other process sees; it does
-    not start where that cannot be (ask `mounts_shared` before). With `apart` COVERED, TMPDIR and
-    `covered` folders hold its own one, the interpreter and what is `shown`, nothing else; where it
-    has no mounts of its own it says so and sees them as they are."""
+    its own folder is a file system in memory of so many bytes, which no other process sees, or
+    where it has no mounts of its own a folder of so many that no other child reaches. With `apart`
+    it touches READABLE files, its own folder, the interpreter's and what is `shown`, and nothing
+    else; COVERED, TMPDIR and `covered` folders hold no more than those where it has mounts of its
+    own; it makes no system call but those of seccomp.ALLOWED. It does not start where it would
+    reach files of others or a network (ask `open_to_children` before). `disk` bytes of files are
+    watched in its folder."""
 
     seconds: float
     memory: int
     cpu_seconds: int
     threads: int = 512 + 16 * (os.cpu_count() or 1)
     file_bytes: int = 4 * 2**30
+    disk: int = 8 * 2**30
     nice: int = 0
     hidden: tuple[str, ...] = ()
     private: int = 0
@@ -182,13 +197,12 @@ def _confine(limits: Limits, parent: int) -> str:
     )
     still_open, shared = _separate()
     for folder in limits.hidden:
-        if why := f"no user namespace ({shared})" if shared else _hide(folder):
+        fenced = shared and (limits.apart or limits.private)
+        if not fenced and (why := shared and f"no user namespace ({shared})" or _hide(folder)):
             sys.stderr.write(f"stitch: {folder}: {why}\n")
-    if limits.apart and shared:
-        sys.stderr.write(f"stitch: it sees files of others: {shared}\n")
-    elif limits.apart and (why := _set_apart(limits.shown, limits.covered)):
+    if limits.apart and not shared and (why := _set_apart(limits.shown, limits.covered)):
         sys.exit(f"stitch: it cannot be set apart: {why}")
-    if limits.private and (why := shared or _make_private(limits.private)):
+    if limits.private and not shared and (why := _make_private(limits.private)):
         sys.exit(f"stitch: no private folder: {why}")
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_CPU, limits.cpu_seconds)
@@ -202,7 +216,26 @@ def _confine(limits: Limits, parent: int) -> str:
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # last: a change of rights clears it
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)  # the parent died before the line above
+    if limits.apart or limits.private:
+        still_open = _fence(limits, bool(shared), bool(still_open))
     return still_open
+
+
+def _fence(limits: Limits, shared: bool, reachable: bool) -> str:
+    """Files by Landlock, system calls by a filter; beside namespaces, or in their place. Ends the
+    process where neither keeps it from files of others, or from the network."""
+    own = [os.getcwd(), *DEVICES, *sorted(map(str, Path("/dev").glob("nvidia*")))]
+    if limits.apart and not shared:
+        own += [*COVERED, *limits.covered, os.path.dirname(os.getcwd())]
+    seen = [*READABLE, *limits.shown]
+    for folder in limits.hidden:
+        if shared and landlock.within(folder, [*seen, *own]):
+            sys.exit(f"stitch: {folder} lies in what it has to see: {', '.join(seen)}")
+    if (why := landlock.restrict(seen, own)) and shared:
+        sys.exit(f"stitch: it would reach files of others: {why}")
+    if (why := seccomp.restrict()) and reachable:
+        sys.exit(f"stitch: it would reach the network: {why}")
+    return ""
 
 
 def _owner(process: int) -> int:
@@ -215,7 +248,10 @@ def _owner(process: int) -> int:
 def main(arguments: Sequence[str]) -> None:
     """`probe`, or LIMITS PARENT COMMAND...: never returns from the latter."""
     if list(arguments) == ["probe"]:
-        print(json.dumps(_separate()))
+        libc = ctypes.CDLL(None, use_errno=True)
+        network, mounts = _separate()
+        libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        print(json.dumps((network, mounts, landlock.restrict(READABLE, ()), seccomp.restrict())))
         return
     text, parent, *argv = arguments
     still_open = _confine(Limits(**json.loads(text)), int(parent))

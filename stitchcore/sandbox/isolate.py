@@ -5,14 +5,16 @@ environment of five variables, a fresh temporary folder as its home, no descript
 no capabilities, no core files, limits on processor time, file size and processes, and where the
 kernel allows it a user and a network namespace of its own: no address is reachable, and nothing
 outside can be traced or read through /proc. With `apart` it sees no other's temporary files, no
-sockets or secrets in /run, and nothing of its user's home. It dies with its parent; what a parent
+sockets or secrets in /run, and nothing of its user's home: by mounts of its own where the kernel
+gives a user namespace, and by Landlock and a list of system calls, which a plain restricted pod has
+too; a child that none of them keeps apart does not start. It dies with its parent; what a parent
 that was killed leaves of its folder, `sweep` removes.
 
-Three limits are watched from outside, because the kernel has no such limit or waives it for root:
-wall-clock seconds, resident bytes and threads of the child's whole process tree. The child is the
-reaper of its descendants, so that a daemon stays in the tree. Address space is not limited:
-TensorFlow and XLA reserve far more than they use. No process namespace is made: process numbers
-name temporary files in shared folders.
+Four limits are watched from outside, because the kernel has no such limit or waives it for root:
+wall-clock seconds, resident bytes and threads of the child's whole process tree, bytes of its
+folder. The child is the reaper of its descendants, so that a daemon stays in the tree. Address
+space is not limited: TensorFlow and XLA reserve far more than they use. No process namespace is
+made: process numbers name temporary files in shared folders.
 
 What takes the child's rights away runs between `fork` and the command: confine.py.
 """
@@ -53,8 +55,11 @@ __all__ = [
     "tree",
 ]
 
-PROGRAM = str(Path(confine.__file__).resolve())
+ROOT = str(Path(confine.__file__).resolve().parents[2])
+"""Where the child finds this package."""
+_PROGRAM = (sys.executable, "-I", "-S", "-c", confine.START, ROOT)
 KILL_ROUNDS = 20  # a process that forks faster than it is killed is left to the kernel's limit
+DISK_SECONDS = 2.0
 PREFIX = "stitch-child-"
 EMPTY_SECONDS = 60.0
 """A folder of PREFIX without content may be one that its maker has not locked yet."""
@@ -79,6 +84,7 @@ class Child:
         self._limits = limits
         self._temporary = folder
         self._deadline = time.monotonic() + limits.seconds
+        self._look_at_files = 0.0
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal, or None while it runs."""
@@ -99,12 +105,18 @@ class Child:
         return time.monotonic() > self._deadline
 
     def exceeded(self) -> str | None:
-        """Which limit on the tree's memory or threads is broken, in words; None when none is."""
+        """Which limit on the tree's memory, threads or files is broken, in words; None when none
+        is."""
         used = self._look()
         if used.memory > self._limits.memory:
             return f"more than {self._limits.memory / 2**30:.1f} GiB"
         if used.threads > self._limits.threads:
             return f"more than {self._limits.threads} threads"
+        if time.monotonic() > self._look_at_files:
+            self._look_at_files = time.monotonic() + DISK_SECONDS
+            most = self._limits.private or self._limits.disk
+            if _bytes_in(self.folder) > most:
+                return f"more than {most / 2**30:.1f} GiB of files"
         return None
 
     def stop(self) -> None:
@@ -180,33 +192,37 @@ def network_open() -> str:
 
 
 def mounts_shared() -> str:
-    """Why a child of `command` sees this machine's mounts and no others, so that nothing can be
-    hidden from it and it can have no `private` folder; "" where it has mounts of its own."""
+    """Why a child of `command` sees this machine's mounts and no others; "" where it has mounts of
+    its own."""
     return _probed()[1]
 
 
 def open_to_children() -> dict[str, str]:
-    """What this machine's kernel does not keep from children, and why: `network`, and
-    `files` of others (where `apart` does nothing). Empty where all is as it should be."""
-    reasons = {"network": network_open(), "files": mounts_shared()}
+    """What this machine's kernel does not keep from children that are `apart`, and why: `network`,
+    and `files` of others. Such children do not start where it is not empty."""
+    network, mounts, landlock, seccomp = _probed()
+    reasons = {
+        "network": f"{network}; {seccomp}" if network and seccomp else "",
+        "files": f"{mounts}; {landlock}" if mounts and landlock else "",
+    }
     return {kept_open: why for kept_open, why in reasons.items() if why}
 
 
 @functools.cache
-def _probed() -> tuple[str, str]:
-    command_line = [sys.executable, "-I", "-S", PROGRAM, "probe"]
-    process = subprocess.run(command_line, capture_output=True, text=True, timeout=60)
+def _probed() -> tuple[str, str, str, str]:
+    """Why there is no network, no mounts of its own, no Landlock, no filter of system calls."""
+    process = subprocess.run([*_PROGRAM, "probe"], capture_output=True, text=True, timeout=60)
     if process.returncode != 0:
-        return f"exit code {process.returncode}", f"exit code {process.returncode}"
-    network, mounts = json.loads(process.stdout)
-    return str(network), str(mounts)
+        why = f"exit code {process.returncode}"
+        return why, why, why, why
+    network, mounts, landlock, seccomp = map(str, json.loads(process.stdout))
+    return network, mounts, landlock, seccomp
 
 
 def _launcher(limits: Limits, parent: int, argv: Sequence[str]) -> list[str]:
-    command_line = [sys.executable, "-I", "-S", PROGRAM]
     shown = (*limits.shown, sys.prefix, sys.base_prefix)
     child_limits = replace(limits, shown=shown, covered=(*limits.covered, *_homes()))
-    return [*command_line, json.dumps(asdict(child_limits)), str(parent), *argv]
+    return [*_PROGRAM, json.dumps(asdict(child_limits)), str(parent), *argv]
 
 
 def _homes() -> set[str]:
@@ -275,6 +291,16 @@ def _open_and_again(remove: Callable[..., object], path: str, why: object) -> No
         remove(path)
     else:
         shutil.rmtree(path)
+
+
+def _bytes_in(folder: Path) -> int:
+    """What the files below take of the disk; those that vanish meanwhile take nothing."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(root, name)).st_blocks * 512
+    return total
 
 
 # Process trees

@@ -98,7 +98,7 @@ def test_a_job_is_swapped_in_mid_run_and_reports(
     assert steps["stitched_steps"] > 50 and steps["original_steps"] > 50
     timed, *swaps = (event for event in answers.events if event["type"] != "refused")
     assert timed["type"] == "timed" and "key" not in timed
-    assert [event["type"] for event in swaps] == ["swap-begin", "swap-ok"]
+    assert [event["type"] for event in swaps] == ["may-swap", "swap-begin", "swap-ok"]
     assert all(event["key"] == answers.digest for event in swaps)
 
 
@@ -171,6 +171,37 @@ def test_a_crash_after_a_swap_is_told_and_not_repeated(
     assert len(done.lines) == 1 and "crashed_before" in done.lines[0]
     told = [(event["type"], event.get("key")) for event in answers.events]
     assert ("crashed-before", answers.digest) in told and "swap_begin" not in done.kinds()
+
+
+class Cluster(HandmadeGateway):
+    """It keeps the breaker (the ledger's is tested by itself): whoever has begun a swap and says no
+    more of it, has died."""
+
+    def __call__(self, asked: Asked) -> Reply:
+        if asked.document.get("type") == "may-swap":
+            session = asked.document["session"]
+            begun = {one["session"] for one in self.events if one["type"] == "may-swap"}
+            settled = {one["session"] for one in self.events if one["type"] == "swap-ok"}
+            self.events.append(asked.document)
+            if begun - settled - {session}:
+                return gateways.reply(200, {"status": "crashed"})
+        return super().__call__(asked)
+
+
+@pytest.mark.slow
+def test_a_crash_is_not_repeated_in_the_next_pod(
+    native: Path, tmp_path: Path, key_file: Path, public_key: str
+) -> None:
+    """`restartPolicy: Never`: the next pod has another disk."""
+    answers = Cluster(tmp_path / "store", key_file, "crash")
+    with gateways.serve(tmp_path / "g", answers) as server:
+        first = run(server, tmp_path / "cache", public_key, 400, 0.02)
+        asked = [event["type"] for event in answers.events]
+        assert first.code == -11 and "may-swap" in asked, "before the first stitched step"
+        done = run(server, tmp_path / "other", public_key, 200, 0.02, session="t")
+    assert done.code == 0 and done.losses == untouched(200)
+    assert len(done.lines) == 1 and "crashed_before" in done.lines[0]
+    assert "swap_begin" not in done.kinds()
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stitchcore.inject import gateway, report
+from stitchcore.inject import gateway, reasons, report
 from tests.inject import https_gateway as gateways
 from tests.inject.gateway_job import DIGEST, KEY, Job, wait_for
 from tests.inject.https_gateway import Asked, Reply
@@ -112,6 +112,90 @@ def test_a_revocation_arrives_with_any_answer(tmp_path: Path, public_key: str) -
         assert not job.source.revoked(KEY)
         job.source.observe("swap_ok", {"digest": DIGEST, "key": KEY})
         wait_for(lambda: job.source.revoked(KEY))
+
+
+def test_a_job_names_what_it_runs_all_of_it_in_turn(
+    tmp_path: Path, public_key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told of what it names: the third of three, though a request names two."""
+    monkeypatch.setattr(gateway, "NAMED", 2)
+
+    def answer(asked: Asked) -> Reply:
+        named = asked.headers["stitch-running"].split(",")
+        return gateways.reply(200, {"revoked": [key for key in named if key == "c"]})
+
+    with gateways.serve(tmp_path / "g", answer) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        job.source._running.extend("abc")
+        for number in range(3):
+            job.source.observe("swap_ok", {"digest": DIGEST, "key": f"{number}"})
+        wait_for(lambda: job.source.revoked("c"))
+        wait_for(lambda: len(server.asked) == 3)
+        assert [asked.headers["stitch-running"] for asked in server.asked] == ["a,b", "c,a", "b,c"]
+        assert job.source.revoked("c"), "and remembers it"
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        ([gateways.reply(200, {"status": "noted"})], "begins"),
+        ([gateways.reply(400, {"reason": "bad_request"})], "begins"),
+        (
+            [
+                Reply(raw=b""),
+                gateways.reply(503, {}, Retry_After="0.2"),
+                gateways.reply(200, {"status": "wait", "retry_after": 0.2}),
+                gateways.reply(200, {"status": "noted"}),
+            ],
+            "begins",
+        ),
+        ([gateways.reply(200, {"status": "crashed"})], "crashed_before"),
+    ],
+    ids=["noted", "of the release before", "after a while", "crashed"],
+)
+def test_a_swap_begins_once_it_is_on_record(
+    tmp_path: Path, public_key: str, answers: list[Reply], outcome: str
+) -> None:
+    said = iter(answers)
+    with gateways.serve(tmp_path / "g", lambda _: next(said, gateways.reply(200, {}))) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        assert not job.source.begun(DIGEST, KEY), "nothing waits for the network"
+
+        def settled() -> str:
+            try:
+                return "begins" if job.source.begun(DIGEST, KEY) else ""
+            except reasons.Refused as refused:
+                return refused.reason
+
+        wait_for(lambda: bool(settled()))
+        assert settled() == outcome
+        assert [asked.document["type"] for asked in server.asked] == ["may-swap"] * len(answers)
+
+
+def test_an_orderly_end_is_no_crash(tmp_path: Path, public_key: str) -> None:
+    noted = gateways.reply(200, {"status": "noted"})
+    with gateways.serve(tmp_path / "g", lambda _: noted) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        wait_for(lambda: job.source.begun(DIGEST, KEY))
+        job.source.finish()
+        types = [asked.document["type"] for asked in server.asked]
+        assert types == ["may-swap", "swap-ok"]
+
+
+def test_a_young_swap_says_that_it_lives(
+    tmp_path: Path, public_key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "ALIVE_SECONDS", 0.1)
+    noted = gateways.reply(200, {"status": "noted"})
+    with gateways.serve(tmp_path / "g", lambda _: noted) as server:
+        job = Job(server, tmp_path / "c", (public_key,))
+        wait_for(lambda: job.source.begun(DIGEST, KEY))
+        wait_for(lambda: len(server.asked) >= 3)
+        job.source.observe("swap_ok", {"digest": DIGEST, "key": KEY})
+        wait_for(lambda: server.asked[-1].document["type"] == "swap-ok")
+        told = len(server.asked)
+        time.sleep(0.5)
+        assert len(server.asked) <= told + 1, "and no more once it is settled"
 
 
 def test_an_errors_text_stays_in_the_job() -> None:

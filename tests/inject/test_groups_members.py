@@ -246,7 +246,7 @@ def test_a_revoked_artifact_leaves_all_replicas_at_one_step(library: plugin.Plug
     one = ranks[1].instance
     assert STITCHED in ranks[0].arms
     nothing: Any = None
-    keeper = swap_start.Swapper(job_settings.read({}), library, nothing, nothing)
+    keeper = swap_start.Swapper(job_settings.read({}), library, nothing, nothing, nothing)
     shown = int(one.arm[0])
     keeper.back(one, reasons.REVOKED, "artifact bbbb")
     assert one.arm[0] == shown, "not alone"

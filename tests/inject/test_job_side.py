@@ -129,15 +129,30 @@ def test_targets() -> None:
     assert not target.runs_on("sm_90", "cpu-x86-64-v4") and not target.runs_on("", "")
 
 
+def begun_by_another(store: str, digest: str) -> None:
+    """By a process that then dies."""
+    code = "import sys; from stitchcore.inject import crash_breaker as guard; "
+    code += "guard.swap_begin(*sys.argv[1:])"
+    run = [sys.executable, "-c", code, store, digest, "key", "s"]
+    subprocess.run(run, check=True, env={"PYTHONPATH": os.pathsep.join(sys.path)})
+
+
+def test_a_process_of_the_same_number_is_another_one(tmp_path: Path) -> None:
+    """In a pod each is number 1: the container that crashed, and the one that came after it."""
+    store = str(tmp_path)
+    begun_by_another(store, "d")
+    path = tmp_path / "breaker" / "d.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "process": os.getpid()}))
+    assert guard.why_not(store, "d", "key") == "the process died in its first steps"
+
+
 def test_breaker(tmp_path: Path) -> None:
     store = str(tmp_path)
     assert guard.why_not(store, "d", "key") is None
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
     guard.swap_begin(store, "d", "key", "s")
     assert guard.why_not(store, "d", "key") is None  # still alive
     path = tmp_path / "breaker" / "d.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "process": gone.pid}))
+    begun_by_another(store, "d")
     assert guard.why_not(store, "d", "key")
     assert guard.why_not(store, "d", "another key") is None
     guard.job_ended(store, "s", -11)
@@ -262,17 +277,14 @@ def test_submit_publishes_once(tmp_path: Path) -> None:
 
 def test_a_fresh_start_forgets_what_is_past(tmp_path: Path) -> None:
     store = str(tmp_path)
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
     guard.forget_failures(store)  # without a folder too
     guard.record_failure(store, "failed", "key", "s", "kernel says no")
     guard.swap_begin(store, "running", "key", "s")
-    guard.swap_begin(store, "crashed", "key", "s")
-    path = tmp_path / "breaker" / "crashed.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "process": gone.pid}))
+    begun_by_another(store, "crashed")
     (tmp_path / "breaker" / "damaged.json").write_text("{")
     guard.forget_failures(store)
-    assert [path.name for path in (tmp_path / "breaker").iterdir()] == ["running.json"]
+    assert [path.name for path in (tmp_path / "breaker").glob("*.json")] == ["running.json"]
+    assert guard.why_not(store, "running", "key") is None
 
 
 def test_a_version_without_a_shim_is_refused(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from stitch_operator import certificates, metrics
+from stitch_operator import certificates, connections, metrics, metrics_server
 from stitch_operator.gateway import (
     app,
     body,
-    digests,
+    graph_size,
     groups,
     identity,
     ledger,
@@ -63,6 +63,13 @@ KUBERNETES = [
 ]  # fmt: skip
 SERVICE = [
     ("Results are kept for 60 s", identity.CACHE_SECONDS, 60),
+    ("denials for 10 s and apart", identity.DENIED_SECONDS, 10),
+    ("may have 20 tokens denied at once and 1 a second", identity.DENIALS, Rate(1, 20)),
+    ("A request's head may take 10 s", connections.HEADER_SECONDS, 10),
+    ("its answer 10 minutes until it is read", connections.ANSWER_SECONDS, 10 * MINUTE),
+    ("an address has 1,024 at a time", connections.MOST_OF_ADDRESS, 1024),
+    ("a connection ends after 10 s", metrics_server.SECONDS, 10),
+    ("and an address has eight", metrics_server.MOST_OF_ADDRESS, 8),
     ("Per namespace 200 calls/s (`--calls`)", services.RATES.calls.per_second, 200),
     ("32 MiB/s of graphs", services.RATES.bytes.per_second, 32 * MIB),
     ("1 new compile/s (burst 200)", services.RATES.compiles, Rate(1, 200)),
@@ -70,8 +77,11 @@ SERVICE = [
     ("at most 1 MiB beside the graph", records.BESIDE_BYTES, MIB),
     ("all calls together 1 GiB (then 503)", services.BODY_BYTES, 1024 * MIB),
     ("a body is awaited for a minute at most", app.BODY_SECONDS, MINUTE),
-    ("(200,000 nodes and functions, 2,000,000 inputs)",
-     (digests.MOST_NODES, digests.MOST_INPUTS), (200_000, 2_000_000)),
+    ("(200,000 nodes and functions, 800,000 inputs, 4,000,000 fields)",
+     (graph_size.MOST_NODES, graph_size.MOST_INPUTS, graph_size.MOST_FIELDS),
+     (200_000, 800_000, 4_000_000)),
+    ("8 GiB of graphs in the store", ledger.Quota.graph_bytes, 8192 * MIB),
+    ("2,000,000 rows of the ledger", ledger.Quota.rows, 2_000_000),
     ("what nobody works on for 60 s is enqueued again", standing.SILENT_SECONDS, 60),
     ("for each namespace of the 500 that have totals of their own", metrics.MAX_NAMESPACES, 500),
     ("409 `no_worker_for_target`, ask again in 2 min", standing.NO_WORKER_SECONDS, 2 * MINUTE),

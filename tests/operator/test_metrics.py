@@ -229,8 +229,12 @@ def test_workers_are_counted_by_what_the_broker_says() -> None:
         "w2@b": [{"name": "stitch.cpu-x86-64-v4.tf2.15"}],
         "w3@c": [{"name": "stitch.sm_90.tf2.21"}],
     }
-    found = later(Workers(busy=10.0), queues, {"w2@b": [{"id": "task"}], "w1@a": []}, 5.0)
-    assert found == Workers({"cpu-x86-64-v4": 2, "sm_90": 1}, busy=15.0, idle=10.0)
+    active = {"w2@b": [{"id": "task"}], "w1@a": []}
+    stats = {"w1@a": {"pool": {"max-concurrency": 3}}}
+    found = later(Workers(busy=10.0), queues, active, 5.0, stats)
+    places = {"stitch.cpu-x86-64-v4.tf2.21": 3, "stitch.cpu-x86-64-v4.tf2.15": 1}
+    places["stitch.sm_90.tf2.21"] = 1
+    assert found == Workers({"cpu-x86-64-v4": 2, "sm_90": 1}, 15.0, 10.0, places)
     shown = OfGateway(lambda: Durable([], [], []), "1", lambda: found).registry
     assert shown.get_sample_value("stitch_workers", {"target": "sm_90"}) == 1
     assert shown.get_sample_value("stitch_workers", {"target": "sm_80"}) == 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from stitch_worker import collect as collector
 from stitch_worker.collect import LEFTOVER_SECONDS, UNANSWERED_SECONDS, collect, main
 from stitchcore.artifact.store import Store, open_store
 
@@ -60,6 +62,41 @@ def test_the_oldest_goes_until_it_fits(store: Store) -> None:
     assert store.list("artifacts") == ("a0",)
 
 
+def owned(store: Store, tenant: str, name: str, age: float, used: float, size: int) -> None:
+    """An artifact of a tenant, with the request that it was made for."""
+    meta = json.dumps({"tenant": tenant}).encode()
+    store.write(meta, "requests", f"r-{name}", "meta.json")
+    for part in ("meta.json", "used"):
+        if part == "used":
+            store.write(b"", "requests", f"r-{name}", part)
+        seconds = NOW - (used if part == "used" else age)
+        os.utime(store.path("requests", f"r-{name}", part), (seconds, seconds))
+    store.answer(f"r-{name}", {"status": "ready", "key": name, "time": NOW - age})
+    placed(store, age, "artifacts", name, "kernels.so", size=size)
+
+
+def test_a_burst_removes_nobody_elses_and_nothing_in_use(tmp_path: Path) -> None:
+    """The oldest went, whoever's it was: a thousand new artifacts of one tenant were the end of all
+    that others had."""
+    store = open_store(str(tmp_path))
+    owned(store, "quiet", "old", 20 * DAY, 5 * DAY, 1000)
+    for number in range(9):
+        owned(store, "loud", f"l{number}", 3 * DAY, 3 * DAY, 1000)
+    owned(store, "loud", "running", 9 * DAY, 0.1 * DAY, 1000)
+    gone = names(store, limit=5000)
+    assert not {"artifacts/old", "artifacts/running", "requests/r-running"} & gone
+    assert sum(name.startswith("artifacts/l") for name in gone) >= 6
+    assert names(store, limit=0) >= {"artifacts/old"}
+    assert store.list("artifacts") == ("running",), "what is in use stays, though it does not fit"
+
+
+def test_what_is_asked_for_is_not_old(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    owned(store, "a", "asked", 90 * DAY, 2 * DAY, 10)
+    owned(store, "a", "forgotten", 90 * DAY, 40 * DAY, 10)
+    assert names(store) == {"artifacts/forgotten", "requests/r-forgotten"}
+
+
 def test_a_dry_run_removes_nothing(store: Store) -> None:
     assert names(store, dry=True) == {"artifacts/a2", "requests/r2"}
     assert len(store.list("artifacts")) == 3
@@ -94,7 +131,10 @@ def test_what_nobody_answers_or_asks_for_goes_after_a_day(store: Store) -> None:
     assert not store.exists("answers", "left_pending.json")
 
 
-def test_the_command_collects(store: Store, tmp_path: Path) -> None:
+def test_the_command_collects(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "IN_USE_SECONDS", -2 * NOW)
     assert main(["--store", str(tmp_path), "--days", "100000", "--bytes", "0"]) == 0
     assert store.list("artifacts") == ()
     assert store.list("requests") == ("busy",)

@@ -261,6 +261,29 @@ def test_keys_rotate_and_artifacts_are_revoked(signer: Signer, tmp_path: Path) -
     assert not package.exists(store, key_for()), "a revoked artifact is not signed again"
 
 
+def test_what_a_leaked_key_signed_is_removed_and_not_signed_again(
+    signer: Signer, tmp_path: Path
+) -> None:
+    """The drill: whoever has the key has put an artifact of his own into the bucket."""
+    store, old = signer.store, signer.public_keys[0]
+    uploaded(store, artifact())
+    run_once(signer)
+    (tmp_path / "leaked").write_text("")
+    command = ["--store", str(tmp_path / "store"), "--key", str(tmp_path / "new"), "--once"]
+    command += ["--leaked-file", str(tmp_path / "leaked")]
+    assert signers.main([*command, "--also-valid", old]) == 0
+    assert package.exists(store, key_for())
+    (tmp_path / "leaked").write_text(old)
+    assert signers.main([*command, "--also-valid", old]) == 2, "it cannot be valid too"
+    assert signers.main(command) == 0
+    assert not package.exists(store, key_for())
+    new = sign.public_hex(sign.load_or_create_key(tmp_path / "new"))
+    assert json.loads(store.read(signers.PUBLIC_KEYS)) == {"public_keys": [new]}
+    uploaded(store, artifact())
+    assert signers.main(command) == 0
+    package.load(store, key_for(), new)
+
+
 def test_what_no_valid_key_signed_is_not_signed_again(signer: Signer, tmp_path: Path) -> None:
     uploaded(signer.store, artifact())
     run_once(signer)

@@ -149,6 +149,8 @@ def test_a_full_disk_tears_nothing_and_work_goes_on_when_there_is_space(
     with pytest.raises(OSError, match="space"):
         filler.write_bytes(bytes(2**20))
     assert run_once(signer) == {key_for(): "store_unreadable"}
+    with pytest.raises(Refused, match="disk full"):
+        store.write(bytes(2**20), "answers", "x")
     assert store.list("artifacts") == ()
     assert not list((small_disk / "artifacts").glob(".*")), "nothing half-written is left"
     filler.unlink()

@@ -36,6 +36,10 @@ from stitchcore.toolchain import cuda_compiler
 from stitchcore.toolchain.c_compiler import find_compiler
 
 log = logging.getLogger("stitch.worker")
+CONFINE = (
+    "a kernel with Landlock (Linux 5.13) and libseccomp2, which a restricted pod may use; or user "
+    "namespaces, which seccompProfile of the worker's entry allows (docs/images.md)"
+)
 
 
 def main(
@@ -53,9 +57,9 @@ def _run(parsed: argparse.Namespace, observe: Callable[[str, str], None]) -> int
     with needed("this machine cannot serve", "`stitch doctor` tells what it lacks", Refused):
         machine, tf = host(), tensorflow_minor()
         target = served(parsed.target, machine.target)
-    reachable = isolate.open_to_children()
-    for what, why in reachable.items():
-        log.warning("open to compile children here: %s (%s)", what, why)
+    with needed("compile children would not be confined", CONFINE):
+        if reachable := isolate.open_to_children():
+            raise ValueError("; ".join(f"{what}: {why}" for what, why in reachable.items()))
     if swept := isolate.sweep():
         log.info("%d folders of children whose workers were killed: removed", swept)
     alone = "a file of 32 bytes alone in its folder, or one that can be made"
@@ -89,7 +93,6 @@ def _run(parsed: argparse.Namespace, observe: Callable[[str, str], None]) -> int
         parsed.lease_seconds,
         observe,
         secret,
-        tuple(reachable),
     )
     broker = broker_for(
         url,
@@ -135,9 +138,6 @@ def _kernel_secret(path: Path | None) -> tuple[bytes | None, list[str]]:
     OSError or ValueError for a file that cannot be used."""
     if path is None:
         log.info("kernels are not cached for other graphs: no --kernel-key")
-        return None, []
-    if shared := isolate.mounts_shared():
-        log.warning("kernels are not cached for other graphs: no mounts of its own: %s", shared)
         return None, []
     return load_or_create_secret(path), [str(path.absolute().parent)]
 

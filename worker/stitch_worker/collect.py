@@ -5,20 +5,24 @@
 Removed first are leftovers: unfinished uploads and temporary names of writers that died (older than
 LEFTOVER_SECONDS), and what waits for a worker or the signer for longer than UNANSWERED_SECONDS:
 requests without a final answer, artifacts without a signature; and what workers had cost that ended
-ENDED_SECONDS ago, which the gateway has counted. Then artifacts, kernels and answered
-requests made more than `--days` ago, whether used or not, then the oldest until the store is below
-`--bytes`. An artifact goes before its answer: whoever reads a ready answer without an artifact asks
-again, and it is built again. A request goes with its answer and attempts, never while it is worked
-on. `public_keys.json` and `revoked.json` stay.
+ENDED_SECONDS ago, which the gateway has counted. Then artifacts, kernels and answered requests that
+were made, or last asked for (`requests/<key>/used`, by the gateway), more than `--days` ago. Then,
+until the store is below `--bytes`, the oldest of the tenant that has most in it, so that nobody's
+burst removes another's; what was asked for within IN_USE_SECONDS stays. An artifact goes before its
+answer: whoever reads a ready answer without an artifact asks again, and it is built again. A
+request goes with its answer and attempts, never while it is worked on. `public_keys.json` and
+`revoked.json` stay.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stitch_worker import idle, units, unsigned
@@ -33,17 +37,21 @@ UNANSWERED_SECONDS = 86400.0
 """Longer than tasks stand in line. Who waits longer is told to hand the graph in again."""
 ENDED_SECONDS = 7 * 86400.0
 """Long enough for a gateway that was down when the worker ended to read what it had cost."""
+IN_USE_SECONDS = 86400.0
+"""The gateway notes once in half that time that a request is asked for."""
 DAYS = 30.0
 FINAL = ("ready", "refused")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Something that can be removed: `parts` in the store, `made` (seconds since 1970), bytes."""
+    """Something that can be removed: `parts` in the store, `made` or last used (seconds since
+    1970), bytes, whose it is."""
 
     parts: tuple[str, ...]
     made: float
     size: int
+    tenant: str = ""
 
 
 def collect(
@@ -51,20 +59,40 @@ def collect(
 ) -> tuple[Entry, ...]:
     """Remove what may go; what it was. Raises Refused(STORE_UNREADABLE)."""
     requests = list(_requests(store))
-    gone = [*_leftovers(store, now), *_abandoned(requests, now)]
-    answered = (entry for entry, status in requests if status in FINAL)
-    remaining = sorted([*_entries(store), *answered], key=lambda entry: entry.made)
-    total = sum(entry.size for entry in remaining)
-    for entry in remaining:
-        old = now - entry.made > days * 86400
-        if old or (limit is not None and total > limit):
-            gone.append(entry)
-            total -= entry.size
+    gone = [*_leftovers(store, now), *_abandoned([one[:2] for one in requests], now)]
+    made_for = {artifact: entry for entry, _, artifact in requests if artifact}
+    answered = (entry for entry, status, _ in requests if status in FINAL)
+    remaining = sorted([*_entries(store, made_for), *answered], key=lambda entry: entry.made)
+    old = [entry for entry in remaining if now - entry.made > days * 86400]
+    kept = [entry for entry in remaining if entry not in old]
+    gone += [*old, *(_beyond(kept, limit, now) if limit is not None else ())]
     for entry in gone:
         log.info("%s: %d bytes", "/".join(entry.parts), entry.size)
         if not dry:
             _remove(store, entry)
     return tuple(gone)
+
+
+def _beyond(entries: Sequence[Entry], limit: int, now: float) -> list[Entry]:
+    """What goes so that the rest fits: of entries in order of age, the first of the tenant that has
+    most at that moment."""
+    total = sum(entry.size for entry in entries)
+    sizes = Counter[str]()
+    idle: dict[str, list[Entry]] = {}
+    for entry in entries:
+        sizes[entry.tenant] += entry.size
+        if now - entry.made > IN_USE_SECONDS:
+            idle.setdefault(entry.tenant, []).append(entry)
+    gone: list[Entry] = []
+    while total > limit and any(idle.values()):
+        tenant = max((one for one in idle if idle[one]), key=lambda one: (sizes[one], one))
+        entry = idle[tenant].pop(0)
+        gone.append(entry)
+        total -= entry.size
+        sizes[tenant] -= entry.size
+    if total > limit:
+        log.warning("%d bytes more than %d: all of it is in use", total - limit, limit)
+    return gone
 
 
 def _remove(store: Store, entry: Entry) -> None:
@@ -75,22 +103,35 @@ def _remove(store: Store, entry: Entry) -> None:
     store.delete(*entry.parts)
 
 
-def _entries(store: Store) -> Iterator[Entry]:
-    """Artifacts and kernels."""
+def _entries(store: Store, made_for: Mapping[str, Entry]) -> Iterator[Entry]:
+    """Artifacts, used when the request was that they were made for, and kernels."""
     for key in store.list("artifacts"):
-        yield _entry(store, "artifacts", key)
+        entry, request = _entry(store, "artifacts", key), made_for.get(key)
+        if request is not None:
+            used = max(entry.made, request.made)
+            entry = replace(entry, made=used, tenant=request.tenant)
+        yield entry
     for scope in store.list(units.FOLDER):
         for key in store.list(units.FOLDER, scope):
-            yield _entry(store, units.FOLDER, scope, key)
+            yield replace(_entry(store, units.FOLDER, scope, key), tenant=scope)
 
 
-def _requests(store: Store) -> Iterator[tuple[Entry, str]]:
-    """Each with the status of its answer, "" without one; made when it was last heard of."""
+def _requests(store: Store) -> Iterator[tuple[Entry, str, str]]:
+    """Each with the status of its answer, "" without one, and the artifact that it names; made when
+    it was last heard of or asked for."""
     for key in store.list("requests"):
         answer = store.read_answer(key) or {}
         entry = _entry(store, "requests", key)
         heard = max(entry.made, float(answer.get("time", 0.0)))
-        yield Entry(entry.parts, heard, entry.size), str(answer.get("status", ""))
+        made = replace(entry, made=heard, tenant=_tenant(store, key))
+        yield made, str(answer.get("status", "")), str(answer.get("key", ""))
+
+
+def _tenant(store: Store, key: str) -> str:
+    try:
+        return str(json.loads(store.read("requests", key, "meta.json")).get("tenant", ""))
+    except (Refused, ValueError, AttributeError):
+        return ""
 
 
 def _abandoned(requests: Sequence[tuple[Entry, str]], now: float) -> Iterator[Entry]:

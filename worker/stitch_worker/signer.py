@@ -2,13 +2,17 @@
 reading a graph. The only process with the signing key; it has no broker and starts nothing.
 
     python -m stitch_worker.signer --store URL --key FILE [--also-valid HEX]
-        [--also-valid-file FILE] [--revoke KEY] [--resign] [--once] [--heartbeat FILE]
+        [--also-valid-file FILE] [--leaked HEX] [--leaked-file FILE] [--revoke KEY] [--resign]
+        [--once] [--heartbeat FILE]
 
 It takes each `unsigned/<key>/`, recomputes the artifact's key from the request it was made for,
 checks manifest, names, sizes, hashes and library headers, writes the issue time, signs, publishes
 `artifacts/<key>/`, answers the request and removes `unsigned/<key>/`. What does not hold is refused
 with the reason. Compromised workers can so at worst publish a wrong artifact for a graph that was
 handed in, never for another.
+
+A key that leaked signs nothing again: `--leaked` names its public half, and what it has signed is
+removed, since nobody can tell by whom; it is built and signed anew when it is asked for.
 
 Rotation: start with the new key and `--also-valid` the old one's public half, `--resign` once when
 all clients know the new key, then drop the old. In a cluster the reconciler does it: the signer
@@ -51,18 +55,29 @@ from stitchcore.service.startup import needed
 log = logging.getLogger("stitch.signer")
 POLL_SECONDS = 0.5
 PUBLIC_KEYS = "public_keys.json"
-Keys = tuple[Ed25519PrivateKey, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """`signs` signs; `public` keys are its own and at most one other that is valid meanwhile;
+    what `leaked` ones signed is nobody's."""
+
+    signs: Ed25519PrivateKey
+    public: tuple[str, ...]
+    leaked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Signer:
-    """`key` signs; `public_keys` are its own and at most one other that is valid meanwhile."""
+    """`key` signs; `public_keys` are its own and at most one other that is valid meanwhile;
+    `leaked` ones are valid no longer."""
 
     store: Store
     key: Ed25519PrivateKey
     public_keys: tuple[str, ...]
     signature: str = options.signature(options.PLANNER, 0.0)
     """The workers' Options.signature: part of an artifact's key."""
+    leaked: tuple[str, ...] = ()
 
 
 def run_once(signer: Signer) -> dict[str, str]:
@@ -194,6 +209,20 @@ def resign(signer: Signer) -> int:
     return count
 
 
+def distrust(signer: Signer) -> int:
+    """Remove what a leaked key signed; how many."""
+    count = 0
+    for key in signer.store.list("artifacts") if signer.leaked else ():
+        if not package.exists(signer.store, key):
+            continue
+        data = signer.store.read("artifacts", key, MANIFEST)
+        signature = signer.store.read("artifacts", key, SIGNATURE)
+        if any(sign.verify(public, signature, data) for public in signer.leaked):
+            signer.store.delete("artifacts", key)
+            count += 1
+    return count
+
+
 # ---- the process -------------------------------------------------------------------------------
 def main(arguments: Sequence[str] | None = None) -> int:
     """Sign until SIGTERM or SIGINT."""
@@ -206,9 +235,10 @@ def _run(parsed: argparse.Namespace) -> int:
     with needed(f"--key {parsed.key}", "a file of 32 bytes that only the signer may read"):
         sign.load_or_create_key(parsed.key)
     with needed("--also-valid", "at most one other public key, of 64 hexadecimal digits"):
-        key, public = _keys(parsed)
+        keys = _keys(parsed)
     store = startup.store(parsed.store)
-    signer = Signer(store, key, public, options.signature(parsed.planner, parsed.tune))
+    settings = options.signature(parsed.planner, parsed.tune)
+    signer = Signer(store, keys.signs, keys.public, settings, keys.leaked)
     announce(signer)
     if parsed.revoke:
         revoke(signer.store, parsed.revoke)
@@ -217,6 +247,7 @@ def _run(parsed: argparse.Namespace) -> int:
         log.info("%d artifacts signed again", resign(signer))
         return 0
     if parsed.once:
+        distrust(signer)
         run_once(signer)
         return 0
     _complete(signer)
@@ -228,13 +259,18 @@ def _keys(parsed: argparse.Namespace) -> Keys:
     """The key that signs and the public keys that are valid, its own first, as files have them now.
     Raises OSError or ValueError."""
     key = sign.load_or_create_key(parsed.key)
-    file = parsed.also_valid_file
-    in_file = file.read_text(encoding="ascii").split() if file and file.exists() else []
-    also = [*parsed.also_valid, *in_file]
+    also = [*parsed.also_valid, *_words(parsed.also_valid_file)]
     public = tuple(dict.fromkeys([sign.public_hex(key), *also]))
-    if len(public) > 2 or not all(KEY.fullmatch(digits) for digits in public):
-        raise ValueError(", ".join(also))
-    return key, public
+    leaked = tuple(dict.fromkeys([*parsed.leaked, *_words(parsed.leaked_file)]))
+    if len(public) > 2 or not all(KEY.fullmatch(digits) for digits in (*public, *leaked)):
+        raise ValueError(", ".join((*also, *leaked)))
+    if set(public) & set(leaked):
+        raise ValueError("a key that leaked is valid")
+    return Keys(key, public, leaked)
+
+
+def _words(file: Path | None) -> list[str]:
+    return file.read_text(encoding="ascii").split() if file and file.exists() else []
 
 
 def _serve(signer: Signer, keys: Callable[[], Keys], heartbeat: Path | None) -> None:
@@ -259,21 +295,24 @@ def _serve(signer: Signer, keys: Callable[[], Keys], heartbeat: Path | None) -> 
 def _present(signer: Signer, keys: Callable[[], Keys]) -> Signer:
     """The signer with the keys of now. Files that cannot be used leave it as it is."""
     try:
-        key, public = keys()
+        present = keys()
     except (OSError, ValueError) as error:
         log.warning("keys: %s", error)
         return signer
-    if public == signer.public_keys:
+    if (present.public, present.leaked) == (signer.public_keys, signer.leaked):
         return signer
-    changed = replace(signer, key=key, public_keys=public)
+    changed = replace(signer, key=present.signs, public_keys=present.public, leaked=present.leaked)
     announce(changed)
     _complete(changed)
     return changed
 
 
 def _complete(signer: Signer) -> None:
-    """Sign again what the other key signed. Two keys are a rotation, which an end of this process
-    may have cut short, and files that were read one before and one after a change."""
+    """Remove what a leaked key signed, and sign again what the other valid one signed. Two keys are
+    a rotation, which an end of this process may have cut short, and files that were read one before
+    and one after a change."""
+    if signer.leaked:
+        log.info("a key leaked: %d artifacts that it signed removed", distrust(signer))
     if len(signer.public_keys) > 1:
         log.info("two keys are valid: %d artifacts signed again", resign(signer))
 
@@ -284,6 +323,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--key", type=Path, required=True, help="file of the Ed25519 key")
     parser.add_argument("--also-valid", action="append", default=[], metavar="HEX")
     parser.add_argument("--also-valid-file", type=Path, help="the same, read again when it changes")
+    parser.add_argument("--leaked", action="append", default=[], metavar="HEX",
+                        help="public half of a key that leaked: what it signed goes")  # fmt: skip
+    parser.add_argument("--leaked-file", type=Path, help="the same, read again when it changes")
     parser.add_argument("--planner", default=options.PLANNER, help="as the workers'")
     parser.add_argument("--tune", type=float, default=0.0, help="as the workers'")
     parser.add_argument("--revoke", action="append", default=[], metavar="KEY")

@@ -3,9 +3,8 @@
 The child parses a stranger's graph and may have been taken over; the C it sends is a stranger's
 text, and the compiler that reads it may be taken over too. But a unit is cached under the digest of
 its text, and the process that compiles it gets that text alone, on a descriptor, and works in a
-folder that no other process sees: whatever happens in it is a function of the text. So no text can
-change what is cached for another one. That needs a mount namespace (`isolate.mounts_shared`);
-without one there is no workshop and nothing is cached.
+folder that no other child reaches: whatever happens in it is a function of the text. So no text can
+change what is cached for another one.
 """
 
 from __future__ import annotations

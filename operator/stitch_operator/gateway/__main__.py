@@ -19,22 +19,23 @@ import uvicorn
 import uvloop
 from kubernetes import client, config
 from kubernetes.config import ConfigException
-from prometheus_client import start_http_server
 
+from stitch_operator import connections
 from stitch_operator.certificates import Certificates
 from stitch_operator.gateway import tls
-from stitch_operator.gateway.app import application
+from stitch_operator.gateway.app import BODY_SECONDS, DRAIN_SECONDS, application
 from stitch_operator.gateway.blocking import LOG
 from stitch_operator.gateway.database import LedgerHeld
 from stitch_operator.gateway.digests import Digests
 from stitch_operator.gateway.identity import Authenticator, Cached, Identity, SharedToken
-from stitch_operator.gateway.ledger import Ledger
+from stitch_operator.gateway.ledger import Ledger, Quota
 from stitch_operator.gateway.limits import Rate
 from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.queue import CeleryQueue
-from stitch_operator.gateway.service import CLUSTER, NAMESPACE, RATES, Parts, Rates, Service
+from stitch_operator.gateway.service import CLUSTER, NAMESPACE, RATES, Parts, Rates, Service, Shares
 from stitch_operator.gateway.tokenreview import TokenReview
 from stitch_operator.metrics import MAX_NAMESPACES
+from stitch_operator.metrics_server import serve_metrics
 from stitchcore import __version__
 from stitchcore.options import broker_url
 from stitchcore.service import startup
@@ -42,7 +43,6 @@ from stitchcore.service.startup import needed
 
 LOCAL = "local"
 SHUTDOWN_SECONDS = 3
-HEADER_BYTES = 64 * 2**10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +62,9 @@ def _run(given: argparse.Namespace) -> int:
     listening = startup.listening(given.host, given.port, "--port")
     held = "end the other gateway; or give a file that is a ledger, or is not there yet"
     with needed(f"--ledger {given.ledger}", held, sqlite3.Error, LedgerHeld):
-        ledger = Ledger(given.ledger, given.max_namespaces)
+        ledger = Ledger(
+            given.ledger, given.max_namespaces, Quota(given.namespace_bytes, given.namespace_rows)
+        )
     queue = CeleryQueue(broker)
     metrics = Metrics(
         lambda: Durable(ledger.totals(), ledger.spent(), ledger.counts()),
@@ -83,11 +85,12 @@ def _run(given: argparse.Namespace) -> int:
             store_seconds=given.store_seconds,
             cache_scope=given.cache_scope,
             reader=given.reader,
+            shares=Shares(given.running, given.core_seconds_a_day, dict(given.weight)),
         )
     )
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
     with needed(free, startup.FREE, OverflowError):
-        start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
+        serve_metrics(given.metrics_host, given.metrics_port, metrics.registry)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(service, listening, certificates))
     return 0
@@ -95,17 +98,9 @@ def _run(given: argparse.Namespace) -> int:
 
 async def _serve(service: Service, listening: socket.socket, certificates: Certificates) -> None:
     """Serves until a signal, with the certificate that the files hold at each handshake."""
-    settings = uvicorn.Config(
-        application(service),
-        http="h11",
-        ws="none",
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        h11_max_incomplete_event_size=HEADER_BYTES,
-        ssl_context_factory=lambda _config, _default: certificates.context,
+    body_seconds = BODY_SECONDS + DRAIN_SECONDS + 5.0  # who is late is told so first
+    settings = connections.settings(
+        application(service), lambda: certificates.context, body_seconds, SHUTDOWN_SECONDS
     )
     watching = asyncio.create_task(certificates.watch())
     LOG.info("gateway on https://%s:%d", *listening.getsockname()[:2])
@@ -131,6 +126,13 @@ def _authenticator(
         if len(token) < 16:
             raise ValueError(f"it has {len(token)} characters")
     return SharedToken(token, Identity(LOCAL, LOCAL, "", devices, "cpu"))
+
+
+def _weight(text: str) -> tuple[str, float]:
+    name, _, weight = text.partition("=")
+    if not name or not 0.001 <= float(weight) <= 1000:
+        raise argparse.ArgumentTypeError("NAMESPACE=N, N from 0.001 to 1000")
+    return name, float(weight)
 
 
 def _public_key(text: str) -> str:
@@ -169,6 +171,17 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=MAX_NAMESPACES,
         help="that have totals of their own; those of others are summed up",
     )
+    parser.add_argument("--namespace-bytes", type=int, default=Quota.graph_bytes,
+                        help="of graphs that one namespace may have in the store")  # fmt: skip
+    parser.add_argument("--namespace-rows", type=int, default=Quota.rows,
+                        help="of the ledger that one namespace may have")  # fmt: skip
+    parser.add_argument("--running", type=int, default=0,
+                        help="compilations of one namespace at a time; 0: any number")  # fmt: skip
+    parser.add_argument("--core-seconds-a-day", type=float, default=Shares.day,
+                        help="of compilations, per namespace")  # fmt: skip
+    parser.add_argument("--weight", type=_weight, action="append", default=[],
+                        metavar="NAMESPACE=N",
+                        help="what a namespace is given beside others (1)")  # fmt: skip
     parser.add_argument("--digest-processes", type=int, default=1)
     return parser.parse_args(arguments)
 

@@ -27,11 +27,13 @@ from stitch_operator.gateway.standing import Standing
 from stitch_operator.gateway.trust import Trust
 
 LOG = logging.getLogger("stitch.gateway")
-BODY_SECONDS = 60.0
+BODY_SECONDS, DRAIN_SECONDS = 60.0, 5.0
 DRAINED_BYTES = 16 * 2**20
 """Of a refused body: read on so far, so that the client reads the answer and not a reset."""
 BY_STATUS = {404: Problem.NOT_FOUND, 405: Problem.METHOD_NOT_ALLOWED}
 KEY_LENGTH = 64
+RUNNING = "stitch-running"
+"""Header: keys of the artifacts that a job runs; it is told which of them are revoked."""
 Handler = Callable[[Service, Request, Identity], Awaitable[Response]]
 
 
@@ -50,8 +52,8 @@ def application(service: Service) -> Starlette:
 
         return Route(path, endpoint, methods=[method], name=name)
 
-    async def ready(_request: Request) -> Response:
-        return await _ready(service)
+    async def ready(request: Request) -> Response:
+        return await _ready(service, request)
 
     def failed(_request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -84,7 +86,8 @@ async def _answered(service: Service, request: Request, name: str, handler: Hand
     """A call's answer, or its problem, counted and timed."""
     start = time.perf_counter()
     try:
-        identity = await service.identify(_token(request))
+        address = request.client.host if request.client else ""
+        identity = await service.identify(_token(request), address)
         wait = service.calls.take(identity.namespace, 1, time.monotonic())
         if wait:
             raise Rejected(Problem.RATE_LIMITED, "too many calls", wait)
@@ -109,12 +112,12 @@ async def _rejected(service: Service, request: Request, rejected: Rejected) -> R
         service.metrics.rejected(rejected.problem)
     drained = 0
     with contextlib.suppress(RuntimeError, ClientDisconnect, TimeoutError):
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(DRAIN_SECONDS):
             async for chunk in request.stream():
                 drained += len(chunk)
                 if drained > DRAINED_BYTES:
                     break
-    return _problem(rejected, service.trust)
+    return _problem(rejected, _trust(service, request))
 
 
 def _problem(rejected: Rejected, trust: Trust | None = None) -> Response:
@@ -132,6 +135,11 @@ def _json(content: dict[str, Any], status: int, trust: Trust | None) -> Response
         riding = trust.document()
         content = {**content, "trust": riding, "revoked": riding["revoked"]}
     return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+def _trust(service: Service, request: Request) -> Trust | None:
+    found = service.trust
+    return found.told_to(request.headers.get(RUNNING)) if found is not None else None
 
 
 def _token(request: Request) -> str:
@@ -181,17 +189,17 @@ async def _submit(service: Service, request: Request, identity: Identity) -> Res
 
         pay(0, begun=False)
         asked = await _decoded(request, SubmitGraph, GRAPHS, charge)
-        return _stands(await service.submit(identity, asked), service)
+        return _stands(await service.submit(identity, asked), service, request)
 
 
 async def _standing(service: Service, request: Request, identity: Identity) -> Response:
-    return _stands(await service.standing(identity, _key(request)), service)
+    return _stands(await service.standing(identity, _key(request)), service, request)
 
 
 async def _artifact(service: Service, request: Request, identity: Identity) -> Response:
     found = await service.artifact(identity, _key(request))
     if isinstance(found, Standing):
-        return _stands(found, service)
+        return _stands(found, service, request)
     key, archive = found
     keys = service.trust.public_keys if service.trust is not None else ()
     headers = {
@@ -208,7 +216,7 @@ async def _artifact(service: Service, request: Request, identity: Identity) -> R
 async def _artifact_page(service: Service, request: Request, identity: Identity) -> Response:
     found = await pages.artifact(service, identity, _key(request))
     if isinstance(found, Standing):
-        return _stands(found, service)
+        return _stands(found, service, request)
     return HTMLResponse(found, headers=pages.HEADERS)
 
 
@@ -220,13 +228,13 @@ async def _job_page(service: Service, request: Request, identity: Identity) -> R
 async def _event(service: Service, request: Request, identity: Identity) -> Response:
     with service.bodies.holding(identity.namespace) as hold:
         said = await _decoded(request, Event, REPORTS, hold)
-        return _json(await reports.event(service, identity, said), 200, service.trust)
+        return _json(await reports.event(service, identity, said), 200, _trust(service, request))
 
 
 async def _savings(service: Service, request: Request, identity: Identity) -> Response:
     with service.bodies.holding(identity.namespace) as hold:
         said = await _decoded(request, Savings, REPORTS, hold)
-        return _json(await reports.save(service, identity, said), 200, service.trust)
+        return _json(await reports.save(service, identity, said), 200, _trust(service, request))
 
 
 async def _workloads(service: Service, request: Request, identity: Identity) -> Response:
@@ -235,11 +243,12 @@ async def _workloads(service: Service, request: Request, identity: Identity) -> 
         raise Rejected(Problem.FORBIDDEN, "workloads are told to the release's reconciler")
     since = request.query_params.get("since", "")
     found = await service.ledger(service.parts.ledger.workloads, since, time.time())
-    return _json(msgspec.to_builtins(found), 200, service.trust)
+    return _json(msgspec.to_builtins(found), 200, _trust(service, request))
 
 
-def _stands(standing: Standing, service: Service) -> Response:
-    response = _json(standing.document(), standing.http_status, service.trust)
+def _stands(standing: Standing, service: Service, request: Request) -> Response:
+    told = _trust(service, request)
+    response = _json(standing.document(), standing.http_status, told)
     if standing.retry_after:
         response.headers["Retry-After"] = str(max(1, round(standing.retry_after)))
     return response
@@ -253,7 +262,7 @@ async def _healthy(_request: Request) -> Response:
     return _json({"status": "ok"}, 200, None)
 
 
-async def _ready(service: Service) -> Response:
+async def _ready(service: Service, request: Request) -> Response:
     """Ready: the ledger can be read, and the store has said which artifacts are revoked."""
     try:
         await service.ledger(service.parts.ledger.counts)
@@ -261,4 +270,4 @@ async def _ready(service: Service) -> Response:
         return _problem(rejected)
     if service.trust is None:
         return _problem(Rejected(Problem.UNAVAILABLE, "the store has not been read yet"))
-    return _json({"status": "ready"}, 200, service.trust)
+    return _json({"status": "ready"}, 200, _trust(service, request))

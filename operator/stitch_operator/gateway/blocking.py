@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 from stitch_operator.gateway.problems import Problem, Rejected
+from stitchcore.artifact.store import DISK_FULL
 from stitchcore.errors import Refused
 
 LOG = logging.getLogger("stitch.gateway")
@@ -59,11 +60,13 @@ class Blocking:
             raise Rejected(Problem.UNAVAILABLE, what) from None
         except Refused as refused:
             LOG.error("the %s: %s", self._what, refused)
-            what = f"the {self._what}: {refused.refusal.reason.value}"
+            full = refused.refusal.detail.startswith(DISK_FULL)
+            what = f"the {self._what}: {DISK_FULL if full else refused.refusal.reason.value}"
             raise Rejected(Problem.UNAVAILABLE, what) from refused
         except sqlite3.Error as error:
             LOG.error("the %s: %s", self._what, error)
-            raise Rejected(Problem.UNAVAILABLE, f"the {self._what}: {error}") from error
+            what = DISK_FULL if error.sqlite_errorname == "SQLITE_FULL" else str(error)
+            raise Rejected(Problem.UNAVAILABLE, f"the {self._what}: {what}") from error
 
     def _done(self, _future: object) -> None:
         self._under_way -= 1

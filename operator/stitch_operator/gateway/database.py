@@ -76,6 +76,35 @@ CREATE TABLE IF NOT EXISTS counts (
   name TEXT, label TEXT, count INTEGER NOT NULL, PRIMARY KEY (name, label)) WITHOUT ROWID;
 """
 """`savings.net`, `saved`, `lost` and the totals in device-nanoseconds; times in epoch seconds."""
+KEPT = """
+CREATE TABLE IF NOT EXISTS kept (
+  namespace TEXT, request TEXT, bytes INTEGER NOT NULL,
+  PRIMARY KEY (namespace, request)) WITHOUT ROWID;
+"""
+"""Graphs of a namespace that are in the store."""
+OF_NAMESPACES = (
+    *("submissions", "sessions", "savings", "events", "swaps", "breakers", "groups"),
+    *("refusals", "pods", "standings", "kept"),
+)
+
+
+def _counted_rows() -> str:
+    """Rows of each namespace over all tables that clients add to: counted anew at each start, and
+    by triggers from then on."""
+    made = "DROP TABLE IF EXISTS rows; "
+    made += "CREATE TABLE rows (namespace TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;"
+    for table in OF_NAMESPACES:
+        made += f"""
+        INSERT INTO rows SELECT namespace, count(*) FROM {table} WHERE true GROUP BY namespace
+          ON CONFLICT DO UPDATE SET count = count + excluded.count;
+        CREATE TRIGGER IF NOT EXISTS {table}_more AFTER INSERT ON {table} BEGIN
+          INSERT INTO rows VALUES (NEW.namespace, 1)
+            ON CONFLICT DO UPDATE SET count = count + 1; END;
+        CREATE TRIGGER IF NOT EXISTS {table}_less AFTER DELETE ON {table} BEGIN
+          UPDATE rows SET count = count - 1 WHERE namespace = OLD.namespace; END;"""
+    return made
+
+
 FROM_1 = f"""
 BEGIN;
 ALTER TABLE spent RENAME TO spent_1;
@@ -133,7 +162,9 @@ def connect(path: Path) -> sqlite3.Connection:
         database.executescript(FROM_1)
     if found in (1, 2):
         database.executescript(FROM_2)
-    database.executescript(SPENT + SCHEMA + OF_3 + f"PRAGMA user_version = {VERSION};")
+    database.execute("PRAGMA recursive_triggers = ON")  # what is replaced is deleted first
+    tables = SPENT + SCHEMA + OF_3 + KEPT + _counted_rows()
+    database.executescript(f"BEGIN; {tables} PRAGMA user_version = {VERSION}; COMMIT;")
     return database
 
 

@@ -2,8 +2,8 @@
 
 Numbering a large graph takes a second of one core, and what a stranger sends may make it take
 longer or crash it: children keep the gateway answering, and each graph has a limit of size, time
-and memory. A graph that ends its child is alone to blame: those in line have not begun. Equal
-bodies are numbered once.
+and memory. A graph that ends its child is alone to blame: those in line have not begun, and
+namespaces take turns. Equal bodies are numbered once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from stitch_operator.gateway import graph_size
+from stitch_operator.gateway.fair import Line
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.wire import MESSAGES
 from stitchcore.inject.digest import number
@@ -32,9 +33,6 @@ from stitchcore.inject.digest import number
 SECONDS = 60
 PR_SET_PDEATHSIG = 1
 MEMORY_BYTES = 6 * 2**30
-MOST_NODES = 200_000
-"""Of the graph and its library together; each function counts as one more."""
-MOST_INPUTS = 10 * MOST_NODES
 REMEMBERED = 10_000
 
 
@@ -56,10 +54,12 @@ class BadGraph:
 def canonical(graph: bytes, preserve: Sequence[str]) -> Canonical | BadGraph:
     """Number a serialized GraphDef. Pure; runs in a child."""
     try:
-        parsed = MESSAGES["GraphDef"].FromString(graph)
-        what = _unserved(parsed)
+        what = graph_size.too_large(graph_size.size_of(graph))
         if what:
             return BadGraph(what)
+        parsed = MESSAGES["GraphDef"].FromString(graph)
+        if not parsed.node:
+            return BadGraph("it has no nodes")
         numbering = number(parsed, preserve)
         missing = [name for name in preserve if name not in numbering.ids]
         if missing:
@@ -68,18 +68,6 @@ def canonical(graph: bytes, preserve: Sequence[str]) -> Canonical | BadGraph:
         return BadGraph(f"{type(error).__name__}: {error}"[:300])
     ids = sorted(numbering.ids[name] for name in set(preserve))
     return Canonical(numbering.digest, tuple(ids))
-
-
-def _unserved(graph: Any) -> str:
-    """Why a graph is empty or too large to be numbered in time; "" if it is neither."""
-    if not graph.node:
-        return "it has no nodes"
-    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
-    nodes = sum(map(len, bodies)) + len(bodies) - 1
-    if nodes > MOST_NODES:
-        return f"{nodes} nodes, with those of functions; {MOST_NODES} are served"
-    inputs = sum(len(node.input) for body in bodies for node in body)
-    return f"{inputs} inputs of nodes; {MOST_INPUTS} are served" if inputs > MOST_INPUTS else ""
 
 
 def _limited(parent: int) -> None:
@@ -113,16 +101,15 @@ class Digests:
         self._known: OrderedDict[bytes, Canonical] = OrderedDict()
         self._running: dict[bytes, asyncio.Future[Canonical]] = {}
         self._pools = [_made() for _ in range(processes)]
-        self._free: asyncio.Queue[int] = asyncio.Queue()
-        for place in range(processes):
-            self._free.put_nowait(place)
+        self._free = list(range(processes))
+        self._line: Line[asyncio.Future[int]] = Line()
 
     def close(self) -> None:
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    async def of(self, graph: bytes, preserve: Sequence[str]) -> Canonical:
-        """Digest of a graph. Raises Rejected(BAD_REQUEST)."""
+    async def of(self, graph: bytes, preserve: Sequence[str], namespace: str = "") -> Canonical:
+        """Digest of a graph; namespaces take turns. Raises Rejected(BAD_REQUEST)."""
         mark = hashlib.sha256(json.dumps(list(preserve)).encode() + b"\0" + graph).digest()
         known = self._known.get(mark)
         if known is not None:
@@ -130,26 +117,37 @@ class Digests:
             return known
         running = self._running.get(mark)
         if running is None:
-            running = asyncio.ensure_future(self._number(mark, graph, preserve))
+            running = asyncio.ensure_future(self._number(mark, graph, preserve, namespace))
             self._running[mark] = running
             running.add_done_callback(lambda done: self._running.pop(mark, None))
         return await asyncio.shield(running)
 
-    async def _number(self, mark: bytes, graph: bytes, preserve: Sequence[str]) -> Canonical:
-        place = await self._free.get()
+    async def _number(
+        self, mark: bytes, graph: bytes, preserve: Sequence[str], namespace: str
+    ) -> Canonical:
+        turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._line.add(namespace, mark.hex(), turn)
+        self._call_up()
+        place = await turn
         try:
             found = await asyncio.wrap_future(self._begun(place, graph, list(preserve)))
         except BrokenProcessPool:
             what = f"numbering the graph took more than {SECONDS} s, or ended its process"
             raise Rejected(Problem.BAD_REQUEST, what) from None
         finally:
-            self._free.put_nowait(place)
+            self._free.append(place)
+            self._line.done(mark.hex())
+            self._call_up()
         if isinstance(found, BadGraph):
             raise Rejected(Problem.BAD_REQUEST, f"graph: {found.what}")
         self._known[mark] = found
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         return found
+
+    def _call_up(self) -> None:
+        while (taken := self._line.take(len(self._pools))) is not None:
+            taken[2].set_result(self._free.pop())
 
     def _begun(
         self, place: int, graph: bytes, preserve: Sequence[str]

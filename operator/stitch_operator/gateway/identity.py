@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from stitch_operator.gateway.limits import Buckets, Rate
 from stitch_operator.gateway.problems import Problem, Rejected
 
 CACHE_SECONDS = 60.0
 DENIED_SECONDS = 10.0
 MOST_TOKENS = 10_000
+DENIALS = Rate(1, 20)
+"""Of one address: a pod whose token is refused asks again with pauses."""
 GPUS = (
     *("a10", "a30", "a40", "a100", "b200", "gb200", "h100", "h200", "l4", "l40", "l40s", "t4"),
     *("rtx-6000", "v100"),
@@ -73,41 +77,59 @@ class SharedToken:
 
 
 class Cached(Generic[Who]):
-    """Remembers identities, and denials more briefly, by the token's hash: never the token."""
+    """Remembers identities, and denials more briefly, by the token's hash: never the token.
+
+    What is not known costs a question to the API server: an address may ask so many of those that
+    are denied and no more, and denials push no identity out, so that whoever makes tokens up
+    neither loads the API server nor slows others down.
+    """
 
     def __init__(
         self, inner: Authenticator[Who], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._inner = inner
         self._clock = clock
-        self._known: OrderedDict[bytes, tuple[float, Who | Rejected]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[float, Who]] = OrderedDict()
+        self._denied: OrderedDict[bytes, tuple[float, Rejected]] = OrderedDict()
+        self._tries = Buckets(DENIALS)
+        self._lock = threading.Lock()
 
     def remembered(self, token: str) -> Who | None:
         """The identity if it is known and fresh. Raises Rejected for a denial that is."""
-        until, found = self._known.get(_hash(token), (0.0, None))
-        if found is None or self._clock() >= until:
-            return None
-        if isinstance(found, Rejected):
-            raise found
-        return found
+        mark, now = _hash(token), self._clock()
+        until, denied = self._denied.get(mark, (0.0, None))
+        if denied is not None and now < until:
+            raise denied
+        until, found = self._known.get(mark, (0.0, None))
+        return found if now < until else None
 
-    def identify(self, token: str) -> Who:
+    def identify(self, token: str, address: str = "") -> Who:
+        """Who it is, asked where it is not remembered. Raises Rejected; RATE_LIMITED where too many
+        tokens that came from `address` were denied."""
         known = self.remembered(token)
         if known is not None:
             return known
-        found: Who | Rejected
+        mark = _hash(token)
+        with self._lock:
+            wait = self._tries.take(address, 1, self._clock())
+        if wait:
+            raise Rejected(Problem.RATE_LIMITED, "too many tokens that nobody knows", wait)
         try:
-            found, seconds = self._inner.identify(token), CACHE_SECONDS
+            found = self._inner.identify(token)
         except Rejected as denied:
-            if denied.problem is Problem.UNAVAILABLE:
-                raise
-            found, seconds = denied, DENIED_SECONDS
-        self._known[_hash(token)] = (self._clock() + seconds, found)
-        if len(self._known) > MOST_TOKENS:
-            self._known.popitem(last=False)
-        if isinstance(found, Rejected):
-            raise found
+            if denied.problem is not Problem.UNAVAILABLE:
+                _keep(self._denied, mark, (self._clock() + DENIED_SECONDS, denied))
+            raise
+        with self._lock:
+            self._tries.take(address, -1, self._clock())
+        _keep(self._known, mark, (self._clock() + CACHE_SECONDS, found))
         return found
+
+
+def _keep(memory: OrderedDict[bytes, tuple[float, Any]], mark: bytes, entry: Any) -> None:
+    memory[mark] = entry
+    if len(memory) > MOST_TOKENS:
+        memory.popitem(last=False)
 
 
 def product(label: str) -> str:

@@ -7,8 +7,9 @@ is simply asked again.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from stitch_operator.gateway.counting import IDLE, count
 from stitch_operator.gateway.database import connect, transaction
 from stitch_operator.gateway.groups import Acknowledgement, Group
 from stitch_operator.gateway.identity import Identity, run_times
+from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.savings import Bounds, Report
 from stitch_operator.metrics import MAX_NAMESPACES, MICRO, bucket
 from stitch_operator.reports import Workloads
@@ -29,6 +31,11 @@ CRASH_CODES = frozenset({132, 134, 135, 136, 139})
 KEPT_SECONDS = 30 * 86400.0
 COUNTED, OLD = "counted", "old"
 BEGUN = "begun"
+GO, WAIT, CRASHED = "noted", "wait", "crashed"
+INDEPENDENT = 2
+"""Reports of a crash after which nobody swaps to that artifact."""
+SILENT_SECONDS = 60.0
+"""Four words of a living session that has begun a swap."""
 HIGHEST = 1e6
 """Of a ratio, so that a job cannot add any sum."""
 SETTLED = {"swap-ok": "ok", "rolled-back": "rolled-back", "crashed-before": "crashed"}
@@ -77,12 +84,23 @@ def pod_of(identity: Identity, session: str) -> str:
     return identity.pod or f"session:{session}"
 
 
+@dataclass(frozen=True)
+class Quota:
+    """What one namespace may take: bytes of graphs in the store, rows of the ledger."""
+
+    graph_bytes: int = 8 * 2**30
+    rows: int = 2_000_000
+
+
 class Ledger:
     """Open with a path; close when done. At most `namespaces` have totals of their own."""
 
-    def __init__(self, path: Path, namespaces: int = MAX_NAMESPACES) -> None:
+    def __init__(
+        self, path: Path, namespaces: int = MAX_NAMESPACES, quota: Quota | None = None
+    ) -> None:
         self._db = connect(path)
         self._namespaces = namespaces
+        self._quota = quota or Quota()
         self._totals = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
 
     def close(self) -> None:
@@ -93,7 +111,7 @@ class Ledger:
 
     def submitted(self, identity: Identity, session: str | None, known: Known, now: float) -> None:
         """A namespace has handed in a graph. A session that is new begins now."""
-        with transaction(self._db) as db:
+        with self._adding(identity.namespace) as db:
             db.execute(
                 "INSERT OR IGNORE INTO requests (request, digest, target, tf) VALUES (?, ?, ?, ?)",
                 (known.request, known.digest, known.target, known.tf),
@@ -108,6 +126,29 @@ class Ledger:
             workloads.touch(db, identity, now)
             if identity.pod and identity.last_exit_code in CRASH_CODES:
                 self._crashed_pod(identity, session, now)
+
+    def keeps(self, namespace: str, request: str, size: int) -> bool:
+        """Notes that a graph is to be kept; False where the namespace has no room for it."""
+        with self._adding(namespace) as db:
+            found = db.execute("SELECT sum(bytes) FROM kept WHERE namespace = ?", (namespace,))
+            if (found.fetchone()[0] or 0) + size > self._quota.graph_bytes:
+                return False
+            db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (namespace, request, size))
+            return True
+
+    def kept(self, namespace: str) -> list[str]:
+        """Requests whose graphs count as kept, those first that were handed in longest ago."""
+        found = self._db.execute(
+            "SELECT request FROM kept LEFT JOIN submissions USING (namespace, request) "
+            "WHERE namespace = ? ORDER BY time LIMIT 1000",
+            (namespace,),
+        )
+        return [str(row[0]) for row in found.fetchall()]
+
+    def gone(self, requests: Sequence[str]) -> None:
+        """These graphs are in the store no longer."""
+        with transaction(self._db) as db:
+            db.executemany("DELETE FROM kept WHERE request = ?", [(one,) for one in requests])
 
     def enqueued(self, request: str, now: float) -> None:
         with transaction(self._db) as db:
@@ -169,12 +210,22 @@ class Ledger:
         return Known(*found) if found else None
 
     def breaker(self, identity: Identity, key: str, target: str) -> bool:
-        """Whether this workload has crashed after a swap to this artifact."""
+        """Whether this workload has crashed after a swap to this artifact, or two that have nothing
+        to do with each other: workloads of this namespace after one to it, namespaces after one
+        to an artifact of the same graph on such a device."""
+        about = (identity.namespace, key, target)
         found = self._db.execute(
-            "SELECT 1 FROM breakers WHERE namespace = ? AND owner = ? AND key = ? AND target = ?",
-            (identity.namespace, identity.owner, key, target),
+            "SELECT owner FROM breakers WHERE namespace = ? AND key = ? AND target = ?", about
+        ).fetchall()
+        if (identity.owner,) in found or len(found) >= INDEPENDENT:
+            return True
+        others = self._db.execute(
+            "SELECT count(DISTINCT b.namespace) FROM breakers b "
+            "JOIN requests r ON r.artifact = b.key WHERE b.target = ? "
+            "AND r.digest IN (SELECT digest FROM requests WHERE artifact = ?)",
+            (target, key),
         ).fetchone()
-        return found is not None
+        return int(others[0]) >= INDEPENDENT
 
     def refused(self, namespace: str, request: str, reason: str, now: float) -> None:
         """A graph of a namespace is left as it is; counted once for each reason."""
@@ -191,7 +242,7 @@ class Ledger:
         what is no graph's once for each pod."""
         pod = pod_of(identity, left.session)
         where = (identity.namespace, pod, left.session)
-        with transaction(self._db) as db:
+        with self._adding(identity.namespace) as db:
             self._begin_session(identity, left.session, now)
             values = (*where, left.seq, "refused", left.graph, "", now)
             marks = ", ".join("?" * len(values))
@@ -217,7 +268,7 @@ class Ledger:
         """Notes an event; False when it was noted before."""
         pod = pod_of(identity, event.session)
         where = (identity.namespace, pod, event.session)
-        with transaction(self._db) as db:
+        with self._adding(identity.namespace) as db:
             self._begin_session(identity, event.session, now)
             values = (*where, event.seq, event.type, event.graph, event.key, now)
             marks = ", ".join("?" * len(values))
@@ -246,11 +297,50 @@ class Ledger:
                 self._open_breaker(identity, event.key, now)
             return True
 
+    def may_swap(
+        self, identity: Identity, session: str, graph: str, key: str, now: float, since: float
+    ) -> str:
+        """Whether a session may swap to an artifact, which then is on record: GO, WAIT or CRASHED.
+
+        The first swap of a workload proves it for the others, which wait for that. A session that
+        has begun and says nothing any more has died of it, wherever its pod was: no word of another
+        pod is needed, and none of the API server, which may have forgotten it. Before `since`
+        nobody could say anything: this gateway was not there.
+        """
+        where = (identity.namespace, pod_of(identity, session), session, key)
+        about = (identity.namespace, identity.owner, key)
+        with self._adding(identity.namespace) as db:
+            self._begin_session(identity, session, now)
+            target = db.execute("SELECT target FROM requests WHERE artifact = ?", (key,)).fetchone()
+            if target is not None and self.breaker(identity, key, target[0]):
+                return CRASHED
+            found = db.execute(
+                "SELECT pod, session, state, time FROM swaps "
+                "WHERE namespace = ? AND owner = ? AND key = ?", about,
+            ).fetchall()  # fmt: skip
+            proved = any(state == SETTLED["swap-ok"] for *_, state, _ in found)
+            others = [row for row in found if row[2] == BEGUN and row[:2] != where[1:3]]
+            silent = [row for row in others if now - max(row[3], since) > SILENT_SECONDS]
+            if others and not proved:
+                for pod, dead, *_ in silent:
+                    self._open_breaker(identity, key, now)
+                    db.execute(
+                        "UPDATE swaps SET state = 'crashed' WHERE namespace = ? AND pod = ? "
+                        "AND session = ? AND key = ?", (identity.namespace, pod, dead, key),
+                    )  # fmt: skip
+                return CRASHED if silent else WAIT
+            db.execute(
+                "INSERT INTO swaps VALUES (?, ?, ?, ?, ?, ?, ?, ?, '') "
+                "ON CONFLICT DO UPDATE SET time = excluded.time WHERE state = excluded.state",
+                (*where, identity.owner, BEGUN, now, graph),
+            )
+            return GO
+
     def acknowledge(
         self, identity: Identity, name: str, number: int, said: Acknowledgement, now: float
     ) -> Group:
         """The swap group's state after a member's word, durable before anyone is told."""
-        with transaction(self._db) as db:
+        with self._adding(identity.namespace) as db:
             group = self._group(identity, name, number)
             after = groups.acknowledge(group, said, now)
             if after != group:
@@ -279,7 +369,7 @@ class Ledger:
         """Adds a report. COUNTED, OLD (changes nothing), or why it is implausible."""
         pod = pod_of(identity, session)
         where = (identity.namespace, pod, session, graph)
-        with transaction(self._db) as db:
+        with self._adding(identity.namespace) as db:
             begun = self._begin_session(identity, session, now)
             row = claims.row(db, where)
             if report.seq <= row.seq:
@@ -316,7 +406,7 @@ class Ledger:
 
     def timed(self, identity: Identity, session: str, now: float) -> None:
         """A process of the pod has timed its first step."""
-        with transaction(self._db) as db:
+        with self._adding(identity.namespace) as db:
             self._begin_session(identity, session, now)
             workloads.touch(db, identity, now, stepped=True)
 
@@ -374,12 +464,23 @@ class Ledger:
                 limit,
             ).rowcount
             workloads.forget(db, *limit)
-            db.execute(
-                "DELETE FROM requests WHERE request NOT IN (SELECT request FROM submissions)"
-            )
+            for table in ("requests", "kept"):
+                db.execute(
+                    f"DELETE FROM {table} WHERE request NOT IN (SELECT request FROM submissions)"
+                )
         return removed
 
     # Inside a transaction
+
+    @contextlib.contextmanager
+    def _adding(self, namespace: str) -> Iterator[sqlite3.Connection]:
+        """A transaction in which a client of the namespace may add rows. Raises Rejected(QUOTA)."""
+        with transaction(self._db) as db:
+            found = db.execute("SELECT count FROM rows WHERE namespace = ?", (namespace,))
+            if (found.fetchone() or (0,))[0] >= self._quota.rows:
+                what = f"namespace {namespace!r} has {self._quota.rows} rows in the ledger"
+                raise Rejected(Problem.QUOTA, what)
+            yield db
 
     def _begin_session(self, identity: Identity, session: str, now: float) -> float:
         where = (identity.namespace, pod_of(identity, session), session)

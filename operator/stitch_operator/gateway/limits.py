@@ -35,12 +35,12 @@ def take(
     level: Level | None, rate: Rate, amount: float, now: float, debt: float = 0.0
 ) -> tuple[Level, float]:
     """The bucket afterwards, and the seconds to wait (0: taken). What is refused costs nothing;
-    what is taken may leave the bucket `debt` below empty."""
+    what is taken may leave the bucket `debt` below empty. Less than nothing is given back."""
     held = rate.burst if level is None else level.held
     since = 0.0 if level is None else max(0.0, now - level.time)
     held = min(rate.burst, held + since * rate.per_second)
     if amount <= held + debt:
-        return Level(held - amount, now), 0.0
+        return Level(min(rate.burst, held - amount), now), 0.0
     missing = min(amount, rate.burst) - held
     return Level(held, now), max(missing / rate.per_second, 0.001)
 
@@ -62,6 +62,11 @@ class Buckets:
         if len(self._levels) > MOST_NAMESPACES:
             self._levels.popitem(last=False)
         return wait
+
+    def charge(self, name: str, amount: float, now: float) -> None:
+        """Takes what has been used already, down to a burst's debt."""
+        level, _ = take(self._levels.pop(name, None), self._rate, 0, now, self._rate.burst)
+        self._levels[name] = Level(max(level.held - amount, -self._rate.burst), now)
 
 
 class Held:

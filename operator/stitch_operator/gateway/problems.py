@@ -33,6 +33,7 @@ class Problem(Enum):
     UNSUPPORTED_MEDIA_TYPE = Kind(415, "application/json or application/x-protobuf, plain or gzip")
     IMPLAUSIBLE = Kind(422, "totals of this session since it began, in nanoseconds")
     RATE_LIMITED = Kind(429, "ask later; the limits are per namespace", 5)
+    QUOTA = Kind(429, "ask later: what is old goes by itself; the operator may allow more", 300)
     INTERNAL = Kind(500, "this is a bug of the gateway: its log says more")
     UNAVAILABLE = Kind(503, "ask later; the operator sees why in the gateway's log", 10)
 

@@ -33,12 +33,14 @@ LOG = logging.getLogger("stitch.gateway")
 
 @dataclass(frozen=True)
 class Workers:
-    """Workers that answered at the last look, by target; seconds of workers since this process
-    began to look, each worker counted: with a task, and without one."""
+    """Workers that answered at the last look, by target, and what
+    those of a queue take at a time; seconds of workers since this
+    process began to look, each worker counted: with a task, and without one."""
 
     live: Mapping[str, int] = field(default_factory=dict)
     busy: float = 0.0
     idle: float = 0.0
+    queues: Mapping[str, int] = field(default_factory=dict)
 
 
 def later(
@@ -46,17 +48,22 @@ def later(
     queues: Mapping[str, Any],
     active: Mapping[str, Any],
     seconds: float,
+    stats: Mapping[str, Any] | None = None,
 ) -> Workers:
     """After a look `seconds` after the one before: who consumes what, and who has tasks. What
     passed between two looks is counted as the later one found it."""
     live: dict[str, int] = {}
-    for consumed in queues.values():
+    by_queue: dict[str, int] = {}
+    for worker, consumed in queues.items():
+        pool = (stats or {}).get(worker, {}).get("pool", {})
+        places = int(pool.get("max-concurrency") or 1)
         for one in consumed:
+            by_queue[str(one["name"])] = by_queue.get(str(one["name"]), 0) + places
             target = str(one["name"]).removeprefix("stitch.").rpartition(".tf2.")[0]
             live[target] = live.get(target, 0) + 1
     busy = sum(1 for worker in queues if active.get(worker))
     idle = len(queues) - busy
-    return Workers(live, before.busy + busy * seconds, before.idle + idle * seconds)
+    return Workers(live, before.busy + busy * seconds, before.idle + idle * seconds, by_queue)
 
 
 class Queue(Protocol):
@@ -66,6 +73,11 @@ class Queue(Protocol):
 
     def served(self) -> frozenset[str]:
         """Names of queues that have a live worker. Never blocks."""
+        ...
+
+    def places(self, name: str) -> int:
+        """Tasks that the queue's workers take at a time; never less than one, since a
+        worker may be there that has not answered yet. Never blocks."""
         ...
 
     def depth(self, name: str) -> int:
@@ -103,6 +115,9 @@ class CeleryQueue:
         oldest = self._clock() - REMEMBERED_SECONDS
         return frozenset(name for name, time_ in list(self._seen.items()) if time_ >= oldest)
 
+    def places(self, name: str) -> int:
+        return max(1, self._workers.queues.get(name, 0))
+
     def workers(self) -> Workers:
         """What the last look found. Never blocks."""
         return self._workers
@@ -131,15 +146,16 @@ class CeleryQueue:
                 inspect = self._app.control.inspect(timeout=INSPECT_SECONDS)
                 answers = inspect.active_queues() or {}
                 active = (inspect.active() or {}) if answers else {}
+                stats = (inspect.stats() or {}) if answers else {}
                 away = ""
             except Exception as error:  # whatever the client library raises: a broker that is away
-                answers, active, away = {}, {}, str(error)
+                answers, active, stats, away = {}, {}, {}, str(error)
             if bool(away) != self._away:
                 self._away = bool(away)
                 said = f"{away}; graphs wait until it is there" if away else "it answers"
                 LOG.warning("the broker %s: %s", self._app.connection().as_uri(), said)
             now = self._clock()
-            self._workers = later(self._workers, answers, active, now - looked)
+            self._workers = later(self._workers, answers, active, now - looked, stats)
             looked = now
             for queues in answers.values():
                 for one in queues:

@@ -27,7 +27,7 @@ KeyOrNone = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 Target = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 Version = Annotated[str, msgspec.Meta(pattern=r"^2\.[0-9]{1,3}(\.[0-9A-Za-z.+-]{1,32})?\Z")]
 Type = Literal["swap-begin", "swap-ok", "rolled-back", "crashed-before", "acknowledged", "timed",
-               "refused"]  # fmt: skip
+               "refused", "may-swap"]  # fmt: skip
 MAX_PRESERVED = 100_000
 BESIDE_BYTES = 2**20
 """Of a body beside its graph."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from stitch_operator.gateway.groups import Acknowledgement, Group
 from stitch_operator.gateway.identity import Identity
-from stitch_operator.gateway.ledger import COUNTED, OLD, Happened, Known, Left
+from stitch_operator.gateway.ledger import COUNTED, OLD, WAIT, Happened, Known, Left
 from stitch_operator.gateway.metrics import known_reason
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.records import Event, Savings
@@ -18,6 +18,7 @@ from stitch_operator.metrics import OTHER
 from stitchcore.inject import reasons
 
 MOST = 2**62
+WAIT_SECONDS = 5.0
 JOB_REASONS = frozenset(
     value for name, value in vars(reasons).items() if name.isupper() and isinstance(value, str)
 )
@@ -34,6 +35,10 @@ async def event(service: Service, identity: Identity, said: Event) -> dict[str, 
     known = await _artifact(service, identity, said.key, said.graph)
     if said.type == "acknowledged":
         return await _acknowledge(service, identity, said)
+    if said.type == "may-swap":
+        about = (identity, said.session, said.graph, said.key, time.time(), service.since)
+        verdict = await service.ledger(service.parts.ledger.may_swap, *about)
+        return {"status": verdict, **({"retry_after": WAIT_SECONDS} if verdict == WAIT else {})}
     reason = known_reason(said.reason)
     happened = Happened(
         *(said.session, said.seq, said.type, said.graph, said.key, said.exit_code, reason)

@@ -7,10 +7,11 @@ again after a crash: what counts is in the ledger and in the store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from stitch_operator.gateway import answers, archive, trust, waiting
 from stitch_operator.gateway.archive import Archive, Archives
 from stitch_operator.gateway.blocking import Blocking, every
 from stitch_operator.gateway.digests import Digests
+from stitch_operator.gateway.fair import Line
 from stitch_operator.gateway.identity import Cached, Identity
 from stitch_operator.gateway.ledger import Known, Ledger
 from stitch_operator.gateway.limits import Buckets, Held, Rate
@@ -26,6 +28,7 @@ from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import Queue
 from stitch_operator.gateway.records import SubmitGraph
 from stitch_operator.gateway.standing import (
+    SILENT_SECONDS,
     Next,
     Situation,
     Standing,
@@ -42,7 +45,7 @@ from stitchcore.artifact.store import Store
 from stitchcore.inject.contract import SIGNATURE
 from stitchcore.service.queues import queue_name
 
-FOLLOW_SECONDS = 1.0
+FOLLOW_SECONDS = 0.5
 TRUST_SECONDS = 5.0
 NOTE_SECONDS = 2.0
 PRUNE_SECONDS = 3600.0
@@ -65,7 +68,21 @@ class Rates:
     compiles: Rate
 
 
+DAY_SECONDS = 86400.0
+USED_SECONDS = DAY_SECONDS / 2
+RECOUNTS = Rate(1 / 60, 1)
+"""How often what a namespace has in the store is counted anew because it has no room."""
 RATES = Rates(Rate(200, 400), Rate(32 * 2**20, 512 * 2**20), Rate(1, 200))
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of the workers, per namespace: compilations at a time (0: any number), core seconds of them
+    a day, and what it is given beside the others, 1 where it is not named."""
+
+    most: int = 0
+    day: float = 10.0 * DAY_SECONDS
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,6 +103,7 @@ class Parts:
     cache_scope: str = NAMESPACE
     body_bytes: int = BODY_BYTES
     reader: str = ""
+    shares: Shares = field(default_factory=Shares)
 
 
 @dataclass(frozen=True)
@@ -106,6 +124,7 @@ class Memory:
     pending: dict[str, Known] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)
     finished: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    used: OrderedDict[str, float] = field(default_factory=OrderedDict)
     counted_refusals: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
     locks: tuple[asyncio.Lock, ...] = ()
 
@@ -127,12 +146,15 @@ class Service:
         self.bodies = Held(parts.body_bytes)
         self.sightings = Sightings()
         self._compiles = Buckets(parts.rates.compiles)
+        self._budgets = Buckets(Rate(parts.shares.day / DAY_SECONDS, parts.shares.day))
+        self._lines: dict[str, Line[Known]] = {}
+        self._recounts = Buckets(RECOUNTS)
         self._archives = Archives()
         self._idle = waiting.Reader(parts.store)
         self._memory = Memory(OrderedDict(), OrderedDict())
         self._memory.locks = tuple(asyncio.Lock() for _ in range(LOCKS))
         self._code = code_version()
-        self._since = time.time()
+        self.since = time.time()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -157,18 +179,18 @@ class Service:
         self.parts.ledger.close()
         self.parts.queue.close()
 
-    async def identify(self, token: str) -> Identity:
-        """Who a token is. Raises Rejected."""
+    async def identify(self, token: str, address: str) -> Identity:
+        """Who a token is that came from `address`. Raises Rejected."""
         known = self.parts.authenticator.remembered(token)
         if known is not None:
             return known
-        return await self.authority(self.parts.authenticator.identify, token)
+        return await self.authority(self.parts.authenticator.identify, token, address)
 
     # Calls
 
     async def submit(self, identity: Identity, request: SubmitGraph) -> Standing:
         """Where a graph stands, after it was handed in."""
-        graph = await self.parts.digests.of(request.graph, request.preserve)
+        graph = await self.parts.digests.of(request.graph, request.preserve, identity.namespace)
         key = request_key(
             *(graph.digest, request.target, request.minor, request.abi, graph.preserve),
             xla=request.xla,
@@ -248,9 +270,11 @@ class Service:
         if status != "ready" or not published:
             known = await self._current(identity.namespace, known)
         served = queue in self.parts.queue.served()
-        moments = (self._code, self._since, time.time())
+        moments = (self._code, self.since, time.time())
         at = Situation(answer, published, known.enqueued, 0, served, *moments)
         step = decide(at)
+        if step is Next.ENQUEUE and known.request in self._line(queue):
+            step = Next.WAIT  # here
         if step is Next.ENQUEUE and handed is None and not await self._is_kept(known):
             raise self._collected(known)
         if step is Next.ENQUEUE and known.enqueued is not None:
@@ -266,8 +290,10 @@ class Service:
             artifact = str((answer or {})["key"])
             if await self.ledger(self.parts.ledger.breaker, identity, artifact, known.target):
                 return crashed(known.request, artifact)
+            await self._note_use(known.request)
         if step is Next.ENQUEUE:
-            await self._enqueue(known)
+            self._line(queue).add(identity.namespace, known.request, known)
+            await self._dispatch(queue)
         return tell(known.request, step, answer, queue)
 
     async def _current(self, namespace: str, known: Known) -> Known:
@@ -282,17 +308,40 @@ class Service:
         waits = step in (Next.ENQUEUE, Next.WAIT)
         new = handed is not None and waits and not await self._is_kept(known)
         if step is Next.ENQUEUE or new:
-            wait = self._compiles.take(identity.namespace, 1, time.monotonic())
+            now = time.monotonic()
+            wait = self._compiles.take(identity.namespace, 1, now)
             if wait:
                 raise Rejected(Problem.RATE_LIMITED, "too many new graphs", wait)
+            wait = self._budgets.take(identity.namespace, 0, now)
+            if wait:
+                raise Rejected(Problem.QUOTA, "the day's core seconds of compilations", wait)
         if handed is None:
             return
         if new:
+            await self._make_room(identity.namespace, known.request, len(handed.graph))
             files = {"graph.pb": handed.graph, "meta.json": handed.meta.encode()}
             publish = self.parts.store.publish
             await self.store(publish, files, "meta.json", "requests", known.request)
         submitted, now = self.parts.ledger.submitted, time.time()
         await self.ledger(submitted, identity, handed.session, known, now)
+
+    async def _make_room(self, namespace: str, request: str, size: int) -> None:
+        """Take the graph into the namespace's account, once what the collector has removed is out
+        of it. Raises Rejected(QUOTA). What waits is never removed for what is new."""
+        about = (namespace, request, size)
+        if await self.ledger(self.parts.ledger.keeps, *about):
+            return
+        if not self._recounts.take(namespace, 1, time.monotonic()):
+            held = await self.ledger(self.parts.ledger.kept, namespace)
+            gone = await self.store(self._missing, held)
+            await self.ledger(self.parts.ledger.gone, gone)
+            if await self.ledger(self.parts.ledger.keeps, *about):
+                return
+        raise Rejected(Problem.QUOTA, f"graphs of namespace {namespace!r} take up its share")
+
+    def _missing(self, requests: Sequence[str]) -> list[str]:
+        exists = self.parts.store.exists
+        return [one for one in requests if not exists("requests", one, "meta.json")]
 
     async def _is_kept(self, known: Known) -> bool:
         return await self.store(self.parts.store.exists, "requests", known.request, "meta.json")
@@ -301,6 +350,31 @@ class Service:
         """The ledger knows it, the store no longer."""
         self._waits_no_more(known.request)
         return Rejected(Problem.NOT_FOUND, f"graph {known.request[:12]} was collected")
+
+    async def _note_use(self, request: str) -> None:
+        """Where the collector sees that an artifact is in use. A store that takes no file now is
+        told the next time."""
+        if time.monotonic() < self._memory.used.get(request, 0.0):
+            return
+        _remember(self._memory.used, request, time.monotonic() + USED_SECONDS)
+        with contextlib.suppress(Rejected):
+            await self.store(self.parts.store.write, b"", "requests", request, "used")
+
+    def _line(self, queue: str) -> Line[Known]:
+        found = self._lines.get(queue)
+        if found is None:
+            found = self._lines[queue] = Line(self.parts.shares.most, self.parts.shares.weights)
+        return found
+
+    async def _dispatch(self, queue: str) -> None:
+        """Give workers that are free what is next. What cannot be enqueued is asked for again."""
+        line = self._line(queue)
+        while (taken := line.take(self.parts.queue.places(queue))) is not None:
+            try:
+                await self._enqueue(taken[2])
+            except Rejected:
+                line.done(taken[1])
+                raise
 
     async def _enqueue(self, known: Known) -> None:
         now = time.time()  # before anyone can have answered the task
@@ -348,6 +422,11 @@ class Service:
             for what in {str(path) for path in answer.get("open") or ()}:
                 self.metrics.unconfined(what)
         _remember(self._memory.finished, known.request, None)
+        queue = queue_name(known.target, known.tf)
+        namespace = self._line(queue).done(known.request)
+        if namespace is not None:
+            self._budgets.charge(namespace, sum(costs.values()), time.monotonic())
+            await self._dispatch(queue)
 
     def _ratio(self, answer: Mapping[str, Any]) -> float:
         said = answer.get("ratio")
@@ -378,8 +457,9 @@ class Service:
             if row is None:  # pruned
                 self._waits_no_more(request)
                 continue
-            enqueued = row.enqueued or self._since
+            enqueued = row.enqueued or self.since
             if not answered_since(said, enqueued):
+                await self._give_up(known, enqueued)
                 continue
             waited = max(0.0, float(said.get("time") or 0.0) - enqueued)
             if request not in self._memory.begun:
@@ -389,6 +469,12 @@ class Service:
                 self.metrics.compiled(known.target, waited)
                 await self._finish(known, said)
                 self._waits_no_more(request)
+
+    async def _give_up(self, known: Known, enqueued: float) -> None:
+        """A task that no worker has begun for so long takes nobody's place."""
+        queue = queue_name(known.target, known.tf)
+        if time.time() - enqueued > SILENT_SECONDS and self._line(queue).done(known.request):
+            await self._dispatch(queue)
 
     def _waits_no_more(self, request: str) -> None:
         self._memory.pending.pop(request, None)

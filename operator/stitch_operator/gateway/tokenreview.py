@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from kubernetes import client
@@ -18,6 +19,7 @@ from urllib3.exceptions import HTTPError
 from stitch_operator.gateway.identity import Identity, product
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.names import AUDIENCE, WORKLOAD, without_run
+from stitch_operator.quantity import parse
 
 POD_NAME = "authentication.kubernetes.io/pod-name"
 POD_UID = "authentication.kubernetes.io/pod-uid"
@@ -32,7 +34,6 @@ REPLICAS, SHARED = "nvidia.com/gpu.replicas", "-SHARED"
 SLICES = 7
 """MIG profiles count sevenths of a GPU's SMs."""
 USER = re.compile(r"^system:serviceaccount:([^:]+):([^:]+)$")
-UNITS = {"m": 1e-3, "k": 1e3}
 SECONDS = 5.0
 
 
@@ -89,7 +90,7 @@ def identity_of(pod: Any, node_labels: Mapping[str, str]) -> Identity:
     containers = pod.spec.containers
     asked = sum(_gpus(_limits(container)) for container in containers)
     gpus = asked * _part(node_labels)
-    cores = sum(_cores(_limits(container)) for container in containers)
+    cores = sum(_cores(container) for container in containers)
     started, code = _container_times(pod)
     return Identity(
         namespace=pod.metadata.namespace,
@@ -128,18 +129,21 @@ def _part(node_labels: Mapping[str, str]) -> float:
 def _gpus(limits: Mapping[str, str]) -> float:
     """GPUs of a container; a MIG slice is its share of the SMs. Shared ones may have a name of
     their own."""
-    total = float(limits.get(GPU, 0)) + float(limits.get(f"{GPU}.shared", 0))
+    total = parse(limits.get(GPU, 0)) + parse(limits.get(f"{GPU}.shared", 0))
     for name, count in limits.items():
         profile = MIG.match(name)
         if profile is not None:
-            total += int(profile[1]) / SLICES * float(count)
-    return total
+            total += Fraction(int(profile[1]), SLICES) * parse(count)
+    return float(total)
 
 
-def _cores(limits: Mapping[str, str]) -> float:
-    text = str(limits.get("cpu", "0"))
-    unit = UNITS.get(text[-1:], 0.0)
-    return float(text[:-1]) * unit if unit else float(text)
+def _cores(container: Any) -> float:
+    """What the scheduler has kept for it. A limit alone is a wish: it may pass what the node has;
+    the API server makes a request of it where there is none."""
+    resources = container.resources
+    if resources is None:
+        return 0.0
+    return float(parse({**(resources.limits or {}), **(resources.requests or {})}.get("cpu", 0)))
 
 
 def _owner(pod: Any) -> str:

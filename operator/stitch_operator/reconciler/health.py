@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from stitch_operator import metrics_server
+
 Start = Callable[..., Any]
-
-
-class _Quiet(WSGIRequestHandler):
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: a probe every few seconds is no news."""
 
 
 def serve(host: str, port: int, registry: CollectorRegistry, alive: Callable[[], bool]) -> int:
@@ -29,6 +24,4 @@ def serve(host: str, port: int, registry: CollectorRegistry, alive: Callable[[],
         start("200 OK" if well else "503 Service Unavailable", [("Content-Type", "text/plain")])
         return [b"ok\n" if well else b"the loop stands still\n"]
 
-    server: WSGIServer = make_server(host, port, application, handler_class=_Quiet)
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return int(server.server_port)
+    return metrics_server.serve(host, port, application)

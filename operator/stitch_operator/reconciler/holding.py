@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 ROTATE = "stitchcore.io/rotate"
-"""Annotation of a Secret: whoever sets it asks for another key. `now`: without the long overlap."""
-NOW = "now"
+"""Annotation of a Secret: whoever sets it asks for another key. `now`: without the long overlap;
+`leaked`, of what signs: at once, and what the old one signed is worth nothing."""
+NOW, LEAKED = "now", "leaked"
 
 
 class Role(StrEnum):

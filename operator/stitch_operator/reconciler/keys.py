@@ -10,16 +10,19 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from stitch_operator.reconciler.bundle import Bundle
-from stitch_operator.reconciler.holding import NOW, ROTATE, Held, Role, Write, text
+from stitch_operator.reconciler.holding import LEAKED, NOW, ROTATE, Held, Role, Write, text
 from stitch_operator.reconciler.rotation import Times
 from stitchcore.artifact import sign
 
 SIGNS, NEXT, ALSO_VALID = "signing.key", "next.key", "also-valid"
+DISTRUSTED = "leaked"
+"""Public halves of keys that leaked: the signer removes what they signed."""
 MADE = "stitchcore.io/made"
 """Annotation of the signing key's Secret: when its key became the one that signs."""
 PUBLIC = re.compile(r"[0-9a-f]{64}")
@@ -33,6 +36,23 @@ def signing(held: Held | None, trusted: Bundle, times: Times, now: float) -> Wri
     if held is None or key is None:
         before = trusted.oldest  # what artifacts are signed by
         return _signing(Ed25519PrivateKey.generate(), None, before, {MADE: f"{now:.0f}"})
+    if held.annotations.get(ROTATE) == LEAKED:
+        lost = " ".join((*distrusted(held), sign.public_hex(key)))
+        fresh = _signing(Ed25519PrivateKey.generate(), None, "", {MADE: f"{now:.0f}", ROTATE: None})
+        return replace(fresh, data={**fresh.data, DISTRUSTED: lost.encode()})
+    step = _rotated(held, key, successor, trusted, times, now)
+    lasting = {name: value for name, value in held.data.items() if name == DISTRUSTED}
+    return replace(step, data={**step.data, **lasting}) if step is not None else None
+
+
+def _rotated(
+    held: Held,
+    key: Ed25519PrivateKey,
+    successor: Ed25519PrivateKey | None,
+    trusted: Bundle,
+    times: Times,
+    now: float,
+) -> Write | None:
     also, made = also_valid(held), _made(held)
     if made is None:
         return _signing(key, successor, also, {MADE: f"{now:.0f}"})
@@ -65,6 +85,11 @@ def public_keys(held: Held | None) -> dict[str, str]:
 def listed(keys: str) -> dict[str, str]:
     """Public keys as they were written."""
     return {one: f"{one}\n" for one in keys.split() if PUBLIC.fullmatch(one)}
+
+
+def distrusted(held: Held | None) -> list[str]:
+    """Public keys of which nobody can tell who signs with them."""
+    return [one for one in text(held, DISTRUSTED).split() if PUBLIC.fullmatch(one)]
 
 
 def also_valid(held: Held) -> str:

@@ -12,12 +12,13 @@ from pathlib import Path
 import uvicorn
 from kubernetes import client, config
 from kubernetes.config import ConfigException
-from prometheus_client import start_http_server
 from starlette.applications import Starlette
 
+from stitch_operator import connections
 from stitch_operator.certificates import Certificates
 from stitch_operator.gateway import tls
 from stitch_operator.gateway.identity import Cached
+from stitch_operator.metrics_server import serve_metrics
 from stitch_operator.store.access import ROLES
 from stitch_operator.store.accounts import Accounts
 from stitch_operator.store.app import FILE_BYTES, LOG, Metrics, Server, application
@@ -26,6 +27,7 @@ from stitchcore.service import startup
 from stitchcore.service.startup import needed
 
 SHUTDOWN_SECONDS = 20
+BODY_SECONDS = 300.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +55,7 @@ def _run(given: argparse.Namespace) -> int:
     listening = startup.listening(given.host, given.port, "--port")
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
     with needed(free, startup.FREE, OverflowError):
-        start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
+        serve_metrics(given.metrics_host, given.metrics_port, metrics.registry)
     app = application(Server(files, accounts, metrics, given.file_bytes))
     with asyncio.Runner() as runner:
         runner.run(serve(app, listening, certificates))
@@ -63,17 +65,8 @@ def _run(given: argparse.Namespace) -> int:
 async def serve(app: Starlette, listening: socket.socket, certificates: Certificates) -> None:
     """Serves until a signal, with the certificate that the files hold at each handshake."""
     LOG.info("store on https://%s:%d", *listening.getsockname()[:2])
-    settings = uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        ssl_context_factory=lambda _config, _default: certificates.context,
+    settings = connections.settings(
+        app, lambda: certificates.context, BODY_SECONDS, SHUTDOWN_SECONDS, lifespan="off"
     )
     watching = asyncio.create_task(certificates.watch())
     try:

@@ -125,7 +125,10 @@ async def _role(server: Server, request: Request) -> str:
     if scheme.lower() != "bearer" or not token:
         raise Rejected(Problem.UNAUTHORIZED, "send a token: Authorization: Bearer TOKEN")
     known = server.accounts.remembered(token)
-    return await asyncio.to_thread(server.accounts.identify, token) if known is None else known
+    if known is not None:
+        return known
+    address = request.client.host if request.client else ""
+    return await asyncio.to_thread(server.accounts.identify, token, address)
 
 
 async def _read(server: Server, _request: Request, parts: Parts) -> Response:

@@ -11,7 +11,6 @@ import asyncio
 import functools
 import logging
 import socket
-import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,10 +18,11 @@ import uvicorn
 import uvloop
 from kubernetes import client, config
 from kubernetes.config import ConfigException
-from prometheus_client import start_http_server
 from starlette.applications import Starlette
 
+from stitch_operator import connections
 from stitch_operator.certificates import Certificates
+from stitch_operator.metrics_server import serve_metrics
 from stitch_operator.webhook import release as releases
 from stitch_operator.webhook.app import LOG, Parts, application
 from stitch_operator.webhook.cluster import Cluster
@@ -32,6 +32,8 @@ from stitchcore.service import startup
 from stitchcore.service.startup import needed
 
 SHUTDOWN_SECONDS = 10
+BODY_SECONDS = 30.0
+"""Of a review: the API server itself waits 5 s for its answer."""
 LOOP_BACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -62,7 +64,7 @@ def _run(given: argparse.Namespace) -> int:
     listening = startup.listening(given.host, given.port, "--port")
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
     with needed(free, startup.FREE, OverflowError):
-        start_http_server(given.metrics_port, given.metrics_host, registry=metrics.registry)
+        serve_metrics(given.metrics_host, given.metrics_port, metrics.registry)
     host, port = listening.getsockname()[:2]
     check = functools.partial(certificates.check, LOOP_BACK.get(host, host), port)
     app = application(Parts(release, cluster, metrics, check))
@@ -74,27 +76,15 @@ def _run(given: argparse.Namespace) -> int:
 
 async def serve(app: Starlette, certificates: Certificates, listening: socket.socket) -> None:
     """Serves until a signal, with the certificate that the files hold at each handshake."""
+    settings = connections.settings(
+        app, lambda: certificates.context, BODY_SECONDS, SHUTDOWN_SECONDS, lifespan="off"
+    )
     watching = asyncio.create_task(certificates.watch())
     LOG.info("webhook on https://%s:%d", *listening.getsockname()[:2])
     try:
-        await uvicorn.Server(_settings(app, certificates.context)).serve([listening])
+        await uvicorn.Server(settings).serve([listening])
     finally:
         watching.cancel()
-
-
-def _settings(app: Starlette, context: ssl.SSLContext) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        ssl_context_factory=lambda _config, _default: context,
-    )
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from stitch_operator import names
-from stitch_operator.webhook import quantity
+from stitch_operator import names, quantity
 from stitch_operator.webhook.policy import texts
 from stitch_operator.webhook.reasons import Reason, Skip
 

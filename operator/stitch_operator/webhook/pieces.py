@@ -11,8 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stitch_operator import names
-from stitch_operator.webhook import quantity
+from stitch_operator import names, quantity
 from stitch_operator.webhook.environment import STITCH_MODE
 from stitch_operator.webhook.placement import resolves
 from stitch_operator.webhook.policy import PolicySpec

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from stitch_operator.webhook import quantity
+from stitch_operator import quantity
 
 Text = Annotated[str, Meta(min_length=1)]
 Host = Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:*-]+$")]

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from stitch_operator.webhook import quantity
+from stitch_operator import quantity
 from stitch_operator.webhook.reasons import Reason, Skip
 
 Amounts = dict[str, Fraction]

@@ -45,7 +45,7 @@ def read(body: bytes) -> Asked:
     """The request in a body. Raises ValueError for what is no AdmissionReview v1 with an object."""
     try:
         review = msgspec.json.decode(body, type=Review)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"not an AdmissionReview: {error}") from error
     if review.kind != "AdmissionReview" or review.api_version != API:
         raise ValueError(f"{review.api_version} {review.kind} is not {API} AdmissionReview")

@@ -19,11 +19,19 @@ from starlette.testclient import TestClient
 from stitch_operator.gateway.app import application
 from stitch_operator.gateway.digests import Canonical, Digests, canonical
 from stitch_operator.gateway.identity import Authenticator, Cached, Identity
-from stitch_operator.gateway.ledger import Ledger
+from stitch_operator.gateway.ledger import Ledger, Quota
 from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import queue_name
-from stitch_operator.gateway.service import BODY_BYTES, RATES, Parts, Rates, Service, tenant_of
+from stitch_operator.gateway.service import (
+    BODY_BYTES,
+    RATES,
+    Parts,
+    Rates,
+    Service,
+    Shares,
+    tenant_of,
+)
 from stitch_operator.gateway.wire import MESSAGES
 from stitchcore.artifact.keys import request_key
 from stitchcore.artifact.store import Store, open_store
@@ -40,12 +48,16 @@ class MemoryQueue:
     def __init__(self, *served: str) -> None:
         self.submitted: list[tuple[str, str]] = []
         self.names = frozenset(served)
+        self.free = 1000
 
     def submit(self, request_key: str, target: str, tf_minor: str) -> None:
         self.submitted.append((request_key, queue_name(target, tf_minor)))
 
     def served(self) -> frozenset[str]:
         return self.names
+
+    def places(self, name: str) -> int:
+        return self.free
 
     def depth(self, name: str) -> int:
         return sum(queue == name for _, queue in self.submitted)
@@ -135,11 +147,15 @@ def gateway(
     served: tuple[str, ...] = (QUEUE,),
     trusting: bool = True,
     body_bytes: int = BODY_BYTES,
+    quota: Quota | None = None,
+    places: int = 1000,
+    shares: Shares | None = None,
 ) -> Iterator[Running]:
     """A gateway on `folder`; started again on the same folder it goes on where it was."""
     opened = store or open_store(str(folder / "store"))
     queue = MemoryQueue(*served)
-    ledger = Ledger(folder / "ledger.sqlite")
+    queue.free = places
+    ledger = Ledger(folder / "ledger.sqlite", quota=quota)
     metrics = Metrics(lambda: Durable(ledger.totals(), ledger.spent(), ledger.counts()), "test")
     inner = authenticator or Tokens(started=time.time() - 3600)
     service = Service(
@@ -148,6 +164,7 @@ def gateway(
             rates=rates,
             store_seconds=store_seconds,
             body_bytes=body_bytes,
+            shares=shares or Shares(),
         )
     )
     with TestClient(application(service)) as client:

@@ -189,6 +189,20 @@ def test_trust_rides_on_every_answer_and_revoked_artifacts_are_not_served(tmp_pa
             assert answer.json()["revoked"] == [KEY]
 
 
+def test_a_job_hears_of_its_own_revocations_however_many_there_are(tmp_path: Path) -> None:
+    """Past 7,825 of them an answer was longer than a job reads."""
+    revoked = [f"{number:064x}" for number in range(100_000)]
+    named = f"{'f' * 64},{revoked[77_777]}, {revoked[1]},not a key"
+    with gateway(tmp_path) as running:
+        running.store.write(json.dumps({"artifacts": revoked}).encode(), "revoked.json")
+    with gateway(tmp_path) as running:
+        running.submit(graph())
+        answer = running.get(f"/v1/graphs/{key_of(graph())[1]}", **{"Stitch-Running": named})
+        assert answer.json()["revoked"] == [revoked[1], revoked[77_777]]
+        before = running.get(f"/v1/graphs/{key_of(graph())[1]}")
+        assert before.json()["revoked"] == revoked[:3000] and len(before.content) < 2**20
+
+
 def test_a_revocation_list_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
     with gateway(tmp_path) as running:
         running.store.write(b"{torn", "revoked.json")
@@ -204,7 +218,7 @@ def test_a_revocation_list_that_cannot_be_read_is_not_an_empty_one(tmp_path: Pat
 
 def test_without_a_worker_the_answer_says_so_and_is_not_kept(tmp_path: Path) -> None:
     with gateway(tmp_path, served=()) as running:
-        running.service._since -= 1000  # it has had time to see workers
+        running.service.since -= 1000  # it has had time to see workers
         answer = running.submit(graph())
         assert answer.status_code == 409
         assert answer.json()["reason"] == "no_worker_for_target"
@@ -225,7 +239,7 @@ def test_what_is_turned_away_is_kept_nowhere(tmp_path: Path) -> None:
     """Nobody would ever work on it, and nobody need ask for it again."""
     slow = Rates(Rate(1e9, 1e9), Rate(1e9, 1e9), Rate(0.001, 1))
     with gateway(tmp_path, rates=slow) as running:
-        running.service._since -= 1000  # it has had time to see workers
+        running.service.since -= 1000  # it has had time to see workers
         for other in ({"target": "cpu-foo"}, {"tf": "2.999"}):
             assert running.submit(graph(), **other).json()["reason"] == "no_worker_for_target"
         assert [running.submit(graph(salt=salt)).status_code for salt in (0, 1)] == [202, 429]

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from kubernetes import client
 
+from stitch_operator.gateway import identity
 from stitch_operator.gateway.identity import (
+    DENIALS,
     DENIED_SECONDS,
     Cached,
     Identity,
@@ -157,6 +159,72 @@ def test_results_are_cached_by_hash_and_expire(api: tuple[Api, TokenReview]) -> 
     held.status = 500  # nothing is believed longer because the API server is away
     with pytest.raises(Rejected):
         cached.identify("good")
+
+
+def reviews(held: Api) -> int:
+    return sum(path.endswith("tokenreviews") for path, _ in held.asked)
+
+
+def test_tokens_that_are_made_up_are_asked_about_so_often(api: tuple[Api, TokenReview]) -> None:
+    """A thousand of them were a thousand questions to the API server, and pushed out who is
+    known."""
+    held, review = api
+    now = 0.0
+    cached = Cached(review, lambda: now)
+    cached.identify("good", "10.0.0.1")
+    problems = set()
+    for number in range(1000):
+        with pytest.raises(Rejected) as caught:
+            cached.identify(f"made-up-{number}", "10.0.0.9")
+        problems.add(caught.value.problem)
+    assert problems == {Problem.UNAUTHORIZED, Problem.RATE_LIMITED}
+    assert reviews(held) == 1 + DENIALS.burst
+    assert cached.remembered("good") is not None
+    with pytest.raises(Rejected) as caught:
+        cached.identify("made-up", "10.0.0.8")
+    assert caught.value.problem is Problem.UNAUTHORIZED, "another address is nobody's fault"
+
+
+def test_denials_push_no_identity_out(
+    api: tuple[Api, TokenReview], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, review = api
+    monkeypatch.setattr(identity, "MOST_TOKENS", 3)
+    cached = Cached(review)
+    cached.identify("good")
+    for number in range(9):
+        with pytest.raises(Rejected):
+            cached.identify(f"made-up-{number}")
+    assert cached.remembered("good") is not None
+
+
+def test_who_is_known_pays_nothing(api: tuple[Api, TokenReview]) -> None:
+    """Tokens are renewed, and a node's pods may have one address."""
+    held, review = api
+    now = 0.0
+    cached = Cached(review, lambda: now)
+    for _ in range(100):
+        cached.identify("good", "10.0.0.1")
+        now += 61.0 if now < 3000 else 0.0
+    assert reviews(held) > 2 * DENIALS.burst
+
+
+@pytest.mark.parametrize(
+    ("resources", "cores"),
+    [
+        ({"limits": {"cpu": "1Ki"}}, 1024.0),
+        ({"limits": {"cpu": "1e1"}}, 10.0),
+        ({"limits": {"cpu": "250000u"}}, 0.25),
+        ({"limits": {"cpu": "64"}, "requests": {"cpu": "500m"}}, 0.5),
+    ],
+)
+def test_cores_are_those_that_the_scheduler_has_kept(
+    api: tuple[Api, TokenReview], resources: dict[str, Any], cores: float
+) -> None:
+    """`1Ki` failed as 500, and a limit that no node has counted in full."""
+    held, review = api
+    held.pod["spec"]["containers"] = [{"name": "a", "resources": resources}]
+    assert review.identify("good").devices == pytest.approx(cores)
 
 
 def test_a_shared_token_is_one_namespace() -> None:

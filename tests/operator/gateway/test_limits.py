@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitch_operator.gateway import body, digests
+from stitch_operator.gateway import body, digests, graph_size
 from stitch_operator.gateway.body import Limits
 from stitch_operator.gateway.limits import Held, Level, Rate, take
 from stitch_operator.gateway.problems import Problem, Rejected
@@ -227,8 +227,8 @@ def test_bad_bodies_are_told_apart(data: bytes, encoding: str, problem: Problem)
 def test_what_stands_in_functions_counts(
     functions: int, nodes: int, inputs: int, served: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digests, "MOST_NODES", 9)
-    monkeypatch.setattr(digests, "MOST_INPUTS", 50)
+    monkeypatch.setattr(graph_size, "MOST_NODES", 9)
+    monkeypatch.setattr(graph_size, "MOST_INPUTS", 50)
     graph = MESSAGES["GraphDef"]()
     graph.node.add(name="n", op="NoOp")
     for number in range(functions):

@@ -160,6 +160,22 @@ def test_the_key_that_signs_is_replaced_by_hand_in_minutes(world: World) -> None
     assert len(world.public()) == 1
 
 
+def test_a_signing_key_that_leaked_is_trusted_by_no_new_pod_and_signs_nothing_again(
+    world: World,
+) -> None:
+    """`now` would have everything signed again, what the leaked key signed too."""
+    (old,) = world.public()
+    world.annotate(Role.SIGNING, "leaked")
+    world.step()
+    (new,) = world.public()
+    held = world.held[Role.SIGNING]
+    assert new != old and keys.also_valid(held) == "" and keys.distrusted(held) == [old]
+    assert ROTATE not in held.annotations
+    world.pass_time(400 * DAY)
+    assert keys.distrusted(world.held[Role.SIGNING]) == [old], "also after later ones"
+    assert old not in world.public() and new not in world.public()
+
+
 def test_a_signing_key_that_was_lost_leaves_the_old_one_valid_for_a_while(world: World) -> None:
     (old,) = world.public()
     world.put(Role.SIGNING, None)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from stitch_operator.webhook import quantity, resources
+from stitch_operator import quantity
+from stitch_operator.webhook import resources
 from stitch_operator.webhook.injection import Situation, decide
 from stitch_operator.webhook.policy import Namespace
 from tests.operator.webhook import reference, support

@@ -1,0 +1,134 @@
+"""One namespace's burst is not another's wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stitch_operator.gateway.digests import Digests
+from stitch_operator.gateway.fair import Line
+from stitch_operator.gateway.service import Shares
+from tests.operator.gateway.support import gateway, graph, key_of, publish
+
+
+def drained(line: Line[None], places: int, tasks: int) -> list[str]:
+    """Namespaces in the order in which they are served, the oldest that runs ending first."""
+    order: list[str] = []
+    for _ in range(tasks):
+        while (taken := line.take(places)) is not None:
+            order.append(taken[0])
+        if not line.running:
+            break
+        line.done(next(iter(line.running)))
+    return order
+
+
+@given(st.integers(1, 300), st.integers(1, 4), st.integers(0, 20))
+def test_a_burst_delays_another_namespace_by_one_task(burst: int, places: int, served: int) -> None:
+    line: Line[None] = Line()
+    for number in range(burst):
+        line.add("loud", f"loud-{number}", None)
+    drained(line, places, served)
+    while line.take(places) is not None:
+        pass
+    line.add("quiet", "quiet", None)
+    if line.running:
+        line.done(next(iter(line.running)))  # the one task that it waits for
+    taken = line.take(places)
+    assert taken is not None and taken[0] == "quiet"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 99)), max_size=200))
+def test_everything_is_served_once_however_it_comes(asked: list[tuple[str, int]]) -> None:
+    line: Line[None] = Line(most=1)
+    for namespace, number in asked:
+        line.add(namespace, f"{namespace}{number}", None)
+    order = drained(line, 2, 1000)
+    assert Counter(order) == Counter(namespace for namespace, _ in set(asked))
+    assert not line.waiting and not line.running
+
+
+def test_shares_are_as_weights_and_a_cap_holds() -> None:
+    line: Line[None] = Line(weights={"a": 3.0})
+    for number in range(400):
+        line.add("a", f"a{number}", None)
+        line.add("b", f"b{number}", None)
+    counts = Counter(drained(line, 1, 99)[:100])
+    assert abs(counts["a"] - 75) <= 1
+    capped: Line[None] = Line(most=2)
+    for number in range(9):
+        capped.add("a", f"a{number}", None)
+    while capped.take(8) is not None:
+        pass
+    assert len(capped.running) == 2
+    capped.add("b", "b", None)
+    assert capped.take(8) is not None, "the rest is others'"
+
+
+def test_who_was_away_has_saved_nothing_up() -> None:
+    line: Line[None] = Line()
+    for number in range(100):
+        line.add("a", f"a{number}", None)
+    drained(line, 1, 50)
+    for number in range(100):
+        line.add("b", f"b{number}", None)
+    assert 9 <= Counter(drained(line, 1, 19))["a"] <= 11
+
+
+def test_a_worker_gets_the_next_namespaces_graph_and_none_is_enqueued_before(
+    tmp_path: Path,
+) -> None:
+    with gateway(tmp_path, places=1) as running:
+        for salt in range(30):
+            assert running.submit(graph(salt=salt)).status_code == 202
+        assert running.submit(graph(salt=99), "bob").json()["stage"] == "queued"
+        first, quiet = key_of(graph(salt=0))[1], key_of(graph(salt=99), "bob")[1]
+        assert [key for key, _ in running.queue.submitted] == [first]
+        for _ in range(3):
+            assert running.submit(graph(salt=99), "bob").status_code == 202
+        publish(running.store, first)
+        running.forget()
+        assert running.submit(graph(salt=0)).status_code == 200
+        assert [key for key, _ in running.queue.submitted] == [first, quiet]
+        publish(running.store, quiet, "cd" * 32)
+        running.forget()
+        assert running.submit(graph(salt=99), "bob").status_code == 200
+        assert len(running.queue.submitted) == 3 and len(running.store.list("requests")) == 31
+
+
+def test_numbering_is_nobodys_line_either() -> None:
+    """Graphs as large as may be take seconds each: another namespace waits for one of them."""
+
+    async def scene() -> list[str]:
+        digests, order = Digests(1), []
+
+        async def number(namespace: str, data: bytes) -> None:
+            await digests.of(data, [], namespace)
+            order.append(namespace)
+
+        loud = [asyncio.ensure_future(number("loud", graph(2000, salt=n))) for n in range(6)]
+        await asyncio.sleep(0)
+        quiet = asyncio.ensure_future(number("quiet", graph()))
+        await asyncio.gather(*loud, quiet)
+        digests.close()
+        return order
+
+    assert asyncio.run(scene()).index("quiet") <= 1
+
+
+def test_a_day_has_so_many_core_seconds_of_compilations(tmp_path: Path) -> None:
+    with gateway(tmp_path, shares=Shares(day=50.0)) as running:
+        request = key_of(graph(salt=1))[1]
+        for salt, status in ((1, 202), (2, 202)):
+            assert running.submit(graph(salt=salt)).status_code == status
+        publish(running.store, request, spent={"compile": 600.0, "measure": 20.0})
+        running.forget()
+        assert running.submit(graph(salt=1)).status_code == 200
+        refused = running.submit(graph(salt=3))
+        assert (refused.status_code, refused.json()["reason"]) == (429, "quota")
+        assert running.submit(graph(salt=2)).status_code == 202, "what was taken in goes on"
+        assert running.submit(graph(salt=3), "bob").status_code == 202

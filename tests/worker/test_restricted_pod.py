@@ -1,0 +1,47 @@
+"""A worker in a plain restricted pod, without namespaces: it compiles, and keeps kernels; one whose
+children nothing would keep apart does not start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stitchcore.artifact.store import open_store
+from stitchcore.sandbox import landlock
+from tests.worker.requests import meta_of, python_path, submit, tiny_graph
+
+IN_A_POD = [sys.executable, "-m", "tests.sandbox.restricted"]
+
+
+def in_a_pod(*command: str, timeout: float = 200) -> subprocess.CompletedProcess[str]:
+    environment = {"PYTHONPATH": python_path(), "PATH": "/usr/bin:/bin"}
+    return subprocess.run(
+        [*IN_A_POD, *command], capture_output=True, text=True, env=environment, timeout=timeout
+    )
+
+
+@pytest.mark.slow
+def test_a_request_is_compiled_and_its_kernels_are_kept(tmp_path: Path) -> None:
+    if why := landlock.unavailable():
+        pytest.skip(f"this kernel has no Landlock ({why})")
+    store = open_store(str(tmp_path / "store"))
+    graph = tiny_graph()
+    key = submit(store, graph, meta_of(graph, scope="cluster"))
+    done = in_a_pod(sys.executable, "-m", "tests.worker.alone", str(tmp_path), key, "die", "never")
+    assert done.stdout.strip() == "signing", done.stderr[-3000:]
+    assert store.list("kernels", "cluster"), "also those for other graphs"
+    assert "open" not in (store.read_answer(key) or {})
+
+
+def test_a_worker_that_cannot_confine_does_not_start(tmp_path: Path) -> None:
+    done = in_a_pod(
+        *("--old", sys.executable, "-m", "stitch_worker"),
+        *("--broker", "redis://127.0.0.1:1/0", "--store", str(tmp_path / "store")),
+    )
+    assert done.returncode == 2
+    what, mend = done.stderr.strip().splitlines()[-2:]
+    assert what.startswith("worker: compile children would not be confined: files: ")
+    assert "libseccomp2" in mend and "seccompProfile" in mend
