@@ -419,4 +419,7 @@ def load(folder: str, version: Tuple[int, int]) -> Plugin:
     if not library.stitch_load_shim(shim.encode(), error, ERROR_BYTES):
         detail = f"{shim}: {error.value.decode(errors='replace')}: make plugin TENSORFLOW={name}"
         raise reasons.Refused(reasons.UNSUPPORTED_VERSION, detail)
+    # A graph wholly on a GPU is shown to an optimizer of that device type only (native/shim.cc).
+    ctypes.CDLL(shim).stitch_set_optimizer(ctypes.cast(library.TF_InitGraph, ctypes.c_void_p))
+    pywrap_tf_session.TF_LoadPluggableDeviceLibrary(shim)
     return Plugin(library)

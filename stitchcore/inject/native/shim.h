@@ -10,7 +10,7 @@
 extern "C" {
 
 constexpr int kShimRank = 16;
-constexpr int64_t kShimVersion = 8;
+constexpr int64_t kShimVersion = 9;
 
 // One variable a kernel reads, writes, or both. Dimensions are those of its dense row-major value.
 struct StitchVariable {
