@@ -34,9 +34,11 @@ class Failure:
 
 
 class Worker:
-    """A running child. `poll` is called until it says something other than None."""
+    """A running child, which sees GPUs where its artifact is for one. `poll` is called until it says something other than None."""
 
-    def __init__(self, digest: str, options: Options, log: Path, polite: bool, python: str) -> None:
+    def __init__(
+        self, digest: str, target: str, options: Options, log: Path, polite: bool, python: str
+    ) -> None:
         self.digest = digest
         self._options = options
         self._log = log
@@ -49,6 +51,7 @@ class Worker:
                 environment=environment,
                 stdout=output,
                 stderr=output,
+                gpus=target.startswith("sm_"),
             )
 
     def poll(self) -> Failure | bool | None:

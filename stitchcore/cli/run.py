@@ -233,7 +233,8 @@ class Run:
             self._refuse(digest, no_worker(str(meta["tf"]), own_tensorflow()))
             return
         log = self._folder / f"worker-{digest[:12]}.log"
-        self._worker = Worker(digest, self._options, log, polite=not self._wait, python=python)
+        polite, target = not self._wait, str(meta["target"])
+        self._worker = Worker(digest, target, self._options, log, polite, python)
 
     def _finish(self, digest: str, ended: Failure | bool, job_runs: bool) -> None:
         self._worker = None
@@ -244,8 +245,9 @@ class Run:
         elif answer.get("status") not in ("ready", "refused"):
             self._refuse(digest, Failure(Reason.WORKER_FAILED, "the worker gave no answer"))
         elif answer["status"] == "ready":
-            self.record.graphs[digest].key = str(answer["key"])
-            self.ready_for_next += not job_runs
+            graph = self.record.graphs[digest]
+            graph.key = str(answer["key"])
+            self.ready_for_next += not job_runs and graph.status != "loading"
 
     def _refuse(self, digest: str, failure: Failure) -> None:
         answer = {"status": "refused", "reason": failure.reason.value, "detail": failure.detail}

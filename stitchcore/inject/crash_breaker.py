@@ -7,7 +7,8 @@ crashes count, a killed or failed job is not the kernel's fault. A record with t
 tells of a stitched operation that could not run its kernel, or of a graph that TensorFlow did not
 take: it stays whatever the exit code, because the job went on as if nothing had happened. So does
 `breaker/<digest>.regions.json`, which names the regions of an artifact whose results on a job's own
-data were not TensorFlow's: the next start leaves those alone out.
+data were not TensorFlow's: the next start leaves those alone out. `breaker/<digest>.loading.json`
+stands while kernels are loaded: a driver or a library that crashes there does so at every start.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import contextlib
 import json
 import os
 import time
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 CRASH_CODES = frozenset((132, 134, 135, 136, 139))  # illegal instruction, abort, bus, float, fault
 OK_STEPS = 20
@@ -24,6 +25,10 @@ OK_STEPS = 20
 
 def _path(store: str, digest: str) -> str:
     return os.path.join(store, "breaker", f"{digest}.json")
+
+
+def _loading_path(store: str, digest: str) -> str:
+    return os.path.join(store, "breaker", f"{digest}.loading.json")
 
 
 def _regions_path(store: str, digest: str) -> str:
@@ -51,13 +56,21 @@ def _read(path: str) -> Dict[str, Any]:
 
 def why_not(store: str, digest: str, key: str) -> Optional[str]:
     """What an earlier process suffered from `key`; None when nothing speaks against the swap."""
+    died = {
+        _path(store, digest): "the process died in its first steps",
+        _loading_path(store, digest): "the process died while its kernels were loaded",
+    }
+    return next(filter(None, (_suffered(path, key, how) for path, how in died.items())), None)
+
+
+def _suffered(path: str, key: str, how: str) -> Optional[str]:
     try:
-        record = _read(_path(store, digest))
+        record = _read(path)
         if record["key"] != key:
             return None
         if record.get("failed"):
             return str(record["failed"])
-        return None if _alive(int(record["process"])) else "the process died in its first steps"
+        return None if _alive(int(record["process"])) else how
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -90,6 +103,18 @@ def _write(path: str, record: Mapping[str, Any]) -> None:
     with open(temporary, "w", encoding="utf-8") as file:
         json.dump({"process": os.getpid(), "time": time.time(), **record}, file)
     os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def loading(store: str, digest: str, key: str, session: str) -> Iterator[None]:
+    """The kernels of `key` are loaded within. Raises OSError when that cannot be put on record."""
+    path = _loading_path(store, digest)
+    _write(path, {"key": key, "session": session})
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # another process has, or the store is gone
+            os.unlink(path)
 
 
 def swap_begin(store: str, digest: str, key: str, session: str) -> None:

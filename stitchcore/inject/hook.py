@@ -383,7 +383,7 @@ class Hook:
         program_module.admit(artifact, program, self._config)
         with program.lock:
             if program.artifact is None:
-                program.kernels = program_module.load_kernels(self._plugin, artifact)
+                program.kernels = self._load(program, artifact)
                 known = crash_breaker.left_out(self._config.store, program.digest, key)
                 program.left_out = frozenset(known)
                 program.artifact = artifact
@@ -391,6 +391,17 @@ class Hook:
                 for region, said in known.items():
                     detail = f"on an earlier start's data {said}"
                     self._take_back(program, region, reasons.WRONG_RESULT, detail)
+
+    def _load(self, program: Program, artifact: client.Artifact) -> FrozenSet[str]:
+        """Raises Refused."""
+        about = (program.digest, artifact.key)
+        try:
+            with crash_breaker.loading(self._config.store, *about, self._config.session):
+                self._events.write("loading", digest=program.digest, key=artifact.key)
+                return program_module.load_kernels(self._plugin, artifact)
+        except OSError as error:
+            detail = f"breaker: {error.strerror}"
+            raise reasons.Refused(reasons.STORE_UNREADABLE, detail) from error
 
     def _disable(self, program: Program, reason: str, detail: str = "") -> None:
         """This graph runs its original from now on."""

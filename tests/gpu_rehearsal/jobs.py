@@ -34,12 +34,12 @@ def _program(name: str, out: Path, *arguments: object) -> list[str]:
     return [*line, str(out), *map(str, arguments)]
 
 
-def _finished(command: list[str], environment: dict[str, str]) -> tuple[str, str]:
+def _finished(command: list[str], environment: dict[str, str], code: int = 0) -> tuple[str, str]:
     given = {"PYTHONPATH": str(ROOT), "FAKE_GPU_DEVICE": str(fake_gpu().device), **environment}
     done = subprocess.run(
         command, env=lean.environment(**given), capture_output=True, text=True, timeout=SECONDS
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == code, done.stderr[-3000:]
     return done.stdout, done.stderr
 
 
@@ -68,11 +68,11 @@ def command(folder: Path, name: str, *arguments: object) -> list[str]:
     return [*run, *_program(name, folder / f"{name}.json", *arguments)]
 
 
-def stitched(folder: Path, name: str, *arguments: object, **environment: str) -> Ran:
-    """By `stitch run --wait`; store, cache and dump are in `folder`."""
+def stitched(folder: Path, name: str, *arguments: object, code: int = 0, **environment: str) -> Ran:
+    """By `stitch run --wait`, which is to end with `code`; store, cache and dump are in `folder`."""
     given = {**settings(folder), **environment}
-    said, complained = _finished(command(folder, name, *arguments), given)
+    said, complained = _finished(command(folder, name, *arguments), given, code)
     summary = json.loads(said.strip().splitlines()[-1])
     lines = tuple(line for line in complained.splitlines() if line.startswith("[stitch]"))
-    made = json.loads((folder / f"{name}.json").read_text())
+    made = json.loads((folder / f"{name}.json").read_text()) if code == 0 else {}
     return Ran(made, tuple(summary["steps"]), summary["refusals"], lines)

@@ -4,10 +4,12 @@
 #define STITCH_GPU_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "cuda/stitch_launch.h"
+#include "moment.h"
 
 namespace stitch {
 
@@ -23,6 +25,9 @@ struct GpuBuffers {
 // scratch. Returns why it could not ("launch failed (13): ...", a StitchReason), or "".
 std::string RunOnGpu(StitchProgram* program, void* stream, const GpuBuffers& buffers,
                      const int64_t* symbols, int symbol_count, const StitchAllocator& allocator);
+
+// An event in `stream` of the context that is current; nullptr where the driver makes none.
+std::shared_ptr<DeviceMark> MarkStream(void* stream);
 
 }  // namespace stitch
 

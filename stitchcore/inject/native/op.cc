@@ -697,6 +697,13 @@ void ComputeTimer(void* timer, TF_OpKernelContext* context) {
   PassStep(static_cast<int>(self->step), static_cast<int>(self->arm), TF_StepId(context));
 }
 
+void ComputeGpuTimer(void* timer, TF_OpKernelContext* context) {
+  auto* self = static_cast<Timer*>(timer);
+  void* stream = Shim() == nullptr ? nullptr : Shim()->gpu_stream(context);
+  PassStep(static_cast<int>(self->step), static_cast<int>(self->arm), TF_StepId(context),
+           stream == nullptr ? nullptr : MarkStream(stream));
+}
+
 void ComputeGate(void* timer, TF_OpKernelContext*) {
   auto* self = static_cast<Timer*>(timer);
   BeginStep(static_cast<int>(self->step), static_cast<int>(self->arm));
@@ -707,6 +714,7 @@ void ComputeGate(void* timer, TF_OpKernelContext*) {
 Functions FusionFunctions() { return {CreateFusion, ComputeFusion, DeleteFusion}; }
 Functions GpuFusionFunctions() { return {CreateGpuFusion, ComputeFusion, DeleteFusion}; }
 Functions TimerFunctions() { return {CreateTimer, ComputeTimer, DeleteTimer}; }
+Functions GpuTimerFunctions() { return {CreateTimer, ComputeGpuTimer, DeleteTimer}; }
 Functions GateFunctions() { return {CreateTimer, ComputeGate, DeleteTimer}; }
 
 }  // namespace stitch

@@ -15,6 +15,7 @@ struct Functions {
 Functions FusionFunctions();
 Functions GpuFusionFunctions();
 Functions TimerFunctions();
+Functions GpuTimerFunctions();
 Functions GateFunctions();
 
 }  // namespace stitch

@@ -2,6 +2,8 @@
 // training step. A call's steps are the interval between its first pass and the next call's; it
 // belongs to the call's arm. Whole calls are compared, as what a job does between two calls (Keras
 // with `steps_per_execution`) would else be in some of its steps only; blocks are of calls.
+// On a GPU both ends of an interval are events in the step's stream, and it is recorded once the
+// device has passed them: nothing waits, so intervals come after their calls.
 // The schedule of arms is kept here too, so that no Python runs in a step: the caller of the next
 // step reads stitch_step_arm. Replicas that swap together (group.py) agree on a count of passes, N:
 // the step that follows the N-th pass runs what was decided, and is held while nothing is.
@@ -13,6 +15,7 @@
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "exports.h"
@@ -32,6 +35,12 @@ struct Decision {
   uint64_t seed;
 };
 
+// An interval of which the device has yet to tell how long it was.
+struct Pending {
+  Moment begin, end;
+  StitchInterval interval;
+};
+
 struct Step {
   std::mutex mutex;
   int32_t arm = 0;          // what the next call should run; read without the lock
@@ -40,7 +49,8 @@ struct Step {
   uint64_t random = 0;      // state of the generator of stitched blocks' lengths; 0: all are equal
   int last_arm = -1;
   int64_t last_call = 0;
-  int64_t last_time = 0, within = 0;  // when that call began, its passes so far
+  Moment last_time = {};    // when that call began
+  int64_t within = 0;       // its passes so far
   int64_t block = 0;
   int32_t position = 0;
   int64_t stretched = 0;    // mean calls in the stitched blocks to come
@@ -51,6 +61,7 @@ struct Step {
   Decision decision = {};
   int64_t passes[2] = {0, 0}, calls[2] = {0, 0};
   int64_t begun[2] = {0, 0};  // gates passed; read without the lock
+  std::deque<Pending> pending;  // oldest first
   int64_t written = 0;
   std::vector<StitchInterval> ring;
 };
@@ -79,10 +90,32 @@ int64_t Now() {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-void Record(Step* step, int64_t nanoseconds) {
+void Write(Step* step, const StitchInterval& interval) {
   if (step->ring.empty()) step->ring.resize(kKept);
-  step->ring[step->written++ % kKept] = {nanoseconds, step->last_arm, step->position,
-                                         step->block, step->within};
+  step->ring[step->written++ % kKept] = interval;
+}
+
+void Record(Step* step, int64_t nanoseconds) {
+  Write(step, {nanoseconds, step->last_arm, step->position, step->block, step->within});
+}
+
+// Whether it is known how long an interval was, or will never be.
+DeviceMark::Known Length(const Moment& begin, const Moment& end, int64_t* nanoseconds) {
+  *nanoseconds = end.host - begin.host;
+  if (begin.device == nullptr && end.device == nullptr) return DeviceMark::Known::kYes;
+  if (begin.device == nullptr || end.device == nullptr) return DeviceMark::Known::kNever;
+  return end.device->Since(*begin.device, nanoseconds);
+}
+
+// Records, in their order, the intervals that have become known.
+void Settle(Step* step) {
+  while (!step->pending.empty()) {
+    Pending& oldest = step->pending.front();
+    auto known = Length(oldest.begin, oldest.end, &oldest.interval.nanoseconds);
+    if (known == DeviceMark::Known::kNotYet) return;
+    if (known == DeviceMark::Known::kYes) Write(step, oldest.interval);
+    step->pending.pop_front();
+  }
 }
 
 // Length of the next stitched block: half to one and a half times the mean, evenly, at least 3 (of
@@ -159,23 +192,29 @@ void CountCall(Step* step, int arm) {
   step->calls[arm]++;
 }
 
-void BeginCall(Step* step, int arm, int64_t call) {
-  int64_t now = Now();
-  if (step->last_arm >= 0) Record(step, now - step->last_time);
+void BeginCall(Step* step, int arm, int64_t call, Moment now) {
+  if (step->last_arm >= 0) {
+    StitchInterval interval{0, step->last_arm, step->position, step->block, step->within};
+    step->pending.push_back({std::move(step->last_time), now, interval});
+    if (step->pending.size() > static_cast<size_t>(kKept)) step->pending.pop_front();
+    Settle(step);
+  }
   CountCall(step, arm);
   step->last_call = call;
-  step->last_time = now;
+  step->last_time = std::move(now);
   step->within = 0;
   Advance(step, arm);
 }
 
 }  // namespace
 
-void PassStep(int number, int arm, int64_t call) {
+void PassStep(int number, int arm, int64_t call, std::shared_ptr<DeviceMark> mark) {
   Step* step = Find(number);
   if (step == nullptr || arm < 0 || arm > 1) return;
   std::lock_guard<std::mutex> lock(step->mutex);
-  if (arm != step->last_arm || call != step->last_call) BeginCall(step, arm, call);
+  if (arm != step->last_arm || call != step->last_call) {
+    BeginCall(step, arm, call, {Now(), std::move(mark)});
+  }
   step->within++;
   step->passes[arm]++;
   if (step->agreed > 0 && step->passes[0] + step->passes[1] == step->agreed) Agree(step);
@@ -271,6 +310,7 @@ void stitch_stretch_step(int number, int64_t stitched, uint64_t seed) {
 int64_t stitch_read_step(int number, int64_t* cursor, StitchInterval* out, int64_t capacity) {
   stitch::Step* step = stitch::Find(number);
   std::lock_guard<std::mutex> lock(step->mutex);
+  stitch::Settle(step);
   *cursor = std::max(*cursor, step->written - stitch::kKept);
   int64_t count = std::min(capacity, step->written - *cursor);
   for (int64_t i = 0; i < count; i++) out[i] = step->ring[(*cursor)++ % stitch::kKept];

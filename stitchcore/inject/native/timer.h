@@ -2,12 +2,15 @@
 #define STITCH_TIMER_H_
 
 #include <cstdint>
+#include <memory>
+
+#include "moment.h"
 
 namespace stitch {
 
 // One pass of the timer of `step` in the instantiation `arm`. `call` tells the caller's calls
-// apart: one that runs several steps passes several times.
-void PassStep(int step, int arm, int64_t call);
+// apart: one that runs several steps passes several times. On a device `mark` says when.
+void PassStep(int step, int arm, int64_t call, std::shared_ptr<DeviceMark> mark = nullptr);
 
 // A call of `step` in the instantiation `arm` is about to do something that cannot be done twice.
 void BeginStep(int step, int arm);
