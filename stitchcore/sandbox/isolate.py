@@ -159,7 +159,9 @@ def command(
         "LANG": "C.UTF-8",
     }
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
-    shown = {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ}
+    # TensorFlow would take all of their memory, and ours is beside it.
+    shown = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    shown |= {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ}
     try:
         process = subprocess.Popen(
             _launcher(limits, os.getpid(), argv),

@@ -106,6 +106,30 @@ SP_Stream StreamIn(void* handle) {
   return stream;
 }
 
+// Work that a stream was given while it was captured, to be given again.
+struct Graph {
+  struct Work {
+    std::string name;
+    std::function<void()> run;
+    int64_t cost;
+  };
+  std::vector<Work> works;
+};
+std::mutex capture_mutex;
+std::map<SP_Stream, Graph*> captures;
+
+Graph* CaptureOf(SP_Stream stream) {
+  std::lock_guard<std::mutex> lock(capture_mutex);
+  auto found = captures.find(stream);
+  return found == captures.end() ? nullptr : found->second;
+}
+
+void Put(SP_Stream stream, const std::string& name, std::function<void()> run, int64_t cost) {
+  Graph* graph = CaptureOf(stream);
+  if (graph == nullptr) return stream->Push(name.c_str(), std::move(run), cost);
+  graph->works.push_back({name, std::move(run), cost});
+}
+
 bool FindTwin(const CubinImage& image, Twin* twin) {
   std::string names;
   for (auto& [name, kernel] : image.kernels) names += name + "\n";
@@ -157,7 +181,7 @@ Result Launch(Function* function, unsigned grid, unsigned threads, unsigned shar
             function->name.c_str(), found, *reinterpret_cast<int32_t*>(findings));
   };
   static const int64_t cost = Number("FAKE_GPU_KERNEL_US", 10);
-  StreamIn(handle)->Push(function->name.c_str(), run, cost);
+  Put(StreamIn(handle), function->name, run, cost);
   return kSuccess;
 }
 
@@ -299,19 +323,17 @@ FAKE_API int cuMemHostAlloc(void** address, size_t bytes, unsigned) {
 FAKE_API int cuMemFreeHost(void* address) { return DrainAll(), free(address), kSuccess; }
 FAKE_API int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, size_t bytes,
                                   void* stream) {
-  StreamIn(stream)->Push("cuMemcpyHtoD", [=] { memcpy(reinterpret_cast<void*>(to), from, bytes); },
-                         0);
-  return kSuccess;
+  auto copy = [=] { memcpy(reinterpret_cast<void*>(to), from, bytes); };
+  return Put(StreamIn(stream), "cuMemcpyHtoD", copy, 0), kSuccess;
 }
 FAKE_API int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_t bytes, void* stream) {
-  StreamIn(stream)->Push("cuMemcpyDtoH", [=] { memcpy(to, reinterpret_cast<void*>(from), bytes); },
-                         0);
-  return kSuccess;
+  auto copy = [=] { memcpy(to, reinterpret_cast<void*>(from), bytes); };
+  return Put(StreamIn(stream), "cuMemcpyDtoH", copy, 0), kSuccess;
 }
 FAKE_API int cuMemsetD32Async(unsigned long long address, unsigned value, size_t count,
                               void* stream) {
   auto fill = [=] { std::fill_n(reinterpret_cast<unsigned*>(address), count, value); };
-  return StreamIn(stream)->Push("cuMemsetD32", fill, 0), kSuccess;
+  return Put(StreamIn(stream), "cuMemsetD32", fill, 0), kSuccess;
 }
 
 FAKE_API int cuEventCreate(void** event, unsigned) { return *event = new Event, kSuccess; }
@@ -337,7 +359,38 @@ FAKE_API int cuStreamGetId(void* stream, unsigned long long* id) {
   return *id = StreamIn(stream)->id, kSuccess;
 }
 FAKE_API int cuStreamSynchronize(void* stream) { return StreamIn(stream)->Drain(), kSuccess; }
-FAKE_API int cuStreamIsCapturing(void*, int* status) { return *status = 0, kSuccess; }
+FAKE_API int cuStreamIsCapturing(void* stream, int* status) {
+  return *status = CaptureOf(StreamIn(stream)) != nullptr, kSuccess;
+}
+FAKE_API int cuStreamCreate(void** stream, unsigned) {
+  if (Current() == nullptr) return kInvalidContext;
+  return *stream = new SP_Stream_st(Current()->device), kSuccess;
+}
+FAKE_API int cuStreamDestroy_v2(void* stream) {
+  return delete static_cast<SP_Stream>(stream), kSuccess;
+}
+FAKE_API int cuStreamBeginCapture_v2(void* stream, int) {
+  std::lock_guard<std::mutex> lock(capture_mutex);
+  return captures[static_cast<SP_Stream>(stream)] = new Graph, kSuccess;
+}
+FAKE_API int cuStreamEndCapture(void* stream, void** graph) {
+  std::lock_guard<std::mutex> lock(capture_mutex);
+  *graph = captures[static_cast<SP_Stream>(stream)];
+  return captures.erase(static_cast<SP_Stream>(stream)), kSuccess;
+}
+FAKE_API int cuGraphInstantiateWithFlags(void** made, void* graph, unsigned long long) {
+  return *made = new Graph(*static_cast<Graph*>(graph)), kSuccess;
+}
+FAKE_API int cuGraphLaunch(void* graph, void* stream) {
+  for (auto& work : static_cast<Graph*>(graph)->works) {
+    StreamIn(stream)->Push(work.name.c_str(), work.run, work.cost);
+  }
+  return kSuccess;
+}
+FAKE_API int cuGraphExecDestroy(void* graph) {
+  return DrainAll(), delete static_cast<Graph*>(graph), kSuccess;
+}
+FAKE_API int cuGraphDestroy(void* graph) { return delete static_cast<Graph*>(graph), kSuccess; }
 FAKE_API int cuThreadExchangeStreamCaptureMode(int*) { return kSuccess; }
 FAKE_API int cuGetErrorName(int result, const char** text) {
   return *text = result == kLaunchFailed ? "CUDA_ERROR_LAUNCH_FAILED" : "error of the fake GPU",
