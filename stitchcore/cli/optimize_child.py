@@ -34,7 +34,8 @@ class Failure:
 
 
 class Worker:
-    """A running child, which sees GPUs where its artifact is for one. `poll` is called until it says something other than None."""
+    """A running child, which sees GPUs where its artifact is for one. `poll` is called until it
+    says something other than None."""
 
     def __init__(
         self, digest: str, target: str, options: Options, log: Path, polite: bool, python: str

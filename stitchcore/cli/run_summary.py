@@ -173,7 +173,7 @@ def _verdict(step: Step) -> str:
 _UNMEASURED: Mapping[str, str] = {
     "stitched": "stitched; the run was too short to compare with original steps",
     "submitted": "not ready before the job ended",
-    "loading": "the job ended while its kernels were loaded; after a crash the next run leaves them",
+    "loading": "the job ended in loading its kernels; if by a crash, the next run leaves them",
     "ready": "ready, not swapped in before the job ended",
 }
 """What became of a step without a measurement, by its status."""

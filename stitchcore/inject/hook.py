@@ -113,12 +113,21 @@ class Hook:
             self._failed_itself(error)
             return 0, caller
 
+    def begin(self, caller: Hashable) -> None:
+        """A call that is timed from outside begins; never raises."""
+        try:
+            instance = self._instances[caller]
+            if instance.on_gpu:
+                self._plugin.begin_call(instance.step)
+        except Exception as error:
+            self._failed_itself(error)
+
     def took(self, caller: Hashable, mark: int, lifted: bool, nanoseconds: int) -> None:
         """A call that is timed from outside has ended; never raises."""
         try:
             instance = self._instances[caller]
             arm = STITCHED if lifted else instance.arm_of(mark)
-            self._plugin.record_call(instance.step, arm, nanoseconds)
+            self._plugin.record_call(instance.step, arm, nanoseconds, instance.on_gpu)
         except Exception as error:
             self._failed_itself(error)
 

@@ -142,7 +142,8 @@ def _declare(library: Any) -> None:
             [integer, ctypes.POINTER(wide), ctypes.POINTER(_Interval), wide],
         ),
         ("stitch_pass_step", None, [integer, integer]),
-        ("stitch_record_call", None, [integer, integer, wide]),
+        ("stitch_begin_call", None, [integer]),
+        ("stitch_record_call", None, [integer, integer, wide, integer]),
         ("stitch_passes", wide, [integer, integer]),
         ("stitch_watch_memory", integer, [integer]),
         ("stitch_unwatch_memory", None, [integer]),
@@ -344,9 +345,13 @@ class Plugin:
         """Marks a pass of a step that has no timer in its graph."""
         self._library.stitch_pass_step(step, arm)
 
-    def record_call(self, step: int, arm: int, nanoseconds: int) -> None:
-        """A call that has ended, timed by its caller."""
-        self._library.stitch_record_call(step, arm, nanoseconds)
+    def begin_call(self, step: int) -> None:
+        """A call on a GPU begins, in this thread."""
+        self._library.stitch_begin_call(step)
+
+    def record_call(self, step: int, arm: int, nanoseconds: int, on_gpu: bool) -> None:
+        """A call that has ended, timed by its caller; on a GPU by the device."""
+        self._library.stitch_record_call(step, arm, nanoseconds, int(on_gpu))
 
     def passes(self, step: int, arm: int) -> int:
         return int(self._library.stitch_passes(step, arm))

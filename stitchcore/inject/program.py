@@ -138,12 +138,16 @@ class Instance:
         """True when `program` is this caller's, or a part of it."""
         return self.program is program or program in self.program.parts
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it runs on a GPU, whose clock then tells how long."""
+        return (self.program.parts or [self.program])[0].target.startswith("sm_")
+
     def watch_memory(self, plugin: Plugin) -> None:
         """Before its swap: from here on its peak memory is measured, where blocks alternate."""
         if self.can_alternate and self.watch is None:
-            on_gpu = self.program.target.startswith("sm_")
             before = plugin.passes(self.step, ORIGINAL)
-            self.watch = memory.Watch(plugin, self.step, on_gpu, before)
+            self.watch = memory.Watch(plugin, self.step, self.on_gpu, before)
 
     def has_begun(self) -> bool:
         """Whether a call of the present stitched instantiation has done something."""

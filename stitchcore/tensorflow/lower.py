@@ -331,8 +331,8 @@ def as_function(function: Subgraph, jit: bool) -> Any:
 
 
 IMPORTER = "/job:localhost/replica:0/task:0/device:CPU:0"
-"""Whose importer is asked: what it makes is the same for every target (semantics.py has the rules of
-GPUs), and where TensorFlow sees a GPU it would ask that one's."""
+"""Whose importer is asked: what it makes is the same for every target (semantics.py has the rules
+of GPUs), and where TensorFlow sees a GPU it would ask that one's."""
 
 
 def hlo_text(function: Subgraph, point: Mapping[str, int], subject: str) -> str:

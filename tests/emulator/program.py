@@ -41,7 +41,11 @@ FLAGS = (
     "-fsanitize=alignment,bounds",
 )  # fmt: skip
 
-UNCHECKED_FLAGS = tuple(flag for flag in FLAGS if "sanitize" not in flag and "tsan" not in flag)
+UNCHECKED_FLAGS = (
+    *(flag for flag in FLAGS if "sanitize" not in flag and "tsan" not in flag),
+    "-fno-thread-jumps",
+)
+"""A barrier is known by where it is called: one call must not become two."""
 
 _ENTRY = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\('

@@ -50,28 +50,29 @@ def untouched(folder: Path, name: str, *arguments: object, **environment: str) -
     return Ran(json.loads(out.read_text()))
 
 
-def settings(folder: Path) -> dict[str, str]:
-    """What the process of a stitched job, and its worker, need to know."""
-    return {
+def stitched(
+    folder: Path,
+    name: str,
+    *arguments: object,
+    code: int = 0,
+    proved: bool = False,
+    **environment: str,
+) -> Ran:
+    """By `stitch run --wait`, which is to end with `code`; store, cache and dump are in `folder`.
+    `proved`: by a worker that has such a GPU, too."""
+    given = {
         "STITCH_CACHE": str(folder / "cache"),
         "STITCH_KEY": str(folder / "signing.key"),
         "STITCH_DUMP": str(folder / "dump"),
         "STITCH_PLUGIN": str(fake_gpu().plugin),
-        "STITCH_ALLOW_UNMEASURED": "1",
+        "STITCH_ALLOW_UNMEASURED": str(int(not proved)),
+        **environment,
     }
-
-
-def command(folder: Path, name: str, *arguments: object) -> list[str]:
-    """Of `stitch run` on a program."""
-    run = [sys.executable, "-m", "stitchcore.cli", "run", "--wait", "--json"]
-    run += ["--store", str(folder / "store"), "--"]
-    return [*run, *_program(name, folder / f"{name}.json", *arguments)]
-
-
-def stitched(folder: Path, name: str, *arguments: object, code: int = 0, **environment: str) -> Ran:
-    """By `stitch run --wait`, which is to end with `code`; store, cache and dump are in `folder`."""
-    given = {**settings(folder), **environment}
-    said, complained = _finished(command(folder, name, *arguments), given, code)
+    module = "tests.gpu_rehearsal.stitch" if proved else "stitchcore.cli"
+    command = [sys.executable, "-m", module, "run", "--wait", "--json"]
+    command += ["--store", str(folder / "store"), "--"]
+    command += _program(name, folder / f"{name}.json", *arguments)
+    said, complained = _finished(command, given, code)
     summary = json.loads(said.strip().splitlines()[-1])
     lines = tuple(line for line in complained.splitlines() if line.startswith("[stitch]"))
     made = json.loads((folder / f"{name}.json").read_text()) if code == 0 else {}

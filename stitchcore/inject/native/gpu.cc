@@ -91,23 +91,24 @@ std::string RunOnGpu(StitchProgram* program, void* stream, const GpuBuffers& buf
   return "launch failed (" + std::to_string(why.reason) + "): " + why.text;
 }
 
-std::shared_ptr<DeviceMark> MarkStream(void* stream) {
+Marker MarkerOf(void* stream) {
   Registry& registry = Instance();
   {
     std::lock_guard<std::mutex> lock(registry.mutex);
     StitchError why{};
-    if (Open(&registry, nullptr, &why) != STITCH_OK) return nullptr;
+    if (Open(&registry, nullptr, &why) != STITCH_OK) return {};
   }
   const cuda::Driver& driver = registry.cuda->driver;
   cuda::Context context = nullptr;
-  cuda::Event event = nullptr;
-  if (driver.CtxGetCurrent(&context) != cuda::kSuccess || context == nullptr ||
-      driver.EventCreate(&event, 0) != cuda::kSuccess) {
-    return nullptr;
-  }
-  auto mark = std::make_shared<StreamMark>(driver, context, event);
-  bool recorded = driver.EventRecord(event, static_cast<cuda::Stream>(stream)) == cuda::kSuccess;
-  return recorded ? mark : nullptr;
+  if (driver.CtxGetCurrent(&context) != cuda::kSuccess || context == nullptr) return {};
+  return [&driver, context, stream]() -> std::shared_ptr<DeviceMark> {
+    cuda::ContextScope scope(driver);
+    cuda::Event event = nullptr;
+    if (scope.Push(context).failed() || driver.EventCreate(&event, 0) != cuda::kSuccess) return {};
+    auto mark = std::make_shared<StreamMark>(driver, context, event);
+    bool recorded = driver.EventRecord(event, static_cast<cuda::Stream>(stream)) == cuda::kSuccess;
+    return recorded ? mark : nullptr;
+  };
 }
 
 }  // namespace stitch

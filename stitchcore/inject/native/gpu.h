@@ -26,8 +26,8 @@ struct GpuBuffers {
 std::string RunOnGpu(StitchProgram* program, void* stream, const GpuBuffers& buffers,
                      const int64_t* symbols, int symbol_count, const StitchAllocator& allocator);
 
-// An event in `stream` of the context that is current; nullptr where the driver makes none.
-std::shared_ptr<DeviceMark> MarkStream(void* stream);
+// Records events in `stream` of the context that is current now.
+Marker MarkerOf(void* stream);
 
 }  // namespace stitch
 

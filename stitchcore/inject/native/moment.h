@@ -5,6 +5,7 @@
 #define STITCH_MOMENT_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 namespace stitch {
@@ -17,6 +18,9 @@ class DeviceMark {
   // Nanoseconds from `earlier`, a mark of the same kind, to this one. Waits for nothing.
   virtual Known Since(const DeviceMark& earlier, int64_t* nanoseconds) const = 0;
 };
+
+// Puts a mark where a stream's work has got to, from any thread; nullptr where that cannot be.
+using Marker = std::function<std::shared_ptr<DeviceMark>()>;
 
 struct Moment {
   int64_t host;                        // nanoseconds

@@ -697,16 +697,28 @@ void ComputeTimer(void* timer, TF_OpKernelContext* context) {
   PassStep(static_cast<int>(self->step), static_cast<int>(self->arm), TF_StepId(context));
 }
 
+Marker MarkerIn(TF_OpKernelContext* context) {
+  void* stream = Shim() == nullptr ? nullptr : Shim()->gpu_stream(context);
+  return stream == nullptr ? Marker() : MarkerOf(stream);
+}
+
 void ComputeGpuTimer(void* timer, TF_OpKernelContext* context) {
   auto* self = static_cast<Timer*>(timer);
-  void* stream = Shim() == nullptr ? nullptr : Shim()->gpu_stream(context);
+  Marker marker = MarkerIn(context);
   PassStep(static_cast<int>(self->step), static_cast<int>(self->arm), TF_StepId(context),
-           stream == nullptr ? nullptr : MarkStream(stream));
+           marker ? marker() : nullptr);
 }
 
 void ComputeGate(void* timer, TF_OpKernelContext*) {
   auto* self = static_cast<Timer*>(timer);
-  BeginStep(static_cast<int>(self->step), static_cast<int>(self->arm));
+  BeginStep(static_cast<int>(self->step), static_cast<int>(self->arm), {});
+}
+
+void ComputeGpuGate(void* timer, TF_OpKernelContext* context) {
+  auto* self = static_cast<Timer*>(timer);
+  BeginStep(static_cast<int>(self->step), static_cast<int>(self->arm), [context] {
+    return MarkerIn(context);
+  });
 }
 
 }  // namespace
@@ -715,6 +727,7 @@ Functions FusionFunctions() { return {CreateFusion, ComputeFusion, DeleteFusion}
 Functions GpuFusionFunctions() { return {CreateGpuFusion, ComputeFusion, DeleteFusion}; }
 Functions TimerFunctions() { return {CreateTimer, ComputeTimer, DeleteTimer}; }
 Functions GpuTimerFunctions() { return {CreateTimer, ComputeGpuTimer, DeleteTimer}; }
+Functions GpuGateFunctions() { return {CreateTimer, ComputeGpuGate, DeleteTimer}; }
 Functions GateFunctions() { return {CreateTimer, ComputeGate, DeleteTimer}; }
 
 }  // namespace stitch

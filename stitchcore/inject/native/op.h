@@ -17,6 +17,7 @@ Functions GpuFusionFunctions();
 Functions TimerFunctions();
 Functions GpuTimerFunctions();
 Functions GateFunctions();
+Functions GpuGateFunctions();
 
 }  // namespace stitch
 

@@ -76,6 +76,6 @@ STITCH_EXPORT void TF_InitKernel() {
   RegisterFusion("StitchedFusion", false, status);
   RegisterFusion("StitchedUpdate", true, status);
   RegisterMark("StitchTimer", stitch::TimerFunctions(), stitch::GpuTimerFunctions(), status);
-  RegisterMark("StitchGate", stitch::GateFunctions(), stitch::GateFunctions(), status);
+  RegisterMark("StitchGate", stitch::GateFunctions(), stitch::GpuGateFunctions(), status);
   TF_DeleteStatus(status);
 }

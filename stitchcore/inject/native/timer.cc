@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -62,6 +63,8 @@ struct Step {
   int64_t passes[2] = {0, 0}, calls[2] = {0, 0};
   int64_t begun[2] = {0, 0};  // gates passed; read without the lock
   std::deque<Pending> pending;  // oldest first
+  std::atomic<bool> marked{false};  // `marker` is there
+  Marker marker;
   int64_t written = 0;
   std::vector<StitchInterval> ring;
 };
@@ -95,10 +98,6 @@ void Write(Step* step, const StitchInterval& interval) {
   step->ring[step->written++ % kKept] = interval;
 }
 
-void Record(Step* step, int64_t nanoseconds) {
-  Write(step, {nanoseconds, step->last_arm, step->position, step->block, step->within});
-}
-
 // Whether it is known how long an interval was, or will never be.
 DeviceMark::Known Length(const Moment& begin, const Moment& end, int64_t* nanoseconds) {
   *nanoseconds = end.host - begin.host;
@@ -116,6 +115,12 @@ void Settle(Step* step) {
     if (known == DeviceMark::Known::kYes) Write(step, oldest.interval);
     step->pending.pop_front();
   }
+}
+
+void Await(Step* step, Pending pending) {
+  step->pending.push_back(std::move(pending));
+  if (step->pending.size() > static_cast<size_t>(kKept)) step->pending.pop_front();
+  Settle(step);
 }
 
 // Length of the next stitched block: half to one and a half times the mean, evenly, at least 3 (of
@@ -195,9 +200,7 @@ void CountCall(Step* step, int arm) {
 void BeginCall(Step* step, int arm, int64_t call, Moment now) {
   if (step->last_arm >= 0) {
     StitchInterval interval{0, step->last_arm, step->position, step->block, step->within};
-    step->pending.push_back({std::move(step->last_time), now, interval});
-    if (step->pending.size() > static_cast<size_t>(kKept)) step->pending.pop_front();
-    Settle(step);
+    Await(step, {std::move(step->last_time), now, interval});
   }
   CountCall(step, arm);
   step->last_call = call;
@@ -220,11 +223,16 @@ void PassStep(int number, int arm, int64_t call, std::shared_ptr<DeviceMark> mar
   if (step->agreed > 0 && step->passes[0] + step->passes[1] == step->agreed) Agree(step);
 }
 
-void BeginStep(int number, int arm) {
+void BeginStep(int number, int arm, const std::function<Marker()>& marker) {
   Step* step = Find(number);
-  if (step != nullptr && arm >= 0 && arm <= 1) {
-    __atomic_fetch_add(&step->begun[arm], 1, __ATOMIC_RELAXED);
-  }
+  if (step == nullptr || arm < 0 || arm > 1) return;
+  __atomic_fetch_add(&step->begun[arm], 1, __ATOMIC_RELAXED);
+  if (!marker || step->marked.load(std::memory_order_acquire)) return;
+  Marker made = marker();
+  std::lock_guard<std::mutex> lock(step->mutex);
+  if (!made || step->marked) return;
+  step->marker = std::move(made);
+  step->marked.store(true, std::memory_order_release);
 }
 
 Running RunningCall(int number) {
@@ -252,16 +260,43 @@ void stitch_pass_step(int step, int arm) {
   stitch::PassStep(step, arm, ++calls);
 }
 
+namespace {
+
+// Where calls of this thread begin on their device.
+std::map<int, std::shared_ptr<stitch::DeviceMark>>& Begun() {
+  thread_local std::map<int, std::shared_ptr<stitch::DeviceMark>> begun;
+  return begun;
+}
+
+std::shared_ptr<stitch::DeviceMark> MarkNow(stitch::Step* step) {
+  return step->marked.load(std::memory_order_acquire) ? step->marker() : nullptr;
+}
+
+}  // namespace
+
 // What is called for its results (inference) may be called at any time: what passes between two
-// calls is nobody's, so whoever calls tells how long a call took, when it has ended.
-void stitch_record_call(int number, int arm, int64_t nanoseconds) {
+// calls is nobody's, so whoever calls tells how long a call took, when it has ended. On a GPU the
+// call ends when its work has been put into the stream: whoever calls tells, too, when it begins,
+// and it is as long as that work. Calls before a gate has told the stream tell nothing.
+void stitch_begin_call(int number) {
+  stitch::Step* step = stitch::Find(number);
+  if (step != nullptr) Begun()[number] = MarkNow(step);
+}
+
+void stitch_record_call(int number, int arm, int64_t nanoseconds, int on_gpu) {
   stitch::Step* step = stitch::Find(number);
   if (step == nullptr || arm < 0 || arm > 1) return;
+  auto end = on_gpu ? MarkNow(step) : nullptr;
+  auto begin = on_gpu ? std::move(Begun()[number]) : nullptr;
   std::lock_guard<std::mutex> lock(step->mutex);
   stitch::CountCall(step, arm);
   step->within = 1;
   step->passes[arm]++;
-  stitch::Record(step, nanoseconds);
+  StitchInterval interval{nanoseconds, arm, step->position, step->block, 1};
+  if (!on_gpu) stitch::Write(step, interval);
+  if (begin != nullptr && end != nullptr) {
+    stitch::Await(step, {{0, std::move(begin)}, {nanoseconds, std::move(end)}, interval});
+  }
   stitch::Advance(step, arm);
 }
 

@@ -36,7 +36,9 @@ class GpuRegion:
     """`programs[i]` is launch i's table, loaded. What `prepared` takes of the device's memory stays
     until the next call, or `release`. Not for use by several threads."""
 
-    def __init__(self, program: RegionProgram, programs: Sequence[Program], device: LaunchDevice) -> None:
+    def __init__(
+        self, program: RegionProgram, programs: Sequence[Program], device: LaunchDevice
+    ) -> None:
         self.program = program
         self._programs = programs
         self._device = device

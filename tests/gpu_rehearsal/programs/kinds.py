@@ -92,7 +92,9 @@ def session():
     x = tf.compat.v1.placeholder(tf.float32, (64, 32))
     with tf.device("/GPU:0"):
         w = tf.compat.v1.get_variable("w", initializer=normal(32, 128), use_resource=True)
-        gain = tf.compat.v1.get_variable("g", initializer=np.ones(128, np.float32), use_resource=True)
+        gain = tf.compat.v1.get_variable(
+            "g", initializer=np.ones(128, np.float32), use_resource=True
+        )
         loss = tf.reduce_mean(tf.square(hidden_of(x, w, gain) - 1.0))
     train = tf.compat.v1.train.GradientDescentOptimizer(0.05).minimize(loss)
     with tf.compat.v1.Session() as running:
