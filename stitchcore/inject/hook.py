@@ -299,6 +299,7 @@ class Hook:
         place = self._config.group if program.joined else None
         cores = len(os.sched_getaffinity(0)) / (place.beside if place is not None else 1)
         program.devices = graphs.devices(graph, cores, place.task if place is not None else "")
+        program.gpus = target.cuda_numbers({node.device for node in graph.node})
         seen = {"nodes": len(graph.node), "step": program.kind}
         self._events.write("seen", digest=program.digest, **seen)
         calls = graphs.xla_calls(graph)
@@ -407,7 +408,7 @@ class Hook:
         try:
             with crash_breaker.loading(self._config.store, *about, self._config.session):
                 self._events.write("loading", digest=program.digest, key=artifact.key)
-                return program_module.load_kernels(self._plugin, artifact)
+                return program_module.load_kernels(self._plugin, artifact, program.gpus)
         except OSError as error:
             detail = f"breaker: {error.strerror}"
             raise reasons.Refused(reasons.STORE_UNREADABLE, detail) from error

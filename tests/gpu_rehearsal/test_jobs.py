@@ -70,6 +70,23 @@ def test_a_worker_proves_and_times_on_the_gpu(tmp_path: Path) -> None:
     assert "unmeasured: " not in json.dumps(figures["figures"]), figures["figures"]
 
 
+def test_unaligned_data_is_left_to_tensorflow(tmp_path: Path) -> None:
+    """Kernels read 16 bytes at a time: such a call is TensorFlow's, and the job goes on."""
+    arguments = ("kinds", "unaligned", 20)
+    plain, ours = jobs.untouched(tmp_path, *arguments), jobs.stitched(tmp_path, *arguments)
+    np.testing.assert_allclose(ours.made["figures"], plain.made["figures"], rtol=TOLERANCE)
+    assert ours.refusals == {"guard_failed": 1}, ours
+
+
+@pytest.mark.nightly
+def test_large_variables_of_a_processor_after_those_of_a_gpu(tmp_path: Path) -> None:
+    """They have memory of their own, which a GPU's have not."""
+    plain = jobs.untouched(tmp_path, "kinds", "both")
+    ours = jobs.stitched(tmp_path, "kinds", "both")
+    np.testing.assert_allclose(ours.made["figures"], plain.made["figures"], rtol=TOLERANCE)
+    assert [step["steps"] > 0 for step in ours.steps] == [True, True], ours
+
+
 KINDS = {"fit": 1, "while_loop": 1, "inference": 1, "session": 1, "mixed": 1, "mirrored": 2}
 """Kinds of jobs, and the GPUs that each has."""
 

@@ -13,6 +13,8 @@
 
 namespace stitch {
 
+constexpr uint64_t kGpuAlignment = 16;  // of a buffer: kernels read as much at a time
+
 // nullptr when no such program has been registered.
 StitchProgram* FindProgram(const std::string& key);
 

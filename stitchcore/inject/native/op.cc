@@ -613,7 +613,11 @@ class Call {
     GpuBuffers given;
     for (size_t i = 0; i < buffers_.size(); i++) {
       auto& side = i < table_.operands.size() ? given.inputs : given.outputs;
-      side.push_back({reinterpret_cast<uint64_t>(buffers_[i]), bytes_[i]});
+      auto address = reinterpret_cast<uint64_t>(buffers_[i]);
+      if (address % kGpuAlignment != 0) {  // a part of a tensor, or somebody else's memory
+        return Fail(std::string(kGuard) + std::to_string(i) + " is not aligned");
+      }
+      side.push_back({address, bytes_[i]});
     }
     StitchAllocator allocator{DeviceScratch, Later, this};
     std::string error = RunOnGpu(fusion_.program, stream, given, symbols_.data(),

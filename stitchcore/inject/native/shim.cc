@@ -83,9 +83,11 @@ void DescribeValue(const Tensor& tensor, StitchVariable* variable) {
 
 Tensor Fresh(OpKernelContext* context, tensorflow::DataType type,
              const tensorflow::TensorShape& shape, const StitchMemory& memory) {
-  static auto* lasting = new Lasting(memory);  // never destroyed: variables outlive destructors
   size_t bytes = shape.num_elements() * tensorflow::DataTypeSize(type);
-  if (bytes >= memory.least) return Tensor(lasting, type, shape);
+  if (bytes >= memory.least) {  // of a processor: a GPU's variables are in its own memory
+    static auto* lasting = new Lasting(memory);  // never destroyed: variables outlive destructors
+    return Tensor(lasting, type, shape);
+  }
   Tensor fresh;
   return context->allocate_temp(type, shape, &fresh).ok() ? fresh : Tensor();
 }

@@ -1,6 +1,6 @@
 """Small jobs of each kind, to the same figures whether they are stitched or not.
 
-    kinds.py OUT fit|while_loop|inference|session|mixed|mirrored [STEPS]
+    kinds.py OUT fit|while_loop|inference|session|mixed|mirrored|unaligned|both [STEPS]
 
 OUT gets numbers that the job computed: losses, or sums of results.
 """
@@ -111,6 +111,30 @@ def mixed():
         return tf.reduce_mean(tf.square(tf.cast(half, tf.float32) - 1.0))
 
     return trained(loss_of, [w, gain])
+
+
+def unaligned():
+    """Data in memory that is aligned to an element only, by an operation of the user's."""
+    from tensorflow.python.framework import op_def_library
+
+    w, gain = tf.Variable(normal(32, 128)), tf.Variable(np.ones(128, np.float32))
+
+    def loss_of(x):
+        flat = tf.pad(tf.reshape(x, [-1]), [[1, 0]])
+        shifted = op_def_library.apply_op("FakeGpuShift", x=flat)
+        scaled = tf.tanh(tf.reshape(shifted, x.shape) * 0.5) + 1.0
+        return tf.reduce_mean(tf.square(hidden_of(scaled, w, gain) - 1.0))
+
+    return trained(loss_of, [w, gain])
+
+
+def both():
+    """A step on a GPU and one on the processor, whose variables are large."""
+    w, gain = tf.Variable(normal(32, 128)), tf.Variable(np.ones(128, np.float32))
+    first = trained(lambda x: tf.reduce_mean(tf.square(hidden_of(x, w, gain) - 1.0)), [w, gain])
+    with tf.device("/CPU:0"):
+        large = [tf.Variable(normal(32, 1 << 15)), tf.Variable(np.ones(1 << 15, np.float32))]
+        return first + trained(lambda x: tf.reduce_mean(hidden_of(x, *large)), large)
 
 
 def mirrored():
