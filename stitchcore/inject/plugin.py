@@ -402,6 +402,24 @@ def open_native(folder: str) -> Any:
     return library
 
 
+def other_optimizer() -> Optional[str]:
+    """A library of this process, not ours, that has TensorFlow register an optimizer of graphs:
+    where two do so for one type of device TensorFlow ends the process."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
+    for path in sorted(paths):
+        name = os.path.basename(path)
+        if name == PLUGIN or name.startswith("shim_tf"):
+            continue
+        try:
+            library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        except OSError:
+            continue  # mapped as data, or removed since
+        if hasattr(library, "TF_InitGraph"):
+            return path
+    return None
+
+
 def load(folder: str, version: Tuple[int, int]) -> Plugin:
     """Registers the plug-in with TensorFlow. Raises Refused(UNSUPPORTED_VERSION) and others."""
     name = f"{version[0]}.{version[1]}"
@@ -416,6 +434,9 @@ def load(folder: str, version: Tuple[int, int]) -> Plugin:
     if not os.path.exists(path):
         detail = f"{path} is missing: python -m stitchcore.inject.build"
         raise reasons.Refused(reasons.HOOK_ERROR, detail)
+    other = other_optimizer()
+    if other is not None:
+        raise reasons.Refused(reasons.HOOK_ERROR, f"{other} optimizes graphs as well")
     from tensorflow.python.client import pywrap_tf_session
 
     pywrap_tf_session.TF_LoadPluggableDeviceLibrary(path)

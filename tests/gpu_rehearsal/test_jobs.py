@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from tests.tiers import nightly_but
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_nvrtc")]
 TOLERANCE = 1e-5
+STAGES = ("04_verify", "05_measure")
 
 
 def test_a_custom_loop_trains_stitched(tmp_path: Path) -> None:
@@ -57,17 +57,17 @@ def test_a_driver_that_crashes_in_loading_does_so_once(tmp_path: Path) -> None:
 
 
 def test_a_worker_proves_and_times_on_the_gpu(tmp_path: Path) -> None:
-    """Without leave to try what nobody proved. The worker's clock is its host's, on which emulated
-    kernels may lose: at least what it leaves is right, and the step runs it."""
-    costs = {"FAKE_GPU_OP_US": "100", "FAKE_GPU_KERNEL_US": "10"}
-    plain = jobs.untouched(tmp_path, "custom_loop", "--steps", 60)
-    ours = jobs.stitched(tmp_path, "custom_loop", "--steps", 60, proved=True, **costs)
+    """Without leave to try what nobody proved. What is timed there is the emulator: regions may be
+    left as slower, but each was right, beside TensorFlow's own operations on the same GPU."""
+    plain = jobs.untouched(tmp_path, "custom_loop", "--steps", 40)
+    ours = jobs.stitched(tmp_path, "custom_loop", "--steps", 40, proved=True)
     np.testing.assert_allclose(ours.made["losses"], plain.made["losses"], rtol=TOLERANCE)
-    [step] = ours.steps
-    assert "unmeasured" not in step["refusals"] | (ours.refusals or {}), ours
-    [report] = (tmp_path / "store" / "artifacts").glob("*/report.json")
-    figures = json.loads(report.read_text())
-    assert "unmeasured: " not in json.dumps(figures["figures"]), figures["figures"]
+    [dump] = (tmp_path / "dump").iterdir()
+    verified, measured = ((dump / f"{stage}.txt").read_text() for stage in STAGES)
+    outputs = [line for line in verified.splitlines() if line.startswith("  output ")]
+    assert len(outputs) > 10 and all(": ok: 0 of " in line for line in outputs), verified
+    assert "Distinct regions timed: 0 " not in measured, measured
+    assert set(ours.refusals or {}) <= {"slower"}, ours
 
 
 def test_unaligned_data_is_left_to_tensorflow(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_unaligned_data_is_left_to_tensorflow(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_large_variables_of_a_processor_after_those_of_a_gpu(tmp_path: Path) -> None:
-    """They have memory of their own, which a GPU's have not."""
+def test_a_job_with_a_step_on_a_gpu_and_one_on_the_processor(tmp_path: Path) -> None:
+    """Each has an artifact for what it runs on, and is judged by the clock there."""
     plain = jobs.untouched(tmp_path, "kinds", "both")
     ours = jobs.stitched(tmp_path, "kinds", "both")
     np.testing.assert_allclose(ours.made["figures"], plain.made["figures"], rtol=TOLERANCE)
