@@ -1,6 +1,6 @@
-// When a pass of a step was: by the host's clock, or by that of the device whose stream it is in. Of
-// a GPU's step the host's clock tells when work was put into a stream: what its host waits for, not
-// what the step takes.
+// When a pass of a step was: by the host's clock, or by that of the device whose stream it is in.
+// Of a GPU's step the host's clock tells when work was put into a stream: what its host waits for,
+// not what the step takes.
 #ifndef STITCH_MOMENT_H_
 #define STITCH_MOMENT_H_
 

@@ -370,7 +370,8 @@ void SetWords(const SP_Device*, SP_Stream stream, SP_DeviceMemoryBase* at, uint3
   stream->Push("memset32", [=] { std::fill_n(to, size / 4, pattern); }, 0);
   Good(status);
 }
-TF_Bool HostCallback(const SP_Device*, SP_Stream stream, SE_StatusCallbackFn function, void* given) {
+TF_Bool HostCallback(const SP_Device*, SP_Stream stream, SE_StatusCallbackFn function,
+                     void* given) {
   auto run = [=] {
     TF_Status* status = TF_NewStatus();
     function(given, status);
