@@ -37,12 +37,14 @@ class Failure:
 
 
 class Worker:
-    """A running child, which imports what it needs and waits to be asked. Then `poll` is called
-    until it says something other than None."""
+    """A running child, which imports what it needs and waits to be asked; it sees GPUs where its
+    artifact is for one (`target`). Then `poll` is called until it says something other than None.
+    """
 
     digest = ""
 
-    def __init__(self, options: Options, log: Path, polite: bool, python: str) -> None:
+    def __init__(self, target: str, options: Options, log: Path, polite: bool, python: str) -> None:
+        self.gpus = target.startswith("sm_")
         self._options = options
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -55,6 +57,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
+                gpus=self.gpus,
             )
 
     def ask(self, digest: str) -> None:

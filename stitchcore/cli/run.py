@@ -260,26 +260,31 @@ class Run:
         return True
 
     def _prepare(self, tf: str) -> None:
-        """A worker for the first request of a job of TensorFlow `tf`, if there can be one."""
+        """A worker for the first request of a job of TensorFlow `tf`, if there can be one. It sees
+        no GPU: a request for one gets another."""
         python = worker_python(self._command_line, tf, own_tensorflow())
         if python is not None:
             self._spare = self._started(python)
             self._spare_until = time.monotonic() + SPARE_SECONDS
 
-    def _started(self, python: str) -> Worker:
+    def _started(self, python: str, target: str = "") -> Worker:
         log = self._folder / f"worker-{self._workers}.log"
         self._workers += 1
-        return Worker(self._options, log, polite=not self._wait, python=python)
+        return Worker(target, self._options, log, polite=not self._wait, python=python)
 
     def _begin(self, digest: str) -> None:
         meta = json.loads(self._store.read("requests", digest, "meta.json"))
+        target = str(meta["target"])
         worker, self._spare = self._spare, None
+        if worker is not None and worker.gpus != target.startswith("sm_"):
+            worker.stop()
+            worker = None
         if worker is None:
             python = worker_python(self._command_line, str(meta["tf"]), own_tensorflow())
             if python is None:
                 self._refuse(digest, no_worker(str(meta["tf"]), own_tensorflow()))
                 return
-            worker = self._started(python)
+            worker = self._started(python, target)
         worker.ask(digest)
         self._worker = worker
 
@@ -296,7 +301,7 @@ class Run:
             self._refuse(digest, Failure(Reason.WORKER_FAILED, "the worker gave no answer"))
         elif answer["status"] == "ready":
             graph.key = str(answer["key"])
-            self.ready_for_next += not job_runs
+            self.ready_for_next += not job_runs and graph.status != "loading"
 
     def _refuse(self, digest: str, failure: Failure) -> None:
         answer = {"status": "refused", "reason": failure.reason.value, "detail": failure.detail}

@@ -80,7 +80,7 @@ class Graph:
 
     digest: str
     step: str = ""  # training | evaluation | inference
-    status: str = "seen"  # seen | submitted | ready | stitched | rolled_back | left
+    status: str = "seen"  # seen | submitted | loading | ready | stitched | rolled_back | left
     reason: str = ""
     detail: str = ""
     key: str = ""
@@ -137,6 +137,7 @@ class Record:
 
 _STATUS: Mapping[str, str] = {
     "submitted": "submitted",
+    "loading": "loading",
     "ready": "ready",
     "swap_begin": "stitched",
     "rolled_back": "rolled_back",

@@ -300,6 +300,7 @@ _UNMEASURED: Mapping[str, str] = {
     "stitched": "stitched; not compared: too few steps, or it cannot run both ways in turn",
     "submitted": "its kernels were not ready when the job ended; with --wait it begins stitched, "
     "with --finish the next run does",
+    "loading": "the job ended in loading its kernels; if by a crash, the next run leaves them",
     "ready": "ready, not swapped in before the job ended",
 }
 """What became of a step without a measurement, by its status."""

@@ -31,6 +31,9 @@ class Chooser(Protocol):
     timed: Set[Hashable]
     """Callers whose calls are timed here."""
 
+    def begin(self, caller: Hashable) -> None:
+        """A call of one of them begins."""
+
     def took(self, caller: Hashable, mark: int, lifted: bool, nanoseconds: int) -> None:
         """A call of one of them has ended well."""
 
@@ -82,6 +85,8 @@ def _call(
         mark, called = _or_default(chooser.choose, (0, key), key)
         caller.now = Call(key, mark, arity)
         again = False
+        if key in chooser.timed:
+            _or_default(chooser.begin, None, key)
         start = time.perf_counter_ns()
         try:
             result = run(mark, called)

@@ -8,7 +8,8 @@ killed or failed job is not the kernel's fault. A record with the field `failed`
 operation that could not run its kernel, or of a graph that TensorFlow did not take: it stays
 whatever the exit code, because the job went on as if nothing had happened. So does
 `breaker/<digest>.regions.json`, which names the regions of an artifact whose results on a job's own
-data were not TensorFlow's: the next start leaves those alone out.
+data were not TensorFlow's: the next start leaves those alone out. `breaker/<digest>.loading.json`
+stands while kernels are loaded: a driver or a library that crashes there does so at every start.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import fcntl
 import json
 import os
 import time
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 CRASH_CODES = frozenset((132, 134, 135, 136, 139))  # illegal instruction, abort, bus, float, fault
 OK_STEPS = 20
@@ -28,17 +29,19 @@ def _path(store: str, digest: str) -> str:
     return os.path.join(store, "breaker", f"{digest}.json")
 
 
+def _loading_path(store: str, digest: str) -> str:
+    return os.path.join(store, "breaker", f"{digest}.loading.json")
+
+
 def _regions_path(store: str, digest: str) -> str:
     return os.path.join(store, "breaker", f"{digest}.regions.json")
 
 
-def _alive(store: str, record: Mapping[str, Any]) -> bool:
+def _alive(folder: str, record: Mapping[str, Any]) -> bool:
     """Whether the process that wrote a record holds its lock: a lock ends with its holder, and says
     so across containers that share a folder."""
     try:
-        handle = os.open(
-            os.path.join(store, "breaker", os.path.basename(record["lock"])), os.O_RDWR
-        )
+        handle = os.open(os.path.join(folder, os.path.basename(record["lock"])), os.O_RDWR)
     except OSError:
         return False
     try:
@@ -61,13 +64,21 @@ def _read(path: str) -> Dict[str, Any]:
 
 def why_not(store: str, digest: str, key: str) -> Optional[str]:
     """What an earlier process suffered from `key`; None when nothing speaks against the swap."""
+    died = {
+        _path(store, digest): "the process died in its first steps",
+        _loading_path(store, digest): "the process died while its kernels were loaded",
+    }
+    return next(filter(None, (_suffered(path, key, how) for path, how in died.items())), None)
+
+
+def _suffered(path: str, key: str, how: str) -> Optional[str]:
     try:
-        record = _read(_path(store, digest))
+        record = _read(path)
         if record["key"] != key:
             return None
         if record.get("failed"):
             return str(record["failed"])
-        return None if _alive(store, record) else "the process died in its first steps"
+        return None if _alive(os.path.dirname(path), record) else how
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -102,14 +113,35 @@ def _write(path: str, record: Mapping[str, Any]) -> None:
     os.replace(temporary, path)
 
 
+@contextlib.contextmanager
+def loading(store: str, digest: str, key: str, session: str) -> Iterator[None]:
+    """The kernels of `key` are loaded within. Raises OSError when that cannot be put on record."""
+    path = _loading_path(store, digest)
+    lock, handle = _locked(path)
+    try:
+        _write(path, {"key": key, "session": session, "lock": os.path.basename(lock)})
+        yield
+    finally:
+        os.close(handle)
+        for file in (path, lock):
+            with contextlib.suppress(OSError):  # another process has, or the store is gone
+                os.unlink(file)
+
+
 def swap_begin(store: str, digest: str, key: str, session: str) -> None:
     """Raises OSError when the breaker cannot be written: then there must be no swap."""
     path = _path(store, digest)
+    lock, _ = _locked(path)  # open for good
+    _write(path, {"key": key, "session": session, "lock": os.path.basename(lock)})
+
+
+def _locked(path: str) -> Tuple[str, int]:
+    """A lock beside `path` that this process holds while the descriptor is open: both."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     lock = f"{path}.{os.getpid()}.{time.monotonic_ns()}.lock"
-    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # open for good
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    _write(path, {"key": key, "session": session, "lock": os.path.basename(lock)})
+    return lock, handle
 
 
 def record_failure(store: str, digest: str, key: str, session: str, failed: str) -> None:
@@ -182,7 +214,7 @@ def forget_failures(store: str) -> None:
         path = os.path.join(folder, name)
         try:
             record = _read(path)
-            past = bool(record.get("failed")) or not _alive(store, record)
+            past = bool(record.get("failed")) or not _alive(folder, record)
         except (OSError, ValueError, KeyError, TypeError):
             past = True  # it cannot be read: `why_not` takes it as a crash
         if past:

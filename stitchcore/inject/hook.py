@@ -116,12 +116,21 @@ class Hook:
             self._failed_itself(error)
             return 0, caller
 
+    def begin(self, caller: Hashable) -> None:
+        """A call that is timed from outside begins; never raises."""
+        try:
+            instance = self._instances[caller]
+            if instance.on_gpu:
+                self._plugin.begin_call(instance.step)
+        except Exception as error:
+            self._failed_itself(error)
+
     def took(self, caller: Hashable, mark: int, lifted: bool, nanoseconds: int) -> None:
         """A call that is timed from outside has ended; never raises."""
         try:
             instance = self._instances[caller]
             arm = STITCHED if lifted else instance.arm_of(mark)
-            self._plugin.record_call(instance.step, arm, nanoseconds)
+            self._plugin.record_call(instance.step, arm, nanoseconds, instance.on_gpu)
         except Exception as error:
             self._failed_itself(error)
 
@@ -293,6 +302,7 @@ class Hook:
         place = self._config.group if program.joined else None
         cores = len(os.sched_getaffinity(0)) / (place.beside if place is not None else 1)
         program.devices = graphs.devices(graph, cores, place.task if place is not None else "")
+        program.gpus = target.cuda_numbers({node.device for node in graph.node})
         seen = {"nodes": len(graph.node), "step": program.kind}
         self._events.write("seen", digest=program.digest, **seen)
         calls = graphs.xla_calls(graph)
@@ -386,7 +396,7 @@ class Hook:
         program_module.admit(artifact, program, self._config)
         with program.lock:
             if program.artifact is None:
-                program.kernels = program_module.load_kernels(self._plugin, artifact)
+                program.kernels = self._load(program, artifact)
                 known = crash_breaker.left_out(self._config.store, program.digest, key)
                 program.left_out = frozenset(known)
                 program.artifact = artifact
@@ -394,6 +404,17 @@ class Hook:
                 for region, said in known.items():
                     detail = f"on an earlier start's data {said}"
                     self._take_back(program, region, reasons.WRONG_RESULT, detail)
+
+    def _load(self, program: Program, artifact: client.Artifact) -> FrozenSet[str]:
+        """Raises Refused."""
+        about = (program.digest, artifact.key)
+        try:
+            with crash_breaker.loading(self._config.store, *about, self._config.session):
+                self._events.write("loading", digest=program.digest, key=artifact.key)
+                return program_module.load_kernels(self._plugin, artifact, program.gpus)
+        except OSError as error:
+            detail = f"breaker: {error.strerror}"
+            raise reasons.Refused(reasons.STORE_UNREADABLE, detail) from error
 
     def _disable(self, program: Program, reason: str, detail: str = "") -> None:
         """This graph runs its original from now on."""

@@ -142,7 +142,8 @@ def _declare(library: Any) -> None:
             [integer, ctypes.POINTER(wide), ctypes.POINTER(_Interval), wide],
         ),
         ("stitch_pass_step", None, [integer, integer]),
-        ("stitch_record_call", None, [integer, integer, wide]),
+        ("stitch_begin_call", None, [integer]),
+        ("stitch_record_call", None, [integer, integer, wide, integer]),
         ("stitch_passes", wide, [integer, integer]),
         ("stitch_watch_memory", integer, [integer]),
         ("stitch_unwatch_memory", None, [integer]),
@@ -344,9 +345,13 @@ class Plugin:
         """Marks a pass of a step that has no timer in its graph."""
         self._library.stitch_pass_step(step, arm)
 
-    def record_call(self, step: int, arm: int, nanoseconds: int) -> None:
-        """A call that has ended, timed by its caller."""
-        self._library.stitch_record_call(step, arm, nanoseconds)
+    def begin_call(self, step: int) -> None:
+        """A call on a GPU begins, in this thread."""
+        self._library.stitch_begin_call(step)
+
+    def record_call(self, step: int, arm: int, nanoseconds: int, on_gpu: bool) -> None:
+        """A call that has ended, timed by its caller; on a GPU by the device."""
+        self._library.stitch_record_call(step, arm, nanoseconds, int(on_gpu))
 
     def passes(self, step: int, arm: int) -> int:
         return int(self._library.stitch_passes(step, arm))
@@ -397,6 +402,24 @@ def open_native(folder: str) -> Any:
     return library
 
 
+def other_optimizer() -> Optional[str]:
+    """A library of this process, not ours, that has TensorFlow register an optimizer of graphs:
+    where two do so for one type of device TensorFlow ends the process."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
+    for path in sorted(paths):
+        name = os.path.basename(path)
+        if name == PLUGIN or name.startswith("shim_tf"):
+            continue
+        try:
+            library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        except OSError:
+            continue  # mapped as data, or removed since
+        if hasattr(library, "TF_InitGraph"):
+            return path
+    return None
+
+
 def load(folder: str, version: Tuple[int, int]) -> Plugin:
     """Registers the plug-in with TensorFlow. Raises Refused(UNSUPPORTED_VERSION) and others."""
     name = f"{version[0]}.{version[1]}"
@@ -412,6 +435,9 @@ def load(folder: str, version: Tuple[int, int]) -> Plugin:
     if not os.path.exists(path):
         detail = f"{path} is missing: python -m stitchcore.inject.build"
         raise reasons.Refused(reasons.HOOK_ERROR, detail)
+    other = other_optimizer()
+    if other is not None:
+        raise reasons.Refused(reasons.HOOK_ERROR, f"{other} optimizes graphs as well")
     from tensorflow.python.client import pywrap_tf_session
 
     pywrap_tf_session.TF_LoadPluggableDeviceLibrary(path)
@@ -420,4 +446,7 @@ def load(folder: str, version: Tuple[int, int]) -> Plugin:
     if not library.stitch_load_shim(shim.encode(), error, ERROR_BYTES):
         detail = f"{shim}: {error.value.decode(errors='replace')}: {mend}"
         raise reasons.Refused(reasons.UNSUPPORTED_VERSION, detail)
+    # A graph wholly on a GPU is shown to an optimizer of that device type only (native/shim.cc).
+    ctypes.CDLL(shim).stitch_set_optimizer(ctypes.cast(library.TF_InitGraph, ctypes.c_void_p))
+    pywrap_tf_session.TF_LoadPluggableDeviceLibrary(shim)
     return Plugin(library)

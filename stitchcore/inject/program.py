@@ -52,6 +52,7 @@ class Program:
     for_results: bool = False  # its time is that of its calls; handed in after FEW_CALLS of them
     unsubmitted: Optional[Submission] = None  # while it has been called too few times for that
     devices: float = 1.0  # that its graph uses: GPUs, or cores
+    gpus: FrozenSet[int] = frozenset()  # those GPUs, by CUDA's numbers
     unfit: bool = False  # a call's sizes were not those of its kernels, and that has been told
     left_out: FrozenSet[str] = frozenset()  # regions that the job's data has shown to be wrong
     failure: Optional[str] = None  # why a stitched operation of it could not run its kernel
@@ -139,13 +140,17 @@ class Instance:
         """True when `program` is this caller's, or a part of it."""
         return self.program is program or program in self.program.parts
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it runs on a GPU, whose clock then tells how long."""
+        return (self.program.parts or [self.program])[0].target.startswith("sm_")
+
     def watch_memory(self, plugin: Plugin, more: int) -> None:
         """Before its swap: from here on its peak memory is measured, where blocks alternate. The
         user lets it grow by `more` bytes."""
         if self.can_alternate and self.watch is None:
-            on_gpu = self.program.target.startswith("sm_")
             before = plugin.passes(self.step, ORIGINAL)
-            self.watch = memory.Watch(plugin, self.step, on_gpu, before, more)
+            self.watch = memory.Watch(plugin, self.step, self.on_gpu, before, more)
 
     def has_begun(self) -> bool:
         """Whether a call of the present stitched instantiation has done something."""
@@ -263,14 +268,15 @@ def _functions(artifact: Artifact) -> bytes:
     return library
 
 
-def load_kernels(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:
-    """Loads every library and registers every kernel; those of a GPU on each device that the
-    process sees. Raises Refused: BAD_ARTIFACT, and what a device refuses."""
+def load_kernels(plugin: Plugin, artifact: Artifact, gpus: Collection[int] = ()) -> FrozenSet[str]:
+    """Loads every library and registers every kernel; those of a GPU on each of `gpus`, CUDA's
+    numbers: a context on any other would take of its memory. Raises Refused: BAD_ARTIFACT, and
+    what a device refuses."""
     functions = _functions(artifact)
     if functions:
         plugin.add_functions(functions)
     if str(artifact.manifest.get("target")).startswith("sm_"):
-        return _load_programs(plugin, artifact)
+        return _load_programs(plugin, artifact, gpus)
     handles = [plugin.load_library(data) for data in artifact.libraries]
     keys = set()
     try:
@@ -283,29 +289,18 @@ def load_kernels(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:
     return frozenset(keys)
 
 
-def _load_programs(plugin: Plugin, artifact: Artifact) -> FrozenSet[str]:
+def _load_programs(plugin: Plugin, artifact: Artifact, gpus: Collection[int]) -> FrozenSet[str]:
+    if not gpus:
+        raise reasons.Refused(reasons.NO_DEVICE, "the graph is on none of this process's GPUs")
     plugin.open_gpu()
     keys = set()
     try:
         for kernel in artifact.manifest["kernels"]:
             table = artifact.libraries[kernel["library"]]
             for key in (kernel["key"], f"{kernel['key']}:{kernel['symbol']}"):
-                _on_every_device(plugin, key, table)
+                for device in sorted(gpus):
+                    plugin.register_program(key, table, device)
                 keys.add(key)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise reasons.Refused(reasons.BAD_ARTIFACT, f"kernels: {error!r}") from error
     return frozenset(keys)
-
-
-MOST_DEVICES = 64  # of one process
-
-
-def _on_every_device(plugin: Plugin, key: str, table: bytes) -> None:
-    plugin.register_program(key, table, 0)
-    for device in range(1, MOST_DEVICES):
-        try:
-            plugin.register_program(key, table, device)
-        except reasons.Refused as refused:
-            if refused.reason == reasons.NO_DEVICE:
-                return
-            raise

@@ -8,7 +8,7 @@ tell the kind of is a refusal with its reason. Of which kinds there is a record 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, FrozenSet, Iterable, Optional, Tuple
+from typing import Callable, FrozenSet, Iterable, List, Optional, Tuple
 
 from . import reasons
 
@@ -82,6 +82,26 @@ def tf_devices() -> Devices:
 def is_gpu(device: str) -> bool:
     """Whether a node's device names a GPU."""
     return "GPU:" in device.upper()
+
+
+def tf_numbers() -> List[int]:
+    """CUDA's number of each GPU that TensorFlow counts, which several may share."""
+    from tensorflow.python.framework import config
+
+    numbers = []
+    for device in config.get_visible_devices("GPU"):
+        parts = config.get_logical_device_configuration(device) or [None]
+        numbers += [int(device.name.rpartition(":")[2])] * len(parts)
+    return numbers
+
+
+def cuda_numbers(
+    placed: Iterable[str], known: Callable[[], List[int]] = tf_numbers
+) -> FrozenSet[int]:
+    """CUDA's numbers of the GPUs that nodes with the devices `placed` are on."""
+    named = {int(device.rpartition(":")[2]) for device in placed if is_gpu(device)}
+    numbers = known() if named else []
+    return frozenset(numbers[one] for one in named if one < len(numbers))
 
 
 def of_graph(placed: Iterable[str], cpu: str, devices: Callable[[], Devices] = tf_devices) -> str:

@@ -61,6 +61,13 @@ _PROGRAM = (sys.executable, "-I", "-S", "-c", confine.START, ROOT)
 KILL_ROUNDS = 20  # a process that forks faster than it is killed is left to the kernel's limit
 DISK_SECONDS = 2.0
 PREFIX = "stitch-child-"
+GPU_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "LD_LIBRARY_PATH",
+)
+"""What says which GPUs there are, and where their driver is."""
 EMPTY_SECONDS = 60.0
 """A folder of PREFIX without content may be one that its maker has not locked yet."""
 
@@ -151,11 +158,13 @@ def command(
     stdout: int | IO[bytes] | None = None,
     stderr: int | IO[bytes] | None = None,
     pass_fds: Sequence[int] = (),
+    gpus: bool = False,
 ) -> Child:
     """Start `argv` isolated, in a session and a temporary folder of its own.
 
     `environment` is added to PATH, HOME, TMPDIR, LANG and CUDA_VISIBLE_DEVICES: nothing of this
-    process's own environment but PATH is passed on. A kernel that refuses a network namespace is
+    process's own environment but PATH is passed on. With `gpus` it sees the GPUs that this process
+    does (GPU_VARIABLES), else none. A kernel that refuses a network namespace is
     named in the child's first line on `stderr`; ask `network_open` to know before. Raises OSError.
     """
     folder = _Folder()
@@ -164,12 +173,15 @@ def command(
         "HOME": folder.name,
         "TMPDIR": folder.name,
         "LANG": "C.UTF-8",
-        "CUDA_VISIBLE_DEVICES": "",
     }
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    # TensorFlow would take all of their memory, and ours is beside it.
+    shown = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    shown |= {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ}
     try:
         process = subprocess.Popen(
             _launcher(limits, os.getpid(), argv),
-            env={**base, **(environment or {})},
+            env={**base, **(shown if gpus else hidden), **(environment or {})},
             cwd=folder.name,
             stdin=stdin,
             stdout=stdout,

@@ -330,15 +330,21 @@ def as_function(function: Subgraph, jit: bool) -> Any:
     return tf.function(region, jit_compile=jit, autograph=False)
 
 
+IMPORTER = "/job:localhost/replica:0/task:0/device:CPU:0"
+"""Whose importer is asked: what it makes is the same for every target (semantics.py has the rules
+of GPUs), and where TensorFlow sees a GPU it would ask that one's."""
+
+
 def hlo_text(function: Subgraph, point: Mapping[str, int], subject: str) -> str:
     """HLO text at one point, large constants filled in. Raises Refused(LOWERING_FAILED)."""
     try:
         graph = semantics.rewrite(function.graph, _input_shapes(function, point), function.kind)
         exact = replace(function, graph=graph)
         ir = as_function(exact, jit=True).experimental_get_compiler_ir(*specs(function, point))
-        text = ir(stage="hlo")
+        text = ir(stage="hlo", device_name=IMPORTER)
         if "constant({...})" in text:
-            text = _fill_constants(text, ir(stage="hlo_serialized"), subject)
+            serialized = ir(stage="hlo_serialized", device_name=IMPORTER)
+            text = _fill_constants(text, serialized, subject)
     except (ValueError, TypeError, tf.errors.OpError) as error:
         message = re.sub(r"\s+", " ", str(error))[:300]
         raise Refused(subject, Reason.LOWERING_FAILED, message) from error

@@ -109,7 +109,7 @@ def read_resources(log: str) -> tuple[Resources, ...]:
 def options(target: str) -> tuple[str, ...]:
     """What NVRTC is told for `target`: no fast-math, no contraction (docs/decisions.md 12)."""
     chosen = [f"--gpu-architecture={target}", "--fmad=false", "--ptxas-options=-v"]
-    chosen += ["--std=c++17", "--prec-div=true", "--prec-sqrt=true", "--ftz=false"]
+    chosen += ["--std=c++17", "--prec-div=true", "--prec-sqrt=true", "--ftz=true"]
     return tuple(chosen)
 
 

@@ -19,8 +19,8 @@ from stitchcore.errors import Reason, Refusal, Refused
 from stitchcore.inject import build, reasons, target
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.runtime.cuda_library import CudaLibrary, LaunchError, Program
-from stitchcore.runtime.gpu.cupy_device import CupyDevice
-from stitchcore.runtime.gpu.device import Device as Gpu
+from stitchcore.runtime.gpu.device import LaunchDevice
+from stitchcore.runtime.gpu.driver_device import DriverDevice
 from stitchcore.runtime.gpu.region import GpuRegion, reason_of
 from stitchcore.verify.region import RegionRunner
 from stitchcore.verify.regions import References, Runners, on_processor
@@ -74,8 +74,7 @@ def _gpu(required_target: str) -> Testbed:
         raise Refused(required_target, Reason(refused.reason), detail) from refused
     if present_target != required_target:
         raise Refused(required_target, Reason.WRONG_TARGET, f"the GPU here is {present_target}")
-    _grow_as_needed()
-    device = CupyDevice()
+    device = DriverDevice()
     try:
         cuda = CudaLibrary(build.build_launch(), Path(device.driver))
     except (LaunchError, build.BuildError) as error:
@@ -88,14 +87,6 @@ def _gpu(required_target: str) -> Testbed:
         device.close()
 
     return Testbed(testbed.runners, testbed.references, testbed.baselines, close)
-
-
-def _grow_as_needed() -> None:
-    """Both TensorFlow's regions and ours need the GPU's memory; by default TensorFlow takes all."""
-    import tensorflow as tf
-
-    for device in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(device, True)
 
 
 def _on_gpu(function: Any) -> References:
@@ -125,7 +116,7 @@ def _timed_on_gpu(function: Any) -> References:
 
 
 def gpu_testbed(
-    device: Gpu, cuda: CudaLibrary, references: ReferencesOf, baselines: ReferencesOf
+    device: LaunchDevice, cuda: CudaLibrary, references: ReferencesOf, baselines: ReferencesOf
 ) -> Testbed:
     """A testbed on `device`, whose context is current in this thread. It closes neither."""
     loaded: list[Program] = []

@@ -346,10 +346,10 @@ def fake_python(folder: Path, code: str) -> str:
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Callable[[str, Options], Failure | bool]:
-    def run(code: str, options: Options) -> Failure | bool:
-        python = fake_python(tmp_path, code)
-        child = Worker(options, tmp_path / "worker.log", False, python)
+def worker(tmp_path: Path) -> Callable[..., Failure | bool]:
+    def run(code: str, options: Options, target: str = "cpu-x86-64-v3") -> Failure | bool:
+        python, log = fake_python(tmp_path, code), tmp_path / "worker.log"
+        child = Worker(target, options, log, False, python)
         child.ask("digest")
         while (ended := child.poll()) is None:
             time.sleep(0.05)
@@ -379,6 +379,16 @@ def test_a_worker_is_bounded_in_memory(worker: Any, tmp_path: Path) -> None:
     ended = worker(code, limits(tmp_path, worker_memory=2**28))
     assert ended.reason is Reason.WORKER_FAILED
     assert "GiB" in ended.detail
+
+
+@pytest.mark.parametrize(("target", "seen"), [("sm_90", "GPUs 3"), ("cpu-x86-64-v3", "GPUs none")])
+def test_a_worker_sees_the_gpus_of_its_target(
+    target: str, seen: str, worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all are hidden from it no artifact for one can be proved."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    code = 'import os; raise SystemExit("GPUs " + (os.environ["CUDA_VISIBLE_DEVICES"] or "none"))'
+    assert seen in worker(code, limits(tmp_path), target).detail
 
 
 def test_a_worker_gets_none_of_the_users_environment(

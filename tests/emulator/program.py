@@ -22,6 +22,7 @@ from stitchcore.toolchain.nvrtc import INCLUDE
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE / "native"
+UNCHECKED_MEMORY = NATIVE / "unchecked" / "memory.cc"
 HEADER = HERE / "include" / "emulated_cuda.h"
 CACHE = Path.home() / ".cache" / "stitch-testbed" / "emulator"
 KEPT_SECONDS = 14 * 24 * 3600
@@ -39,6 +40,12 @@ FLAGS = (
     "--param=tsan-instrument-func-entry-exit=0",
     "-fsanitize=alignment,bounds",
 )  # fmt: skip
+
+UNCHECKED_FLAGS = (
+    *(flag for flag in FLAGS if "sanitize" not in flag and "tsan" not in flag),
+    "-fno-thread-jumps",
+)
+"""A barrier is known by where it is called: one call must not become two."""
 
 _ENTRY = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\('
@@ -60,22 +67,29 @@ class Program:
     names: tuple[str, ...]
 
 
-def compile_text(text: str, include: Path = INCLUDE) -> Program:
+def kernel_names(text: str) -> tuple[str, ...]:
+    """The kernels of one translation unit."""
+    return tuple(_ENTRY.findall(text))
+
+
+def compile_text(text: str, include: Path = INCLUDE, checked: bool = True) -> Program:
     """The kernels of one translation unit, as emit.cuda renders it; headers are in `include`.
 
+    Not `checked`, accesses to memory are not looked at, and it runs a hundred times as fast.
     Raises CompileError, and FileNotFoundError where there is no g++.
     """
-    names = tuple(_ENTRY.findall(text))
+    flags = FLAGS if checked else UNCHECKED_FLAGS
+    names = kernel_names(text)
     whole = f'#line 1 "kernels.cu"\n{text}\n#line 1 "entries"\n{_entries(text, names)}'
     headers = "".join(path.read_text() for path in (HEADER, *sorted(include.glob("stitch_c*.h"))))
-    library = _cached("kernels", (whole, headers, *FLAGS, _runtime().name))
+    library = _cached("kernels", (whole, headers, *flags, _runtime(checked).name))
     if not library.exists():
         with tempfile.TemporaryDirectory(prefix="emulator-", dir=CACHE) as folder:
             source, compiled = Path(folder) / "kernels.cu", Path(folder) / "kernels.o"
             source.write_text(whole)
-            _run(*FLAGS, f"-I{include}", "-include", HEADER, source, "-o", compiled)
+            _run(*flags, f"-I{include}", "-include", HEADER, source, "-o", compiled)
             made = Path(folder) / "kernels.so"
-            runtime = ("-L", CACHE, f"-l:{_runtime().name}", f"-Wl,-rpath,{CACHE}")
+            runtime = ("-L", CACHE, f"-l:{_runtime(checked).name}", f"-Wl,-rpath,{CACHE}")
             _run("-shared", compiled, "-o", made, *runtime)
             made.replace(library)
     os.utime(library)
@@ -107,11 +121,14 @@ def _entries(text: str, names: tuple[str, ...]) -> str:
 
 
 @functools.cache
-def _runtime() -> Path:
+def _runtime(checked: bool) -> Path:
     """The emulator's own library, which compiled kernels are linked with."""
     CACHE.mkdir(parents=True, exist_ok=True)
     _forget_old()
     sources = sorted((*NATIVE.glob("*.cc"), *NATIVE.glob("*.h")))
+    if not checked:
+        memory = NATIVE / "memory.cc"
+        sources = [UNCHECKED_MEMORY if path == memory else path for path in sources]
     library = _cached("runtime", (*RUNTIME_FLAGS, *(path.read_text() for path in sources)))
     if not library.exists():
         with tempfile.TemporaryDirectory(prefix="emulator-", dir=CACHE) as folder:

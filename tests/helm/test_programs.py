@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from stitch_operator.webhook.release import Release
 from stitchcore.service.queues import queue_name
@@ -185,6 +186,17 @@ def test_keda_reads_the_queue_that_the_worker_reads() -> None:
     assert "replicas" not in charts.one(found, "Deployment", "stitch-worker-cpu-tf221")["spec"]
     other = charts.one(found, "ScaledObject", "stitch-worker-cpu-tf215")["spec"]
     assert other["minReplicaCount"] == 2 and other["triggers"][0]["type"] == "prometheus"
+
+
+def test_workers_for_gpus_are_told_which() -> None:
+    """What they find out themselves is their processor."""
+    values = "workers: {h100: {tensorflow: '2.21', target: sm_90}, own: {tensorflow: '2.21'}}"
+    found = [one for one in yaml.safe_load_all(charts.rendered(values)) if one]
+    targets = {}
+    for name in ("h100", "own"):
+        pod = charts.one(found, "Deployment", f"stitch-worker-{name}")["spec"]["template"]["spec"]
+        targets[name] = PARSERS["stitch_worker"](pod["containers"][0]["args"]).target
+    assert targets == {"h100": "sm_90", "own": ""}
 
 
 # ---- probes, as the kubelet would run them -------------------------------------------------------

@@ -229,20 +229,26 @@ def test_a_failed_operation_has_a_reason(failure: str, reason: str) -> None:
     assert reason_of(failure) == reason
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_an_artifact_is_ready_on_every_device_before_its_patch(
-    plugin: Plugin, whole_standin: Standin, table: Callable[[str], bytes], count: int
+@pytest.mark.parametrize("gpus", [(0,), (0, 2)])
+def test_an_artifact_is_ready_on_its_devices_before_its_patch(
+    plugin: Plugin, whole_standin: Standin, table: Callable[[str], bytes], gpus: tuple[int, ...]
 ) -> None:
-    """And a process without one, or whose device it is not made for, keeps its graph."""
-    whole_standin.devices(count=count)
-    key = f"sha{count}"
+    """On no other one, where it would make a context; and a graph without one of this process's, or
+    whose device it is not made for, is kept."""
+    whole_standin.devices(count=4)
+    key = f"sha{gpus}"
     kernel = {"key": key, "symbol": "column_sum", "library": 0}
     manifest = {"target": "sm_90", "kernels": [kernel]}
     whole_standin.calls()
-    loaded = load_kernels(plugin, Artifact(manifest, (table("sm_90"),)))
-    assert sum(one.startswith("cuModuleLoad") for one in whole_standin.calls()) == 2 * count
+    loaded = load_kernels(plugin, Artifact(manifest, (table("sm_90"),)), gpus)
+    calls = whole_standin.calls()
+    assert sum(one.startswith("cuModuleLoad") for one in calls) == 2 * len(gpus)
+    assert sum(one.startswith("cuDevicePrimaryCtxRetain") for one in calls) <= len(gpus)
     assert loaded == {key, f"{key}:column_sum"}
+    with pytest.raises(reasons.Refused) as refused:
+        load_kernels(plugin, Artifact(manifest, (table("sm_90"),)), ())
+    assert refused.value.reason == reasons.NO_DEVICE
     manifest["kernels"] = [{**kernel, "key": "sha80"}]
     with pytest.raises(reasons.Refused) as refused:
-        load_kernels(plugin, Artifact(manifest, (table("sm_80"),)))
+        load_kernels(plugin, Artifact(manifest, (table("sm_80"),)), gpus)
     assert refused.value.reason == reasons.WRONG_TARGET

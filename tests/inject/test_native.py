@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from stitchcore.inject import plugin, reasons
 from stitchcore.loop_ir import index
 from tests.inject.conftest import Compile
+from tests.inject.jobs import ROOT
 
 Driver = Callable[[list[str]], list[str]]
 
@@ -219,6 +220,23 @@ def test_a_kernel_on_a_gpu_reads_no_host_memory(library: plugin.Plugin) -> None:
     assert library.check_fusion(table, [1], [3], [1], True) == ""  # an input that it does not read
     assert library.check_fusion(table, [], [1], [1], False) == ""
     assert library.check_fusion(table, [], [1], [1], True) == "a kernel on a GPU reads host memory"
+
+
+def test_another_plug_in_that_optimizes_graphs_is_left_alone(tmp_path: Path) -> None:
+    """TensorFlow ends a process in which two do so for one type of device."""
+    source, theirs = tmp_path / "theirs.c", tmp_path / "theirs.so"
+    source.write_text("void TF_InitGraph(void *given, void *status) {}")
+    subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(theirs)], check=True)
+    code = f"""
+import ctypes
+from stitchcore.inject import plugin
+print(plugin.other_optimizer())
+ctypes.CDLL({str(theirs)!r})
+print(plugin.other_optimizer())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          cwd=ROOT)  # fmt: skip
+    assert done.stdout.split() == ["None", str(theirs)]
 
 
 def test_unknown_version_is_refused(native: Path) -> None:

@@ -35,9 +35,20 @@ def test_a_graph_is_for_what_it_is_placed_on(
     assert asked(Devices(True, gpus), *numbers) == expected
 
 
+def test_a_device_has_the_number_that_cuda_gives_it() -> None:
+    """Of four GPUs TensorFlow was shown the last two, of which the first is two devices."""
+    placed = {"", f"{PLACE}CPU:0", f"{PLACE}GPU:1", f"{PLACE}GPU:2", f"{PLACE}GPU:7"}
+    assert target.cuda_numbers(placed, lambda: [2, 2, 3]) == {2, 3}
+
+
 def test_a_graph_on_the_processor_asks_nothing_of_gpus() -> None:
     def never() -> Devices:
         raise AssertionError("TensorFlow was asked for its GPUs")
+
+    def none() -> list[int]:
+        raise AssertionError("TensorFlow was asked for its GPUs")
+
+    assert target.cuda_numbers({f"{PLACE}CPU:0"}, none) == frozenset()
 
     assert target.of_graph({"", f"{PLACE}CPU:0", "/device:XLA_CPU_JIT:0"}, CPU, never) == CPU
 

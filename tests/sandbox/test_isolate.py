@@ -54,6 +54,22 @@ def test_the_environment_is_empty_but_for_what_is_given(monkeypatch: pytest.Monk
     assert set(environment) == {"PATH", "LANG", "CUDA_VISIBLE_DEVICES", "GIVEN"}
 
 
+@pytest.mark.parametrize(("gpus", "visible"), [(False, ["", None]), (True, ["1", "/opt/nvidia"])])
+def test_gpus_are_seen_by_whom_they_are_given(
+    gpus: bool, visible: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker proves kernels for a GPU on the GPUs of the job."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/nvidia")
+    names = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
+    code = f"import json, os; print(json.dumps([os.environ.get(name) for name in {names}]))"
+    argv = [sys.executable, "-I", "-c", code]
+    child = isolate.command(argv, LIMITS, stdout=subprocess.PIPE, gpus=gpus)
+    printed, _ = child.process.communicate(timeout=60)
+    child.stop()
+    assert json.loads(printed) == visible
+
+
 def test_its_folder_is_fresh_and_goes_with_it() -> None:
     code = "import os; print(os.getcwd(), os.listdir()); open('left', 'w').write('x')"
     folder, listing = output(code).split(maxsplit=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -238,3 +239,27 @@ def test_registers_are_predicted_by_what_lives_at_once() -> None:
     found = register_pressure.pressure(of_sums(100).phases[0].sections[0], 256)
     assert (found.live, found.carried, found.moved) == (0, 101, 0)
     assert register_pressure.registers(whole_sum(1000)) < 64
+
+
+def ptx(source: str) -> str:
+    """What NVRTC makes of a text before it is an architecture's own, with our options."""
+    library, program, size = nvrtc._library(), ctypes.c_void_p(), ctypes.c_size_t()
+    name, none = b"kernels.cu", None
+    library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name, 0, none, none)
+    chosen = [one.replace("=sm_", "=compute_").encode() for one in nvrtc.options("sm_90")]
+    arguments = (ctypes.c_char_p * len(chosen))(*chosen)
+    assert library.nvrtcCompileProgram(program, len(chosen), arguments) == 0
+    library.nvrtcGetPTXSize(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetPTX(program, text)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return text.value.decode()
+
+
+def test_float32_flushes_denormals_as_tensorflows_kernels_do() -> None:
+    """float64 keeps them, as on every GPU; nothing is contracted or approximate."""
+    kernel = 'extern "C" __global__ void k_{0}({0} *a, {0} b) {{ *a = (*a * b + b) / b; }}\n'
+    text = ptx(kernel.format("float") + kernel.format("double"))
+    found = sorted(set(re.findall(r"\b(?:add|mul|div|fma)\.[\w.]*f(?:32|64)\b", text)))
+    kinds = ("f64", "ftz.f32")
+    assert found == [f"{name}.rn.{kind}" for name in ("add", "div", "mul") for kind in kinds]

@@ -140,6 +140,7 @@ def _run(
                 stdout=writing,
                 stderr=errors,
                 pass_fds=handles,
+                gpus=str(job.expected["target"]).startswith("sm_"),
             )
         finally:
             os.close(writing)

@@ -74,8 +74,10 @@ STITCH_EXPORT int64_t stitch_read_step(int step, int64_t* cursor, StitchInterval
                                        int64_t capacity);
 // A pass seen from outside a graph: steps that are one XLA program have no timer op.
 STITCH_EXPORT void stitch_pass_step(int step, int arm);
-// A call that was timed from outside: one that is called for its results, at any time.
-STITCH_EXPORT void stitch_record_call(int step, int arm, int64_t nanoseconds);
+// A call that was timed from outside: one that is called for its results, at any time. On a GPU its
+// begin is told as well.
+STITCH_EXPORT void stitch_begin_call(int step);
+STITCH_EXPORT void stitch_record_call(int step, int arm, int64_t nanoseconds, int on_gpu);
 STITCH_EXPORT int64_t stitch_passes(int step, int arm);
 STITCH_EXPORT int64_t stitch_calls(int step, int arm);
 

@@ -4,12 +4,16 @@
 #define STITCH_GPU_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "cuda/stitch_launch.h"
+#include "moment.h"
 
 namespace stitch {
+
+constexpr uint64_t kGpuAlignment = 16;  // of a buffer: kernels read as much at a time
 
 // nullptr when no such program has been registered.
 StitchProgram* FindProgram(const std::string& key);
@@ -23,6 +27,9 @@ struct GpuBuffers {
 // scratch. Returns why it could not ("launch failed (13): ...", a StitchReason), or "".
 std::string RunOnGpu(StitchProgram* program, void* stream, const GpuBuffers& buffers,
                      const int64_t* symbols, int symbol_count, const StitchAllocator& allocator);
+
+// Records events in `stream` of the context that is current now.
+Marker MarkerOf(void* stream);
 
 }  // namespace stitch
 

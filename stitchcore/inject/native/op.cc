@@ -613,7 +613,11 @@ class Call {
     GpuBuffers given;
     for (size_t i = 0; i < buffers_.size(); i++) {
       auto& side = i < table_.operands.size() ? given.inputs : given.outputs;
-      side.push_back({reinterpret_cast<uint64_t>(buffers_[i]), bytes_[i]});
+      auto address = reinterpret_cast<uint64_t>(buffers_[i]);
+      if (address % kGpuAlignment != 0) {  // a part of a tensor, or somebody else's memory
+        return Fail(std::string(kGuard) + std::to_string(i) + " is not aligned");
+      }
+      side.push_back({address, bytes_[i]});
     }
     StitchAllocator allocator{DeviceScratch, Later, this};
     std::string error = RunOnGpu(fusion_.program, stream, given, symbols_.data(),
@@ -697,9 +701,28 @@ void ComputeTimer(void* timer, TF_OpKernelContext* context) {
   PassStep(static_cast<int>(self->step), static_cast<int>(self->arm), TF_StepId(context));
 }
 
+Marker MarkerIn(TF_OpKernelContext* context) {
+  void* stream = Shim() == nullptr ? nullptr : Shim()->gpu_stream(context);
+  return stream == nullptr ? Marker() : MarkerOf(stream);
+}
+
+void ComputeGpuTimer(void* timer, TF_OpKernelContext* context) {
+  auto* self = static_cast<Timer*>(timer);
+  Marker marker = MarkerIn(context);
+  PassStep(static_cast<int>(self->step), static_cast<int>(self->arm), TF_StepId(context),
+           marker ? marker() : nullptr);
+}
+
 void ComputeGate(void* timer, TF_OpKernelContext*) {
   auto* self = static_cast<Timer*>(timer);
-  BeginStep(static_cast<int>(self->step), static_cast<int>(self->arm));
+  BeginStep(static_cast<int>(self->step), static_cast<int>(self->arm), {});
+}
+
+void ComputeGpuGate(void* timer, TF_OpKernelContext* context) {
+  auto* self = static_cast<Timer*>(timer);
+  BeginStep(static_cast<int>(self->step), static_cast<int>(self->arm), [context] {
+    return MarkerIn(context);
+  });
 }
 
 }  // namespace
@@ -707,6 +730,8 @@ void ComputeGate(void* timer, TF_OpKernelContext*) {
 Functions FusionFunctions() { return {CreateFusion, ComputeFusion, DeleteFusion}; }
 Functions GpuFusionFunctions() { return {CreateGpuFusion, ComputeFusion, DeleteFusion}; }
 Functions TimerFunctions() { return {CreateTimer, ComputeTimer, DeleteTimer}; }
+Functions GpuTimerFunctions() { return {CreateTimer, ComputeGpuTimer, DeleteTimer}; }
+Functions GpuGateFunctions() { return {CreateTimer, ComputeGpuGate, DeleteTimer}; }
 Functions GateFunctions() { return {CreateTimer, ComputeGate, DeleteTimer}; }
 
 }  // namespace stitch

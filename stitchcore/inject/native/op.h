@@ -15,7 +15,9 @@ struct Functions {
 Functions FusionFunctions();
 Functions GpuFusionFunctions();
 Functions TimerFunctions();
+Functions GpuTimerFunctions();
 Functions GateFunctions();
+Functions GpuGateFunctions();
 
 }  // namespace stitch
 

@@ -56,7 +56,8 @@ void RegisterFusion(const char* name, bool stateful, TF_Status* status) {
 }
 
 // It stands on the device of what waits for it, and has no tensors.
-void RegisterMark(const char* name, const stitch::Functions& functions, TF_Status* status) {
+void RegisterMark(const char* name, const stitch::Functions& on_cpu,
+                  const stitch::Functions& on_gpu, TF_Status* status) {
   TF_OpDefinitionBuilder* op = TF_NewOpDefinitionBuilder(name);
   TF_OpDefinitionBuilderAddAttr(op, "step: int");
   TF_OpDefinitionBuilderAddAttr(op, "arm: int");
@@ -64,8 +65,8 @@ void RegisterMark(const char* name, const stitch::Functions& functions, TF_Statu
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, NoShapes);
   TF_RegisterOpDefinition(op, status);
   Complain(name, status);
-  RegisterKernel(name, "CPU", nullptr, functions, status);
-  RegisterKernel(name, "GPU", nullptr, functions, status);
+  RegisterKernel(name, "CPU", nullptr, on_cpu, status);
+  RegisterKernel(name, "GPU", nullptr, on_gpu, status);
 }
 
 }  // namespace
@@ -74,7 +75,7 @@ STITCH_EXPORT void TF_InitKernel() {
   TF_Status* status = TF_NewStatus();
   RegisterFusion("StitchedFusion", false, status);
   RegisterFusion("StitchedUpdate", true, status);
-  RegisterMark("StitchTimer", stitch::TimerFunctions(), status);
-  RegisterMark("StitchGate", stitch::GateFunctions(), status);
+  RegisterMark("StitchTimer", stitch::TimerFunctions(), stitch::GpuTimerFunctions(), status);
+  RegisterMark("StitchGate", stitch::GateFunctions(), stitch::GpuGateFunctions(), status);
   TF_DeleteStatus(status);
 }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorflow/c/experimental/grappler/grappler.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/function.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -82,9 +83,11 @@ void DescribeValue(const Tensor& tensor, StitchVariable* variable) {
 
 Tensor Fresh(OpKernelContext* context, tensorflow::DataType type,
              const tensorflow::TensorShape& shape, const StitchMemory& memory) {
-  static auto* lasting = new Lasting(memory);  // never destroyed: variables outlive destructors
   size_t bytes = shape.num_elements() * tensorflow::DataTypeSize(type);
-  if (bytes >= memory.least) return Tensor(lasting, type, shape);
+  if (bytes >= memory.least) {  // of a processor: a GPU's variables are in its own memory
+    static auto* lasting = new Lasting(memory);  // never destroyed: variables outlive destructors
+    return Tensor(lasting, type, shape);
+  }
   Tensor fresh;
   return context->allocate_temp(type, shape, &fresh).ok() ? fresh : Tensor();
 }
@@ -369,8 +372,27 @@ const StitchShim kShim = {kShimVersion, Threads,      Schedule,       OpenVariab
                           ForwardInput, AddFunctions, CallFunction,   ResultOf,      HandOn,
                           CloseResults, AllocatorKeeps, GpuStream};
 
+// The plug-in's TF_InitGraph: given to the shim before TensorFlow loads it as a plug-in of its own.
+using Optimizer = void (*)(TP_OptimizerRegistrationParams*, TF_Status*);
+Optimizer optimizer = nullptr;
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const StitchShim* stitch_shim() {
   return &kShim;
+}
+
+extern "C" __attribute__((visibility("default"))) void stitch_set_optimizer(
+    Optimizer initialize) {
+  optimizer = initialize;
+}
+
+// TensorFlow asks a library's optimizer only about graphs that have a node on a device of its type,
+// and a library registers one type: the plug-in does "CPU", this one the same optimizer for "GPU".
+// A graph with nodes on both is shown twice; the second time it holds the first one's nodes.
+extern "C" __attribute__((visibility("default"))) void TF_InitGraph(
+    TP_OptimizerRegistrationParams* parameters, TF_Status* status) {
+  if (optimizer == nullptr) return TF_SetStatus(status, TF_FAILED_PRECONDITION, "no optimizer");
+  optimizer(parameters, status);
+  parameters->device_type = "GPU";
 }

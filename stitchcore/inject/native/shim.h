@@ -10,7 +10,7 @@
 extern "C" {
 
 constexpr int kShimRank = 16;
-constexpr int64_t kShimVersion = 8;
+constexpr int64_t kShimVersion = 9;
 
 // One variable a kernel reads, writes, or both. Dimensions are those of its dense row-major value.
 struct StitchVariable {
@@ -64,8 +64,8 @@ struct StitchShim {
   int (*threads)(void* context);
   void (*schedule)(void* context, void (*function)(void*), void* argument);
   // Locks the written variables in address order and pins the read ones, until Close. Returns
-  // nullptr and fills `error` on failure. Close publishes the new values when `commit`. `memory` is
-  // the same in all calls, and outlives every tensor.
+  // nullptr and fills `error` on failure. Close publishes the new values when `commit`. `memory`
+  // outlives every tensor; its functions are the same in all calls in which they are called.
   void* (*open_variables)(void* context, StitchVariable* variables, int count,
                           const StitchMemory* memory, char* error, size_t error_size);
   void (*close_variables)(void* session, bool commit);

@@ -2,6 +2,8 @@
 // training step. A call's steps are the interval between its first pass and the next call's; it
 // belongs to the call's arm. Whole calls are compared, as what a job does between two calls (Keras
 // with `steps_per_execution`) would else be in some of its steps only; blocks are of calls.
+// On a GPU both ends of an interval are events in the step's stream, and it is recorded once the
+// device has passed them: nothing waits, so intervals come after their calls.
 // The schedule of arms is kept here too, so that no Python runs in a step: the caller of the next
 // step reads stitch_step_arm. Replicas that swap together (group.py) agree on a count of passes, N:
 // the step that follows the N-th pass runs what was decided, and is held while nothing is.
@@ -12,7 +14,9 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "exports.h"
@@ -32,6 +36,12 @@ struct Decision {
   uint64_t seed;
 };
 
+// An interval of which the device has yet to tell how long it was.
+struct Pending {
+  Moment begin, end;
+  StitchInterval interval;
+};
+
 struct Step {
   std::mutex mutex;
   int32_t arm = 0;          // what the next call should run; read without the lock
@@ -40,7 +50,8 @@ struct Step {
   uint64_t random = 0;      // state of the generator of stitched blocks' lengths; 0: all are equal
   int last_arm = -1;
   int64_t last_call = 0;
-  int64_t last_time = 0, within = 0;  // when that call began, its passes so far
+  Moment last_time = {};    // when that call began
+  int64_t within = 0;       // its passes so far
   int64_t block = 0;
   int32_t position = 0;
   int64_t stretched = 0;    // mean calls in the stitched blocks to come
@@ -51,6 +62,9 @@ struct Step {
   Decision decision = {};
   int64_t passes[2] = {0, 0}, calls[2] = {0, 0};
   int64_t begun[2] = {0, 0};  // gates passed; read without the lock
+  std::deque<Pending> pending;  // oldest first
+  std::atomic<bool> marked{false};  // `marker` is there
+  Marker marker;
   int64_t written = 0;
   std::vector<StitchInterval> ring;
 };
@@ -79,10 +93,34 @@ int64_t Now() {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-void Record(Step* step, int64_t nanoseconds) {
+void Write(Step* step, const StitchInterval& interval) {
   if (step->ring.empty()) step->ring.resize(kKept);
-  step->ring[step->written++ % kKept] = {nanoseconds, step->last_arm, step->position,
-                                         step->block, step->within};
+  step->ring[step->written++ % kKept] = interval;
+}
+
+// Whether it is known how long an interval was, or will never be.
+DeviceMark::Known Length(const Moment& begin, const Moment& end, int64_t* nanoseconds) {
+  *nanoseconds = end.host - begin.host;
+  if (begin.device == nullptr && end.device == nullptr) return DeviceMark::Known::kYes;
+  if (begin.device == nullptr || end.device == nullptr) return DeviceMark::Known::kNever;
+  return end.device->Since(*begin.device, nanoseconds);
+}
+
+// Records, in their order, the intervals that have become known.
+void Settle(Step* step) {
+  while (!step->pending.empty()) {
+    Pending& oldest = step->pending.front();
+    auto known = Length(oldest.begin, oldest.end, &oldest.interval.nanoseconds);
+    if (known == DeviceMark::Known::kNotYet) return;
+    if (known == DeviceMark::Known::kYes) Write(step, oldest.interval);
+    step->pending.pop_front();
+  }
+}
+
+void Await(Step* step, Pending pending) {
+  step->pending.push_back(std::move(pending));
+  if (step->pending.size() > static_cast<size_t>(kKept)) step->pending.pop_front();
+  Settle(step);
 }
 
 // Length of the next stitched block: half to one and a half times the mean, evenly, at least 3 (of
@@ -159,33 +197,42 @@ void CountCall(Step* step, int arm) {
   step->calls[arm]++;
 }
 
-void BeginCall(Step* step, int arm, int64_t call) {
-  int64_t now = Now();
-  if (step->last_arm >= 0) Record(step, now - step->last_time);
+void BeginCall(Step* step, int arm, int64_t call, Moment now) {
+  if (step->last_arm >= 0) {
+    StitchInterval interval{0, step->last_arm, step->position, step->block, step->within};
+    Await(step, {std::move(step->last_time), now, interval});
+  }
   CountCall(step, arm);
   step->last_call = call;
-  step->last_time = now;
+  step->last_time = std::move(now);
   step->within = 0;
   Advance(step, arm);
 }
 
 }  // namespace
 
-void PassStep(int number, int arm, int64_t call) {
+void PassStep(int number, int arm, int64_t call, std::shared_ptr<DeviceMark> mark) {
   Step* step = Find(number);
   if (step == nullptr || arm < 0 || arm > 1) return;
   std::lock_guard<std::mutex> lock(step->mutex);
-  if (arm != step->last_arm || call != step->last_call) BeginCall(step, arm, call);
+  if (arm != step->last_arm || call != step->last_call) {
+    BeginCall(step, arm, call, {Now(), std::move(mark)});
+  }
   step->within++;
   step->passes[arm]++;
   if (step->agreed > 0 && step->passes[0] + step->passes[1] == step->agreed) Agree(step);
 }
 
-void BeginStep(int number, int arm) {
+void BeginStep(int number, int arm, const std::function<Marker()>& marker) {
   Step* step = Find(number);
-  if (step != nullptr && arm >= 0 && arm <= 1) {
-    __atomic_fetch_add(&step->begun[arm], 1, __ATOMIC_RELAXED);
-  }
+  if (step == nullptr || arm < 0 || arm > 1) return;
+  __atomic_fetch_add(&step->begun[arm], 1, __ATOMIC_RELAXED);
+  if (!marker || step->marked.load(std::memory_order_acquire)) return;
+  Marker made = marker();
+  std::lock_guard<std::mutex> lock(step->mutex);
+  if (!made || step->marked) return;
+  step->marker = std::move(made);
+  step->marked.store(true, std::memory_order_release);
 }
 
 Running RunningCall(int number) {
@@ -213,16 +260,43 @@ void stitch_pass_step(int step, int arm) {
   stitch::PassStep(step, arm, ++calls);
 }
 
+namespace {
+
+// Where calls of this thread begin on their device.
+std::map<int, std::shared_ptr<stitch::DeviceMark>>& Begun() {
+  thread_local std::map<int, std::shared_ptr<stitch::DeviceMark>> begun;
+  return begun;
+}
+
+std::shared_ptr<stitch::DeviceMark> MarkNow(stitch::Step* step) {
+  return step->marked.load(std::memory_order_acquire) ? step->marker() : nullptr;
+}
+
+}  // namespace
+
 // What is called for its results (inference) may be called at any time: what passes between two
-// calls is nobody's, so whoever calls tells how long a call took, when it has ended.
-void stitch_record_call(int number, int arm, int64_t nanoseconds) {
+// calls is nobody's, so whoever calls tells how long a call took, when it has ended. On a GPU the
+// call ends when its work has been put into the stream: whoever calls tells, too, when it begins,
+// and it is as long as that work. Calls before a gate has told the stream tell nothing.
+void stitch_begin_call(int number) {
+  stitch::Step* step = stitch::Find(number);
+  if (step != nullptr) Begun()[number] = MarkNow(step);
+}
+
+void stitch_record_call(int number, int arm, int64_t nanoseconds, int on_gpu) {
   stitch::Step* step = stitch::Find(number);
   if (step == nullptr || arm < 0 || arm > 1) return;
+  auto end = on_gpu ? MarkNow(step) : nullptr;
+  auto begin = on_gpu ? std::move(Begun()[number]) : nullptr;
   std::lock_guard<std::mutex> lock(step->mutex);
   stitch::CountCall(step, arm);
   step->within = 1;
   step->passes[arm]++;
-  stitch::Record(step, nanoseconds);
+  StitchInterval interval{nanoseconds, arm, step->position, step->block, 1};
+  if (!on_gpu) stitch::Write(step, interval);
+  if (begin != nullptr && end != nullptr) {
+    stitch::Await(step, {{0, std::move(begin)}, {nanoseconds, std::move(end)}, interval});
+  }
   stitch::Advance(step, arm);
 }
 
@@ -271,6 +345,7 @@ void stitch_stretch_step(int number, int64_t stitched, uint64_t seed) {
 int64_t stitch_read_step(int number, int64_t* cursor, StitchInterval* out, int64_t capacity) {
   stitch::Step* step = stitch::Find(number);
   std::lock_guard<std::mutex> lock(step->mutex);
+  stitch::Settle(step);
   *cursor = std::max(*cursor, step->written - stitch::kKept);
   int64_t count = std::min(capacity, step->written - *cursor);
   for (int64_t i = 0; i < count; i++) out[i] = step->ring[(*cursor)++ % stitch::kKept];

@@ -18,7 +18,7 @@ from stitchcore.launch.region_program import RegionProgram
 from stitchcore.loop_ir import index
 from stitchcore.loop_ir.layout import bytes_of
 from stitchcore.runtime.cuda_library import DeviceBuffer, LaunchError, LaunchReason, Program
-from stitchcore.runtime.gpu.device import Device
+from stitchcore.runtime.gpu.device import LaunchDevice
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,9 @@ class GpuRegion:
     """`programs[i]` is launch i's table, loaded. What `prepared` takes of the device's memory stays
     until the next call, or `release`. Not for use by several threads."""
 
-    def __init__(self, program: RegionProgram, programs: Sequence[Program], device: Device) -> None:
+    def __init__(
+        self, program: RegionProgram, programs: Sequence[Program], device: LaunchDevice
+    ) -> None:
         self.program = program
         self._programs = programs
         self._device = device
@@ -171,5 +173,5 @@ def _refusing() -> Iterator[None]:
         raise Refused("region", reason_of(error), str(error)) from error
     except MemoryError as error:
         raise Refused("region", Reason.MEMORY, f"on the device: {error}") from error
-    except RuntimeError as error:  # CuPy's errors of the driver are such
+    except RuntimeError as error:  # errors of the driver are such
         raise Refused("region", Reason.KERNEL_FAILED, f"on the device: {error}") from error

@@ -37,8 +37,8 @@ def arm_native(inject, place):
     point, _, number = place.partition(":")
     load = inject.program.load_kernels
 
-    def load_kernels(plugin, artifact):
-        keys = load(plugin, artifact)
+    def load_kernels(plugin, artifact, gpus):
+        keys = load(plugin, artifact, gpus)
         named = sorted(key for key in keys if ":" in key)
         plugin.arm_fault(point, named[int(number)] if number else "", occasion)
         return keys

@@ -55,7 +55,7 @@ bool ReadCubin(const char* data, CubinImage* image) {
     std::string name = names + section.sh_name;
     if (std::string kernel = after(name, ".text."); !kernel.empty()) {
       image->kernels[kernel].registers = static_cast<int>(section.sh_info >> 24);
-    } else if (kernel = after(name, ".nv.shared."); !kernel.empty()) {
+    } else if (kernel = after(name, ".nv.shared."); !kernel.empty() && kernel != "reserved.0") {
       image->kernels[kernel].shared_bytes = section.sh_size;
     } else if (kernel = after(name, ".nv.info."); !kernel.empty()) {
       ReadInfo(data + section.sh_offset, section.sh_size, &image->kernels[kernel]);

@@ -262,6 +262,20 @@ STANDIN_API cuEventQuery(void* handle) {
   return Before(found->second) == nullptr ? kSuccess : kNotReady;
 }
 
+// Each operation of a stream takes a millisecond.
+STANDIN_API cuEventElapsedTime(float* milliseconds, void* start, void* end) {
+  STANDIN_ENTER("cuEventElapsedTime");
+  auto begun = Get().events.find(start), ended = Get().events.find(end);
+  if (begun == Get().events.end() || ended == Get().events.end()) {
+    return Complain("time of no event"), kInvalidHandle;
+  }
+  const Event &first = begun->second, &last = ended->second;
+  if (!first.recorded || !last.recorded || first.context != last.context) return kInvalidHandle;
+  if (Before(first) != nullptr || Before(last) != nullptr) return kNotReady;
+  *milliseconds = static_cast<float>(last.position) - static_cast<float>(first.position);
+  return kSuccess;
+}
+
 STANDIN_API cuEventSynchronize(void* handle) {
   STANDIN_RELEASE("cuEventSynchronize");
   if (Result refused = Unsafe("cuEventSynchronize")) return refused;

@@ -78,6 +78,7 @@ inline Stream PerThreadStream() { return reinterpret_cast<Stream>(uintptr_t{2});
   X(EventRecord, "cuEventRecord", (Event, Stream))                                           \
   X(EventQuery, "cuEventQuery", (Event))                                                     \
   X(EventSynchronize, "cuEventSynchronize", (Event))                                         \
+  X(EventElapsedTime, "cuEventElapsedTime", (float*, Event, Event))                          \
   X(EventDestroy, "cuEventDestroy_v2", (Event))                                              \
   X(StreamSynchronize, "cuStreamSynchronize", (Stream))                                      \
   X(StreamIsCapturing, "cuStreamIsCapturing", (Stream, int*))                                \

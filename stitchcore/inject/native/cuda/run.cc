@@ -62,17 +62,17 @@ class RunOnce {
                      " given");
     }
     for (size_t i = 0; i < needed.size(); i++) {
-      std::string name = std::string(what) + " " + std::to_string(i);
+      auto name = [&] { return std::string(what) + " " + std::to_string(i); };
       int64_t bytes = 0;
       if (!Evaluate(needed[i], call_.symbols, &bytes) || bytes < 0) {
-        return BadCall("the size of " + name + " has no value");
+        return BadCall("the size of " + name() + " has no value");
       }
       if (given[i].bytes < static_cast<uint64_t>(bytes) ||
           (given[i].address == 0 && bytes > 0)) {
-        return BadCall(name + " must have " + std::to_string(bytes) + " bytes, has " +
+        return BadCall(name() + " must have " + std::to_string(bytes) + " bytes, has " +
                        std::to_string(given[i].address == 0 ? 0 : given[i].bytes));
       }
-      if (given[i].address % kBufferAlignment != 0) return BadCall(name + " is not aligned");
+      if (given[i].address % kBufferAlignment != 0) return BadCall(name() + " is not aligned");
     }
     return {};
   }
