@@ -140,7 +140,7 @@ def _run(
                 stdout=writing,
                 stderr=errors,
                 pass_fds=handles,
-                gpus=str(job.expected["target"]).startswith("sm_"),
+                gpus=str(job.expected.get("target")).startswith("sm_"),
             )
         finally:
             os.close(writing)
