@@ -47,7 +47,7 @@ def test_what_measurement_overruled_is_the_artifacts(
 
     monkeypatch.setattr(kernels, "compare", compare)
     monkeypatch.setattr(kernels, "CUTS", 2)
-    monkeypatch.setattr(pipeline, "measure", lambda *given, **_: given[3])  # tested alone
+    monkeypatch.setattr(pipeline, "measure", lambda *given, **_: given[4])  # tested alone
     options = replace(options_in(tmp_path), tune=600.0, without=("search",))
     request = submit(options.store)
     key = pipeline.optimize(request, str(options.store), host_device(), options)
@@ -80,7 +80,7 @@ def test_schedules_that_won_are_the_artifacts_and_the_librarys(
     """And the next job with that library has them without measuring."""
     monkeypatch.setattr(kernels, "compare", halves_win)
     monkeypatch.setattr(kernels, "CUTS", 1)
-    monkeypatch.setattr(pipeline, "measure", lambda *given, **_: given[3])  # tested alone
+    monkeypatch.setattr(pipeline, "measure", lambda *given, **_: given[4])  # tested alone
     library, device = tmp_path / "library", host_device()
     options = replace(options_in(tmp_path), tune=600.0, library=library)
     request = submit(options.store)

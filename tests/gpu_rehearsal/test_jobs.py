@@ -12,7 +12,7 @@ from tests.tiers import nightly_but
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_nvrtc")]
 TOLERANCE = 1e-5
-STAGES = ("04_verify", "05_measure")
+STAGES = ("05_verify", "06_measure")
 
 
 def test_a_custom_loop_trains_stitched(tmp_path: Path) -> None:

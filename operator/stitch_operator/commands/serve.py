@@ -91,7 +91,7 @@ class Crew:
 @click.option("--metrics-port", type=PORT, default=9464, show_default=True,
               help="0: any that is free")  # fmt: skip
 @click.option("--broker", help="redis:// or amqp:// URL; default: a Redis of its own")
-@click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="per Python")
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(0), help="per Python")
 @click.option("--worker-cores", default=0.0, show_default=True, type=click.FloatRange(min=0),
               help="that jobs leave to each worker, busy or not: counted as spent")  # fmt: skip
 @click.option("--python", "pythons", multiple=True, type=click.Path(path_type=Path),
