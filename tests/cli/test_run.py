@@ -448,7 +448,7 @@ def test_a_worker_waits_for_the_first_request(
     events.parent.mkdir(parents=True)
     request = tmp_path / "requests" / "d"
     request.mkdir(parents=True)
-    (request / "meta.json").write_text('{"tf": "2.21.0"}')
+    (request / "meta.json").write_text('{"tf": "2.21.0", "target": "cpu-x86-64-v3"}')
     code = f"""import os, sys
 def say(text): open("{said}", "a").write(text)
 say(str(os.getpid()))

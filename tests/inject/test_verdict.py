@@ -42,7 +42,7 @@ class Job:
         self.told = store / "sessions" / config.session / "events.jsonl"
         events = client.Events(config.store, config.session, lambda kind, fields: None)
         self.monitor = step_monitor.StepMonitor(config, library, events, lambda *_: None)
-        self.swapper = Swapper(config, library, events, lambda *_: None)
+        self.swapper = Swapper(config, library, events, lambda *_: None, lambda *_: True)
         known = Program(f"{seed:064x}")
         known.artifact, known.settled = client.Artifact({"key": "k"}, ()), True
         step = library.new_step()
@@ -58,7 +58,7 @@ class Job:
             self.drift = 0.98 * self.drift + self.random.gauss(0, 0.01)
             usual = 20e6 * (self.ratio if arm == STITCHED else 1.0)
             took = usual * slowed * (1 + self.drift) * self.random.lognormvariate(0, self.noise)
-            self.library.record_call(self.instance.step, arm, int(took))
+            self.library.record_call(self.instance.step, arm, int(took), on_gpu=False)
             if number % CALLS_BETWEEN_LOOKS == 0:
                 self.monitor.follow(self.instance)
 
