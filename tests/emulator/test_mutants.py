@@ -85,6 +85,7 @@ def helper(mutant: Mutant) -> str:
     return f"{'st_combine' if name.startswith('st_combine') else name}+{within}: {mutant.change}"
 
 
+@pytest.mark.slow
 def test_grid_barriers_need_blocks_that_run_together() -> None:
     case = next(c for c in suite.cases("mlp_train") if len(c.kernel.phases) > 1)
     made = kernels.run(

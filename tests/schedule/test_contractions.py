@@ -86,6 +86,7 @@ def dots(draw: st.DrawFn) -> tuple[Module, str]:
     return module_of([dot], operands), f"{''.join(sides[0])},{''.join(sides[1])}->{''.join(result)}"
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(dots(), st.sampled_from(["cpu-x86-64-v2", "cpu-x86-64-v4", "sm_80"]), st.integers(0, 99))
 def test_any_product_is_right(case: tuple[Module, str], target: str, seed: int) -> None:

@@ -107,6 +107,7 @@ def stitched(whole: Partition) -> list[Chosen]:
     return [make(whole, region) for region in whole.regions]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [[2] * 16, [1, 3] * 10, [1, 2, 3] * 6])
 def test_cut_regions_hold_no_more_than_the_original(lengths: list[int]) -> None:
     """But for a part of two chains, and the two of a part that reads them, on each of two threads:
@@ -174,6 +175,7 @@ def test_a_part_that_no_kernel_covers_is_left_to_the_framework() -> None:
         assert refusal.subject not in names
 
 
+@pytest.mark.slow
 def test_without_cuts_the_region_would_be_refused() -> None:
     whole = chains([2] * 40)
     chosen = stitched(whole)
