@@ -1,13 +1,15 @@
 """What holds for all tests: the order in which processes take them, which skips are no errors, what
 the closing line says, kernels checked after each pass of the scheduler, properties without a
-deadline, and NVRTC."""
+deadline, and what several need of a machine: NVRTC, Landlock, a disk that is soon full."""
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from stitchcore.errors import Refused
+from stitchcore.sandbox import landlock
 from stitchcore.toolchain import nvrtc
 from tests.cluster import parts
 from tests.cluster.parts import Level
@@ -24,6 +27,7 @@ SKIPS = {
     "there is a GPU": r"^there is a GPU here",
     "not root": r"run (the tests )?as root",
     "no user namespaces": r"^(the|this) kernel gives no|^no mount namespace",
+    "no Landlock": r"^this kernel has no Landlock",
     "huge pages off": r"^huge pages are off",
     "no Go": r"Go is missing",
     "no clang": r"^clang is not installed",
@@ -143,3 +147,22 @@ def needs_nvrtc() -> None:
         nvrtc.nvrtc_version()
     except Refused as refused:
         pytest.skip(f"{refused}: pip install nvidia-cuda-nvrtc-cu12")
+
+
+@pytest.fixture(scope="session")
+def needs_landlock() -> None:
+    """Kernels before 5.13, and those built without it, confine nobody by it."""
+    if why := landlock.unavailable():
+        pytest.skip(f"this kernel has no Landlock ({why})")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("no right to mount a small file system: run as root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)

@@ -19,7 +19,8 @@ from .structure import (
     ENTERS,
     EXITS,
     Original,
-    part,
+    input_text,
+    staying,
 )
 
 READ = "ReadVariableOp"
@@ -175,21 +176,9 @@ class _Needless:
                 uses[source] -= 1
 
     def result(self) -> Any:
-        graph = type(self.original.graph)()
-        graph.CopyFrom(self.original.graph)
-        del graph.node[:]
-        removed = {self.read.names[i] for i in self.removed}
-        for i, node in enumerate(self.read.nodes):
-            if i in self.removed:
-                continue
-            copy = graph.node.add()
-            copy.CopyFrom(node)
-            part(copy, removed)
-            if i in self.edges:
-                del copy.input[:]
-                copy.input.extend(self._text(edge) for edge in self.edges[i])
+        graph, copies = staying(self.original, self.removed)
+        for i, edges in self.edges.items():
+            if i in copies:
+                del copies[i].input[:]
+                copies[i].input.extend(input_text(self.read.names[s], port) for s, port in edges)
         return graph
-
-    def _text(self, edge: Tuple[int, int]) -> str:
-        name, port = self.read.names[edge[0]], edge[1]
-        return f"^{name}" if port < 0 else name if port == 0 else f"{name}:{port}"

@@ -667,16 +667,8 @@ class _Rewriting:
 
     # ---- the graph -------------------------------------------------------------------------------
     def result(self) -> Any:
-        graph = type(self.original.graph)()
-        graph.CopyFrom(self.original.graph)
-        del graph.node[:]
-        removed = {self.read.names[i] for i in self.removed}
-        for i, node in enumerate(self.read.nodes):
-            if i in self.removed:
-                continue
-            copy = graph.node.add()
-            copy.CopyFrom(node)
-            structure.part(copy, removed)
+        graph, copies = structure.staying(self.original, self.removed)
+        for i, copy in copies.items():
             edges = self.read.edges[i]
             touched = i in self.after or any(
                 source in self.removed or (i, position) in self.overridden
@@ -703,4 +695,4 @@ class _Rewriting:
     def _text(self, tensor: Tensor) -> str:
         node, port = tensor
         name = node if isinstance(node, str) else self.read.names[node]
-        return f"^{name}" if port < 0 else name if port == 0 else f"{name}:{port}"
+        return structure.input_text(name, port)

@@ -554,6 +554,28 @@ def check(
     return checking.faults
 
 
+def staying(original: Original, removed: Container[int]) -> Tuple[Any, Dict[int, Any]]:
+    """A copy of a graph without the nodes `removed`, and its nodes by their numbers. What they read
+    of removed nodes is still there to be replaced."""
+    graph = type(original.graph)()
+    graph.CopyFrom(original.graph)
+    del graph.node[:]
+    read = original.read
+    names = {name for i, name in enumerate(read.names) if i in removed}
+    copies: Dict[int, Any] = {}
+    for i, node in enumerate(read.nodes):
+        if i not in removed:
+            copies[i] = graph.node.add()
+            copies[i].CopyFrom(node)
+            part(copies[i], names)
+    return graph, copies
+
+
+def input_text(name: str, port: int) -> str:
+    """An input as graphs write it; port -1 is a control edge."""
+    return f"^{name}" if port < 0 else name if port == 0 else f"{name}:{port}"
+
+
 def part(node: Any, removed: Container[str]) -> None:
     """Takes a node's colocation with removed nodes away: devices are given by now, and a name that
     does not exist is an error where the graph is imported."""

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stitchcore.inject.build import library_folder
 from tests import lean
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,8 +33,6 @@ def test_each_program_has_its_job_and_is_on_the_page() -> None:
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
 def test_each_program_is_stitched(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow", reason="no TensorFlow: pip install tensorflow-cpu")
-    if not (library_folder() / "stitch_plugin.so").exists():
-        pytest.skip("the plug-in is not built: python -m stitchcore.inject.build")
     home = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "XDG_DATA_HOME": str(tmp_path / "data")}
     stitch = [sys.executable, "-m", "stitchcore.cli", "run", "--wait", "--json", "--"]
     done = subprocess.run(

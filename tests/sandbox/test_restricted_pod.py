@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from stitchcore.sandbox import landlock, seccomp
+from stitchcore.sandbox import seccomp
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
@@ -107,10 +107,8 @@ def run(code: str, arguments: list[str], *pod: str, free: bool = False, **limits
 
 
 @pytest.fixture
-def about() -> Iterator[str]:
+def about(needs_landlock: None) -> Iterator[str]:
     """Secrets, a store and servers, none below /tmp."""
-    if why := landlock.unavailable():
-        pytest.skip(f"this kernel has no Landlock ({why})")
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="escape-", dir=BUILD) as made:
         folder = Path(made)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from stitchcore.artifact.store import open_store
-from stitchcore.sandbox import landlock
 from tests.worker.requests import meta_of, python_path, submit, tiny_graph
 
 IN_A_POD = [sys.executable, "-m", "tests.sandbox.restricted"]
@@ -24,9 +23,9 @@ def in_a_pod(*command: str, timeout: float = 200) -> subprocess.CompletedProcess
 
 
 @pytest.mark.slow
-def test_a_request_is_compiled_and_its_kernels_are_kept(tmp_path: Path) -> None:
-    if why := landlock.unavailable():
-        pytest.skip(f"this kernel has no Landlock ({why})")
+def test_a_request_is_compiled_and_its_kernels_are_kept(
+    tmp_path: Path, needs_landlock: None
+) -> None:
     store = open_store(str(tmp_path / "store"))
     graph = tiny_graph()
     key = submit(store, graph, meta_of(graph, scope="cluster"))

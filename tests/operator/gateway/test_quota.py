@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,17 +68,6 @@ def test_rows_of_a_namespace_are_counted_over_restarts_and_all_tables(tmp_path: 
                 for table in tables
             ]
             assert count == sum(found), namespace
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("no right to mount a small file system: run as root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_is_said_to_be_full(small_disk: Path) -> None:
