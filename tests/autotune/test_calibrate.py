@@ -136,6 +136,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(
     given = ["calibrate"] if command == "calibrate" else ["tune", str(module)]
     done = CliRunner().invoke(stitch, [*given, "--out", str(inside)])
     assert done.exit_code == 2 and "Not a directory" in done.output
+    assert "to mend it: name a f" in done.output, "a file, or a folder"
 
 
 def test_without_a_gpu_none_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
