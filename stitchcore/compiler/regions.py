@@ -89,7 +89,9 @@ def compile_regions(
             progress("plan", number, len(modules))
         own = dump.sub(key[:12])
         try:
-            state = run(PLANNED, ModuleState(module, device, options), own, seconds=seconds)
+            state = run(
+                PLANNED, ModuleState(module, device, options, whole=True), own, seconds=seconds
+            )
             _same_interface(own, module, state.module)
         except Refused as refused:
             if own.restart is not None:
@@ -222,7 +224,7 @@ def extended(
 def outline(module: Module, device: Device, options: BuildOptions) -> RegionProgram:
     """The launches that `module` would have, of kernels that no compiler has seen. Raises
     Refused."""
-    state = run(PLANNED, ModuleState(module, device, options))
+    state = run(PLANNED, ModuleState(module, device, options, whole=True))
     if (why := _without_kernel(state)) is not None:
         raise Refused(why.subject, why.reason, why.detail)
     pairs = zip(state.keys, state.kernels, strict=True)

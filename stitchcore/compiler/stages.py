@@ -112,6 +112,8 @@ def build_options(
 class ModuleState:
     """What the stages have made of a module so far. Fields are set from left to right.
 
+    `whole`: all of the module is to be in kernels, its products of matrices too, because who cut it
+    out of a graph has asked what those cost there (tensorflow/node_roles.py).
     `of[i]` is the kernel of `plan.patterns[i]`, `inner` the same for every loop body and branch.
     `refused` are kernels that have no binary, by name: what they are of stays as it was.
     `unbuildable` are those of earlier tries, by key: the plan is made without them
@@ -121,6 +123,7 @@ class ModuleState:
     module: Module
     device: Device
     options: BuildOptions
+    whole: bool = False
     plan: Plan | None = None
     kernels: tuple[Kernel, ...] = ()
     keys: tuple[str, ...] = ()
@@ -194,8 +197,9 @@ def _simplify(state: ModuleState) -> ModuleState:
 
     def dot_pays(dot: Instruction) -> bool:
         product = contraction.product_of(dot)
-        allowed = Mechanism.GEMM in state.options.mechanisms
-        return allowed and product is not None and contraction.pays(product, state.device)
+        if product is None or Mechanism.GEMM not in state.options.mechanisms:
+            return False
+        return contraction.fits(product) if state.whole else contraction.pays(product, state.device)
 
     expanded = expand(state.module, dot_pays=dot_pays).module
     return replace(state, module=keep_checks.keep(state.module, expanded))

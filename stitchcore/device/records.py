@@ -13,24 +13,33 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stitchcore.device.gpus import GPUS, Gpu
 from stitchcore.device.timing import Timing, timing_of
 from stitchcore.errors import Reason, Refused
 
 
 @dataclass(frozen=True)
-class Gemm:
-    """Prices of products of float32 matrices: what a library's call costs beside its work
-    (seconds), its operations a second, and those of a kernel's own loops where columns fill whole
-    vectors, or warps.
-
-    Of one unit of a CPU: `python -m bench.contractions` on an AMD EPYC with AVX-512, for the lower
-    levels with oneDNN held to theirs (ONEDNN_MAX_CPU_ISA). Of a GPU none was measured by this
-    project (`_gemm`).
-    """
+class Call:
+    """What a library's call costs beside its work, and its float32 operations a second."""
 
     seconds: float
     flops_per_second: float
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """Prices of products of float32 matrices: a library's call for one pair, that for many pairs,
+    and the operations a second of a kernel's own loops where columns fill whole vectors, or warps.
+
+    Of a CPU: `python -m bench.contractions`, with one core, and `--batched`, with two, on an AMD
+    EPYC with AVX-512, for the lower levels with oneDNN held to theirs (ONEDNN_MAX_CPU_ISA). Of a
+    GPU none was measured by this project (`_gemm`).
+    """
+
+    call: Call
+    batched: Call
     kernel_flops_per_second: float
 
 
@@ -91,7 +100,8 @@ def _gemm(gpu: Gpu) -> Gemm:
     float32 rate with small products too (9.2e12 of 17e12 in the source above; by TF32 more)."""
     cycles = max(2 / L1_LANES, 2 / gpu.timing.lanes.float32)
     loops = 2 * gpu.multiprocessor.count * gpu.timing.hertz / cycles
-    return Gemm(CUBLAS_SECONDS, gpu.flops_per_second, loops)
+    call = Call(CUBLAS_SECONDS, gpu.flops_per_second)
+    return Gemm(call, call, loops)
 
 
 def _gpu(target: str, gpu: Gpu) -> Device:
@@ -116,11 +126,11 @@ DEVICES: dict[str, Device] = {
     device.target: device
     for device in (
         Device("cpu-x86-64-v2", "cpu", 2, 16, 1, 32768, 2**20, 1.2e10, 1.6e10, 3e-6, 4e-6, *CPU,
-               gemm=Gemm(1.1e-6, 4.7e10, 4.6e10)),
+               gemm=Gemm(Call(1.1e-6, 4.7e10), Call(2.2e-5, 8.1e10), 4.6e10)),
         Device("cpu-x86-64-v3", "cpu", 2, 32, 1, 32768, 2**20, 1.5e10, 4.8e10, 3e-6, 4e-6, *CPU,
-               gemm=Gemm(1.0e-6, 1.2e11, 9.5e10)),
+               gemm=Gemm(Call(1.0e-6, 1.2e11), Call(2.0e-5, 2.0e11), 9.5e10)),
         Device("cpu-x86-64-v4", "cpu", 2, 64, 1, 32768, 2**20, 1.8e10, 8.0e10, 3e-6, 4e-6, *CPU,
-               gemm=Gemm(1.1e-6, 2.3e11, 1.6e11)),
+               gemm=Gemm(Call(1.1e-6, 2.3e11), Call(3.0e-5, 2.5e11), 1.6e11)),
         *(_gpu(target, gpu) for target, gpu in GPUS.items()),
     )
 }  # fmt: skip
@@ -131,13 +141,13 @@ def read(path: Path) -> Device:
     """A record that `stitch calibrate` wrote. Raises Refused(PARSE_ERROR) saying what is wrong."""
     kinds: dict[str, Callable[[Any], Any]] = {"str": str, "int": int, "float": float}
     kinds["Timing | None"] = lambda timing: timing if timing is None else timing_of(timing)
-    kinds["Gemm | None"] = lambda gemm: gemm if gemm is None else Gemm(**gemm)
+    kinds["Gemm | None"] = lambda gemm: gemm if gemm is None else msgspec.convert(gemm, Gemm)
     try:
         record = {"timing": None, "gemm": None, **json.loads(path.read_text())["device"]}
         values = {
             field.name: kinds[str(field.type)](record[field.name]) for field in fields(Device)
         }
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
         why = f"{type(error).__name__}: {error}"
         raise Refused(str(path), Reason.PARSE_ERROR, why) from error
     return Device(**values)

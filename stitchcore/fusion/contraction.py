@@ -57,11 +57,13 @@ def is_contraction(instruction: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class Product:
-    """Elements of a product of matrices, products that each adds up, and elements of its rows."""
+    """Elements of a product of matrices, products that each adds up, elements of its rows, and
+    whether it is of many pairs of matrices."""
 
     results: int
     contracted: int
     columns: int
+    batched: bool
 
 
 def product_of(dot: Instruction) -> Product | None:
@@ -76,14 +78,20 @@ def product_of(dot: Instruction) -> Product | None:
     taken = (*dot.get("rhs_batch_dims", ()), *dot["rhs_contracting_dims"])
     contracted = math.prod(left.static[d] for d in dot["lhs_contracting_dims"])
     columns = math.prod(size for d, size in enumerate(right.static) if d not in taken)
-    return Product(math.prod(dot.shape.static), contracted, columns)
+    pairs = math.prod(left.static[d] for d in dot.get("lhs_batch_dims", ()))
+    return Product(math.prod(dot.shape.static), contracted, columns, batched=pairs > 1)
+
+
+def fits(product: Product) -> bool:
+    """Whether a lane may add up a result of `product`."""
+    return product.contracted <= min(LONGEST, product.results)
 
 
 def pays(product: Product, device: Device) -> bool:
     """Whether a kernel computes `product` no slower than the device's library, which takes a call
     for it."""
     gemm = device.gemm
-    if gemm is None or product.contracted > min(LONGEST, product.results):
+    if gemm is None or not fits(product):
         return False
     timing = device.timing
     lanes = device.vector_bytes // WORD_BYTES if timing is None else WARP_LANES
@@ -92,4 +100,5 @@ def pays(product: Product, device: Device) -> bool:
     own = whole / gemm.kernel_flops_per_second
     if timing is not None:
         own = max(own, product.contracted * term_cycles(timing) / timing.hertz)
-    return own <= gemm.seconds + flops / gemm.flops_per_second
+    call = gemm.batched if product.batched else gemm.call
+    return own <= call.seconds + flops / call.flops_per_second

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import zip_longest
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason
@@ -226,8 +227,8 @@ def _library_products(graph: GraphIndex, kind: str, multiplies: Device | None) -
 
 
 def _is_small_product(graph: GraphIndex, i: int, kind: str, multiplies: Device | None) -> bool:
-    """Batches that are broadcast are none: tf2xla makes rows of them; nor is a node that has not
-    the inputs of its operation."""
+    """A node that has not the inputs of its operation is none. Of more than two dimensions it is
+    TensorFlow's batched product, whatever of the batch is broadcast."""
     fused = graph.nodes[i].op == "_FusedMatMul"
     if len(graph.data[i]) != 2 + fused:
         return False
@@ -235,20 +236,33 @@ def _is_small_product(graph: GraphIndex, i: int, kind: str, multiplies: Device |
     if fused and done not in op_allowlist.FUSED_INTO_PRODUCTS[kind]:
         return False
     left, right = (graph.shape(tensor) for tensor in graph.data[i][:2])
-    if left is None or right is None or min(len(left), len(right)) < 2 or left[:-2] != right[:-2]:
+    if left is None or right is None or min(len(left), len(right)) < 2:
+        return False
+    batch = _broadcast(left[:-2], right[:-2])
+    if batch is None:
         return False
     first, second = (
         graph.nodes[i].attr[name].b for name in op_allowlist.CONTRACTIONS[graph.nodes[i].op]
     )
     rows, contracted = left[-2:] if not first else left[:-3:-1]
     columns = right[-2 if second else -1]
-    if 1 in (rows, columns, contracted):
-        return True
+    if 1 in (rows, columns, contracted) and left[:-2] == right[:-2]:
+        return True  # not where a batch is broadcast: tf2xla makes rows of it
     narrow = graph.dtype(Edge(i, 0)) in op_allowlist.FLOATS - {"float64"}
     if multiplies is None or not narrow or min(*left, *right) < 1:
         return False
-    results = math.prod(left[:-2]) * rows * columns
-    return contraction.pays(contraction.Product(results, contracted, columns), multiplies)
+    results = math.prod(batch) * rows * columns
+    batched = graph.nodes[i].op.startswith("BatchMatMul")
+    product = contraction.Product(results, contracted, columns, batched)
+    return contraction.pays(product, multiplies)
+
+
+def _broadcast(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...] | None:
+    """The sizes of both batches broadcast together; None where that is not known to go."""
+    pairs = list(zip_longest(reversed(left), reversed(right), fillvalue=1))
+    if any(a != b and (1 not in (a, b) or -1 in (a, b)) for a, b in pairs):
+        return None
+    return tuple(b if a == 1 else a for a, b in reversed(pairs))
 
 
 def _checkable(graph: GraphIndex, i: int) -> bool:

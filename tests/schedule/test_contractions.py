@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stitchcore.compiler import pipeline
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
-from stitchcore.device.records import DEVICES, Device, Gemm
+from stitchcore.device.records import DEVICES, Call, Device, Gemm
 from stitchcore.fusion.contraction import LONGEST, Product, is_contraction, pays, product_of
 from stitchcore.fusion.mechanisms import ALL, Mechanism
 from stitchcore.hlo.evaluator.evaluate import evaluate
@@ -37,7 +37,7 @@ from tests.schedule.modules import (
 )
 
 CPU, GPU = DEVICES["cpu-x86-64-v3"], DEVICES["sm_80"]
-DEAR = replace(CPU, gemm=Gemm(seconds=1.0, flops_per_second=1e12, kernel_flops_per_second=1e9))
+DEAR = replace(CPU, gemm=Gemm(Call(1.0, 1e12), Call(1.0, 1e12), 1e9))
 """A library whose calls take a second: any product joins a kernel."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -299,7 +299,7 @@ def test_without_it_products_are_the_librarys(model: Any) -> None:
     state = planned(module, DEAR, ALL - {Mechanism.GEMM})
     assert state.plan is not None
     assert {node.opcode for node in state.plan.opaque} == {op.DOT}
-    free = replace(GPU, gemm=replace(GPU.gemm, seconds=0.0, flops_per_second=1e15))  # type: ignore
+    free = replace(GPU, gemm=replace(GPU.gemm, call=Call(0.0, 1e15), batched=Call(0.0, 1e15)))  # type: ignore
     assert op.DOT in opcodes_of(planned(module, free).module)
 
 
@@ -318,12 +318,12 @@ def test_what_is_computed_for_a_product_is_computed_once() -> None:
 def product(rows: int, contracted: int, columns: int) -> Product:
     left, right = parameters((rows, contracted), (contracted, columns))
     sizes = product_of(dot(left, right))
-    assert sizes == Product(rows * columns, contracted, columns)
+    assert sizes == Product(rows * columns, contracted, columns, batched=False)
     return sizes
 
 
 def priced(seconds: float) -> Device:
-    return replace(CPU, gemm=Gemm(seconds, 6e10, 3e10))
+    return replace(CPU, gemm=Gemm(Call(seconds, 6e10), Call(2 * seconds, 6e10), 3e10))
 
 
 def test_a_product_joins_a_kernel_while_its_call_takes_longer() -> None:
@@ -345,12 +345,14 @@ def test_a_gpus_library_keeps_what_it_is_quicker_with(target: str) -> None:
     """What a lane waits for decides where there are few results, else what all lanes load. A
     slower first cache, or a library that is no slower than an empty kernel, changes sides."""
     device = DEVICES[target]
-    heads = [Product(heads * 4096, 64, 64) for heads in (4, 256)]
+    heads = [Product(heads * 4096, 64, 64, batched=True) for heads in (4, 256)]
     assert pays(product(32, 64, 64), device) and pays(heads[0], device)
     assert not pays(product(32, 256, 64), device) and not pays(heads[1], device)
     assert not pays(product(256, 256, 256), device)
     assert device.gemm is not None and device.timing is not None
-    quick = replace(device, gemm=replace(device.gemm, seconds=1e-7))
+    quick = replace(
+        device, gemm=replace(device.gemm, call=Call(1e-7, device.gemm.call.flops_per_second))
+    )
     assert not pays(product(32, 64, 64), quick)
     slow = replace(device.timing, hertz=device.timing.hertz / 4)
     assert not pays(product(32, 64, 64), replace(device, timing=slow))

@@ -19,7 +19,7 @@ from stitchcore.compiler.pipeline import run
 from stitchcore.compiler.regions import compile_regions, program
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.host import host_device
-from stitchcore.device.records import DEVICES, Gemm
+from stitchcore.device.records import DEVICES, Call, Gemm
 from stitchcore.errors import Reason
 from stitchcore.loop_ir.interpreter import interpret
 from stitchcore.runtime.cpu_kernel import CpuKernel, load_library
@@ -30,7 +30,7 @@ from stitchcore.tensorflow.run_region import runner
 from stitchcore.verify.region import Runner
 from tests.tensorflow.graphs import pruned
 
-DEAR = replace(host_device(), gemm=Gemm(1.0, 1e12, 1e9))
+DEAR = replace(host_device(), gemm=Gemm(Call(1.0, 1e12), Call(1.0, 1e12), 1e9))
 """A library whose calls take a second."""
 
 
@@ -105,7 +105,7 @@ def test_of_what_is_fused_on_a_gpu_only_a_bias_is_taken(fused: list[str], taken:
 
 
 def test_they_are_library_calls_where_that_is_quicker() -> None:
-    for multiplies in (None, replace(DEAR, gemm=Gemm(0.0, 2e9, 1e9))):
+    for multiplies in (None, replace(DEAR, gemm=Gemm(Call(0.0, 2e9), Call(0.0, 2e9), 1e9))):
         cut = partition(graph_of(layers, *SHAPES), ["out"], multiplies=multiplies)
         assert "MatMul" not in members(cut)
         reasons = [r.reason for r in cut.refusals if "MatMul" in r.subject]
