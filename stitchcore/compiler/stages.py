@@ -113,7 +113,7 @@ class ModuleState:
     """What the stages have made of a module so far. Fields are set from left to right.
 
     `whole`: all of the module is to be in kernels, its products of matrices too, because who cut it
-    out of a graph has asked what those cost there (tensorflow/node_roles.py).
+    out of a graph has asked what those cost there (tensorflow/products.py).
     `of[i]` is the kernel of `plan.patterns[i]`, `inner` the same for every loop body and branch.
     `refused` are kernels that have no binary, by name: what they are of stays as it was.
     `unbuildable` are those of earlier tries, by key: the plan is made without them

@@ -16,7 +16,7 @@ from enum import Enum
 
 from stitchcore.errors import Reason
 from stitchcore.fusion.contraction import is_contraction
-from stitchcore.hlo.ir import dim as dims
+from stitchcore.fusion.extents import extent
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.cumulative import scan_refusal
 from stitchcore.hlo.ir.instruction import Computation, Instruction, topological
@@ -24,9 +24,6 @@ from stitchcore.hlo.ir.module import Module
 from stitchcore.hlo.ir.query import scatter_refusal
 from stitchcore.hlo.ir.shape import DTYPES, Shape
 from stitchcore.hlo.text.printer import called_computations
-
-NOMINAL_EXTENT = 64
-"""The size a symbolic dimension is taken to have where a plan must compare bytes."""
 
 CLOSURE_LIMIT = 24
 """Scalar chains up to this many instructions are computed in every kernel that needs them."""
@@ -49,13 +46,6 @@ _REASONS: Mapping[str, Reason] = {
     "library": Reason.LIBRARY_CALL,
     "control": Reason.CONTROL_FLOW,
 }
-
-
-def extent(dim: dims.Dim) -> int:
-    """`dim` with every symbol at its nominal extent."""
-    if isinstance(dim, int):
-        return dim
-    return dims.evaluate(dim, dict.fromkeys(dims.symbols_of(dim), NOMINAL_EXTENT))
 
 
 def reduces_rows(instruction: Instruction) -> bool:

@@ -17,6 +17,7 @@ from functools import lru_cache
 
 from stitchcore.device.records import Device
 from stitchcore.device.timing import Classes, Timing
+from stitchcore.fusion.extents import extent
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.query import factors_of
 from stitchcore.hlo.ir.shape import DTYPES
@@ -49,10 +50,12 @@ def is_contraction(instruction: Instruction) -> bool:
     factors = factors_of(instruction)
     if factors is None:
         return False
-    terms, results = factors[0].shape.size, instruction.shape.size
-    if not isinstance(terms, int) or not isinstance(results, int) or not results:
+    source = instruction.operands[0].shape
+    contracted = [source.dims[axis] for axis in instruction["dimensions"]]
+    if not all(isinstance(size, int) for size in contracted):
         return False
-    return terms // results <= min(LONGEST, results)
+    results = extent(instruction.shape.size)
+    return results > 0 and math.prod(map(extent, contracted)) <= min(LONGEST, results)
 
 
 @dataclass(frozen=True)
@@ -67,19 +70,27 @@ class Product:
 
 
 def product_of(dot: Instruction) -> Product | None:
-    """The sizes of a float32, bfloat16 or float16 dot; None for others, and where one is symbolic:
-    it may be large."""
+    """The sizes of a float32, bfloat16 or float16 dot, of rows and pairs that are symbolic the
+    nominal ones; None for others, and where a symbolic size would be a loop of each lane, or of
+    neighbouring ones: it may be large."""
     left, right = (operand.shape for operand in dot.operands)
     for shape in (dot.shape, left, right):
         dtype = DTYPES[shape.dtype]
         narrow = dtype.kind == "float" and dtype.bytes <= WORD_BYTES
-        if not narrow or not isinstance(shape.size, int) or not shape.size:
+        if not narrow or not extent(shape.size):
             return None
-    taken = (*dot.get("rhs_batch_dims", ()), *dot["rhs_contracting_dims"])
-    contracted = math.prod(left.static[d] for d in dot["lhs_contracting_dims"])
-    columns = math.prod(size for d, size in enumerate(right.static) if d not in taken)
-    pairs = math.prod(left.static[d] for d in dot.get("lhs_batch_dims", ()))
-    return Product(math.prod(dot.shape.static), contracted, columns, batched=pairs > 1)
+    pairs = dot.get("rhs_batch_dims", ())
+    contracted = [left.dims[d] for d in dot["lhs_contracting_dims"]]
+    taken = (*pairs, *dot["rhs_contracting_dims"])
+    columns = [size for d, size in enumerate(right.dims) if d not in taken]
+    if not all(isinstance(size, int) for size in (*contracted, *columns)):
+        return None
+    return Product(
+        extent(dot.shape.size),
+        math.prod(map(extent, contracted)),
+        math.prod(map(extent, columns)),
+        batched=math.prod(extent(right.dims[d]) for d in pairs) > 1,
+    )
 
 
 def fits(product: Product) -> bool:

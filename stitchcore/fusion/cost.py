@@ -20,8 +20,9 @@ from functools import lru_cache, partial
 
 from stitchcore.device.records import Device
 from stitchcore.fusion import latency, occupancy, row_values
-from stitchcore.fusion.candidates import VIEWS, byte_size, extent, reduces_rows
+from stitchcore.fusion.candidates import VIEWS, byte_size, reduces_rows
 from stitchcore.fusion.contraction import is_contraction
+from stitchcore.fusion.extents import extent
 from stitchcore.fusion.instructions import LOOKED_UP, counted, element, repetitions, turns
 from stitchcore.fusion.latency import Work
 from stitchcore.fusion.pattern import Estimate, Pattern

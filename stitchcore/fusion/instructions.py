@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from stitchcore.device.timing import Classes
-from stitchcore.fusion.candidates import extent
 from stitchcore.fusion.contraction import FACTORS, WARP_LANES, is_contraction
+from stitchcore.fusion.extents import extent
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction
 from stitchcore.hlo.ir.shape import DTYPES

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from stitchcore.device.occupancy import MULTIPROCESSORS
 from stitchcore.device.records import Device
 from stitchcore.device.timing import Classes, Timing
-from stitchcore.fusion.candidates import extent
 from stitchcore.fusion.contraction import WARP_LANES, is_contraction, term_cycles
+from stitchcore.fusion.extents import extent
 from stitchcore.fusion.instructions import WARP_ROW, combining, counted, element
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from stitchcore.device.occupancy import MULTIPROCESSORS, blocks_per_multiprocessor
 from stitchcore.device.records import Device
-from stitchcore.fusion.candidates import extent
+from stitchcore.fusion.extents import extent
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.ir.instruction import Instruction
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stitchcore.device.records import Device
-from stitchcore.fusion.candidates import byte_size, extent
+from stitchcore.fusion.candidates import byte_size
 from stitchcore.fusion.contraction import is_contraction
+from stitchcore.fusion.extents import extent
 from stitchcore.fusion.instructions import KEPT_COST
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.fusion.reuse import Choice, Prices, Way, choose

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from stitchcore.fusion.candidates import byte_size, extent
+from stitchcore.fusion.candidates import byte_size
+from stitchcore.fusion.extents import extent
 from stitchcore.fusion.mechanisms import ALL, Mechanism, Mechanisms
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.fusion.reuse import STORED, Choice, Prices, Way, choose

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import zip_longest
 
 from stitchcore.device.records import Device
 from stitchcore.errors import Reason
-from stitchcore.fusion import contraction
 from stitchcore.inject import collectives
-from stitchcore.tensorflow import constant_operands, lookups, op_allowlist, placement
+from stitchcore.tensorflow import constant_operands, lookups, op_allowlist, placement, products
 from stitchcore.tensorflow.graph import Edge, GraphIndex
 from stitchcore.tensorflow.op_allowlist import CHECKED
 from stitchcore.tensorflow.updates import UPDATES
@@ -88,7 +85,7 @@ def classify(
     parts: list[Part] = [Part.OPAQUE] * len(graph.nodes)
     reasons: dict[int, Reason] = {}
     shaped: set[int] = set()
-    large = _library_products(graph, kind, multiplies)
+    large = products.left_to_library(graph, kind, multiplies)
     late = late_ref_readers(graph)
     unordered = lookups.unordered(graph)
     for i in graph.order:
@@ -216,53 +213,6 @@ def _refuse_place(graph: GraphIndex, i: int, kind: str) -> Reason | None:
     on_host = kind == placement.GPU and placement.keeps_data_on_host(graph, i)
     on_device = placement.is_on(graph.nodes[i].device, kind) and not on_host
     return None if on_device else Reason.DEVICE_BOUNDARY
-
-
-def _library_products(graph: GraphIndex, kind: str, multiplies: Device | None) -> frozenset[int]:
-    """The products of matrices that stay library calls. Those of one row, one column or one
-    contracted element, and small ones that `multiplies` (its kernels) is quicker with, are lowered
-    as multiplications and sums (hlo/transforms/expand_dot.py), by static sizes."""
-    products = (i for i, node in enumerate(graph.nodes) if node.op in op_allowlist.CONTRACTIONS)
-    return frozenset(i for i in products if not _is_small_product(graph, i, kind, multiplies))
-
-
-def _is_small_product(graph: GraphIndex, i: int, kind: str, multiplies: Device | None) -> bool:
-    """A node that has not the inputs of its operation is none. Of more than two dimensions it is
-    TensorFlow's batched product, whatever of the batch is broadcast."""
-    fused = graph.nodes[i].op == "_FusedMatMul"
-    if len(graph.data[i]) != 2 + fused:
-        return False
-    done = tuple(graph.nodes[i].attr["fused_ops"].list.s) if fused else ()
-    if fused and done not in op_allowlist.FUSED_INTO_PRODUCTS[kind]:
-        return False
-    left, right = (graph.shape(tensor) for tensor in graph.data[i][:2])
-    if left is None or right is None or min(len(left), len(right)) < 2:
-        return False
-    batch = _broadcast(left[:-2], right[:-2])
-    if batch is None:
-        return False
-    first, second = (
-        graph.nodes[i].attr[name].b for name in op_allowlist.CONTRACTIONS[graph.nodes[i].op]
-    )
-    rows, contracted = left[-2:] if not first else left[:-3:-1]
-    columns = right[-2 if second else -1]
-    if 1 in (rows, columns, contracted) and left[:-2] == right[:-2]:
-        return True  # not where a batch is broadcast: tf2xla makes rows of it
-    narrow = graph.dtype(Edge(i, 0)) in op_allowlist.FLOATS - {"float64"}
-    if multiplies is None or not narrow or min(*left, *right) < 1:
-        return False
-    results = math.prod(batch) * rows * columns
-    batched = graph.nodes[i].op.startswith("BatchMatMul")
-    product = contraction.Product(results, contracted, columns, batched)
-    return contraction.pays(product, multiplies)
-
-
-def _broadcast(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...] | None:
-    """The sizes of both batches broadcast together; None where that is not known to go."""
-    pairs = list(zip_longest(reversed(left), reversed(right), fillvalue=1))
-    if any(a != b and (1 not in (a, b) or -1 in (a, b)) for a, b in pairs):
-        return None
-    return tuple(b if a == 1 else a for a, b in reversed(pairs))
 
 
 def _checkable(graph: GraphIndex, i: int) -> bool:

@@ -90,7 +90,7 @@ ALLOWED: dict[str, Allowed] = {
     ),
     "GatherV2": Allowed(),
     "UnsortedSegmentSum": Allowed(WIDE | INTEGERS),
-    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2"), Allowed(WIDE)),
+    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "Einsum"), Allowed(WIDE)),
     "_FusedMatMul": Allowed(frozenset({"float32"})),
     # not as TensorFlow's kernel for the types left out (tests/tensorflow/test_conformance.py)
     "Erf": Allowed(FLOATS - {"float64"}),
@@ -138,8 +138,9 @@ CONTRACTIONS = {
     "_FusedMatMul": ("transpose_a", "transpose_b"),
     "BatchMatMul": ("adj_x", "adj_y"),
     "BatchMatMulV2": ("adj_x", "adj_y"),
+    "Einsum": (),
 }
-"""Taken where they are small (node_roles.py), else library calls: attributes that say which operand
+"""Taken where they are small (products.py), else library calls: attributes that say which operand
 is read transposed."""
 
 FUSED_INTO_PRODUCTS: Mapping[str, frozenset[tuple[bytes, ...]]] = {

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 
 import ml_dtypes
 
-from stitchcore.fusion.candidates import extent
+from stitchcore.fusion.extents import extent
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.ir import opcodes
 from stitchcore.hlo.ir.instruction import Instruction, topological

@@ -13,7 +13,7 @@ import pytest
 from stitchcore.compiler.pipeline import Dump
 from stitchcore.compiler.stages import compile_module
 from stitchcore.device.host import host_device
-from stitchcore.fusion.candidates import extent
+from stitchcore.fusion.extents import extent
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.fusion.text import bodies
 from stitchcore.hlo.evaluator.evaluate import evaluate

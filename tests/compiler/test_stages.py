@@ -16,7 +16,7 @@ from stitchcore.compiler import pipeline, stages
 from stitchcore.compiler.module import CompiledModule
 from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState, compile_module
 from stitchcore.device.host import host_device
-from stitchcore.fusion.candidates import extent
+from stitchcore.fusion.extents import extent
 from stitchcore.fusion.mechanisms import ALL, Mechanism
 from stitchcore.fusion.pattern import Pattern
 from stitchcore.hlo.evaluator.evaluate import evaluate
