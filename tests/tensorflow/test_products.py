@@ -21,6 +21,7 @@ from stitchcore.compiler.stages import PLANNED, BuildOptions, ModuleState
 from stitchcore.device.host import host_device
 from stitchcore.device.records import DEVICES, Call, Gemm
 from stitchcore.errors import Reason
+from stitchcore.hlo.ir.dim import evaluate
 from stitchcore.loop_ir.interpreter import interpret
 from stitchcore.runtime.cpu_kernel import CpuKernel, load_library
 from stitchcore.runtime.module import buffers
@@ -57,20 +58,107 @@ def test_layers_are_one_region_and_right() -> None:
     cut = partition(graph_of(layers, *SHAPES), ["out"], multiplies=DEAR)
     (region,) = cut.regions
     assert [cut.graph.nodes[i].op for i in region.members].count("MatMul") == 2
+    assert is_right(cut) == 1
+
+
+def is_right(cut: Partition, *sizes: int) -> int:
+    """Holds the only region against TensorFlow, its unknown sizes each of `sizes`; its launches."""
+    (region,) = cut.regions
     function = subgraph(cut, region)
     compiled = compile_regions({function.key: lower(function).module}, DEAR, BuildOptions())
     made = program(compiled, function.key, DEAR)
-    assert len(made.launches) == 1
-    random = np.random.default_rng(0)
-    given = [
-        random.uniform(-1, 1, [int(str(dim)) for dim in argument.dims]).astype(np.float32)
-        for argument in function.arguments
-    ]
     libraries = [load_library(library.data) for library in compiled.libraries]
     kernels = (CpuKernel(libraries[step.library], step.kernel) for step in made.launches)
-    ours = Runner(made, tuple(kernels)).run(given, {})
-    for mine, theirs in zip(ours, runner(function)(given), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=1e-6)
+    ours = Runner(made, tuple(kernels))
+    random = np.random.default_rng(0)
+    for size in sizes or (1,):
+        bindings = dict.fromkeys(function.symbols, size)
+        given = [
+            random.uniform(-1, 1, [evaluate(dim, bindings) for dim in argument.dims])
+            for argument in function.arguments
+        ]
+        given = [value.astype(np.float32) for value in given]
+        for mine, theirs in zip(ours.run(given, bindings), runner(function)(given), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=1e-5)
+    return len(made.launches)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((8, 24, 32), (32, 16)), ((4, 1, 8, 16), (1, 3, 16, 8)), ((5, 8, 16), (1, 16, 24)),
+     ((6, 8, 16), (6, 16, 24)), ((8, 16), (5, 16, 24)), ((6, 1, 16), (16, 24))],
+)  # fmt: skip
+def test_batches_that_are_broadcast(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    """As MultiHeadAttention of Keras 3 has them; a row of each pair is a row of one product."""
+    cut = partition(graph_of(activated(tf.matmul), left, right), ["out"], multiplies=DEAR)
+    assert members(cut).count("BatchMatMulV2") == 1
+    assert is_right(cut) == 1
+
+
+@pytest.mark.parametrize("batch", [(None,), (None, 4)])
+def test_a_batch_of_unknown_size(batch: tuple[int | None, ...]) -> None:
+    """`fit` gives a batch with a remainder."""
+    graph = graph_of(activated(tf.matmul), (*batch, 8, 16), (*batch, 16, 24))
+    cut = partition(graph, ["out"], multiplies=DEAR)
+    assert members(cut).count("BatchMatMulV2") == 1
+    assert is_right(cut, 3, 40, 1) == 1
+
+
+def activated(multiply: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda left, right: tf.nn.softmax(multiply(tf.tanh(left), right))
+
+
+def einsum(equation: str) -> Callable[..., Any]:
+    """The operation itself: tf.einsum makes what is simpler of some equations."""
+    return activated(lambda left, right: tf.raw_ops.Einsum(inputs=[left, right], equation=equation))
+
+
+EINSUMS = {
+    "abc,cd->abd": ((3, 8, 16), (16, 24)),
+    "aecd,abcd->acbe": ((2, 5, 3, 8), (2, 7, 3, 8)),
+    "acbe,aecd->abcd": ((2, 3, 7, 5), (2, 5, 3, 8)),
+    "ab,cb->ca": ((9, 16), (12, 16)),
+    "abc,abd->cd": ((4, 6, 8), (4, 6, 10)),
+    "abd,bde->ade": ((6, 3, 8), (3, 8, 5)),
+}
+
+
+@pytest.mark.parametrize("equation", EINSUMS)
+def test_an_einsum_of_two_operands_is_a_product(equation: str) -> None:
+    graph = graph_of(einsum(equation), *EINSUMS[equation])
+    cut = partition(graph, ["out"], multiplies=DEAR)
+    assert members(cut).count("Einsum") == 1
+    assert is_right(cut) == 1
+
+
+def test_an_einsum_with_a_batch_of_unknown_size() -> None:
+    graph = graph_of(einsum("aecd,abcd->acbe"), (None, 5, 3, 8), (None, 7, 3, 8))
+    cut = partition(graph, ["out"], multiplies=DEAR)
+    assert members(cut).count("Einsum") == 1
+    assert is_right(cut, 3, 40, 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("equation", "left", "right"),
+    [("aab,bc->ac", (4, 4, 8), (8, 6)), ("abc,cd->ad", (4, 5, 8), (8, 6)),
+     ("...b,bc->...c", (4, 8), (8, 6)), ("ab,bc->ac", (4, None), (None, 6)),
+     ("ab,bc->ac", (4, 8), (8, None))],
+)  # fmt: skip
+def test_no_other_einsum_is(
+    equation: str, left: tuple[int | None, ...], right: tuple[int | None, ...]
+) -> None:
+    """What is taken twice or summed alone, an ellipsis, and sums and rows of unknown length."""
+    cut = partition(graph_of(einsum(equation), left, right), ["out"], multiplies=DEAR)
+    assert "Einsum" not in members(cut)
+    assert Reason.LIBRARY_CALL in {r.reason for r in cut.refusals if "Einsum" in r.subject}
+
+
+def test_what_a_call_for_many_pairs_costs_is_its_own_price() -> None:
+    for batched, taken in ((1.0, True), (0.0, False)):
+        gemm = Gemm(Call(0.0, 2e9), Call(batched, 2e9), 1e9)
+        graph = graph_of(activated(tf.matmul), (8, 24, 32), (32, 16))
+        cut = partition(graph, ["out"], multiplies=replace(DEAR, gemm=gemm))
+        assert ("BatchMatMulV2" in members(cut)) == taken
 
 
 def test_a_gpus_layers_are_one_kernel_and_right() -> None:
