@@ -92,7 +92,9 @@ class StepMonitor:
         elif self._config.baseline > 0:
             instance.decided = instance.decided or keep
             self._stretch(instance)
-        elif keep and instance.decided is None:
+        elif instance.decided:
+            return
+        elif keep:
             instance.decided = True
             # Only the control share keeps running the original.
             original = ORIGINAL_BLOCK

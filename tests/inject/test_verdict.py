@@ -84,6 +84,23 @@ def test_a_clear_gain_is_seen_at_once(library: plugin.Plugin, tmp_path: Path) ->
     assert job.until_judged() <= 30 and job.instance.decided is True
 
 
+@pytest.mark.parametrize(("ratio", "noise"), [(0.5, 0.02), (0.9, 0.1)])
+def test_what_is_kept_runs_its_original_seldom(
+    library: plugin.Plugin, tmp_path: Path, ratio: float, noise: float
+) -> None:
+    """Whether the short blocks or the longer ones brought the verdict."""
+    job = Job(library, tmp_path, ratio, noise, seed=1)
+    job.swap()
+    job.until_judged()
+    assert job.instance.decided
+    job.run(10)  # the block that was due
+    before = [library.calls(job.instance.step, arm) for arm in (ORIGINAL, STITCHED)]
+    job.run(2000)
+    after = [library.calls(job.instance.step, arm) for arm in (ORIGINAL, STITCHED)]
+    original, stitched = (b - a for a, b in zip(before, after, strict=True))
+    assert original <= 0.02 * stitched
+
+
 def test_a_gain_among_noise_is_seen_within_a_hundred_steps(
     library: plugin.Plugin, tmp_path: Path
 ) -> None:
