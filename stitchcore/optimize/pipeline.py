@@ -41,6 +41,8 @@ from stitchcore.fusion.cost import total
 from stitchcore.fusion.mechanisms import Mechanism
 from stitchcore.fusion.planners import PLANNERS
 from stitchcore.hlo.ir.module import Module
+from stitchcore.hlo.transforms import keep_checks
+from stitchcore.hlo.transforms.expand import expand
 from stitchcore.inject.contract import KERNEL_ABI
 from stitchcore.launch.region_program import RegionProgram
 from stitchcore.optimize import stage_texts
@@ -206,6 +208,11 @@ def refuse(store: Store, digest: str, refusal: Refusal, marks: Mapping[str, Any]
 
 # ---- stages ------------------------------------------------------------------------------------
 def _partition(state: RequestState) -> RequestState:
+    return _cut_into_regions(state, {})
+
+
+def _cut_into_regions(state: RequestState, excluded: Mapping[str, Reason]) -> RequestState:
+    """Regions without the `excluded` operations, by name."""
     from stitchcore.tensorflow.partition import partition
     from stitchcore.tensorflow.request import read_graph
 
@@ -214,6 +221,7 @@ def _partition(state: RequestState) -> RequestState:
     cut = partition(
         read_graph(state.request.graph),
         preserve,
+        excluded,
         kind=state.device.kind,
         multiplies=state.device if allowed else None,
     )
@@ -221,12 +229,40 @@ def _partition(state: RequestState) -> RequestState:
 
 
 def _lower(state: RequestState) -> RequestState:
-    """One lowering per distinct structure."""
+    """One lowering per distinct structure. An operation that may fail on its data, in a region
+    where not all of it is needed by what follows from it, is left to TensorFlow, not the region."""
+    excluded: dict[str, Reason] = {}
+    while True:
+        state = _lowered(state)
+        if not (unobserved := _unobserved(state)):
+            return state
+        excluded |= dict.fromkeys(unobserved, Reason.DATA_DEPENDENT_ERROR)
+        state = _cut_into_regions(state, excluded)
+
+
+def _unobserved(state: RequestState) -> list[str]:
+    """Operations with a check that their region would not make whole."""
+    from stitchcore.tensorflow.op_allowlist import CHECKED
+
+    found: list[str] = []
+    for region in state.partition.regions:
+        low = state.lowered.get(state.regions.get(region.name, ""))
+        if low is None or not keep_checks.checks(low.module):
+            continue
+        try:
+            keep_checks.keep(low.module, expand(low.module).module)
+        except Refused:
+            nodes = (state.partition.graph.nodes[i] for i in region.members)
+            found += [node.name for node in nodes if node.op in CHECKED]
+    return found
+
+
+def _lowered(state: RequestState) -> RequestState:
     from stitchcore.tensorflow.lower import lower, subgraph
 
     regions: dict[str, str] = {}
     functions: dict[str, Any] = {}
-    lowered: dict[str, Any] = {}
+    lowered = dict(state.lowered)
     failed: dict[str, Refusal] = {}
     refusals = list(state.refusals)
     for number, region in enumerate(state.partition.regions):
@@ -245,8 +281,9 @@ def _lower(state: RequestState) -> RequestState:
             functions[region.name] = function
         except Refused as refused:
             refusals.append(refused.refusal)
+    used = {key: lowered[key] for key in regions.values()}
     return replace(
-        state, regions=regions, functions=functions, lowered=lowered, refusals=tuple(refusals)
+        state, regions=regions, functions=functions, lowered=used, refusals=tuple(refusals)
     )
 
 
