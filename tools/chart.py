@@ -29,7 +29,7 @@ from stitch_operator.webhook.release import Release
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART, CRDS = ROOT / "helm" / "stitch", ROOT / "helm" / "stitch-crds"
-PAGES = ROOT / "docs" / "install.md", CHART / "README.md"
+PAGES = ROOT / "docs" / "values.md", CHART / "README.md"
 BEGIN, END = "<!-- values: made by tools/chart.py -->", "<!-- end of values -->"
 Object = dict[str, Any]
 NAMES = {
