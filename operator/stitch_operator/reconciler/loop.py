@@ -313,7 +313,8 @@ def _status(existing: object) -> Status | None:
 
 def _without_figures(status: Status) -> tuple[object, ...]:
     graphs = [(one.graph, one.phase, one.reason, one.artifact) for one in status.graphs]
-    kept = (status.phase, status.reason, status.replicas, status.refusals, status.conditions)
+    held = [replace(one, message="") for one in status.conditions]  # which may tell figures
+    kept = (status.phase, status.reason, status.replicas, status.refusals, held)
     return (*kept, graphs, status.speedup is None)
 
 

@@ -156,7 +156,7 @@ def test_a_new_reconciler_goes_on_where_the_old_one_was() -> None:
     again.rows([row(0, swapped(), saved=9.0)], NOW)
     turns(again)
     assert status_of(api).cpu_core_seconds_saved == 9.0
-    assert api.events == ["Injected", "Swapped"]
+    assert api.events == ["Injected", "Swapped", "Optimized"]
 
 
 def test_killed_between_event_and_status_it_is_told_once() -> None:
