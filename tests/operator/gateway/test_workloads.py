@@ -98,7 +98,8 @@ def test_a_job_is_followed_from_its_first_word_to_its_savings(running: Running) 
     assert (done.saved, done.lost, done.gpu, done.devices) == (2.0, 0.0, "cpu", 2.0)
     assert done.graphs == [
         Graph(graph=digest, phase="ready", key=KEY, swap="ok", steps=70, ratio=1.2, low=1.1,
-              high=1.3, seconds_before=12e9 / 70 / SECOND, seconds_after=10e9 / 70 / SECOND, made=MADE)
+              high=1.3, seconds_before=12e9 / 70 / SECOND, seconds_after=10e9 / 70 / SECOND,
+              made=MADE)
     ]  # fmt: skip
 
 
