@@ -91,9 +91,9 @@ def metrics() -> str:
     """What each process of the service exposes."""
     introduction = (
         "Scraped from a port of their own. Labels have closed lists of values and never name a "
-        "pod or a graph; what *durable* ones count is in the ledger and survives a restart. Every "
-        "part tells its version as 1. [How they are added up, and how many series there "
-        "are](service.md#metrics)."
+        "pod or a graph; jobs are named by two gauges, 200 of them. What *durable* ones count is "
+        "in the ledger and survives a restart. Every part tells its version as 1. [How they are "
+        "added up, and how many series there are](service.md#metrics)."
     )
     sections = []
     for part in Part:

@@ -110,11 +110,10 @@ def test_a_job_from_its_creation_to_its_savings(
 
 def printed(place: Place, namespace: str) -> dict[str, object]:
     """What `kubectl get stitchedjobs -o wide` prints of the one that is there."""
-    table = place.api.call_api(
-        f"/apis/stitchcore.io/v1alpha1/namespaces/{namespace}/stitchedjobs", "GET",
-        header_params={"Accept": "application/json;as=Table;g=meta.k8s.io;v=v1"},
-        response_type="object", auth_settings=["BearerToken"],
-    )[0]  # fmt: skip
+    accept = {"Accept": "application/json;as=Table;g=meta.k8s.io;v=v1"}
+    table = client.CustomObjectsApi(place.api).list_namespaced_custom_object(
+        "stitchcore.io", "v1alpha1", namespace, "stitchedjobs", _headers=accept
+    )
     [row] = table["rows"]
     return {one["name"]: cell for one, cell in zip(table["columnDefinitions"], row["cells"],
                                                    strict=True)}  # fmt: skip
