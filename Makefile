@@ -115,8 +115,12 @@ cluster-down: $(STAMP)
 images: $(STAMP)
 	$(VENV)/bin/python -m images build
 
+# The pages as a site in build/site/html, strictly: a dead link ends it. What follows from code is
+# written first; tools/walkthrough.py, whose figures are measured, is run by hand.
 docs: $(STAMP)
-	$(VENV)/bin/python tools/walkthrough.py
+	$(VENV)/bin/python -m tools.reference
+	$(VENV)/bin/python tools/chart.py
+	$(VENV)/bin/python -m tools.site
 
 # `make plugin TENSORFLOW="2.17 2.18"` adds the shims of these versions, from their wheels.
 plugin: $(STAMP) $(STAMP_TF215)

@@ -255,7 +255,7 @@ def _compared(jobs: list[Job], folder: Path, port: int, metrics: str, began: flo
         if dashboard is not SAVINGS:
             picture = record.raw(picture)
             picture.parent.mkdir(exist_ok=True)
-        draw(port, dashboard, picture, began, time.time())
+        draw(port, dashboard.document(), picture, began, time.time())
     with contextlib.closing(sqlite3.connect(next((folder / "serve").glob("*.sqlite")))) as ledger:
         (held,) = ledger.execute("SELECT sum(saved - lost) / 1e9 FROM totals").fetchone()
         killed = _killed(ledger, folder, next(job for job in jobs if job.outcome == "killed"))

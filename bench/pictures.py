@@ -1,124 +1,102 @@
-"""Draws a dashboard as a Prometheus answers it: what Grafana would show, without Grafana.
+"""Draws a dashboard's JSON as a browser shows it, with what a Prometheus answers: panels where
+Grafana puts them, their titles, units and empty states. For the pages of docs/, without Grafana.
 
-For the README, and to look at panels' places, units and empty states. Axes stand where the
-dashboard's panels stand.
+    draw(port, document, picture, start, end)
+
+A page holds the JSON that Grafana imports and the series of its queries, and draws itself
+(dashboard.js); headless Chromium takes its picture.
 """
 
 from __future__ import annotations
 
-import datetime
-import math
-import re
-import textwrap
+import json
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import httpx
-import matplotlib.dates
-import matplotlib.pyplot as plt
 
-from stitch_operator.dashboards.panels import COLUMNS, Dashboard, Look, Panel, Query, Unit
 from tests.operator.gateway.prometheus import asked, runnable
 
+SCRIPT = Path(__file__).parent / "dashboard.js"
 POINTS = 200
-CELL = 0.38
-"""Inches of a row of the grid."""
-INK, FAINT, BAR = "#1f2933", "#9aa5b1", "#3e7cb1"
+WIDTH, ROW = 1400, 34
+"""Pixels of a page, and of a row of Grafana's grid."""
+PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
+<style>
+body {{ margin: 12px; font: 13px/1.35 system-ui, sans-serif; color: #1f2933; background: #f4f5f7; }}
+h1 {{ font-size: 17px; margin: 0 0 8px; }}
+#grid {{ display: grid; grid-template-columns: repeat(24, 1fr); grid-auto-rows: {row}px;
+  gap: 6px; }}
+.row {{ font-weight: 600; align-self: end; }}
+.panel {{ background: #fff; border: 1px solid #d9dee4; border-radius: 3px; padding: 6px 10px;
+  overflow: hidden; display: flex; flex-direction: column; min-height: 0; }}
+.title {{ font-weight: 600; margin-bottom: 4px; }}
+.body {{ flex: 1; min-height: 0; display: flex; flex-direction: column; }}
+.empty {{ color: #66727f; font-style: italic; margin: auto 0; }}
+.stats {{ display: flex; gap: 24px; margin: auto 0; flex-wrap: wrap; }}
+.stat b {{ display: block; font-size: 26px; font-weight: 600; }}
+.bar {{ display: grid; grid-template-columns: 9em 1fr 6em; gap: 8px; align-items: center;
+  margin: 2px 0; }}
+.bar span {{ overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }}
+.bar i {{ display: block; height: 14px; background: #3e7cb1; }}
+.legend {{ display: flex; flex-wrap: wrap; gap: 0 14px; font-size: 11px; }}
+svg {{ flex: 1; min-height: 0; width: 100%; }}
+</style>
+<h1></h1><div id="grid"></div>
+<script type="application/json" id="data">{data}</script><script>{script}</script>
+"""
+Object = dict[str, Any]
 
 
-def draw(port: int, dashboard: Dashboard, path: Path, start: float, end: float) -> None:
+def draw(port: int, document: Object, picture: Path, start: float, end: float) -> None:
     """A picture of the dashboard from `start` to `end` (epoch seconds)."""
-    document = dashboard.document()["panels"]
-    rows = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in document)
-    figure = plt.figure(figsize=(15, rows * CELL))
-    figure.suptitle(dashboard.title, x=0.01, ha="left", weight="bold", color=INK)
-    panels = iter(dashboard.panels)
-    top = 1 - 1.2 / rows
-    for one in document:
-        place = one["gridPos"]
-        left, width = place["x"] / COLUMNS, place["w"] / COLUMNS
-        bottom = top * (1 - (place["y"] + place["h"]) / rows)
-        height = top * place["h"] / rows
-        if one["type"] == "row":
-            figure.text(0.01, bottom + height / 3, one["title"], weight="bold", color=INK)
-            continue
-        box = (left + 0.05, bottom + 0.24 * height, width - 0.065, 0.58 * height)
-        axes = figure.add_axes(box)
-        _panel(axes, port, next(panels), start, end)
-    figure.savefig(path, dpi=90, facecolor="white")
-    plt.close(figure)
+    text = page(document, answers(port, document, start, end), start, end)
+    rows = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in document["panels"])
+    size = f"--window-size={WIDTH},{rows * (ROW + 6) + 70}"
+    chromium(text, size, f"--screenshot={picture.resolve()}")
 
 
-def _panel(axes: Any, port: int, panel: Panel, start: float, end: float) -> None:
-    axes.set_title(panel.title, loc="left", fontsize=9, color=INK)
-    axes.tick_params(labelsize=7, colors=INK)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    shown = {Look.LINES: _lines, Look.BARS: _bars, Look.NUMBER: _numbers}
-    if not shown[panel.look](axes, port, panel, start, end):
-        axes.axis("off")
-        text = textwrap.fill(panel.empty, 38)
-        about = {"fontsize": 8, "color": FAINT, "style": "italic", "va": "center"}
-        axes.text(0, 0.5, text, transform=axes.transAxes, **about)
+def answers(port: int, document: Object, start: float, end: float) -> dict[str, list[Object]]:
+    """Of each panel by its number: series with their names, and (time, value) pairs."""
+    found: dict[str, list[Object]] = {}
+    for panel in document["panels"]:
+        for target in panel.get("targets", ()):
+            expr = runnable(target["expr"], f"{end - start:.0f}s")
+            if target["instant"]:
+                series = [(labels, [[end, value]]) for labels, value in asked(port, expr)]
+            else:
+                step = max(1, round((end - start) / POINTS))
+                asking = {"query": expr, "start": start, "end": end, "step": step}
+                url = f"http://127.0.0.1:{port}/api/v1/query_range"
+                told = httpx.get(url, params=asking, trust_env=False).json()["data"]["result"]
+                series = [(one["metric"], [[t, float(v)] for t, v in one["values"]])
+                          for one in told]  # fmt: skip
+            found.setdefault(str(panel["id"]), []).extend(
+                {"legend": target["legendFormat"], "labels": labels,
+                 "values": [pair for pair in values if pair[1] == pair[1]]}  # NaN is no value
+                for labels, values in series
+            )  # fmt: skip
+    return found
 
 
-def _lines(axes: Any, port: int, panel: Panel, start: float, end: float) -> bool:
-    drawn = False
-    for query in panel.queries:
-        asking = {"query": runnable(query.expr, f"{end - start:.0f}s"), "start": f"{start:.0f}",
-                  "end": f"{end:.0f}", "step": f"{max(1, (end - start) / POINTS):.0f}"}  # fmt: skip
-        url = f"http://127.0.0.1:{port}/api/v1/query_range"
-        answer = httpx.get(url, params=asking, trust_env=False).json()
-        for series in answer["data"]["result"]:
-            times = [datetime.datetime.fromtimestamp(at) for at, _ in series["values"]]
-            values = [float(value) for _, value in series["values"]]
-            if all(math.isnan(value) for value in values):
-                continue
-            axes.plot(times, values, label=_name(query, series["metric"]), linewidth=1.2)
-            drawn = True
-    if drawn:
-        axes.legend(fontsize=6, frameon=False, ncols=4, loc="upper left",
-                    bbox_to_anchor=(0, -0.2))  # fmt: skip
-        axes.xaxis.set_major_formatter(matplotlib.dates.DateFormatter("%H:%M:%S"))
-        axes.xaxis.set_major_locator(matplotlib.dates.AutoDateLocator(minticks=2, maxticks=6))
-        axes.set_ylabel(_unit(panel), fontsize=7, color=INK)
-    return drawn
+def page(document: Object, series: dict[str, list[Object]], start: float, end: float) -> str:
+    """The page: nothing of it is fetched."""
+    data = {"dashboard": document, "series": series, "start": start, "end": end}
+    text = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
+    script = SCRIPT.read_text(encoding="utf-8")
+    return PAGE.format(title=document["title"], row=ROW, data=text, script=script)
 
 
-def _values(port: int, panel: Panel, seconds: float) -> list[tuple[str, float]]:
-    return [
-        (_name(query, labels), value)
-        for query in panel.queries
-        for labels, value in asked(port, runnable(query.expr, f"{seconds:.0f}s"))
-    ]
-
-
-def _bars(axes: Any, port: int, panel: Panel, start: float, end: float) -> bool:
-    found = _values(port, panel, end - start)
-    found.sort(key=lambda one: one[1])
-    if not found:
-        return False
-    names, values = zip(*found, strict=True)
-    axes.barh(range(len(found)), values, tick_label=names, color=BAR, height=0.6)
-    axes.set_ylim(len(found) - max(4, len(found)) - 0.5, len(found) - 0.5)
-    axes.set_xlabel(_unit(panel), fontsize=7, color=INK)
-    return True
-
-
-def _numbers(axes: Any, port: int, panel: Panel, start: float, end: float) -> bool:
-    found = _values(port, panel, end - start)
-    axes.axis("off")
-    for number, (name, value) in enumerate(found):
-        left = number / max(1, len(found))
-        axes.text(left, 0.45, f"{value:.4g} {_unit(panel)}", fontsize=15, color=INK)
-        axes.text(left, 0.1, name, fontsize=7, color=FAINT)
-    return bool(found)
-
-
-def _name(query: Query, labels: dict[str, str]) -> str:
-    return re.sub(r"{{(\w+)}}", lambda found: labels.get(found[1], ""), query.legend)
-
-
-def _unit(panel: Panel) -> str:
-    words = {Unit.SHARE: "share", Unit.COUNT: "", Unit.RATE: "a second", Unit.RATIO: ""}
-    return words.get(panel.unit, panel.unit.value)
+def chromium(text: str, *arguments: str) -> str:
+    """What headless Chromium says of a page."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "page.html"
+        file.write_text(text, encoding="utf-8")
+        done = subprocess.run(
+            ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+             "--virtual-time-budget=3000", *arguments, file.as_uri()],
+            check=True, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        return done.stdout

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
-DOCS = ("service.md", "kubernetes.md", "faults.md")
+DOCS = ("benchmarks.md", "service.md", "kubernetes.md", "faults.md")
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in DOCS))
 BLOCK = re.compile(r"(<!-- results: ([a-z_]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 MISSING = "Not measured yet: `bench/results/{name}.md` is not there.\n"

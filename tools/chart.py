@@ -1,5 +1,6 @@
 """Writes what of the charts follows from code: CRDs, the webhook's configuration, roles, the schema
-of a policy among the values, the table of values. Nothing of it is typed a second time.
+of a policy among the values, the words that explain values (comments and tables), what Artifact Hub
+shows. Nothing of it is typed a second time.
 
     python tools/chart.py            writes; run it after changing one of those
     python tools/chart.py --check    says what would change, and ends with 1 if anything would
@@ -10,6 +11,7 @@ The objects are made for a release of placeholder names, which become expression
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import re
 import sys
@@ -29,8 +31,16 @@ from stitch_operator.webhook.release import Release
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART, CRDS = ROOT / "helm" / "stitch", ROOT / "helm" / "stitch-crds"
-PAGES = ROOT / "docs" / "install.md", CHART / "README.md"
+PAGES = ROOT / "docs" / "values.md", CHART / "README.md"
 BEGIN, END = "<!-- values: made by tools/chart.py -->", "<!-- end of values -->"
+MADE = "  # Made by tools/chart.py from here on.\n"
+"""In a Chart.yaml: what follows is what Artifact Hub shows."""
+ICON = ROOT / "helm" / "icon.svg"
+EXAMPLE = ROOT / "examples" / "kubernetes" / "policy.yaml"
+VALUES = """\
+# Values of the chart stitch. tools/chart.py makes the comments from values.schema.json, which
+# checks what is given; docs/values.md and README.md have the same as a table.
+"""
 Object = dict[str, Any]
 NAMES = {
     "xreleasex": ".Release.Name",
@@ -40,6 +50,10 @@ NAMES = {
 """Placeholders and the expressions that take their place."""
 PLACEHOLDER = re.compile("|".join(NAMES))
 ALONE = re.compile(r"(?<=[:-] )\{\{ ([^{}]*) \}\}$", re.MULTILINE)
+KINDS = {
+    "StitchPolicy": "What jobs of some namespaces may be given, by an administrator",
+    "StitchedJob": "What became of a job, written by the reconciler",
+}
 ABSENT = {"store": ".Values.store.url"}
 """Components that a release has not where this value is set."""
 HEADING = "{{/* Made by tools/chart.py from the code: change that, and run it. */}}\n"
@@ -79,8 +93,14 @@ def files() -> dict[Path, str]:
         found[CRDS / "templates" / f"{name}.yaml"] = dumped(definition)
     schema = CHART / "values.schema.json"
     found[schema] = with_policy(json.loads(schema.read_text(encoding="utf-8")))
+    values = CHART / "values.yaml"
+    given = yaml.safe_load(values.read_text(encoding="utf-8"))
+    found[values] = VALUES + "\n".join(explained(json.loads(found[schema]), given)) + "\n"
     for page in PAGES:
         found[page] = with_table(page.read_text(encoding="utf-8"), json.loads(found[schema]))
+    for chart in (CHART, CRDS):
+        settings = chart / "Chart.yaml"
+        found[settings] = presented(settings.read_text(encoding="utf-8"))
     return found
 
 
@@ -129,6 +149,10 @@ class Plain(yaml.SafeDumper):
     def ignore_aliases(self, _data: Any) -> bool:
         return True
 
+    @classmethod
+    def block(cls, document: Any, **style: Any) -> str:
+        return str(yaml.dump(document, Dumper=cls, sort_keys=False, width=1000, **style))
+
 
 def by_values(text: str) -> str:
     """Names of Secrets follow from values: whose they are, and whether they are made or read."""
@@ -148,10 +172,10 @@ def by_values(text: str) -> str:
 
 
 def dumped(document: Any) -> str:
-    text = yaml.dump(document, Dumper=Plain, sort_keys=False, width=1000)
+    text = Plain.block(document)
     if "{{" in text:
         raise ValueError("a template would read it")
-    return str(text)
+    return text
 
 
 # ---- values ------------------------------------------------------------------------------------
@@ -185,33 +209,88 @@ def with_table(page: str, schema: Object) -> str:
     head, _, rest = page.partition(BEGIN)
     _, _, tail = rest.partition(END)
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-    lines = ["| value | default | meaning |", "|---|---|---|"]
-    lines += [f"| `{path}` | {default} | {text} |" for path, default, text in rows(schema, values)]
+    lines = ["| Key | Type | Default | Description |", "|-----|------|---------|-------------|"]
+    lines += [f"| `{path}` | {rest} |" for path, *cells in rows(schema, values)
+              for rest in [" | ".join(cells)]]  # fmt: skip
     return f"{head}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{tail}"
 
 
-def rows(schema: Object, values: Object) -> Iterator[tuple[str, str, str]]:
-    """(path, default, meaning) of every value that is set by itself."""
+def kind(schema: Object) -> str:
+    """The type of a value as helm-docs names it."""
+    names = {"boolean": "bool", "integer": "int", "array": "list"}
+    given = schema.get("type", "string" if "enum" in schema else "")
+    return "/".join(names.get(one, one) for one in ([given] if isinstance(given, str) else given))
 
-    def resolved(one: Object) -> Object:
-        name = one.get("$ref", "").rpartition("/")[2]
-        return {**schema["definitions"][name], **one} if name else one
 
-    def walk(path: str, one: Object, value: Any) -> Iterator[tuple[str, str, str]]:
-        one = resolved(one)
+def rows(schema: Object, values: Object) -> Iterator[tuple[str, str, str, str]]:
+    """(path, type, default, meaning) of every value that is set by itself."""
+
+    def walk(path: str, one: Object, value: Any) -> Iterator[tuple[str, str, str, str]]:
+        one = resolved(schema, one)
         inner = one.get("properties")
-        more = one.get("additionalProperties")
         if inner and not one.get("x-whole"):
             for name, part in inner.items():
                 below = value.get(name) if isinstance(value, dict) else None
                 yield from walk(f"{path}.{name}" if path else name, part, below)
-        elif isinstance(more, dict) and "$ref" in more:
-            yield path, shown(value), one["description"]
-            yield from walk(f"{path}.NAME", more, None)
         else:
-            yield path, shown(value), one["description"]
+            yield path, kind(one), shown(value), one["description"]
+        if "x-entry" in one:
+            yield from walk(f"{path}.NAME", one["x-entry"], None)
 
     yield from walk("", schema, values)
+
+
+def explained(schema: Object, values: Object) -> Iterator[str]:
+    """Lines of values.yaml: every value under what it means, as helm-docs reads it."""
+
+    def walk(one: Object, value: Object, indent: str) -> Iterator[str]:
+        for name, below in value.items():
+            part = resolved(schema, one.get("properties", {}).get(name) or one["x-entry"])
+            words = part["description"]
+            inside = bool(part.get("properties")) and not part.get("x-whole")
+            if not indent:
+                yield ""
+            if isinstance(below, dict) and below and (inside or "x-entry" in part):
+                yield from (f"{indent}# {words}", f"{indent}{name}:")
+                yield from walk(part, below, f"{indent}  ")
+            else:
+                yield f"{indent}# -- {words}"
+                innermost = None if isinstance(below, dict | list) else False
+                text = Plain.block({name: below}, default_flow_style=innermost)
+                yield from (f"{indent}{line}" for line in text.splitlines())
+
+    yield from walk(schema, values, "")
+
+
+def resolved(schema: Object, one: Object) -> Object:
+    """With what it refers to; `x-entry` is the schema of entries with names of the user's."""
+    name = one.get("$ref", "").rpartition("/")[2]
+    made = {**schema["definitions"][name], **one} if name else one
+    more = made.get("additionalProperties")
+    return {**made, "x-entry": more} if isinstance(more, dict) and "$ref" in more else made
+
+
+def presented(settings: str) -> str:
+    """A Chart.yaml with what Artifact Hub shows: the kinds that it defines, and its picture."""
+    head, _, _ = settings.partition(MADE)
+    kinds = [
+        {
+            "kind": spec["names"]["kind"],
+            "version": version["name"],
+            "name": f"{spec['names']['plural']}.{spec['group']}",
+            "displayName": spec["names"]["kind"],
+            "description": KINDS[spec["names"]["kind"]],
+        }
+        for spec in (webhook.policy_definition()["spec"], reconciler.job_definition()["spec"])
+        for version in spec["versions"]
+    ]
+    example = [yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))]
+    text = f"{head}{MADE}"
+    for name, document in (("crds", kinds), ("crdsExamples", example)):
+        lines = "".join(f"    {line}\n" for line in Plain.block(document).splitlines())
+        text += f"  artifacthub.io/{name}: |\n{lines}"
+    picture = base64.b64encode(ICON.read_bytes()).decode()
+    return f"{text}icon: data:image/svg+xml;base64,{picture}\n"
 
 
 def shown(value: Any) -> str:
@@ -225,16 +304,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python tools/chart.py")
     parser.add_argument("--check", action="store_true", help="write nothing")
     given = parser.parse_args()
+    made = files()
     different = [
         path
-        for path, text in files().items()
+        for path, text in made.items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     for path in different:
         print(path.relative_to(ROOT))
         if not given.check:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(files()[path], encoding="utf-8")
+            path.write_text(made[path], encoding="utf-8")
     return 1 if given.check and different else 0
 
 

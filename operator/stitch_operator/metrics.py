@@ -2,8 +2,9 @@
 
 Gateway, webhook, reconciler and store build theirs from here, so that a name, a help text and a
 label exist in one place, rules and dashboards can be checked against them, and the number of series
-has a bound that follows from the lists (`most_series`). Labels never name a job, a pod or a graph
-(docs/service.md, Metrics). Units are seconds, bytes or ratios.
+has a bound that follows from the lists (`most_series`). Labels never name a pod or a graph, and
+jobs only where `most` bounds how many (docs/service.md, Metrics). Units are seconds, bytes or
+ratios.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class Label:
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric as it is scraped; `buckets` are upper bounds, of a histogram alone."""
+    """One metric as it is scraped; `buckets` are upper bounds, of a histogram alone. `most` bounds
+    its series where labels do not."""
 
     name: str
     part: Part
@@ -83,6 +85,7 @@ class Metric:
     labels: tuple[Label, ...] = ()
     buckets: tuple[float, ...] = ()
     durable: bool = False
+    most: int = 0
 
     @property
     def family(self) -> str:
@@ -91,6 +94,8 @@ class Metric:
 
     def series(self, namespaces: int) -> int:
         """Most series that one process exposes, with those of the client library (`_created`)."""
+        if self.most:
+            return self.most
         each = 1 if self.kind is Kind.GAUGE or self.durable else 2
         if self.kind is Kind.HISTOGRAM:
             each += len(self.buckets) + 2  # +Inf, and of sum and count one more
@@ -106,6 +111,10 @@ OUTCOME = Label("outcome", ("optimized", "rolled_back", "crashed"))
 REASON = Label("reason", (*sorted(REFUSALS), OTHER))
 TARGET = Label("target", (*DEVICES, OTHER))
 VERSION = Label("version", most=1)
+MOST_JOBS = 200
+"""StitchedJobs that have series of their own: those that saved or lost most."""
+EACH_JOB = (NAMESPACE, Label("team", most=MOST_JOBS), Label("stitchedjob", most=MOST_JOBS))
+"""`team` is the namespace's label `team`, `stitchedjob` its workload's name."""
 GATEWAY, WEBHOOK, RECONCILER, STORE = Part
 COUNTER, GAUGE, HISTOGRAM = Kind
 
@@ -270,6 +279,12 @@ ADMISSION = (
 STATUSES = (
     Metric("stitch_stitchedjobs", RECONCILER, GAUGE, "StitchedJobs that there are, by phase",
            (Label("phase", most=10),)),
+    Metric("stitch_stitchedjob_speedup_ratio", RECONCILER, GAUGE,
+           "Time of a step before over its time after, of StitchedJobs that there are and whose "
+           "interval is known", EACH_JOB, most=MOST_JOBS),
+    Metric("stitch_stitchedjob_net_seconds", RECONCILER, GAUGE,
+           "Device seconds saved less lost, of StitchedJobs that there are",
+           (*EACH_JOB, Label("device", ("gpu", "cpu"))), most=2 * MOST_JOBS),
     Metric("stitch_events_total", RECONCILER, COUNTER, "Events posted on workloads",
            (Label("type", most=12),)),
     Metric("stitch_missed_admissions_total", RECONCILER, COUNTER,

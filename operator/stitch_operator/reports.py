@@ -16,10 +16,22 @@ Phase = Literal["pending", "ready", "refused"]
 Swap = Literal["", "begun", "ok", "rolled-back", "crashed"]
 
 
+class Made(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an artifact makes of a step: launches of memory-intensive operations before and after,
+    bytes that are saved of those that could be, operations left to TensorFlow by reason."""
+
+    kernels_before: int = 0
+    kernels_after: int = 0
+    bytes_saved: int = 0
+    bytes_saveable: int = 0
+    left: dict[str, int] = {}
+
+
 class Graph(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One graph of a pod, by its canonical digest. `key` is the artifact's once it is ready;
     `reason` why it was refused or rolled back. `ratio` is original over stitched step time as
-    the job measured it, with its 95 % interval; None until there is one."""
+    the job measured it, with its 95 % interval, `seconds_before` and `seconds_after` the means of
+    the same steps; None until there is one. `made` is of the artifact, once it is ready."""
 
     graph: str
     phase: Phase = "pending"
@@ -30,6 +42,9 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
+    seconds_before: float | None = None
+    seconds_after: float | None = None
+    made: Made | None = None
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

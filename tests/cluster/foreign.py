@@ -1,33 +1,22 @@
-"""Kinds of other projects, open to any content: enough for an API server to know them."""
+"""Kinds of other projects that the chart has objects of, as those projects define them."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-KINDS = (
-    ("monitoring.coreos.com", "v1", "ServiceMonitor"),
-    ("monitoring.coreos.com", "v1", "PrometheusRule"),
-    ("keda.sh", "v1alpha1", "ScaledObject"),
-    ("keda.sh", "v1alpha1", "TriggerAuthentication"),
-    ("cert-manager.io", "v1", "Certificate"),
-    ("cert-manager.io", "v1", "Issuer"),
-)
+import yaml
+
+from tests.cluster import build, parts
+
+RELEASES = (parts.PROMETHEUS_OPERATOR, parts.KEDA, parts.CERT_MANAGER)
 
 
-def definition(group: str, version: str, kind: str) -> dict[str, Any]:
-    """A CustomResourceDefinition that takes everything."""
-    plural = f"{kind.lower()}s"
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    served = {
-        "name": version,
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema},
-    }
-    names = {"plural": plural, "singular": kind.lower(), "kind": kind}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
-        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [served]},
-    }
+@functools.cache
+def definitions() -> tuple[dict[str, Any], ...]:
+    """Their CustomResourceDefinitions, fetched where they are not there yet."""
+    for part in parts.PARTS:
+        if part.release in RELEASES and not part.built.is_file():
+            build.fetch(part)
+    files = [file for release in RELEASES for file in sorted(release.kept.glob("*.yaml"))]
+    return tuple(yaml.safe_load(file.read_text(encoding="utf-8")) for file in files)

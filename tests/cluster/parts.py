@@ -121,6 +121,29 @@ TRAINING_OPERATOR = Release(
     module="github.com/kubeflow/training-operator",
     objects=_KUBEFLOW,
 )
+# Kinds of others that the chart has objects of: their definitions alone.
+_MONITORING = "example/prometheus-operator-crd/monitoring.coreos.com_{}.yaml"
+PROMETHEUS_OPERATOR = Release(
+    *("prometheus-operator", "0.85.0"),
+    module="github.com/prometheus-operator/prometheus-operator",
+    objects=(_MONITORING.format("servicemonitors"), _MONITORING.format("prometheusrules")),
+)
+KEDA = Release(
+    *("keda", "2.21.0"),
+    module="github.com/kedacore/keda/v2",
+    objects=(
+        "config/crd/bases/keda.sh_scaledobjects.yaml",
+        "config/crd/bases/keda.sh_triggerauthentications.yaml",
+    ),
+)
+CERT_MANAGER = Release(
+    *("cert-manager", "1.21.2"),
+    module="github.com/cert-manager/cert-manager",
+    objects=(
+        "deploy/crds/cert-manager.io_certificates.yaml",
+        "deploy/crds/cert-manager.io_issuers.yaml",
+    ),
+)
 
 
 def _node(name: str) -> Part:
@@ -143,6 +166,7 @@ PARTS = (
         Part(name, PLANE, ".", Level.API)
         for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
     ),
+    *(Part(one.name, one, "", Level.API) for one in (PROMETHEUS_OPERATOR, KEDA, CERT_MANAGER)),
     _node("kubelet"),
     _node("kube-proxy"),
     _containerd("containerd"),

@@ -89,15 +89,34 @@ def test_a_job_from_its_creation_to_its_savings(
         assert asked.post("/v1/savings", json=said).json()["status"] == "counted"
     becomes(played, "Optimized")
     status = played.status()
-    assert status["speedup"] == {"ratio": 1.2, "low": 1.1, "high": 1.3}
+    told = {"ratio": 1.2, "low": 1.1, "high": 1.3, "summary": "1.200 [1.100, 1.300]"}
+    assert status["speedup"] == told
+    assert (status["step"]["time"], status["step"]["kernels"]) == ("171 ms → 143 ms", "57 → 5")
+    assert status["step"]["left"] == "5 x library_call"
+    cells = printed(place, namespace)
+    assert (cells["Phase"], cells["Speedup"], cells["Replicas"]) == (
+        *("Optimized", told["summary"], "1/1"),
+    )
+    assert (cells["Step"], cells["Kernels"]) == ("171 ms → 143 ms", "57 → 5")
     assert status["cpuCoreSecondsSaved"] == 2.0 and status["replicas"]["summary"] == "1/1"
     assert [one["graph"] for one in status["graphs"]] == [digest]
-    assert sorted(played.events()) == ["Compiling", "Injected", "Swapped"]
+    assert sorted(played.events()) == ["Compiling", "Injected", "Optimized", "Swapped"]
     assert tenant_of(namespace) not in str(played.stitched())
     client.BatchV1Api(place.api).delete_namespaced_job(
         "train", namespace, propagation_policy="Background"
     )
     wait_for(lambda: _none(place, namespace), 30, "it goes with its job")
+
+
+def printed(place: Place, namespace: str) -> dict[str, object]:
+    """What `kubectl get stitchedjobs -o wide` prints of the one that is there."""
+    accept = {"Accept": "application/json;as=Table;g=meta.k8s.io;v=v1"}
+    table = client.CustomObjectsApi(place.api).list_namespaced_custom_object(
+        "stitchcore.io", "v1alpha1", namespace, "stitchedjobs", _headers=accept
+    )
+    [row] = table["rows"]
+    return {one["name"]: cell for one, cell in zip(table["columnDefinitions"], row["cells"],
+                                                   strict=True)}  # fmt: skip
 
 
 def _none(place: Place, namespace: str) -> bool:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import itertools
+import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import jsonschema
 import msgspec
 import pytest
 import yaml
@@ -19,6 +25,7 @@ from stitch_operator.webhook import objects as webhook
 from stitch_operator.webhook.release import Release
 from tests.helm import charts
 from tests.helm.charts import COMBINATIONS, CRDS, NAMESPACE, ROOT
+from tools import chart
 
 RBAC = ("Role", "ClusterRole")
 CA = {"key": names.AUTHORITIES, "path": "ca.pem"}
@@ -31,6 +38,45 @@ def test_what_the_generator_writes_is_committed() -> None:
         [sys.executable, "tools/chart.py", "--check"], cwd=ROOT, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_every_value_stands_under_what_it_means() -> None:
+    """In values.yaml, as helm-docs reads it."""
+    lines = (charts.CHART / "values.yaml").read_text(encoding="utf-8").splitlines()
+    schema = json.loads((charts.CHART / "values.schema.json").read_text(encoding="utf-8"))
+    given = yaml.safe_load("\n".join(lines))
+    for path, _, _, meaning in chart.rows(schema, given):
+        if path.startswith("policy.spec.") or ".NAME." in path or "issuerRef." in path:
+            continue  # not set by default
+        key = f"{'  ' * path.count('.')}{path.rpartition('.')[2]}:"
+        comment = f"{'  ' * path.count('.')}# -- {meaning}"
+        assert (
+            any(
+                line == comment and after.startswith(key)
+                for line, after in itertools.pairwise(lines)
+            )
+            or path == "workers"
+        ), path
+
+
+@pytest.mark.parametrize("folder", [charts.CHART, CRDS], ids=lambda one: str(one.name))
+def test_artifact_hub_is_told_the_kinds_an_example_and_a_picture(folder: Path) -> None:
+    """Its annotations are YAML in strings; the example is one that the definition takes."""
+    settings = yaml.safe_load((folder / "Chart.yaml").read_text(encoding="utf-8"))
+    told = settings["annotations"]
+    assert told["artifacthub.io/category"] == "ai-machine-learning"  # of its closed list
+    defined = {one["metadata"]["name"] for one in (webhook.policy_definition(),
+                                                  reconciler.job_definition())}  # fmt: skip
+    crds = yaml.safe_load(told["artifacthub.io/crds"])
+    assert {one["name"] for one in crds} == defined
+    assert all({"kind", "version", "displayName", "description"} < set(one) for one in crds)
+    (example,) = yaml.safe_load(told["artifacthub.io/crdsExamples"])
+    schema = webhook.policy_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    jsonschema.validate({"spec": example["spec"]}, chart.closed(schema))
+    kind, _, data = settings["icon"].partition(";base64,")
+    assert kind == "data:image/svg+xml"
+    assert ElementTree.fromstring(base64.b64decode(data)).tag.endswith("svg")
+    assert len(settings["keywords"]) >= 4
 
 
 def release_of(found: list[Any]) -> Release:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import msgspec
 import pytest
+import yaml
 
 from stitch_operator import names
 from stitch_operator.webhook.release import Release
+from tests.cluster import build, foreign
 from tests.helm import charts
 from tests.helm.charts import CHART, COMBINATIONS, CRDS, NAMESPACE
 
 OURS = {"part-of": "stitchcore", "instance": "stitch", "managed-by": "Helm"}
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "TriggerAuthentication",
            "Certificate", "Issuer", "StitchPolicy"}  # fmt: skip
-"""Kinds that are not Kubernetes' own: test_install.py gives them to an API server."""
+"""Kinds that are not Kubernetes' own."""
+OLDEST, *LAST = ("1.30", "1.35", "1.36", "1.37")
+"""Kubernetes' releases: the first that the chart takes, and the last three."""
 everywhere = pytest.mark.parametrize("combination", COMBINATIONS)
 
 
@@ -35,22 +40,88 @@ def test_lint_finds_nothing_in_the_definitions() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("release", [OLDEST, *LAST])
 @everywhere
-def test_objects_are_kubernetes_own(combination: str) -> None:
+def test_objects_are_kubernetes_own(combination: str, release: str) -> None:
+    """A field or a version of an API that this release does not have fails, strictly."""
     checked = 0
     for made in charts.of(combination):
         if made["kind"] not in FOREIGN:
-            kubernetes_validate.validate(made, "1.36", strict=True)
+            kubernetes_validate.validate(made, release, strict=True)
             checked += 1
     assert checked > 30
 
 
-@pytest.mark.slow
+def test_the_releases_are_the_last_three_and_the_oldest_is_the_charts() -> None:
+    newest = [int(one.partition(".")[2]) for one in LAST]
+    assert newest == list(range(newest[0], newest[0] + 3))
+    assert kubernetes_validate.latest_version().startswith(f"{LAST[-1]}.")
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["kubeVersion"] == f">={OLDEST}.0-0"
+
+
+def test_an_object_of_an_older_api_or_with_a_wrong_field_is_found() -> None:
+    deployment = charts.one(charts.of("default"), "Deployment", "stitch-webhook")
+    for wrong in ({"apiVersion": "apps/v1beta1"}, {"spec": {**deployment["spec"], "replica": 2}}):
+        with pytest.raises((kubernetes_validate.SchemaNotFoundError,
+                            kubernetes_validate.ValidationError)):  # fmt: skip
+            kubernetes_validate.validate({**deployment, **wrong}, LAST[-1], strict=True)
+
+
+@pytest.fixture(scope="module")
+def schemas() -> dict[tuple[str, str], Any]:
+    """Of the kinds that are not Kubernetes' own, by (apiVersion, kind): ours by their chart, those
+    of others as their projects define them. Skips where those cannot be fetched."""
+    if reason := build.unable():
+        pytest.skip(reason)
+    ours = charts.objects(charts.helm("template", "crds", str(CRDS)))
+    return {
+        (f"{spec['group']}/{version['name']}", spec["names"]["kind"]): closed(
+            version["schema"]["openAPIV3Schema"]
+        )
+        for spec in (one["spec"] for one in (*ours, *foreign.definitions()))
+        for version in spec["versions"]
+    }
+
+
+def closed(schema: Any) -> Any:
+    """The schema, of which an object may have no other fields: an API server would drop them."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: closed(one) for name, one in schema.items()}
+    if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def fits(schemas: dict[tuple[str, str], Any], made: charts.Object) -> None:
+    """Raises jsonschema.ValidationError. Kubernetes itself knows a kind's version and metadata."""
+    schema = schemas[made["apiVersion"], made["kind"]]
+    rest = {name: one for name, one in made.items() if name not in ("apiVersion", "kind")}
+    given = {**schema, "required": [], "properties": {**schema["properties"], "metadata": {}}}
+    jsonschema.Draft7Validator(given).validate(rest)
+
+
 @everywhere
-def test_the_oldest_kubernetes_takes_them(combination: str) -> None:
+def test_objects_of_other_kinds_fit_their_definitions(
+    schemas: dict[tuple[str, str], Any], combination: str
+) -> None:
     for made in charts.of(combination):
-        if made["kind"] not in FOREIGN:
-            kubernetes_validate.validate(made, "1.30", strict=True)
+        if made["kind"] in FOREIGN:
+            fits(schemas, made)
+
+
+def test_a_wrong_field_of_another_kind_is_found(schemas: dict[tuple[str, str], Any]) -> None:
+    seen = set()
+    for combination in ("monitoring", "keda", "cert-manager"):
+        for made in charts.of(combination):
+            if made["kind"] in FOREIGN and made["kind"] not in seen:
+                seen.add(made["kind"])
+                with pytest.raises(jsonschema.ValidationError, match="unheardOf"):
+                    fits(schemas, {**made, "spec": {**made["spec"], "unheardOf": 1}})
+    assert seen == FOREIGN
 
 
 @everywhere
@@ -192,7 +263,7 @@ def test_a_registry_takes_the_place_of_a_registry(
 @pytest.mark.slow
 def test_a_release_may_be_called_by_a_number() -> None:
     for made in charts.objects(charts.rendered(name="7", namespace="42")):
-        kubernetes_validate.validate(made, "1.36", strict=True) if made[
+        kubernetes_validate.validate(made, LAST[-1], strict=True) if made[
             "kind"
         ] not in FOREIGN else None
         assert isinstance(made["metadata"].get("namespace", ""), str)

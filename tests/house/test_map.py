@@ -9,6 +9,6 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def test_every_page_is_on_the_map_once() -> None:
-    named = re.findall(r"\]\(([a-z-]+\.md)\)", (DOCS / "README.md").read_text())
+    named = re.findall(r"\]\(([a-z0-9-]+\.md)\)", (DOCS / "README.md").read_text())
     pages = {path.name for path in DOCS.glob("*.md")} - {"README.md"}
     assert sorted(named) == sorted(pages)

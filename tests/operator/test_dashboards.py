@@ -4,6 +4,7 @@ panel with figures of a real gateway."""
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import math
 import re
@@ -18,7 +19,8 @@ from typing import Any
 import pytest
 from prometheus_client import start_http_server
 
-from stitch_operator.dashboards.panels import Panel
+from bench import pictures
+from stitch_operator.dashboards.panels import VARIABLES, Panel
 from stitch_operator.dashboards.savings import JOBS, MAKING, SAVINGS, WAITING
 from stitch_operator.dashboards.service import HEALTH, WORKERS
 from stitch_operator.gateway.identity import Identity
@@ -26,6 +28,8 @@ from stitch_operator.gateway.ledger import Known, Ledger
 from stitch_operator.gateway.savings import Report
 from stitch_operator.metrics import METRICS, PURPOSE, Kind
 from stitch_operator.reconciler.metrics import Metrics as OfReconciler
+from stitch_operator.reconciler.metrics import Told
+from stitch_operator.reconciler.records import Speedup, Status
 from stitch_operator.store.app import Metrics as OfStore
 from stitch_operator.webhook.metrics import Metrics as OfWebhook
 from stitchcore.artifact.store import open_store
@@ -38,6 +42,10 @@ RULES = ROOT / "helm" / "stitch" / "files" / "rules.yaml"
 ALL = (SAVINGS, JOBS, WORKERS, HEALTH)
 PANELS = [(one.name, panel) for one in ALL for panel in one.panels]
 SECOND, HOUR = 10**9, 3600.0
+TOLD = Told("vision", "research", "train", Status(
+    phase="Optimized", gpu_hours_saved=0.5, gpu_seconds_saved=1800.0, gpu_seconds_lost=36.0,
+    speedup=Speedup(ratio=1.71, low=1.66, high=1.76),
+))  # fmt: skip
 
 
 def metrics_of(expr: str) -> frozenset[str]:
@@ -113,6 +121,25 @@ def test_the_headline_is_net() -> None:
         assert not re.search(r"stitch_(gpu|cpu_core)_seconds_(saved|net)", asks), "not of the rules"
     for purpose in PURPOSE.values:
         assert (purpose == "idle") == (f'"{purpose}"' in WAITING)
+
+
+def test_a_reader_chooses_by_namespace_team_and_job() -> None:
+    """And what can be chosen is asked for: each variable is in a query of its dashboard."""
+    for one in ALL:
+        listed = one.document()["templating"]["list"]
+        assert [entry["name"] for entry in listed] == ["datasource", *one.choices]
+        asks = " ".join(query.expr for panel in one.panels for query in panel.queries)
+        for name in VARIABLES:
+            assert (f"${name}" in asks) == (name in one.choices), (one.name, name)
+    assert {name for one in ALL for name in one.choices} == set(VARIABLES)
+
+
+def test_what_it_cost_has_a_row() -> None:
+    [row] = [row for row in SAVINGS.rows if row.title == "What it cost"]
+    asks = " ".join(query.expr for panel in row.panels for query in panel.queries)
+    for series in ("stitch:money_spent:sum", "stitch:gpu_seconds_lost:total",
+                   "stitch:cpu_core_seconds_spent:total"):  # fmt: skip
+        assert series in asks
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +224,8 @@ def _job(gateway: processes.Gateway, folder: Path, salt: int) -> None:
 @contextlib.contextmanager
 def _others() -> Iterator[list[str]]:
     """Pages of webhook, reconciler and store: their own metrics, counted as their code does."""
-    webhook, reconciler = OfWebhook("1"), OfReconciler(lambda: {"Optimized": 2}, "1")
+    webhook = OfWebhook("1")
+    reconciler = OfReconciler(lambda: {"Optimized": 2}, "1", lambda: [TOLD])
     store = OfStore(lambda: 50 * 2**30)
     for one in (webhook, store):
         one.certificate.end.set(time.time() + 40 * 86400)
@@ -246,6 +274,27 @@ def test_a_real_prometheus_answers_every_query(running: int, name: str, panel: P
         assert found, f"no data: {query.expr}"
         numbers = [value for _, value in found]
         assert not all(math.isnan(value) for value in numbers), query.expr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dashboard", ALL, ids=lambda one: str(one.name))
+def test_a_browser_draws_it_from_the_charts_json(running: int, dashboard: Any) -> None:
+    """Every panel with its series, or with what an empty one means; nothing it does not know."""
+    file = ROOT / "helm" / "stitch" / "files" / "dashboards" / f"{dashboard.name}.json"
+    document, end = json.loads(file.read_text()), time.time()
+    series = pictures.answers(running, document, end - 60, end)
+    [*panels] = [one for one in document["panels"] if one["type"] != "row"]
+    empty = panels[0]
+    del series[str(empty["id"])]
+    said = pictures.chromium(pictures.page(document, series, end - 60, end), "--dump-dom")
+    found = re.findall(r'class="panel"[^>]*data-series="(\d+)"', said)
+    counts = [len([one for one in series.get(str(p["id"]), ()) if one["values"]]) for p in panels]
+    assert [int(one) for one in found] == counts
+    for panel in panels:
+        assert f'<div class="title">{html.escape(panel["title"], quote=False)}</div>' in said
+    told = html.escape(empty["fieldConfig"]["defaults"]["noValue"], quote=False)
+    assert f'<div class="empty">{told}</div>' in said
+    assert said.count('class="stat"') > 0 or said.count('class="bar"') > 0
 
 
 @pytest.mark.slow

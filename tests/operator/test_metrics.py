@@ -18,9 +18,17 @@ from stitch_operator.gateway.metrics import OUTCOMES, Durable, families
 from stitch_operator.gateway.metrics import Metrics as OfGateway
 from stitch_operator.gateway.queue import Workers, later
 from stitch_operator.gateway.savings import Report
-from stitch_operator.metrics import METRICS, OTHER_NAMESPACE, Kind, Part, most_series
+from stitch_operator.metrics import (
+    METRICS,
+    MOST_JOBS,
+    OTHER_NAMESPACE,
+    Kind,
+    Part,
+    most_series,
+)
 from stitch_operator.reconciler.metrics import Metrics as OfReconciler
-from stitch_operator.reconciler.records import TYPES
+from stitch_operator.reconciler.metrics import Told
+from stitch_operator.reconciler.records import TYPES, Speedup, Status
 from stitch_operator.reconciler.status import ORDER
 from stitch_operator.store.app import Metrics as OfStore
 from stitch_operator.webhook.metrics import Metrics as OfWebhook
@@ -83,6 +91,28 @@ def test_lists_that_are_told_by_their_length_are_no_longer() -> None:
     phase, kind = METRICS["stitch_stitchedjobs"].labels[0], METRICS["stitch_events_total"].labels[0]
     assert phase.most >= len(ORDER)
     assert kind.most >= len(TYPES)
+
+
+def test_jobs_have_series_of_their_own_up_to_a_bound() -> None:
+    """Those that saved or lost most; two runs of one name are one."""
+
+    def told(number: int, saved: float, name: str = "") -> Told:
+        status = Status(phase="Optimized", gpu_hours_saved=0.0, cpu_core_seconds_saved=saved,
+                        speedup=Speedup(ratio=1.5, low=1.4, high=1.6))  # fmt: skip
+        return Told("team", "research", name or f"job-{number}", status)
+
+    lost = Status(phase="RolledBack", gpu_hours_saved=0.0, gpu_seconds_lost=1e6)
+    jobs = [told(number, float(number)) for number in range(3 * MOST_JOBS)]
+    jobs += [Told("other", "", "dear", lost), told(0, 5e5, "nightly"), told(0, 4e5, "nightly")]
+    registry = OfReconciler(dict, "1", lambda: jobs).registry
+    found = {one.name: one.samples for one in registry.collect()}
+    net, ratio = (found[f"stitch_stitchedjob_{name}"] for name in ("net_seconds", "speedup_ratio"))
+    assert len(net) == METRICS["stitch_stitchedjob_net_seconds"].most == 2 * MOST_JOBS
+    assert len(ratio) == MOST_JOBS - 1, "one has none"
+    about = {"namespace": "other", "team": "", "stitchedjob": "dear", "device": "gpu"}
+    assert next(one.value for one in net if one.labels == about) == -1e6
+    nightly = [one.value for one in net if one.labels["stitchedjob"] == "nightly"]
+    assert sorted(nightly) == [0.0, 5e5]
 
 
 def identity(namespace: str, pod: str, gpu: str = "h100", devices: float = 1.0) -> Identity:

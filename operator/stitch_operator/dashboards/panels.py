@@ -16,6 +16,13 @@ SCHEMA_VERSION = 39
 """Of dashboards' JSON: Grafana 11 writes it, later ones read it."""
 COLUMNS = 24
 NAMED = '{__name__=~"stitch:(gpu|cpu_core)_seconds_saved:total"}'
+OF_JOB = "stitch_stitchedjob_net_seconds"
+VARIABLES = {
+    "namespace": f"label_values({NAMED}, namespace)",
+    "team": f"label_values({OF_JOB}, team)",
+    "job": f'label_values({OF_JOB}{{namespace=~"$namespace", team=~"$team"}}, stitchedjob)',
+}
+"""What a reader may choose by; a job's series are the reconciler's."""
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -71,13 +78,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """`name` is its file's and its address's; `by_namespace` gives it a choice of namespaces."""
+    """`name` is its file's and its address's; `choices` are variables that a reader may choose by,
+    of VARIABLES."""
 
     name: str
     title: str
     text: str
     rows: tuple[Row, ...]
-    by_namespace: bool = False
+    choices: tuple[str, ...] = ()
 
     @property
     def panels(self) -> tuple[Panel, ...]:
@@ -96,22 +104,23 @@ class Dashboard:
             "graphTooltip": 1,
             "time": {"from": "now-7d", "to": "now"},
             "refresh": "1m",
-            "templating": {"list": _variables(self.by_namespace)},
+            "templating": {"list": _variables(self.choices)},
             "links": [_link()],
             "panels": _placed(self.rows),
         }
 
 
-def _variables(by_namespace: bool) -> list[Object]:
+def _variables(choices: tuple[str, ...]) -> list[Object]:
     source = {"name": "datasource", "label": "Prometheus", "type": "datasource",
               "query": "prometheus", "hide": 0}  # fmt: skip
-    if not by_namespace:
-        return [source]
-    names = {"name": "namespace", "label": "Namespace", "type": "query", "datasource": SOURCE,
-             "query": {"query": f"label_values({NAMED}, namespace)", "refId": "namespaces"},
-             "refresh": 2, "sort": 1, "multi": True, "includeAll": True, "allValue": ".*",
-             "current": {"text": "All", "value": "$__all"}}  # fmt: skip
-    return [source, names]
+    return [source, *(_choice(name, VARIABLES[name]) for name in choices)]
+
+
+def _choice(name: str, query: str) -> Object:
+    return {"name": name, "label": name.capitalize(), "type": "query", "datasource": SOURCE,
+            "query": {"query": query, "refId": f"{name}s"},
+            "refresh": 2, "sort": 1, "multi": True, "includeAll": True, "allValue": ".*",
+            "current": {"text": "All", "value": "$__all"}}  # fmt: skip
 
 
 def _link() -> Object:

@@ -8,6 +8,19 @@ NONE_YET = "nothing measured yet: a job saves once its steps run stitched and ha
 NO_PRICE = "no prices: set metrics.prices of the release"
 MAKING, WAITING = '{purpose!="idle"}', '{purpose="idle"}'
 NAMESPACE = '{namespace=~"$namespace"}'
+CHOSEN = 'namespace=~"$namespace", team=~"$team", stitchedjob=~"$job"'
+EACH = "max by (namespace, team, stitchedjob)"
+NO_JOB = "no StitchedJob has figures yet, or none of those chosen above"
+
+
+def _of_job(device: str, hours: str) -> Panel:
+    series = f'stitch_stitchedjob_net_seconds{{{CHOSEN}, device="{device}"}}'
+    return Panel(
+        f"{hours} net, by job",
+        "Saved less lost, of jobs that there are; what their compilations cost is no job's.",
+        (Query(f"topk(15, {EACH} ({series})) / 3600", "{{namespace}}/{{stitchedjob}}"),),
+        Unit.HOURS, NO_JOB, Look.BARS, 8,
+    )  # fmt: skip
 
 
 def _net(device: str, hours: str) -> tuple[Panel, Panel]:
@@ -89,7 +102,28 @@ SAVINGS = Dashboard(
                 Unit.HOURS, "all that was saved has a price", Look.BARS, 9,
             ),
         )),
-        Row("Spent", (
+        Row("What it cost", (
+            Panel(
+                "Money spent, since the beginning",
+                "What compilations used and what workers held while they waited, at today's "
+                "prices; each second of a GPU counts as the dearest one's.",
+                (Query("stitch:money_spent:sum"),), Unit.COUNT, NO_PRICE, Look.NUMBER, 6,
+            ),
+            Panel(
+                "Lost in jobs",
+                "Steps that were slower before they were rolled back, and the switches between "
+                "both kinds.",
+                (Query("sum(stitch:gpu_seconds_lost:total) / 3600", "GPU-hours"),
+                 Query("sum(stitch:cpu_core_seconds_lost:total) / 3600", "core-hours")),
+                Unit.HOURS, NONE_YET, Look.NUMBER, 6,
+            ),
+            Panel(
+                "Spent by workers",
+                "What compilations used, and what was held while workers waited; over time below.",
+                (Query("sum(stitch:gpu_seconds_spent:total) / 3600", "GPU-hours"),
+                 Query("sum(stitch:cpu_core_seconds_spent:total) / 3600", "core-hours")),
+                Unit.HOURS, "no worker has used anything", Look.NUMBER, 12,
+            ),
             Panel(
                 "GPU-hours spent",
                 "What compilations for GPUs used (compile, measure), and what workers held while "
@@ -106,7 +140,7 @@ SAVINGS = Dashboard(
             ),
         )),
     ),
-    by_namespace=True,
+    choices=("namespace",),
 )  # fmt: skip
 JOBS = Dashboard(
     "jobs", "stitchcore: Jobs", "What became of jobs and of their graphs.",
@@ -123,6 +157,17 @@ JOBS = Dashboard(
                        "{{result}}"),),
                 Unit.COUNT, "no pod has asked", Look.BARS,
             ),
+        )),
+        Row("Each job", (
+            Panel(
+                "Speed-up, by job",
+                "Time of a step before over its time after, of jobs that there are: the slowest "
+                "replica's.",
+                (Query(f"topk(15, {EACH} (stitch_stitchedjob_speedup_ratio{{{CHOSEN}}}))",
+                       "{{namespace}}/{{stitchedjob}}"),),
+                Unit.RATIO, NO_JOB, Look.BARS, 8,
+            ),
+            _of_job("gpu", "GPU-hours"), _of_job("cpu", "Core-hours"),
         )),
         Row("Swaps", (
             Panel(
@@ -164,4 +209,5 @@ JOBS = Dashboard(
             ),
         )),
     ),
+    choices=("namespace", "team", "job"),
 )  # fmt: skip

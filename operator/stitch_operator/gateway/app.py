@@ -242,7 +242,7 @@ async def _workloads(service: Service, request: Request, identity: Identity) -> 
     if f"{identity.namespace}/{identity.account}" != service.parts.reader:
         raise Rejected(Problem.FORBIDDEN, "workloads are told to the release's reconciler")
     since = request.query_params.get("since", "")
-    found = await service.ledger(service.parts.ledger.workloads, since, time.time())
+    found = await service.workloads(since, time.time())
     return _json(msgspec.to_builtins(found), 200, _trust(service, request))
 
 

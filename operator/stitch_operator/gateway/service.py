@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stitch_operator.gateway import answers, archive, trust, waiting
+from stitch_operator.gateway import answers, archive, made, trust, waiting
 from stitch_operator.gateway.archive import Archive, Archives
 from stitch_operator.gateway.blocking import Blocking, every
 from stitch_operator.gateway.digests import Digests
@@ -39,6 +39,7 @@ from stitch_operator.gateway.standing import (
 )
 from stitch_operator.gateway.trust import Trust
 from stitch_operator.gateway.workloads import FIGURES_SECONDS, Sightings
+from stitch_operator.reports import Made, Workloads
 from stitchcore.artifact.keys import code_version, content_key, request_key
 from stitchcore.artifact.ratio import HIGHEST, stored_ratio
 from stitchcore.artifact.store import Store
@@ -126,6 +127,7 @@ class Memory:
     finished: OrderedDict[str, None] = field(default_factory=OrderedDict)
     used: OrderedDict[str, float] = field(default_factory=OrderedDict)
     counted_refusals: OrderedDict[tuple[str, str], None] = field(default_factory=OrderedDict)
+    made: OrderedDict[str, Made] = field(default_factory=OrderedDict)
     locks: tuple[asyncio.Lock, ...] = ()
 
 
@@ -444,6 +446,17 @@ class Service:
             about = (namespace, standing.request, standing.reason, time.time())
             await self.ledger(self.parts.ledger.refused, *about)
             _remember(self._memory.counted_refusals, mark, None)
+
+    async def workloads(self, since: str, now: float) -> Workloads:
+        """A page of what has changed, with what each graph's artifact makes of its step: without
+        it where the store does not answer, since the rest is the ledger's."""
+        page = await self.ledger(self.parts.ledger.workloads, since, now)
+        with contextlib.suppress(Rejected):
+            for key in made.keys(page) - self._memory.made.keys():
+                found = await self.store(made.stored, self.parts.store, key)
+                if found is not None:
+                    _remember(self._memory.made, key, found)
+        return made.with_made(page, self._memory.made)
 
     # In the background
 

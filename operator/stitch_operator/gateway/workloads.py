@@ -258,6 +258,8 @@ def graphs_of(database: sqlite3.Connection, where: Where) -> list[Graph]:
             ratio=baseline / stitched,
             low=(stitched + low) / stitched,
             high=(stitched + high) / stitched,
+            seconds_before=baseline / steps / NANO if steps else None,
+            seconds_after=stitched / steps / NANO if steps else None,
         )
     return sorted(made.values(), key=_order)[:MOST_GRAPHS]
 

@@ -86,7 +86,7 @@ def keep_trust(api: client.ApiClient, release: Release, stop: threading.Event) -
 def connected(release: Release, api: client.ApiClient) -> Loop:
     """A loop with its watches, writer and metrics; nothing has been started."""
     loop = Loop(release.image)
-    loop.metrics = Metrics(loop.phases, __version__)
+    loop.metrics = Metrics(loop.phases, __version__, loop.told)
     loop.writer = Writer(
         api, release, lambda call, result: loop.metrics.writes.labels(call, result).inc()
     )

@@ -15,12 +15,14 @@ from datetime import UTC, datetime
 from stitch_operator.reconciler.pods import Pod
 from stitch_operator.reconciler.records import TYPES, Condition, Type
 from stitch_operator.webhook.reasons import Reason
+from stitchcore.report.reasons import PAGE, meaning, mend
 
 MOST_EVENTS = 10
 """Of one type and job."""
 TEXTS: dict[Type, str] = {
     "Compiling": "kernels are being compiled for it",
     "Swapped": "its steps run stitched kernels",
+    "Optimized": "they are faster",
     "RolledBack": "its original steps run again",
     "Refused": "its graphs are left as they are",
     "NoContact": (
@@ -45,13 +47,14 @@ class Held:
 @dataclass(frozen=True)
 class Facts:
     """What conditions depend on: the job's phase and reason, the pods that count, where their
-    graphs stand, and the word for pods that were missed."""
+    graphs stand, the word for pods that were missed, and its figures in a line."""
 
     phase: str
     reason: str
     pods: Sequence[Pod]
     graphs: Sequence[tuple[str, str]]
     missed: str
+    told: str = ""
 
 
 def held(facts: Facts, gateway: bool) -> dict[Type, Held | None]:
@@ -68,6 +71,8 @@ def held(facts: Facts, gateway: bool) -> dict[Type, Held | None]:
     swapped = ("Optimized", "swapped") in facts.graphs
     made["Compiling"] = _said("Compiling", "") if by_phase.get("Compiling") else None
     made["Swapped"] = _said("Swapped", "") if swapped else None
+    optimized = facts.phase == "Optimized"
+    made["Optimized"] = Held("", facts.told or TEXTS["Optimized"]) if optimized else None
     gone_back = by_phase.get("RolledBack")
     made["RolledBack"] = _said("RolledBack", min(gone_back)) if gone_back else None
     for name in ("Refused", "NoContact"):
@@ -77,7 +82,11 @@ def held(facts: Facts, gateway: bool) -> dict[Type, Held | None]:
 
 
 def _said(kind: Type, reason: str) -> Held:
-    return Held(reason, f"{reason}: {TEXTS[kind]}" if reason else TEXTS[kind])
+    """With what the reason means and what can be done, where it is one of the closed list."""
+    text = f"{reason}: {TEXTS[kind]}" if reason else TEXTS[kind]
+    if meaning(reason):
+        text += f", because {meaning(reason)}; what to do: {mend(reason)} ({PAGE}#{reason})"
+    return Held(reason, text)
 
 
 def _skipped(facts: Facts) -> Held | None:

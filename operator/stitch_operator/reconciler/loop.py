@@ -26,7 +26,7 @@ from stitch_operator.reconciler import status as statuses
 from stitch_operator.reconciler.breakers import Line, Seen
 from stitch_operator.reconciler.cluster import Existing, Watches
 from stitch_operator.reconciler.family import Family, Top
-from stitch_operator.reconciler.metrics import Metrics
+from stitch_operator.reconciler.metrics import Metrics, Told
 from stitch_operator.reconciler.pace import Pace
 from stitch_operator.reconciler.pods import Namespace, Pod, Workload
 from stitch_operator.reconciler.records import Condition, Status, name_of
@@ -302,6 +302,15 @@ class Loop:
         found = (_status(one) for one in self.watches.jobs.values())
         return Counter(one.phase for one in found if one is not None)
 
+    def told(self) -> list[Told]:
+        """StitchedJobs with figures, as they are there, and whose they are."""
+        teams = {one.name: one.team for one in self.watches.namespaces.values()}
+        return [
+            Told(one.namespace, teams.get(one.namespace, ""), one.workload.name, one.job.status)
+            for one in self.watches.jobs.values()
+            if one.job.status is not None
+        ]
+
 
 def _owners(one: Pod | Workload) -> list[str]:
     return [one.owner.uid] if one.owner is not None else []
@@ -313,7 +322,8 @@ def _status(existing: object) -> Status | None:
 
 def _without_figures(status: Status) -> tuple[object, ...]:
     graphs = [(one.graph, one.phase, one.reason, one.artifact) for one in status.graphs]
-    kept = (status.phase, status.reason, status.replicas, status.refusals, status.conditions)
+    held = [replace(one, message="") for one in status.conditions]  # which may tell figures
+    kept = (status.phase, status.reason, status.replicas, status.refusals, held)
     return (*kept, graphs, status.speedup is None)
 
 

@@ -90,10 +90,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Namespace(msgspec.Struct, frozen=True):
-    """`since` (epoch seconds) says when its label came to ask, None where it does not."""
+    """`since` (epoch seconds) says when its label came to ask, None where it does not. `team` is
+    its label `team`."""
 
     name: str
     since: float | None = None
+    team: str = ""
 
 
 def read_pod(document: Document, excluded: frozenset[str]) -> Pod | None:
@@ -147,14 +149,16 @@ def read_workload(
 def read_namespace(document: Document) -> Namespace:
     """A label that was put on it later asks for the pods created since."""
     metadata = document["metadata"]
-    if policy.texts(document, "labels").get(names.OPTIMIZE) != "true":
-        return Namespace(metadata["name"])
+    labels = policy.texts(document, "labels")
+    team = labels.get("team", "")
+    if labels.get(names.OPTIMIZE) != "true":
+        return Namespace(metadata["name"], team=team)
     written = [seconds(metadata.get("creationTimestamp")) or 0.0]
     for entry in metadata.get("managedFields") or []:
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:labels") or {}
         if f"f:{names.OPTIMIZE}" in fields:
             written.append(seconds(entry.get("time")) or 0.0)
-    return Namespace(metadata["name"], max(written))
+    return Namespace(metadata["name"], max(written), team)
 
 
 def own_word(document: Document) -> bool | None:

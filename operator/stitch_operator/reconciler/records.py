@@ -24,9 +24,19 @@ Phase = Literal[
     "Refused",
     "NoContact",
 ]
-Type = Literal["Injected", "Skipped", "Compiling", "Swapped", "RolledBack", "Refused", "NoContact"]
+Type = Literal[
+    "Injected",
+    "Skipped",
+    "Compiling",
+    "Swapped",
+    "Optimized",
+    "RolledBack",
+    "Refused",
+    "NoContact",
+]
 TYPES: tuple[Type, ...] = (
-    *("Injected", "Skipped", "Compiling", "Swapped", "RolledBack", "Refused", "NoContact"),
+    *("Injected", "Skipped", "Compiling", "Swapped", "Optimized"),
+    *("RolledBack", "Refused", "NoContact"),
 )
 """Of conditions, and of the Events that say when one came to hold: a closed list."""
 WARNINGS = frozenset({"Skipped", "RolledBack", "Refused", "NoContact"})
@@ -55,11 +65,25 @@ class Spec(Record, frozen=True, kw_only=True):
 
 
 class Speedup(Record, frozen=True, kw_only=True):
-    """Original over stitched step time of the slowest replica, with its 95 % interval."""
+    """Original over stitched step time of the slowest replica, with its 95 % interval; `summary`
+    is both, for a column."""
 
     ratio: float
     low: float
     high: float
+    summary: str = ""
+
+
+class Step(Record, frozen=True, kw_only=True):
+    """The step that the speed-up is of, in the words of `stitch run`: figures before and after."""
+
+    graph: Annotated[str, Meta(description="its canonical digest")]
+    time: Annotated[str, Meta(description="of a step, as the job measured it")] = ""
+    kernels: Annotated[
+        str, Meta(description="launches of memory-intensive operations in a step")
+    ] = ""
+    bytes_saved: Annotated[str, Meta(description="of memory traffic in a step")] = ""
+    left: Annotated[str, Meta(description="to TensorFlow: how many operations, and why")] = ""
 
 
 class Replicas(Record, frozen=True, kw_only=True):
@@ -107,6 +131,7 @@ class Status(Record, frozen=True, kw_only=True):
     gpu_hours_saved: Annotated[float, Meta(description="gpuSecondsSaved, for a column")]
     reason: str = ""
     speedup: Speedup | None = None
+    step: Step | None = None
     gpu_seconds_saved: float = 0.0
     gpu_seconds_lost: float = 0.0
     cpu_core_seconds_saved: float = 0.0

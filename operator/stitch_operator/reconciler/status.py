@@ -24,8 +24,11 @@ from stitch_operator.reconciler.records import (
     Replicas,
     Speedup,
     Status,
+    Step,
 )
 from stitch_operator.reports import MOST_GRAPHS, Graph, Workload
+from stitchcore.inject.speedup import speedup_text
+from stitchcore.report.markup import saved_text, seconds_text
 
 CONTACT_SECONDS = 300.0
 MISSED = "missed_admission"
@@ -40,7 +43,7 @@ before what has come to nothing, and what ran stitched before both."""
 OF_PODS = ("Pending", "Skipped")
 """Phases that the gateway has no part in."""
 RATIO_DIGITS, SECOND_DIGITS = 3, 1
-UNCHANGED = Speedup(ratio=1.0, low=1.0, high=1.0)
+UNCHANGED = Speedup(ratio=1.0, low=1.0, high=1.0, summary=speedup_text(1.0, 1.0, 1.0))
 Stand = tuple[Phase, str]
 """A phase and its reason."""
 
@@ -78,9 +81,12 @@ def status(known: Known, now: float) -> Status:
         phase, reason = before.phase, before.reason
     if known.read is not None:
         speedup, graphs, refusals = _speedup(counted), _graphs(counted), _refusals(counted)
-        after = replace(after, speedup=speedup, graphs=graphs, refusals=refusals)
+        after = replace(
+            after, speedup=speedup, step=_step(counted), graphs=graphs, refusals=refusals
+        )
     after = replace(after, phase=phase, reason=reason)
-    facts = Facts(phase, reason, [replica.pod for replica in counted], _states(counted), MISSED)
+    pods = [replica.pod for replica in counted]
+    facts = Facts(phase, reason, pods, _states(counted), MISSED, _told(after))
     holding = conditions.held(facts, known.read is not None)
     return replace(after, conditions=conditions.after(before.conditions, holding, now))
 
@@ -182,14 +188,48 @@ def _of(replica: Replica) -> list[Graph]:
 def speedup_of(replica: Replica) -> Speedup | None:
     """Of the graph with most stitched steps: that is the training step. A pod that went back runs
     as it did; None for one that has not been measured."""
-    swapped = [graph for graph in _of(replica) if graph.swap]
-    running = [graph for graph in swapped if graph.swap in ("begun", "ok")]
-    if not running:
+    most = running_step(replica)
+    if most is None:
         return UNCHANGED
-    most = max(running, key=lambda graph: (graph.steps, graph.graph))
     if most.ratio is None or most.low is None or most.high is None:
         return None
-    return Speedup(ratio=most.ratio, low=most.low, high=most.high)
+    summary = speedup_text(most.ratio, most.low, most.high)
+    return Speedup(ratio=most.ratio, low=most.low, high=most.high, summary=summary)
+
+
+def running_step(replica: Replica) -> Graph | None:
+    """The graph of a pod with most stitched steps, of those that run stitched."""
+    running = [graph for graph in _of(replica) if graph.swap in ("begun", "ok")]
+    return max(running, key=lambda graph: (graph.steps, graph.graph), default=None)
+
+
+def _step(counted: Sequence[Replica]) -> Step | None:
+    """Of the slowest replica that has been measured, else of one that runs stitched."""
+    running = [graph for replica in counted if (graph := running_step(replica)) is not None]
+    if not running:
+        return None
+    slowest = min(running, key=lambda one: (one.ratio is None, one.ratio or 0.0, one.graph))
+    time = left = kernels = saved = ""
+    if slowest.seconds_before is not None and slowest.seconds_after is not None:
+        time = f"{seconds_text(slowest.seconds_before)} → {seconds_text(slowest.seconds_after)}"
+    if (made := slowest.made) is not None and made.kernels_before:
+        kernels = f"{made.kernels_before} → {made.kernels_after}"
+        saved = saved_text(made.bytes_saved, made.bytes_saveable)
+        most = sorted(made.left.items(), key=lambda item: (-item[1], item[0]))[:MOST_REFUSALS]
+        left = ", ".join(f"{count} x {reason}" for reason, count in most)
+    return Step(graph=slowest.graph, time=time, kernels=kernels, bytes_saved=saved, left=left)
+
+
+def _told(status: Status) -> str:
+    """The speed-up and what it is of, in a line; "" where it is not known."""
+    if status.speedup is None or status.step is None:
+        return ""
+    step = status.step
+    parts = [f"step {step.time}" if step.time else "", f"speed-up {status.speedup.summary}",
+             f"kernels {step.kernels}" if step.kernels else "",
+             f"bytes saved per step {step.bytes_saved}" if step.bytes_saved else "",
+             f"left to TensorFlow: {step.left}" if step.left else ""]  # fmt: skip
+    return ", ".join(filter(None, parts))
 
 
 def _speedup(counted: Sequence[Replica]) -> Speedup | None:
@@ -204,6 +244,7 @@ def _speedup(counted: Sequence[Replica]) -> Speedup | None:
         ratio=round(slowest.ratio, RATIO_DIGITS),
         low=round(slowest.low, RATIO_DIGITS),
         high=round(slowest.high, RATIO_DIGITS),
+        summary=slowest.summary,
     )
 
 

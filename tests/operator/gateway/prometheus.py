@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from stitch_operator.dashboards.panels import VARIABLES
 from tests.operator.gateway import processes
 
 Found = list[tuple[dict[str, str], float]]
@@ -64,9 +65,10 @@ def asked(port: int, query: str) -> Found:
 
 def runnable(expr: str, window: str = "10m", rate: str = "30s") -> str:
     """The expression with what Grafana would put in: a window for the chosen time, another for
-    rates, and all namespaces."""
+    rates, and all that can be chosen."""
     made = expr.replace("$__range", window).replace("$__rate_interval", rate)
-    made = made.replace("$namespace", ".*")
+    for name in VARIABLES:
+        made = made.replace(f"${name}", ".*")
     if "$" in made:
         raise ValueError(f"unknown variable in {expr!r}")
     return made

@@ -214,8 +214,10 @@ def publish(
     """What worker and signer leave behind: an artifact and a ready answer. Its library's bytes."""
     library = b"\x7fELF" + key.encode() * 50
     entry = {"file": "kernels_00.so", "sha256": hashlib.sha256(library).hexdigest()}
-    expect = {"seconds_before": 2.0, "seconds_after": 1.0}
-    manifest = json.dumps({"key": key, "libraries": [entry], "expect": expect}).encode()
+    expect = {"seconds_before": 2.0, "seconds_after": 1.0, "kernels_before": 57,
+              "kernels_after": 5, "bytes_saved": 19 << 20, "bytes_saveable": 20 << 20}  # fmt: skip
+    about = {"key": key, "libraries": [entry], "expect": expect, "refusals": {"library_call": 5}}
+    manifest = json.dumps(about).encode()
     files = {"kernels_00.so": library, "manifest.json": manifest, "manifest.sig": b"s" * 64}
     store.publish({**files, "report.json": report}, "manifest.sig", "artifacts", key)
     store.answer(request, {"status": "ready", "key": key, "time": time.time(), **answer})

@@ -11,17 +11,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stitch_operator.gateway import workloads
+from stitch_operator.gateway import made, workloads
 from stitch_operator.gateway.database import connect
 from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.ledger import Happened, Ledger
 from stitch_operator.gateway.savings import Report
 from stitch_operator.gateway.standing import Standing
-from stitch_operator.reports import Graph, Workload, Workloads
+from stitch_operator.reports import Graph, Made, Workload, Workloads
+from stitchcore.artifact.store import open_store
+from stitchcore.errors import Reason, Refused
 from tests.operator.gateway.support import KEY, TOKENS, Running, gateway, graph, key_of, publish
 
 GRAPH, SECOND, START = "cd" * 32, 10**9, 1_000_000.0
 READER = "carol/stitch-reconciler"
+MADE = Made(kernels_before=57, kernels_after=5, bytes_saved=19 << 20, bytes_saveable=20 << 20,
+            left={"library_call": 5})  # fmt: skip
+"""Of the manifest that `publish` writes."""
 
 
 class Accounts:
@@ -80,7 +85,7 @@ def test_a_job_is_followed_from_its_first_word_to_its_savings(running: Running) 
     publish(running.store, request)
     running.forget()
     running.get(f"/v1/graphs/{request}")
-    assert only(told(running)).graphs == [Graph(graph=digest, phase="ready", key=KEY)]
+    assert only(told(running)).graphs == [Graph(graph=digest, phase="ready", key=KEY, made=MADE)]
     event = {"session": "s1", "graph": digest, "key": KEY}
     running.post("/v1/jobs/events", {**event, "seq": 1, "type": "swap-begin"})
     swapped = only(told(running))
@@ -93,8 +98,45 @@ def test_a_job_is_followed_from_its_first_word_to_its_savings(running: Running) 
     assert (done.saved, done.lost, done.gpu, done.devices) == (2.0, 0.0, "cpu", 2.0)
     assert done.graphs == [
         Graph(graph=digest, phase="ready", key=KEY, swap="ok", steps=70, ratio=1.2, low=1.1,
-              high=1.3)
+              high=1.3, seconds_before=12e9 / 70 / SECOND, seconds_after=10e9 / 70 / SECOND,
+              made=MADE)
     ]  # fmt: skip
+
+
+def test_a_store_that_does_not_answer_leaves_the_rest_told(running: Running) -> None:
+    data = graph()
+    digest, request = key_of(data)
+    running.submit(data)
+    publish(running.store, request)
+    running.forget()
+    running.get(f"/v1/graphs/{request}")
+    store = running.service.parts.store
+    running.service.parts = replace(running.service.parts, store=Hanging())
+    assert only(told(running)).graphs == [Graph(graph=digest, phase="ready", key=KEY)]
+    running.service.parts = replace(running.service.parts, store=store)
+    running.written(running.service.parts.ledger.settle)
+    assert only(told(running)).graphs[0].made == MADE
+
+
+class Hanging:
+    """A store that refuses."""
+
+    def read(self, *path: str) -> bytes:
+        raise Refused(path[-1], Reason.STORE_UNREADABLE, "no answer")
+
+
+def test_of_an_artifact_what_cannot_be_read_is_nothing(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    assert made.stored(store, KEY) is None
+    for text, found in (
+        (b"no json", Made()),
+        (b'{"expect": {"kernels_before": "many"}}', Made()),
+        (b'{"expect": {"kernels_before": 57, "kernels_after": 5, "later": 1}, "refusals": '
+         b'{"library_call": 5, "of a user": 1, "of another": 2}}',
+         Made(kernels_before=57, kernels_after=5, left={"library_call": 5, "other": 3})),
+    ):  # fmt: skip
+        store.write(text, "artifacts", KEY, "manifest.json")
+        assert made.stored(store, KEY) == found
 
 
 def test_reasons_are_of_the_closed_list(running: Running) -> None:

@@ -17,7 +17,7 @@ from stitch_operator.reconciler.cluster import Existing
 from stitch_operator.reconciler.loop import Loop
 from stitch_operator.reconciler.metrics import Metrics
 from stitch_operator.reconciler.pace import Pace
-from stitch_operator.reconciler.pods import Workload
+from stitch_operator.reconciler.pods import Namespace, Workload
 from stitch_operator.reconciler.records import Condition, Spec, Status, StitchedJob, name_of
 from tests.operator.reconciler.strategies import NOW, graph, pod, row, swapped
 
@@ -39,7 +39,7 @@ class Api:
     """Watches and writer in one: what is written is there, and is told."""
 
     def __init__(self) -> None:
-        self.jobs, self.breakers = Held(), Held()
+        self.jobs, self.breakers, self.namespaces = Held(), Held(), Held()
         self.events: list[str] = []
         self.written: list[Status] = []
         self.refusals: list[Refusal] = []
@@ -156,7 +156,20 @@ def test_a_new_reconciler_goes_on_where_the_old_one_was() -> None:
     again.rows([row(0, swapped(), saved=9.0)], NOW)
     turns(again)
     assert status_of(api).cpu_core_seconds_saved == 9.0
-    assert api.events == ["Injected", "Swapped"]
+    assert api.events == ["Injected", "Swapped", "Optimized"]
+
+
+def test_jobs_are_told_with_their_team_and_figures() -> None:
+    loop, api, _ = made()
+    for one in (JOB, pod()):
+        loop.put(None, one)
+    assert loop.told() == []
+    loop.rows([row(0, swapped(), saved=7.0, lost=2.0)], NOW)
+    turns(loop)
+    api.namespaces.items["team"] = Namespace("team", team="research")
+    [told] = loop.told()
+    assert told.labels == ["team", "research", "train"]
+    assert (told.net("cpu"), told.net("gpu")) == (5.0, 0.0)
 
 
 def test_killed_between_event_and_status_it_is_told_once() -> None:

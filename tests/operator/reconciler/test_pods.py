@@ -204,8 +204,11 @@ def test_a_namespace_asks_since_its_label_was_put_on() -> None:
         "managedFields": [{"time": LATER, "fieldsV1": fields}, {"time": AT, "fieldsV1": {}}],
     }
     assert read_namespace({"metadata": metadata}).since == SECONDS + 60
-    metadata["labels"] = {"stitchcore.io/optimize": "false"}
-    assert read_namespace({"metadata": metadata}).since is None
+    metadata["labels"] = {"stitchcore.io/optimize": "false", "team": "research"}
+    found = read_namespace({"metadata": metadata})
+    assert (found.since, found.team) == (None, "research")
+    metadata["labels"]["stitchcore.io/optimize"] = "true"
+    assert read_namespace({"metadata": metadata}).team == "research"
 
 
 def test_a_workload_from_its_metadata_alone() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stitch_operator.reconciler import conditions, objects
 from stitch_operator.reconciler.conditions import MOST_EVENTS
-from stitch_operator.reconciler.records import TYPES, Speedup, Status
+from stitch_operator.reconciler.records import TYPES, Speedup, Status, Step
 from stitch_operator.reconciler.status import (
     CONTACT_SECONDS,
     ORDER,
@@ -23,7 +23,7 @@ from stitch_operator.reconciler.status import (
     speedup_of,
     status,
 )
-from stitch_operator.reports import Graph, Workload
+from stitch_operator.reports import Graph, Made, Workload
 from tests.operator.reconciler.strategies import (
     NOW,
     any_known,
@@ -192,7 +192,7 @@ def test_one_missed_pod_is_told_though_the_other_runs_stitched() -> None:
     ]
     found = status(known(*replicas), NOW)
     assert (found.phase, found.replicas.summary, found.replicas.missed) == ("Optimized", "1/2", 1)
-    assert {c.type for c in found.conditions} == {"Injected", "Skipped", "Swapped"}
+    assert {c.type for c in found.conditions} == {"Injected", "Skipped", "Swapped", "Optimized"}
 
 
 def test_silence_counts_from_when_the_gateway_was_heard() -> None:
@@ -234,6 +234,41 @@ def test_the_speedup_is_of_the_graph_with_most_steps() -> None:
     assert found is not None and found.ratio == 1.5
 
 
+def test_it_says_what_stitch_run_says() -> None:
+    """Of the slowest replica's step, by the same formatters; an Event says it once."""
+    made = Made(kernels_before=57, kernels_after=5, bytes_saved=19 << 20, bytes_saveable=20 << 20,
+                left={"library_call": 5, "region_too_small": 9})  # fmt: skip
+    times = {"seconds_before": 670e-6, "seconds_after": 400e-6, "made": made}
+    slow = Replica(pod(0), row(0, swapped(0, ratio=1.675, **times)))
+    fast = Replica(pod(1), row(1, swapped(0, ratio=2.0, seconds_before=1.0, seconds_after=0.5)))
+    found = status(known(fast, slow), NOW)
+    assert found.speedup is not None and found.speedup.summary == "1.675 [1.575, 1.775]"
+    assert found.step == Step(
+        graph=f"{0:064x}",
+        time="670 µs → 400 µs",
+        kernels="57 → 5",
+        bytes_saved="19 MiB (95.0% of what could be saved)",
+        left="9 x region_too_small, 5 x library_call",
+    )
+    [told] = [one for one in found.conditions if one.type == "Optimized"]
+    assert told.message == (
+        "step 670 µs → 400 µs, speed-up 1.675 [1.575, 1.775], kernels 57 → 5, bytes saved per "
+        "step 19 MiB (95.0% of what could be saved), left to TensorFlow: 9 x region_too_small, "
+        "5 x library_call"
+    )
+    later = status(known(fast, Replica(pod(0), row(0, swapped(0, ratio=1.7, **times))),
+                         before=found), NOW + 30)  # fmt: skip
+    assert not conditions.to_tell(found.conditions, later.conditions)
+    assert "1.700" in next(one.message for one in later.conditions if one.type == "Optimized")
+
+
+def test_a_refusal_says_what_it_means_and_what_to_do() -> None:
+    [told] = [c for c in one(None, graph(phase="refused", reason="memory")).conditions
+              if c.type == "Refused"]  # fmt: skip
+    assert told.message.startswith("memory: its graphs are left as they are, because a step would")
+    assert "; what to do: " in told.message and told.message.endswith("(docs/reasons.md#memory)")
+
+
 def test_while_the_gateway_is_away_what_was_swapped_is() -> None:
     before = one(None, swapped())
     after = status(Known([Replica(pod())], (), None, before), NOW)
@@ -261,7 +296,7 @@ def test_a_replica_that_went_back_makes_the_job_no_faster() -> None:
     back = Replica(pod(0), row(0, swapped(swap="rolled-back", reason="slower")))
     fast = Replica(pod(1), row(1, swapped(ratio=1.5)))
     found = status(known(back, fast), NOW)
-    assert found.speedup == Speedup(ratio=1.0, low=1.0, high=1.0)
+    assert found.speedup == Speedup(ratio=1.0, low=1.0, high=1.0, summary="1.000 [1.000, 1.000]")
     unmeasured = Replica(pod(2), row(2, swapped(ratio=None)))
     assert status(known(fast, unmeasured), NOW).speedup is None
 
