@@ -31,6 +31,10 @@ POSTGRES = ("postgresql://", "postgres://")
 OLDEST, NEWEST = 1, 3
 """Of SQLite files that earlier releases numbered by `user_version`."""
 LOCKS = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(7380427)"}
+SNAPSHOTS = {
+    "sqlite": "BEGIN",
+    "postgresql": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+}
 LOCK_SECONDS = 5.0
 SERVER = {
     "application_name": "stitch-gateway",
@@ -74,6 +78,14 @@ class Database:
         with self.engine.connect() as connection:
             yield connection
 
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """Sees the ledger of one moment, for as long as it takes; nobody waits for it."""
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql(SNAPSHOTS[connection.dialect.name])
+            without_limits(connection)
+            yield connection
+
     def close(self) -> None:
         self.engine.dispose()
         if self.held is not None:
@@ -91,9 +103,8 @@ def connect(where: Path | str) -> Database:
 
     Raises LedgerHeld, LedgerVersion, or SQLAlchemy's DBAPIError.
     """
-    url = _server(str(where)) if is_server(where) else None
-    held = None if url else _held(Path(where))
-    made = Database(_engine(url or URL.create("sqlite", database=str(where))), held)
+    held = None if is_server(where) else _held(Path(where))
+    made = opened(where, held)
     try:
         with made.writing() as connection:
             _migrate(connection)
@@ -101,6 +112,19 @@ def connect(where: Path | str) -> Database:
         made.close()
         raise
     return made
+
+
+def opened(where: Path | str, held: int | None = None) -> Database:
+    """A ledger as it is, whoever writes it."""
+    at = _server(str(where)) if is_server(where) else URL.create("sqlite", database=str(where))
+    return Database(_engine(at), held)
+
+
+def without_limits(connection: Connection) -> None:
+    """For a transaction that may take long."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
 
 
 def is_server(where: Path | str) -> bool:
