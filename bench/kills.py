@@ -55,6 +55,7 @@ POINTS = ("before it asks", "its graph waits", "its kernels are compiled", "they
 BACK_SECONDS, AWAY_SECONDS, PATIENCE_SECONDS = 1.0, 5.0, 300.0
 SECOND = 10**9
 REPORTS = 4
+GATEWAYS = ("gateway", "gateway-2")
 ASK_AGAIN = (404, 429, 503)
 SKEWED = """
 import runpy, sys, time
@@ -153,6 +154,15 @@ class Service:
     def store(self) -> Store:
         return open_store(str(self.volume / "store"))
 
+    def client(self, url: str, token: str) -> httpx.Client:
+        return httpx.Client(
+            base_url=url,
+            verify=tls.trusting(self.folder / "ca.pem"),
+            headers={"Authorization": f"Bearer {token}"},
+            trust_env=False,
+            timeout=4.0,
+        )
+
     def totals(self, namespace: str) -> int:
         with self.database.asked(self.ledger) as connection:
             found = connection.execute(
@@ -181,12 +191,27 @@ def serving(folder: Path, skew: dict[str, float]) -> Iterator[Service]:
         made = Service(folder, api, database, name, redis)
         try:
             _start(made, skew)
+            right = len([name for name in GATEWAYS if name not in skew])
+            wait_for(lambda: _reached(made) == right, 120, "gateways whose clock is right serve")
             yield made
         finally:
             for part in made.parts.values():
                 with contextlib.suppress(ProcessLookupError):
                     part.kill()
             redis.kill()
+
+
+def _reached(made: Service) -> int:
+    """As a Service does: jobs reach the gateways that say that they are ready."""
+    started = [f"https://localhost:{made.relays[f'job - {name}'].port}" for name in GATEWAYS]
+    made.gateways = [url for url in started if _ready(made, url)]
+    return len(made.gateways)
+
+
+def _ready(made: Service, url: str) -> bool:
+    with contextlib.suppress(httpx.HTTPError), made.client(url, "nobody") as asked:
+        return asked.get("/readyz").status_code == 200
+    return False
 
 
 def _start(made: Service, skew: dict[str, float]) -> None:
@@ -201,10 +226,9 @@ def _start(made: Service, skew: dict[str, float]) -> None:
     kubeconfig = made.api.kubeconfig(folder)
     ledger = f"postgresql://postgres@127.0.0.1:{relays['gateway - ledger'].port}/{made.ledger}"
     store = ("--store", str(made.volume / "store"))
-    for name in ("gateway", "gateway-2"):
+    for name in GATEWAYS:
         port = processes.free_port()
         relays[f"job - {name}"] = Relay(port)
-        made.gateways.append(f"https://localhost:{relays[f'job - {name}'].port}")
         broker = f"redis://127.0.0.1:{relays['gateway - broker'].port}/0"
         _add(made, skew, name, "stitch_operator.gateway", *store,
              *("--broker", broker, "--ledger", ledger, "--kubeconfig", str(kubeconfig)),
@@ -317,7 +341,8 @@ class Job:
         while time.monotonic() < self.deadline:
             url = self.service.gateways[self.turn % len(self.service.gateways)]
             try:
-                answer = self._client(url).request(method, path, json=body)
+                with self.service.client(url, self.token) as asked:
+                    answer = asked.request(method, path, json=body)
             except httpx.HTTPError:
                 self.turn += 1
                 time.sleep(0.1)
@@ -330,15 +355,6 @@ class Job:
                 return answer
             time.sleep(0.3)
         raise TimeoutError(path)
-
-    def _client(self, url: str) -> httpx.Client:
-        return httpx.Client(
-            base_url=url,
-            verify=tls.trusting(self.service.folder / "ca.pem"),
-            headers={"Authorization": f"Bearer {self.token}"},
-            trust_env=False,
-            timeout=4.0,
-        )
 
 
 def life(service: Service, number: int, point: str, lose: Callable[[], None]) -> Outcome:

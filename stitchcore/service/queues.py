@@ -68,12 +68,14 @@ def sentinels(url: str) -> Sentinels:
     if not set(asked) <= {"master", "sentinel_password"}:
         raise ValueError("of a sentinel:// URL ?master= and ?sentinel_password= are known")
     own = asked.get("sentinel_password")
+    user, password = (unquote(one or "") for one in (parts[0].username, parts[0].password))
     return Sentinels(
-        tuple((one.hostname or "", one.port or 26379) for one in parts),
-        asked.get("master", MASTER),
-        int(parts[-1].path.strip("/") or 0),
-        *(unquote(word) if word else None for word in (parts[0].username, parts[0].password)),
-        {"password": own} if own else {},
+        addresses=tuple((one.hostname or "", one.port or 26379) for one in parts),
+        master=asked.get("master", MASTER),
+        database=int(parts[-1].path.strip("/") or 0),
+        user=user or None,
+        password=password or None,
+        own={"password": own} if own else {},
     )
 
 

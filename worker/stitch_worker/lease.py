@@ -122,7 +122,8 @@ def _client(url: str, **limits: float) -> Any:
     if not url.startswith(SENTINEL):
         return redis.Redis.from_url(url, **limits)
     found = sentinels(url)
-    asked = redis.sentinel.Sentinel(found.addresses, sentinel_kwargs={**limits, **found.own})
+    made: Any = redis.sentinel.Sentinel
+    asked = made(found.addresses, sentinel_kwargs={**limits, **found.own})
     return asked.master_for(
         found.master,
         db=found.database,

@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal. Returns 2 where it cannot start, and says why."""
     given = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     return startup.guarded("gateway", lambda: _run(given))
 
 

@@ -9,6 +9,7 @@ is simply asked again.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +141,16 @@ class Ledger:
 
     def close(self) -> None:
         self._database.close()
+
+    def clock_differs(self) -> float:
+        """Seconds by which this process's clock is ahead of that of a ledger that several gateways
+        share; it must be readable."""
+        with self._database.reading() as db:
+            if db.dialect.name == "sqlite":
+                run(db, "SELECT 1 FROM ledger")
+                return 0.0
+            now = run(db, "SELECT extract(epoch FROM clock_timestamp())").scalar_one()
+            return time.time() - float(now)
 
     # Requests
 
