@@ -1,7 +1,7 @@
 """Each part of the service lost on purpose, at five points of a job's life: the table of
 docs/service.md.
 
-    python -m bench.kills [--only WORD]
+    python -m bench.kills [--only WORDS]
 
 Two gateways on one PostgreSQL, one Redis, a worker, two signers, a store on a volume and a stand-in
 API server, all of them processes or servers of their own; what they say to each other goes through
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import os
 import signal
 import socket
@@ -31,7 +32,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from tests.worker.conftest import Redis, wait_for
 from tests.worker.requests import TF, python_path, tiny_graph
 
 TABLE = record.RESULTS / "kills.md"
+RAW = record.raw(TABLE).with_suffix(".json")
 POINTS = ("before it asks", "its graph waits", "its kernels are compiled", "they are made",
           "its savings are posted")  # fmt: skip
 BACK_SECONDS, AWAY_SECONDS, PATIENCE_SECONDS = 1.0, 5.0, 300.0
@@ -432,8 +434,6 @@ def _begun(service: Service, request: str) -> bool:
 
 
 def _digest(service: Service, request: str) -> str:
-    import json
-
     return str(json.loads(service.store.read("requests", request, "meta.json"))["digest"])
 
 
@@ -479,7 +479,8 @@ def table(rows: list[Row]) -> str:
 
 
 def measured(only: str) -> list[Row]:
-    rows, number = [], 0
+    rows: list[Row] = []
+    number = 0
     with tempfile.TemporaryDirectory(prefix="stitch-kills-") as name:
         with serving(_made(Path(name) / "kills"), {}) as service:
             for loss, lose in track(LOSSES.items(), description="losses"):
@@ -493,22 +494,25 @@ def measured(only: str) -> list[Row]:
                     print(f"{loss}, {point}: {time.monotonic() - began:.0f} s", flush=True)
                     time.sleep(BACK_SECONDS)
                 rows.append(row(loss, outcomes))
-                written(rows, only)
+                written(rows[-1])
         for index, (loss, skew) in enumerate(SKEWS.items()):
             if only not in loss:
                 continue
             with serving(_made(Path(name) / f"skew-{index}"), skew) as service:
                 number += 1
                 rows.append(row(loss, [life(service, number, POINTS[0], lambda: None)]))
-                written(rows, only)
+                written(rows[-1])
     return rows
 
 
-def written(rows: list[Row], only: str) -> None:
-    """What is finished is kept, also where the rest is not waited for."""
-    print(rows[-1], flush=True)
-    if not only:
-        record.write_table(TABLE, table(rows), "python -m bench.kills")
+def written(one: Row) -> None:
+    """The table with this row in its place; those of other runs stay until they are run again."""
+    print(one, flush=True)
+    kept = json.loads(RAW.read_text()) if RAW.exists() else {}
+    kept[one.loss] = asdict(one)
+    record.write_figures(RAW, kept)
+    rows = [Row(**kept[loss]) for loss in (*LOSSES, *SKEWS) if loss in kept]
+    record.write_table(TABLE, table(rows), "python -m bench.kills")
 
 
 def _made(folder: Path) -> Path:
@@ -518,7 +522,7 @@ def _made(folder: Path) -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="losses that have this word")
+    parser.add_argument("--only", default="", help="losses that have these words")
     given = parser.parse_args()
     rows = measured(given.only)
     print(table(rows))
