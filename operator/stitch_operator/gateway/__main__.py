@@ -154,7 +154,9 @@ def _public_key(text: str) -> str:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stitch_operator.gateway")
     parser.add_argument("--store", required=True, help="folder or fsspec URL")
-    parser.add_argument("--broker", default="", help="redis:// or amqp:// URL (or STITCH_BROKER)")
+    parser.add_argument(
+        "--broker", default="", help="redis://, sentinel:// or amqp:// URL (or STITCH_BROKER)"
+    )
     parser.add_argument("--ledger", default="",
                         help="file (SQLite, one gateway), or postgresql:// URL "
                              "(or STITCH_LEDGER)")  # fmt: skip
