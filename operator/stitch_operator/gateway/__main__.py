@@ -25,7 +25,7 @@ from stitch_operator.certificates import Certificates
 from stitch_operator.gateway import tls
 from stitch_operator.gateway.app import BODY_SECONDS, DRAIN_SECONDS, application
 from stitch_operator.gateway.blocking import LOG
-from stitch_operator.gateway.database import LedgerHeld, LedgerVersion, shown
+from stitch_operator.gateway.database import LedgerHeld, LedgerVersion, shown, words
 from stitch_operator.gateway.digests import Digests
 from stitch_operator.gateway.identity import Authenticator, Cached, Identity, SharedToken
 from stitch_operator.gateway.ledger import Ledger, Quota
@@ -101,9 +101,12 @@ def _ledger(given: argparse.Namespace) -> Ledger:
         what = f"--ledger {shown(where)}"
     held = "end the other gateway; or give a file that is a ledger, or is not there yet; or a "
     held += "database that can be reached and written"
-    with needed(what, held, SQLAlchemyError, LedgerHeld, LedgerVersion):
-        quota = Quota(given.namespace_bytes, given.namespace_rows)
-        return Ledger(where, given.max_namespaces, quota)
+    quota = Quota(given.namespace_bytes, given.namespace_rows)
+    with needed(what, held, LedgerHeld, LedgerVersion):
+        try:
+            return Ledger(where, given.max_namespaces, quota)
+        except SQLAlchemyError as error:
+            raise ValueError(words(error)) from error
 
 
 async def _serve(service: Service, listening: socket.socket, certificates: Certificates) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from stitch_operator.gateway.database import disk_full
+from stitch_operator.gateway.database import disk_full, words
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitchcore.artifact.store import DISK_FULL
 from stitchcore.errors import Refused
@@ -66,8 +66,7 @@ class Blocking:
             what = f"the {self._what}: {DISK_FULL if full else refused.refusal.reason.value}"
             raise Rejected(Problem.UNAVAILABLE, what) from refused
         except SQLAlchemyError as error:
-            said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-            LOG.error("the %s: %s", self._what, said.strip())
+            LOG.error("the %s: %s", self._what, words(error))
             full = isinstance(error, DBAPIError) and disk_full(error)
             what = DISK_FULL if full else "it cannot be asked now"
             raise Rejected(Problem.UNAVAILABLE, f"the {self._what}: {what}") from error

@@ -26,6 +26,7 @@ from stitch_operator.gateway.database import (
     run,
     shown,
     without_limits,
+    words,
 )
 from stitchcore.options import ledger_url
 from stitchcore.service import startup
@@ -96,8 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def copied() -> int:
         mend = "a ledger that can be read, and a place for another one that holds none"
         what = f"{shown(source)} to {shown(target)}"
-        with needed(what, mend, SQLAlchemyError, LedgerHeld, LedgerVersion):
-            counts = copy(source, target)
+        with needed(what, mend, LedgerHeld, LedgerVersion):
+            try:
+                counts = copy(source, target)
+            except SQLAlchemyError as error:
+                raise ValueError(words(error)) from error
         sys.stdout.write(f"{sum(counts.values())} rows of {len(counts)} tables\n")
         return 0
 

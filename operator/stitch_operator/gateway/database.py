@@ -24,7 +24,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, CursorResult, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 LOG = logging.getLogger("stitch.gateway")
 POSTGRES = ("postgresql://", "postgres://")
@@ -134,6 +134,12 @@ def is_server(where: Path | str) -> bool:
 def shown(where: Path | str) -> str:
     """For logs: without a password."""
     return str(_server(str(where))) if is_server(where) else str(where)
+
+
+def words(error: SQLAlchemyError) -> str:
+    """What the database itself has said, in one line."""
+    said = error.orig if isinstance(error, DBAPIError) else error
+    return " ".join(str(said).split()) or type(error).__name__
 
 
 def disk_full(error: DBAPIError) -> bool:
