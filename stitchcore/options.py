@@ -19,6 +19,7 @@
 | STITCH_WAIT | seconds `stitch run --wait` holds the first step back | 600 |
 | STITCH_STORE_CA | authority that a store `stitch://host:port` is trusted by | none |
 | STITCH_STORE_TOKEN_FILE | token for such a store | none |
+| STITCH_LEDGER | the gateway's ledger: a file, or a postgresql:// URL | |
 | STITCH_BROKER | URL of the broker (`python -m stitch_worker`) | redis://127.0.0.1:6379/0 |
 | STITCH_LEASES | URL of the Redis that keeps leases (`python -m stitch_worker`) | the broker |
 | STITCH_RESERVED_MILLICORES | thousandths of cores that a worker's pod requests | 0 |
@@ -114,6 +115,11 @@ def of_this_process() -> Options:
 def broker_url(environment: Mapping[str, str]) -> str:
     """The broker's URL, which may hold a password."""
     return environment.get("STITCH_BROKER") or "redis://127.0.0.1:6379/0"
+
+
+def ledger_url(environment: Mapping[str, str]) -> str:
+    """The ledger's file or URL, which may hold a password; "" where there is none."""
+    return environment.get("STITCH_LEDGER", "")
 
 
 def store_access(environment: Mapping[str, str], url: str) -> dict[str, str]:

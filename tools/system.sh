@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what a fresh Debian machine lacks: a C and C++ compiler and libsodium's static library,
 # the Redis server that `stitch serve` starts, and for the tests the Prometheus that reads its metrics
-# and the RabbitMQ that workers are tried with, the Chromium that reads the report page, and what builds
+# and the RabbitMQ that workers are tried with, the PostgreSQL that ledgers are, the Chromium that reads the report page, and what builds
 # images. No daemon is started or enabled. `system.sh PYTHON demo` leaves all that tests need out.
 set -eu
 missing=""
@@ -12,6 +12,7 @@ if [ "${2:-}" != demo ]; then
 command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
 command -v prometheus >/dev/null 2>&1 || missing="$missing prometheus"
 [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || missing="$missing rabbitmq-server"
+ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
 command -v buildah >/dev/null 2>&1 || missing="$missing buildah"
 command -v mmdebstrap >/dev/null 2>&1 || missing="$missing mmdebstrap"
 command -v chromium >/dev/null 2>&1 || missing="$missing chromium"

@@ -79,9 +79,10 @@ class Expectation(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One artifact. `key` is the artifact key, `digest` the graph's, `issued` when it was signed by
-    a signer (seconds since 1970; 0: by the process that made it). `measured` says that its regions
-    were proved and timed on the target: a worker without a GPU compiles for one, and no more.
+    """One artifact. `key` is the artifact key, `digest` the graph's, `issued` when it was handed
+    to the signer (seconds since 1970; 0: signed by the process that made it). `measured` says that
+    its regions were proved and timed on the target: a worker without a GPU compiles for one, and no
+    more.
     `functions` is base64 of a zlib-compressed FunctionDefLibrary: what does the work of a launch
     whose kernel cannot (docs/faults.md); `undecided` are regions that no made-up data could show to
     be right or wrong (docs/judging.md)."""

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,6 +176,10 @@ class Store:
             entries: dict[str, Any] = self.filesystem.find(path, detail=True)
         return entries
 
+    def written(self, *parts: str) -> float:
+        """When the newest file below a folder (or one file) was written, as the store says."""
+        return max(map(written, self.details(*parts).values()), default=0.0)
+
     def answer(self, digest: str, answer: Mapping[str, Any]) -> None:
         """Publish where a request stands (pending, ready, refused), and by which code."""
         document = {**answer, "code": code_version()}
@@ -186,6 +191,16 @@ class Store:
             return None
         decoded: dict[str, Any] = json.loads(self.read("answers", f"{digest}.json"))
         return decoded
+
+
+def written(info: Mapping[str, Any]) -> float:
+    """When a file was written (seconds since 1970), of its `details`: fsspec's file systems name
+    and type it differently."""
+    for name in ("mtime", "LastModified", "created", "modified"):
+        value = info.get(name)
+        if value is not None:
+            return float(value.timestamp() if hasattr(value, "timestamp") else value)
+    return time.time()
 
 
 def open_store(url: str, access: Mapping[str, str] | None = None) -> Store:

@@ -6,11 +6,16 @@ proved and timed on the processor and by the TensorFlow it is made for.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 TASK = "stitch.compile"
 """One argument: the request's key. What it stands for lies in the store."""
-BROKERS = ("redis", "rediss", "redis+socket", "amqp", "amqps")
+BROKERS = ("redis", "rediss", "redis+socket", "sentinel", "amqp", "amqps")
+SENTINEL = "sentinel://"
+MASTER = "mymaster"
+"""What a Redis is called among its Sentinels, where the URL's `?master=` does not say."""
 
 
 def queue_name(target: str, tf: str) -> str:
@@ -30,6 +35,55 @@ def check_broker(url: str) -> None:
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in BROKERS:
         raise ValueError(f"{scheme if separator else 'it'} is none of {', '.join(BROKERS)}")
+    if scheme == "sentinel":
+        sentinels(url)
+
+
+@dataclass(frozen=True)
+class Sentinels:
+    """Who knows which Redis of a group is its master now. A URL of it is one for each Sentinel,
+    with semicolons between: `sentinel://:password@host:26379;sentinel://host:26379/0?master=NAME`.
+    The password is the Redis's; `&sentinel_password=` the Sentinels' own."""
+
+    addresses: tuple[tuple[str, int], ...]
+    master: str
+    database: int = 0
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    own: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def transport(self) -> dict[str, Any]:
+        """Celery's options for it."""
+        return {"master_name": self.master, "sentinel_kwargs": self.own}
+
+
+def sentinels(url: str) -> Sentinels:
+    """Raises ValueError."""
+    plain, _, query = url.partition("?")
+    parts = [urlsplit(one) for one in plain.split(";")]
+    if any(one.scheme != "sentinel" or not one.hostname for one in parts):
+        raise ValueError("sentinel://host:port, with semicolons between them")
+    asked = {name: values[-1] for name, values in parse_qs(query).items()}
+    if not set(asked) <= {"master", "sentinel_password"}:
+        raise ValueError("of a sentinel:// URL ?master= and ?sentinel_password= are known")
+    own = asked.get("sentinel_password")
+    user, password = (unquote(one or "") for one in (parts[0].username, parts[0].password))
+    return Sentinels(
+        addresses=tuple((one.hostname or "", one.port or 26379) for one in parts),
+        master=asked.get("master", MASTER),
+        database=int(parts[-1].path.strip("/") or 0),
+        user=user or None,
+        password=password or None,
+        own={"password": own} if own else {},
+    )
+
+
+def for_celery(broker: str) -> tuple[str, dict[str, Any]]:
+    """A broker's URL as Celery takes it, and the options that it takes beside it."""
+    if not broker.startswith(SENTINEL):
+        return broker, {}
+    return broker.partition("?")[0], sentinels(broker).transport
 
 
 def queue_arguments(broker: str) -> dict[str, Any]:

@@ -88,7 +88,8 @@ def _try(opened: Store, what: str, deadline: float) -> None:
 
 def broker(url: str) -> str:
     """`url`, where it is a broker's; one that is down is waited for. Raises CannotStart."""
-    with needed("--broker or STITCH_BROKER", "redis://host:port/0 or amqp://user:password@host//"):
+    mend = "redis://host:port/0, sentinel://host:port/0?master=NAME or amqp://user:password@host//"
+    with needed("--broker or STITCH_BROKER", mend):
         check_broker(url)
     return url
 

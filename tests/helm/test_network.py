@@ -18,7 +18,7 @@ STRANGER = {"team": "research"}
 PORTS = {"webhook": 9443, "gateway": 8443, "store": 8444, "redis": 6379}
 METRICS = 9090
 OUTSIDE = None
-EXTERNAL = ("bucket", "external-broker", "existing-secrets")
+EXTERNAL = ("bucket", "external-broker", "existing-secrets", "replicas")
 """Combinations with something outside, to which egress is open by default."""
 INWARD = {
     "webhook": {"stranger"},

@@ -107,6 +107,11 @@ BAD = {
     "two stores": (
         "store: {url: 's3://a/b', persistence: {existingClaim: c}}", "two stores: give one"
     ),
+    "a file of several gateways": ("gateway: {replicas: 2}", "ledger.existingSecret.name"),
+    "two ledgers": (
+        "ledger: {existingSecret: {name: a}, persistence: {existingClaim: b}}", "two ledgers"
+    ),
+    "a volume that one node mounts": ("store: {replicas: 2}", "ReadWriteMany"),
     "keda without a queue": (
         "workers: {cpu-tf221: {keda: {enabled: true}}}", "workers.cpu-tf221.target"
     ),

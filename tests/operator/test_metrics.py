@@ -32,6 +32,7 @@ from stitch_operator.reconciler.records import TYPES, Speedup, Status
 from stitch_operator.reconciler.status import ORDER
 from stitch_operator.store.app import Metrics as OfStore
 from stitch_operator.webhook.metrics import Metrics as OfWebhook
+from tests.operator.gateway.support import unsynced
 
 SECOND, HOUR = 10**9, 3600.0
 ARCHITECTURE = (
@@ -125,10 +126,7 @@ def report(seq: int, saved: int, lost: int = 0) -> Report:
 
 
 def quick(path: Path, namespaces: int) -> Ledger:
-    """A ledger that does not wait for the disk: what is tried here does not lose power."""
-    ledger = Ledger(path, namespaces)
-    ledger._db.execute("PRAGMA synchronous = OFF")
-    return ledger
+    return unsynced(Ledger(path, namespaces))
 
 
 def series(durable: Durable) -> list[Any]:

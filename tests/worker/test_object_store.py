@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import boto3
 import httpx
@@ -14,14 +17,15 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
+from stitch_worker import signer as signers
 from stitch_worker.collect import collect
-from stitch_worker.signer import Signer, run_once
+from stitch_worker.signer import TAKEN, Signer, run_once
 from stitchcore.artifact import package, sign
 from stitchcore.artifact.store import Store, open_store
 from stitchcore.errors import Reason, Refused
 from stitchcore.inject.contract import SIGNATURE
 from tests.worker.conftest import Cluster, wait_for
-from tests.worker.handmade import artifact, key_for, submitted, uploaded
+from tests.worker.handmade import REQUEST, artifact, key_for, submitted, uploaded
 from tests.worker.requests import submit, tiny_graph
 
 BUCKET = "stitch"
@@ -156,3 +160,50 @@ def test_a_store_of_folders_makes_them() -> None:
 
     Store(Remote(), "/there").write(b"", "a", "b")
     assert made == ["/there/a"]
+
+
+def test_two_signers_at_once_write_the_same(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a bucket files are put one by one: whoever's stands in the end, they fit together."""
+    store, other = open_store(url), open_store(url)
+    submitted(store)
+    made = artifact()
+    uploaded(store, made)
+    key = sign.load_or_create_key(Path(tempfile.mkdtemp()) / "key")
+    first, second = (Signer(one, key, (sign.public_hex(key),)) for one in (store, other))
+    write, turns = Store.write, []
+
+    def in_turn(self: Store, data: bytes, *parts: str) -> None:
+        """The second signer begins, and ends, while the first one publishes."""
+        if self is store and parts[0] == "artifacts" and not turns:
+            turns.append(parts)
+            time.sleep(1.1)  # another second
+            assert run_once(second) == {made.key: "signed"}
+        write(self, data, *parts)
+
+    monkeypatch.setattr(Store, "write", in_turn)
+    assert run_once(first) == {made.key: "signed"}
+    package.load(store, made.key, first.public_keys[0])
+    assert (store.read_answer(REQUEST) or {})["status"] == "ready"
+
+
+def test_what_another_signer_takes_away_is_not_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(url)
+    submitted(store)
+    made = artifact()
+    uploaded(store, made)
+    key = sign.load_or_create_key(Path(tempfile.mkdtemp()) / "key")
+    signer = Signer(store, key, (sign.public_hex(key),))
+    checked = signers.check_files
+
+    def half_gone(of: str, files: dict[str, bytes], expected: dict[str, str]) -> Any:
+        """It has listed what the other one had not removed yet."""
+        monkeypatch.undo()
+        other = Signer(open_store(url), key, signer.public_keys)
+        assert run_once(other) == {made.key: "signed"}
+        return checked(of, {"manifest.json": files["manifest.json"]}, expected)
+
+    monkeypatch.setattr(signers, "check_files", half_gone)
+    assert run_once(signer) == {made.key: TAKEN}
+    assert (open_store(url).read_answer(REQUEST) or {})["status"] == "ready"

@@ -161,7 +161,9 @@ def tensorflow_minor() -> str:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stitch_worker")
-    parser.add_argument("--broker", default="", help="redis:// or amqp:// URL (or STITCH_BROKER)")
+    parser.add_argument(
+        "--broker", default="", help="redis://, sentinel:// or amqp:// URL (or STITCH_BROKER)"
+    )
     parser.add_argument("--target", default="", help="sm_90: a GPU's requests (default: own CPU's)")
     parser.add_argument("--store", required=True, help="folder or fsspec URL")
     parser.add_argument("--leases", default="",

@@ -26,7 +26,7 @@ from kombu import Queue
 from stitch_worker.idle import Meter
 from stitch_worker.service import Service, process
 from stitchcore.errors import Reason, Refused
-from stitchcore.service.queues import TASK, queue_arguments, queue_name
+from stitchcore.service.queues import TASK, for_celery, queue_arguments, queue_name
 
 log = logging.getLogger("stitch.worker")
 AGAIN_SECONDS = 1.0
@@ -59,7 +59,8 @@ def broker_for(url: str, child_seconds: float, **others: Any) -> Broker:
 def make_app(service: Service, broker: Broker) -> Celery:
     """The application of a worker that serves `service` and its one queue; each process of its
     pool with connections of its own."""
-    app = Celery("stitch_worker", broker=broker.url, set_as_current=False)
+    url, _ = for_celery(broker.url)
+    app = Celery("stitch_worker", broker=url, set_as_current=False)
     app.conf.update(configuration(broker, queue_name(service.target, service.tf)))
     app.steps["consumer"].add(_heartbeat(broker.heartbeat))
 
@@ -110,6 +111,7 @@ def configuration(broker: Broker, queue: str) -> dict[str, Any]:
             # a reply that never comes would hold the event loop, and all checks with it, for ever
             "socket_timeout": ANSWER_SECONDS,
             "health_check_interval": 10,
+            **for_celery(broker.url)[1],
         }
         if redis
         else {"confirm_publish": True}

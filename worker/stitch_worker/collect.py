@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stitch_worker import idle, units, unsigned
-from stitchcore.artifact.store import Store
+from stitchcore.artifact.store import Store, written
 from stitchcore.errors import Refused
 from stitchcore.service import startup
 from stitchcore.service.startup import needed
@@ -166,17 +166,8 @@ def _entry(store: Store, *parts: str) -> Entry:
     """Size of all files below, and when the latest of them was written."""
     files: dict[str, Any] = store.details(*parts)
     sizes = [int(info.get("size") or 0) for info in files.values()]
-    times = [_seconds(info) for info in files.values()]
+    times = [written(info) for info in files.values()]
     return Entry(parts, max(times, default=0.0), sum(sizes))
-
-
-def _seconds(info: dict[str, Any]) -> float:
-    """When a file was written: fsspec's file systems name and type it differently."""
-    for name in ("mtime", "LastModified", "created", "modified"):
-        value = info.get(name)
-        if value is not None:
-            return float(value.timestamp() if hasattr(value, "timestamp") else value)
-    return time.time()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from stitchcore.service.queues import SENTINEL, sentinels
+
 SECONDS = 15.0
 """How long a lease lives without renewal."""
 
@@ -86,7 +88,7 @@ class RedisLeases:
     def __init__(self, url: str, seconds: float = SECONDS) -> None:
         import redis
 
-        self._client = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
+        self._client = _client(url, socket_timeout=5, socket_connect_timeout=5)
         self._error = redis.exceptions.RedisError
         self._milliseconds = int(seconds * 1000)
 
@@ -110,6 +112,25 @@ class RedisLeases:
             return self._client.eval(script, 2, *names, *arguments)
         except self._error as error:
             raise OSError(f"Redis: {error}") from error
+
+
+def _client(url: str, **limits: float) -> Any:
+    """Of the Redis, or of whichever is the master when it is asked."""
+    import redis
+    import redis.sentinel
+
+    if not url.startswith(SENTINEL):
+        return redis.Redis.from_url(url, **limits)
+    found = sentinels(url)
+    made: Any = redis.sentinel.Sentinel
+    asked = made(found.addresses, sentinel_kwargs={**limits, **found.own})
+    return asked.master_for(
+        found.master,
+        db=found.database,
+        username=found.user,
+        password=found.password,
+        **limits,
+    )
 
 
 def _held(lease: Lease) -> str:
@@ -174,7 +195,7 @@ def open_leases(broker: str, store: str, seconds: float = SECONDS) -> Leases:
 
     Raises ValueError where neither is possible: then give a Redis of its own for leases.
     """
-    if broker.startswith(("redis://", "rediss://", "unix://")):
+    if broker.startswith(("redis://", "rediss://", "unix://", SENTINEL)):
         return RedisLeases(broker, seconds)
     path = store.removeprefix("file://")
     if "://" in path:

@@ -11,6 +11,9 @@ checks manifest, names, sizes, hashes and library headers, writes the issue time
 with the reason. Compromised workers can so at worst publish a wrong artifact for a graph that was
 handed in, never for another.
 
+Any number of signers may run at once: of one artifact all write the same bytes (its issue time is
+when it was handed in, as the store says), and each refuses only what still waits afterwards.
+
 A key that leaked signs nothing again: `--leaked` names its public half, and what it has signed is
 removed, since nobody can tell by whom; it is built and signed anew when it is asked for.
 
@@ -28,7 +31,6 @@ import json
 import logging
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,6 +57,8 @@ from stitchcore.service.startup import needed
 log = logging.getLogger("stitch.signer")
 POLL_SECONDS = 0.5
 PUBLIC_KEYS = "public_keys.json"
+TAKEN = "taken"
+"""Another signer was quicker."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Signer:
 
 
 def run_once(signer: Signer) -> dict[str, str]:
-    """Handle all that waits: what became of each artifact key ("signed" or a reason's value).
+    """Handle all that waits: what became of each artifact key ("signed", TAKEN, a reason's value).
 
     A store that does not answer leaves an artifact where it is, for the next round. No artifact
     ends the signer, whatever it is: it would meet the same one again after each start.
@@ -116,11 +120,13 @@ def _handle(signer: Signer, key: str) -> str:
         log.exception("%s", key[:16])
         became = Refused(f"artifact {key[:16]}", Reason.BAD_ARTIFACT, repr(error)[:200])
     if isinstance(became, Refused):
+        if not unsigned.waiting(store, key):
+            return TAKEN
         outcome = became.refusal.reason.value
         log.warning("refused %s: %s", key[:16], became.refusal)
     if origin is not None and KEY.fullmatch(origin.request):
         _answer(store, origin, key, became)
-    store.delete(unsigned.FOLDER, key)
+    unsigned.remove(store, key)
     return outcome
 
 
@@ -147,6 +153,7 @@ def _sign(signer: Signer, key: str, origin: Origin) -> None:
         raise Refused(f"artifact {key[:16]}", Reason.REVOKED, "it is on the revocation list")
     if package.exists(store, key):
         return
+    handed_in = store.written(unsigned.FOLDER, key, unsigned.MARKER)
     names = [name for name in store.list(unsigned.FOLDER, key) if name != unsigned.MARKER]
     files = {name: store.read(unsigned.FOLDER, key, name) for name in names}
     try:
@@ -172,7 +179,7 @@ def _sign(signer: Signer, key: str, origin: Origin) -> None:
     if recomputed != key:
         detail = f"its contents have the key {recomputed[:16]}"
         raise Refused(f"artifact {key[:16]}", Reason.DIGEST_MISMATCH, detail)
-    issued = msgspec.structs.replace(manifest, issued=int(time.time()))
+    issued = msgspec.structs.replace(manifest, issued=int(handed_in))
     data = manifests.encode(issued)
     signed = {
         **files,

@@ -39,6 +39,13 @@ def upload(store: Store, made: Unsigned, origin: Origin) -> bool:
     return store.publish(files, MARKER, FOLDER, made.key)
 
 
+def remove(store: Store, key: str) -> None:
+    """Forget what was handed in. It waits no longer from the first moment on, so that another
+    signer does not take what it sees of it for all there was."""
+    store.delete(FOLDER, key, MARKER)
+    store.delete(FOLDER, key)
+
+
 def waiting(store: Store, key: str) -> bool:
     """Whether a finished artifact of this key waits for the signer."""
     return store.exists(FOLDER, key, MARKER)

@@ -199,6 +199,15 @@ stitchcore.io/worker: {{ . | quote }}
 {{- if and .Values.store.url .Values.store.persistence.existingClaim -}}
 {{- fail "store.url and store.persistence.existingClaim are two stores: give one" -}}
 {{- end -}}
+{{- if and (gt (int .Values.gateway.replicas) 1) (not .Values.ledger.existingSecret.name) -}}
+{{- fail "gateway.replicas: a file has one writer; name the Secret of a PostgreSQL database's URL in ledger.existingSecret.name" -}}
+{{- end -}}
+{{- if and (gt (int .Values.store.replicas) 1) (ne .Values.store.persistence.accessMode "ReadWriteMany") -}}
+{{- fail "store.replicas: its volume must be one that several nodes mount: store.persistence.accessMode ReadWriteMany" -}}
+{{- end -}}
+{{- if and .Values.ledger.existingSecret.name .Values.ledger.persistence.existingClaim -}}
+{{- fail "ledger.existingSecret.name and ledger.persistence.existingClaim are two ledgers: give one" -}}
+{{- end -}}
 {{- if has .Values.test.namespace (list "kube-system" "kube-node-lease") -}}
 {{- fail (printf "test.namespace: pods of %s are never injected" .Values.test.namespace) -}}
 {{- end -}}

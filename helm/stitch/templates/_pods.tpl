@@ -179,3 +179,19 @@ topologySpreadConstraints:
 {{- end }}
 {{- if $gpus }}{{ printf "%.4g" $gpus }}{{ end }}
 {{- end }}
+
+{{/* A node is emptied one pod of a component at a time. */}}
+{{- define "stitch.budget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .root.Release.Name }}-{{ .component }}
+  namespace: {{ .root.Release.Namespace | quote }}
+  labels: {{- include "stitch.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  # a node can be emptied also where nothing is healthy
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels: {{- include "stitch.selector" . | nindent 6 }}
+{{- end }}

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import socket
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,13 +18,14 @@ import uvicorn
 import uvloop
 from kubernetes import client, config
 from kubernetes.config import ConfigException
+from sqlalchemy.exc import SQLAlchemyError
 
 from stitch_operator import connections
 from stitch_operator.certificates import Certificates
 from stitch_operator.gateway import tls
 from stitch_operator.gateway.app import BODY_SECONDS, DRAIN_SECONDS, application
 from stitch_operator.gateway.blocking import LOG
-from stitch_operator.gateway.database import LedgerHeld
+from stitch_operator.gateway.database import LedgerHeld, LedgerVersion, shown, words
 from stitch_operator.gateway.digests import Digests
 from stitch_operator.gateway.identity import Authenticator, Cached, Identity, SharedToken
 from stitch_operator.gateway.ledger import Ledger, Quota
@@ -37,7 +37,7 @@ from stitch_operator.gateway.tokenreview import TokenReview
 from stitch_operator.metrics import MAX_NAMESPACES
 from stitch_operator.metrics_server import serve_metrics
 from stitchcore import __version__
-from stitchcore.options import broker_url
+from stitchcore.options import broker_url, ledger_url
 from stitchcore.service import startup
 from stitchcore.service.startup import needed
 
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal. Returns 2 where it cannot start, and says why."""
     given = _arguments(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     return startup.guarded("gateway", lambda: _run(given))
 
 
@@ -60,11 +61,7 @@ def _run(given: argparse.Namespace) -> int:
     store = startup.store(given.store)
     broker = startup.broker(given.broker or broker_url(os.environ))
     listening = startup.listening(given.host, given.port, "--port")
-    held = "end the other gateway; or give a file that is a ledger, or is not there yet"
-    with needed(f"--ledger {given.ledger}", held, sqlite3.Error, LedgerHeld):
-        ledger = Ledger(
-            given.ledger, given.max_namespaces, Quota(given.namespace_bytes, given.namespace_rows)
-        )
+    ledger = _ledger(given)
     queue = CeleryQueue(broker)
     metrics = Metrics(
         lambda: Durable(ledger.totals(), ledger.spent(), ledger.counts()),
@@ -94,6 +91,22 @@ def _run(given: argparse.Namespace) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(service, listening, certificates))
     return 0
+
+
+def _ledger(given: argparse.Namespace) -> Ledger:
+    where = given.ledger or ledger_url(os.environ)
+    with needed("--ledger or STITCH_LEDGER", "a file, or postgresql://user:password@host/name"):
+        if not where:
+            raise ValueError("none is given")
+        what = f"--ledger {shown(where)}"
+    held = "end the other gateway; or give a file that is a ledger, or is not there yet; or a "
+    held += "database that can be reached and written"
+    quota = Quota(given.namespace_bytes, given.namespace_rows)
+    with needed(what, held, LedgerHeld, LedgerVersion):
+        try:
+            return Ledger(where, given.max_namespaces, quota)
+        except SQLAlchemyError as error:
+            raise ValueError(words(error)) from error
 
 
 async def _serve(service: Service, listening: socket.socket, certificates: Certificates) -> None:
@@ -144,8 +157,12 @@ def _public_key(text: str) -> str:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m stitch_operator.gateway")
     parser.add_argument("--store", required=True, help="folder or fsspec URL")
-    parser.add_argument("--broker", default="", help="redis:// or amqp:// URL (or STITCH_BROKER)")
-    parser.add_argument("--ledger", type=Path, required=True, help="file; SQLite")
+    parser.add_argument(
+        "--broker", default="", help="redis://, sentinel:// or amqp:// URL (or STITCH_BROKER)"
+    )
+    parser.add_argument("--ledger", default="",
+                        help="file (SQLite, one gateway), or postgresql:// URL "
+                             "(or STITCH_LEDGER)")  # fmt: skip
     parser.add_argument("--certificate", type=Path, required=True)
     parser.add_argument("--certificate-key", type=Path, required=True)
     parser.add_argument("--token-file", type=Path, help="a shared token; default: TokenReview")

@@ -32,6 +32,8 @@ DRAINED_BYTES = 16 * 2**20
 """Of a refused body: read on so far, so that the client reads the answer and not a reset."""
 BY_STATUS = {404: Problem.NOT_FOUND, 405: Problem.METHOD_NOT_ALLOWED}
 KEY_LENGTH = 64
+CLOCK_SECONDS = 10.0
+"""By which a gateway's clock may differ from that of a ledger which others write too."""
 RUNNING = "stitch-running"
 """Header: keys of the artifacts that a job runs; it is told which of them are revoked."""
 Handler = Callable[[Service, Request, Identity], Awaitable[Response]]
@@ -263,11 +265,16 @@ async def _healthy(_request: Request) -> Response:
 
 
 async def _ready(service: Service, request: Request) -> Response:
-    """Ready: the ledger can be read, and the store has said which artifacts are revoked."""
+    """Ready: the ledger can be read, its clock is this one's, and the store has said which
+    artifacts are revoked. Of gateways whose clocks differ one would take the other's word for
+    old."""
     try:
-        await service.ledger(service.parts.ledger.counts)
+        ahead = await service.ledger(service.parts.ledger.clock_differs)
     except Rejected as rejected:
         return _problem(rejected)
+    if abs(ahead) > CLOCK_SECONDS:
+        what = f"this clock is {ahead:.0f} s ahead of the ledger's"
+        return _problem(Rejected(Problem.UNAVAILABLE, what))
     if service.trust is None:
         return _problem(Rejected(Problem.UNAVAILABLE, "the store has not been read yet"))
     return _json({"status": "ready"}, 200, _trust(service, request))

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from stitch_operator.gateway.database import disk_full, words
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitchcore.artifact.store import DISK_FULL
 from stitchcore.errors import Refused
@@ -63,9 +65,10 @@ class Blocking:
             full = refused.refusal.detail.startswith(DISK_FULL)
             what = f"the {self._what}: {DISK_FULL if full else refused.refusal.reason.value}"
             raise Rejected(Problem.UNAVAILABLE, what) from refused
-        except sqlite3.Error as error:
-            LOG.error("the %s: %s", self._what, error)
-            what = DISK_FULL if error.sqlite_errorname == "SQLITE_FULL" else str(error)
+        except SQLAlchemyError as error:
+            LOG.error("the %s: %s", self._what, words(error))
+            full = isinstance(error, DBAPIError) and disk_full(error)
+            what = DISK_FULL if full else "it cannot be asked now"
             raise Rejected(Problem.UNAVAILABLE, f"the {self._what}: {what}") from error
 
     def _done(self, _future: object) -> None:

@@ -1,144 +1,162 @@
-"""The ledger's file: SQLite, durable (WAL, synchronous=FULL), with one writing process.
+"""Where the ledger is kept: a SQLite file of one gateway, or a PostgreSQL database of several.
 
-Postgres would do for several gateways; one gateway with a volume of its own needs neither a server
-nor a password.
+Both answer the same statements (SQLAlchemy's `text`), and both let one transaction write at a time:
+SQLite by its own lock, PostgreSQL by an advisory lock that ends with the transaction, so a gateway
+that dies while it writes holds nobody up. What is read and then written within one is therefore
+never another's by then, and changes are numbered in the order in which they can be seen. Durable
+when a transaction ends: WAL and synchronous=FULL, or the server's synchronous_commit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
-import sqlite3
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-VERSION = 3
-SPENT = """
-CREATE TABLE IF NOT EXISTS spent (
-  request TEXT, account INTEGER, purpose TEXT, device TEXT NOT NULL, seconds REAL NOT NULL,
-  PRIMARY KEY (request, account, purpose)) WITHOUT ROWID;
-"""
-OF_3 = """
-CREATE TABLE IF NOT EXISTS ledger (id TEXT PRIMARY KEY, change INTEGER NOT NULL) WITHOUT ROWID;
-INSERT INTO ledger SELECT lower(hex(randomblob(8))), 0 WHERE NOT EXISTS (SELECT 1 FROM ledger);
-CREATE TABLE IF NOT EXISTS pods (
-  namespace TEXT, pod TEXT, owner TEXT NOT NULL, controller TEXT NOT NULL, gpu TEXT NOT NULL,
-  devices REAL NOT NULL, began REAL NOT NULL, contact REAL NOT NULL, stepped INTEGER NOT NULL,
-  change INTEGER NOT NULL, stale INTEGER NOT NULL,
-  PRIMARY KEY (namespace, pod)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS pods_by_change ON pods (change, pod);
-CREATE INDEX IF NOT EXISTS pods_to_settle ON pods (stale) WHERE stale;
-CREATE TABLE IF NOT EXISTS standings (
-  namespace TEXT, pod TEXT, graph TEXT, phase TEXT NOT NULL, key TEXT NOT NULL,
-  reason TEXT NOT NULL, PRIMARY KEY (namespace, pod, graph)) WITHOUT ROWID;
-"""
-"""`pods` and `standings` are what the reconciler reads (workloads.py): `change` numbers the changes
-of the one row of `ledger`; `stale` figures have changed since."""
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS requests (
-  request TEXT PRIMARY KEY, digest TEXT NOT NULL, target TEXT NOT NULL, tf TEXT NOT NULL,
-  enqueued REAL, attempts INTEGER NOT NULL DEFAULT 0, artifact TEXT, ratio REAL);
-CREATE INDEX IF NOT EXISTS requests_by_artifact ON requests (artifact);
-CREATE TABLE IF NOT EXISTS submissions (
-  namespace TEXT, request TEXT, digest TEXT NOT NULL, time REAL NOT NULL,
-  PRIMARY KEY (namespace, request)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS submissions_by_digest ON submissions (namespace, digest);
-CREATE TABLE IF NOT EXISTS sessions (
-  namespace TEXT, pod TEXT, session TEXT, time REAL NOT NULL,
-  PRIMARY KEY (namespace, pod, session)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS savings (
-  namespace TEXT, pod TEXT, session TEXT, graph TEXT, gpu TEXT NOT NULL, seq INTEGER NOT NULL,
-  steps INTEGER NOT NULL, net INTEGER NOT NULL, saved INTEGER NOT NULL, lost INTEGER NOT NULL,
-  time REAL NOT NULL, baseline INTEGER NOT NULL DEFAULT 0, stitched INTEGER NOT NULL DEFAULT 0,
-  low INTEGER, high INTEGER, PRIMARY KEY (namespace, pod, session, graph)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS totals (
-  namespace TEXT, gpu TEXT, saved INTEGER NOT NULL, lost INTEGER NOT NULL,
-  PRIMARY KEY (namespace, gpu)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS events (
-  namespace TEXT, pod TEXT, session TEXT, seq INTEGER, type TEXT NOT NULL, graph TEXT NOT NULL,
-  key TEXT NOT NULL, time REAL NOT NULL,
-  PRIMARY KEY (namespace, pod, session, seq)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS swaps (
-  namespace TEXT, pod TEXT, session TEXT, key TEXT, owner TEXT NOT NULL, state TEXT NOT NULL,
-  time REAL NOT NULL, graph TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '',
-  PRIMARY KEY (namespace, pod, session, key)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS breakers (
-  namespace TEXT, owner TEXT, key TEXT, target TEXT, time REAL NOT NULL,
-  PRIMARY KEY (namespace, owner, key, target)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS groups (
-  namespace TEXT, owner TEXT, name TEXT, round INTEGER, record BLOB NOT NULL, time REAL NOT NULL,
-  PRIMARY KEY (namespace, owner, name, round)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS refusals (
-  namespace TEXT, request TEXT, reason TEXT, time REAL NOT NULL,
-  PRIMARY KEY (namespace, request, reason)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS counts (
-  name TEXT, label TEXT, count INTEGER NOT NULL, PRIMARY KEY (name, label)) WITHOUT ROWID;
-"""
-"""`savings.net`, `saved`, `lost` and the totals in device-nanoseconds; times in epoch seconds."""
-KEPT = """
-CREATE TABLE IF NOT EXISTS kept (
-  namespace TEXT, request TEXT, bytes INTEGER NOT NULL,
-  PRIMARY KEY (namespace, request)) WITHOUT ROWID;
-"""
-"""Graphs of a namespace that are in the store."""
-OF_NAMESPACES = (
-    *("submissions", "sessions", "savings", "events", "swaps", "breakers", "groups"),
-    *("refusals", "pods", "standings", "kept"),
-)
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, CursorResult, Engine, create_engine, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-
-def _counted_rows() -> str:
-    """Rows of each namespace over all tables that clients add to: counted anew at each start, and
-    by triggers from then on."""
-    made = "DROP TABLE IF EXISTS rows; "
-    made += "CREATE TABLE rows (namespace TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;"
-    for table in OF_NAMESPACES:
-        made += f"""
-        INSERT INTO rows SELECT namespace, count(*) FROM {table} WHERE true GROUP BY namespace
-          ON CONFLICT DO UPDATE SET count = count + excluded.count;
-        CREATE TRIGGER IF NOT EXISTS {table}_more AFTER INSERT ON {table} BEGIN
-          INSERT INTO rows VALUES (NEW.namespace, 1)
-            ON CONFLICT DO UPDATE SET count = count + 1; END;
-        CREATE TRIGGER IF NOT EXISTS {table}_less AFTER DELETE ON {table} BEGIN
-          UPDATE rows SET count = count - 1 WHERE namespace = OLD.namespace; END;"""
-    return made
-
-
-FROM_1 = f"""
-BEGIN;
-ALTER TABLE spent RENAME TO spent_1;
-{SPENT}
-INSERT INTO spent SELECT request, 0, purpose, device, seconds FROM spent_1;
-DROP TABLE spent_1;
-PRAGMA user_version = 2;
-COMMIT;
-"""
-"""Version 1 kept one sum for each request; workers of its time name no account (0)."""
-FROM_2 = """
-BEGIN;
-ALTER TABLE savings ADD COLUMN baseline INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE savings ADD COLUMN stitched INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE savings ADD COLUMN low INTEGER;
-ALTER TABLE savings ADD COLUMN high INTEGER;
-ALTER TABLE swaps ADD COLUMN graph TEXT NOT NULL DEFAULT '';
-ALTER TABLE swaps ADD COLUMN reason TEXT NOT NULL DEFAULT '';
-PRAGMA user_version = 3;
-COMMIT;
-"""
-"""Version 2 kept what a report adds to the totals, not what it says. Pods are known again when they
-are next heard."""
+LOG = logging.getLogger("stitch.gateway")
+POSTGRES = ("postgresql://", "postgres://")
+OLDEST, NEWEST = 1, 3
+"""Of SQLite files that earlier releases numbered by `user_version`."""
+LOCKS = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(7380427)"}
+SNAPSHOTS = {
+    "sqlite": "BEGIN",
+    "postgresql": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+}
+LOCK_SECONDS = 5.0
+SERVER = {
+    "application_name": "stitch-gateway",
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+    "options": f"-c lock_timeout={LOCK_SECONDS:g}s -c statement_timeout=10s "
+    "-c idle_in_transaction_session_timeout=10s",
+}
+"""Of a connection to PostgreSQL: whoever is cut off holds the lock for ten seconds at most."""
+SQLITE_FULL, POSTGRES_FULL = "SQLITE_FULL", "53100"
 
 
 class LedgerHeld(RuntimeError):
     """Another process writes this ledger."""
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """The ledger in `path`, made if it is not there; locked for this process until it ends.
+class LedgerVersion(RuntimeError):
+    """It is of a release that this one does not understand, or no ledger."""
 
-    Raises LedgerHeld, or sqlite3.Error for a file that is no ledger of this version.
+
+@dataclass(frozen=True)
+class Database:
+    """An open ledger; `held` is the descriptor of a SQLite file's lock."""
+
+    engine: Engine
+    held: int | None
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """All of a block, durable when it ends, or nothing of it. Nobody else writes meanwhile."""
+        with self.engine.begin() as connection:
+            connection.exec_driver_sql(LOCKS[connection.dialect.name])
+            yield connection
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Sees what others have written until each statement."""
+        with self.engine.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """Sees the ledger of one moment, for as long as it takes; nobody waits for it."""
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql(SNAPSHOTS[connection.dialect.name])
+            without_limits(connection)
+            yield connection
+
+    def close(self) -> None:
+        self.engine.dispose()
+        if self.held is not None:
+            os.close(self.held)
+
+
+def run(connection: Connection, statement: str, **values: Any) -> CursorResult[*tuple[Any, ...]]:
+    """One statement of SQL that both kinds of database know; values are named `:so` in it."""
+    return connection.execute(text(statement), values)
+
+
+def connect(where: Path | str) -> Database:
+    """The ledger in a file, locked for this process until it ends, or at a URL of PostgreSQL; made,
+    or brought to this release, where need be.
+
+    Raises LedgerHeld, LedgerVersion, or SQLAlchemy's DBAPIError.
     """
+    held = None if is_server(where) else _held(Path(where))
+    made = opened(where, held)
+    try:
+        with made.writing() as connection:
+            _migrate(connection)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def opened(where: Path | str, held: int | None = None) -> Database:
+    """A ledger as it is, whoever writes it."""
+    at = _server(str(where)) if is_server(where) else URL.create("sqlite", database=str(where))
+    return Database(_engine(at), held)
+
+
+def without_limits(connection: Connection) -> None:
+    """For a transaction that may take long."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+
+
+def is_server(where: Path | str) -> bool:
+    return str(where).startswith(POSTGRES)
+
+
+def shown(where: Path | str) -> str:
+    """For logs: without a password."""
+    return str(_server(str(where))) if is_server(where) else str(where)
+
+
+def words(error: SQLAlchemyError) -> str:
+    """What the database itself has said, in one line."""
+    said = error.orig if isinstance(error, DBAPIError) else error
+    return " ".join(str(said).split()) or type(error).__name__
+
+
+def disk_full(error: DBAPIError) -> bool:
+    """Whether the database has no room, which mends itself when somebody makes some."""
+    found = getattr(error.orig, "sqlite_errorname", None) or getattr(error.orig, "sqlstate", None)
+    return found in (SQLITE_FULL, POSTGRES_FULL)
+
+
+def _server(url: str) -> URL:
+    """Raises ValueError."""
+    try:
+        return make_url(url).set(drivername="postgresql+psycopg")
+    except ArgumentError as error:
+        raise ValueError("no URL of a PostgreSQL database") from error
+
+
+def _held(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = os.open(
         path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
@@ -148,46 +166,39 @@ def connect(path: Path) -> sqlite3.Connection:
     except OSError as error:
         os.close(lock)
         raise LedgerHeld(f"{path} is in use by another gateway") from error
-    database = sqlite3.connect(
-        path, isolation_level=None, check_same_thread=False, factory=_Locked, timeout=5.0
-    )
-    assert isinstance(database, _Locked)
-    database.lock = lock
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = FULL")
-    found = database.execute("PRAGMA user_version").fetchone()[0]
-    if found not in (0, 1, 2, VERSION):
-        raise sqlite3.DatabaseError(f"{path} is a ledger of version {found}, not {VERSION}")
-    if found == 1:
-        database.executescript(FROM_1)
-    if found in (1, 2):
-        database.executescript(FROM_2)
-    database.execute("PRAGMA recursive_triggers = ON")  # what is replaced is deleted first
-    tables = SPENT + SCHEMA + OF_3 + KEPT + _counted_rows()
-    database.executescript(f"BEGIN; {tables} PRAGMA user_version = {VERSION}; COMMIT;")
-    return database
+    return lock
 
 
-class _Locked(sqlite3.Connection):
-    """A connection that gives the lock back when closed."""
+def _engine(url: URL) -> Engine:
+    if url.get_backend_name() == "postgresql":
+        return create_engine(url, connect_args=SERVER, pool_pre_ping=True)
+    engine = create_engine(url, connect_args={"isolation_level": None, "timeout": LOCK_SECONDS})
 
-    lock: int = -1
+    @event.listens_for(engine, "connect")
+    def _opened(connection: Any, _: object) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.create_function("greatest", -1, max, deterministic=True)  # as PostgreSQL has it
 
-    def close(self) -> None:
-        super().close()
-        if self.lock >= 0:
-            os.close(self.lock)
-            self.lock = -1
+    return engine
 
 
-@contextlib.contextmanager
-def transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """All of a block, durable when it ends, or nothing of it."""
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield database
-        database.execute("COMMIT")
-    except BaseException:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        raise
+def _migrate(connection: Connection) -> None:
+    """Bring a ledger to this release. A later one of the same first number only adds to what is
+    there, so that gateways of two releases share a ledger while one replaces the other."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("revisions")))
+    config.attributes["connection"] = connection
+    script = ScriptDirectory.from_config(config)
+    newest = str(script.get_current_head())
+    found = MigrationContext.configure(connection).get_current_revision()
+    if found is None and connection.dialect.name == "sqlite":
+        version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+        if version and not OLDEST <= version <= NEWEST:
+            raise LedgerVersion(f"it is a ledger of version {version}, not {NEWEST}")
+    if found is None or found in {one.revision for one in script.walk_revisions()}:
+        command.upgrade(config, "head")
+    elif found.partition(".")[0] != newest.partition(".")[0]:
+        raise LedgerVersion(f"it is a ledger of revision {found}, not {newest}")
+    else:
+        LOG.warning("the ledger is of a later release: revision %s, not %s", found, newest)

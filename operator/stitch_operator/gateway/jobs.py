@@ -6,13 +6,14 @@ made the pod, or a session; always within the asker's own namespace.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
+from sqlalchemy import Connection
 
 from stitch_operator.gateway import workloads
+from stitch_operator.gateway.database import run
 from stitch_operator.reports import Graph
 from stitchcore.report.job import Job, JobGraph
 
@@ -23,7 +24,7 @@ Session = tuple[str, str]
 """A pod (or "session:..." where there are none) and a session of it."""
 
 
-def job(database: sqlite3.Connection, namespace: str, name: str, devices: float) -> Job | None:
+def job(database: Connection, namespace: str, name: str, devices: float) -> Job | None:
     """The job; None where the namespace has none of this name. A process drives `devices` where its
     pod does not say."""
     sessions = _sessions(database, namespace, name)
@@ -52,26 +53,30 @@ def job(database: sqlite3.Connection, namespace: str, name: str, devices: float)
     )
 
 
-def _sessions(database: sqlite3.Connection, namespace: str, name: str) -> list[Session]:
-    return database.execute(
-        "SELECT pod, session FROM sessions WHERE namespace = ? AND (session = ? OR pod IN "
-        "(SELECT pod FROM pods WHERE namespace = ? AND (pod = ? OR owner = ? OR controller = ?))) "
-        "ORDER BY time DESC LIMIT ?",
-        (namespace, name, namespace, name, name, name, MOST_PODS),
-    ).fetchall()
+def _sessions(database: Connection, namespace: str, name: str) -> list[Session]:
+    found = run(
+        database,
+        "SELECT pod, session FROM sessions WHERE namespace = :namespace AND (session = :name "
+        "OR pod IN (SELECT pod FROM pods WHERE namespace = :namespace "
+        "AND (pod = :name OR owner = :name OR controller = :name))) ORDER BY time DESC LIMIT :most",
+        **{"namespace": namespace, "name": name, "most": MOST_PODS},
+    )
+    return [tuple(row) for row in found]
 
 
-def _savings(database: sqlite3.Connection, namespace: str, one: Session) -> list[tuple[Any, ...]]:
+def _savings(database: Connection, namespace: str, one: Session) -> list[tuple[Any, ...]]:
     """(pod, saved, lost, difference, low, high, gpu, graph) of each graph, in nanoseconds."""
-    return database.execute(
+    found = run(
+        database,
         "SELECT pod, saved, lost, baseline - stitched, low, high, gpu, graph FROM savings "
-        "WHERE namespace = ? AND pod = ? AND session = ?",
-        (namespace, *one),
-    ).fetchall()
+        "WHERE namespace = :namespace AND pod = :pod AND session = :session",
+        **{"namespace": namespace, "pod": one[0], "session": one[1]},
+    )
+    return [tuple(row) for row in found]
 
 
 def _interval(
-    database: sqlite3.Connection,
+    database: Connection,
     namespace: str,
     rows: Sequence[Sequence[float]],
     devices: float,
@@ -83,10 +88,9 @@ def _interval(
     low = high = 0.0
     for pod, saved, lost, difference, below, above, *_ in rows:
         net = saved - lost
-        known = database.execute(
-            "SELECT devices FROM pods WHERE namespace = ? AND pod = ?", (namespace, pod)
-        ).fetchone()
-        used = known[0] if known else devices
+        statement = "SELECT devices FROM pods WHERE namespace = :namespace AND pod = :pod"
+        known = run(database, statement, namespace=namespace, pod=pod).scalar()
+        used = devices if known is None else known
         low += net - ((difference - below) * used if below is not None else 0)
         high += net + ((above - difference) * used if above is not None else 0)
     return low / NANO, high / NANO
@@ -102,29 +106,33 @@ def _merged(found: Iterable[Graph]) -> list[Graph]:
     return sorted(best.values(), key=lambda graph: (-graph.steps, not graph.key, graph.graph))
 
 
-def _with_key(database: sqlite3.Connection, namespace: str, graph: Graph) -> Graph:
+def _with_key(database: Connection, namespace: str, graph: Graph) -> Graph:
     """With the artifact that its request led to, where its pod has not been told (or has none)."""
     if graph.key or graph.phase == "refused":
         return graph
-    found = database.execute(
-        "SELECT r.artifact FROM requests r JOIN submissions s USING (request) WHERE "
-        "s.namespace = ? AND r.digest = ? AND r.artifact IS NOT NULL ORDER BY s.time DESC LIMIT 1",
-        (namespace, graph.graph),
-    ).fetchone()
-    return msgspec.structs.replace(graph, key=found[0]) if found else graph
+    found = run(
+        database,
+        "SELECT r.artifact FROM requests r JOIN submissions s USING (request) "
+        "WHERE s.namespace = :namespace AND r.digest = :digest AND r.artifact IS NOT NULL "
+        "ORDER BY s.time DESC LIMIT 1",
+        **{"namespace": namespace, "digest": graph.graph},
+    ).scalar()
+    return msgspec.structs.replace(graph, key=found) if found else graph
 
 
-def _spent(database: sqlite3.Connection, namespace: str, graphs: Sequence[Graph]) -> float:
+def _spent(database: Connection, namespace: str, graphs: Sequence[Graph]) -> float:
     """Seconds that building for these graphs took, whoever asked first."""
     total = 0.0
     for graph in graphs:
-        (seconds,) = database.execute(
-            "SELECT coalesce(sum(seconds), 0) FROM spent WHERE request IN (SELECT r.request FROM "
-            "requests r JOIN submissions s USING (request) WHERE s.namespace = ? AND r.digest = ? "
-            "AND (? = '' OR r.artifact = ?))",
-            (namespace, graph.graph, graph.key, graph.key),
-        ).fetchone()
-        total += seconds
+        of_artifact = "AND r.artifact = :key" if graph.key else ""
+        total += run(
+            database,
+            "SELECT coalesce(sum(seconds), 0) FROM spent WHERE request IN (SELECT r.request "
+            "FROM requests r JOIN submissions s USING (request) "
+            f"WHERE s.namespace = :namespace AND r.digest = :digest {of_artifact})",
+            **{"namespace": namespace, "digest": graph.graph},
+            **({"key": graph.key} if graph.key else {}),
+        ).scalar_one()
     return total
 
 

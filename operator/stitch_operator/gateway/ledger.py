@@ -1,5 +1,6 @@
 """The one durable ledger: who asked for what, what was saved, which swaps crashed, which step
-groups swap at. Synchronous; the application calls it from one thread.
+groups swap at. Synchronous; the application calls it from one thread. Several gateways may share
+one (database.py): nothing is remembered between two calls.
 
 Everything a client repeats changes nothing, so a gateway that died between writing and answering
 is simply asked again.
@@ -8,16 +9,17 @@ is simply asked again.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from sqlalchemy import Connection
 
 from stitch_operator.gateway import claims, counting, groups, jobs, savings, workloads
 from stitch_operator.gateway.counting import IDLE, count
-from stitch_operator.gateway.database import connect, transaction
+from stitch_operator.gateway.database import connect, run
 from stitch_operator.gateway.groups import Acknowledgement, Group
 from stitch_operator.gateway.identity import Identity, run_times
 from stitch_operator.gateway.problems import Problem, Rejected
@@ -39,6 +41,30 @@ SILENT_SECONDS = 60.0
 HIGHEST = 1e6
 """Of a ratio, so that a job cannot add any sum."""
 SETTLED = {"swap-ok": "ok", "rolled-back": "rolled-back", "crashed-before": "crashed"}
+
+
+SAVINGS = (
+    *("namespace", "pod", "session", "graph", "gpu", "seq", "steps", "net", "saved", "lost"),
+    *("time", "baseline", "stitched", "low", "high"),
+)
+SAVED = (
+    f"INSERT INTO savings ({', '.join(SAVINGS)}) VALUES (:{', :'.join(SAVINGS)}) "
+    "ON CONFLICT (namespace, pod, session, graph) DO UPDATE SET "
+    + ", ".join(f"{column} = excluded.{column}" for column in SAVINGS[4:])
+)
+HAPPENED = (
+    "INSERT INTO events (namespace, pod, session, seq, type, graph, key, time) "
+    "VALUES (:namespace, :pod, :session, :seq, :type, :graph, :key, :now) ON CONFLICT DO NOTHING"
+)
+REFUSED = (
+    "INSERT INTO refusals (namespace, request, reason, time) "
+    "VALUES (:namespace, :request, :reason, :now) ON CONFLICT DO NOTHING"
+)
+SWAP = (
+    "INSERT INTO swaps (namespace, pod, session, key, owner, state, time, graph, reason) "
+    "VALUES (:namespace, :pod, :session, :key, :owner, :state, :now, :graph, '') "
+    "ON CONFLICT (namespace, pod, session, key)"
+)
 
 
 @dataclass(frozen=True)
@@ -92,68 +118,101 @@ class Quota:
     rows: int = 2_000_000
 
 
+REQUEST = "request, digest, target, tf, enqueued, attempts, artifact, ratio"
+"""Known's fields as columns."""
+OF_SESSION = "namespace = :namespace AND pod = :pod AND session = :session"
+
+
+def _where(identity: Identity, session: str) -> dict[str, str]:
+    pod = pod_of(identity, session)
+    return {"namespace": identity.namespace, "pod": pod, "session": session}
+
+
 class Ledger:
-    """Open with a path; close when done. At most `namespaces` have totals of their own."""
+    """Open with a file's path, or the URL of a PostgreSQL database; close when done. At most
+    `namespaces` have totals of their own."""
 
     def __init__(
-        self, path: Path, namespaces: int = MAX_NAMESPACES, quota: Quota | None = None
+        self, where: Path | str, namespaces: int = MAX_NAMESPACES, quota: Quota | None = None
     ) -> None:
-        self._db = connect(path)
+        self._database = connect(where)
         self._namespaces = namespaces
         self._quota = quota or Quota()
-        self._totals = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
 
     def close(self) -> None:
-        self._totals.close()
-        self._db.close()
+        self._database.close()
+
+    def clock_differs(self) -> float:
+        """Seconds by which this process's clock is ahead of that of a ledger that several gateways
+        share; it must be readable."""
+        with self._database.reading() as db:
+            if db.dialect.name == "sqlite":
+                run(db, "SELECT 1 FROM ledger")
+                return 0.0
+            now = run(db, "SELECT extract(epoch FROM clock_timestamp())").scalar_one()
+            return time.time() - float(now)
 
     # Requests
 
     def submitted(self, identity: Identity, session: str | None, known: Known, now: float) -> None:
         """A namespace has handed in a graph. A session that is new begins now."""
         with self._adding(identity.namespace) as db:
-            db.execute(
-                "INSERT OR IGNORE INTO requests (request, digest, target, tf) VALUES (?, ?, ?, ?)",
-                (known.request, known.digest, known.target, known.tf),
+            about = {"request": known.request, "digest": known.digest}
+            run(
+                db,
+                "INSERT INTO requests (request, digest, target, tf) "
+                "VALUES (:request, :digest, :target, :tf) ON CONFLICT DO NOTHING",
+                **{**about, "target": known.target, "tf": known.tf},
             )
-            db.execute(
-                "INSERT INTO submissions VALUES (?, ?, ?, ?) "
-                "ON CONFLICT DO UPDATE SET time = excluded.time",
-                (identity.namespace, known.request, known.digest, now),
+            run(
+                db,
+                "INSERT INTO submissions (namespace, request, digest, time) "
+                "VALUES (:namespace, :request, :digest, :now) "
+                "ON CONFLICT (namespace, request) DO UPDATE SET time = excluded.time",
+                **{**about, "namespace": identity.namespace, "now": now},
             )
             if session is not None:
-                self._begin_session(identity, session, now)
+                self._begin_session(db, identity, session, now)
             workloads.touch(db, identity, now)
             if identity.pod and identity.last_exit_code in CRASH_CODES:
-                self._crashed_pod(identity, session, now)
+                self._crashed_pod(db, identity, session, now)
 
     def keeps(self, namespace: str, request: str, size: int) -> bool:
         """Notes that a graph is to be kept; False where the namespace has no room for it."""
         with self._adding(namespace) as db:
-            found = db.execute("SELECT sum(bytes) FROM kept WHERE namespace = ?", (namespace,))
-            if (found.fetchone()[0] or 0) + size > self._quota.graph_bytes:
+            statement = "SELECT coalesce(sum(bytes), 0) FROM kept WHERE namespace = :namespace"
+            found = run(db, statement, namespace=namespace).scalar_one()
+            if found + size > self._quota.graph_bytes:
                 return False
-            db.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (namespace, request, size))
+            run(
+                db,
+                "INSERT INTO kept (namespace, request, bytes) VALUES (:namespace, :request, :size) "
+                "ON CONFLICT (namespace, request) DO UPDATE SET bytes = excluded.bytes",
+                **{"namespace": namespace, "request": request, "size": size},
+            )
             return True
 
     def kept(self, namespace: str) -> list[str]:
         """Requests whose graphs count as kept, those first that were handed in longest ago."""
-        found = self._db.execute(
-            "SELECT request FROM kept LEFT JOIN submissions USING (namespace, request) "
-            "WHERE namespace = ? ORDER BY time LIMIT 1000",
-            (namespace,),
-        )
-        return [str(row[0]) for row in found.fetchall()]
+        with self._database.reading() as db:
+            found = run(
+                db,
+                "SELECT request FROM kept LEFT JOIN submissions USING (namespace, request) "
+                "WHERE namespace = :namespace ORDER BY coalesce(time, 0) LIMIT 1000",
+                namespace=namespace,
+            )
+            return [str(request) for request in found.scalars()]
 
     def gone(self, requests: Sequence[str]) -> None:
         """These graphs are in the store no longer."""
-        with transaction(self._db) as db:
-            db.executemany("DELETE FROM kept WHERE request = ?", [(one,) for one in requests])
+        with self._database.writing() as db:
+            for one in requests:
+                run(db, "DELETE FROM kept WHERE request = :request", request=one)
 
     def enqueued(self, request: str, now: float) -> None:
-        with transaction(self._db) as db:
-            statement = "UPDATE requests SET enqueued = ?, attempts = attempts + 1"
-            db.execute(f"{statement} WHERE request = ?", (now, request))
+        with self._database.writing() as db:
+            statement = "UPDATE requests SET enqueued = :now, attempts = attempts + 1"
+            run(db, f"{statement} WHERE request = :request", now=now, request=request)
 
     def finished(
         self,
@@ -167,72 +226,62 @@ class Ledger:
         """A final answer was seen. What was spent is a sum that only grows, of one `account`: a
         repeated answer adds nothing to it, one after another compilation what is new. Whether any
         was."""
-        with transaction(self._db) as db:
-            db.execute(
-                "UPDATE requests SET artifact = ?, ratio = ? WHERE request = ?",
-                (artifact, ratio, request),
+        with self._database.writing() as db:
+            run(
+                db,
+                "UPDATE requests SET artifact = :artifact, ratio = :ratio WHERE request = :request",
+                **{"artifact": artifact, "ratio": ratio, "request": request},
             )
             return counting.spent(db, request, account, device, spent)
 
     def waited(self, lives: Mapping[str, Mapping[str, float]]) -> None:
         """Each life of a worker (its name is of one start) has cost so many seconds in all while it
         had no task, by device."""
-        with transaction(self._db) as db:
+        with self._database.writing() as db:
             for life, idle in lives.items():
                 for device, seconds in idle.items():
                     counting.spent(db, f"worker:{life}:{device}", 0, device, {IDLE: seconds})
 
     def find(self, namespace: str, key: str) -> Known | None:
         """The request of `namespace` with this request or artifact key; None for all others."""
-        columns = "r.request, r.digest, r.target, r.tf, r.enqueued, r.attempts, r.artifact, r.ratio"
-        found = self._db.execute(
-            f"SELECT {columns} FROM requests r JOIN submissions s USING (request) "
-            "WHERE s.namespace = ? AND (r.request = ? OR r.artifact = ?) LIMIT 1",
-            (namespace, key, key),
-        ).fetchone()
+        statement = (
+            f"SELECT {REQUEST} FROM requests WHERE (request = :key OR artifact = :key) "
+            "AND EXISTS (SELECT 1 FROM submissions s WHERE s.request = requests.request "
+            "AND s.namespace = :namespace) LIMIT 1"
+        )
+        with self._database.reading() as db:
+            found = run(db, statement, namespace=namespace, key=key).first()
         return Known(*found) if found else None
 
     def latest(self, namespace: str, digest: str) -> str | None:
         """Key of the request that `namespace` handed in last for a graph of this digest."""
-        found = self._db.execute(
-            "SELECT request FROM submissions WHERE namespace = ? AND digest = ? "
-            "ORDER BY time DESC LIMIT 1",
-            (namespace, digest),
-        ).fetchone()
-        return str(found[0]) if found else None
+        statement = (
+            "SELECT request FROM submissions WHERE namespace = :namespace AND digest = :digest "
+            "ORDER BY time DESC LIMIT 1"
+        )
+        with self._database.reading() as db:
+            found = run(db, statement, namespace=namespace, digest=digest).scalar()
+        return None if found is None else str(found)
 
     def request(self, request: str) -> Known | None:
         """A request by its key, whoever handed it in."""
-        columns = "request, digest, target, tf, enqueued, attempts, artifact, ratio"
-        found = self._db.execute(
-            f"SELECT {columns} FROM requests WHERE request = ?", (request,)
-        ).fetchone()
+        statement = f"SELECT {REQUEST} FROM requests WHERE request = :request"
+        with self._database.reading() as db:
+            found = run(db, statement, request=request).first()
         return Known(*found) if found else None
 
     def breaker(self, identity: Identity, key: str, target: str) -> bool:
         """Whether this workload has crashed after a swap to this artifact, or two that have nothing
         to do with each other: workloads of this namespace after one to it, namespaces after one
         to an artifact of the same graph on such a device."""
-        about = (identity.namespace, key, target)
-        found = self._db.execute(
-            "SELECT owner FROM breakers WHERE namespace = ? AND key = ? AND target = ?", about
-        ).fetchall()
-        if (identity.owner,) in found or len(found) >= INDEPENDENT:
-            return True
-        others = self._db.execute(
-            "SELECT count(DISTINCT b.namespace) FROM breakers b "
-            "JOIN requests r ON r.artifact = b.key WHERE b.target = ? "
-            "AND r.digest IN (SELECT digest FROM requests WHERE artifact = ?)",
-            (target, key),
-        ).fetchone()
-        return int(others[0]) >= INDEPENDENT
+        with self._database.reading() as db:
+            return self._broken(db, identity, key, target)
 
     def refused(self, namespace: str, request: str, reason: str, now: float) -> None:
         """A graph of a namespace is left as it is; counted once for each reason."""
-        with transaction(self._db) as db:
-            values = (namespace, request, reason, now)
-            statement = "INSERT OR IGNORE INTO refusals VALUES (?, ?, ?, ?)"
-            if db.execute(statement, values).rowcount:
+        with self._database.writing() as db:
+            about = {"namespace": namespace, "request": request, "reason": reason}
+            if run(db, REFUSED, now=now, **about).rowcount:
                 count(db, "fallbacks", reason)
                 count(db, "answers", reason)  # of workers: what jobs say is not in it
 
@@ -241,24 +290,23 @@ class Ledger:
         for each namespace, graph and reason, not again where the gateway refused it for the same;
         what is no graph's once for each pod."""
         pod = pod_of(identity, left.session)
-        where = (identity.namespace, pod, left.session)
         with self._adding(identity.namespace) as db:
-            self._begin_session(identity, left.session, now)
-            values = (*where, left.seq, "refused", left.graph, "", now)
-            marks = ", ".join("?" * len(values))
-            if not db.execute(f"INSERT OR IGNORE INTO events VALUES ({marks})", values).rowcount:
+            self._begin_session(db, identity, left.session, now)
+            said = {"seq": left.seq, "type": "refused", "graph": left.graph, "key": ""}
+            if not run(db, HAPPENED, now=now, **_where(identity, left.session), **said).rowcount:
                 return False
             workloads.touch(db, identity, now)
             if left.final and left.graph:
                 workloads.left(db, identity, left.graph, left.reason)
-            told = db.execute(
+            about = {"namespace": identity.namespace, "reason": left.reason}
+            told = run(
+                db,
                 "SELECT 1 FROM refusals JOIN requests USING (request) "
-                "WHERE namespace = ? AND digest = ? AND reason = ?",
-                (identity.namespace, left.graph, left.reason),
-            ).fetchone()
-            about = (identity.namespace, left.graph or pod, left.reason, now)
-            statement = "INSERT OR IGNORE INTO refusals VALUES (?, ?, ?, ?)"
-            if not told and db.execute(statement, about).rowcount:
+                "WHERE namespace = :namespace AND digest = :digest AND reason = :reason",
+                **{**about, "digest": left.graph},
+            ).first()
+            about["request"] = left.graph or pod
+            if not told and run(db, REFUSED, now=now, **about).rowcount:
                 count(db, "fallbacks", left.reason)
             return True
 
@@ -266,35 +314,40 @@ class Ledger:
 
     def happened(self, identity: Identity, event: Happened, now: float) -> bool:
         """Notes an event; False when it was noted before."""
-        pod = pod_of(identity, event.session)
-        where = (identity.namespace, pod, event.session)
+        where = _where(identity, event.session)
         with self._adding(identity.namespace) as db:
-            self._begin_session(identity, event.session, now)
-            values = (*where, event.seq, event.type, event.graph, event.key, now)
-            marks = ", ".join("?" * len(values))
-            if not db.execute(f"INSERT OR IGNORE INTO events VALUES ({marks})", values).rowcount:
+            self._begin_session(db, identity, event.session, now)
+            said = {"type": event.type, "graph": event.graph, "key": event.key}
+            if not run(db, HAPPENED, seq=event.seq, now=now, **where, **said).rowcount:
                 return False
             count(db, "events", event.type)
             if event.reason:
                 count(db, "fallbacks", event.reason)
             workloads.touch(db, identity, now, stepped=event.type != "crashed-before")
             if event.type == "swap-begin":
-                db.execute(
-                    "INSERT OR REPLACE INTO swaps VALUES (?, ?, ?, ?, ?, ?, ?, ?, '')",
-                    (*where, event.key, identity.owner, BEGUN, now, event.graph),
+                run(
+                    db,
+                    f"{SWAP} DO UPDATE SET owner = excluded.owner, state = excluded.state, "
+                    "time = excluded.time, graph = excluded.graph, reason = excluded.reason",
+                    **where,
+                    **{"key": event.key, "owner": identity.owner, "state": BEGUN, "now": now},
+                    graph=event.graph,
                 )
                 return True
             # a job may say that its first stitched steps went well after it has gone back: it did
-            db.execute(
-                "UPDATE swaps SET state = ?, time = ?, graph = ?, reason = ? "
-                "WHERE namespace = ? AND pod = ? AND session = ? AND key = ? "
-                "AND (? != 'ok' OR state = ?)",
-                (SETTLED[event.type], now, event.graph, event.reason, *where, event.key,
-                 SETTLED[event.type], BEGUN),
-            )  # fmt: skip
+            state = SETTLED[event.type]
+            only = f" AND state = '{BEGUN}'" if state == SETTLED["swap-ok"] else ""
+            run(
+                db,
+                "UPDATE swaps SET state = :state, time = :now, graph = :graph, reason = :reason "
+                f"WHERE {OF_SESSION} AND key = :key{only}",
+                **where,
+                **{"state": state, "now": now, "graph": event.graph, "reason": event.reason},
+                key=event.key,
+            )
             code = event.exit_code if identity.last_exit_code is None else identity.last_exit_code
             if event.type == "crashed-before" and (code is None or code in CRASH_CODES):
-                self._open_breaker(identity, event.key, now)
+                self._open_breaker(db, identity, event.key, now)
             return True
 
     def may_swap(
@@ -307,32 +360,37 @@ class Ledger:
         pod is needed, and none of the API server, which may have forgotten it. Before `since`
         nobody could say anything: this gateway was not there.
         """
-        where = (identity.namespace, pod_of(identity, session), session, key)
-        about = (identity.namespace, identity.owner, key)
+        where = _where(identity, session)
         with self._adding(identity.namespace) as db:
-            self._begin_session(identity, session, now)
-            target = db.execute("SELECT target FROM requests WHERE artifact = ?", (key,)).fetchone()
-            if target is not None and self.breaker(identity, key, target[0]):
+            self._begin_session(db, identity, session, now)
+            target = self._target(db, key)
+            if target is not None and self._broken(db, identity, key, target):
                 return CRASHED
-            found = db.execute(
+            found = run(
+                db,
                 "SELECT pod, session, state, time FROM swaps "
-                "WHERE namespace = ? AND owner = ? AND key = ?", about,
-            ).fetchall()  # fmt: skip
+                "WHERE namespace = :namespace AND owner = :owner AND key = :key",
+                **{"namespace": identity.namespace, "owner": identity.owner, "key": key},
+            ).all()
             proved = any(state == SETTLED["swap-ok"] for *_, state, _ in found)
-            others = [row for row in found if row[2] == BEGUN and row[:2] != where[1:3]]
+            own = (where["pod"], where["session"])
+            others = [row for row in found if row[2] == BEGUN and (row[0], row[1]) != own]
             silent = [row for row in others if now - max(row[3], since) > SILENT_SECONDS]
             if others and not proved:
                 for pod, dead, *_ in silent:
-                    self._open_breaker(identity, key, now)
-                    db.execute(
-                        "UPDATE swaps SET state = 'crashed' WHERE namespace = ? AND pod = ? "
-                        "AND session = ? AND key = ?", (identity.namespace, pod, dead, key),
-                    )  # fmt: skip
+                    self._open_breaker(db, identity, key, now)
+                    run(
+                        db,
+                        f"UPDATE swaps SET state = 'crashed' WHERE {OF_SESSION} AND key = :key",
+                        **{"namespace": identity.namespace, "pod": pod, "session": dead},
+                        key=key,
+                    )
                 return CRASHED if silent else WAIT
-            db.execute(
-                "INSERT INTO swaps VALUES (?, ?, ?, ?, ?, ?, ?, ?, '') "
-                "ON CONFLICT DO UPDATE SET time = excluded.time WHERE state = excluded.state",
-                (*where, identity.owner, BEGUN, now, graph),
+            run(
+                db,
+                f"{SWAP} DO UPDATE SET time = excluded.time WHERE swaps.state = excluded.state",
+                **where,
+                **{"key": key, "owner": identity.owner, "state": BEGUN, "now": now, "graph": graph},
             )
             return GO
 
@@ -341,25 +399,37 @@ class Ledger:
     ) -> Group:
         """The swap group's state after a member's word, durable before anyone is told."""
         with self._adding(identity.namespace) as db:
-            group = self._group(identity, name, number)
+            about = {"namespace": identity.namespace, "owner": identity.owner, "name": name}
+            record = run(
+                db,
+                "SELECT record FROM groups WHERE namespace = :namespace AND owner = :owner "
+                "AND name = :name AND round = :round",
+                **{**about, "round": number},
+            ).scalar()
+            group = None if record is None else msgspec.json.decode(record, type=Group)
             after = groups.acknowledge(group, said, now)
             if after != group:
-                db.execute(
-                    "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?, ?, ?)",
-                    (identity.namespace, identity.owner, name, number,
-                     msgspec.json.encode(after), now),
-                )  # fmt: skip
+                run(
+                    db,
+                    "INSERT INTO groups (namespace, owner, name, round, record, time) "
+                    "VALUES (:namespace, :owner, :name, :round, :record, :now) "
+                    "ON CONFLICT (namespace, owner, name, round) DO UPDATE SET "
+                    "record = excluded.record, time = excluded.time",
+                    **{**about, "round": number, "record": msgspec.json.encode(after), "now": now},
+                )
             if after.state == groups.ABORTED and (group is None or group.state != groups.ABORTED):
                 count(db, "groups", groups.ABORTED)
             return after
 
     def latest_round(self, identity: Identity, name: str) -> int:
         """Number of the group's last round that any member began; 0 without one."""
-        found = self._db.execute(
-            "SELECT max(round) FROM groups WHERE namespace = ? AND owner = ? AND name = ?",
-            (identity.namespace, identity.owner, name),
-        ).fetchone()
-        return int(found[0] or 0)
+        statement = (
+            "SELECT max(round) FROM groups "
+            "WHERE namespace = :namespace AND owner = :owner AND name = :name"
+        )
+        about = {"namespace": identity.namespace, "owner": identity.owner, "name": name}
+        with self._database.reading() as db:
+            return int(run(db, statement, **about).scalar() or 0)
 
     # Savings
 
@@ -370,7 +440,7 @@ class Ledger:
         pod = pod_of(identity, session)
         where = (identity.namespace, pod, session, graph)
         with self._adding(identity.namespace) as db:
-            begun = self._begin_session(identity, session, now)
+            begun = self._begin_session(db, identity, session, now)
             row = claims.row(db, where)
             if report.seq <= row.seq:
                 return OLD
@@ -387,18 +457,27 @@ class Ledger:
                 ratio = min(report.baseline_ns / report.stitched_ns, HIGHEST)
                 count(db, "speedup", bucket(ratio))
                 count(db, "speedup", "sum", round(ratio * MICRO))
-            db.execute(
-                f"INSERT OR REPLACE INTO savings VALUES ({', '.join('?' * 15)})",
-                (*where, identity.gpu, after.seq, after.steps, after.net, after.saved, after.lost,
-                 now, report.baseline_ns, report.stitched_ns, *(report.bounds or (None, None))),
-            )  # fmt: skip
+            low, high = report.bounds or (None, None)
+            run(
+                db,
+                SAVED,
+                **_where(identity, session),
+                **{"graph": graph, "gpu": identity.gpu, "seq": after.seq, "steps": after.steps},
+                **{"net": after.net, "saved": after.saved, "lost": after.lost, "time": now},
+                **{"baseline": report.baseline_ns, "stitched": report.stitched_ns},
+                **{"low": low, "high": high},
+            )
             workloads.touch(db, identity, now, stepped=True, figures=True)
-            db.execute(
-                "INSERT INTO totals VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
-                "saved = saved + excluded.saved, lost = lost + excluded.lost",
-                (claims.shown(db, identity.namespace, self._namespaces), identity.gpu,
-                 after.saved - row.saved, after.lost - row.lost),
-            )  # fmt: skip
+            run(
+                db,
+                "INSERT INTO totals (namespace, gpu, saved, lost) "
+                "VALUES (:namespace, :gpu, :saved, :lost) "
+                "ON CONFLICT (namespace, gpu) DO UPDATE SET "
+                "saved = totals.saved + excluded.saved, lost = totals.lost + excluded.lost",
+                namespace=claims.shown(db, identity.namespace, self._namespaces),
+                **{"gpu": identity.gpu, "saved": after.saved - row.saved},
+                lost=after.lost - row.lost,
+            )
             count(db, "savings", COUNTED)
             return COUNTED
 
@@ -407,112 +486,138 @@ class Ledger:
     def timed(self, identity: Identity, session: str, now: float) -> None:
         """A process of the pod has timed its first step."""
         with self._adding(identity.namespace) as db:
-            self._begin_session(identity, session, now)
+            self._begin_session(db, identity, session, now)
             workloads.touch(db, identity, now, stepped=True)
 
     def note(self, pods: list[tuple[Identity, float]], graphs: workloads.Graphs) -> None:
         """What was seen beside what was asked."""
-        with transaction(self._db) as db:
+        with self._database.writing() as db:
             workloads.note(db, pods, graphs)
 
     def settle(self) -> None:
         """Figures that have changed are told to who reads next."""
-        with transaction(self._db) as db:
+        with self._database.writing() as db:
             workloads.settle(db)
 
     def workloads(self, since: str, now: float) -> Workloads:
         """A page of what has changed since an earlier one's `next`."""
-        return workloads.page(self._db, since, now)
+        with self._database.reading() as db:
+            return workloads.page(db, since, now)
 
     def job(self, namespace: str, name: str, devices: float) -> Job | None:
         """What a job of the namespace has measured, by a name that its owner knows."""
-        return jobs.job(self._db, namespace, name, devices)
+        with self._database.reading() as db:
+            return jobs.job(db, namespace, name, devices)
 
-    # Totals, on a connection of their own: metrics are asked for from any thread
+    # Totals: metrics are asked for from any thread
 
     def totals(self) -> list[tuple[str, str, int, int]]:
-        return counting.totals(self._totals)
+        with self._database.reading() as db:
+            return counting.totals(db)
 
     def spent(self) -> list[tuple[str, str, float]]:
-        return counting.all_spent(self._totals)
+        with self._database.reading() as db:
+            return counting.all_spent(db)
 
     def counts(self) -> list[tuple[str, str, int]]:
-        return counting.counts(self._totals)
+        with self._database.reading() as db:
+            return counting.counts(db)
 
     def prune(self, now: float) -> int:
         """Forgets sessions that have been silent for KEPT_SECONDS, and requests that were not
         handed in for so long and nobody reports savings of; totals and breakers stay, and what a
         pod has claimed for as long as any session of it reports."""
-        removed = 0
-        limit = (now - KEPT_SECONDS,)
-        with transaction(self._db) as db:
-            for table in ("events", "swaps", "groups", "refusals"):
-                removed += db.execute(f"DELETE FROM {table} WHERE time < ?", limit).rowcount
-            removed += db.execute(
-                "DELETE FROM savings WHERE (namespace, pod) IN (SELECT namespace, pod FROM savings "
-                "GROUP BY namespace, pod HAVING max(time) < ?)",
-                limit,
-            ).rowcount
-            db.execute(
-                "DELETE FROM sessions WHERE time < ? AND (namespace, pod, session) NOT IN "
+        counted = (
+            *(
+                f"DELETE FROM {table} WHERE time < :limit"
+                for table in ("events", "swaps", "groups", "refusals")
+            ),
+            "DELETE FROM savings WHERE (namespace, pod) IN (SELECT namespace, pod FROM savings "
+            "GROUP BY namespace, pod HAVING max(time) < :limit)",
+            "DELETE FROM submissions WHERE time < :limit AND (namespace, digest) NOT IN "
+            "(SELECT namespace, graph FROM savings)",
+        )
+        limit = now - KEPT_SECONDS
+        with self._database.writing() as db:
+            removed = sum(run(db, statement, limit=limit).rowcount for statement in counted)
+            run(
+                db,
+                "DELETE FROM sessions WHERE time < :limit AND (namespace, pod, session) NOT IN "
                 "(SELECT namespace, pod, session FROM savings)",
-                limit,
+                limit=limit,
             )
-            removed += db.execute(
-                "DELETE FROM submissions WHERE time < ? AND (namespace, digest) NOT IN "
-                "(SELECT namespace, graph FROM savings)",
-                limit,
-            ).rowcount
-            workloads.forget(db, *limit)
+            workloads.forget(db, limit)
             for table in ("requests", "kept"):
-                db.execute(
-                    f"DELETE FROM {table} WHERE request NOT IN (SELECT request FROM submissions)"
-                )
+                submitted = "SELECT request FROM submissions"
+                run(db, f"DELETE FROM {table} WHERE request NOT IN ({submitted})")
         return removed
 
     # Inside a transaction
 
     @contextlib.contextmanager
-    def _adding(self, namespace: str) -> Iterator[sqlite3.Connection]:
+    def _adding(self, namespace: str) -> Iterator[Connection]:
         """A transaction in which a client of the namespace may add rows. Raises Rejected(QUOTA)."""
-        with transaction(self._db) as db:
-            found = db.execute("SELECT count FROM rows WHERE namespace = ?", (namespace,))
-            if (found.fetchone() or (0,))[0] >= self._quota.rows:
+        with self._database.writing() as db:
+            statement = "SELECT count FROM rows WHERE namespace = :namespace"
+            if (run(db, statement, namespace=namespace).scalar() or 0) >= self._quota.rows:
                 what = f"namespace {namespace!r} has {self._quota.rows} rows in the ledger"
                 raise Rejected(Problem.QUOTA, what)
             yield db
 
-    def _begin_session(self, identity: Identity, session: str, now: float) -> float:
-        where = (identity.namespace, pod_of(identity, session), session)
-        self._db.execute("INSERT OR IGNORE INTO sessions VALUES (?, ?, ?, ?)", (*where, now))
-        found = self._db.execute(
-            "SELECT time FROM sessions WHERE namespace = ? AND pod = ? AND session = ?", where
-        ).fetchone()
-        return float(found[0])
+    def _begin_session(self, db: Connection, identity: Identity, session: str, now: float) -> float:
+        where = _where(identity, session)
+        statement = (
+            "INSERT INTO sessions (namespace, pod, session, time) "
+            "VALUES (:namespace, :pod, :session, :now) ON CONFLICT DO NOTHING"
+        )
+        run(db, statement, now=now, **where)
+        return float(run(db, f"SELECT time FROM sessions WHERE {OF_SESSION}", **where).scalar_one())
 
-    def _crashed_pod(self, identity: Identity, session: str | None, now: float) -> None:
+    def _crashed_pod(
+        self, db: Connection, identity: Identity, session: str | None, now: float
+    ) -> None:
         """The pod's container ended in a crash: swaps that an earlier session of it had begun and
         not settled are what it crashed after."""
-        where = (identity.namespace, identity.pod, session or "", BEGUN)
-        condition = "namespace = ? AND pod = ? AND session != ? AND state = ?"
-        found = self._db.execute(f"SELECT key FROM swaps WHERE {condition}", where).fetchall()
-        for (key,) in found:
-            self._open_breaker(identity, key, now)
-        self._db.execute(f"UPDATE swaps SET state = 'crashed' WHERE {condition}", where)
+        where = {"namespace": identity.namespace, "pod": identity.pod, "session": session or ""}
+        condition = (
+            f"namespace = :namespace AND pod = :pod AND session != :session AND state = '{BEGUN}'"
+        )
+        for key in run(db, f"SELECT key FROM swaps WHERE {condition}", **where).scalars().all():
+            self._open_breaker(db, identity, key, now)
+        run(db, f"UPDATE swaps SET state = 'crashed' WHERE {condition}", **where)
 
-    def _open_breaker(self, identity: Identity, key: str, now: float) -> None:
-        target = self._db.execute("SELECT target FROM requests WHERE artifact = ?", (key,))
-        found = target.fetchone()
-        if found is not None:
-            self._db.execute(
-                "INSERT OR IGNORE INTO breakers VALUES (?, ?, ?, ?, ?)",
-                (identity.namespace, identity.owner, key, found[0], now),
+    def _broken(self, db: Connection, identity: Identity, key: str, target: str) -> bool:
+        about = {"key": key, "target": target}
+        owners = run(
+            db,
+            "SELECT owner FROM breakers "
+            "WHERE namespace = :namespace AND key = :key AND target = :target",
+            **{**about, "namespace": identity.namespace},
+        )
+        found = owners.scalars().all()
+        if identity.owner in found or len(found) >= INDEPENDENT:
+            return True
+        others = run(
+            db,
+            "SELECT count(DISTINCT b.namespace) FROM breakers b "
+            "JOIN requests r ON r.artifact = b.key WHERE b.target = :target "
+            "AND r.digest IN (SELECT digest FROM requests WHERE artifact = :key)",
+            **about,
+        )
+        return int(others.scalar_one()) >= INDEPENDENT
+
+    def _open_breaker(self, db: Connection, identity: Identity, key: str, now: float) -> None:
+        target = self._target(db, key)
+        if target is not None:
+            run(
+                db,
+                "INSERT INTO breakers (namespace, owner, key, target, time) "
+                "VALUES (:namespace, :owner, :key, :target, :now) ON CONFLICT DO NOTHING",
+                **{"namespace": identity.namespace, "owner": identity.owner},
+                **{"key": key, "target": target, "now": now},
             )
 
-    def _group(self, identity: Identity, name: str, number: int) -> Group | None:
-        found = self._db.execute(
-            "SELECT record FROM groups WHERE namespace = ? AND owner = ? AND name = ? "
-            "AND round = ?",
-            (identity.namespace, identity.owner, name, number),
-        ).fetchone()
-        return msgspec.json.decode(found[0], type=Group) if found else None
+    def _target(self, db: Connection, key: str) -> str | None:
+        statement = "SELECT target FROM requests WHERE artifact = :key"
+        found = run(db, statement, key=key).scalar()
+        return None if found is None else str(found)

@@ -18,7 +18,7 @@ from kombu import Queue as KombuQueue
 from kombu.exceptions import OperationalError
 
 from stitch_operator.gateway.problems import Problem, Rejected
-from stitchcore.service.queues import TASK, queue_arguments, queue_name
+from stitchcore.service.queues import SENTINEL, TASK, for_celery, queue_arguments, queue_name
 
 REFRESH_SECONDS, FIRST_SECONDS = 5.0, 0.5
 """How often the broker is asked whom it serves, also while nobody is known."""
@@ -164,9 +164,10 @@ class CeleryQueue:
 
 
 def _app(broker: str) -> Celery:
-    app = Celery("stitch", broker=broker, set_as_current=False)
+    url, options = for_celery(broker)
+    app = Celery("stitch", broker=url, set_as_current=False)
     limits = {"socket_connect_timeout": BROKER_SECONDS, "socket_timeout": BROKER_SECONDS}
-    redis = broker.startswith(("redis://", "rediss://"))
+    redis = broker.startswith(("redis://", "rediss://", SENTINEL))
     app.conf.update(
         task_serializer="json",
         accept_content=["json"],
@@ -174,7 +175,7 @@ def _app(broker: str) -> Celery:
         task_create_missing_queues=True,
         task_publish_retry=False,
         broker_connection_timeout=BROKER_SECONDS,
-        broker_transport_options=limits if redis else {"confirm_publish": True},
+        broker_transport_options={**limits, **options} if redis else {"confirm_publish": True},
     )
     return app
 

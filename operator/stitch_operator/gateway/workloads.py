@@ -6,14 +6,15 @@ nothing else. Figures change with every report of savings; they count as a chang
 
 from __future__ import annotations
 
-import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from sqlalchemy import Connection
 
+from stitch_operator.gateway.database import run
 from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.standing import Standing
 from stitch_operator.reports import MOST_GRAPHS, Graph, Workload, Workloads
@@ -25,6 +26,8 @@ CONTACT_SECONDS = 60.0
 FIGURES_SECONDS = 30.0
 MOST_REMEMBERED = 50_000
 NANO = 1e9
+PENDING = "pending"
+OF_POD = "WHERE namespace = :namespace AND pod = :pod"
 Where = tuple[str, str]
 """A pod: its namespace and uid."""
 Graphs = dict[tuple[str, str, str], "Stood"]
@@ -99,7 +102,7 @@ def _keep(memory: OrderedDict[Any, Any], key: Any, value: Any) -> None:
 
 
 def touch(
-    database: sqlite3.Connection,
+    database: Connection,
     identity: Identity,
     now: float,
     stepped: bool = False,
@@ -108,84 +111,110 @@ def touch(
     """A pod was heard. `figures`: nothing but figures has changed, which can wait."""
     if not identity.pod:
         return
-    values = (identity.namespace, identity.pod, identity.owner, identity.controller, identity.gpu,
-              identity.devices, now, now, stepped)  # fmt: skip
-    known = database.execute(
-        "SELECT stepped FROM pods WHERE namespace = ? AND pod = ?", values[:2]
-    ).fetchone()
-    if figures and known is not None and known[0] >= stepped:
-        database.execute(
-            "UPDATE pods SET contact = ?, stale = 1 WHERE namespace = ? AND pod = ?",
-            (now, *values[:2]),
-        )
+    where = {"namespace": identity.namespace, "pod": identity.pod}
+    known = run(database, f"SELECT stepped FROM pods {OF_POD}", **where).scalar()
+    if figures and known is not None and known >= stepped:
+        heard = f"UPDATE pods SET contact = greatest(contact, :now), stale = 1 {OF_POD}"
+        run(database, heard, now=now, **where)
         return
-    database.execute(
-        "INSERT INTO pods VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT DO UPDATE SET "
+    run(
+        database,
+        "INSERT INTO pods (namespace, pod, owner, controller, gpu, devices, began, contact, "
+        "stepped, change, stale) VALUES (:namespace, :pod, :owner, :controller, :gpu, :devices, "
+        ":now, :now, :stepped, :change, 0) ON CONFLICT (namespace, pod) DO UPDATE SET "
         "owner = excluded.owner, controller = excluded.controller, gpu = excluded.gpu, "
-        "devices = excluded.devices, contact = excluded.contact, "
-        "stepped = max(stepped, excluded.stepped), change = excluded.change, stale = 0",
-        (*values, _next_change(database)),
+        "devices = excluded.devices, contact = greatest(pods.contact, excluded.contact), "
+        "stepped = greatest(pods.stepped, excluded.stepped), change = excluded.change, stale = 0",
+        **where,
+        **{"owner": identity.owner, "controller": identity.controller, "gpu": identity.gpu},
+        **{"devices": identity.devices, "now": now, "stepped": int(stepped)},
+        change=_next_change(database),
     )
 
 
 def note(
-    database: sqlite3.Connection,
+    database: Connection,
     pods: Sequence[tuple[Identity, float]],
     graphs: Graphs,
 ) -> None:
-    """Write sightings down."""
+    """Write sightings down. One gateway's "pending" may be written after what another one has told
+    the pod since: what the pod was told last stays."""
+    heard = {(identity.namespace, identity.pod): now for identity, now in pods}
     for identity, now in pods:
         touch(database, identity, now)
-    database.executemany(
-        "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?, ?, ?)",
-        [(*where, one.phase, one.key, one.reason) for where, one in graphs.items()],
-    )
+    for (namespace, pod, graph), one in graphs.items():
+        now = heard.get((namespace, pod), 0.0)
+        newer = "" if one.phase != PENDING else (
+            f" WHERE standings.phase = '{PENDING}' OR :now >= (SELECT contact FROM pods {OF_POD})"
+        )  # fmt: skip
+        where = {"namespace": namespace, "pod": pod, "graph": graph}
+        _stands(database, where, one.phase, one.key, one.reason, newer, now)
 
 
-def left(database: sqlite3.Connection, identity: Identity, graph: str, reason: str) -> None:
+def left(database: Connection, identity: Identity, graph: str, reason: str) -> None:
     """A pod leaves a graph as it is, for good, wherever it stood with the gateway."""
     if identity.pod:
-        where = (identity.namespace, identity.pod, graph)
-        database.execute(
-            "INSERT OR REPLACE INTO standings VALUES (?, ?, ?, 'refused', '', ?)", (*where, reason)
-        )
+        where = {"namespace": identity.namespace, "pod": identity.pod, "graph": graph}
+        _stands(database, where, "refused", "", reason)
 
 
-def settle(database: sqlite3.Connection) -> None:
-    """Figures that have waited count as a change now."""
-    if database.execute("SELECT 1 FROM pods WHERE stale LIMIT 1").fetchone():
-        change = _next_change(database)
-        database.execute("UPDATE pods SET change = ?, stale = 0 WHERE stale", (change,))
-
-
-def forget(database: sqlite3.Connection, before: float) -> None:
-    """Pods that were silent since then."""
-    database.execute("DELETE FROM pods WHERE contact < ?", (before,))
-    database.execute(
-        "DELETE FROM standings WHERE (namespace, pod) NOT IN (SELECT namespace, pod FROM pods)"
+def _stands(
+    database: Connection,
+    where: dict[str, str],
+    phase: str,
+    key: str,
+    reason: str,
+    condition: str = "",
+    now: float = 0.0,
+) -> None:
+    run(
+        database,
+        "INSERT INTO standings (namespace, pod, graph, phase, key, reason) "
+        "VALUES (:namespace, :pod, :graph, :phase, :key, :reason) "
+        "ON CONFLICT (namespace, pod, graph) DO UPDATE SET "
+        f"phase = excluded.phase, key = excluded.key, reason = excluded.reason{condition}",
+        **where,
+        **{"phase": phase, "key": key, "reason": reason},
+        **({"now": now} if condition else {}),
     )
 
 
-def _next_change(database: sqlite3.Connection) -> int:
+def settle(database: Connection) -> None:
+    """Figures that have waited count as a change now."""
+    if run(database, "SELECT 1 FROM pods WHERE stale = 1 LIMIT 1").first():
+        change = _next_change(database)
+        run(database, "UPDATE pods SET change = :change, stale = 0 WHERE stale = 1", change=change)
+
+
+def forget(database: Connection, before: float) -> None:
+    """Pods that were silent since then."""
+    run(database, "DELETE FROM pods WHERE contact < :before", before=before)
+    known = "SELECT namespace, pod FROM pods"
+    run(database, f"DELETE FROM standings WHERE (namespace, pod) NOT IN ({known})")
+
+
+def _next_change(database: Connection) -> int:
     statement = "UPDATE ledger SET change = change + 1 RETURNING change"
-    return int(database.execute(statement).fetchone()[0])
+    return int(run(database, statement).scalar_one())
 
 
 # Reading
 
 
-def page(database: sqlite3.Connection, since: str, now: float) -> Workloads:
+def page(database: Connection, since: str, now: float) -> Workloads:
     """What has changed since an answer's `next`; of another ledger's, of a future that this one has
     not seen (it was restored), or "", all."""
-    ledger, latest = database.execute("SELECT id, change FROM ledger").fetchone()
+    ledger, latest = run(database, "SELECT id, change FROM ledger").one()
     change, last = _position(since, ledger)
     if change > latest:
         change, last = 0, ""
-    rows = database.execute(
+    rows = run(
+        database,
         "SELECT namespace, pod, owner, controller, gpu, devices, began, contact, stepped, change "
-        "FROM pods WHERE (change, pod) > (?, ?) AND contact >= ? ORDER BY change, pod LIMIT ?",
-        (change, last, now - TOLD_SECONDS, PAGE + 1),
-    ).fetchall()
+        "FROM pods WHERE (change, pod) > (:change, :last) AND contact >= :oldest "
+        "ORDER BY change, pod LIMIT :most",
+        **{"change": change, "last": last, "oldest": now - TOLD_SECONDS, "most": PAGE + 1},
+    ).all()
     told = [_workload(database, row) for row in rows[:PAGE]]
     if told:
         change, last = rows[:PAGE][-1][9], rows[:PAGE][-1][1]
@@ -203,17 +232,13 @@ def _position(since: str, ledger: str) -> tuple[int, str]:
     return int(change), pod
 
 
-def _workload(database: sqlite3.Connection, row: Sequence[Any]) -> Workload:
+def _workload(database: Connection, row: Sequence[Any]) -> Workload:
     namespace, pod, owner, controller, gpu, devices, began, contact, stepped, _ = row
     where = (namespace, pod)
-    (sessions,) = database.execute(
-        "SELECT count(*) FROM sessions WHERE namespace = ? AND pod = ?", where
-    ).fetchone()
-    saved, lost = database.execute(
-        "SELECT coalesce(sum(saved), 0), coalesce(sum(lost), 0) FROM savings "
-        "WHERE namespace = ? AND pod = ?",
-        where,
-    ).fetchone()
+    named = {"namespace": namespace, "pod": pod}
+    sessions = run(database, f"SELECT count(*) FROM sessions {OF_POD}", **named).scalar_one()
+    sums = "coalesce(sum(saved), 0), coalesce(sum(lost), 0)"
+    saved, lost = run(database, f"SELECT {sums} FROM savings {OF_POD}", **named).one()
     return Workload(
         namespace=namespace,
         owner=owner,
@@ -225,32 +250,33 @@ def _workload(database: sqlite3.Connection, row: Sequence[Any]) -> Workload:
         began=began,
         contact=contact,
         stepped=bool(stepped),
-        saved=saved / NANO,
-        lost=lost / NANO,
+        saved=int(saved) / NANO,
+        lost=int(lost) / NANO,
         graphs=graphs_of(database, where),
     )
 
 
-def graphs_of(database: sqlite3.Connection, where: Where) -> list[Graph]:
+def graphs_of(database: Connection, where: Where) -> list[Graph]:
     """A pod's graphs: of each the last word, those that were swapped first."""
-    condition = "WHERE namespace = ? AND pod = ?"
+    named = {"namespace": where[0], "pod": where[1]}
     made: dict[str, Graph] = {}
-    for graph, phase, key, reason in database.execute(
-        f"SELECT graph, phase, key, reason FROM standings {condition}", where
+    for graph, phase, key, reason in run(
+        database, f"SELECT graph, phase, key, reason FROM standings {OF_POD}", **named
     ):
         made[graph] = Graph(graph=graph, phase=phase, key=key, reason=reason)
-    for graph, key, state, reason in database.execute(
-        f"SELECT graph, key, state, reason FROM swaps {condition} ORDER BY time", where
+    for graph, key, state, reason in run(
+        database, f"SELECT graph, key, state, reason FROM swaps {OF_POD} ORDER BY time", **named
     ):
         known = made.get(graph, Graph(graph=graph))
-        phase = "ready" if known.phase == "pending" else known.phase
+        phase = "ready" if known.phase == PENDING else known.phase
         made[graph] = msgspec.structs.replace(
             known, phase=phase, key=key, swap=state, reason=reason or known.reason
         )
-    for graph, steps, baseline, stitched, low, high in database.execute(
+    for graph, steps, baseline, stitched, low, high in run(
+        database,
         "SELECT graph, steps, baseline, stitched, low, high FROM savings "
-        f"{condition} AND stitched > 0 AND low IS NOT NULL AND high IS NOT NULL ORDER BY time",
-        where,
+        f"{OF_POD} AND stitched > 0 AND low IS NOT NULL AND high IS NOT NULL ORDER BY time",
+        **named,
     ):
         made[graph] = msgspec.structs.replace(
             made.get(graph, Graph(graph=graph, phase="ready")),

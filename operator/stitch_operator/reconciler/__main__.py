@@ -1,16 +1,19 @@
 """`python -m stitch_operator.reconciler`: the reconciler of a release, until SIGTERM or SIGINT.
 
-One replica. It may end at any moment, also by SIGKILL, and goes on where it was.
+Of several one acts, and the others wait for its Lease (election.py). It may end at any moment, also
+by SIGKILL, and goes on where it was, or another one does.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
+import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kubernetes import client, config
@@ -18,6 +21,7 @@ from kubernetes.config import ConfigException
 
 from stitch_operator.reconciler import health, trust
 from stitch_operator.reconciler.cluster import Watches
+from stitch_operator.reconciler.election import RENEW_SECONDS, Election
 from stitch_operator.reconciler.gateway import Access, Poll
 from stitch_operator.reconciler.loop import FAILURES, LOG, Loop, line_of
 from stitch_operator.reconciler.metrics import Metrics
@@ -31,6 +35,8 @@ from stitchcore.service.startup import needed
 STILL_SECONDS = 300.0
 """A loop that stands still for so long is to be started again."""
 TRUST_RETRY_SECONDS = 5.0
+SUCCEEDED = 75
+"""The exit code of one that another has succeeded: it is started again, and waits."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,30 +59,59 @@ def _run(given: argparse.Namespace) -> int:
     loop = connected(release, api)
     access = Access(given.gateway or release.gateway_url, given.ca, given.token_file)
     poll = Poll(access, loop.rows, loop.metrics.gateway_failures.inc)
+    who = f"{socket.gethostname()}-{os.getpid()}"
+    election = Election(api, release.namespace, f"{release.name}-reconciler", who)
+    loop.leads = election.leads
     free = f"--metrics-host {given.metrics_host} --metrics-port {given.metrics_port}"
     with needed(free, startup.FREE, OverflowError):
         health.serve(
             *(given.metrics_host, given.metrics_port, loop.metrics.registry),
-            lambda: time.monotonic() - loop.beat < STILL_SECONDS,
+            lambda: not election.leads() or time.monotonic() - loop.beat < STILL_SECONDS,
         )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     LOG.info("reconciler of release %s/%s", release.namespace, release.name)
+    elected = threading.Thread(target=stand, args=(election, stop), name="election", daemon=True)
+    elected.start()
+    while not election.leads():
+        loop.beat = time.monotonic()
+        if stop.wait(0.1):
+            return 0
     threading.Thread(
-        target=keep_trust, args=(api, release, stop), name="trust", daemon=True
+        target=keep_trust, args=(api, release, stop, election.leads), name="trust", daemon=True
     ).start()
     loop.watches.start()
     poll.start()
     loop.run(stop)
-    return 0
+    elected.join()
+    return SUCCEEDED if election.lost.is_set() else 0
 
 
-def keep_trust(api: client.ApiClient, release: Release, stop: threading.Event) -> None:
+def stand(election: Election, stop: threading.Event) -> None:
+    """Lead when nobody else does, until `stop`, or until another one leads: that stops this one."""
+    while not stop.is_set():
+        try:
+            election.step()
+        except FAILURES as error:
+            LOG.warning("lease: %s", line_of(error))
+        if election.lost.is_set():
+            LOG.warning("another one leads")
+            stop.set()
+        stop.wait(RENEW_SECONDS)
+    try:
+        election.give_back()
+    except FAILURES as error:
+        LOG.warning("lease: %s", line_of(error))
+
+
+def keep_trust(
+    api: client.ApiClient, release: Release, stop: threading.Event, leads: Callable[[], bool]
+) -> None:
     """Certificates and keys, until `stop`: apart from the loop, so that neither waits."""
     while not stop.is_set():
         try:
-            wait = trust.step(api, release, time.time())
+            wait = trust.step(api, release, time.time()) if leads() else TRUST_RETRY_SECONDS
         except FAILURES as error:
             LOG.warning("trust: %s", line_of(error))
             wait = TRUST_RETRY_SECONDS

@@ -101,6 +101,8 @@ class Loop:
         self._read: float | None = None
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="writer")
         self.beat = time.monotonic()
+        self.leads: Callable[[], bool] = lambda: True
+        """Whether this one may write: another may have taken its place since it was last asked."""
         self.family = Family(lambda group, kind: self.watches.knows(group, kind))
         self.watches: Watches
         self.writer: Writer
@@ -153,13 +155,14 @@ class Loop:
     # The loop
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop`; nothing is written before everything has been listed."""
-        while not self.watches.ready():
-            self.beat = time.monotonic()
-            if stop.wait(0.05):
-                return
+        """Until `stop`; nothing is written before everything has been listed, nor while it is not
+        known that this one leads."""
         while not stop.is_set():
-            self.turn(IDLE_SECONDS)
+            if self.leads() and self.watches.ready():
+                self.turn(IDLE_SECONDS)
+            else:
+                self.beat = time.monotonic()
+                stop.wait(0.05)
 
     def turn(self, seconds: float) -> None:
         """What has come in, at most BATCH jobs of it, and what is due."""
@@ -260,6 +263,8 @@ class Loop:
         """Object, Events, status, in this order: a status says that its Events were posted."""
         namespace, name = task.key
         self.beat = time.monotonic()
+        if not self.leads():
+            return False
         try:
             if not task.exists:
                 self.writer.create(namespace, task.top.reference)

@@ -67,6 +67,9 @@ def roles(release: Release) -> list[Object]:
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": [*WATCH, "patch"],
          "resourceNames": [breakers_name(release.name)]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+         "verbs": ["get", "update"], "resourceNames": [f"{release.name}-reconciler"]},
     ]  # fmt: skip
     viewers = {
         "name": VIEW,

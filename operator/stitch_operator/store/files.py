@@ -1,7 +1,8 @@
 """The folder behind the store's calls: files appear whole, folders disappear whole.
 
-All of it blocks; the server calls it in threads. One process writes the folder, so a temporary name
-of an earlier one is nobody's: it is removed at the start.
+All of it blocks; the server calls it in threads. Several processes may serve one folder, on a
+volume that several nodes mount: each has its temporary names in a folder of its own, and one that
+has been left alone for LEFT_SECONDS is of a process that ended: the next one to start removes it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ import msgspec
 Parts = tuple[str, ...]
 RECEIVED = ".received"
 """Where bodies are until they are whole, on the same volume."""
+LEFT_SECONDS = 3600.0
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -52,9 +55,9 @@ class Files:
 
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
-        self._received = self._root / RECEIVED
-        shutil.rmtree(self._received, ignore_errors=True)
-        self._received.mkdir()
+        _forget(self._root / RECEIVED, time.time() - LEFT_SECONDS)
+        self._received = self._root / RECEIVED / uuid.uuid4().hex
+        self._received.mkdir(parents=True)
 
     def path(self, parts: Parts) -> Path:
         return self._root.joinpath(*parts)
@@ -97,6 +100,7 @@ class Files:
 
     def remove(self, parts: Parts) -> bool:
         """Whether there was anything. It is out of sight before any of it is gone."""
+        self._received.mkdir(parents=True, exist_ok=True)
         away = self._received / uuid.uuid4().hex
         try:
             os.rename(self.path(parts), away)
@@ -111,6 +115,7 @@ class Files:
     @contextlib.contextmanager
     def receiving(self, parts: Parts) -> Iterator[Receiving]:
         """A body for this name; what is not kept leaves nothing."""
+        self._received.mkdir(parents=True, exist_ok=True)
         temporary = self._received / uuid.uuid4().hex
         try:
             with temporary.open("wb") as file:
@@ -127,3 +132,12 @@ class Files:
         kind = "directory" if path.is_dir() else "file"
         name = "/" + str(path.relative_to(self._root))
         return Entry(name, kind, 0 if kind == "directory" else found.st_size, found.st_mtime)
+
+
+def _forget(received: Path, before: float) -> None:
+    """What nobody has touched since then."""
+    with contextlib.suppress(FileNotFoundError):
+        for one in received.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another one that starts was quicker
+                if one.stat().st_mtime < before:
+                    shutil.rmtree(one) if one.is_dir() else one.unlink()

@@ -83,9 +83,11 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def gateway(folder: Path, broker: str, *arguments: str, token: bool = True) -> Iterator[Gateway]:
-    """A gateway on `folder`, which holds its store, ledger and certificate. Without `token` it
-    asks the API server of `arguments` who its clients are."""
+def gateway(
+    folder: Path, broker: str, *arguments: str, token: bool = True, ledger: str = ""
+) -> Iterator[Gateway]:
+    """A gateway on `folder`, which holds its store and certificate, and its ledger unless that is
+    elsewhere. Without `token` it asks the API server of `arguments` who its clients are."""
     if not (folder / "ca.pem").exists():
         tls.make(folder, ["localhost", "127.0.0.1"])
         (folder / "token").write_text(TOKEN)
@@ -94,7 +96,7 @@ def gateway(folder: Path, broker: str, *arguments: str, token: bool = True) -> I
     command = [
         *(sys.executable, "-m", "stitch_operator.gateway"),
         *("--store", str(folder / "store"), "--broker", broker),
-        *("--ledger", str(folder / "ledger.sqlite")),
+        *("--ledger", ledger or str(folder / "ledger.sqlite")),
         *("--certificate", str(folder / "gateway.pem")),
         *("--certificate-key", str(folder / "gateway.key")),
         *(("--token-file", str(folder / "token"), "--devices", "4") if token else ()),
@@ -112,7 +114,7 @@ def gateway(folder: Path, broker: str, *arguments: str, token: bool = True) -> I
             timeout=20.0,
         ) as client,
     ):
-        wait_for("gateway", lambda: _ready(client, process))
+        wait_for("gateway", lambda: _ready(client, process), 120)
         yield Gateway(process, client, url, f"http://127.0.0.1:{metrics}/metrics")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from sqlalchemy import event
 from starlette.testclient import TestClient
 
 from stitch_operator.gateway.app import application
@@ -88,6 +89,18 @@ def key_of(data: bytes, namespace: str = "alice") -> tuple[str, str]:
     found, tenant = canonical(data, []), tenant_of(namespace)
     assert isinstance(found, Canonical)
     return found.digest, request_key(found.digest, TARGET, "2.21", 1, (), tenant=tenant)
+
+
+def unsynced(ledger: Ledger) -> Ledger:
+    """In a file that does not wait for the disk: what is tried here does not lose power."""
+    engine = ledger._database.engine
+
+    @event.listens_for(engine, "connect")
+    def _opened(connection: Any, _: object) -> None:
+        connection.execute("PRAGMA synchronous = OFF")
+
+    engine.dispose()
+    return ledger
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ def pod(name: str, owner: str = "train", namespace: str = "a") -> Identity:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    made = Ledger(tmp_path / "ledger.sqlite")
+def ledger(place: Path | str) -> Iterator[Ledger]:
+    made = Ledger(place)
     for namespace, key in (("a", KEY), ("b", "ef" * 32), ("c", "01" * 32)):
         request = f"request-of-{namespace}"
         known = Known(request, GRAPH, TARGET, "2.21", None, 0, None, None)

@@ -52,9 +52,9 @@ def test_members_that_reach_step_n_all_see_the_same_decision(
     assert len(decisions) <= 1
 
 
-def test_a_group_swaps_at_a_step_that_none_has_reached(tmp_path: Path) -> None:
+def test_a_group_swaps_at_a_step_that_none_has_reached(place: Path | str) -> None:
     ledger, one = (
-        Ledger(tmp_path / "ledger.sqlite"),
+        Ledger(place),
         Identity("a", "train", "p1", 2.0, "cpu", START),
     )
 
@@ -67,7 +67,7 @@ def test_a_group_swaps_at_a_step_that_none_has_reached(tmp_path: Path) -> None:
     assert (named.state, named.step) == (groups.NAMED, 17 + groups.MARGIN_STEPS)
     assert say(0, 20, named.step).state == groups.NAMED
     ledger.close()
-    ledger = Ledger(tmp_path / "ledger.sqlite")  # the decision is durable
+    ledger = Ledger(place)  # the decision is durable
     assert say(1, 21, named.step).state == groups.COMMITTED
     assert say(0, named.step).state == groups.COMMITTED
     assert ledger.latest_round(one, "g") == 1

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from stitch_operator.gateway.identity import Identity
-from stitch_operator.gateway.jobs import job
 from stitch_operator.gateway.problems import Problem, Rejected
 from stitchcore.report import render
 from stitchcore.report import schema as reports
@@ -172,10 +171,10 @@ def test_replicas_add_up(tmp_path: Path) -> None:
         said = {**about, "session": "s2", "seq": 1, "steps": 50, "stitched_ns": 50 * SECOND}
         more = {"baseline_ns": 45 * SECOND, "interval": [-6 * SECOND, -4 * SECOND], "pairs": 9}
         assert running.post("/v1/savings", {**said, **more, "devices": 2}, "bob").is_success
-        found = running.written(job, running.service.parts.ledger._db, "alice", "train", 2.0)
+        found = running.written(running.service.parts.ledger.job, "alice", "train", 2.0)
         assert (found.saved, found.lost, found.spent) == (20.0, 10.0, 4.0)
         assert (found.low, found.high) == (6.0, 14.0), "10, less and more 2 of each pod"
         assert [one.steps for one in found.graphs] == [100], "a graph once, as the most steps tell"
-        one = running.written(job, running.service.parts.ledger._db, "alice", "s2", 2.0)
+        one = running.written(running.service.parts.ledger.job, "alice", "s2", 2.0)
         assert (one.saved, one.lost) == (0.0, 10.0)
         assert msgspec.json.encode(found)

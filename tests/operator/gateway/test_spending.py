@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stitch_operator.gateway.ledger import Ledger
-from tests.operator.gateway.support import KEY
+from tests.operator.gateway.support import KEY, unsynced
 from tests.operator.gateway.test_workloads import OLD
 
 
-def test_what_another_compilation_spent_is_added(tmp_path: Path) -> None:
+def test_what_another_compilation_spent_is_added(place: Path | str) -> None:
     """An account's sum grows with each compilation, however often and in whatever order its answers
     are seen; what was removed with its account begins another one."""
-    ledger, known = Ledger(tmp_path / "ledger.sqlite"), ("11" * 32, KEY, 2.0)
+    ledger, known = Ledger(place), ("11" * 32, KEY, 2.0)
     first, second = {"compile": 1.5}, {"compile": 4.0, "measure": 0.5}
     seen = ((first, 7), (first, 7), (second, 7), (first, 7), (first, 9), (first, 9))
     grown = [ledger.finished(*known, spent, "cpu", account) for spent, account in seen]
@@ -52,9 +52,7 @@ def test_each_life_of_a_worker_counts_its_largest_sum(
 
 
 def _quick(path: Path) -> Ledger:
-    ledger = Ledger(path)
-    ledger._db.execute("PRAGMA synchronous = OFF")
-    return ledger
+    return unsynced(Ledger(path))
 
 
 def _of_gpus(ledger: Ledger) -> float:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from stitch_operator.gateway import made, workloads
-from stitch_operator.gateway.database import connect
+from stitch_operator.gateway.database import connect, run
 from stitch_operator.gateway.identity import Identity
 from stitch_operator.gateway.ledger import Happened, Ledger
 from stitch_operator.gateway.savings import Report
@@ -198,9 +198,9 @@ def identity(pod: str) -> Identity:
     return Identity("a", "train", pod, 2.0, "cpu", START)
 
 
-def test_pages_hold_every_pod_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_hold_every_pod_once(place: Path | str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "PAGE", 3)
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = Ledger(place)
     ledger.note([(identity(f"p{number}"), START) for number in range(8)], {})
     seen, since, more = [], "", True
     while more:
@@ -212,8 +212,8 @@ def test_pages_hold_every_pod_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ledger.close()
 
 
-def test_figures_wait_until_they_are_settled(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+def test_figures_wait_until_they_are_settled(place: Path | str) -> None:
+    ledger = Ledger(place)
     pods = [identity(f"p{number}") for number in range(3)]
 
     def save(seq: int) -> None:
@@ -233,8 +233,8 @@ def test_figures_wait_until_they_are_settled(tmp_path: Path) -> None:
     ledger.close()
 
 
-def test_changes_are_numbered_on_after_all_was_forgotten(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+def test_changes_are_numbered_on_after_all_was_forgotten(place: Path | str) -> None:
+    ledger = Ledger(place)
     ledger.note([(identity(f"p{number}"), START) for number in range(5)], {})
     before = ledger.workloads("", START)
     ledger.prune(START + 31 * 86400)
@@ -244,8 +244,8 @@ def test_changes_are_numbered_on_after_all_was_forgotten(tmp_path: Path) -> None
     ledger.close()
 
 
-def test_a_ledger_that_was_restored_is_read_anew(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+def test_a_ledger_that_was_restored_is_read_anew(place: Path | str) -> None:
+    ledger = Ledger(place)
     ledger.note([(identity("p"), START)], {})
     whose, _, _ = ledger.workloads("", START).next.partition(".")
     assert len(ledger.workloads(f"{whose}.99.p", START).workloads) == 1
@@ -304,7 +304,10 @@ def test_a_ledger_of_version_2_goes_on(tmp_path: Path) -> None:
     fresh = connect(tmp_path / "fresh.sqlite")
     again = connect(path)
     for table in ("savings", "swaps"):
-        columns = [list(db.execute(f"PRAGMA table_info({table})")) for db in (fresh, again)]
-        assert [c[1:3] for c in columns[0]] == [c[1:3] for c in columns[1]]
+        found = []
+        for database in (fresh, again):
+            with database.reading() as db:
+                found.append([row.name for row in run(db, f"PRAGMA table_info({table})")])
+        assert found[0] == found[1]
     fresh.close()
     again.close()

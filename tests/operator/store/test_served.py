@@ -260,7 +260,7 @@ def test_a_body_that_ends_early_leaves_nothing(server: Served) -> None:
         client.put(place, content=cut(), headers={"authorization": "Bearer worker"})
     time.sleep(0.3)
     assert store.read("unsigned", "k", "a") == b"whole"
-    assert not list((server.folder / "store" / ".received").iterdir())
+    assert not list((server.folder / "store").rglob(".received/*/*"))
 
 
 def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
@@ -274,12 +274,38 @@ def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
 
 def test_what_an_earlier_server_had_not_finished_is_gone(tmp_path: Path) -> None:
     left = tmp_path / "store" / ".received"
-    left.mkdir(parents=True)
-    (left / "half").write_bytes(b"x")
+    for name in ("long ago", "now"):
+        (left / name).mkdir(parents=True)
+        (left / name / "half").write_bytes(b"x")
+    (left / "of a release before").write_bytes(b"x")
+    for name in ("long ago", "of a release before"):
+        os.utime(left / name, (1, 1))
     with served(tmp_path) as server:
-        assert list(left.iterdir()) == []
+        [_, own] = sorted(left.iterdir(), key=lambda one: one.name == "now", reverse=True)
+        assert list(own.iterdir()) == []
         value = server.metrics.registry.get_sample_value("stitch_store_free_bytes")
         assert value and value > 0
+
+
+def test_two_servers_share_a_volume(tmp_path: Path) -> None:
+    """The second one starts while the first one receives; what either keeps both have."""
+    first = Files(tmp_path)
+    with first.receiving(("unsigned", "k", "a")) as body:
+        body.file.write(b"half")
+        second = Files(tmp_path)
+        with second.receiving(("unsigned", "k", "b")) as other:
+            other.file.write(b"whole")
+            other.keep()
+        body.keep()
+    for files in (first, second):
+        assert [one.name for one in files.listed(("unsigned", "k"))] == [
+            "/unsigned/k/a", "/unsigned/k/b",
+        ]  # fmt: skip
+    assert second.remove(("unsigned", "k")) and not first.remove(("unsigned", "k"))
+    shutil.rmtree(tmp_path / ".received")  # as too old, by one that starts
+    with first.receiving(("unsigned", "k", "a")) as body:
+        body.keep()
+    assert second.entry(("unsigned", "k", "a"))
 
 
 def test_a_full_volume_says_so(tmp_path: Path) -> None:
@@ -320,7 +346,8 @@ def test_calls_are_counted_by_role_method_and_status(server: Served) -> None:
 
 
 def test_a_volume_that_takes_no_file_is_not_ready(server: Served) -> None:
-    (server.folder / "store" / ".received").rmdir()
+    shutil.rmtree(server.folder / "store" / ".received")
+    (server.folder / "store" / ".received").write_text("no folder")
     client = httpx.Client(verify=tls.trusting(server.folder / "ca.pem"), trust_env=False)
     with client:
         answer = client.get(f"https{server.url.removeprefix('stitch')}/readyz")

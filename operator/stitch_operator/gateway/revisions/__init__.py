@@ -1,0 +1,1 @@
+"""How a ledger becomes one of this release: Alembic's revisions, each a file of `versions`."""

@@ -1,0 +1,135 @@
+"""Two reconcilers of one release: one acts, the other succeeds it, and nothing is told twice."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from kubernetes import client
+
+from stitch_operator.reconciler.__main__ import SUCCEEDED
+from stitch_operator.reconciler.election import ACT_SECONDS, LEASE_SECONDS, Election
+from tests.cluster import reconciling
+from tests.cluster.cluster import Cluster
+from tests.cluster.conftest import namespace_in
+from tests.cluster.objects import wait_for
+from tests.cluster.reconciling import Place, Running, running
+from tests.cluster.test_reconciler import becomes, train
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def place(own_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("election")
+    with (
+        own_cluster.api() as api,
+        reconciling.installed(api, own_cluster.kubeconfig, folder) as made,
+    ):
+        yield made
+
+
+@pytest.fixture
+def own_namespace(place: Place) -> Iterator[str]:
+    with namespace_in(place.core) as name:
+        yield name
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_one_leads_until_it_is_silent_for_a_leases_life(place: Place, own_namespace: str) -> None:
+    """By the follower's clock from when it saw the last change, whatever the time says."""
+    clocks = Clock(), Clock()
+    first, second = (
+        Election(place.api, own_namespace, "lease", name, clock)
+        for name, clock in zip(("first", "second"), clocks, strict=True)
+    )
+    first.step()
+    second.step()
+    assert (first.leads(), second.leads()) == (True, False)
+    clocks[1].now += LEASE_SECONDS - 1
+    first.step()  # renewed
+    second.step()
+    clocks[1].now += LEASE_SECONDS - 1
+    second.step()
+    assert not second.leads()
+    clocks[0].now += ACT_SECONDS
+    assert not first.leads(), "it stops before another one may begin"
+    clocks[1].now += 2
+    second.step()
+    assert second.leads()
+    first.step()
+    assert first.lost.is_set() and not first.leads()
+    second.give_back()
+    third = Election(place.api, own_namespace, "lease", "third", Clock())
+    third.step()
+    assert third.leads(), "what is given back is free at once"
+    lease = client.CoordinationV1Api(place.api).read_namespaced_lease("lease", own_namespace)
+    assert (lease.spec.holder_identity, lease.spec.lease_transitions) == ("third", 3)
+
+
+def test_of_two_that_take_it_at_once_one_has_it(place: Place, own_namespace: str) -> None:
+    both = [Election(place.api, own_namespace, "raced", name) for name in ("a", "b")]
+    read = both[0]._api.read_namespaced_lease
+
+    def late(*given: object, **named: object) -> object:
+        """The other one writes between its reading and its writing."""
+        try:
+            return read(*given, **named)
+        finally:
+            both[1].step()
+
+    both[0]._api.read_namespaced_lease = late
+    both[0].step()
+    assert [one.leads() for one in both] == [False, True]
+
+
+def holder(place: Place) -> str:
+    found = client.CoordinationV1Api(place.api).read_namespaced_lease(
+        f"{place.release.name}-reconciler", place.release.namespace
+    )
+    return str(found.spec.holder_identity or "")
+
+
+def leads(place: Place, one: Running) -> bool:
+    return holder(place).endswith(f"-{one.process.pid}")
+
+
+@pytest.mark.slow
+def test_the_other_one_goes_on_and_says_nothing_twice(place: Place, own_namespace: str) -> None:
+    """Killed, then one that stands still and comes back, then one that ends."""
+    with place.gateway() as gateway, place.reconciler(url=gateway.url) as first:
+        wait_for(lambda: leads(place, first), 30, "the first leads")
+        with place.reconciler(url=gateway.url) as second:
+            played = train(place, own_namespace, parallelism=2)
+            becomes(played, "Pending")
+            assert leads(place, first)
+            played.set(played.pods[0], running())
+            becomes(played, "Observing")
+            first.process.send_signal(signal.SIGKILL)
+            first.process.wait(10)
+            wait_for(lambda: leads(place, second), 60, "the second leads")
+            played.set(played.pods[1], running())
+            wait_for(lambda: played.status()["replicas"]["injected"] == 2, 30, "both")
+            with place.reconciler(url=gateway.url) as third:
+                second.process.send_signal(signal.SIGSTOP)
+                wait_for(lambda: leads(place, third), 60, "the third leads")
+                later = train(place, own_namespace, "later")
+                becomes(later, "Pending")
+                second.process.send_signal(signal.SIGCONT)
+                assert second.process.wait(60) == SUCCEEDED
+                assert leads(place, third)
+                with place.reconciler(url=gateway.url) as fourth:
+                    third.process.send_signal(signal.SIGTERM)
+                    assert third.process.wait(60) == 0
+                    wait_for(lambda: leads(place, fourth), 30, "the fourth leads")
+                    last = train(place, own_namespace, "last")
+                    becomes(last, "Pending")
+                    assert played.events() == ["Injected"]
+                    assert played.stitched() is not None

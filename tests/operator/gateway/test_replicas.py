@@ -1,0 +1,130 @@
+"""Two gateways as processes, on one PostgreSQL, one broker and one volume: a job may ask either."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stitch_operator.gateway.ledger import Ledger
+from stitchcore.artifact.store import open_store
+from tests.operator.gateway import processes
+from tests.operator.gateway.processes import Gateway, free_port, wait_for
+from tests.operator.gateway.support import Running, graph, key_of, publish, submission
+from tests.operator.gateway.test_faults import SECOND, report
+from tests.postgres import Postgres
+
+pytestmark = pytest.mark.slow
+REPORTS = 40
+
+
+@pytest.fixture
+def both(tmp_path: Path, postgres: Postgres) -> Iterator[list[Gateway]]:
+    url = postgres.fresh()
+    with ExitStack() as stack:
+        broker = stack.enter_context(processes.redis(free_port(), tmp_path))
+        yield [
+            stack.enter_context(processes.gateway(tmp_path, broker, ledger=url)) for _ in range(2)
+        ]
+
+
+def metric(one: Gateway, name: str) -> float:
+    lines = httpx.get(one.metrics, trust_env=False).text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def test_what_one_was_told_the_other_knows(both: list[Gateway], tmp_path: Path) -> None:
+    first, second = both
+    data = graph()
+    digest, request = key_of(data, "local")
+    assert first.client.post("/v1/graphs", json=submission(data)).status_code in (202, 409)
+    store = open_store(str(tmp_path / "store"))
+    publish(store, request)
+    for one in both:
+        wait_for("ready", lambda o=one: _ready(o, request))
+    artifact = second.client.get(f"/v1/graphs/{request}").json()["key"]
+    about = {"graph": digest, "key": artifact, "session": "s"}
+    for seq, (one, kind) in enumerate(((first, "swap-begin"), (second, "swap-ok")), 1):
+        said = {**about, "seq": seq, "type": kind}
+        assert one.client.post("/v1/jobs/events", json=said).status_code == 200
+    repeated = {**about, "seq": 1, "type": "swap-begin"}
+    assert second.client.post("/v1/jobs/events", json=repeated).status_code == 200
+    for one in both:
+        assert metric(one, 'stitch_jobs_total{outcome="optimized"}') == 1
+
+
+def _ready(one: Gateway, request: str) -> bool:
+    answer = one.client.get(f"/v1/graphs/{request}")
+    return answer.status_code == 200 and answer.json()["status"] == "ready"
+
+
+def test_one_is_killed_while_jobs_post_and_nothing_is_lost_or_doubled(
+    both: list[Gateway], tmp_path: Path
+) -> None:
+    """What has no answer is said again to the other one: some of it twice."""
+    first, second = both
+    data = graph()
+    digest, request = key_of(data, "local")
+    first.client.post("/v1/graphs", json=submission(data))
+    publish(open_store(str(tmp_path / "store")), request)
+    wait_for("ready", lambda: _ready(second, request))
+    artifact = second.client.get(f"/v1/graphs/{request}").json()["key"]
+    posted, halfway = [0, 0], threading.Event()
+    for number in range(2):
+        began = {"graph": "", "session": f"s{number}", "seq": 0, "type": "timed"}
+        assert first.client.post("/v1/jobs/events", json=began).status_code == 200
+    time.sleep(1.2)  # as long as the steps take that are posted
+
+    def job(number: int) -> None:
+        about = {"graph": digest, "key": artifact, "session": f"s{number}"}
+        gateways = [first, second] if number == 0 else [second, first]
+        for seq in range(1, REPORTS + 1):
+            _told(gateways, report(about, seq, seq * 0.001))
+            posted[number] = seq
+            if seq == REPORTS // 2:
+                halfway.set()
+
+    jobs = [threading.Thread(target=job, args=(number,)) for number in range(2)]
+    for one in jobs:
+        one.start()
+    assert halfway.wait(120)
+    processes.end(first.process)
+    for one in jobs:
+        one.join(120)
+    assert posted == [REPORTS, REPORTS]
+    saved = metric(second, "stitch_cpu_core_seconds_saved_total")
+    lost = metric(second, "stitch_cpu_core_seconds_lost_total")
+    assert round((saved - lost) * SECOND) == 2 * REPORTS * SECOND // 1000
+
+
+def _told(gateways: list[Gateway], said: dict[str, Any]) -> None:
+    while True:
+        try:
+            answer = gateways[0].client.post("/v1/savings", json=said)
+        except httpx.HTTPError:
+            gateways.reverse()
+            continue
+        if answer.status_code == 200:
+            return
+        assert answer.status_code == 503, answer.text
+
+
+def test_one_whose_clock_is_wrong_is_not_ready(
+    running: Running, monkeypatch: pytest.MonkeyPatch, postgres: Postgres
+) -> None:
+    """It would take a swap that another one has just noted for one that was silent for an hour."""
+    ledger = Ledger(postgres.fresh())
+    assert abs(ledger.clock_differs()) < 5
+    monkeypatch.setattr(running.service.parts.ledger, "clock_differs", ledger.clock_differs)
+    assert running.client.get("/readyz").status_code == 200
+    real = time.time
+    monkeypatch.setattr("stitch_operator.gateway.ledger.time.time", lambda: real() - 3600)
+    answer = running.client.get("/readyz")
+    assert answer.status_code == 503 and "-3600 s ahead" in answer.text
+    ledger.close()
