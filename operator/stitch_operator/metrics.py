@@ -105,6 +105,7 @@ PURPOSE = Label("purpose", ("compile", "measure", "idle"))
 OUTCOME = Label("outcome", ("optimized", "rolled_back", "crashed"))
 REASON = Label("reason", (*sorted(REFUSALS), OTHER))
 TARGET = Label("target", (*DEVICES, OTHER))
+TENSORFLOW = Label("tensorflow", (*(f"2.{minor}" for minor in range(15, 22)), OTHER))
 VERSION = Label("version", most=1)
 GATEWAY, WEBHOOK, RECONCILER, STORE = Part
 COUNTER, GAUGE, HISTOGRAM = Kind
@@ -213,6 +214,11 @@ COMPILING = (
         "stitch_unconfined_compiles_total", GATEWAY, COUNTER,
         "Compilations whose child could reach what it should not: workers without user namespaces",
         (Label("what", ("network", "files")),),
+    ),
+    Metric(
+        "stitch_queue_tasks", GATEWAY, GAUGE,
+        "Graphs that wait for a worker or are with one, by what it must compile for: what the "
+        "number of workers follows", (TARGET, TENSORFLOW),
     ),
     Metric(
         "stitch_workers", GATEWAY, GAUGE,

@@ -8,7 +8,6 @@ KINDS = (
     ("monitoring.coreos.com", "v1", "ServiceMonitor"),
     ("monitoring.coreos.com", "v1", "PrometheusRule"),
     ("keda.sh", "v1alpha1", "ScaledObject"),
-    ("keda.sh", "v1alpha1", "TriggerAuthentication"),
     ("cert-manager.io", "v1", "Certificate"),
     ("cert-manager.io", "v1", "Issuer"),
 )

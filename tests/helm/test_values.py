@@ -93,8 +93,9 @@ BAD = {
         "workers: {gpu: {tensorflow: '2.14'}}", "/workers/gpu/tensorflow"
     ),
     "a worker's name that is none": ("workers: {GPU: {tensorflow: '2.15'}}", "GPU"),
-    "a queue that nobody reads": (
-        "workers: {cpu-tf221: {keda: {enabled: true, minReplicas: 0}}}", "minReplicas"
+    "none of a queue that the gateway does not know": (
+        "workers: {cpu-tf221: {keda: {enabled: true, minReplicas: 0, triggers: [{type: cron}]}}}",
+        "needed for keda.minReplicas: 0",
     ),
     "a policy's word": ("policy: {spec: {maxMode: everything}}", "/policy/spec/maxMode"),
     "a policy's name": ("policy: {spec: {maxMod: off}}", "maxMod"),
@@ -109,11 +110,6 @@ BAD = {
     ),
     "keda without a queue": (
         "workers: {cpu-tf221: {keda: {enabled: true}}}", "workers.cpu-tf221.target"
-    ),
-    "keda without a trigger": (
-        "workers: {cpu-tf221: {target: sm_90, keda: {enabled: true}}}\n"
-        "broker: {bundled: {enabled: false}, existingSecret: {name: theirs}}",
-        "workers.cpu-tf221.keda.triggers",
     ),
     "a name that is too long": (
         "workers: {a-worker-with-a-very-long-name-that-fits-nowhere-at-all: {tensorflow: '2.15'}}",

@@ -207,13 +207,23 @@ stitchcore.io/worker: {{ . | quote }}
 {{- fail (printf "workers.%s: with the release's name this is too long a name for a Deployment's pods" $name) -}}
 {{- end -}}
 {{- $keda := $worker.keda | default dict -}}
-{{- if and $keda.enabled (not $keda.triggers) -}}
-{{- if not $.Values.broker.bundled.enabled -}}
-{{- fail (printf "workers.%s.keda.triggers: needed where the broker is not the bundled one" $name) -}}
-{{- end -}}
-{{- if not $worker.target -}}
+{{- if and $keda.enabled (not $worker.target) -}}
+{{- if not $keda.triggers -}}
 {{- fail (printf "workers.%s.target: needed by keda, the queue is named after it" $name) -}}
 {{- end -}}
+{{- if eq (include "stitch.keda.least" $worker) "0" -}}
+{{- fail (printf "workers.%s.target: needed for keda.minReplicas: 0, or no task would wait for the first worker" $name) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Names of a queue are the gateway's (stitchcore/service/queues.py). */}}
+{{- define "stitch.queue" -}}
+stitch.{{ .target }}.tf{{ .tensorflow }}
+{{- end }}
+
+{{- /* The fewest workers of an entry under KEDA: none, where the gateway knows its queue. */}}
+{{- define "stitch.keda.least" -}}
+{{- if hasKey .keda "minReplicas" }}{{ .keda.minReplicas }}{{ else if .target }}0{{ else }}1{{ end }}
 {{- end }}

@@ -4,7 +4,9 @@ A broker's line is first come, first served, so one namespace's burst is everybo
 waits stays with the gateway, and a task goes to the broker when a worker is there to take it: of
 the namespaces that wait the one that has been given least, by its weight. Who comes new is given
 its share from now on, not what it has not asked for before. So a task waits for one that runs, and
-not for another namespace's line. In memory: a request that was lost is asked for again.
+not for another namespace's line. Within a namespace's own line those are first that a job waits
+for; it can only say so of its own, so nobody gains on another namespace by saying it. In memory: a
+request that was lost is asked for again.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ Task = TypeVar("Task")
 class Line(Generic[Task]):
     """Tasks by name (unique), of namespaces. `most` of one namespace run at a time (0: any);
     `weights` of namespaces are 1 where they are not named. Of equals the one is next whose turn
-    was longest ago."""
+    was longest ago. `urgent` are names of tasks that a job waits for, in the order of asking."""
 
     most: int = 0
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -29,6 +31,11 @@ class Line(Generic[Task]):
     running: dict[str, str] = field(default_factory=dict)
     given: dict[str, float] = field(default_factory=dict)
     turns: dict[str, int] = field(default_factory=dict)
+    urgent: dict[str, OrderedDict[str, None]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Tasks that wait or run: what workers are there for."""
+        return sum(map(len, self.waiting.values())) + len(self.running)
 
     def __contains__(self, name: str) -> bool:
         return any(name in tasks for tasks in self.waiting.values())
@@ -44,6 +51,12 @@ class Line(Generic[Task]):
             self.given[namespace] = max(self.given.get(namespace, 0.0), least)
         self.waiting.setdefault(namespace, OrderedDict())[name] = task
 
+    def urge(self, name: str) -> None:
+        """A job waits for a task, which goes before others of its namespace from now on."""
+        namespace = next((one for one, tasks in self.waiting.items() if name in tasks), None)
+        if namespace is not None:
+            self.urgent.setdefault(namespace, OrderedDict())[name] = None
+
     def take(self, places: int) -> tuple[str, str, Task] | None:
         """Namespace, name and task of what is to run next, where one of so many places is free."""
         if len(self.running) >= places:
@@ -53,9 +66,13 @@ class Line(Generic[Task]):
         if not free:
             return None
         namespace = min(free, key=lambda one: (self.given[one], self.turns.get(one, 0)))
-        name, task = self.waiting[namespace].popitem(last=False)
+        first = self.urgent.get(namespace) or self.waiting[namespace]
+        name = next(iter(first))
+        task = self.waiting[namespace].pop(name)
+        first.pop(name, None)
         if not self.waiting[namespace]:
             del self.waiting[namespace]
+            self.urgent.pop(namespace, None)
         self.running[name] = namespace
         self.given[namespace] += 1.0 / self.weights.get(namespace, 1.0)
         self.turns[namespace] = max(self.turns.values(), default=0) + 1

@@ -89,7 +89,8 @@ class Shares:
 class Parts:
     """What the gateway is made of. `public_keys` are added to those the signer publishes;
     `cache_scope` (NAMESPACE, CLUSTER) says whose graphs may share compiled kernels; bodies of calls
-    take `body_bytes` of memory at most. `reader` (namespace/account) may read of all workloads."""
+    take `body_bytes` of memory at most. `reader` (namespace/account) may read of all workloads. For
+    queues `on_demand` workers are started when tasks wait, so that there may be none yet."""
 
     store: Store
     queue: Queue
@@ -104,6 +105,7 @@ class Parts:
     body_bytes: int = BODY_BYTES
     reader: str = ""
     shares: Shares = field(default_factory=Shares)
+    on_demand: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class Handed:
     graph: bytes
     meta: str
     session: str | None
+    waits: bool
 
 
 @dataclass
@@ -153,6 +156,7 @@ class Service:
         self._idle = waiting.Reader(parts.store)
         self._memory = Memory(OrderedDict(), OrderedDict())
         self._memory.locks = tuple(asyncio.Lock() for _ in range(LOCKS))
+        self.demand: Mapping[str, int] = dict.fromkeys(parts.on_demand, 0)
         self._code = code_version()
         self.since = time.time()
         self._tasks: list[asyncio.Task[None]] = []
@@ -204,7 +208,8 @@ class Service:
             **{name: getattr(request, name) for name in META},
         }
         known = Known(key, graph.digest, request.target, request.minor, None, 0, None, None)
-        handed = Handed(request.graph, json.dumps(meta, sort_keys=True), request.session)
+        about = json.dumps(meta, sort_keys=True)
+        handed = Handed(request.graph, about, request.session, request.waits)
         return await self._stands(identity, known, handed)
 
     async def standing(self, identity: Identity, key: str) -> Standing:
@@ -269,7 +274,7 @@ class Service:
         queue = queue_name(known.target, known.tf)
         if status != "ready" or not published:
             known = await self._current(identity.namespace, known)
-        served = queue in self.parts.queue.served()
+        served = queue in self.parts.on_demand or queue in self.parts.queue.served()
         moments = (self._code, self.since, time.time())
         at = Situation(answer, published, known.enqueued, 0, served, *moments)
         step = decide(at)
@@ -293,6 +298,9 @@ class Service:
             await self._note_use(known.request)
         if step is Next.ENQUEUE:
             self._line(queue).add(identity.namespace, known.request, known)
+        if handed is not None and handed.waits and queue in self._lines:
+            self._lines[queue].urge(known.request)
+        if step is Next.ENQUEUE:
             await self._dispatch(queue)
         return tell(known.request, step, answer, queue)
 
@@ -448,8 +456,14 @@ class Service:
     # In the background
 
     async def _follow(self) -> None:
-        """Watch what was enqueued, so that waits and durations are seen though nobody asks."""
+        """Watch what was enqueued, so that waits and durations are seen though nobody asks, and
+        workers that have come since get theirs."""
         self.metrics.pending.set(len(self._memory.pending))
+        self.demand = {**self.demand, **{name: len(line) for name, line in self._lines.items()}}
+        self.metrics.queues(self.demand)
+        for queue in list(self._lines):
+            with contextlib.suppress(Rejected):  # it is asked for again
+                await self._dispatch(queue)
         for request, known in list(self._memory.pending.items()):
             answer, _ = await self._answer(request)
             said = answer or {}

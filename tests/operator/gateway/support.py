@@ -150,6 +150,7 @@ def gateway(
     quota: Quota | None = None,
     places: int = 1000,
     shares: Shares | None = None,
+    on_demand: tuple[str, ...] = (),
 ) -> Iterator[Running]:
     """A gateway on `folder`; started again on the same folder it goes on where it was."""
     opened = store or open_store(str(folder / "store"))
@@ -165,6 +166,7 @@ def gateway(
             store_seconds=store_seconds,
             body_bytes=body_bytes,
             shares=shares or Shares(),
+            on_demand=frozenset(on_demand),
         )
     )
     with TestClient(application(service)) as client:
