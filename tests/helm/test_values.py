@@ -78,6 +78,7 @@ def test_combinations_fit(combination: str) -> None:
     jsonschema.Draft7Validator(SCHEMA).validate(given)
 
 
+DIGEST = f"sha256:{'ab' * 32}"
 BAD = {
     "an unknown name": ("webhok: {replicas: 2}", "webhok"),
     "an unknown name below": ("webhook: {replica: 2}", "replica"),
@@ -96,6 +97,10 @@ BAD = {
     "none of a queue that the gateway does not know": (
         "workers: {cpu-tf221: {keda: {enabled: true, minReplicas: 0, triggers: [{type: cron}]}}}",
         "needed for keda.minReplicas: 0",
+    ),
+    "an image without a digest": (
+        f"images: {{pinned: true, operator: {{digest: {DIGEST}}}, worker: {{digest: {DIGEST}}}, "
+        f"runtime: {{digest: {DIGEST}}}}}", "images.pinned: docker.io/library/redis"
     ),
     "a policy's word": ("policy: {spec: {maxMode: everything}}", "/policy/spec/maxMode"),
     "a policy's name": ("policy: {spec: {maxMod: off}}", "maxMod"),

@@ -199,6 +199,13 @@ stitchcore.io/worker: {{ . | quote }}
 {{- if and .Values.store.url .Values.store.persistence.existingClaim -}}
 {{- fail "store.url and store.persistence.existingClaim are two stores: give one" -}}
 {{- end -}}
+{{- if .Values.images.pinned -}}
+{{- range $image := splitList "\n" (include "stitch.images" .) -}}
+{{- if not (contains "@sha256:" $image) -}}
+{{- fail (printf "images.pinned: %s has no digest" $image) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if has .Values.test.namespace (list "kube-system" "kube-node-lease") -}}
 {{- fail (printf "test.namespace: pods of %s are never injected" .Values.test.namespace) -}}
 {{- end -}}
