@@ -22,7 +22,6 @@ from stitch_operator.gateway.identity import Authenticator, Cached, Identity
 from stitch_operator.gateway.ledger import Ledger, Quota
 from stitch_operator.gateway.metrics import Durable, Metrics
 from stitch_operator.gateway.problems import Problem, Rejected
-from stitch_operator.gateway.queue import queue_name
 from stitch_operator.gateway.service import (
     BODY_BYTES,
     RATES,
@@ -35,6 +34,7 @@ from stitch_operator.gateway.service import (
 from stitch_operator.gateway.wire import MESSAGES
 from stitchcore.artifact.keys import request_key
 from stitchcore.artifact.store import Store, open_store
+from stitchcore.service.queues import queue_name
 
 TARGET, TF = "cpu-x86-64-v3", "2.21.0"
 QUEUE = "stitch.cpu-x86-64-v3.tf2.21"
