@@ -11,6 +11,7 @@ request that was lost is asked for again.
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -56,6 +57,18 @@ class Line(Generic[Task]):
         namespace = next((one for one, tasks in self.waiting.items() if name in tasks), None)
         if namespace is not None:
             self.urgent.setdefault(namespace, OrderedDict())[name] = None
+
+    def ahead(self, name: str) -> int:
+        """How many tasks of its own namespace go before one; 0 where it does not wait. Those of
+        others come on top, as their turns are."""
+        for namespace, tasks in self.waiting.items():
+            if name in tasks:
+                urgent = self.urgent.get(namespace, OrderedDict())
+                if name in urgent:
+                    return list(urgent).index(name)
+                before = itertools.takewhile(lambda one: one != name, tasks)
+                return len(urgent) + sum(one not in urgent for one in before)
+        return 0
 
     def take(self, places: int) -> tuple[str, str, Task] | None:
         """Namespace, name and task of what is to run next, where one of so many places is free."""

@@ -302,7 +302,8 @@ class Service:
             self._lines[queue].urge(known.request)
         if step is Next.ENQUEUE:
             await self._dispatch(queue)
-        return tell(known.request, step, answer, queue)
+        ahead = self._lines[queue].ahead(known.request) if queue in self._lines else 0
+        return tell(known.request, step, answer, queue, ahead / self.parts.queue.places(queue))
 
     async def _current(self, namespace: str, known: Known) -> Known:
         row = await self.ledger(self.parts.ledger.find, namespace, known.request)

@@ -139,6 +139,20 @@ def test_a_job_that_waits_goes_before_those_that_run(tmp_path: Path) -> None:
         assert [key for key, _ in running.queue.submitted] == keys
 
 
+def test_who_waits_in_line_asks_when_it_can_have_come_up(tmp_path: Path) -> None:
+    """A thousand jobs that ask each second are a thousand calls a second, of graphs that cannot
+    be ready: the gateway answered nobody else."""
+    with gateway(tmp_path, places=2) as running:
+        told = [int(running.submit(graph(salt=n)).headers["Retry-After"]) for n in range(20)]
+        assert told == [max(1, round(max(0, n - 2) / 2)) for n in range(20)]
+        assert running.submit(graph(salt=19), waits=True).headers["Retry-After"] == "1"
+        assert running.submit(graph(salt=18)).headers["Retry-After"] == "8", "one went before it"
+        for n in range(20, 100):
+            told.append(int(running.submit(graph(salt=n)).headers["Retry-After"]))
+        assert max(told) == 30
+        assert running.submit(graph(salt=1), "bob").headers["Retry-After"] == "1"
+
+
 def test_a_line_is_made_for_no_queue_that_nobody_serves(tmp_path: Path) -> None:
     with gateway(tmp_path, on_demand=(QUEUE,)) as running:
         for target in ("sm_1", "sm_2"):
