@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -58,24 +58,27 @@ class Line(Generic[Task]):
         if namespace is not None:
             self.urgent.setdefault(namespace, OrderedDict())[name] = None
 
-    def ahead(self, name: str) -> int:
-        """How many tasks of its own namespace go before one; 0 where it does not wait. Those of
-        others come on top, as their turns are."""
+    def ahead(self, name: str, most: int) -> int:
+        """How many tasks of its own namespace go before one, as far as `most`; 0 where it does not
+        wait. Those of others come on top, as their turns are."""
         for namespace, tasks in self.waiting.items():
             if name in tasks:
                 urgent = self.urgent.get(namespace, OrderedDict())
-                if name in urgent:
-                    return list(urgent).index(name)
-                before = itertools.takewhile(lambda one: one != name, tasks)
-                return len(urgent) + sum(one not in urgent for one in before)
+                rest = (one for one in tasks if one not in urgent)
+                order = itertools.islice(itertools.chain(urgent, rest), most)
+                return sum(1 for _ in itertools.takewhile(lambda one: one != name, order))
         return 0
 
-    def take(self, places: int) -> tuple[str, str, Task] | None:
-        """Namespace, name and task of what is to run next, where one of so many places is free."""
+    def take(
+        self, places: int, may: Callable[[str], bool] = lambda namespace: True
+    ) -> tuple[str, str, Task] | None:
+        """Namespace, name and task of what is to run next, where one of so many places is free, of
+        the namespaces that `may` have one."""
         if len(self.running) >= places:
             return None
         busy = list(self.running.values())
         free = [one for one in self.waiting if not self.most or busy.count(one) < self.most]
+        free = [one for one in free if may(one)]
         if not free:
             return None
         namespace = min(free, key=lambda one: (self.given[one], self.turns.get(one, 0)))

@@ -28,6 +28,7 @@ from stitch_operator.gateway.problems import Problem, Rejected
 from stitch_operator.gateway.queue import Queue
 from stitch_operator.gateway.records import SubmitGraph
 from stitch_operator.gateway.standing import (
+    PAUSE_SECONDS,
     SILENT_SECONDS,
     Next,
     Situation,
@@ -302,8 +303,7 @@ class Service:
             self._lines[queue].urge(known.request)
         if step is Next.ENQUEUE:
             await self._dispatch(queue)
-        ahead = self._lines[queue].ahead(known.request) if queue in self._lines else 0
-        return tell(known.request, step, answer, queue, ahead / self.parts.queue.places(queue))
+        return tell(known.request, step, answer, queue, self._ahead(queue, known.request))
 
     async def _current(self, namespace: str, known: Known) -> Known:
         row = await self.ledger(self.parts.ledger.find, namespace, known.request)
@@ -375,10 +375,19 @@ class Service:
             found = self._lines[queue] = Line(self.parts.shares.most, self.parts.shares.weights)
         return found
 
+    def _ahead(self, queue: str, request: str) -> float:
+        """Tasks that go before a request, for each worker; no further than it matters."""
+        line, places = self._lines.get(queue), self.parts.queue.places(queue)
+        return line.ahead(request, int(PAUSE_SECONDS * places)) / places if line else 0.0
+
+    def _may_run(self, namespace: str) -> bool:
+        """Whether the day's core seconds are not used up: what was taken in before waits too."""
+        return not self._budgets.take(namespace, 0, time.monotonic())
+
     async def _dispatch(self, queue: str) -> None:
         """Give workers that are free what is next. What cannot be enqueued is asked for again."""
         line = self._line(queue)
-        while (taken := line.take(self.parts.queue.places(queue))) is not None:
+        while (taken := line.take(self.parts.queue.places(queue), self._may_run)) is not None:
             try:
                 await self._enqueue(taken[2])
             except Rejected:

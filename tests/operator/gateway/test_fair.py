@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -147,10 +148,38 @@ def test_who_waits_in_line_asks_when_it_can_have_come_up(tmp_path: Path) -> None
         assert told == [max(1, round(max(0, n - 2) / 2)) for n in range(20)]
         assert running.submit(graph(salt=19), waits=True).headers["Retry-After"] == "1"
         assert running.submit(graph(salt=18)).headers["Retry-After"] == "8", "one went before it"
+        for n in range(10, 15):
+            urgent = running.submit(graph(salt=n), waits=True)
+        assert urgent.headers["Retry-After"] == "2", "five that are waited for go before it"
         for n in range(20, 100):
             told.append(int(running.submit(graph(salt=n)).headers["Retry-After"]))
         assert max(told) == 30
         assert running.submit(graph(salt=1), "bob").headers["Retry-After"] == "1"
+
+
+def test_no_line_is_counted_further_than_it_matters() -> None:
+    line: Line[None] = Line()
+    for number in range(1000):
+        line.add("a", str(number), None)
+    assert [line.ahead(str(n), 40) for n in (0, 7, 40, 999)] == [0, 7, 40, 40]
+    assert line.ahead("none", 40) == 0
+
+
+def test_a_days_core_seconds_hold_what_was_taken_in_before_too(tmp_path: Path) -> None:
+    """Graphs that were handed in before the first one was charged would have been all compiled."""
+    with gateway(tmp_path, places=1, shares=Shares(day=50.0)) as running:
+        for salt in range(5):
+            assert running.submit(graph(salt=salt)).status_code == 202
+        first, quiet = key_of(graph(salt=0))[1], key_of(graph(salt=9), "bob")[1]
+        publish(running.store, first, spent={"compile": 60.0, "measure": 20.0})
+        running.forget()
+        assert running.submit(graph(salt=0)).status_code == 200
+        assert running.submit(graph(salt=1)).status_code == 202, "it waits for its share"
+        assert running.submit(graph(salt=9), "bob").status_code == 202
+        assert [key for key, _ in running.queue.submitted] == [first, quiet]
+        publish(running.store, quiet, "cd" * 32)
+        running.service._budgets.charge("alice", -80.0, time.monotonic())  # as time would have it
+        wait_for(lambda: len(running.queue.submitted) == 3)
 
 
 def test_a_line_is_made_for_no_queue_that_nobody_serves(tmp_path: Path) -> None:
