@@ -47,7 +47,7 @@ from tests.operator.gateway.support import TARGET, graph, publish, submission
 WEEK_TASKS, NAMESPACES = 70_000, 40
 BURST = 10
 """Tasks of an ordinary burst, in the mean."""
-LOUD, LOUD_SHARE = "ns-0", 0.1
+LOUD, LOUD_SHARE, LOUD_SECONDS = "ns-0", 0.1, 20.0
 AGAIN = 0.9
 """Share of tasks that train what an earlier task of their namespace did."""
 SECONDS = (0.5, 1.0, 2.0)
@@ -139,8 +139,9 @@ class Figures:
     begun: dict[str, float]
 
 
-def day(tasks: int, seed: int) -> list[Task]:
-    """All tasks of a day, by time: bursts at random, and the one at noon."""
+def day(tasks: int, seed: int, speed: float) -> list[Task]:
+    """All tasks of a day that passes so many times as fast, by time: bursts at random, and the one
+    at noon, which takes LOUD_SECONDS of real time."""
     drawn = random.Random(seed)
     loud = int(tasks * LOUD_SHARE)
     salts, known = itertools.count(), {f"ns-{n}": [-1 - n] for n in range(NAMESPACES)}
@@ -154,7 +155,8 @@ def day(tasks: int, seed: int) -> list[Task]:
                 known[namespace].append(next(salts))
             salt = drawn.choice(known[namespace])
             made.append(Task(begin + drawn.expovariate(1 / 60), namespace, salt, burst))
-    made += [Task(43200 + n * 0.06, LOUD, 10**6 + n, 0) for n in range(loud)]
+    apart = speed * LOUD_SECONDS / loud
+    made += [Task(43200 + n * apart, LOUD, 10**6 + n, 0) for n in range(loud)]
     return sorted(made, key=lambda one: one.at)
 
 
@@ -286,8 +288,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=2026)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        tasks = day(given.tasks, given.seed)
-        found = asyncio.run(run(tasks, Path(folder), given.workers, 60 * given.minutes))
+        seconds = 60 * given.minutes
+        tasks = day(given.tasks, given.seed, 86400 / seconds)
+        found = asyncio.run(run(tasks, Path(folder), given.workers, seconds))
     text = page(found, given.workers)
     sys.stdout.write(text)
     record.write_table(record.RESULTS / "day.md", text, "python -m bench.day")

@@ -217,8 +217,8 @@ COMPILING = (
     ),
     Metric(
         "stitch_queue_tasks", GATEWAY, GAUGE,
-        "Graphs that wait for a worker or are with one, by what it must compile for: what the "
-        "number of workers follows", (TARGET, TENSORFLOW),
+        "Graphs that are with a worker, or wait for one and may have it by their namespace's "
+        "shares: what the number of workers follows", (TARGET, TENSORFLOW),
     ),
     Metric(
         "stitch_workers", GATEWAY, GAUGE,

@@ -12,7 +12,7 @@ request that was lost is asked for again.
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -33,10 +33,6 @@ class Line(Generic[Task]):
     given: dict[str, float] = field(default_factory=dict)
     turns: dict[str, int] = field(default_factory=dict)
     urgent: dict[str, OrderedDict[str, None]] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        """Tasks that wait or run: what workers are there for."""
-        return sum(map(len, self.waiting.values())) + len(self.running)
 
     def __contains__(self, name: str) -> bool:
         return any(name in tasks for tasks in self.waiting.values())
@@ -93,6 +89,16 @@ class Line(Generic[Task]):
         self.given[namespace] += 1.0 / self.weights.get(namespace, 1.0)
         self.turns[namespace] = max(self.turns.values(), default=0) + 1
         return namespace, name, task
+
+    def wanted(self, may: Callable[[str], bool]) -> int:
+        """Places that there is work for: tasks that run, and that could where places are free."""
+        busy = Counter(self.running.values())
+        found = len(self.running)
+        for namespace, tasks in self.waiting.items():
+            if may(namespace):
+                room = max(0, self.most - busy[namespace]) if self.most else len(tasks)
+                found += min(room, len(tasks))
+        return found
 
     def done(self, name: str) -> str | None:
         """A task ended, or nobody is at it any more: its namespace."""

@@ -378,7 +378,7 @@ class Service:
     def _ahead(self, queue: str, request: str) -> float:
         """Tasks that go before a request, for each worker; no further than it matters."""
         line, places = self._lines.get(queue), self.parts.queue.places(queue)
-        return line.ahead(request, int(PAUSE_SECONDS * places)) / places if line else 0.0
+        return 0.0 if line is None else line.ahead(request, int(PAUSE_SECONDS * places)) / places
 
     def _may_run(self, namespace: str) -> bool:
         """Whether the day's core seconds are not used up: what was taken in before waits too."""
@@ -469,7 +469,8 @@ class Service:
         """Watch what was enqueued, so that waits and durations are seen though nobody asks, and
         workers that have come since get theirs."""
         self.metrics.pending.set(len(self._memory.pending))
-        self.demand = {**self.demand, **{name: len(line) for name, line in self._lines.items()}}
+        wanted = {name: line.wanted(self._may_run) for name, line in self._lines.items()}
+        self.demand = {**self.demand, **wanted}
         self.metrics.queues(self.demand)
         for queue in list(self._lines):
             with contextlib.suppress(Rejected):  # it is asked for again
@@ -495,9 +496,11 @@ class Service:
                 self._waits_no_more(request)
 
     async def _give_up(self, known: Known, enqueued: float) -> None:
-        """A task that no worker has begun for so long takes nobody's place."""
+        """A task that no worker has begun for so long takes nobody's place, where there are any:
+        those that are started for it may take longer."""
         queue = queue_name(known.target, known.tf)
-        if time.time() - enqueued > SILENT_SECONDS and self._line(queue).done(known.request):
+        late = time.time() - enqueued > SILENT_SECONDS and queue in self.parts.queue.served()
+        if late and self._line(queue).done(known.request):
             await self._dispatch(queue)
 
     def _waits_no_more(self, request: str) -> None:

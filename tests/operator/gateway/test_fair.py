@@ -182,6 +182,31 @@ def test_a_days_core_seconds_hold_what_was_taken_in_before_too(tmp_path: Path) -
         wait_for(lambda: len(running.queue.submitted) == 3)
 
 
+def test_no_worker_is_started_for_what_may_not_run() -> None:
+    line: Line[None] = Line(most=3)
+    for number in range(9):
+        for namespace in ("a", "b", "c"):
+            line.add(namespace, f"{namespace}{number}", None)
+    assert line.wanted(lambda one: True) == 9, "three of each"
+    assert line.take(9, lambda one: one != "a") is not None
+    assert line.wanted(lambda one: one != "a") == 6, "what runs is counted, of whomever"
+    assert line.wanted(lambda one: False) == 1
+
+
+def test_a_task_that_workers_are_started_for_waits_for_them(tmp_path: Path) -> None:
+    """An image may be pulled for minutes: given up after one, it would stop its own worker."""
+    with gateway(tmp_path, served=(), on_demand=(QUEUE,), places=1) as running:
+        assert running.submit(graph(salt=1)).status_code == 202
+        request = key_of(graph(salt=1))[1]
+        ledger = running.service.parts.ledger
+        running.written(ledger.enqueued, request, time.time() - 1000.0)
+        assert running.submit(graph(salt=2)).status_code == 202
+        time.sleep(1.5)  # the gateway has looked again
+        assert len(running.queue.submitted) == 1 and running.service.demand == {QUEUE: 2}
+        running.queue.names = frozenset((QUEUE,))
+        wait_for(lambda: len(running.queue.submitted) == 2)
+
+
 def test_a_line_is_made_for_no_queue_that_nobody_serves(tmp_path: Path) -> None:
     with gateway(tmp_path, on_demand=(QUEUE,)) as running:
         for target in ("sm_1", "sm_2"):
