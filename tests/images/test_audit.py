@@ -66,3 +66,13 @@ def test_all_locks_are_audited(tmp_path: Path) -> None:
         assert done.exit_code == 1 and len(done.output.splitlines()) == len(versions) > 0
     clean = database(tmp_path, {"versions": ["0"]})
     assert CliRunner().invoke(main, ["audit", str(clean)]).exit_code == 0
+
+
+def test_a_version_is_one_wheel_in_all_locks() -> None:
+    """Two hashes of one version are two files: one of them is not what the other lock took."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for path in sorted((sbom.ROOT / "images").glob("*/*.txt")):
+        for name, version, digest in sbom.LOCKED.findall(path.read_text()):
+            found.setdefault((name, version), set()).add(digest)
+    assert len(found) > 100
+    assert {one: digests for one, digests in found.items() if len(digests) > 1} == {}
