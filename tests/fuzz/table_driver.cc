@@ -1,6 +1,6 @@
-// Reads launch tables as a job does, under sanitizers: `cpu` or `cuda` on the command line, frames of
-// a length (8 bytes) and so many bytes on stdin, a byte back for each. Every expression of a table
-// that is taken is evaluated, at sizes that a job may have and at those that nobody has.
+// Reads launch tables as a job does, under sanitizers: `cpu` or `cuda` on the command line, frames
+// of a length (8 bytes) and so many bytes on stdin, a byte back for each. Every expression of a
+// table that is taken is evaluated, at sizes that a job may have and at those that nobody has.
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
